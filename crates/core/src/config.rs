@@ -1,0 +1,153 @@
+//! What a stack is told when it is made: addresses, bounds, time-outs. Every field has its unit and default.
+
+use crate::time::Duration;
+use crate::wire::ethernet::MacAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// The guest's IPv4 network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ipv4Net {
+    /// The guest's own address, the only source accepted.
+    pub guest: Ipv4Addr,
+    /// Length of the network prefix, 0 to 30.
+    pub prefix_len: u8,
+    /// The address brodo answers to as router.
+    pub gateway: Ipv4Addr,
+    /// The address brodo answers to as DNS server.
+    pub dns: Ipv4Addr,
+    /// An address that stands for the host's 127.0.0.1; off by default.
+    pub host_loopback: Option<Ipv4Addr>,
+}
+
+/// The guest's IPv6 network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ipv6Net {
+    /// The guest's own address. A source is accepted if it lies in this address's prefix (a guest may have
+    /// configured itself from our router advertisement) or is link-local.
+    pub guest: Ipv6Addr,
+    /// Length of the network prefix; router advertisements offer it for autoconfiguration if it is 64.
+    pub prefix_len: u8,
+    /// The address brodo answers to as router, inside the prefix.
+    pub gateway: Ipv6Addr,
+    /// The link-local address brodo sends router advertisements from and also answers to.
+    pub gateway_link_local: Ipv6Addr,
+    /// The address brodo answers to as DNS server.
+    pub dns: Ipv6Addr,
+    /// An address that stands for the host's ::1; off by default.
+    pub host_loopback: Option<Ipv6Addr>,
+}
+
+/// Bounds of one direction's automatic buffer, in bytes. Equal bounds mean a fixed size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BufferBounds {
+    /// The limit a connection starts with.
+    pub initial: u32,
+    /// The limit it may grow to.
+    pub max: u32,
+}
+
+/// Time-outs. The defaults are those of RFC 5382, RFC 4787 and Linux where they speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// UDP flow that has seen traffic both ways (default 180 s).
+    pub udp_stream: Duration,
+    /// UDP flow that has only been asked (default 30 s; RFC 4787 REQ-5 wants at least 2 min for streams).
+    pub udp_single: Duration,
+    /// DNS request to our own DNS address (default 10 s).
+    pub dns: Duration,
+    /// Echo flow (default 30 s).
+    pub echo: Duration,
+    /// TIME-WAIT: twice the lifetime of a segment on the guest link (default 2 s; the link is one hop).
+    pub time_wait: Duration,
+    /// A half-closed connection without traffic (default 2 h; Linux keeps it for ever).
+    pub half_closed: Duration,
+    /// Idle time before the guest is probed (default 2 h, as Linux).
+    pub keep_alive_idle: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            udp_stream: Duration::from_secs(180),
+            udp_single: Duration::from_secs(30),
+            dns: Duration::from_secs(10),
+            echo: Duration::from_secs(30),
+            time_wait: Duration::from_secs(2),
+            half_closed: Duration::from_secs(7200),
+            keep_alive_idle: Duration::from_secs(7200),
+        }
+    }
+}
+
+/// Everything a stack is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The station address brodo answers with.
+    pub mac: MacAddr,
+    /// Largest IP packet on the link, in bytes, 1280 to 65521.
+    pub mtu: u16,
+    /// IPv4, unless switched off.
+    pub v4: Option<Ipv4Net>,
+    /// IPv6, unless switched off.
+    pub v6: Option<Ipv6Net>,
+    /// DNS search names, offered by DHCP and router advertisements.
+    pub search: Vec<String>,
+    /// The host's resolvers, in order of preference.
+    pub resolvers: Vec<SocketAddr>,
+    /// Receive limit (guest to host), default 64 KiB to 4 MiB.
+    pub tcp_rx: BufferBounds,
+    /// Send limit (host to guest), default 64 KiB to 4 MiB.
+    pub tcp_tx: BufferBounds,
+    /// Memory for the payload of all connections, in bytes (default 256 MiB).
+    pub memory: usize,
+    /// Most flows at a time (default 65,536; the driver lowers it to what RLIMIT_NOFILE allows).
+    pub max_flows: usize,
+    /// Time-outs.
+    pub timeouts: Timeouts,
+}
+
+impl Default for Config {
+    /// 10.0.2.0/24 and fd00::/64 with the guest at .15, the gateway at .2 and DNS at .3, as libslirp has it.
+    fn default() -> Self {
+        Self {
+            mac: MacAddr([0x52, 0x55, 10, 0, 2, 2]),
+            mtu: 65520,
+            v4: Some(Ipv4Net {
+                guest: Ipv4Addr::new(10, 0, 2, 15),
+                prefix_len: 24,
+                gateway: Ipv4Addr::new(10, 0, 2, 2),
+                dns: Ipv4Addr::new(10, 0, 2, 3),
+                host_loopback: None,
+            }),
+            v6: Some(Ipv6Net {
+                guest: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x15),
+                prefix_len: 64,
+                gateway: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2),
+                gateway_link_local: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2),
+                dns: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 3),
+                host_loopback: None,
+            }),
+            search: Vec::new(),
+            resolvers: Vec::new(),
+            tcp_rx: BufferBounds { initial: 64 << 10, max: 4 << 20 },
+            tcp_tx: BufferBounds { initial: 64 << 10, max: 4 << 20 },
+            memory: 256 << 20,
+            max_flows: 65_536,
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Whether `address` is one that brodo itself answers to on the link.
+    pub fn is_ours(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(a) => {
+                self.v4.is_some_and(|n| a == n.gateway || a == n.dns || Some(a) == n.host_loopback)
+            }
+            IpAddr::V6(a) => self.v6.is_some_and(|n| {
+                a == n.gateway || a == n.gateway_link_local || a == n.dns || Some(a) == n.host_loopback
+            }),
+        }
+    }
+}

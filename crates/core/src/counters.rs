@@ -1,0 +1,180 @@
+//! Counters: one documented place for everything brodo counts.
+//!
+//! A packet that cannot be used is never an error and never a log line: it increments exactly one [`DropReason`].
+//! Plain integers, owned by one worker; whoever wants to look copies them.
+
+macro_rules! drop_reasons {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// Why a frame, packet, segment or datagram was not used.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum DropReason { $($(#[doc = $doc])+ $name,)+ }
+
+        impl DropReason {
+            /// Every reason, in order of declaration.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)+];
+
+            /// The reason's name as shown to people and written to metrics.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name),)+ }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    /// Shorter than an Ethernet header.
+    FrameTooShort,
+    /// An EtherType that is not ARP, IPv4 or IPv6.
+    UnknownEtherType,
+    /// Addressed to another station.
+    NotForUs,
+    /// Truncated or contradictory ARP.
+    MalformedArp,
+    /// Truncated IPv4 header, wrong version, or lengths that contradict each other.
+    MalformedIpv4,
+    /// IPv4 header checksum wrong.
+    Ipv4Checksum,
+    /// A fragment; reassembly is not offered.
+    Fragment,
+    /// Truncated IPv6 header or extension headers, wrong version, or contradictory lengths.
+    MalformedIpv6,
+    /// An IP protocol that is not TCP, UDP or ICMP.
+    UnknownProtocol,
+    /// A source address that is not the guest's own.
+    SpoofedSource,
+    /// A destination that cannot be a peer: unspecified, multicast or broadcast where no service listens, reserved.
+    BadDestination,
+    /// Truncated TCP header or contradictory options.
+    MalformedTcp,
+    /// TCP checksum wrong.
+    TcpChecksum,
+    /// Truncated UDP header or contradictory length.
+    MalformedUdp,
+    /// UDP checksum wrong, or absent over IPv6.
+    UdpChecksum,
+    /// Truncated ICMPv4.
+    MalformedIcmpv4,
+    /// Truncated ICMPv6.
+    MalformedIcmpv6,
+    /// ICMP checksum wrong.
+    IcmpChecksum,
+    /// An ICMP type that nothing here answers.
+    UnknownIcmp,
+    /// Truncated neighbour discovery message, a bad option, or a hop limit that is not 255.
+    MalformedNdp,
+    /// Truncated or contradictory DHCPv4.
+    MalformedDhcpv4,
+    /// Truncated or contradictory DHCPv6.
+    MalformedDhcpv6,
+    /// A TCP segment for no connection that is not a SYN (answered with a reset).
+    NoConnection,
+    /// A TCP segment outside the window (answered with an acknowledgement).
+    OutOfWindow,
+    /// Data or ACK that the connection's state does not allow.
+    UnacceptableSegment,
+    /// More out-of-order ranges in one connection than are kept.
+    TooManyGaps,
+    /// The flow table is full.
+    FlowTableFull,
+    /// The host is out of sockets or memory.
+    HostExhausted,
+    /// The memory budget is spent.
+    MemoryBudget,
+    /// A UDP datagram larger than the link's MTU allows toward the guest.
+    DatagramTooBig,
+    /// The host socket had no room for a datagram.
+    HostSocketFull,
+    /// The link had no credit for a datagram.
+    LinkFull,
+    /// The host refused to send a datagram.
+    HostSendFailed,
+    /// A destination that the floor rules refuse (host loopback, metadata addresses).
+    Refused,
+    /// An echo request while the host allows no ping sockets.
+    EchoUnsupported,
+    /// A segmentation request (GSO) that contradicts the packet.
+    BadOffload,
+}
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// What one worker counts, since its start.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[doc = $doc])+ pub $name: u64,)+
+            drops: [u64; DropReason::ALL.len()],
+        }
+
+        impl Default for Counters {
+            fn default() -> Self {
+                Self { $($name: 0,)+ drops: [0; DropReason::ALL.len()] }
+            }
+        }
+
+        impl Counters {
+            /// Every counter except drops, by name.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name),)+].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Frames taken from the guest.
+    rx_frames,
+    /// Bytes of those frames.
+    rx_bytes,
+    /// Frames given to the guest.
+    tx_frames,
+    /// Bytes of those frames.
+    tx_bytes,
+    /// TCP connections opened.
+    tcp_opened,
+    /// TCP connections that ended, however.
+    tcp_closed,
+    /// TCP resets sent to the guest.
+    tcp_resets_sent,
+    /// TCP segments sent to the guest again.
+    tcp_retransmissions,
+    /// TCP challenge ACKs sent (RFC 5961).
+    tcp_challenge_acks,
+    /// Duplicate TCP payload bytes from the guest.
+    tcp_duplicate_bytes,
+    /// Times a receive limit grew.
+    rx_buffer_grows,
+    /// Times a send limit grew.
+    tx_buffer_grows,
+    /// Times a receive limit shrank.
+    rx_buffer_shrinks,
+    /// Times a send limit shrank.
+    tx_buffer_shrinks,
+    /// UDP flows opened.
+    udp_opened,
+    /// UDP flows that ended.
+    udp_closed,
+    /// Echo flows opened.
+    echo_opened,
+    /// Flows evicted because the table was full.
+    flows_evicted,
+    /// Times the link had no credit.
+    link_stalls,
+}
+
+impl Counters {
+    /// Counts one drop.
+    pub fn drop(&mut self, reason: DropReason) {
+        self.drops[reason as usize] += 1;
+    }
+
+    /// How often `reason` occurred.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.drops[reason as usize]
+    }
+
+    /// All drops with a count above zero.
+    pub fn drops(&self) -> impl Iterator<Item = (DropReason, u64)> {
+        DropReason::ALL.iter().map(|&r| (r, self.dropped(r))).filter(|&(_, n)| n > 0)
+    }
+}

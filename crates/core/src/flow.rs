@@ -1,0 +1,49 @@
+//! Flow identity: what a guest's packet belongs to, and a handle that outlives nothing.
+//!
+//! A [`FlowKey`] is the five-tuple as the guest sees it. A [`FlowId`] is an index with a generation: an event that
+//! arrives for a flow that has gone finds nothing, even if its slot is used again.
+
+use std::net::SocketAddr;
+
+/// A slot and the generation of its content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FlowId {
+    /// Slot index.
+    pub index: u32,
+    /// How often the slot was reused.
+    pub generation: u32,
+}
+
+impl FlowId {
+    /// As one word, for a descriptor's event data.
+    pub const fn to_bits(self) -> u64 {
+        ((self.generation as u64) << 32) | self.index as u64
+    }
+
+    /// The inverse of [`FlowId::to_bits`].
+    pub const fn from_bits(bits: u64) -> Self {
+        Self { index: bits as u32, generation: (bits >> 32) as u32 }
+    }
+}
+
+/// What kind of conversation a flow is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// TCP connection.
+    Tcp,
+    /// UDP conversation.
+    Udp,
+    /// ICMP echo; both ports hold the identifier.
+    Echo,
+}
+
+/// A flow as the guest names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FlowKey {
+    /// Protocol.
+    pub protocol: Protocol,
+    /// The guest's address and port.
+    pub guest: SocketAddr,
+    /// The address and port the guest talks to, before any translation.
+    pub remote: SocketAddr,
+}

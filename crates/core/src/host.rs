@@ -1,0 +1,150 @@
+//! The host side of the stack: ordinary sockets, non-blocking, errors as values.
+//!
+//! Readiness is edge-triggered: the driver reports a socket readable or writable once, and the stack keeps using it
+//! until a call answers [`HostError::WouldBlock`] (or takes less than was offered). Whatever a socket refuses stays
+//! in the stack's chunks. Every socket is opened on behalf of one flow, whose id comes back with its events.
+
+use crate::flow::FlowId;
+use std::io::{IoSlice, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+
+/// One open host socket. Valid until [`Host::close`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SocketId(pub u32);
+
+/// Progress of a connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Connect {
+    /// Connected: data may flow.
+    Done,
+    /// Under way: a writable or error event follows.
+    Pending,
+}
+
+/// How a socket is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Close {
+    /// As close(2) does: the kernel delivers what it has.
+    Graceful,
+    /// With a reset (SO_LINGER 0), because the guest reset its side.
+    Reset,
+}
+
+/// Why a host operation did not succeed. All are ordinary events of a network, and each has a form in which the
+/// guest is told of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostError {
+    /// Not now; an event follows.
+    WouldBlock,
+    /// ECONNREFUSED: TCP reset, or ICMP port unreachable.
+    Refused,
+    /// ECONNRESET, EPIPE, ECONNABORTED.
+    Reset,
+    /// ETIMEDOUT.
+    TimedOut,
+    /// ENETUNREACH: no route.
+    NetUnreachable,
+    /// EHOSTUNREACH.
+    HostUnreachable,
+    /// EACCES, EPERM: a firewall or a system policy said no.
+    Prohibited,
+    /// EMSGSIZE: larger than the path takes; its MTU in bytes if known (0 if not).
+    TooBig(u32),
+    /// EMFILE, ENFILE, ENOBUFS, ENOMEM, EADDRNOTAVAIL: the host is out of something.
+    Exhausted,
+    /// The host cannot do this at all (a closed ping_group_range, a missing address family).
+    Unsupported,
+    /// Anything else; the errno.
+    Other(i32),
+}
+
+/// What a host socket event says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Readiness {
+    /// Data or end of stream may be read.
+    pub readable: bool,
+    /// Space to write, or a connect has ended.
+    pub writable: bool,
+    /// The peer has closed its direction: a read after the data gives 0.
+    pub read_closed: bool,
+    /// An error is pending: the next call says which, or the error queue holds an ICMP message.
+    pub error: bool,
+}
+
+/// What one receive on a datagram socket gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes in the buffer.
+    pub len: usize,
+    /// Size at which these bytes were coalesced (UDP_GRO): datagrams of this size, the last may be shorter.
+    pub segment: Option<u16>,
+}
+
+/// An ICMP error that a datagram socket received for what it sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IcmpCause {
+    /// Port unreachable.
+    PortUnreachable,
+    /// Network unreachable, or no route.
+    NetUnreachable,
+    /// Host or address unreachable.
+    HostUnreachable,
+    /// Administratively prohibited.
+    Prohibited,
+    /// Fragmentation needed or packet too big, with the next-hop MTU in bytes.
+    TooBig(u32),
+    /// Time to live exceeded in transit.
+    TimeExceeded,
+}
+
+/// One entry of a socket's error queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IcmpReport {
+    /// What happened.
+    pub cause: IcmpCause,
+    /// The router or host that said so, where the kernel knows it.
+    pub from: Option<IpAddr>,
+}
+
+/// The host's sockets, all non-blocking.
+pub trait Host {
+    /// Opens a TCP socket for `flow` and starts to connect it. A connect that completes at once (loopback, a nearby
+    /// host) is reported as [`Connect::Done`]; then no event follows for it.
+    fn tcp_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(SocketId, Connect), HostError>;
+
+    /// After an event on a pending connect: whether it is done, still pending, or failed and why.
+    fn tcp_connected(&mut self, socket: SocketId) -> Result<Connect, HostError>;
+
+    /// Writes bytes in order; gives how many were taken (at least one).
+    fn tcp_send(&mut self, socket: SocketId, data: &[IoSlice<'_>]) -> Result<usize, HostError>;
+
+    /// Reads bytes into the buffers in order; 0 means end of stream.
+    fn tcp_recv(&mut self, socket: SocketId, into: &mut [IoSliceMut<'_>]) -> Result<usize, HostError>;
+
+    /// Sends FIN after what was written (SHUT_WR).
+    fn tcp_shutdown(&mut self, socket: SocketId) -> Result<(), HostError>;
+
+    /// Asks the host's kernel to probe the peer, because the guest probes us (SO_KEEPALIVE).
+    fn tcp_keep_alive(&mut self, socket: SocketId);
+
+    /// Opens a UDP socket for `flow`, connected to `to`.
+    fn udp_open(&mut self, flow: FlowId, to: SocketAddr) -> Result<SocketId, HostError>;
+
+    /// Opens an ICMP echo (ping) socket for `flow`, connected to `to`.
+    /// [`HostError::Unsupported`] if ping_group_range forbids it.
+    fn ping_open(&mut self, flow: FlowId, to: IpAddr) -> Result<SocketId, HostError>;
+
+    /// Sends one datagram, or with `segment` several of that size cut from `data` (UDP_SEGMENT). For a ping socket
+    /// `data` is a whole ICMP echo message, whose identifier and checksum the kernel fills in.
+    fn datagram_send(&mut self, socket: SocketId, data: &[u8], segment: Option<u16>)
+    -> Result<(), HostError>;
+
+    /// Receives one datagram, or several coalesced ones.
+    fn datagram_recv(&mut self, socket: SocketId, into: &mut [u8]) -> Result<Received, HostError>;
+
+    /// Takes one entry of the socket's error queue (IP_RECVERR).
+    fn datagram_error(&mut self, socket: SocketId) -> Option<IcmpReport>;
+
+    /// Closes a socket; its id is then free for another.
+    fn close(&mut self, socket: SocketId, how: Close);
+}

@@ -1,0 +1,105 @@
+//! The guest side of the stack: what carries layer-2 frames.
+//!
+//! A link takes one frame at a time and never queues: either it accepts the whole frame or it has no credit now and
+//! the stack keeps the payload where it is (pull, not push). Checksums and segmentation follow virtio-net: a frame
+//! may carry only the pseudo-header sum, and may be up to 64 KiB long with the size at which the guest cuts it.
+//! What a link cannot do (see [`LinkCaps`]) the stack does itself before it sends.
+
+use std::io::IoSlice;
+
+/// Ethernet, IP and TCP headers with options fit in this many bytes: 14 + 40 + 60.
+pub const HEADERS_MAX: usize = 14 + 40 + 60;
+
+/// The largest frame on any link, in bytes: an IP packet of 65,535 bytes and its Ethernet header.
+pub const FRAME_MAX: usize = 65_535 + 14;
+
+/// What a link can do, probed when it is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LinkCaps {
+    /// The guest accepts frames whose TCP or UDP checksum is only the pseudo-header sum.
+    pub checksum: bool,
+    /// The guest accepts TCP super-segments (TSO, both families).
+    pub tso: bool,
+    /// The guest accepts UDP super-datagrams (USO, both families).
+    pub uso: bool,
+}
+
+/// How a super-frame is to be cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Gso {
+    /// An ordinary frame.
+    #[default]
+    None,
+    /// TCP over IPv4, payload bytes per segment.
+    Tcp4(u16),
+    /// TCP over IPv6, payload bytes per segment.
+    Tcp6(u16),
+    /// UDP over either family, payload bytes per datagram.
+    Udp(u16),
+}
+
+/// What a link knows of the layer-4 checksum of a frame it received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RxChecksum {
+    /// Nothing: the stack verifies it.
+    #[default]
+    Unknown,
+    /// Verified, or left partial by the guest's kernel because it never crosses a wire.
+    Valid,
+}
+
+/// What a link knows of a frame it received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RxMeta {
+    /// State of the layer-4 checksum.
+    pub checksum: RxChecksum,
+    /// Segmentation the guest asked for.
+    pub gso: Gso,
+}
+
+/// The checksum that the guest's kernel must complete, as in virtio-net.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartialChecksum {
+    /// Offset in bytes from the start of the frame where summing begins (the layer-4 header).
+    pub start: u16,
+    /// Offset in bytes of the checksum field from `start`.
+    pub offset: u16,
+}
+
+/// One frame to send.
+#[derive(Debug, Clone, Copy)]
+pub struct TxFrame<'a> {
+    /// All headers, Ethernet first. Its length is exactly the header length that segmentation repeats.
+    pub headers: &'a [u8],
+    /// The layer-4 payload, in order.
+    pub payload: &'a [IoSlice<'a>],
+    /// The checksum left to the guest, if any; only on a link whose caps allow it.
+    pub partial: Option<PartialChecksum>,
+    /// Segmentation; only on a link whose caps allow it.
+    pub gso: Gso,
+}
+
+impl TxFrame<'_> {
+    /// Length of the whole frame in bytes.
+    #[allow(clippy::len_without_is_empty, reason = "a frame is never empty")]
+    pub fn len(&self) -> usize {
+        self.headers.len() + self.payload.iter().map(|s| s.len()).sum::<usize>()
+    }
+}
+
+/// The link took nothing because it has no credit; [`crate::stack::Stack::link_writable`] says when it has again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoCredit;
+
+/// A layer-2 link toward a guest.
+pub trait Link {
+    /// What the link can do; constant for its life.
+    fn caps(&self) -> LinkCaps;
+
+    /// Sends one frame, whole or not at all.
+    ///
+    /// # Errors
+    /// [`NoCredit`] if the link's queue is full: nothing was taken, the caller keeps the frame's content and tries
+    /// again after the driver has reported credit.
+    fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit>;
+}

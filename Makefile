@@ -46,6 +46,7 @@ tidy:
 	$(CARGO) test -p brodo --test tidy
 
 deny:
+	$(CARGO) fetch --quiet
 	$(CARGO) deny --offline --log-level error check licenses bans sources
 
 unit:

@@ -191,7 +191,7 @@ impl Guest {
         let words = |words: &[&str]| -> Vec<String> { words.iter().map(|word| (*word).to_owned()).collect() };
         let mut enter = become_user();
         enter.extend(words(&["nsenter", "-t", &target, "-U", "-n", "-m", "--preserve-credentials"]));
-        let enter_as_root = words(&["nsenter", "-t", &target, "-n", "-m"]);
+        let enter_as_root = words(&["nsenter", "-t", &target, "-n"]);
         // A new namespace inherits the machine's congestion control, not its parent's.
         let parameters = [("ipv4/tcp_congestion_control", "cubic")];
         set_sysctls(&words(&["nsenter", "-t", &target, "-n"]), &parameters)?;

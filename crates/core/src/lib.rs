@@ -14,6 +14,7 @@ pub mod counters;
 pub mod flow;
 pub mod host;
 pub mod link;
+pub mod services;
 pub mod stack;
 pub mod time;
 pub mod wire;

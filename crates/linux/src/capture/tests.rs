@@ -1,3 +1,5 @@
+//! Captures read back block by block, by other programs where there are any, and end quietly on a full disk.
+
 use super::Capture;
 use crate::clock::Clock;
 use brodo_core::link::{FRAME_MAX, Gso, TxFrame};

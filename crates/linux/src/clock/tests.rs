@@ -1,3 +1,5 @@
+//! The clock runs forward from zero, and its dates are those of the wall clock.
+
 use super::Clock;
 use brodo_core::time::Instant;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,4 +1,4 @@
-//! The loop on a link of sockets: what it waits for, and that it sleeps.
+//! The loop on a link made of a socket pair: what it waits for, what it tells, and that it sleeps.
 
 use super::{Activity, BATCH_FRAMES, Credit, Wake, Worker};
 use crate::capture::Capture;

@@ -1,3 +1,5 @@
+//! resolv.conf as people and programs write it, and every way in which they replace it.
+
 use super::{ResolvConf, Watch};
 use brodo_core::time::Instant;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Host sockets on the loopback of a fresh namespace.
+//! Host sockets on the loopback of a fresh namespace: results, events, and the events that must not come.
 
 use super::{Sockets, raise_nofile, readiness};
 use crate::testns::{in_namespace, ip};

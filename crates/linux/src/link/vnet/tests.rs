@@ -1,3 +1,5 @@
+//! The virtio-net header: what is built reads back, and whatever bytes a header has, it reads as some frame.
+
 use super::{HEADER_LEN, build, parse};
 use brodo_core::link::{Gso, PartialChecksum, RxChecksum, RxMeta, TxFrame};
 

@@ -1,3 +1,5 @@
+//! The kernel's errors by table: each errno and each ICMP type has the meaning that is documented for it.
+
 use super::{host_error, icmp_report};
 use brodo_core::host::{HostError, IcmpCause, IcmpReport};
 use rustix::io::Errno;

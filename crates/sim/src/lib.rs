@@ -1,6 +1,7 @@
 //! brodo-sim: the stack in virtual time.
 #![forbid(unsafe_code)]
 
+pub mod host;
 pub mod link;
 pub mod packet;
 pub mod rng;

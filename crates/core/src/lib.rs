@@ -9,6 +9,7 @@
 //! [`counters::DropReason`].
 #![forbid(unsafe_code)]
 
+pub mod chunk;
 pub mod config;
 pub mod counters;
 pub mod flow;
@@ -16,4 +17,5 @@ pub mod host;
 pub mod link;
 pub mod stack;
 pub mod time;
+pub mod timer;
 pub mod wire;

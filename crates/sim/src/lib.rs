@@ -3,5 +3,7 @@
 
 pub mod host;
 pub mod link;
+pub mod machine;
+pub mod observer;
 pub mod packet;
 pub mod rng;

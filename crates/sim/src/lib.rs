@@ -4,6 +4,8 @@
 pub mod host;
 pub mod link;
 pub mod machine;
+pub mod notation;
 pub mod observer;
 pub mod packet;
 pub mod rng;
+pub mod script;

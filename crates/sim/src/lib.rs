@@ -4,6 +4,7 @@
 pub mod host;
 pub mod link;
 pub mod machine;
+pub mod net;
 pub mod notation;
 pub mod observer;
 pub mod packet;

@@ -15,6 +15,7 @@ pub mod counters;
 pub mod flow;
 pub mod host;
 pub mod link;
+pub mod services;
 pub mod stack;
 pub mod time;
 pub mod timer;

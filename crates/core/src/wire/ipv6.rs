@@ -4,6 +4,7 @@
 //! Hostile chains are bounded: at most [`EXTENSIONS_MAX`] extension headers, hop-by-hop options only in front, a
 //! routing header only with no segments left, and an option that its own type forbids to skip ends the packet.
 
+use super::ipv6_at;
 use crate::counters::DropReason;
 use std::net::Ipv6Addr;
 
@@ -60,8 +61,8 @@ impl Ipv6Header {
             upper => (upper, rest),
         };
         let header = Self {
-            src: address(&fixed[8..24]),
-            dst: address(&fixed[24..40]),
+            src: ipv6_at(fixed, 8).ok_or(DropReason::MalformedIpv6)?,
+            dst: ipv6_at(fixed, 24).ok_or(DropReason::MalformedIpv6)?,
             next_header,
             hop_limit: fixed[7],
             traffic_class: (first >> 20) as u8,
@@ -85,13 +86,6 @@ impl Ipv6Header {
         out[8..24].copy_from_slice(&self.src.octets());
         out[24..40].copy_from_slice(&self.dst.octets());
     }
-}
-
-/// The address in 16 bytes.
-fn address(bytes: &[u8]) -> Ipv6Addr {
-    let mut octets = [0; 16];
-    octets.copy_from_slice(bytes);
-    Ipv6Addr::from(octets)
 }
 
 /// Walks extension headers, the first of type `next`; gives the upper-layer protocol and its packet.

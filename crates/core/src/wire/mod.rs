@@ -7,12 +7,23 @@
 //! numbers in structs are in host order, and layer-4 checksums are not part of `parse` and `emit`, because
 //! a link may have verified or may complete them (`CHECKSUM_OFFSET` says where the field is).
 
+pub mod arp;
 pub mod checksum;
+pub mod dhcpv4;
+pub mod dhcpv6;
+pub mod dns;
 pub mod ethernet;
+pub mod icmpv4;
+pub mod icmpv6;
 pub mod ipv4;
 pub mod ipv6;
+pub mod ndp;
 pub mod tcp;
 pub mod udp;
+mod writer;
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use writer::Writer;
 
 /// IP protocol number of ICMP.
 pub const ICMP: u8 = 1;
@@ -31,4 +42,14 @@ fn u16_at(data: &[u8], at: usize) -> Option<u16> {
 /// The big-endian 32-bit number at `at`, if it is there.
 fn u32_at(data: &[u8], at: usize) -> Option<u32> {
     data.get(at..)?.first_chunk().map(|b| u32::from_be_bytes(*b))
+}
+
+/// The IPv4 address at `at`, if it is there.
+fn ipv4_at(data: &[u8], at: usize) -> Option<Ipv4Addr> {
+    data.get(at..)?.first_chunk::<4>().map(|b| Ipv4Addr::from(*b))
+}
+
+/// The IPv6 address at `at`, if it is there.
+fn ipv6_at(data: &[u8], at: usize) -> Option<Ipv6Addr> {
+    data.get(at..)?.first_chunk::<16>().map(|b| Ipv6Addr::from(*b))
 }

@@ -201,9 +201,8 @@ impl TcpOptions {
                 (MSS, &[a, b]) => options.mss = Some(u16::from_be_bytes([a, b])),
                 (WINDOW_SCALE, &[shift]) => options.window_scale = Some(shift.min(WINDOW_SCALE_MAX)),
                 (SACK_PERMITTED, []) => options.sack_permitted = true,
-                (TIMESTAMPS, &[a, b, c, d, e, f, g, h]) => {
-                    options.timestamps =
-                        Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])));
+                (TIMESTAMPS, pair) if pair.len() == 8 => {
+                    options.timestamps = u32_at(pair, 0).zip(u32_at(pair, 4));
                 }
                 (SACK, blocks) => options.sack = parse_sack(blocks).ok_or(BAD)?,
                 (MSS | WINDOW_SCALE | SACK_PERMITTED | TIMESTAMPS, _) => return Err(BAD),

@@ -256,6 +256,11 @@ impl SimHost {
         }
     }
 
+    /// Whether a connect is under way.
+    pub fn is_connecting(&self, socket: SocketId) -> bool {
+        self.tcp_ref(socket).state == State::Connecting && self.closed(socket).is_none()
+    }
+
     /// Gives `more` bytes of room in the send buffer (datagrams for a datagram socket).
     pub fn give_space(&mut self, socket: SocketId, more: usize) {
         let s = self.get_mut(socket);

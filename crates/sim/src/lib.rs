@@ -1,6 +1,7 @@
 //! brodo-sim: the stack in virtual time.
 #![forbid(unsafe_code)]
 
+pub mod guest;
 pub mod host;
 pub mod link;
 pub mod machine;
@@ -10,3 +11,4 @@ pub mod observer;
 pub mod packet;
 pub mod rng;
 pub mod script;
+pub mod world;

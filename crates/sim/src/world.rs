@@ -18,7 +18,8 @@ use brodo_core::host::{Close, HostError, SocketId};
 use brodo_core::link::{LinkCaps, RxMeta};
 use brodo_core::time::{Duration, Instant};
 use smoltcp::iface::SocketHandle;
-use smoltcp::socket::tcp::State;
+use smoltcp::socket::tcp::{RecvError, State};
+use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
 /// How often programs that read or write slowly get their turn.
@@ -245,8 +246,9 @@ impl World {
         );
         for c in self.conversations.iter().filter(|c| c.done_at.is_none()) {
             let state = c.handle.map(|h| self.guest.tcp(h).state());
-            text += &format!(
-                "{:?}\n  guest {state:?}: sent {}, read {} ({}); peer of {:?}: sent {}, read {} ({})\n",
+            let _ = writeln!(
+                text,
+                "{:?}\n  guest {state:?}: sent {}, read {} ({}); peer of {:?}: sent {}, read {} ({})",
                 c.plan,
                 c.guest_sent,
                 c.guest_read.bytes,
@@ -313,7 +315,7 @@ impl World {
         }
     }
 
-    fn remote(&self, plan: &Conversation, index: usize) -> SocketAddr {
+    fn remote(plan: &Conversation, index: usize) -> SocketAddr {
         let ip: IpAddr = if plan.v6 { crate::script::REMOTE_V6 } else { crate::script::REMOTE_V4 };
         SocketAddr::new(ip, 1000 + index as u16)
     }
@@ -336,7 +338,7 @@ impl World {
 
     fn guest_program(&mut self, index: usize, ticks: u64) {
         let (up, down) = (self.pattern(index, true), self.pattern(index, false));
-        let remote = self.remote(&self.conversations[index].plan, index);
+        let remote = Self::remote(&self.conversations[index].plan, index);
         let c = &mut self.conversations[index];
         let Some(handle) = c.handle else {
             if c.plan.start <= self.now {
@@ -359,15 +361,7 @@ impl World {
             c.guest_read.took(n, down, &buffer[..n], "the guest");
             may = may.saturating_sub(n);
         }
-        let open = matches!(
-            socket.state(),
-            State::Established | State::CloseWait | State::FinWait1 | State::FinWait2
-        );
-        if !c.guest_read.end && !open && !matches!(socket.state(), State::SynSent | State::SynReceived)
-            || socket.state() == State::CloseWait && !socket.can_recv()
-        {
-            c.guest_read.end = true;
-        }
+        c.guest_read.end |= socket.recv(|_| (0, ())) == Err(RecvError::Finished);
         if c.guest_closed || !socket.may_send() {
             return;
         }

@@ -1,1 +1,5 @@
-//! placeholder
+//! brodo-linux: descriptors, namespaces and interfaces; everything brodo asks of a Linux kernel.
+pub mod namespace;
+pub mod netlink;
+pub mod process;
+pub mod setup;

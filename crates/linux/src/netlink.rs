@@ -17,7 +17,7 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
+use rustix::net::{RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::net::{IpAddr, Ipv4Addr};
 
 /// A route socket in the namespace it was opened in.
@@ -47,7 +47,8 @@ impl Netlink {
             rustix::net::AddressFamily::NETLINK,
             SocketType::RAW,
             SocketFlags::CLOEXEC,
-            Some(netlink::ROUTE),
+            // NETLINK_ROUTE is number zero, which is what no number means.
+            None,
         )?;
         Ok(Self { socket, sequence: 0 })
     }

@@ -13,6 +13,7 @@ pub(crate) mod resolv_conf;
 pub use error::{SetupError, Step};
 pub use resolv_conf::resolv_conf;
 
+use crate::link::tap::{Tap, TapError, Wanted};
 use crate::netlink::{LinkSettings, Netlink};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -51,17 +52,17 @@ pub struct Interface {
     pub v6: Option<Addressing<Ipv6Addr>>,
 }
 
-/// The TUN control device.
-const TUN_PATH: &str = "/dev/net/tun";
-
-/// Makes the TAP in the caller's network namespace.
-pub(crate) fn create_tap(name: &str) -> Result<OwnedFd, SetupError> {
-    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC | rustix::fs::OFlags::NONBLOCK;
-    let tun = rustix::fs::open(TUN_PATH, flags, rustix::fs::Mode::empty())
-        .map_err(|errno| SetupError::new(Step::OpenTun, errno, TUN_PATH))?;
-    crate::process::raw::tunsetiff(&tun, name)
-        .map_err(|errno| SetupError::new(Step::CreateTap, errno, name))?;
-    Ok(tun)
+/// Makes the TAP, with the offloads that are `wanted`, in the caller's network namespace.
+pub(crate) fn create_tap(name: &str, wanted: Wanted) -> Result<OwnedFd, SetupError> {
+    let tap = Tap::create(name, wanted).map_err(|error| match error {
+        TapError::Open(errno) => SetupError::new(Step::OpenTun, errno, "/dev/net/tun"),
+        TapError::Attach(_, errno) => SetupError::new(Step::CreateTap, errno, name),
+        TapError::Header(errno) | TapError::NonBlocking(errno) => {
+            SetupError::new(Step::PrepareTap, errno, name)
+        }
+        TapError::NotTap => SetupError::new(Step::PrepareTap, Errno::BADF, name),
+    })?;
+    Ok(tap.into_fd())
 }
 
 /// Gives the interface, which exists and is down, all it needs, and brings it and the loopback up.
@@ -125,8 +126,13 @@ pub fn ipv6_available() -> bool {
 
 /// The link-local address with the interface identifier of RFC 4291, appendix A, made from the station address.
 pub fn link_local(mac: [u8; 6]) -> Ipv6Addr {
-    let [a, b, c, d, e, f] = mac;
-    Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+    let mut address = [0; 16];
+    address[..2].copy_from_slice(&[0xfe, 0x80]);
+    address[8..11].copy_from_slice(&mac[..3]);
+    address[8] ^= 2;
+    address[11..13].copy_from_slice(&[0xff, 0xfe]);
+    address[13..].copy_from_slice(&mac[3..]);
+    address.into()
 }
 
 /// Whether the kernel takes `name` as the name of an interface that we make: `dev_valid_name` of the kernel, without

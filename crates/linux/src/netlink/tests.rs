@@ -11,7 +11,11 @@ fn the_broadcast_address_has_all_host_bits_set() {
         ([172, 16, 1, 1], 12, [172, 31, 255, 255]),
         ([1, 2, 3, 4], 32, [1, 2, 3, 4]),
     ] {
-        assert_eq!(broadcast(address.into(), prefix_len), Ipv4Addr::from(expected), "{address:?}/{prefix_len}");
+        assert_eq!(
+            broadcast(address.into(), prefix_len),
+            Ipv4Addr::from(expected),
+            "{address:?}/{prefix_len}"
+        );
     }
 }
 

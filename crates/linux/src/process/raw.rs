@@ -1,9 +1,9 @@
 //! The system calls of process and namespace set-up that have no safe wrapper in rustix.
 //!
-//! fork, signal masks, signalfd, unshare, and two ioctls. Each function is safe to call: what the system call asks
+//! fork, signal masks, signalfd, unshare, one ioctl, and descriptors given by number. Each function is safe to call: what the system call asks
 //! of its caller is checked or arranged here.
 
-use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 use rustix::thread::UnshareFlags;
@@ -18,27 +18,39 @@ fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// Forks. In the child, `body` runs and its result is the exit status; it never returns here.
+/// Which side of a fork this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Forked {
+    /// The new process; it must end in [`end_with`].
+    Child,
+    /// The old one, with the number of the new.
+    Parent(Pid),
+}
+
+/// Forks.
 ///
 /// `EBUSY` if the process has more than one thread, because the child would hold locks whose owners it lacks.
-pub(crate) fn fork(body: impl FnOnce() -> i32) -> Result<Pid, Errno> {
-    let threads = std::fs::read_dir("/proc/self/task").map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+pub(crate) fn fork() -> Result<Forked, Errno> {
+    let threads = std::fs::read_dir("/proc/self/task")
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     if threads.count() != 1 {
         return Err(Errno::BUSY);
     }
     // SAFETY: fork has no safe wrapper. This is the only thread, so the child's copy of memory is consistent and it
     // may go on as an ordinary process.
-    let pid = unsafe { libc::fork() };
-    match pid {
+    match unsafe { libc::fork() } {
         -1 => Err(last_error()),
-        0 => {
-            let status = catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED);
-            // SAFETY: `_exit` has no safe wrapper that skips the parent's exit handlers and buffers; it takes any
-            // value and does not return.
-            unsafe { libc::_exit(status) }
-        }
-        pid => Pid::from_raw(pid).ok_or(Errno::IO),
+        0 => Ok(Forked::Child),
+        pid => Pid::from_raw(pid).map(Forked::Parent).ok_or(Errno::IO),
     }
+}
+
+/// Runs `body` and ends the process with its result, past the exit handlers and output buffers that it shares with its
+/// parent.
+pub(crate) fn end_with(body: impl FnOnce() -> i32) -> ! {
+    let status = catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED);
+    // SAFETY: `_exit` takes any value and does not return.
+    unsafe { libc::_exit(status) }
 }
 
 /// Moves the calling process into fresh namespaces.
@@ -140,10 +152,4 @@ pub fn inherited(number: RawFd) -> Result<OwnedFd, Errno> {
     let original = unsafe { BorrowedFd::borrow_raw(number) };
     rustix::io::fcntl_setfd(original, rustix::io::FdFlags::CLOEXEC)?;
     rustix::io::fcntl_dupfd_cloexec(original, 3)
-}
-
-/// TUNSETIFF.
-pub(crate) fn tunsetiff(tun: impl AsFd, name: &str) -> Result<(), Errno> {
-    let _ = (tun.as_fd(), name);
-    todo!()
 }

@@ -45,6 +45,8 @@ steps! {
     OpenTun => ("open", "open"),
     /// The TAP.
     CreateTap => ("create the network interface", "ioctl TUNSETIFF"),
+    /// The form in which frames pass.
+    PrepareTap => ("prepare the network interface", "ioctl TUNSETVNETHDRSZ"),
     /// The route socket.
     OpenNetlink => ("open a route socket", "socket"),
     /// Interface properties.
@@ -164,15 +166,25 @@ impl SetupError {
             (Step::AddAddress, Errno::OPNOTSUPP | Errno::AFNOSUPPORT | Errno::ACCESS) => {
                 "the kernel has this address family switched off: use -4 (or -6)"
             }
-            (Step::AddRoute, Errno::EXIST) => "the namespace has a default route already: delete it there first",
-            (Step::MissingResolvConf, _) => "create the file as root (it may be empty), as the command sees its own instead",
-            (Step::ChildEnded, _) => "it was killed: see the kernel log for a memory limit or a seccomp filter",
+            (Step::AddRoute, Errno::EXIST) => {
+                "the namespace has a default route already: delete it there first"
+            }
+            (Step::MissingResolvConf, _) => {
+                "create the file as root (it may be empty), as the command sees its own instead"
+            }
+            (Step::ChildEnded, _) => {
+                "it was killed: see the kernel log for a memory limit or a seccomp filter"
+            }
             (Step::FindProcess, Errno::SRCH | Errno::INVAL) => "no process has this number",
             (Step::OpenNamespace, Errno::ACCESS | Errno::PERM) => {
                 "the process or file must belong to you: run brodo as the same user, or as root"
             }
-            (Step::NotANamespace, _) => "give the path of a network namespace, such as /run/netns/NAME or /proc/PID/ns/net",
-            (Step::OwnNamespace, _) => "it is the network namespace brodo itself runs in: give one that is isolated from it",
+            (Step::NotANamespace, _) => {
+                "give the path of a network namespace, such as /run/netns/NAME or /proc/PID/ns/net"
+            }
+            (Step::OwnNamespace, _) => {
+                "it is the network namespace brodo itself runs in: give one that is isolated from it"
+            }
             (Step::JoinUser | Step::JoinNet, Errno::PERM | Errno::INVAL) => {
                 "the namespace must have been made by you: run brodo as the same user or as root, or name its user namespace with --userns"
             }
@@ -206,7 +218,9 @@ fn user_namespace_remedy(errno: Errno) -> String {
     let is_zero = |path: &str| read(path).is_some_and(|text| text.trim() == "0");
     for kind in ["user", "net", "mnt"] {
         if is_zero(&format!("/proc/sys/user/max_{kind}_namespaces")) {
-            return format!("such namespaces are switched off: as root, sysctl user.max_{kind}_namespaces=15000");
+            return format!(
+                "such namespaces are switched off: as root, sysctl user.max_{kind}_namespaces=15000"
+            );
         }
     }
     if is_zero("/proc/sys/kernel/unprivileged_userns_clone") {

@@ -110,25 +110,18 @@ fn missing_place(path: &Path) -> io::Result<MissingPlace> {
 /// Mounts an overlay over a directory, in which the missing file exists.
 fn cover_directory(text: &str, place: &MissingPlace) -> Result<(), SetupError> {
     let fail = |errno| path_error(Step::MissingResolvConf, Path::new(PATH))(errno);
-    let below = rustix::fs::open(
-        &place.directory,
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-    .map_err(fail)?;
+    let below =
+        rustix::fs::open(&place.directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(fail)?;
     mount_tmpfs(&place.directory).map_err(fail)?;
     let file = place.directory.join(&place.rest);
     let written = file.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| write_new(&file, text));
     written.map_err(|error| SetupError::from_io(Step::MissingResolvConf, &error, PATH))?;
-    let above = rustix::fs::open(
-        &place.directory,
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-    .map_err(fail)?;
+    let above =
+        rustix::fs::open(&place.directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(fail)?;
     // Descriptors instead of paths: a path may hold the characters that separate options.
-    let layers =
-        format!("lowerdir=/proc/self/fd/{}:/proc/self/fd/{}", above.as_raw_fd(), below.as_raw_fd());
+    let layers = format!("lowerdir=/proc/self/fd/{}:/proc/self/fd/{}", above.as_raw_fd(), below.as_raw_fd());
     let layers = CString::new(layers).map_err(|_| fail(rustix::io::Errno::INVAL))?;
     let flags = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOSUID;
     mount("overlay", &place.directory, "overlay", flags, layers.as_c_str()).map_err(fail)

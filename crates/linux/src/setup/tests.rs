@@ -15,7 +15,9 @@ fn interface_names_are_those_the_kernel_takes() {
     for good in ["eth0", "e", "a-name_15.bytes", "tap0", "веt"] {
         assert_eq!(is_interface_name(good), good.is_ascii(), "{good}");
     }
-    for bad in ["", "sixteen-bytes-xx", "a/b", "a b", "a:b", "eth%d", "lo", "all", "default", ".", "..", "a\n"] {
+    for bad in
+        ["", "sixteen-bytes-xx", "a/b", "a b", "a:b", "eth%d", "lo", "all", "default", ".", "..", "a\n"]
+    {
         assert!(!is_interface_name(bad), "{bad}");
     }
 }

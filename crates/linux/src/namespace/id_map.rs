@@ -59,14 +59,12 @@ pub(crate) fn write(child: Pid, identity: Identity) -> Result<(), SetupError> {
 
 /// The map in which each id that exists here stays what it is.
 fn identity_of(map: &str) -> String {
-    let mut text = String::new();
-    for line in map.lines() {
+    let extents = map.lines().filter_map(|line| {
         let mut fields = line.split_whitespace();
-        if let (Some(inside), Some(count)) = (fields.next(), fields.nth(1)) {
-            text.push_str(&format!("{inside} {inside} {count}\n"));
-        }
-    }
-    text
+        let (inside, count) = (fields.next()?, fields.nth(1)?);
+        Some(format!("{inside} {inside} {count}\n"))
+    });
+    extents.collect()
 }
 
 /// The groups of the calling process's user namespace.

@@ -67,7 +67,8 @@ impl Target {
     /// The network namespace of a process.
     pub fn process(number: i32) -> Result<Self, SetupError> {
         let fail = |errno| SetupError::new(Step::FindProcess, errno, number.to_string());
-        let pid = Pid::from_raw(number).ok_or_else(|| fail(Errno::SRCH))?;
+        let positive = Some(number).filter(|&number| number > 0);
+        let pid = positive.and_then(Pid::from_raw).ok_or_else(|| fail(Errno::SRCH))?;
         let process = rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(fail)?;
         let net = open(&PathBuf::from(format!("/proc/{number}/ns/net")))?;
         // The number may have gone to another process before its files were opened.

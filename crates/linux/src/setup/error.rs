@@ -144,7 +144,7 @@ impl SetupError {
     fn remedy(&self) -> Option<String> {
         let fixed = match (self.step, self.errno) {
             (Step::Unshare | Step::IdMap, Errno::PERM | Errno::NOSPC | Errno::USERS | Errno::ACCESS)
-            | (Step::PrivateMounts | Step::OpenNetlink | Step::LinkUp, Errno::PERM | Errno::ACCESS) => {
+            | (Step::PrivateMounts | Step::CreateTap | Step::LinkUp, Errno::PERM | Errno::ACCESS) => {
                 return Some(user_namespace_remedy(self.errno));
             }
             (Step::Unshare, Errno::INVAL | Errno::NOSYS) => {
@@ -158,9 +158,6 @@ impl SetupError {
             }
             (Step::CreateTap, Errno::BUSY) => {
                 "the namespace has an interface of this name already: choose another with --ifname"
-            }
-            (Step::CreateTap, Errno::PERM | Errno::ACCESS) => {
-                return Some(user_namespace_remedy(self.errno));
             }
             (Step::CreateTap, Errno::INVAL) => "choose another name with --ifname",
             (Step::AddAddress, Errno::OPNOTSUPP | Errno::AFNOSUPPORT | Errno::ACCESS) => {

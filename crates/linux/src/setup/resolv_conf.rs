@@ -30,14 +30,12 @@ const LINKS_MAX: usize = 40;
 
 /// The text of a resolv.conf.
 pub fn resolv_conf(servers: &[IpAddr], search: &[String]) -> String {
-    let mut text = String::from("# Made by brodo for this command; the host's file is unchanged.\n");
-    for server in servers {
-        text.push_str(&format!("nameserver {server}\n"));
-    }
+    let mut lines = vec!["# Made by brodo for this command; the host's file is unchanged.".to_owned()];
+    lines.extend(servers.iter().map(|server| format!("nameserver {server}")));
     if !search.is_empty() {
-        text.push_str(&format!("search {}\n", search.join(" ")));
+        lines.push(format!("search {}", search.join(" ")));
     }
-    text
+    lines.join("\n") + "\n"
 }
 
 /// Separates the mounts of the caller's mount namespace from the host's: what the host mounts later appears here,

@@ -5,8 +5,8 @@ use super::*;
 #[test]
 fn a_descriptor_arrives_usable() {
     let (ours, theirs) = Handoff::pair().unwrap();
-    let (read, write) = rustix::pipe::pipe().unwrap();
-    theirs.send(&Message::Ready(write)).unwrap();
+    let (read, write) = std::io::pipe().unwrap();
+    theirs.send(&Message::Ready(write.into())).unwrap();
     let Ok(Message::Ready(write)) = ours.expect() else { panic!("no descriptor") };
     rustix::io::write(&write, b"through").unwrap();
     let mut bytes = [0; 16];

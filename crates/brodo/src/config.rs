@@ -37,8 +37,10 @@ impl Settings {
     /// Completes and checks `options`; the error is one sentence.
     pub(crate) fn new(options: &NetworkOptions, host: &HostFacts) -> Result<Self, String> {
         let defaults = Config::default();
-        let default_v4 = defaults.v4.map(|net| Cidr { address: net.guest.into(), prefix_len: net.prefix_len });
-        let default_v6 = defaults.v6.map(|net| Cidr { address: net.guest.into(), prefix_len: net.prefix_len });
+        let default_v4 =
+            defaults.v4.map(|net| Cidr { address: net.guest.into(), prefix_len: net.prefix_len });
+        let default_v6 =
+            defaults.v6.map(|net| Cidr { address: net.guest.into(), prefix_len: net.prefix_len });
         let v4 = network(options, Family::V4, default_v4, true)?.map(|network| network.v4());
         let v6 = match (network(options, Family::V6, default_v6, host.ipv6)?, defaults.v6) {
             (Some(network), Some(default)) => Some(network.v6(default.gateway_link_local)),
@@ -121,7 +123,11 @@ fn network(
     if !available {
         // Not asked for by name, it is left out as on the host.
         let asked = options.ipv6_only || guest.or(gateway).or(dns).or(host_loopback).is_some();
-        return if asked { Err(format!("this kernel runs without {name}, so the guest cannot have it")) } else { Ok(None) };
+        return if asked {
+            Err(format!("this kernel runs without {name}, so the guest cannot have it"))
+        } else {
+            Ok(None)
+        };
     }
     let given = options.address.iter().copied().find(|cidr| Some(cidr.address) == guest);
     match given.or(default) {
@@ -134,7 +140,10 @@ fn network(
 fn check_memory(stack: &Config) -> Result<(), String> {
     let initial = stack.tcp_rx.initial.max(stack.tcp_tx.initial) as usize;
     if stack.memory < initial {
-        return Err(format!("--memory {} is less than one connection's initial buffer, {initial}", stack.memory));
+        return Err(format!(
+            "--memory {} is less than one connection's initial buffer, {initial}",
+            stack.memory
+        ));
     }
     Ok(())
 }

@@ -88,16 +88,22 @@ impl Network {
         let gateway = match given.gateway {
             Some(gateway) => prefix.check_gateway(gateway, given.guest)?,
             None => prefix.first_free([2, 3, 1], &[guest]).ok_or_else(|| {
-                format!("--address {address}/{prefix_len} leaves no address for a gateway: use a shorter prefix")
+                format!(
+                    "--address {address}/{prefix_len} leaves no address for a gateway: use a shorter prefix"
+                )
             })?,
         };
         let free_dns = || prefix.first_free([3, 4, 2, 1], &[guest, gateway]).unwrap_or(gateway);
         let dns = given.dns.map_or_else(|| Ok(free_dns()), |dns| check_service("--dns", dns, guest))?;
-        let host_loopback =
-            given.host_loopback.map(|address| check_service("--map-host-loopback", address, guest)).transpose()?;
+        let host_loopback = given
+            .host_loopback
+            .map(|address| check_service("--map-host-loopback", address, guest))
+            .transpose()?;
         if host_loopback == Some(dns) {
             let address = Family::of(address).address(dns);
-            return Err(format!("{address} cannot be both the DNS server (--dns) and the host's loopback (--map-host-loopback)"));
+            return Err(format!(
+                "{address} cannot be both the DNS server (--dns) and the host's loopback (--map-host-loopback)"
+            ));
         }
         Ok(Self { guest, prefix_len, gateway, dns, host_loopback })
     }

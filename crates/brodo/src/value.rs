@@ -27,7 +27,8 @@ impl FromStr for Cidr {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
-        let expected = || format!("expected ADDRESS/LENGTH, such as 192.168.7.5/24 or fd01::5/64, not '{word}'");
+        let expected =
+            || format!("expected ADDRESS/LENGTH, such as 192.168.7.5/24 or fd01::5/64, not '{word}'");
         let (address, length) = word.split_once('/').ok_or_else(expected)?;
         let address: IpAddr = address.parse().map_err(|_| expected())?;
         let prefix_len: u8 = length.parse().map_err(|_| expected())?;
@@ -88,7 +89,9 @@ pub(crate) fn resolver(word: &str) -> Result<SocketAddr, String> {
         Err(_) => word.parse::<SocketAddr>(),
     };
     let resolver = parsed.map_err(|_| {
-        format!("expected IP or IP:PORT, such as 1.1.1.1, 127.0.0.1:5353 or [2606:4700::1111]:53, not '{word}'")
+        format!(
+            "expected IP or IP:PORT, such as 1.1.1.1, 127.0.0.1:5353 or [2606:4700::1111]:53, not '{word}'"
+        )
     })?;
     if resolver.port() == 0 || resolver.ip().is_unspecified() || resolver.ip().is_multicast() {
         return Err(format!("nobody can be asked at '{word}'"));
@@ -98,7 +101,8 @@ pub(crate) fn resolver(word: &str) -> Result<SocketAddr, String> {
 
 /// Six pairs of hexadecimal digits that name one station.
 pub(crate) fn mac(word: &str) -> Result<MacAddr, String> {
-    let expected = || format!("expected six pairs of hexadecimal digits, such as 52:55:0a:00:02:0f, not '{word}'");
+    let expected =
+        || format!("expected six pairs of hexadecimal digits, such as 52:55:0a:00:02:0f, not '{word}'");
     let mut octets = [0; 6];
     let mut pairs = word.split([':', '-']);
     for octet in &mut octets {
@@ -109,7 +113,9 @@ pub(crate) fn mac(word: &str) -> Result<MacAddr, String> {
         return Err(expected());
     }
     if octets[0] & 1 != 0 || octets == [0; 6] {
-        return Err(format!("'{word}' is not the address of one station: its first octet must be even, and not all zero"));
+        return Err(format!(
+            "'{word}' is not the address of one station: its first octet must be even, and not all zero"
+        ));
     }
     Ok(MacAddr(octets))
 }
@@ -119,7 +125,8 @@ pub(crate) fn interface_name(word: &str) -> Result<String, String> {
     if brodo_linux::setup::is_interface_name(word) {
         Ok(word.to_owned())
     } else {
-        Err("expected 1 to 15 visible ASCII characters without / : %, and not lo, all, default, . or ..".to_owned())
+        Err("expected 1 to 15 visible ASCII characters without / : %, and not lo, all, default, . or .."
+            .to_owned())
     }
 }
 

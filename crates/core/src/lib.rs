@@ -9,11 +9,14 @@
 //! [`counters::DropReason`].
 #![forbid(unsafe_code)]
 
+pub mod chunk;
 pub mod config;
 pub mod counters;
 pub mod flow;
 pub mod host;
 pub mod link;
+pub mod services;
 pub mod stack;
 pub mod time;
+pub mod timer;
 pub mod wire;

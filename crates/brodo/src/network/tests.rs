@@ -3,7 +3,8 @@
 use super::*;
 
 fn given(words: &str) -> Given {
-    let mut given = Given { guest: "10.0.2.15/24".parse().unwrap(), gateway: None, dns: None, host_loopback: None };
+    let mut given =
+        Given { guest: "10.0.2.15/24".parse().unwrap(), gateway: None, dns: None, host_loopback: None };
     for word in words.split_whitespace() {
         match word.split_once('=').unwrap() {
             ("guest", value) => given.guest = value.parse().unwrap(),

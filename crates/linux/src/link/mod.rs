@@ -34,8 +34,11 @@ pub trait GuestLink: Link {
     /// The link is broken for good. That the guest has gone is not an error, see [`GuestLink::gone`].
     fn recv(&mut self, buf: &mut [u8]) -> io::Result<Option<(RxMeta, usize)>>;
 
-    /// What to wait for, if a frame was refused since the last accepted one.
+    /// What to wait for, if a frame was refused since the last accepted one or [`GuestLink::forget_refusal`].
     fn credit_wait(&self) -> Option<CreditWait>;
+
+    /// The wait is over: [`GuestLink::credit_wait`] gives `None` until a frame is refused again.
+    fn forget_refusal(&mut self);
 
     /// True once the guest's side is known to exist no longer; it stays so.
     fn gone(&self) -> bool;

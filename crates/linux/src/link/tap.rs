@@ -242,6 +242,10 @@ impl GuestLink for Tap {
         self.wait
     }
 
+    fn forget_refusal(&mut self) {
+        self.wait = None;
+    }
+
     fn gone(&self) -> bool {
         self.gone
     }

@@ -37,10 +37,11 @@ pub fn parse(header: &[u8; HEADER_LEN]) -> RxMeta {
 
 /// The header for a frame toward the guest.
 ///
-/// `hdr_len` is exact: the kernel puts that many bytes into the linear part of its buffer, and what is missing there
-/// costs it a copy.
+/// `hdr_len` is exact, for uncut frames too: the kernel puts that many bytes into the linear part of its buffer, and
+/// what of the headers is missing there costs it a copy.
 pub fn build(frame: &TxFrame<'_>) -> [u8; HEADER_LEN] {
     let mut header = [0; HEADER_LEN];
+    header[2..4].copy_from_slice(&(frame.headers.len() as u16).to_le_bytes());
     if let Some(partial) = frame.partial {
         header[0] = NEEDS_CSUM;
         header[6..8].copy_from_slice(&partial.start.to_le_bytes());
@@ -52,11 +53,8 @@ pub fn build(frame: &TxFrame<'_>) -> [u8; HEADER_LEN] {
         Gso::Tcp6(size) => (GSO_TCPV6, size),
         Gso::Udp(size) => (GSO_UDP_L4, size),
     };
-    if kind != GSO_NONE {
-        header[1] = kind;
-        header[2..4].copy_from_slice(&(frame.headers.len() as u16).to_le_bytes());
-        header[4..6].copy_from_slice(&size.to_le_bytes());
-    }
+    header[1] = kind;
+    header[4..6].copy_from_slice(&size.to_le_bytes());
     header
 }
 

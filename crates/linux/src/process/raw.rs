@@ -4,7 +4,7 @@
 //! of its caller is checked or arranged here.
 
 use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd};
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags};
 use rustix::process::{Pid, Signal};
 use rustix::thread::UnshareFlags;
 use std::mem::MaybeUninit;
@@ -141,15 +141,20 @@ pub(crate) fn owner_of(namespace: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A copy, closed on exec, of a descriptor that was inherited under a known number; the original is marked to be
-/// closed on exec too. `EBADF` if there is none.
+/// Takes a descriptor that the process was started with, by its number, and has it closed on exec from now on.
+///
+/// `EBADF` if there is none, or if it is not inherited: whatever this process opens itself is closed on exec, and what
+/// survived the exec that started it is not. Hence no descriptor gets two owners here.
 pub fn inherited(number: RawFd) -> Result<OwnedFd, Errno> {
-    if number < 0 {
+    if number <= 2 {
         return Err(Errno::BADF);
     }
-    // SAFETY: the number is not -1 and the borrow ends with this function; that it is an open descriptor is what the
-    // calls below find out, as they do nothing but fail if it is not.
-    let original = unsafe { BorrowedFd::borrow_raw(number) };
-    rustix::io::fcntl_setfd(original, rustix::io::FdFlags::CLOEXEC)?;
-    rustix::io::fcntl_dupfd_cloexec(original, 3)
+    // SAFETY: the number is not -1, and asking for flags does nothing but fail if it is no descriptor.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    if rustix::io::fcntl_getfd(borrowed)?.contains(FdFlags::CLOEXEC) {
+        return Err(Errno::BADF);
+    }
+    rustix::io::fcntl_setfd(borrowed, FdFlags::CLOEXEC)?;
+    // SAFETY: open, and owned by nobody in this process as shown above; it is marked now, so that it is not taken again.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

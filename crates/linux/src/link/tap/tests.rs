@@ -1,4 +1,5 @@
-//! What the TAP relies on in the kernel, asserted on the running one.
+//! What the TAP relies on in the kernel, asserted on the running one: each test makes a namespace and is the peer of
+//! the kernel TCP and UDP in it.
 
 use super::{Tap, TapError, Wanted};
 use crate::link::GuestLink;

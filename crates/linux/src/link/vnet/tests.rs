@@ -1,11 +1,14 @@
+//! The virtio-net header: what is built reads back, and whatever bytes a header has, it reads as some frame.
+
 use super::{HEADER_LEN, build, parse};
 use brodo_core::link::{Gso, PartialChecksum, RxChecksum, RxMeta, TxFrame};
 
 #[test]
-fn ordinary_frame_has_an_empty_header() {
+fn ordinary_frame_has_only_a_header_length() {
     let frame = TxFrame { headers: &[0; 54], payload: &[], partial: None, gso: Gso::None };
-    assert_eq!(build(&frame), [0; HEADER_LEN]);
-    assert_eq!(parse(&[0; HEADER_LEN]), RxMeta { checksum: RxChecksum::Unknown, gso: Gso::None });
+    let header = build(&frame);
+    assert_eq!(header, [0, 0, 54, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(parse(&header), RxMeta { checksum: RxChecksum::Unknown, gso: Gso::None });
 }
 
 #[test]

@@ -14,12 +14,12 @@ pub(crate) enum Failure {
     Setup(SetupError),
     /// The TAP that was made cannot be served.
     Tap(TapError),
-    /// Something else, with what was tried.
+    /// Something else, with what was tried and the system call.
     Io(String, io::Error),
 }
 
 impl Failure {
-    /// For an error of the system that came while doing `what`.
+    /// For an error of the system that came while doing `what`, which ends in the system call.
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |error| Self::Io(what, error)
@@ -42,7 +42,10 @@ impl fmt::Display for Failure {
             Self::Usage(sentence) => f.write_str(sentence),
             Self::Setup(error) => error.fmt(f),
             Self::Tap(error) => error.fmt(f),
-            Self::Io(what, error) => write!(f, "cannot {what}: {error}"),
+            Self::Io(what, error) => {
+                let words = error.to_string();
+                write!(f, "cannot {what}: {}", words.split(" (os error").next().unwrap_or_default())
+            }
         }
     }
 }

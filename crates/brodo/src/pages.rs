@@ -31,7 +31,7 @@ pub(crate) fn man(page: Option<&str>) -> Result<u8, Failure> {
 fn print(text: &[u8]) -> Result<u8, Failure> {
     match io::stdout().write_all(text) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::Io("write to standard output".into(), error))
+            Err(Failure::Io("write to standard output: write".into(), error))
         }
         _ => Ok(0),
     }

@@ -49,7 +49,7 @@ fn wait_for(child: &mut Child) -> Result<u8, Failure> {
         }
         match poll(&mut [PollFd::new(child, PollFlags::IN)], None) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(Failure::Io("wait for the command".into(), errno.into())),
+            Err(errno) => return Err(Failure::Io("wait for the command: poll".into(), errno.into())),
         }
     }
 }

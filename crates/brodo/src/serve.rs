@@ -51,7 +51,7 @@ impl Preparation {
         let clock = Clock::start();
         let capture = options.pcap.as_deref().map(|path| {
             Capture::create(path, &options.ifname, clock)
-                .map_err(Failure::io(format!("write the capture {}", path.display())))
+                .map_err(Failure::io(format!("write the capture {}: open", path.display())))
         });
         let capture = capture.transpose()?;
         Ok(Self { settings, ready, capture, clock, report: options.verbose, quiet: options.quiet })
@@ -64,9 +64,9 @@ impl Preparation {
         let flows_max = raise_nofile().saturating_sub(DESCRIPTORS_RESERVED).max(1);
         config.max_flows = config.max_flows.min(usize::try_from(flows_max).unwrap_or(usize::MAX));
         let stack = Stack::new(config, keys()?, link.caps());
-        let sockets = Sockets::new().map_err(Failure::io("create an epoll instance"))?;
+        let sockets = Sockets::new().map_err(Failure::io("wait for sockets: epoll_create1"))?;
         let mut worker = Worker::new(stack, link, sockets, self.clock)
-            .map_err(Failure::io("watch the network interface"))?;
+            .map_err(Failure::io("wait for the network interface: epoll_ctl"))?;
         if let Some(capture) = self.capture {
             worker.capture(capture);
         }
@@ -83,7 +83,7 @@ fn keys() -> Result<Keys, Failure> {
     for key in [&mut keys.table, &mut keys.isn] {
         // At most 256 bytes are given whole or not at all.
         getrandom(&mut key[..], GetRandomFlags::empty())
-            .map_err(|errno| Failure::Io("draw random keys".into(), errno.into()))?;
+            .map_err(|errno| Failure::Io("draw random keys: getrandom".into(), errno.into()))?;
     }
     Ok(keys)
 }
@@ -99,7 +99,7 @@ pub(crate) struct Service {
 impl Service {
     /// Asks to be called back by [`Service::run`] when `descriptor` is readable.
     pub(crate) fn watch(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), Failure> {
-        self.worker.watch(descriptor.as_fd(), 0).map_err(Failure::io("watch a descriptor"))
+        self.worker.watch(descriptor.as_fd(), 0).map_err(Failure::io("wait for the guest: epoll_ctl"))
     }
 
     /// Tells whoever waits for it that the network is there.
@@ -117,7 +117,7 @@ impl Service {
         mut check: impl FnMut() -> Result<ControlFlow<T>, Failure>,
     ) -> Result<Option<T>, Failure> {
         loop {
-            match self.worker.run().map_err(Failure::io("serve the network interface"))? {
+            match self.worker.run().map_err(Failure::io("serve the network interface: epoll_wait"))? {
                 Wake::Extra(_) => {
                     if let ControlFlow::Break(value) = check()? {
                         return Ok(Some(value));

@@ -1,6 +1,6 @@
 //! Values on the command line: networks, sizes, buffer bounds, resolvers, station addresses, interface names.
 //!
-//! Each parser takes one word and says in one clause what it expected; clap adds which option it was.
+//! Each parser takes one word and says in one clause what it expected; clap adds the word and the option.
 
 use brodo_core::config::BufferBounds;
 use brodo_core::wire::ethernet::MacAddr;
@@ -27,8 +27,7 @@ impl FromStr for Cidr {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
-        let expected =
-            || format!("expected ADDRESS/LENGTH, such as 192.168.7.5/24 or fd01::5/64, not '{word}'");
+        let expected = || "expected ADDRESS/LENGTH, such as 192.168.7.5/24 or fd01::5/64".to_owned();
         let (address, length) = word.split_once('/').ok_or_else(expected)?;
         let address: IpAddr = address.parse().map_err(|_| expected())?;
         let prefix_len: u8 = length.parse().map_err(|_| expected())?;
@@ -44,7 +43,7 @@ impl FromStr for Cidr {
 
 /// A number of bytes: `4096`, `64K`, `4M`, `1G` (powers of 1024).
 pub(crate) fn size(word: &str) -> Result<u64, String> {
-    let expected = || format!("expected a number of bytes, such as 65536, 64K, 4M or 1G, not '{word}'");
+    let expected = || "expected a number of bytes, such as 65536, 64K, 4M or 1G".to_owned();
     let (digits, shift) = match word.as_bytes().last() {
         Some(b'k' | b'K') => (&word[..word.len() - 1], 10),
         Some(b'm' | b'M') => (&word[..word.len() - 1], 20),
@@ -64,7 +63,7 @@ pub(crate) fn memory(word: &str) -> Result<usize, String> {
     if bytes < MEMORY_MIN {
         return Err("the budget must be at least 1M".to_owned());
     }
-    usize::try_from(bytes).map_err(|_| format!("'{word}' is more than this machine can address"))
+    usize::try_from(bytes).map_err(|_| "more than this machine can address".to_owned())
 }
 
 /// `INITIAL..MAX`, or one size for a buffer that does not grow.
@@ -73,11 +72,11 @@ pub(crate) fn bounds(word: &str) -> Result<BufferBounds, String> {
     let bytes = |word| {
         let bytes = size(word)?;
         let in_range = BUFFER_RANGE.contains(&bytes).then_some(bytes as u32);
-        in_range.ok_or_else(|| format!("'{word}' is outside 4K to 1G"))
+        in_range.ok_or_else(|| "a limit must be 4K to 1G".to_owned())
     };
     let (initial, max) = (bytes(initial)?, bytes(max)?);
     if initial > max {
-        return Err(format!("the initial limit in '{word}' is above the maximum"));
+        return Err("the initial limit is above the maximum".to_owned());
     }
     Ok(BufferBounds { initial, max })
 }
@@ -89,20 +88,17 @@ pub(crate) fn resolver(word: &str) -> Result<SocketAddr, String> {
         Err(_) => word.parse::<SocketAddr>(),
     };
     let resolver = parsed.map_err(|_| {
-        format!(
-            "expected IP or IP:PORT, such as 1.1.1.1, 127.0.0.1:5353 or [2606:4700::1111]:53, not '{word}'"
-        )
+        "expected IP or IP:PORT, such as 1.1.1.1, 127.0.0.1:5353 or [2606:4700::1111]:53".to_owned()
     })?;
     if resolver.port() == 0 || resolver.ip().is_unspecified() || resolver.ip().is_multicast() {
-        return Err(format!("nobody can be asked at '{word}'"));
+        return Err("nobody can be asked there".to_owned());
     }
     Ok(resolver)
 }
 
 /// Six pairs of hexadecimal digits that name one station.
 pub(crate) fn mac(word: &str) -> Result<MacAddr, String> {
-    let expected =
-        || format!("expected six pairs of hexadecimal digits, such as 52:55:0a:00:02:0f, not '{word}'");
+    let expected = || "expected six pairs of hexadecimal digits, such as 52:55:0a:00:02:0f".to_owned();
     let mut octets = [0; 6];
     let mut pairs = word.split([':', '-']);
     for octet in &mut octets {
@@ -113,9 +109,8 @@ pub(crate) fn mac(word: &str) -> Result<MacAddr, String> {
         return Err(expected());
     }
     if octets[0] & 1 != 0 || octets == [0; 6] {
-        return Err(format!(
-            "'{word}' is not the address of one station: its first octet must be even, and not all zero"
-        ));
+        return Err("not the address of one station: the first octet must be even, and not all may be zero"
+            .to_owned());
     }
     Ok(MacAddr(octets))
 }
@@ -125,8 +120,7 @@ pub(crate) fn interface_name(word: &str) -> Result<String, String> {
     if brodo_linux::setup::is_interface_name(word) {
         Ok(word.to_owned())
     } else {
-        Err("expected 1 to 15 visible ASCII characters without / : %, and not lo, all, default, . or .."
-            .to_owned())
+        Err("expected 1 to 15 visible ASCII characters without / : %, and not lo, all or default".to_owned())
     }
 }
 
@@ -140,7 +134,7 @@ pub(crate) fn search_name(word: &str) -> Result<String, String> {
     if word == "." || (name.len() <= 253 && name.split('.').all(label_ok)) {
         Ok(name.to_owned())
     } else {
-        Err(format!("'{word}' is not a domain name"))
+        Err("expected a domain name, such as example.org".to_owned())
     }
 }
 
@@ -148,7 +142,7 @@ pub(crate) fn search_name(word: &str) -> Result<String, String> {
 pub(crate) fn descriptor(word: &str) -> Result<i32, String> {
     match word.parse() {
         Ok(number) if number > 2 => Ok(number),
-        _ => Err(format!("expected the number of an open descriptor above 2, not '{word}'")),
+        _ => Err("expected the number of an open descriptor above 2".to_owned()),
     }
 }
 

@@ -128,5 +128,5 @@ fn wait_for_go(handoff: &Handoff) -> Result<(), SetupError> {
 
 /// A message that cannot come now.
 fn out_of_turn() -> SetupError {
-    SetupError::new(Step::PassTap, Errno::PROTO, "")
+    SetupError::new(Step::Handoff, Errno::PROTO, "")
 }

@@ -145,7 +145,7 @@ impl Child {
     fn wait(&mut self) -> Result<Option<u8>, SetupError> {
         let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
         while let Some((_, status)) = rustix::process::waitpid(Some(self.pid), options)
-            .map_err(|errno| SetupError::new(Step::ChildEnded, errno, ""))?
+            .map_err(|errno| SetupError::new(Step::Wait, errno, ""))?
         {
             if let Some(code) = exit_status(status) {
                 self.ended = true;

@@ -71,12 +71,12 @@ impl Handoff {
         let body = &body[..body.len().min(MESSAGE_MAX - 1)];
         sendmsg(&self.0, &[IoSlice::new(&[tag]), IoSlice::new(body)], &mut control, SendFlags::NOSIGNAL)
             .map(|_| ())
-            .map_err(|errno| SetupError::new(Step::PassTap, errno, ""))
+            .map_err(|errno| SetupError::new(Step::Handoff, errno, ""))
     }
 
     /// Waits for the next message; `None` once the other side has closed its end, or died.
     pub(crate) fn receive(&self) -> Result<Option<Message>, SetupError> {
-        let fail = |errno| SetupError::new(Step::PassTap, errno, "");
+        let fail = |errno| SetupError::new(Step::Handoff, errno, "");
         let mut bytes = [0; MESSAGE_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);

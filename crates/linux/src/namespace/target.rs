@@ -101,7 +101,7 @@ impl Target {
         };
         let ours = FileIdentity::of(open(Path::new("/proc/self/ns/net"))?);
         if ours == FileIdentity::of(&net) {
-            return Err(fail(Step::OwnNamespace, Errno::INVAL));
+            return Err(fail(Step::OwnNamespace, Errno::EXIST));
         }
         let user = match user.or(owner) {
             Some(user)

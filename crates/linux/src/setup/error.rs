@@ -17,7 +17,7 @@ macro_rules! steps {
             /// Every step, in order of declaration.
             pub const ALL: &'static [Self] = &[$(Self::$name,)+];
 
-            /// What was tried, to be followed by its subject.
+            /// What was tried, with `{}` in the place of its subject.
             const fn what(self) -> &'static str {
                 match self { $(Self::$name => $what,)+ }
             }
@@ -38,51 +38,53 @@ steps! {
     /// Fresh namespaces.
     Unshare => ("create a user and network namespace", "unshare"),
     /// User and group ids of the fresh user namespace.
-    IdMap => ("map user and group ids by", "write"),
+    IdMap => ("map user and group ids in {}", "write"),
     /// The child's life is tied to brodo's.
     DeathSignal => ("tie the command's life to brodo's", "prctl"),
     /// The TUN control device.
-    OpenTun => ("open", "open"),
+    OpenTun => ("open {}", "open"),
     /// The TAP.
-    CreateTap => ("create the network interface", "ioctl TUNSETIFF"),
+    CreateTap => ("create the network interface {}", "ioctl TUNSETIFF"),
     /// The form in which frames pass.
-    PrepareTap => ("prepare the network interface", "ioctl TUNSETVNETHDRSZ"),
+    PrepareTap => ("prepare the network interface {}", "ioctl TUNSETVNETHDRSZ"),
     /// The route socket.
     OpenNetlink => ("open a route socket", "socket"),
     /// Interface properties.
-    ConfigureLink => ("set MAC address, MTU and queue length of", "sendto RTM_SETLINK"),
+    ConfigureLink => ("set MAC address, MTU and queue length of {}", "sendto RTM_SETLINK"),
     /// Interface up.
-    LinkUp => ("bring up", "sendto RTM_SETLINK"),
+    LinkUp => ("bring up {}", "sendto RTM_SETLINK"),
     /// An address.
-    AddAddress => ("add the address", "sendto RTM_NEWADDR"),
+    AddAddress => ("add the address {}", "sendto RTM_NEWADDR"),
     /// A default route.
-    AddRoute => ("add a default route by", "sendto RTM_NEWROUTE"),
+    AddRoute => ("add a default route by {}", "sendto RTM_NEWROUTE"),
     /// Mounts of the namespace are separated from the host's.
     PrivateMounts => ("separate the command's mounts from the host's", "mount"),
     /// The command's own resolv.conf.
-    ResolvConf => ("give the command its own", "mount"),
+    ResolvConf => ("give the command its own {}", "mount"),
     /// There is no resolv.conf, and none could be put in its place.
-    MissingResolvConf => ("put a file in the place of the missing", "mount"),
-    /// The TAP's way to brodo.
-    PassTap => ("pass the network interface to brodo", "sendmsg"),
+    MissingResolvConf => ("give the command its own {}, of which the host has none", "mount"),
+    /// The conversation with the child.
+    Handoff => ("hear from the process in the namespace", "recvmsg"),
     /// The child ended without a word.
-    ChildEnded => ("set up the namespace", "wait"),
+    ChildEnded => ("set up the namespace, as the process in it has ended", "recvmsg"),
+    /// The child's end.
+    Wait => ("wait for the command", "waitpid"),
     /// Signals as a descriptor.
     Signals => ("receive signals", "signalfd"),
     /// The command itself.
-    Execute => ("run", "execve"),
+    Execute => ("run {}", "execve"),
     /// The process to attach to.
-    FindProcess => ("find process", "pidfd_open"),
+    FindProcess => ("find process {}", "pidfd_open"),
     /// A namespace file.
-    OpenNamespace => ("open the namespace", "open"),
+    OpenNamespace => ("open the namespace {}", "open"),
     /// A namespace file that is none.
-    NotANamespace => ("use as a namespace", "ioctl NS_GET_USERNS"),
+    NotANamespace => ("use {} as a namespace", "ioctl NS_GET_USERNS"),
     /// The target is the namespace brodo lives in.
-    OwnNamespace => ("attach to", "setns"),
+    OwnNamespace => ("attach to {}", "stat"),
     /// The target's user namespace.
-    JoinUser => ("join the user namespace of", "setns"),
+    JoinUser => ("join the user namespace of {}", "setns"),
     /// The target's network namespace.
-    JoinNet => ("join the network namespace of", "setns"),
+    JoinNet => ("join the network namespace of {}", "setns"),
     /// A timer.
     Timer => ("set a timer", "timerfd_create"),
 }
@@ -94,7 +96,7 @@ pub struct SetupError {
     pub step: Step,
     /// What the kernel said.
     pub errno: Errno,
-    /// What it was done to: a path, an interface, an address; empty where the step says it all.
+    /// What it was done to: a path, an interface, an address; empty where the step alone says it.
     pub subject: String,
 }
 
@@ -180,7 +182,7 @@ impl SetupError {
                 "give the path of a network namespace, such as /run/netns/NAME or /proc/PID/ns/net"
             }
             (Step::OwnNamespace, _) => {
-                "it is the network namespace brodo itself runs in: give one that is isolated from it"
+                "brodo itself runs in that network namespace: give one that is apart from it"
             }
             (Step::JoinUser | Step::JoinNet, Errno::PERM | Errno::INVAL) => {
                 "the namespace must have been made by you: run brodo as the same user or as root, or name its user namespace with --userns"
@@ -195,9 +197,8 @@ impl SetupError {
 
 impl fmt::Display for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let space = if self.subject.is_empty() { "" } else { " " };
-        write!(f, "cannot {}{space}{}: ", self.step.what(), self.subject)?;
-        write!(f, "{}: {}", self.step.call(), reason(self.errno))?;
+        let what = self.step.what().replace("{}", &self.subject);
+        write!(f, "cannot {what}: {}: {}", self.step.call(), reason(self.errno))?;
         self.remedy().map_or(Ok(()), |remedy| write!(f, ": {remedy}"))
     }
 }

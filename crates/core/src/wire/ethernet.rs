@@ -1,5 +1,154 @@
-//! Ethernet II frames.
+//! Ethernet II frames, without preamble and frame check sequence, as a TAP or a virtual machine hands them over.
+//! VLAN tags and 802.3 length fields are not understood: both appear as [`EtherType::Other`].
+
+use crate::counters::DropReason;
+use core::fmt;
+use core::str::FromStr;
+use std::net::Ipv6Addr;
+
+#[cfg(test)]
+mod tests;
 
 /// A station address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct MacAddr(pub [u8; 6]);
+
+impl MacAddr {
+    /// All stations.
+    pub const BROADCAST: Self = Self([0xff; 6]);
+
+    /// Whether this is a group address (broadcast included): the lowest bit of the first byte.
+    pub const fn is_multicast(self) -> bool {
+        self.0[0] & 1 != 0
+    }
+
+    /// Whether this is the address of all stations.
+    pub const fn is_broadcast(self) -> bool {
+        matches!(self.0, [0xff, 0xff, 0xff, 0xff, 0xff, 0xff])
+    }
+
+    /// The group address that an IPv6 multicast packet is sent to: 33:33 and the address's last four bytes
+    /// (RFC 2464 section 7).
+    pub const fn from_ipv6_multicast(group: Ipv6Addr) -> Self {
+        let o = group.octets();
+        Self([0x33, 0x33, o[12], o[13], o[14], o[15]])
+    }
+}
+
+impl fmt::Display for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, byte) in self.0.iter().enumerate() {
+            let colon = if i == 0 { "" } else { ":" };
+            write!(f, "{colon}{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A text that is not six pairs of hexadecimal digits with colons between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InvalidMacAddr;
+
+impl fmt::Display for InvalidMacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a MAC address: write six pairs of hexadecimal digits, such as 52:55:0a:00:02:02")
+    }
+}
+
+impl core::error::Error for InvalidMacAddr {}
+
+impl FromStr for MacAddr {
+    type Err = InvalidMacAddr;
+
+    fn from_str(text: &str) -> Result<Self, InvalidMacAddr> {
+        let mut bytes = [0; 6];
+        let mut parts = text.split(':');
+        for byte in &mut bytes {
+            let part = parts.next().ok_or(InvalidMacAddr)?;
+            // from_str_radix alone would take "+1" too.
+            if part.len() != 2 || !part.bytes().all(|b| b.is_ascii_hexdigit()) {
+                return Err(InvalidMacAddr);
+            }
+            *byte = u8::from_str_radix(part, 16).map_err(|_| InvalidMacAddr)?;
+        }
+        if parts.next().is_some() { Err(InvalidMacAddr) } else { Ok(Self(bytes)) }
+    }
+}
+
+/// What a frame carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EtherType {
+    /// ARP, 0x0806.
+    Arp,
+    /// IPv4, 0x0800.
+    Ipv4,
+    /// IPv6, 0x86dd.
+    Ipv6,
+    /// Anything else, or an 802.3 length below 0x0600.
+    Other(u16),
+}
+
+impl From<u16> for EtherType {
+    fn from(number: u16) -> Self {
+        match number {
+            0x0806 => Self::Arp,
+            0x0800 => Self::Ipv4,
+            0x86dd => Self::Ipv6,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl From<EtherType> for u16 {
+    fn from(ethertype: EtherType) -> Self {
+        match ethertype {
+            EtherType::Arp => 0x0806,
+            EtherType::Ipv4 => 0x0800,
+            EtherType::Ipv6 => 0x86dd,
+            EtherType::Other(other) => other,
+        }
+    }
+}
+
+/// The header of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EthernetHeader {
+    /// Destination station.
+    pub dst: MacAddr,
+    /// Source station.
+    pub src: MacAddr,
+    /// What follows.
+    pub ethertype: EtherType,
+}
+
+impl EthernetHeader {
+    /// Length in bytes.
+    pub const LEN: usize = 14;
+
+    /// The header and what follows it (with the padding of a short frame, if any).
+    ///
+    /// # Errors
+    /// [`DropReason::FrameTooShort`].
+    pub fn parse(frame: &[u8]) -> Result<(Self, &[u8]), DropReason> {
+        let (header, payload) =
+            frame.split_first_chunk::<{ Self::LEN }>().ok_or(DropReason::FrameTooShort)?;
+        let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = *header;
+        let header = Self {
+            dst: MacAddr([d0, d1, d2, d3, d4, d5]),
+            src: MacAddr([s0, s1, s2, s3, s4, s5]),
+            ethertype: u16::from_be_bytes([t0, t1]).into(),
+        };
+        Ok((header, payload))
+    }
+
+    /// Writes the header to the start of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`EthernetHeader::LEN`].
+    pub fn emit(&self, out: &mut [u8]) {
+        let out = &mut out[..Self::LEN];
+        out[..6].copy_from_slice(&self.dst.0);
+        out[6..12].copy_from_slice(&self.src.0);
+        out[12..].copy_from_slice(&u16::from(self.ethertype).to_be_bytes());
+    }
+}

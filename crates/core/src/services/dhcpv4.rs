@@ -1,0 +1,98 @@
+//! DHCPv4 server with one address to give: the guest's. There is no lease to remember, because whoever asks on this
+//! link is the guest, and the answer is always the same; the lease never ends.
+
+use super::{IPV4_PAYLOAD, finish_ipv4, finish_udp};
+use crate::config::{Config, Ipv4Net};
+use crate::counters::DropReason;
+use crate::wire::UDP;
+use crate::wire::dhcpv4::{
+    CLIENT_PORT, LEASE_INFINITE, Network, Reply, ReplyType, Request, RequestType, SERVER_PORT,
+};
+use crate::wire::ethernet::{EthernetHeader, MacAddr};
+use crate::wire::udp::UdpHeader;
+use std::net::Ipv4Addr;
+
+#[cfg(test)]
+mod tests;
+
+/// Longest answer in bytes.
+pub const FRAME_LEN_MAX: usize = IPV4_PAYLOAD + UdpHeader::LEN + Reply::LEN_MAX;
+
+/// Answers the payload of a datagram from `src` to `dst`, port [`SERVER_PORT`], in a frame with header `eth`.
+/// What is for another host's port is not answered.
+///
+/// # Errors
+/// [`DropReason::MalformedDhcpv4`].
+pub fn answer(
+    config: &Config,
+    eth: &EthernetHeader,
+    src: Ipv4Addr,
+    dst: Ipv4Addr,
+    payload: &[u8],
+    out: &mut [u8],
+) -> Result<Option<usize>, DropReason> {
+    let request = Request::parse(payload)?;
+    let Some(net) = &config.v4 else { return Ok(None) };
+    // A relay agent would be a second router on a link that has one guest.
+    if !request.giaddr.is_unspecified() || !(dst.is_broadcast() || config.is_ours(dst.into())) {
+        return Ok(None);
+    }
+    let Some(kind) = decide(net, &request)? else { return Ok(None) };
+
+    let grants = kind != ReplyType::Nak;
+    let lease = grants && request.kind != RequestType::Inform;
+    let reply = Reply {
+        kind,
+        yiaddr: if lease { net.guest } else { Ipv4Addr::UNSPECIFIED },
+        server_id: net.gateway,
+        lease_s: lease.then_some(LEASE_INFINITE),
+        network: grants.then_some(Network {
+            prefix_len: net.prefix_len,
+            router: net.gateway,
+            dns: net.dns,
+            mtu: config.mtu,
+            search: &config.search,
+        }),
+    };
+    let (mac, to) = destination(&request, &reply, (eth.src, src));
+    let len = UdpHeader::LEN + reply.emit(&request, &mut out[IPV4_PAYLOAD + UdpHeader::LEN..]);
+    let datagram = &mut out[IPV4_PAYLOAD..IPV4_PAYLOAD + len];
+    finish_udp((net.gateway.into(), to.into()), (SERVER_PORT, CLIENT_PORT), datagram);
+    Ok(Some(finish_ipv4(config, mac, (net.gateway, to), UDP, len, out)))
+}
+
+/// What kind of answer is due (RFC 2131 sections 4.3.1 to 4.3.5).
+fn decide(net: &Ipv4Net, request: &Request<'_>) -> Result<Option<ReplyType>, DropReason> {
+    let meant = |id: Ipv4Addr| id == net.gateway;
+    Ok(match request.kind {
+        RequestType::Discover => Some(ReplyType::Offer),
+        // Another server was chosen; there is none, but the client believes so.
+        RequestType::Request if request.server_id.is_some_and(|id| !meant(id)) => None,
+        RequestType::Request => {
+            // Selecting and init-reboot name the address in an option, renewing and rebinding in the header.
+            let wanted = match (request.requested_ip, request.ciaddr) {
+                (Some(wanted), _) => wanted,
+                (None, Ipv4Addr::UNSPECIFIED) => return Err(DropReason::MalformedDhcpv4),
+                (None, ciaddr) => ciaddr,
+            };
+            Some(if wanted == net.guest { ReplyType::Ack } else { ReplyType::Nak })
+        }
+        RequestType::Inform => Some(ReplyType::Ack),
+        // There is no other address to give, nor anything to free.
+        RequestType::Decline | RequestType::Release => None,
+    })
+}
+
+/// Where an answer goes (RFC 2131 section 4.1): to the address that the client has, to everybody if it asked for that
+/// or is refused, else to the address that it is about to have. `sender` is who sent the request; some clients that
+/// inform themselves leave their address out of the message.
+fn destination(request: &Request<'_>, reply: &Reply<'_>, sender: (MacAddr, Ipv4Addr)) -> (MacAddr, Ipv4Addr) {
+    let usable = |a: &Ipv4Addr| !a.is_unspecified() && !a.is_multicast() && !a.is_broadcast();
+    let has = Some(request.ciaddr).filter(usable);
+    let to = match reply.kind {
+        ReplyType::Nak => None,
+        ReplyType::Ack if request.kind == RequestType::Inform => has.or(Some(sender.1).filter(usable)),
+        ReplyType::Ack | ReplyType::Offer => has.or(Some(reply.yiaddr).filter(|_| !request.broadcast)),
+    };
+    to.map_or((MacAddr::BROADCAST, Ipv4Addr::BROADCAST), |to| (sender.0, to))
+}

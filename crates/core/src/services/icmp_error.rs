@@ -1,0 +1,159 @@
+//! ICMP errors to the guest: what a router or host on the way would say about a packet of the guest's.
+//!
+//! The error quotes the packet, so that the guest's kernel finds the socket it belongs to. Where the packet itself is
+//! gone (an error that comes back from the host later), [`quote`] makes its headers again from the flow's key.
+
+use super::{HOP_LIMIT, IPV4_PAYLOAD, IPV6_PAYLOAD, finish_ipv4, finish_ipv6};
+use crate::config::Config;
+use crate::counters::DropReason;
+use crate::flow::{FlowKey, Protocol};
+use crate::host::IcmpCause;
+use crate::wire::ethernet::MacAddr;
+use crate::wire::icmpv4::{self, Icmpv4Message};
+use crate::wire::icmpv6::{self, Icmpv6Message};
+use crate::wire::ipv4::Ipv4Header;
+use crate::wire::ipv6::Ipv6Header;
+use crate::wire::{ICMP, ICMPV6, TCP, UDP};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+#[cfg(test)]
+mod tests;
+
+/// Longest frame in bytes: the least MTU of IPv6.
+pub const FRAME_LEN_MAX: usize = IPV6_PAYLOAD + 8 + Icmpv6Message::QUOTE_MAX;
+
+/// The least MTU of IPv6, in bytes.
+const IPV6_MTU_MIN: u32 = 1280;
+
+/// Writes the frame that tells the guest, at station `guest`, of `cause`, said by `from`, about its IP packet
+/// `packet`. If `from` is of the other family or unknown, the gateway says it.
+///
+/// None if no error may answer that packet: one that is an ICMP error itself, or whose source or destination is
+/// not a single host (RFC 1122 section 3.2.2, RFC 4443 section 2.4 e).
+///
+/// # Errors
+/// What the packet's own parser says, if it is malformed.
+pub fn icmp_error(
+    config: &Config,
+    guest: MacAddr,
+    cause: IcmpCause,
+    from: Option<IpAddr>,
+    packet: &[u8],
+    out: &mut [u8],
+) -> Result<Option<usize>, DropReason> {
+    match packet.first().map(|b| b >> 4) {
+        Some(4) => {
+            let (header, payload) = Ipv4Header::parse(packet)?;
+            let Some(net) = &config.v4 else { return Ok(None) };
+            let mask = u32::MAX.checked_shl(32 - u32::from(net.prefix_len)).unwrap_or(0);
+            let link_broadcast = Ipv4Addr::from_bits(net.guest.to_bits() | !mask);
+            let single = |a: Ipv4Addr| {
+                !a.is_unspecified() && !a.is_multicast() && !a.is_broadcast() && a != link_broadcast
+            };
+            // An ICMP packet too short to have a type might have been an error.
+            let error = header.protocol == ICMP && payload.first().is_none_or(|&kind| icmpv4::is_error(kind));
+            if error || !single(header.src) || !single(header.dst) || header.src.is_loopback() {
+                return Ok(None);
+            }
+            let from = match from {
+                Some(IpAddr::V4(from)) => from,
+                _ => net.gateway,
+            };
+            let message = message_v4(cause, packet);
+            message.emit(&mut out[IPV4_PAYLOAD..]);
+            Ok(Some(finish_ipv4(config, guest, (from, header.src), ICMP, message.len(), out)))
+        }
+        Some(6) => {
+            let (header, payload) = Ipv6Header::parse(packet)?;
+            let Some(net) = &config.v6 else { return Ok(None) };
+            let single = |a: Ipv6Addr| !a.is_unspecified() && !a.is_multicast();
+            let error =
+                header.next_header == ICMPV6 && payload.first().is_none_or(|&kind| icmpv6::is_error(kind));
+            if error || !single(header.src) || !single(header.dst) || header.src.is_loopback() {
+                return Ok(None);
+            }
+            let from = match from {
+                Some(IpAddr::V6(from)) => from,
+                _ => net.gateway,
+            };
+            let message = message_v6(cause, packet);
+            message.emit(from, header.src, &mut out[IPV6_PAYLOAD..]);
+            let next = (ICMPV6, HOP_LIMIT);
+            Ok(Some(finish_ipv6(config, guest, (from, header.src), next, message.len(), out)))
+        }
+        _ => Err(DropReason::MalformedIpv4),
+    }
+}
+
+fn message_v4(cause: IcmpCause, quoted: &[u8]) -> Icmpv4Message<'_> {
+    let unreachable = |code| Icmpv4Message::Unreachable { code, quoted };
+    match cause {
+        IcmpCause::PortUnreachable => unreachable(icmpv4::PORT_UNREACHABLE),
+        IcmpCause::NetUnreachable => unreachable(icmpv4::NET_UNREACHABLE),
+        IcmpCause::HostUnreachable => unreachable(icmpv4::HOST_UNREACHABLE),
+        IcmpCause::Prohibited => unreachable(icmpv4::PROHIBITED),
+        IcmpCause::TooBig(mtu) => {
+            Icmpv4Message::FragmentationNeeded { mtu: u16::try_from(mtu).unwrap_or(u16::MAX), quoted }
+        }
+        IcmpCause::TimeExceeded => Icmpv4Message::TimeExceeded { code: 0, quoted },
+    }
+}
+
+fn message_v6(cause: IcmpCause, quoted: &[u8]) -> Icmpv6Message<'_> {
+    let unreachable = |code| Icmpv6Message::Unreachable { code, quoted };
+    match cause {
+        IcmpCause::PortUnreachable => unreachable(icmpv6::PORT_UNREACHABLE),
+        IcmpCause::NetUnreachable => unreachable(icmpv6::NO_ROUTE),
+        IcmpCause::HostUnreachable => unreachable(icmpv6::ADDRESS_UNREACHABLE),
+        IcmpCause::Prohibited => unreachable(icmpv6::PROHIBITED),
+        IcmpCause::TooBig(mtu) => Icmpv6Message::PacketTooBig { mtu: mtu.max(IPV6_MTU_MIN), quoted },
+        IcmpCause::TimeExceeded => Icmpv6Message::TimeExceeded { code: 0, quoted },
+    }
+}
+
+/// Most bytes that [`quote`] writes.
+pub const QUOTE_LEN_MAX: usize = Ipv6Header::LEN + 8;
+
+/// Writes a packet of the guest's as it would be quoted, IP header and eight bytes of layer 4, to the start of `out`;
+/// gives its length in bytes. Enough for the guest's kernel to find a UDP or echo socket; not for TCP, where it
+/// also compares the sequence number. None if the key's addresses are of two families.
+///
+/// # Panics
+/// If `out` is shorter than [`QUOTE_LEN_MAX`].
+pub fn quote(key: &FlowKey, out: &mut [u8]) -> Option<usize> {
+    let v6 = key.guest.is_ipv6();
+    let mut start = [0; 8];
+    let protocol = match (key.protocol, v6) {
+        (Protocol::Echo, v6) => {
+            start[0] = if v6 { 128 } else { 8 };
+            start[4..6].copy_from_slice(&key.guest.port().to_be_bytes());
+            if v6 { ICMPV6 } else { ICMP }
+        }
+        (Protocol::Tcp | Protocol::Udp, _) => {
+            start[..2].copy_from_slice(&key.guest.port().to_be_bytes());
+            start[2..4].copy_from_slice(&key.remote.port().to_be_bytes());
+            if key.protocol == Protocol::Udp {
+                start[5] = 8;
+                UDP
+            } else {
+                TCP
+            }
+        }
+    };
+    let payload_len = start.len() as u16;
+    let header_len = match (key.guest.ip(), key.remote.ip()) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let (ttl, ident, dont_fragment, tos) = (HOP_LIMIT, 0, true, 0);
+            Ipv4Header { src, dst, protocol, ttl, ident, dont_fragment, tos, payload_len }.emit(out);
+            Ipv4Header::LEN
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let (next_header, hop_limit, traffic_class, flow_label) = (protocol, HOP_LIMIT, 0, 0);
+            Ipv6Header { src, dst, next_header, hop_limit, traffic_class, flow_label, payload_len }.emit(out);
+            Ipv6Header::LEN
+        }
+        _ => return None,
+    };
+    out[header_len..header_len + start.len()].copy_from_slice(&start);
+    Some(header_len + start.len())
+}

@@ -1,0 +1,128 @@
+//! Neighbour discovery: says which station has brodo's IPv6 addresses, and advertises brodo as the router.
+//!
+//! The prefix is offered for autoconfiguration if it is 64 bits long, as RFC 4862 needs it; otherwise the
+//! advertisement sends guests to DHCPv6 for their address. Other configuration is there in any case. Lifetimes are the
+//! longest there are (RFC 8319 for the router's), so that a guest that was stopped for hours still has its network;
+//! an advertisement every [`ADVERTISE_EVERY`] renews them.
+
+use super::{IPV6_PAYLOAD, finish_ndp};
+use crate::config::{Config, Ipv6Net};
+use crate::counters::DropReason;
+use crate::time::Duration;
+use crate::wire::ethernet::MacAddr;
+use crate::wire::icmpv6;
+use crate::wire::ipv6::Ipv6Header;
+use crate::wire::ndp::{
+    ALL_NODES, NdpMessage, NeighborAdvertisement, PrefixInformation, RouterAdvertisement, solicited_node,
+};
+use std::net::Ipv6Addr;
+
+#[cfg(test)]
+mod tests;
+
+/// Longest answer in bytes: a router advertisement.
+pub const FRAME_LEN_MAX: usize = IPV6_PAYLOAD + RouterAdvertisement::LEN_MAX;
+
+/// How often [`advertise`] is to be sent unasked: the longest interval of RFC 4861 section 6.2.1.
+pub const ADVERTISE_EVERY: Duration = Duration::from_mins(30);
+
+/// How long this is a default router, in seconds (RFC 8319 section 4).
+const ROUTER_LIFETIME_S: u16 = u16::MAX;
+/// How long the prefix is valid and preferred: for ever.
+const PREFIX_LIFETIME_S: u32 = u32::MAX;
+
+/// Answers the neighbour discovery message `message`, which came from station `eth_src` in a packet with header `ip`.
+///
+/// # Errors
+/// [`DropReason::MalformedNdp`], [`DropReason::MalformedIcmpv6`], [`DropReason::IcmpChecksum`] or
+/// [`DropReason::UnknownIcmp`].
+pub fn answer(
+    config: &Config,
+    eth_src: MacAddr,
+    ip: &Ipv6Header,
+    message: &[u8],
+    out: &mut [u8],
+) -> Result<Option<usize>, DropReason> {
+    icmpv6::verify_checksum(ip.src, ip.dst, message)?;
+    let parsed = NdpMessage::parse(message)?;
+    if ip.hop_limit != 255 || ip.src.is_multicast() {
+        return Err(DropReason::MalformedNdp);
+    }
+    let Some(net) = &config.v6 else { return Ok(None) };
+    let station = |lladdr: Option<MacAddr>| match lladdr {
+        // Without a source address there is nothing that the sender's station could belong to.
+        Some(_) if ip.src.is_unspecified() => Err(DropReason::MalformedNdp),
+        Some(mac) if mac.is_multicast() => Err(DropReason::MalformedNdp),
+        lladdr => Ok(lladdr.unwrap_or(eth_src)),
+    };
+    match parsed {
+        NdpMessage::RouterSolicitation { source_lladdr } => {
+            let station = station(source_lladdr)?;
+            let to = if ip.src.is_unspecified() { None } else { Some((station, ip.src)) };
+            Ok(Some(emit_advertisement(config, net, to, out)))
+        }
+        NdpMessage::NeighborSolicitation { target, source_lladdr } => {
+            let station = station(source_lladdr)?;
+            // RFC 4861 section 7.1.1: a probe for duplicates goes to the solicited-node group.
+            if ip.src.is_unspecified() && ip.dst != solicited_node(target) {
+                return Err(DropReason::MalformedNdp);
+            }
+            if !config.is_ours(target.into()) {
+                return Ok(None);
+            }
+            Ok(Some(emit_neighbor(config, target, (station, ip.src), out)))
+        }
+        NdpMessage::NeighborAdvertisement(_) => Ok(None),
+    }
+}
+
+/// Writes a router advertisement to all nodes, or to one, into `out`; gives the frame's length in bytes. None if the
+/// link has no IPv6.
+pub fn advertise(config: &Config, to: Option<(MacAddr, Ipv6Addr)>, out: &mut [u8]) -> Option<usize> {
+    config.v6.as_ref().map(|net| emit_advertisement(config, net, to, out))
+}
+
+fn emit_advertisement(
+    config: &Config,
+    net: &Ipv6Net,
+    to: Option<(MacAddr, Ipv6Addr)>,
+    out: &mut [u8],
+) -> usize {
+    let (mac, dst) = to.unwrap_or((MacAddr::from_ipv6_multicast(ALL_NODES), ALL_NODES));
+    let autonomous = net.prefix_len == 64;
+    let advertisement = RouterAdvertisement {
+        hop_limit: super::HOP_LIMIT,
+        managed: !autonomous,
+        other: true,
+        lifetime_s: ROUTER_LIFETIME_S,
+        source_lladdr: config.mac,
+        mtu: u32::from(config.mtu),
+        prefix: PrefixInformation {
+            prefix: net.guest,
+            prefix_len: net.prefix_len,
+            on_link: true,
+            autonomous,
+            lifetime_s: PREFIX_LIFETIME_S,
+        },
+        dns: net.dns,
+        search: &config.search,
+    };
+    let len = advertisement.emit(net.gateway_link_local, dst, &mut out[IPV6_PAYLOAD..]);
+    finish_ndp(config, mac, (net.gateway_link_local, dst), len, out)
+}
+
+/// Writes the advertisement that `target` is ours, to the station and address that asked.
+fn emit_neighbor(config: &Config, target: Ipv6Addr, to: (MacAddr, Ipv6Addr), out: &mut [u8]) -> usize {
+    // RFC 4861 section 7.2.4: a probe for duplicates is answered to all nodes.
+    let solicited = !to.1.is_unspecified();
+    let (mac, dst) = if solicited { to } else { (MacAddr::from_ipv6_multicast(ALL_NODES), ALL_NODES) };
+    let advertisement = NdpMessage::NeighborAdvertisement(NeighborAdvertisement {
+        router: true,
+        solicited,
+        override_entry: true,
+        target,
+        target_lladdr: Some(config.mac),
+    });
+    let len = advertisement.emit(target, dst, &mut out[IPV6_PAYLOAD..]);
+    finish_ndp(config, mac, (target, dst), len, out)
+}

@@ -1,0 +1,281 @@
+//! DNS messages (RFC 1035), as much as a forwarder needs: it passes messages on whole, so only the header and the
+//! question are read, and the only message it makes itself is a refusal. Also how names are written, which
+//! DHCP and router advertisements share.
+//!
+//! A name is walked without following a compression pointer anywhere but backwards, which bounds the walk; none may
+//! be longer than the 255 bytes of RFC 1035 section 2.3.4.
+
+use super::u16_at;
+use core::fmt;
+
+#[cfg(test)]
+mod tests;
+
+/// Longest encoded name in bytes, with its final zero.
+pub const NAME_LEN_MAX: usize = 255;
+
+/// Most bytes of encoded search names offered to a guest: what one DHCPv4 option holds.
+pub const SEARCH_LEN_MAX: usize = 255;
+
+/// Response codes a forwarder gives on its own (RFC 1035 section 4.1.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rcode {
+    /// The query cannot be read.
+    FormErr = 1,
+    /// No resolver answered.
+    ServFail = 2,
+    /// There is no such name.
+    NxDomain = 3,
+    /// Policy said no.
+    Refused = 5,
+}
+
+/// The fixed header of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Identifier, the same in query and response.
+    pub id: u16,
+    /// QR, opcode, AA, TC, RD, RA, AD, CD and the response code, as on the wire.
+    pub flags: u16,
+    /// Entries in the question section.
+    pub questions: u16,
+    /// Records in the answer section.
+    pub answers: u16,
+    /// Records in the authority section.
+    pub authorities: u16,
+    /// Records in the additional section.
+    pub additionals: u16,
+}
+
+const QR: u16 = 0x8000;
+const OPCODE: u16 = 0x7800;
+const TC: u16 = 0x0200;
+const RD: u16 = 0x0100;
+const RA: u16 = 0x0080;
+const CD: u16 = 0x0010;
+
+impl Header {
+    /// Length in bytes.
+    pub const LEN: usize = 12;
+
+    /// The header of a message, if it is long enough to have one.
+    pub fn parse(message: &[u8]) -> Option<Self> {
+        let at = |i: usize| u16_at(message, 2 * i);
+        Some(Self {
+            id: at(0)?,
+            flags: at(1)?,
+            questions: at(2)?,
+            answers: at(3)?,
+            authorities: at(4)?,
+            additionals: at(5)?,
+        })
+    }
+
+    /// Writes the header to the start of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`Header::LEN`].
+    pub fn emit(&self, out: &mut [u8]) {
+        let fields = [self.id, self.flags, self.questions, self.answers, self.authorities, self.additionals];
+        for (field, out) in fields.iter().zip(out[..Self::LEN].as_chunks_mut::<2>().0) {
+            *out = field.to_be_bytes();
+        }
+    }
+
+    /// Whether this is a response.
+    pub const fn is_response(&self) -> bool {
+        self.flags & QR != 0
+    }
+
+    /// Whether the message was cut, so that the question is to be asked again over TCP.
+    pub const fn is_truncated(&self) -> bool {
+        self.flags & TC != 0
+    }
+
+    /// The operation; 0 is a standard query.
+    pub const fn opcode(&self) -> u8 {
+        ((self.flags & OPCODE) >> 11) as u8
+    }
+
+    /// The response code, without the high bits of EDNS.
+    pub const fn rcode(&self) -> u8 {
+        (self.flags & 0xf) as u8
+    }
+}
+
+/// A name inside a message, known to be well-formed. Shown with dots between labels and a final dot, bytes
+/// other than printable ASCII (and dots and backslashes inside labels) escaped as `\DDD` (RFC 1035 section 5.1).
+#[derive(Debug, Clone, Copy)]
+pub struct Name<'a> {
+    message: &'a [u8],
+    start: usize,
+}
+
+impl<'a> Name<'a> {
+    /// The name at `start` in `message` and where what follows it begins.
+    pub fn parse(message: &'a [u8], start: usize) -> Option<(Self, usize)> {
+        let mut labels = Labels { message, at: start, floor: start, len: 0, end: None };
+        while labels.step().ok()?.is_some() {}
+        Some((Self { message, start }, labels.end?))
+    }
+
+    /// The labels, without the root's.
+    pub fn labels(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let mut labels =
+            Labels { message: self.message, at: self.start, floor: self.start, len: 0, end: None };
+        core::iter::from_fn(move || labels.step().ok().flatten())
+    }
+}
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut root = true;
+        for label in self.labels() {
+            root = false;
+            for &byte in label {
+                match byte {
+                    b'.' | b'\\' => write!(f, "\\{}", char::from(byte))?,
+                    b'!'..=b'~' => write!(f, "{}", char::from(byte))?,
+                    _ => write!(f, "\\{byte:03}")?,
+                }
+            }
+            f.write_str(".")?;
+        }
+        if root { f.write_str(".") } else { Ok(()) }
+    }
+}
+
+/// A name that is cut, too long, or compressed into a loop.
+struct BadName;
+
+/// A walk over labels.
+struct Labels<'a> {
+    message: &'a [u8],
+    at: usize,
+    /// Where the current run of labels began: the next pointer must lead before it, hence no loops.
+    floor: usize,
+    /// Bytes of the name so far, uncompressed.
+    len: usize,
+    /// Where what follows the name begins, once known.
+    end: Option<usize>,
+}
+
+impl<'a> Labels<'a> {
+    /// The next label, or none at the name's end.
+    fn step(&mut self) -> Result<Option<&'a [u8]>, BadName> {
+        loop {
+            let first = *self.message.get(self.at).ok_or(BadName)?;
+            match first >> 6 {
+                0 if first == 0 => {
+                    self.end.get_or_insert(self.at + 1);
+                    return Ok(None);
+                }
+                0 => {
+                    let start = self.at + 1;
+                    let label = self.message.get(start..start + usize::from(first)).ok_or(BadName)?;
+                    self.at = start + label.len();
+                    self.len += 1 + label.len();
+                    return if self.len < NAME_LEN_MAX { Ok(Some(label)) } else { Err(BadName) };
+                }
+                3 => {
+                    let target = usize::from(u16_at(self.message, self.at).ok_or(BadName)? & 0x3fff);
+                    self.end.get_or_insert(self.at + 2);
+                    if target >= self.floor {
+                        return Err(BadName);
+                    }
+                    self.at = target;
+                    self.floor = target;
+                }
+                _ => return Err(BadName),
+            }
+        }
+    }
+}
+
+/// The first entry of the question section.
+#[derive(Debug, Clone, Copy)]
+pub struct Question<'a> {
+    /// Name asked for.
+    pub name: Name<'a>,
+    /// Type of record asked for; 1 is A, 28 AAAA.
+    pub qtype: u16,
+    /// Class, 1 for the Internet.
+    pub qclass: u16,
+    /// Where what follows the entry begins, in bytes from the start of the message.
+    pub end: usize,
+}
+
+impl<'a> Question<'a> {
+    /// The first question of a message, if it has one that is well-formed.
+    pub fn parse(message: &'a [u8]) -> Option<Self> {
+        if Header::parse(message)?.questions == 0 {
+            return None;
+        }
+        let (name, at) = Name::parse(message, Header::LEN)?;
+        Some(Self { name, qtype: u16_at(message, at)?, qclass: u16_at(message, at + 2)?, end: at + 4 })
+    }
+}
+
+/// Most bytes of a reply that [`error_reply`] makes: header and one question.
+pub const ERROR_REPLY_LEN_MAX: usize = Header::LEN + NAME_LEN_MAX + 4;
+
+/// Writes the reply that refuses `query` to the start of `out` and gives its length in bytes: the same identifier
+/// and question, no records. None if `query` is no query at all, so that two forwarders cannot answer each other
+/// for ever. A question that cannot be read is left out.
+///
+/// # Panics
+/// If `out` is shorter than the reply; [`ERROR_REPLY_LEN_MAX`] always suffices.
+pub fn error_reply(query: &[u8], rcode: Rcode, out: &mut [u8]) -> Option<usize> {
+    let header = Header::parse(query)?;
+    if header.is_response() {
+        return None;
+    }
+    // One question, not compressed: with nothing before it, a pointer could lead only into the header.
+    let question = match Question::parse(query) {
+        Some(q) if header.questions == 1 && q.end <= ERROR_REPLY_LEN_MAX => &query[Header::LEN..q.end],
+        _ => &[],
+    };
+    let reply = Header {
+        flags: QR | header.flags & (OPCODE | RD | CD) | RA | rcode as u16,
+        questions: u16::from(!question.is_empty()),
+        answers: 0,
+        authorities: 0,
+        additionals: 0,
+        ..header
+    };
+    let len = Header::LEN + question.len();
+    let out = &mut out[..len];
+    reply.emit(out);
+    out[Header::LEN..].copy_from_slice(question);
+    Some(len)
+}
+
+/// Writes a name given as text, with or without final dot, to the start of `out`, not compressed, and gives its
+/// length in bytes. None if it is empty or a label is empty, longer than 63 bytes or not made of letters,
+/// digits, hyphens and underscores, or if it does not fit into `out` or into [`NAME_LEN_MAX`].
+pub fn encode_name(text: &str, out: &mut [u8]) -> Option<usize> {
+    let text = text.strip_suffix('.').unwrap_or(text);
+    let mut len = 0;
+    for label in text.split('.') {
+        let legal = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+        if label.is_empty() || label.len() > 63 || !label.bytes().all(legal) {
+            return None;
+        }
+        let out = out.get_mut(len..=len + label.len())?;
+        out[0] = label.len() as u8;
+        out[1..].copy_from_slice(label.as_bytes());
+        len += out.len();
+    }
+    *out.get_mut(len)? = 0;
+    (len < NAME_LEN_MAX).then_some(len + 1)
+}
+
+/// Writes search names one after another to the start of `out` and gives their length in bytes. Names that are
+/// invalid or do not fit are left out.
+pub fn encode_search(names: &[String], out: &mut [u8; SEARCH_LEN_MAX]) -> usize {
+    let mut len = 0;
+    for name in names {
+        len += encode_name(name, &mut out[len..]).unwrap_or(0);
+    }
+    len
+}

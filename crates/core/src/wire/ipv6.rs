@@ -1,0 +1,142 @@
+//! IPv6 headers (RFC 8200). `parse` walks the extension headers that an end node has to understand and gives the
+//! upper-layer protocol and its payload; `emit` writes the fixed header only, because nothing here sends extensions.
+//!
+//! Hostile chains are bounded: at most [`EXTENSIONS_MAX`] extension headers, hop-by-hop options only in front, a
+//! routing header only with no segments left, and an option that its own type forbids to skip ends the packet.
+
+use super::ipv6_at;
+use crate::counters::DropReason;
+use std::net::Ipv6Addr;
+
+#[cfg(test)]
+mod tests;
+
+/// Extension headers walked in one packet. RFC 8200 section 4.1 recommends orders with at most six of those known
+/// here.
+pub const EXTENSIONS_MAX: usize = 8;
+
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const DESTINATION_OPTIONS: u8 = 60;
+
+/// The header of a packet that is not a fragment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ipv6Header {
+    /// Source address.
+    pub src: Ipv6Addr,
+    /// Destination address.
+    pub dst: Ipv6Addr,
+    /// Upper-layer protocol: after `parse`, what follows the last extension header.
+    pub next_header: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Differentiated services and ECN, as one byte.
+    pub traffic_class: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+    /// Length of the upper-layer packet in bytes: after `parse`, without extension headers.
+    pub payload_len: u16,
+}
+
+impl Ipv6Header {
+    /// Length in bytes of the header that [`Ipv6Header::emit`] writes.
+    pub const LEN: usize = 40;
+
+    /// The header and the upper-layer packet, without extension headers and without what exceeds the payload length.
+    /// An atomic fragment (RFC 6946) passes as the whole packet it is.
+    ///
+    /// # Errors
+    /// [`DropReason::MalformedIpv6`] or [`DropReason::Fragment`].
+    pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), DropReason> {
+        let (fixed, rest) = packet.split_first_chunk::<{ Self::LEN }>().ok_or(DropReason::MalformedIpv6)?;
+        let first = u32::from_be_bytes([fixed[0], fixed[1], fixed[2], fixed[3]]);
+        if first >> 28 != 6 {
+            return Err(DropReason::MalformedIpv6);
+        }
+        let length = usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
+        let rest = rest.get(..length).ok_or(DropReason::MalformedIpv6)?;
+        let (next_header, payload) = match fixed[6] {
+            HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION_OPTIONS => extensions(fixed[6], rest)?,
+            upper => (upper, rest),
+        };
+        let header = Self {
+            src: ipv6_at(fixed, 8).ok_or(DropReason::MalformedIpv6)?,
+            dst: ipv6_at(fixed, 24).ok_or(DropReason::MalformedIpv6)?,
+            next_header,
+            hop_limit: fixed[7],
+            traffic_class: (first >> 20) as u8,
+            flow_label: first & 0xf_ffff,
+            payload_len: payload.len() as u16,
+        };
+        Ok((header, payload))
+    }
+
+    /// Writes the header to the start of `out`. Bits of `flow_label` above the twentieth are ignored.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`Ipv6Header::LEN`].
+    pub fn emit(&self, out: &mut [u8]) {
+        let out = &mut out[..Self::LEN];
+        let first = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0xf_ffff;
+        out[..4].copy_from_slice(&first.to_be_bytes());
+        out[4..6].copy_from_slice(&self.payload_len.to_be_bytes());
+        out[6] = self.next_header;
+        out[7] = self.hop_limit;
+        out[8..24].copy_from_slice(&self.src.octets());
+        out[24..40].copy_from_slice(&self.dst.octets());
+    }
+}
+
+/// Walks extension headers, the first of type `next`; gives the upper-layer protocol and its packet.
+fn extensions(mut next: u8, mut rest: &[u8]) -> Result<(u8, &[u8]), DropReason> {
+    for walked in 0..EXTENSIONS_MAX {
+        let start = rest.first_chunk::<8>();
+        // Length in units of 8 bytes, the first not counted; in a fragment header the field is reserved.
+        let len = |start: &[u8; 8]| (usize::from(start[1]) + 1) * 8;
+        let (header, after) = match (next, start) {
+            (HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS, Some(start)) if len(start) <= rest.len() => {
+                rest.split_at(len(start))
+            }
+            (FRAGMENT, Some(_)) => rest.split_at(8),
+            (HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS | FRAGMENT, _) => {
+                return Err(DropReason::MalformedIpv6);
+            }
+            (upper, _) => return Ok((upper, rest)),
+        };
+        match next {
+            HOP_BY_HOP if walked > 0 => return Err(DropReason::MalformedIpv6),
+            HOP_BY_HOP | DESTINATION_OPTIONS => options(&header[2..])?,
+            // Segments left: we are not the router that the packet was sent through.
+            ROUTING if header[3] != 0 => return Err(DropReason::MalformedIpv6),
+            // An offset or more fragments.
+            FRAGMENT if u16::from_be_bytes([header[2], header[3]]) & 0xfff9 != 0 => {
+                return Err(DropReason::Fragment);
+            }
+            _ => {}
+        }
+        next = header[0];
+        rest = after;
+    }
+    match next {
+        HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION_OPTIONS => Err(DropReason::MalformedIpv6),
+        upper => Ok((upper, rest)),
+    }
+}
+
+/// Checks the options of one header: well-formed, and none whose type forbids to skip it (RFC 8200 section 4.2:
+/// the two high bits are not 00). That includes jumbo payloads, which no link here carries.
+fn options(mut rest: &[u8]) -> Result<(), DropReason> {
+    while let [kind, after @ ..] = rest {
+        rest = if *kind == 0 {
+            after
+        } else {
+            let (&len, data) = after.split_first().ok_or(DropReason::MalformedIpv6)?;
+            if kind >> 6 != 0 {
+                return Err(DropReason::MalformedIpv6);
+            }
+            data.get(usize::from(len)..).ok_or(DropReason::MalformedIpv6)?
+        };
+    }
+    Ok(())
+}

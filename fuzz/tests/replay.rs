@@ -59,9 +59,8 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
 }
 
 fn run(target: &str, body: fn(&[u8]), data: &[u8]) {
-    if catch_unwind(AssertUnwindSafe(|| body(data))).is_err() {
-        panic!("fuzz target {target} failed on {data:02x?}");
-    }
+    let ran = catch_unwind(AssertUnwindSafe(|| body(data)));
+    assert!(ran.is_ok(), "fuzz target {target} failed on {data:02x?}");
 }
 
 #[test]

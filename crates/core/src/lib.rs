@@ -9,12 +9,20 @@
 //! [`counters::DropReason`].
 #![forbid(unsafe_code)]
 
+pub mod chunk;
 pub mod config;
 pub mod counters;
+mod datagram;
+mod destination;
+mod env;
 pub mod flow;
 pub mod host;
+mod icmp;
 pub mod link;
 pub mod services;
 pub mod stack;
+pub mod tcp;
 pub mod time;
+pub mod timer;
+mod transmit;
 pub mod wire;

@@ -1,0 +1,348 @@
+//! Payload memory: a pool of fixed chunks in two sizes, and byte queues made of them.
+//!
+//! A connection's buffer is not an allocation but a number (its limit); what it actually holds are chunks, taken from
+//! the pool when bytes arrive and given back when they are consumed. An idle connection holds none. Free chunks are
+//! handed out last-in first-out, so that the same ones stay in the L2 cache. Few bytes go to small chunks and bulk to
+//! large ones, so that ten thousand connections with one byte in flight do not hold ten thousand large chunks.
+//!
+//! A [`ByteQueue`] is a list of chunks linked through the pool: moving bytes from one queue to the end of another
+//! copies nothing, and no operation allocates once the pool has grown to the load.
+
+use std::io::{IoSlice, IoSliceMut};
+
+/// Capacity of a small chunk in bytes.
+pub const SMALL: usize = 2 << 10;
+/// Capacity of a large chunk in bytes: one super-segment.
+pub const LARGE: usize = 64 << 10;
+/// Free large chunks kept for use; more than that go back to the allocator.
+const FREE_LARGE_MAX: usize = 64;
+/// Free small chunks kept for use.
+const FREE_SMALL_MAX: usize = 1024;
+/// Most slices that [`Pool::slices`] gives at a time.
+pub const SLICES_MAX: usize = 8;
+/// Up to this many bytes are packed into small chunks after a read; more stay in the large chunk they were read into.
+const PACK_MAX: usize = 4 * SMALL;
+/// Room at the end of a queue worth a slice of its own in a read.
+const TAIL_ROOM_MIN: usize = SMALL;
+
+const NONE: u32 = u32::MAX;
+
+#[derive(Debug)]
+struct Chunk {
+    buf: Box<[u8]>,
+    start: u32,
+    end: u32,
+    next: u32,
+}
+
+/// A FIFO of bytes held in chunks. Give it back with [`Pool::clear`]; dropping it leaks its chunks.
+#[derive(Debug)]
+pub struct ByteQueue {
+    head: u32,
+    tail: u32,
+    len: u32,
+}
+
+impl Default for ByteQueue {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ByteQueue {
+    /// An empty queue; holds no chunk.
+    pub const fn new() -> Self {
+        Self { head: NONE, tail: NONE, len: 0 }
+    }
+
+    /// Bytes in the queue.
+    pub const fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// A place in a queue, so that a sender need not walk from the front. Valid until bytes before it are consumed
+/// beyond it or the queue is cleared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cursor {
+    chunk: u32,
+    offset: u32,
+}
+
+impl Cursor {
+    /// The front of any queue.
+    pub const FRONT: Self = Self { chunk: NONE, offset: 0 };
+}
+
+/// The chunks of one worker.
+#[derive(Debug)]
+pub struct Pool {
+    chunks: Vec<Chunk>,
+    free_small: Vec<u32>,
+    free_large: Vec<u32>,
+    vacant: Vec<u32>,
+    used: usize,
+    budget: usize,
+}
+
+impl Pool {
+    /// A pool whose chunks in use never exceed `budget` bytes.
+    pub const fn new(budget: usize) -> Self {
+        Self {
+            chunks: Vec::new(),
+            free_small: Vec::new(),
+            free_large: Vec::new(),
+            vacant: Vec::new(),
+            used: 0,
+            budget,
+        }
+    }
+
+    /// Bytes of chunk memory in use.
+    pub const fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Bytes that may still be taken.
+    pub const fn available(&self) -> usize {
+        self.budget.saturating_sub(self.used)
+    }
+
+    /// Copies `data` to the end of `queue`; gives the bytes stored, fewer only if the budget is spent.
+    pub fn push(&mut self, queue: &mut ByteQueue, mut data: &[u8]) -> usize {
+        let total = data.len();
+        while !data.is_empty() {
+            if self.tail_room(queue) == 0 {
+                let Some(chunk) = self.take(if data.len() > PACK_MAX { LARGE } else { SMALL }) else { break };
+                self.link(queue, chunk);
+            }
+            let tail = &mut self.chunks[queue.tail as usize];
+            let room = &mut tail.buf[tail.end as usize..];
+            let n = room.len().min(data.len());
+            room[..n].copy_from_slice(&data[..n]);
+            tail.end += n as u32;
+            queue.len += n as u32;
+            data = &data[n..];
+        }
+        total - data.len()
+    }
+
+    /// Lets `read` fill up to `max` bytes at the end of `queue`, straight into chunk memory, and gives what it
+    /// gave. `read` is not called if the budget is spent (`Ok(None)`).
+    pub fn fill<E>(
+        &mut self,
+        queue: &mut ByteQueue,
+        max: usize,
+        read: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
+    ) -> Result<Option<usize>, E> {
+        let Some(fresh) = self.take(LARGE) else { return Ok(None) };
+        // The fresh chunk's buffer is moved out for the call so that the tail can be borrowed beside it.
+        let mut buf = std::mem::take(&mut self.chunks[fresh as usize].buf);
+        let room = self.tail_room(queue);
+        let room = if room >= TAIL_ROOM_MIN { room.min(max) } else { 0 };
+        let fresh_len = (max - room).min(LARGE);
+        let result = if room > 0 {
+            let tail = &mut self.chunks[queue.tail as usize];
+            let at = tail.end as usize;
+            read(&mut [IoSliceMut::new(&mut tail.buf[at..at + room]), IoSliceMut::new(&mut buf[..fresh_len])])
+        } else {
+            read(&mut [IoSliceMut::new(&mut buf[..fresh_len])])
+        };
+        let n = match result {
+            Ok(n) => n.min(room + fresh_len),
+            Err(error) => {
+                self.chunks[fresh as usize].buf = buf;
+                self.release(fresh);
+                return Err(error);
+            }
+        };
+        let in_tail = n.min(room);
+        if in_tail > 0 {
+            self.chunks[queue.tail as usize].end += in_tail as u32;
+            queue.len += in_tail as u32;
+        }
+        let in_fresh = n - in_tail;
+        if in_fresh > PACK_MAX {
+            let chunk = &mut self.chunks[fresh as usize];
+            chunk.buf = buf;
+            chunk.end = in_fresh as u32;
+            self.link(queue, fresh);
+            queue.len += in_fresh as u32;
+        } else {
+            // Packing a few KiB costs less than holding 64 KiB for them until the guest has acknowledged. The
+            // fresh chunk goes back first so that the budget cannot stop what was already read.
+            self.chunks[fresh as usize].buf = Box::default();
+            self.used -= LARGE;
+            let stored = self.push(queue, &buf[..in_fresh]);
+            debug_assert_eq!(
+                stored, in_fresh,
+                "small chunks for at most {PACK_MAX} bytes fit where a large one did"
+            );
+            self.used += LARGE;
+            self.chunks[fresh as usize].buf = buf;
+            self.release(fresh);
+        }
+        Ok(Some(n))
+    }
+
+    /// Removes `n` bytes from the front; chunks that become empty go back to the pool.
+    pub fn consume(&mut self, queue: &mut ByteQueue, mut n: u32) {
+        debug_assert!(n <= queue.len);
+        queue.len -= n;
+        while n > 0 {
+            let head = queue.head;
+            let chunk = &mut self.chunks[head as usize];
+            let here = chunk.end - chunk.start;
+            if n < here {
+                chunk.start += n;
+                return;
+            }
+            n -= here;
+            queue.head = chunk.next;
+            self.release(head);
+        }
+        if queue.len == 0 {
+            self.clear(queue);
+        }
+    }
+
+    /// Gives everything back.
+    pub fn clear(&mut self, queue: &mut ByteQueue) {
+        let mut at = queue.head;
+        while at != NONE {
+            let next = self.chunks[at as usize].next;
+            self.release(at);
+            at = next;
+        }
+        *queue = ByteQueue::new();
+    }
+
+    /// Moves all of `other` to the end of `queue` without copying.
+    #[allow(clippy::needless_pass_by_value, reason = "its chunks belong to `queue` from now on")]
+    pub fn append(&mut self, queue: &mut ByteQueue, other: ByteQueue) {
+        if other.head == NONE {
+            return;
+        }
+        if queue.head == NONE {
+            queue.head = other.head;
+        } else {
+            self.chunks[queue.tail as usize].next = other.head;
+        }
+        queue.tail = other.tail;
+        queue.len += other.len;
+    }
+
+    /// The cursor `offset` bytes from the front.
+    pub fn seek(&self, queue: &ByteQueue, mut offset: u32) -> Cursor {
+        debug_assert!(offset <= queue.len);
+        let mut at = queue.head;
+        while at != NONE {
+            let chunk = &self.chunks[at as usize];
+            let here = chunk.end - chunk.start;
+            if offset < here || chunk.next == NONE {
+                return Cursor { chunk: at, offset: chunk.start + offset };
+            }
+            offset -= here;
+            at = chunk.next;
+        }
+        Cursor::FRONT
+    }
+
+    /// Up to `max` bytes from `cursor` on as slices in `out`: how many slices, how many bytes, and the cursor behind
+    /// them.
+    pub fn slices<'a>(
+        &'a self,
+        queue: &ByteQueue,
+        cursor: Cursor,
+        max: u32,
+        out: &mut [IoSlice<'a>; SLICES_MAX],
+    ) -> (usize, u32, Cursor) {
+        let mut at = cursor;
+        if at.chunk == NONE {
+            at = match queue.head {
+                NONE => return (0, 0, Cursor::FRONT),
+                head => Cursor { chunk: head, offset: self.chunks[head as usize].start },
+            };
+        }
+        let (mut count, mut bytes) = (0, 0);
+        while count < SLICES_MAX && bytes < max {
+            let chunk = &self.chunks[at.chunk as usize];
+            let n = (chunk.end - at.offset).min(max - bytes);
+            if n > 0 {
+                out[count] = IoSlice::new(&chunk.buf[at.offset as usize..(at.offset + n) as usize]);
+                count += 1;
+                bytes += n;
+                at.offset += n;
+            }
+            if at.offset == chunk.end {
+                if chunk.next == NONE {
+                    break;
+                }
+                at = Cursor { chunk: chunk.next, offset: self.chunks[chunk.next as usize].start };
+            }
+        }
+        (count, bytes, at)
+    }
+
+    fn tail_room(&self, queue: &ByteQueue) -> usize {
+        if queue.tail == NONE {
+            return 0;
+        }
+        let tail = &self.chunks[queue.tail as usize];
+        tail.buf.len() - tail.end as usize
+    }
+
+    fn link(&mut self, queue: &mut ByteQueue, chunk: u32) {
+        if queue.tail == NONE {
+            queue.head = chunk;
+        } else {
+            self.chunks[queue.tail as usize].next = chunk;
+        }
+        queue.tail = chunk;
+    }
+
+    fn take(&mut self, size: usize) -> Option<u32> {
+        if self.available() < size {
+            return None;
+        }
+        self.used += size;
+        let free = if size == LARGE { &mut self.free_large } else { &mut self.free_small };
+        if let Some(index) = free.pop() {
+            return Some(index);
+        }
+        let chunk = Chunk { buf: vec![0; size].into_boxed_slice(), start: 0, end: 0, next: NONE };
+        if let Some(index) = self.vacant.pop() {
+            self.chunks[index as usize] = chunk;
+            Some(index)
+        } else {
+            self.chunks.push(chunk);
+            Some(self.chunks.len() as u32 - 1)
+        }
+    }
+
+    fn release(&mut self, index: u32) {
+        let chunk = &mut self.chunks[index as usize];
+        let size = chunk.buf.len();
+        (chunk.start, chunk.end, chunk.next) = (0, 0, NONE);
+        self.used -= size;
+        let (free, keep) = if size == LARGE {
+            (&mut self.free_large, FREE_LARGE_MAX)
+        } else {
+            (&mut self.free_small, FREE_SMALL_MAX)
+        };
+        if free.len() < keep {
+            free.push(index);
+        } else {
+            chunk.buf = Box::default();
+            self.vacant.push(index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

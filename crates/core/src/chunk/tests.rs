@@ -1,0 +1,112 @@
+//! The pool against a plain byte vector as its model.
+
+use super::*;
+
+fn content(pool: &Pool, queue: &ByteQueue) -> Vec<u8> {
+    let mut all = Vec::new();
+    let mut cursor = Cursor::FRONT;
+    while (all.len() as u32) < queue.len() {
+        let mut out = [IoSlice::new(&[]); SLICES_MAX];
+        let (count, bytes, next) = pool.slices(queue, cursor, queue.len() - all.len() as u32, &mut out);
+        assert!(bytes > 0);
+        out[..count].iter().for_each(|s| all.extend_from_slice(s));
+        cursor = next;
+    }
+    all
+}
+
+#[test]
+fn push_fill_consume_follow_the_model() {
+    let mut pool = Pool::new(64 << 20);
+    let (mut queue, mut model) = (ByteQueue::new(), Vec::new());
+    let mut x = 12345u32;
+    let mut random = move |n: u32| {
+        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (x >> 8) % n
+    };
+    for round in 0..3000 {
+        match random(3) {
+            0 => {
+                let data: Vec<u8> = (0..random(20_000)).map(|i| (i + round) as u8).collect();
+                assert_eq!(pool.push(&mut queue, &data), data.len());
+                model.extend_from_slice(&data);
+            }
+            1 => {
+                let want = random(70_000) as usize;
+                let give = random(70_000) as usize;
+                let mut byte = round as u8;
+                let n = pool
+                    .fill(&mut queue, want, |bufs| {
+                        let mut n = 0;
+                        for b in bufs.iter_mut().flat_map(|b| b.iter_mut()).take(give) {
+                            byte = byte.wrapping_add(1);
+                            *b = byte;
+                            model.push(byte);
+                            n += 1;
+                        }
+                        Ok::<_, ()>(n)
+                    })
+                    .unwrap()
+                    .unwrap();
+                assert!(n <= want && n <= give);
+            }
+            _ => {
+                let n = random(queue.len() + 1);
+                let n = if random(4) == 0 { queue.len() } else { n };
+                pool.consume(&mut queue, n);
+                model.drain(..n as usize);
+            }
+        }
+        assert_eq!(queue.len() as usize, model.len());
+        if round % 50 == 0 {
+            assert_eq!(content(&pool, &queue), model);
+            let at = random(queue.len() + 1);
+            let mut out = [IoSlice::new(&[]); SLICES_MAX];
+            let (count, bytes, _) = pool.slices(&queue, pool.seek(&queue, at), 100, &mut out);
+            let got: Vec<u8> = out[..count].iter().flat_map(|s| s.to_vec()).collect();
+            assert_eq!(got, model[at as usize..at as usize + bytes as usize]);
+        }
+    }
+    pool.clear(&mut queue);
+    assert_eq!(pool.used(), 0);
+}
+
+#[test]
+fn empty_queue_holds_no_chunk() {
+    let mut pool = Pool::new(1 << 20);
+    let mut queue = ByteQueue::new();
+    pool.push(&mut queue, &[1; 100]);
+    assert_eq!(pool.used(), SMALL);
+    pool.consume(&mut queue, 100);
+    assert_eq!((pool.used(), queue.head), (0, NONE));
+}
+
+#[test]
+fn budget_is_never_exceeded() {
+    let mut pool = Pool::new(LARGE + SMALL);
+    let mut queue = ByteQueue::new();
+    assert_eq!(pool.push(&mut queue, &vec![7; 3 * LARGE]), LARGE);
+    assert!(pool.used() <= LARGE + SMALL);
+    assert_eq!(pool.fill(&mut queue, 10, |_| Ok::<_, ()>(1)), Ok(None));
+    assert_eq!(pool.fill::<()>(&mut ByteQueue::new(), 10, |_| unreachable!()), Ok(None));
+}
+
+#[test]
+fn failed_read_keeps_nothing() {
+    let mut pool = Pool::new(1 << 20);
+    let mut queue = ByteQueue::new();
+    assert_eq!(pool.fill(&mut queue, 100, |_| Err("no")), Err("no"));
+    assert_eq!((pool.used(), queue.len()), (0, 0));
+}
+
+#[test]
+fn append_moves_without_copy() {
+    let mut pool = Pool::new(1 << 20);
+    let (mut a, mut b) = (ByteQueue::new(), ByteQueue::new());
+    pool.push(&mut a, b"one");
+    pool.push(&mut b, b"two");
+    let used = pool.used();
+    pool.append(&mut a, b);
+    assert_eq!(pool.used(), used);
+    assert_eq!(content(&pool, &a), b"onetwo");
+}

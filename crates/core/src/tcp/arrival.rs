@@ -1,0 +1,232 @@
+//! What a segment from the guest does, in the order of RFC 9293, section 3.10.7.4: sequence number, RST, SYN, ACK,
+//! payload, FIN.
+
+use super::receiver::ReceiverState;
+use super::sender::{AckAction, SenderState};
+use super::{Connection, State, reset};
+use crate::counters::DropReason;
+use crate::env::Env;
+use crate::host::{Close, Host};
+use crate::link::Link;
+use crate::stack::Io;
+use crate::time::Duration;
+use crate::wire::tcp::{Seq, TcpFlags, TcpHeader};
+
+/// At most one challenge ACK per connection in this time (RFC 5961, section 7, leaves the number open).
+const CHALLENGE_INTERVAL: Duration = Duration::from_millis(10);
+
+impl Connection {
+    /// Whether a SYN may take over this flow's key: the connection waits only for stray segments and the SYN is
+    /// newer than all of them (RFC 9293, 3.10.7.4, TIME-WAIT), or nothing but the guest's earlier SYN ever existed.
+    pub(crate) fn gives_way_to(&self, segment: &TcpHeader) -> bool {
+        if !segment.flags.contains(TcpFlags::SYN) || segment.flags.intersects(TcpFlags::ACK | TcpFlags::RST) {
+            return false;
+        }
+        match self.state() {
+            State::TimeWait => segment.seq.gt(self.rx.nxt - 1),
+            State::SynReceived => self.tx.state == SenderState::Connecting && segment.seq != self.rx.nxt - 1,
+            _ => false,
+        }
+    }
+
+    /// Handles one segment.
+    pub(crate) fn segment<L: Link, H: Host>(
+        &mut self,
+        env: &mut Env,
+        io: &mut Io<'_, L, H>,
+        segment: &TcpHeader,
+        payload: &[u8],
+    ) {
+        self.heard_at = io.now;
+        self.probes = 0;
+        match self.tx.state {
+            SenderState::Connecting => return self.segment_while_connecting(env, io, segment),
+            SenderState::SynSent
+                if segment.flags.contains(TcpFlags::SYN) && segment.seq == self.rx.nxt - 1 =>
+            {
+                return self.send_syn_ack(env, io);
+            }
+            _ => {}
+        }
+        let fin = segment.flags.contains(TcpFlags::FIN);
+        if !self.is_acceptable(segment, payload.len() as u32 + u32::from(fin)) {
+            return self.unacceptable(env, io, segment, payload, fin);
+        }
+        if segment.flags.contains(TcpFlags::RST) {
+            return self.reset_by_guest(env, io, segment);
+        }
+        if segment.flags.contains(TcpFlags::SYN) {
+            return self.challenge(env, io);
+        }
+        if !segment.flags.contains(TcpFlags::ACK) {
+            return env.counters.drop(DropReason::UnacceptableSegment);
+        }
+        if !self.acknowledgement(env, io, segment, !payload.is_empty() || fin) {
+            return;
+        }
+        if !payload.is_empty() || fin {
+            self.payload(env, io, segment.seq, payload, fin);
+        }
+        self.settle(env, io);
+        if self.wants_service() {
+            self.list_ready(env);
+        }
+    }
+
+    /// Nothing was sent yet, so only the guest's own SYN, again, and its reset make sense.
+    fn segment_while_connecting<L: Link, H: Host>(
+        &mut self,
+        env: &mut Env,
+        io: &mut Io<'_, L, H>,
+        segment: &TcpHeader,
+    ) {
+        if segment.flags.contains(TcpFlags::RST) {
+            if segment.seq == self.rx.nxt {
+                self.close_socket(io.host, Close::Reset);
+                self.ended = true;
+            }
+        } else if segment.flags.contains(TcpFlags::ACK) {
+            reset::answer(env, io.link, &self.key, segment, 0);
+        }
+    }
+
+    /// RFC 9293, table 6, with Linux's two extensions: a segment without payload may stand at the very edge, where a
+    /// guest that has filled the window is, and payload at a closed window still has its acknowledgement read.
+    fn is_acceptable(&self, segment: &TcpHeader, len: u32) -> bool {
+        let edge = self.rx.nxt + self.rx.window();
+        if !segment.seq.le(edge) {
+            return false;
+        }
+        if len == 0 { segment.seq.ge(self.rx.nxt) } else { (segment.seq + len).gt(self.rx.nxt) }
+    }
+
+    fn unacceptable<L: Link, H: Host>(
+        &mut self,
+        env: &mut Env,
+        io: &mut Io<'_, L, H>,
+        segment: &TcpHeader,
+        payload: &[u8],
+        fin: bool,
+    ) {
+        env.counters.drop(DropReason::OutOfWindow);
+        if segment.flags.contains(TcpFlags::RST) {
+            return;
+        }
+        if payload.is_empty() && !fin {
+            // A keep-alive or window probe, or an attempt to draw acknowledgements.
+            if segment.seq == self.rx.nxt - 1
+                && let Some(socket) = self.socket
+            {
+                io.host.tcp_keep_alive(socket);
+            }
+            return self.challenge(env, io);
+        }
+        env.counters.tcp_duplicate_bytes += payload.len() as u64;
+        if self.time_wait_until.is_some() {
+            // Our last ACK was lost: the wait begins again (RFC 9293, 3.10.7.4, TIME-WAIT).
+            self.time_wait_until = Some(io.now + env.config.timeouts.time_wait);
+        }
+        self.list_ack(env);
+    }
+
+    /// RFC 5961, 3.2: exactly at RCV.NXT it counts, elsewhere in the window it is challenged.
+    fn reset_by_guest<L: Link, H: Host>(
+        &mut self,
+        env: &mut Env,
+        io: &mut Io<'_, L, H>,
+        segment: &TcpHeader,
+    ) {
+        if segment.seq == self.rx.nxt {
+            self.close_socket(io.host, Close::Reset);
+            self.ended = true;
+        } else {
+            self.challenge(env, io);
+        }
+    }
+
+    /// A rate-limited acknowledgement of where we are (RFC 5961).
+    fn challenge<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        if self.challenged_at.is_some_and(|at| io.now - at < CHALLENGE_INTERVAL) {
+            return;
+        }
+        self.challenged_at = Some(io.now);
+        env.counters.tcp_challenge_acks += 1;
+        self.send_ack(env, io);
+    }
+
+    /// Takes the acknowledgement and window. False if the segment is to be used no further.
+    fn acknowledgement<L: Link, H: Host>(
+        &mut self,
+        env: &mut Env,
+        io: &mut Io<'_, L, H>,
+        segment: &TcpHeader,
+        has_payload: bool,
+    ) -> bool {
+        if self.tx.state == SenderState::SynSent {
+            if segment.ack != self.tx.max || self.tx.max == self.tx.una {
+                reset::answer(env, io.link, &self.key, segment, 0);
+                return false;
+            }
+        } else if !self.tx.ack_acceptable(segment.ack) {
+            self.challenge(env, io);
+            return false;
+        }
+        let action = self.tx.acknowledge(env, io.now, segment, has_payload);
+        if action == AckAction::Retransmit {
+            self.retransmit_first(env, io);
+        }
+        if self.tx.una == self.tx.max && self.tx.usable() > 0 {
+            // Nothing to retransmit and no closed window to probe.
+            self.tx.rtx_at = None;
+            self.tx.backoff = 0;
+        }
+        true
+    }
+
+    fn payload<L: Link, H: Host>(
+        &mut self,
+        env: &mut Env,
+        io: &mut Io<'_, L, H>,
+        mut seq: Seq,
+        mut payload: &[u8],
+        mut fin: bool,
+    ) {
+        if self.rx.state != ReceiverState::Open || self.broken {
+            // After the guest's FIN nothing new can come; on a broken connection nothing is wanted.
+            return self.list_ack(env);
+        }
+        let old = (self.rx.nxt - seq).clamp(0, payload.len() as i32) as usize;
+        env.counters.tcp_duplicate_bytes += old as u64;
+        payload = &payload[old..];
+        seq += old as u32;
+        let room = (self.rx.nxt + self.rx.window() - seq).max(0) as usize;
+        if payload.len() > room {
+            payload = &payload[..room];
+            fin = false;
+        }
+        if fin {
+            self.rx.finish_at(seq + payload.len() as u32);
+        }
+        let in_order = payload.is_empty() || {
+            match self.rx.accept(env, io.host, self.socket, seq, payload) {
+                Ok(in_order) => {
+                    self.rx.tune(env, io.now, self.tx.mss);
+                    in_order
+                }
+                Err(error) => return self.host_failed(env, error),
+            }
+        };
+        if self.rx.take_fin()
+            && let Err(error) = self.rx.flush(env, io.host, self.socket)
+        {
+            self.host_failed(env, error);
+        }
+        if in_order {
+            self.list_ack(env);
+        } else {
+            // A gap: every segment beyond it is acknowledged at once, so that the guest counts three duplicates
+            // (RFC 5681, 4.2).
+            self.send_ack(env, io);
+        }
+    }
+}

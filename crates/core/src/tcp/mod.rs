@@ -1,0 +1,229 @@
+//! TCP toward the guest: one [`Connection`] per flow, bridged to one host socket.
+//!
+//! # Theory of operation
+//!
+//! A connection is two halves seen from the guest side. The [`receiver::Receiver`] takes bytes from the guest and
+//! hands them to the host socket; the [`sender::Sender`] takes bytes from the host socket and sends them to the
+//! guest. Each half is a small enum of states; the state of RFC 9293 is derived from both ([`Connection::state`]).
+//!
+//! * *Opening.* A SYN starts a connect of the host socket; only when that has succeeded does the guest get its
+//!   SYN-ACK, so that a refused, unreachable or silent destination looks to the guest as it would on the host: a
+//!   reset, an ICMP error, or nothing. A SYN that comes again meanwhile changes nothing.
+//! * *Data.* See the two halves. Acknowledgements are one flag per flow, sent at the end of a batch
+//!   ([`Connection::acknowledge_now`]); segments out of order are acknowledged at once, one by one, so that the guest
+//!   sees duplicates.
+//! * *Closing.* The guest's FIN becomes a shutdown of the host socket when all bytes before it have been written. The
+//!   host's end of stream becomes a FIN when all bytes before it have been sent. The socket is closed when both have
+//!   happened; if our FIN was first the connection waits in TIME-WAIT without socket or memory.
+//! * *Failing.* A reset from the guest resets the host's peer. An error of the host socket resets the guest, after
+//!   the bytes that had arrived before it. Out-of-window resets, SYNs and acknowledgements get at most a rate-limited
+//!   challenge ACK (RFC 5961).
+//!
+//! Files: `arrival` what a segment does, `output` what is sent, `timeout` what time does, `open` how it begins.
+
+mod arrival;
+pub(crate) mod autosize;
+pub(crate) mod isn;
+mod open;
+mod output;
+mod reassembly;
+mod receiver;
+pub(crate) mod reset;
+pub(crate) mod rtt;
+mod sender;
+mod timeout;
+
+use crate::env::Env;
+use crate::flow::{FlowId, FlowKey};
+use crate::host::{Close, Connect, Host, HostError, Readiness, SocketId};
+use crate::link::Link;
+use crate::stack::Io;
+use crate::time::Instant;
+use receiver::{Receiver, ReceiverState};
+use sender::{Sender, SenderState};
+
+/// The states of RFC 9293, section 3.3.2. LISTEN and SYN-SENT do not occur: every connection begins with the
+/// guest's SYN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum State {
+    /// SYN received; the host socket is being connected, or the SYN-ACK awaits its acknowledgement.
+    SynReceived,
+    /// Data flows both ways.
+    Established,
+    /// We have sent FIN.
+    FinWait1,
+    /// Our FIN is acknowledged.
+    FinWait2,
+    /// The guest has sent FIN.
+    CloseWait,
+    /// Both have sent FIN at the same time; ours is not acknowledged.
+    Closing,
+    /// The guest sent FIN first; ours is not acknowledged.
+    LastAck,
+    /// Both directions are closed, ours first.
+    TimeWait,
+    /// Nothing is left.
+    Closed,
+}
+
+/// One TCP connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) key: FlowKey,
+    id: FlowId,
+    socket: Option<SocketId>,
+    rx: Receiver,
+    tx: Sender,
+    opened_at: Instant,
+    heard_at: Instant,
+    challenged_at: Option<Instant>,
+    time_wait_until: Option<Instant>,
+    /// Memory for a read was not to be had: try again then.
+    retry_at: Option<Instant>,
+    /// Keep-alive probes sent since the guest was last heard.
+    probes: u8,
+    /// The host socket failed: what it still holds goes to the guest, then a reset.
+    broken: bool,
+    /// Listed in `Env::ready`.
+    ready_listed: bool,
+    /// To be removed from the table.
+    ended: bool,
+}
+
+impl Connection {
+    /// The state of RFC 9293, derived from both halves.
+    pub(crate) fn state(&self) -> State {
+        use ReceiverState as R;
+        use SenderState as S;
+        if self.ended {
+            return State::Closed;
+        }
+        match (self.tx.state, self.rx.state) {
+            (S::Connecting | S::SynSent, _) => State::SynReceived,
+            (S::Open, R::Open) => State::Established,
+            (S::Open, R::Finishing | R::Finished) => State::CloseWait,
+            (S::FinSent { .. }, R::Open) => State::FinWait1,
+            (S::FinSent { passive: true }, R::Finishing | R::Finished) => State::LastAck,
+            (S::FinSent { passive: false }, R::Finishing | R::Finished) => State::Closing,
+            (S::Finished { .. }, R::Open) => State::FinWait2,
+            (S::Finished { passive: false }, R::Finishing | R::Finished) => State::TimeWait,
+            // The guest needs nothing more; bytes may still be on their way to the host socket.
+            (S::Finished { passive: true }, _) => State::Closed,
+        }
+    }
+
+    /// Whether the connection is over and can be removed.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// How little is lost if this connection goes to make room: TIME-WAIT first, then what never opened, oldest
+    /// first. `None` if data flows.
+    pub(crate) fn eviction_rank(&self, now: Instant) -> Option<u64> {
+        const TIME_WAIT: u64 = 1 << 62;
+        match self.state() {
+            State::TimeWait | State::Closed => Some(TIME_WAIT),
+            State::SynReceived => Some((now - self.opened_at).as_nanos() as u64),
+            _ => None,
+        }
+    }
+
+    /// Notes a host socket event and handles what cannot wait; the rest is done by [`Connection::serve`].
+    pub(crate) fn socket_event<L: Link, H: Host>(
+        &mut self,
+        env: &mut Env,
+        io: &mut Io<'_, L, H>,
+        ready: Readiness,
+    ) {
+        if self.tx.state == SenderState::Connecting {
+            if ready.writable || ready.error {
+                self.check_connect(env, io);
+            }
+            if self.tx.state == SenderState::Connecting || self.ended {
+                return;
+            }
+        }
+        self.tx.readable |= ready.readable || ready.read_closed || ready.error;
+        self.tx.hangup |= ready.read_closed;
+        if ready.writable || ready.error {
+            self.rx.writable = true;
+            self.flush_to_host(env, io);
+        }
+        if self.wants_service() {
+            self.list_ready(env);
+        }
+    }
+
+    fn check_connect<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        let Some(socket) = self.socket else { return };
+        match io.host.tcp_connected(socket) {
+            Ok(Connect::Pending) => {}
+            Ok(Connect::Done) => self.connected(env, io),
+            Err(error) => self.connect_failed(env, io, error),
+        }
+    }
+
+    /// Writes what waits for the host socket; tells the guest if that opened its window.
+    fn flush_to_host<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        if let Err(error) = self.rx.flush(env, io.host, self.socket) {
+            self.host_failed(env, error);
+        }
+        if self.rx.update_due(env.pool.available(), self.tx.mss) {
+            self.list_ack(env);
+        }
+        self.settle(env, io);
+    }
+
+    /// The host socket failed on a write. What it received before is still passed on, by `serve`.
+    fn host_failed(&mut self, env: &mut Env, _error: HostError) {
+        self.broken = true;
+        self.tx.readable = true;
+        self.list_ready(env);
+    }
+
+    /// Lists the flow for service in this turn.
+    pub(super) fn list_ready(&mut self, env: &mut Env) {
+        if !self.ready_listed {
+            self.ready_listed = true;
+            env.ready.push_back(self.id);
+        }
+    }
+
+    /// Lists the flow for an acknowledgement at the end of this turn.
+    pub(super) fn list_ack(&mut self, env: &mut Env) {
+        if !self.rx.ack_listed {
+            self.rx.ack_listed = true;
+            env.ack_due.push(self.id);
+        }
+    }
+
+    /// Acts on state reached: gives up the socket when both of its directions are over, enters TIME-WAIT, ends.
+    pub(super) fn settle<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        if self.rx.state == ReceiverState::Finished && self.tx.eof {
+            self.close_socket(io.host, Close::Graceful);
+        }
+        if let SenderState::Finished { passive } = self.tx.state
+            && self.rx.state == ReceiverState::Finished
+        {
+            if passive {
+                self.ended = true;
+            } else if self.time_wait_until.is_none() {
+                self.time_wait_until = Some(io.now + env.config.timeouts.time_wait);
+                self.tx.rtx_at = None;
+            }
+        }
+    }
+
+    pub(super) fn close_socket<H: Host>(&mut self, host: &mut H, how: Close) {
+        if let Some(socket) = self.socket.take() {
+            host.close(socket, how);
+        }
+    }
+
+    /// Gives back what is held, before removal.
+    pub(crate) fn dispose<H: Host>(&mut self, env: &mut Env, host: &mut H) {
+        self.rx.clear(env);
+        self.tx.clear(env);
+        self.close_socket(host, Close::Reset);
+    }
+}

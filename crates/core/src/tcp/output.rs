@@ -1,0 +1,279 @@
+//! What a connection sends: data within the guest's window and our limit, FIN, acknowledgements, resets.
+
+use super::Connection;
+use super::receiver::ReceiverState;
+use super::reset;
+use super::sender::SenderState;
+use crate::chunk::{Cursor, SLICES_MAX};
+use crate::counters::Counters;
+use crate::env::Env;
+use crate::host::{Close, Host, HostError};
+use crate::link::{Link, NoCredit};
+use crate::stack::Io;
+use crate::time::Duration;
+use crate::transmit::{self, Outlet, ip_header_len};
+use crate::wire::tcp::{TcpFlags, TcpHeader, TcpOptions};
+use std::io::IoSlice;
+
+/// How long a read waits when the memory budget is spent.
+const MEMORY_RETRY: Duration = Duration::from_millis(5);
+
+impl Connection {
+    /// Does what this flow can do now, at most one super-segment toward the guest; lists it again if it can do more.
+    pub(crate) fn serve<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        self.ready_listed = false;
+        if self.tx.state == SenderState::SynSent && self.tx.nxt == self.tx.una {
+            self.send_syn_ack(env, io);
+        }
+        self.tx.tune(env, io.now);
+        let failed = self.read_host(env, io).is_err();
+        let sent = self.send_data(env, io);
+        if failed || (self.broken && (!self.can_read() || self.read_room() == 0)) {
+            return self.reset_guest(env, io);
+        }
+        if sent.is_ok() && self.tx.fin_due() {
+            self.send_fin(env, io);
+        }
+        self.watch_closed_window(env, io);
+        self.settle(env, io);
+        if self.wants_service() {
+            self.list_ready(env);
+        }
+    }
+
+    /// Whether [`Connection::serve`] would do something now, credit provided.
+    pub(super) fn wants_service(&self) -> bool {
+        !self.ended
+            && (self.broken
+                || self.sendable() > 0
+                || self.tx.fin_due()
+                || (self.can_read() && self.retry_at.is_none() && self.read_room() > 0)
+                || (self.tx.state == SenderState::SynSent && self.tx.nxt == self.tx.una))
+    }
+
+    fn can_read(&self) -> bool {
+        self.tx.readable && !self.tx.eof && self.socket.is_some()
+    }
+
+    /// The most payload one frame to this guest carries: a super-segment of whole segments, or one segment.
+    fn frame_payload_max(&self, env: &Env) -> u32 {
+        let mss = u32::from(self.tx.mss);
+        if !env.outlet.caps.tso {
+            return mss;
+        }
+        let room = 65_535 - (ip_header_len(self.key.guest.ip()) + TcpHeader::LEN) as u32;
+        (room / mss).max(1) * mss
+    }
+
+    /// How much is worth reading from the host socket now: what could be sent at once, but not a sliver while more
+    /// room is on its way (the sender's side of silly window avoidance).
+    fn read_room(&self) -> u32 {
+        if self.tx.state != SenderState::Open {
+            return 0;
+        }
+        let room = self.tx.wnd.min(self.tx.limit()).saturating_sub(self.tx.queue.len());
+        if room < u32::from(self.tx.mss) && self.tx.in_flight() > 0 { 0 } else { room }
+    }
+
+    /// How much of what has been read may be sent now.
+    fn sendable(&self) -> u32 {
+        let (unsent, usable) = (self.tx.unsent(), self.tx.usable());
+        let sliver = usable < unsent && usable < u32::from(self.tx.mss) && self.tx.in_flight() > 0;
+        if sliver || self.tx.state == SenderState::SynSent { 0 } else { unsent.min(usable) }
+    }
+
+    /// Reads from the host socket, straight into chunks. An error means that the connection is over.
+    fn read_host<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) -> Result<(), HostError> {
+        let frame_max = self.frame_payload_max(env);
+        while self.can_read() {
+            let Some(socket) = self.socket else { break };
+            let room = self.read_room();
+            if room < frame_max.min(self.tx.wnd) && self.tx.limit() < self.tx.wnd {
+                // Our limit, not the guest's window, is what keeps these bytes in the kernel.
+                if env.pool.available() > self.tx.limit() as usize {
+                    self.tx.limit_hit();
+                }
+            }
+            let max = room.min(frame_max.saturating_sub(self.tx.unsent()));
+            if max == 0 {
+                break;
+            }
+            let read = env.pool.fill(&mut self.tx.queue, max as usize, |into| io.host.tcp_recv(socket, into));
+            match read {
+                Ok(Some(0)) => {
+                    self.tx.eof = true;
+                    self.tx.readable = false;
+                }
+                // Fewer bytes than asked for: the socket is empty now. If its end is known to follow, it is read
+                // at once, so that FIN goes out with the last bytes.
+                Ok(Some(n)) => self.tx.readable = n == max as usize || self.tx.hangup,
+                Ok(None) => {
+                    self.retry_at = Some(io.now + MEMORY_RETRY);
+                    break;
+                }
+                Err(HostError::WouldBlock) => self.tx.readable = false,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends one frame of data if it may.
+    fn send_data<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) -> Result<(), NoCredit> {
+        let mss = u32::from(self.tx.mss);
+        let unsent = self.tx.unsent();
+        let mut len = self.sendable().min(self.frame_payload_max(env));
+        if len == 0 {
+            return Ok(());
+        }
+        if len > mss && len < unsent {
+            len -= len % mss;
+        }
+        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+        let (count, bytes, after) = env.pool.slices(&self.tx.queue, self.tx.cursor, len, &mut slices);
+        let last = bytes == unsent;
+        let with_fin = last && self.tx.eof && self.tx.state == SenderState::Open;
+        let mut flags = TcpFlags::ACK;
+        if last {
+            flags |= TcpFlags::PSH;
+        }
+        if with_fin {
+            flags |= TcpFlags::FIN;
+        }
+        let again = self.tx.nxt != self.tx.max;
+        let window = self.rx.offer(env.pool.available(), self.tx.mss);
+        let header = TcpHeader { window, ..self.header(flags) };
+        self.send(&mut env.outlet, &mut env.counters, io.link, &header, &slices[..count])?;
+        self.tx.cursor = after;
+        self.tx.sent(env, io.now, bytes + u32::from(with_fin));
+        if again {
+            env.counters.tcp_retransmissions += 1;
+        }
+        if with_fin {
+            self.fin_sent();
+        }
+        Ok(())
+    }
+
+    fn send_fin<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        let window = self.rx.offer(env.pool.available(), self.tx.mss);
+        let header = TcpHeader { window, ..self.header(TcpFlags::FIN | TcpFlags::ACK) };
+        if self.send(&mut env.outlet, &mut env.counters, io.link, &header, &[]).is_err() {
+            return self.list_ready(env);
+        }
+        if self.tx.nxt != self.tx.max {
+            env.counters.tcp_retransmissions += 1;
+        }
+        self.tx.sent(env, io.now, 1);
+        self.fin_sent();
+    }
+
+    fn fin_sent(&mut self) {
+        if self.tx.state == SenderState::Open {
+            self.tx.state = SenderState::FinSent { passive: self.rx.state != ReceiverState::Open };
+        }
+    }
+
+    /// Resends the first unacknowledged segment without going back (fast retransmit).
+    pub(super) fn retransmit_first<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        let in_flight = self.tx.in_flight();
+        self.tx.forget_timing();
+        let len = self.tx.queue.len().min(u32::from(self.tx.mss)).min(in_flight);
+        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+        let (count, bytes, _) = env.pool.slices(&self.tx.queue, Cursor::FRONT, len, &mut slices);
+        let fin = bytes == self.tx.queue.len() && matches!(self.tx.state, SenderState::FinSent { .. });
+        let flags = if fin { TcpFlags::ACK | TcpFlags::FIN } else { TcpFlags::ACK };
+        let window = self.rx.offer(env.pool.available(), self.tx.mss);
+        let header = TcpHeader { seq: self.tx.una, window, ..self.header(flags) };
+        let result = self.send(&mut env.outlet, &mut env.counters, io.link, &header, &slices[..count]);
+        // Without credit the retransmission timer does it.
+        if result.is_ok() {
+            env.counters.tcp_retransmissions += 1;
+        }
+    }
+
+    /// Acknowledges at the end of a batch, if still due. Err if the link has no credit.
+    pub(crate) fn acknowledge_now<L: Link, H: Host>(
+        &mut self,
+        env: &mut Env,
+        io: &mut Io<'_, L, H>,
+    ) -> Result<(), NoCredit> {
+        if !self.rx.ack_listed || self.ended {
+            return Ok(());
+        }
+        self.try_ack(env, io)
+    }
+
+    /// Acknowledges now; without credit, at the end of the turn that has it again.
+    pub(super) fn send_ack<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        if self.try_ack(env, io).is_err() {
+            self.list_ack(env);
+        }
+    }
+
+    fn try_ack<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) -> Result<(), NoCredit> {
+        let window = self.rx.offer(env.pool.available(), self.tx.mss);
+        // At SND.NXT as the guest knows it, also after we went back.
+        let header = TcpHeader { seq: self.tx.max, window, ..self.header(TcpFlags::ACK) };
+        self.send(&mut env.outlet, &mut env.counters, io.link, &header, &[])
+    }
+
+    /// Draws an acknowledgement: a segment one before what the guest expects.
+    pub(super) fn send_probe<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        let window = self.rx.offer(env.pool.available(), self.tx.mss);
+        let header = TcpHeader { seq: self.tx.una - 1, window, ..self.header(TcpFlags::ACK) };
+        // Without credit the next probe does it.
+        let _ = self.send(&mut env.outlet, &mut env.counters, io.link, &header, &[]);
+    }
+
+    /// Resets the guest, and the host's peer if it is still there.
+    pub(super) fn reset_guest<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        let flags = TcpFlags::RST | TcpFlags::ACK;
+        reset::send(env, io.link, &self.key, self.tx.max, self.rx.nxt, flags);
+        self.close_socket(io.host, Close::Reset);
+        self.ended = true;
+    }
+
+    /// If bytes wait for a window that is closed and nothing is in flight, only a probe can find out that the
+    /// guest's update was lost.
+    fn watch_closed_window<L: Link, H: Host>(&mut self, env: &Env, io: &Io<'_, L, H>) {
+        let waiting = self.tx.unsent() > 0 || self.can_read();
+        if waiting
+            && self.tx.state == SenderState::Open
+            && self.tx.una == self.tx.max
+            && self.tx.usable() == 0
+            && self.tx.rtx_at.is_none()
+        {
+            self.tx.rtx_at = Some(io.now + env.rtt.rto(self.tx.backoff));
+        }
+    }
+
+    /// A header with this connection's ports and numbers.
+    pub(super) fn header(&self, flags: TcpFlags) -> TcpHeader {
+        TcpHeader {
+            src_port: self.key.remote.port(),
+            dst_port: self.key.guest.port(),
+            seq: self.tx.nxt,
+            ack: self.rx.nxt,
+            flags,
+            window: 0,
+            urgent: 0,
+            options: TcpOptions::default(),
+        }
+    }
+
+    /// Sends a segment; every one acknowledges, so none is owed afterwards.
+    pub(super) fn send<L: Link>(
+        &mut self,
+        outlet: &mut Outlet,
+        counters: &mut Counters,
+        link: &mut L,
+        header: &TcpHeader,
+        payload: &[IoSlice<'_>],
+    ) -> Result<(), NoCredit> {
+        let addresses = (self.key.remote.ip(), self.key.guest.ip());
+        transmit::tcp(outlet, counters, link, addresses, header, payload, self.tx.mss)?;
+        self.rx.ack_listed = false;
+        Ok(())
+    }
+}

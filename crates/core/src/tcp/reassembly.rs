@@ -1,0 +1,112 @@
+//! Payload that arrived ahead of a gap: sorted, disjoint ranges of sequence space, each a queue of pooled bytes.
+//!
+//! A link that loses nothing never uses it. The number of ranges is bounded so that a hostile guest cannot spread a
+//! window over thousands of one-byte islands; what would make one range more is dropped and comes again.
+
+use crate::chunk::{ByteQueue, Pool};
+use crate::wire::tcp::Seq;
+
+/// Most ranges kept for one connection.
+const RANGES_MAX: usize = 32;
+
+#[derive(Debug)]
+struct Range {
+    start: Seq,
+    bytes: ByteQueue,
+}
+
+impl Range {
+    fn end(&self) -> Seq {
+        self.start + self.bytes.len()
+    }
+}
+
+/// The ranges of one connection. Give their chunks back with [`Reassembly::clear`].
+#[derive(Debug, Default)]
+pub(crate) struct Reassembly {
+    ranges: Vec<Range>,
+}
+
+/// There are [`RANGES_MAX`] ranges already, or the memory budget is spent.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Full;
+
+impl Reassembly {
+    /// Bytes held.
+    pub(crate) fn len(&self) -> u32 {
+        self.ranges.iter().map(|r| r.bytes.len()).sum()
+    }
+
+    /// Stores `data` at `seq`; bytes that are held already are kept as they are.
+    pub(crate) fn insert(&mut self, pool: &mut Pool, mut seq: Seq, mut data: &[u8]) -> Result<(), Full> {
+        let mut i = 0;
+        while !data.is_empty() {
+            // Ranges that end before `seq` do not matter; one that ends exactly there is extended.
+            while self.ranges.get(i).is_some_and(|r| r.end().lt(seq)) {
+                i += 1;
+            }
+            if let Some(range) = self.ranges.get(i).filter(|r| r.start.le(seq)) {
+                let known = ((range.end() - seq) as usize).min(data.len());
+                seq += known as u32;
+                data = &data[known..];
+                if data.is_empty() {
+                    break;
+                }
+            }
+            let gap = match self.ranges.get(i + usize::from(self.touches(i, seq))) {
+                Some(next) => ((next.start - seq) as usize).min(data.len()),
+                None => data.len(),
+            };
+            let (fresh, rest) = data.split_at(gap);
+            if !self.touches(i, seq) {
+                if self.ranges.len() == RANGES_MAX {
+                    return Err(Full);
+                }
+                self.ranges.insert(i, Range { start: seq, bytes: ByteQueue::new() });
+            }
+            let stored = pool.push(&mut self.ranges[i].bytes, fresh);
+            seq += stored as u32;
+            if stored < fresh.len() {
+                if self.ranges[i].bytes.is_empty() {
+                    self.ranges.remove(i);
+                }
+                return Err(Full);
+            }
+            data = rest;
+            if self.ranges.get(i + 1).is_some_and(|next| next.start == seq) {
+                let next = self.ranges.remove(i + 1);
+                pool.append(&mut self.ranges[i].bytes, next.bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether range `i` ends exactly at `seq`.
+    fn touches(&self, i: usize, seq: Seq) -> bool {
+        self.ranges.get(i).is_some_and(|r| r.end() == seq)
+    }
+
+    /// The bytes that have become in order now that everything before `nxt` has arrived; moved, not copied.
+    pub(crate) fn take(&mut self, pool: &mut Pool, nxt: Seq) -> Option<ByteQueue> {
+        while self.ranges.first().is_some_and(|r| r.start.le(nxt)) {
+            let mut range = self.ranges.remove(0);
+            if range.end().gt(nxt) {
+                pool.consume(&mut range.bytes, (nxt - range.start) as u32);
+                return Some(range.bytes);
+            }
+            pool.clear(&mut range.bytes);
+        }
+        None
+    }
+
+    /// Gives everything back.
+    pub(crate) fn clear(&mut self, pool: &mut Pool) {
+        for mut range in self.ranges.drain(..) {
+            pool.clear(&mut range.bytes);
+        }
+        self.ranges.shrink_to_fit();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! The half of a connection that carries bytes from the guest to the host socket.
+//!
+//! In-order payload goes straight from the frame into the host socket; what the socket refuses is kept in chunks and
+//! written when the socket has room again. Nothing that arrives inside the offered window is discarded because a
+//! write was partial. Payload ahead of a gap waits in [`Reassembly`].
+//!
+//! The right edge of the window is a promise: it never moves left, and everything below it is accepted. The limit W
+//! (automatic, see [`super::autosize`]) bounds how far it is advanced: `rcv_nxt + W - held`. A limit that falls takes
+//! effect by not advancing. Rounding to the window scale is upward, so that the edge as the guest computes it does not
+//! move left either; only a guest that fills the window with tiny segments against a blocked host socket sees it
+//! rounded down, because the rounding would otherwise creep without bound.
+
+use super::autosize::{Change, Limit};
+use super::reassembly::{Full, Reassembly};
+use crate::chunk::{ByteQueue, SLICES_MAX};
+use crate::counters::DropReason;
+use crate::env::Env;
+use crate::host::{Host, HostError, SocketId};
+use crate::time::Instant;
+use crate::wire::tcp::Seq;
+use std::io::IoSlice;
+
+/// Where the stream from the guest stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReceiverState {
+    /// Bytes may come.
+    Open,
+    /// The guest's FIN has arrived; the host socket has not taken all bytes yet.
+    Finishing,
+    /// Everything has been handed over and the host socket is shut down for writing, or it is gone.
+    Finished,
+}
+
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    pub(crate) state: ReceiverState,
+    /// Next sequence number expected (RCV.NXT).
+    pub(crate) nxt: Seq,
+    /// Right edge of the window as promised to the guest (RCV.NXT + RCV.WND).
+    edge: Seq,
+    /// Our window scale.
+    pub(crate) scale: u8,
+    limit: Limit,
+    /// In-order bytes the host socket has not taken.
+    queue: ByteQueue,
+    gaps: Reassembly,
+    /// Sequence number of a FIN that arrived, perhaps ahead of a gap.
+    fin: Option<Seq>,
+    /// The host socket takes bytes, as far as we know.
+    pub(crate) writable: bool,
+    /// Listed in `Env::ack_due`.
+    pub(crate) ack_listed: bool,
+}
+
+impl Receiver {
+    /// A receiver for a guest whose first sequence number is `irs`; `scale` is our window scale, `cap` bounds the
+    /// window (65535 without scaling).
+    pub(crate) fn new(irs: Seq, scale: u8, limit: Limit) -> Self {
+        Self {
+            state: ReceiverState::Open,
+            nxt: irs + 1,
+            edge: irs + 1,
+            scale,
+            limit,
+            queue: ByteQueue::new(),
+            gaps: Reassembly::default(),
+            fin: None,
+            writable: false,
+            ack_listed: false,
+        }
+    }
+
+    /// Bytes held: in order and ahead of gaps.
+    pub(crate) fn held(&self) -> u32 {
+        self.queue.len() + self.gaps.len()
+    }
+
+    /// Bytes the guest may still send (RCV.WND).
+    pub(crate) fn window(&self) -> u32 {
+        (self.edge - self.nxt).max(0) as u32
+    }
+
+    /// The window field for a SYN: never scaled (RFC 7323, 2.2).
+    pub(crate) fn offer_unscaled(&mut self) -> u16 {
+        let field = self.limit.get().min(65_535);
+        self.edge = self.nxt + field;
+        field as u16
+    }
+
+    /// Advances the edge as far as the limit and silly window avoidance allow, and gives the window field.
+    pub(crate) fn offer(&mut self, available: usize, mss: u16) -> u16 {
+        let free = self.free(available);
+        if self.worth_advancing(free, mss) {
+            self.edge = self.nxt + free;
+        }
+        let window = self.window();
+        let up = window.div_ceil(1 << self.scale);
+        let slack = self.limit.get() + self.limit.get() / 8;
+        let field =
+            if self.held() + (up << self.scale) <= slack { up } else { window >> self.scale }.min(65_535);
+        let edge = self.nxt + (field << self.scale);
+        if edge.gt(self.edge) {
+            self.edge = edge;
+        }
+        field as u16
+    }
+
+    /// Whether an update on its own is due: the window could open by two segments or a quarter, or it was all but
+    /// closed and need not be.
+    pub(crate) fn update_due(&self, available: usize, mss: u16) -> bool {
+        let free = self.free(available);
+        let gain = i64::from(free) - i64::from(self.window());
+        let limit = self.limit.get();
+        let closed = self.window() < u32::from(mss).min(limit / 2);
+        self.worth_advancing(free, mss) && (closed || gain >= i64::from((2 * u32::from(mss)).max(limit / 4)))
+    }
+
+    /// What the limit and the memory budget leave.
+    fn free(&self, available: usize) -> u32 {
+        let available = u32::try_from(available).unwrap_or(u32::MAX);
+        self.limit.get().saturating_sub(self.held()).min(available)
+    }
+
+    /// Silly window avoidance (RFC 9293, 3.8.6.2.2): by at least a segment or half the limit.
+    fn worth_advancing(&self, free: u32, mss: u16) -> bool {
+        let gain = i64::from(free) - i64::from(self.window());
+        gain >= i64::from(u32::from(mss).min(self.limit.get() / 2).max(1))
+    }
+
+    /// Takes payload at or above RCV.NXT, already trimmed to the window. True if it was in order.
+    pub(crate) fn accept<H: Host>(
+        &mut self,
+        env: &mut Env,
+        host: &mut H,
+        socket: Option<SocketId>,
+        seq: Seq,
+        payload: &[u8],
+    ) -> Result<bool, HostError> {
+        if seq != self.nxt {
+            if self.gaps.insert(&mut env.pool, seq, payload) == Err(Full) {
+                env.counters.drop(DropReason::TooManyGaps);
+            }
+            return Ok(false);
+        }
+        let mut taken = 0;
+        let mut result = Ok(());
+        if self.queue.is_empty()
+            && self.writable
+            && let Some(socket) = socket
+        {
+            match self.write(host, socket, &[IoSlice::new(payload)]) {
+                Ok(n) => taken = n,
+                Err(error) => result = Err(error),
+            }
+        }
+        let stored = env.pool.push(&mut self.queue, &payload[taken..]);
+        if taken + stored < payload.len() {
+            env.counters.drop(DropReason::MemoryBudget);
+        }
+        self.nxt += (taken + stored) as u32;
+        while let Some(bytes) = self.gaps.take(&mut env.pool, self.nxt) {
+            self.nxt += bytes.len();
+            env.pool.append(&mut self.queue, bytes);
+        }
+        result.and_then(|()| self.flush(env, host, socket)).map(|()| true)
+    }
+
+    /// Notes a FIN at `seq`; it takes effect when everything before it has arrived.
+    pub(crate) fn finish_at(&mut self, seq: Seq) {
+        self.fin = Some(seq);
+    }
+
+    /// Whether the FIN has just become due; moves RCV.NXT over it.
+    pub(crate) fn take_fin(&mut self) -> bool {
+        if self.state != ReceiverState::Open || self.fin != Some(self.nxt) {
+            return false;
+        }
+        self.nxt += 1;
+        // The FIN may lie just beyond the edge; it needs no window.
+        if self.edge.lt(self.nxt) {
+            self.edge = self.nxt;
+        }
+        self.state = ReceiverState::Finishing;
+        true
+    }
+
+    /// Writes what is queued as far as the host socket takes it, then hands over the FIN.
+    pub(crate) fn flush<H: Host>(
+        &mut self,
+        env: &mut Env,
+        host: &mut H,
+        socket: Option<SocketId>,
+    ) -> Result<(), HostError> {
+        let Some(socket) = socket else { return Ok(()) };
+        while !self.queue.is_empty() && self.writable {
+            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+            let front = crate::chunk::Cursor::FRONT;
+            let (count, _, _) = env.pool.slices(&self.queue, front, u32::MAX, &mut slices);
+            let n = self.write(host, socket, &slices[..count])?;
+            env.pool.consume(&mut self.queue, n as u32);
+        }
+        if self.state == ReceiverState::Finishing && self.queue.is_empty() {
+            self.state = ReceiverState::Finished;
+            host.tcp_shutdown(socket)?;
+        }
+        Ok(())
+    }
+
+    /// One write; a socket that takes less than offered is full until the next event.
+    fn write<H: Host>(
+        &mut self,
+        host: &mut H,
+        socket: SocketId,
+        data: &[IoSlice<'_>],
+    ) -> Result<usize, HostError> {
+        let offered: usize = data.iter().map(|s| s.len()).sum();
+        match host.tcp_send(socket, data) {
+            Ok(n) => {
+                self.writable = n == offered;
+                Ok(n.min(offered))
+            }
+            Err(HostError::WouldBlock) => {
+                self.writable = false;
+                Ok(0)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lets the limit follow the flow; called once per batch that brought data.
+    pub(crate) fn tune(&mut self, env: &mut Env, now: Instant, mss: u16) {
+        let limit = self.limit.get();
+        let near_edge = self.window() <= u32::from(mss).max(limit / 8);
+        if near_edge && self.queue.is_empty() && env.pool.available() > limit as usize {
+            self.limit.hit();
+        }
+        let outstanding = limit.saturating_sub(self.window());
+        match self.limit.update(now, outstanding, env.rtt.srtt()) {
+            Change::Grew => env.counters.rx_buffer_grows += 1,
+            Change::Shrank => env.counters.rx_buffer_shrinks += 1,
+            Change::None => {}
+        }
+    }
+
+    /// Gives all memory back.
+    pub(crate) fn clear(&mut self, env: &mut Env) {
+        env.pool.clear(&mut self.queue);
+        self.gaps.clear(&mut env.pool);
+    }
+}

@@ -1,0 +1,183 @@
+//! A packet capture of the guest link, as a pcapng file.
+//!
+//! Frames are written as they cross the link, super-frames included, and with the checksums they have there (which a
+//! guest with offloads leaves partial). Direction is the guest's: what it sent is outbound, as a capture on its own
+//! interface would have it.
+//!
+//! A capture must never hold up or end the data path: a write that fails ends the capture, and the error is kept for the
+//! driver to report once. Blocks are collected in a buffer that is written when it is full, a second after its first
+//! block at the latest, and when the capture is dropped.
+//!
+//! Format: one section header, one interface description (Ethernet, nanoseconds), then one enhanced packet block
+//! per frame (draft-ietf-opsawg-pcapng), in the byte order of the machine.
+
+use crate::clock::Clock;
+use brodo_core::link::{FRAME_MAX, TxFrame};
+use brodo_core::time::{Duration, Instant};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+/// Longest time that a captured frame stays in memory only.
+const FLUSH_AFTER: Duration = Duration::from_secs(1);
+/// Bytes collected per write to the file.
+const BUFFER: usize = 256 << 10;
+
+const SECTION_HEADER: u32 = 0x0a0d_0d0a;
+const INTERFACE_DESCRIPTION: u32 = 1;
+const ENHANCED_PACKET: u32 = 6;
+const BYTE_ORDER: u32 = 0x1a2b_3c4d;
+const LINKTYPE_ETHERNET: u16 = 1;
+const OPT_END: u16 = 0;
+const OPT_USER_APPLICATION: u16 = 4;
+const OPT_IF_NAME: u16 = 2;
+const OPT_IF_TSRESOL: u16 = 9;
+const OPT_EPB_FLAGS: u16 = 2;
+
+/// Which way a frame went, seen from the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// To the guest.
+    Inbound,
+    /// From the guest.
+    Outbound,
+}
+
+/// An open capture file.
+#[derive(Debug)]
+pub struct Capture {
+    out: BufWriter<File>,
+    clock: Clock,
+    flush_at: Option<Instant>,
+    error: Option<io::Error>,
+}
+
+impl Capture {
+    /// Makes (or replaces) the file and writes its headers; `interface` is the guest's interface name.
+    ///
+    /// # Errors
+    /// The file cannot be made or written.
+    pub fn create(path: &Path, interface: &str, clock: Clock) -> io::Result<Self> {
+        Self::new(File::create(path)?, interface, clock)
+    }
+
+    /// The same into an open file, such as a pipe to a program that shows it.
+    ///
+    /// # Errors
+    /// The headers cannot be written.
+    pub fn new(file: File, interface: &str, clock: Clock) -> io::Result<Self> {
+        let mut out = BufWriter::with_capacity(BUFFER, file);
+        let mut section = Vec::new();
+        section.extend(BYTE_ORDER.to_ne_bytes());
+        section.extend([1u16, 0].iter().flat_map(|v| v.to_ne_bytes()));
+        // Length of the section: not known.
+        section.extend(u64::MAX.to_ne_bytes());
+        option(&mut section, OPT_USER_APPLICATION, b"brodo");
+        option(&mut section, OPT_END, &[]);
+        block(&mut out, SECTION_HEADER, &section)?;
+        let mut description = Vec::new();
+        description.extend([LINKTYPE_ETHERNET, 0].iter().flat_map(|v| v.to_ne_bytes()));
+        description.extend((FRAME_MAX as u32).to_ne_bytes());
+        option(&mut description, OPT_IF_NAME, interface.as_bytes());
+        option(&mut description, OPT_IF_TSRESOL, &[9]);
+        option(&mut description, OPT_END, &[]);
+        block(&mut out, INTERFACE_DESCRIPTION, &description)?;
+        out.flush()?;
+        Ok(Self { out, clock, flush_at: None, error: None })
+    }
+
+    /// Adds a frame that the guest has sent.
+    pub fn outbound(&mut self, now: Instant, frame: &[u8]) {
+        self.packet(now, Direction::Outbound, frame.len(), |out| out.write_all(frame));
+    }
+
+    /// Adds a frame that was sent to the guest.
+    pub fn inbound(&mut self, now: Instant, frame: &TxFrame<'_>) {
+        self.packet(now, Direction::Inbound, frame.len(), |out| {
+            out.write_all(frame.headers)?;
+            frame.payload.iter().try_for_each(|slice| out.write_all(slice))
+        });
+    }
+
+    /// When [`Capture::flush`] is due, if anything waits.
+    pub fn flush_at(&self) -> Option<Instant> {
+        self.flush_at
+    }
+
+    /// Writes what was collected.
+    pub fn flush(&mut self) {
+        self.flush_at = None;
+        if self.error.is_none() {
+            self.error = self.out.flush().err();
+        }
+    }
+
+    /// The error that has ended this capture, if one has. A capture with an error takes no more frames.
+    pub fn take_error(&mut self) -> Option<io::Error> {
+        self.error.take()
+    }
+
+    /// Writes one enhanced packet block whose data is `len` bytes, written by `data`.
+    fn packet(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        len: usize,
+        data: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+    ) {
+        if self.error.is_some() {
+            return;
+        }
+        let written = self.write_packet(self.clock.unix_ns(now), direction, len, data);
+        self.error = written.err();
+        self.flush_at.get_or_insert(now + FLUSH_AFTER);
+    }
+
+    fn write_packet(
+        &mut self,
+        unix_ns: u64,
+        direction: Direction,
+        len: usize,
+        data: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let padding = len.next_multiple_of(4) - len;
+        // Type, length, five words, data, flags option (8), end of options (4), length again.
+        let total = (28 + len + padding + 12 + 4) as u32;
+        let words =
+            [ENHANCED_PACKET, total, 0, (unix_ns >> 32) as u32, unix_ns as u32, len as u32, len as u32];
+        for word in words {
+            self.out.write_all(&word.to_ne_bytes())?;
+        }
+        data(&mut self.out)?;
+        self.out.write_all(&[0; 3][..padding])?;
+        let flags: u32 = match direction {
+            Direction::Inbound => 1,
+            Direction::Outbound => 2,
+        };
+        self.out.write_all(&OPT_EPB_FLAGS.to_ne_bytes())?;
+        self.out.write_all(&4u16.to_ne_bytes())?;
+        self.out.write_all(&flags.to_ne_bytes())?;
+        self.out.write_all(&[0; 4])?;
+        self.out.write_all(&total.to_ne_bytes())
+    }
+}
+
+/// Adds one option, padded to four bytes.
+fn option(to: &mut Vec<u8>, code: u16, value: &[u8]) {
+    to.extend(code.to_ne_bytes());
+    to.extend((value.len() as u16).to_ne_bytes());
+    to.extend(value);
+    to.resize(to.len().next_multiple_of(4), 0);
+}
+
+/// Writes one block around `body`, whose length is a multiple of four.
+fn block(out: &mut impl Write, kind: u32, body: &[u8]) -> io::Result<()> {
+    let total = (body.len() + 12) as u32;
+    out.write_all(&kind.to_ne_bytes())?;
+    out.write_all(&total.to_ne_bytes())?;
+    out.write_all(body)?;
+    out.write_all(&total.to_ne_bytes())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,42 @@
+//! The driver's clock: CLOCK_MONOTONIC counted from the start of the program.
+//!
+//! It is read once per loop turn and handed to the stack, which has no clock of its own. The wall clock is read once,
+//! at the start, so that a packet capture has dates; it does not follow later adjustments.
+
+use brodo_core::time::Instant;
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+/// The zero from which [`Instant`]s are counted.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    /// CLOCK_MONOTONIC at zero, in nanoseconds.
+    start_ns: u64,
+    /// CLOCK_REALTIME at zero, in nanoseconds since 1970.
+    unix_ns: u64,
+}
+
+impl Clock {
+    /// A clock whose zero is now.
+    pub fn start() -> Self {
+        Self { start_ns: read_ns(ClockId::Monotonic), unix_ns: read_ns(ClockId::Realtime) }
+    }
+
+    /// The time.
+    pub fn now(&self) -> Instant {
+        Instant::from_ns(read_ns(ClockId::Monotonic) - self.start_ns)
+    }
+
+    /// Nanoseconds since 1970 at `at`, as the wall clock stood at the start.
+    pub fn unix_ns(&self, at: Instant) -> u64 {
+        self.unix_ns.saturating_add(at.as_ns())
+    }
+}
+
+fn read_ns(clock: ClockId) -> u64 {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(clock);
+    // Neither clock is before its zero.
+    (tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(tv_nsec as u64)
+}
+
+#[cfg(test)]
+mod tests;

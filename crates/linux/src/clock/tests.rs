@@ -1,0 +1,25 @@
+//! The clock runs forward from zero, and its dates are those of the wall clock.
+
+use super::Clock;
+use brodo_core::time::Instant;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+#[test]
+fn starts_near_zero_and_does_not_go_back() {
+    let clock = Clock::start();
+    let mut last = Instant::ZERO;
+    for _ in 0..1000 {
+        let now = clock.now();
+        assert!(now >= last);
+        last = now;
+    }
+    assert!(last < Instant::from_ms(3_600_000));
+}
+
+#[test]
+fn dates_are_those_of_the_wall_clock() {
+    let clock = Clock::start();
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
+    let ours = clock.unix_ns(clock.now());
+    assert!(wall.abs_diff(ours) < 3_600_000_000_000, "{wall} {ours}");
+}

@@ -1,0 +1,379 @@
+//! The loop of one worker: descriptors in, a [`Stack`] in the middle, one thread, nothing shared.
+//!
+//! One turn: wait (until the stack's next deadline, not at all while it has more to do), read the clock, expire timers,
+//! take a bounded batch of guest frames, pass on socket events, serve flows, flush acknowledgements. Before it sleeps
+//! the link is read again if anything was sent, because a write to a TAP runs the guest's TCP inside it and the
+//! acknowledgement is there already.
+//!
+//! The link and all sockets are edge-triggered, so a turn that leaves frames behind remembers it. The link asks for
+//! writability only while it owes us credit: it is nearly always writable, and every frame of the guest would report that
+//! as well. Descriptors of the caller ([`Worker::watch`]) are level-triggered and end [`Worker::run`] with their
+//! tag, after the turn they came in.
+//!
+//! A worker with nothing to do sleeps without a time-out. It polls nothing: the resolver file is looked at when
+//! something else has woken it, a capture only adds a deadline while frames wait to be written.
+
+mod port;
+
+use crate::capture::Capture;
+use crate::clock::Clock;
+use crate::link::{CreditWait, GuestLink};
+use crate::resolv::Watch;
+use crate::sockets::{Sockets, readiness};
+use crate::sys;
+use brodo_core::flow::FlowId;
+use brodo_core::link::FRAME_MAX;
+use brodo_core::stack::{Io, Stack};
+use brodo_core::time::{Duration, Instant};
+use port::Port;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Most frames per batch: acknowledgements stay frequent, and sockets get their turn.
+const BATCH_FRAMES: usize = 64;
+/// Most bytes per batch, so that they stay in the cache.
+const BATCH_BYTES: usize = 256 << 10;
+/// Events taken per wait; more come with the next.
+const EVENTS: usize = 128;
+/// First and longest pause before a link that was out of memory is tried again.
+const RETRY_MIN: Duration = Duration::from_millis(1);
+const RETRY_MAX: Duration = Duration::from_millis(8);
+
+/// Slot index in event data that no flow has: the driver's own descriptors, with their tag as generation.
+const NOT_A_FLOW: u32 = u32::MAX;
+/// Tag of the link.
+const LINK: u32 = u32::MAX;
+
+/// Why [`Worker::run`] has returned. It may be called again after each.
+#[derive(Debug)]
+pub enum Wake {
+    /// A descriptor given to [`Worker::watch`] with this tag is readable.
+    Extra(u32),
+    /// The link's guest exists no longer.
+    GuestGone,
+    /// The packet capture could not be written and was ended; the data path goes on.
+    CaptureFailed(io::Error),
+}
+
+/// How the link's credit stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Credit {
+    /// It takes frames.
+    Free,
+    /// It does not, and its descriptor will report when it does.
+    Awaited,
+    /// It does not, and is to be tried again at this time, after this pause.
+    Retry { at: Instant, pause: Duration },
+}
+
+/// What a worker has done since its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Activity {
+    /// Turns of the loop, each with one wait.
+    pub turns: u64,
+    /// Waits that could sleep: there was nothing left to do.
+    pub sleeps: u64,
+}
+
+/// One guest link, its stack and its sockets.
+pub struct Worker<L> {
+    stack: Stack,
+    port: Port<L>,
+    sockets: Sockets,
+    clock: Clock,
+    /// One frame from the guest.
+    frame: Box<[u8]>,
+    events: Vec<epoll::Event>,
+    watch: Option<Watch>,
+    now: Instant,
+    /// The link may have frames that no event will report again.
+    link_readable: bool,
+    /// The stack has more to do at once, or nobody has looked yet.
+    busy: bool,
+    credit: Credit,
+    /// The link's descriptor reports writability.
+    armed: bool,
+    /// epoll_pwait2 works here.
+    nanoseconds: bool,
+    activity: Activity,
+}
+
+impl<L: GuestLink> Worker<L> {
+    /// A worker that counts time from `clock`.
+    ///
+    /// # Errors
+    /// The link cannot be registered with epoll.
+    pub fn new(stack: Stack, link: L, sockets: Sockets, clock: Clock) -> io::Result<Self> {
+        epoll::add(sockets.epoll(), link.descriptor(), own(LINK), EventFlags::IN | EventFlags::ET)?;
+        Ok(Self {
+            stack,
+            port: Port::new(link),
+            sockets,
+            clock,
+            frame: vec![0; FRAME_MAX].into_boxed_slice(),
+            events: Vec::with_capacity(EVENTS),
+            watch: None,
+            now: clock.now(),
+            link_readable: true,
+            busy: true,
+            credit: Credit::Free,
+            armed: false,
+            nanoseconds: true,
+            activity: Activity::default(),
+        })
+    }
+
+    /// Captures all frames of the link from now on. [`Wake::CaptureFailed`] tells if it has ended.
+    pub fn capture(&mut self, capture: Capture) {
+        self.port.capture = Some(capture);
+    }
+
+    /// Keeps the stack's resolvers as the watched file has them.
+    pub fn follow_resolvers(&mut self, watch: Watch) {
+        self.watch = Some(watch);
+    }
+
+    /// Makes [`Worker::run`] return [`Wake::Extra`] while `fd` is readable. The caller keeps `fd` open;
+    /// closing it ends the watch.
+    ///
+    /// # Errors
+    /// `fd` cannot be registered with epoll, or the tag is `u32::MAX`, which is taken.
+    pub fn watch(&mut self, fd: impl AsFd, tag: u32) -> io::Result<()> {
+        if tag == LINK {
+            return Err(Errno::INVAL.into());
+        }
+        Ok(epoll::add(self.sockets.epoll(), fd, own(tag), EventFlags::IN)?)
+    }
+
+    /// The stack.
+    pub fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
+    /// The stack, for changes between two runs.
+    pub fn stack_mut(&mut self) -> &mut Stack {
+        &mut self.stack
+    }
+
+    /// The link.
+    pub fn link(&self) -> &L {
+        &self.port.link
+    }
+
+    /// The sockets.
+    pub fn sockets(&self) -> &Sockets {
+        &self.sockets
+    }
+
+    /// What the loop has done.
+    pub fn activity(&self) -> Activity {
+        self.activity
+    }
+
+    /// Runs turns until there is something to tell.
+    ///
+    /// # Errors
+    /// epoll or the link is broken for good.
+    pub fn run(&mut self) -> io::Result<Wake> {
+        loop {
+            self.wait()?;
+            if let Some(wake) = self.turn()? {
+                return Ok(wake);
+            }
+        }
+    }
+
+    /// Fills `events` and sets the time.
+    fn wait(&mut self) -> io::Result<()> {
+        self.activity.turns += 1;
+        let timeout = if self.busy {
+            Some(Duration::ZERO)
+        } else {
+            self.activity.sleeps += 1;
+            self.deadline().map(|at| at.since(self.now))
+        };
+        let epoll = self.sockets.epoll();
+        let waited = if self.nanoseconds {
+            sys::epoll_wait(epoll, &mut self.events, timeout)
+        } else {
+            wait_ms(epoll, &mut self.events, timeout)
+        };
+        match waited {
+            Ok(()) => {}
+            Err(Errno::INTR) => self.events.clear(),
+            // Before Linux 5.11, or a seccomp profile of that age.
+            Err(Errno::NOSYS | Errno::PERM) if self.nanoseconds => {
+                self.nanoseconds = false;
+                self.events.clear();
+            }
+            Err(e) => return Err(e.into()),
+        }
+        self.now = self.clock.now();
+        Ok(())
+    }
+
+    /// When the loop must turn even without an event.
+    fn deadline(&self) -> Option<Instant> {
+        let retry = match self.credit {
+            Credit::Retry { at, .. } => Some(at),
+            Credit::Free | Credit::Awaited => None,
+        };
+        let flush = self.port.capture.as_ref().and_then(Capture::flush_at);
+        [self.stack.next_deadline(), retry, flush].into_iter().flatten().min()
+    }
+
+    /// One turn after a wait.
+    fn turn(&mut self) -> io::Result<Option<Wake>> {
+        self.port.now = self.now;
+        if let Some(conf) = self.watch.as_mut().and_then(|watch| watch.poll(self.now)) {
+            self.stack.set_resolvers(conf.resolvers);
+        }
+        let extra = self.own_events();
+        let Self { stack, port, sockets, now, .. } = self;
+        stack.expire(&mut Io { now: *now, link: port, host: sockets });
+        if self.link_readable {
+            self.take_frames()?;
+        }
+        self.socket_events();
+        self.serve();
+        if self.port.sent && !self.busy && self.take_frames()? {
+            self.serve();
+        }
+        self.busy |= self.link_readable || self.port.sent;
+        self.follow_credit()?;
+        Ok(self.wake(extra))
+    }
+
+    /// Notes what the driver's own descriptors say; gives the first tag of the caller's.
+    fn own_events(&mut self) -> Option<u32> {
+        let mut extra = None;
+        let mut writable = matches!(self.credit, Credit::Retry { at, .. } if at <= self.now);
+        for event in &self.events {
+            let (flags, id) = (event.flags, FlowId::from_bits({ event.data }.u64()));
+            match id {
+                FlowId { index: NOT_A_FLOW, generation: LINK } => {
+                    self.link_readable = true;
+                    writable |= flags.contains(EventFlags::OUT) && self.armed;
+                }
+                FlowId { index: NOT_A_FLOW, generation } => extra = extra.or(Some(generation)),
+                _ => {}
+            }
+        }
+        if writable {
+            self.port.link.forget_refusal();
+            self.stack.link_writable();
+            if self.credit == Credit::Awaited {
+                self.credit = Credit::Free;
+            }
+        }
+        extra
+    }
+
+    /// Takes one batch of guest frames; true if there was any.
+    fn take_frames(&mut self) -> io::Result<bool> {
+        let Self { stack, port, sockets, frame, now, .. } = self;
+        let mut bytes = 0;
+        for taken in 0..BATCH_FRAMES {
+            let Some((meta, len)) = port.recv(frame)? else {
+                self.link_readable = false;
+                return Ok(taken > 0);
+            };
+            stack.frame(&mut Io { now: *now, link: port, host: sockets }, meta, &frame[..len]);
+            bytes += len;
+            if bytes >= BATCH_BYTES {
+                break;
+            }
+        }
+        self.link_readable = true;
+        Ok(true)
+    }
+
+    /// Passes the events of sockets on.
+    fn socket_events(&mut self) {
+        let Self { stack, port, sockets, now, events, .. } = self;
+        for event in events.drain(..) {
+            let (flags, flow) = (event.flags, FlowId::from_bits({ event.data }.u64()));
+            if flow.index != NOT_A_FLOW {
+                stack.socket_event(&mut Io { now: *now, link: port, host: sockets }, flow, readiness(flags));
+            }
+        }
+    }
+
+    /// One round over the flows, and the acknowledgements that have become due.
+    fn serve(&mut self) {
+        let Self { stack, port, sockets, now, .. } = self;
+        let mut io = Io { now: *now, link: port, host: sockets };
+        self.busy = stack.serve(&mut io);
+        stack.flush(&mut io);
+    }
+
+    /// Arms or ends the wait for the link's credit.
+    fn follow_credit(&mut self) -> io::Result<()> {
+        let credit = match (self.port.link.credit_wait(), self.credit) {
+            (None, _) => Credit::Free,
+            (Some(CreditWait::Event), _) => Credit::Awaited,
+            (Some(CreditWait::Timer), Credit::Retry { at, pause }) if at > self.now => {
+                Credit::Retry { at, pause }
+            }
+            (Some(CreditWait::Timer), before) => {
+                let pause = match before {
+                    Credit::Retry { pause, .. } => (pause * 2).min(RETRY_MAX),
+                    Credit::Free | Credit::Awaited => RETRY_MIN,
+                };
+                Credit::Retry { at: self.now + pause, pause }
+            }
+        };
+        // Refused again after a report, it is armed again: a TAP notes that someone waits only when it is asked.
+        let arm = credit == Credit::Awaited && self.credit != Credit::Awaited;
+        let disarm = credit != Credit::Awaited && self.armed;
+        if arm || disarm {
+            let interest = if arm { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+            let link = self.port.link.descriptor();
+            epoll::modify(self.sockets.epoll(), link, own(LINK), interest | EventFlags::ET)?;
+            self.armed = arm;
+        }
+        self.credit = credit;
+        Ok(())
+    }
+
+    /// What there is to tell at the end of a turn. An extra descriptor that is passed over reports again.
+    fn wake(&mut self, extra: Option<u32>) -> Option<Wake> {
+        if let Some(capture) = &mut self.port.capture {
+            if capture.flush_at().is_some_and(|at| at <= self.now) {
+                capture.flush();
+            }
+            if let Some(error) = capture.take_error() {
+                self.port.capture = None;
+                return Some(Wake::CaptureFailed(error));
+            }
+        }
+        if self.port.link.gone() {
+            return Some(Wake::GuestGone);
+        }
+        extra.map(Wake::Extra)
+    }
+}
+
+/// Event data of a descriptor of the driver's.
+fn own(tag: u32) -> EventData {
+    EventData::new_u64(FlowId { index: NOT_A_FLOW, generation: tag }.to_bits())
+}
+
+/// Waits with a resolution of milliseconds, rounded up so that no deadline is met too early.
+fn wait_ms(
+    epoll: BorrowedFd<'_>,
+    events: &mut Vec<epoll::Event>,
+    timeout: Option<Duration>,
+) -> rustix::io::Result<()> {
+    let timeout = timeout.map(|t| rustix::time::Timespec {
+        tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(t.subsec_nanos()),
+    });
+    events.clear();
+    epoll::wait(epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()).map(drop)
+}
+
+#[cfg(test)]
+mod tests;

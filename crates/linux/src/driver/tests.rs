@@ -1,0 +1,186 @@
+//! The loop on a link made of a socket pair: what it waits for, what it tells, and that it sleeps.
+
+use super::{Activity, BATCH_FRAMES, Credit, Wake, Worker};
+use crate::capture::Capture;
+use crate::clock::Clock;
+use crate::link::{CreditWait, GuestLink};
+use crate::resolv::Watch;
+use crate::sockets::Sockets;
+use brodo_core::config::Config;
+use brodo_core::link::{Link, LinkCaps, NoCredit, RxMeta, TxFrame};
+use brodo_core::stack::{Keys, Stack};
+use brodo_core::time::Instant;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// A link whose frames are the messages of a socket pair.
+struct Pair {
+    fd: OwnedFd,
+    wait: Option<CreditWait>,
+    received: usize,
+    forgotten: usize,
+    gone: bool,
+}
+
+impl GuestLink for Pair {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn recv(&mut self, buf: &mut [u8]) -> io::Result<Option<(RxMeta, usize)>> {
+        match rustix::net::recv(&self.fd, buf, RecvFlags::empty()) {
+            Ok((0, _)) => self.gone = true,
+            Ok((len, _)) => {
+                self.received += 1;
+                return Ok(Some((RxMeta::default(), len)));
+            }
+            Err(rustix::io::Errno::AGAIN) => {}
+            Err(e) => return Err(e.into()),
+        }
+        Ok(None)
+    }
+
+    fn credit_wait(&self) -> Option<CreditWait> {
+        self.wait
+    }
+
+    fn forget_refusal(&mut self) {
+        self.forgotten += 1;
+        self.wait = None;
+    }
+
+    fn gone(&self) -> bool {
+        self.gone
+    }
+}
+
+impl Link for Pair {
+    fn caps(&self) -> LinkCaps {
+        LinkCaps::default()
+    }
+
+    fn send(&mut self, _: &TxFrame<'_>) -> Result<(), NoCredit> {
+        Ok(())
+    }
+}
+
+/// A worker, and the guest's end of its link.
+fn worker(wait: Option<CreditWait>) -> (Worker<Pair>, OwnedFd) {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let (fd, guest) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("pair");
+    let link = Pair { fd, wait, received: 0, forgotten: 0, gone: false };
+    let stack = Stack::new(Config::default(), Keys { table: [1; 16], isn: [2; 16] }, link.caps());
+    let worker = Worker::new(stack, link, Sockets::new().expect("epoll"), Clock::start()).expect("worker");
+    (worker, guest)
+}
+
+/// Fires once, after so many milliseconds.
+fn timer(ms: i64) -> OwnedFd {
+    let fd = rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).expect("timer");
+    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let once = Itimerspec { it_interval: zero, it_value: Timespec { tv_sec: 0, tv_nsec: ms * 1_000_000 } };
+    rustix::time::timerfd_settime(&fd, TimerfdTimerFlags::empty(), &once).expect("set");
+    fd
+}
+
+fn run_until_timer(worker: &mut Worker<Pair>) -> Activity {
+    let end = timer(200);
+    worker.watch(&end, 77).expect("watch");
+    assert!(matches!(worker.run(), Ok(Wake::Extra(77))));
+    worker.activity()
+}
+
+#[test]
+fn an_idle_worker_sleeps() {
+    for nanoseconds in [true, false] {
+        let (mut worker, _guest) = worker(None);
+        worker.nanoseconds = nanoseconds;
+        let activity = run_until_timer(&mut worker);
+        assert!(activity.turns <= 3, "{activity:?}");
+    }
+}
+
+#[test]
+fn frames_that_came_before_and_more_than_a_batch() {
+    let (mut worker, guest) = worker(None);
+    // The kernel bounds the queue of a pair.
+    let sent = (0..)
+        .take_while(|_| rustix::net::send(&guest, &[0; 60], SendFlags::NOSIGNAL).is_ok())
+        .take(3 * BATCH_FRAMES)
+        .count();
+    let activity = run_until_timer(&mut worker);
+    assert_eq!(worker.link().received, sent);
+    assert!(activity.turns <= 3 + sent.div_ceil(BATCH_FRAMES) as u64, "{activity:?}");
+}
+
+#[test]
+fn every_extra_descriptor_is_reported_until_it_is_dealt_with() {
+    let (mut worker, _guest) = worker(None);
+    let fds = [(); 2].map(|()| eventfd(1, EventfdFlags::NONBLOCK).expect("eventfd"));
+    assert!(worker.watch(&fds[0], u32::MAX).is_err(), "the link's own tag");
+    worker.watch(&fds[0], 0).expect("watch");
+    worker.watch(&fds[1], 1).expect("watch");
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let Ok(Wake::Extra(tag)) = worker.run() else { panic!("an extra descriptor is readable") };
+        rustix::io::read(&fds[tag as usize], &mut [0; 8]).expect("was readable");
+        seen.push(tag);
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, [0, 1]);
+}
+
+#[test]
+fn a_guest_that_has_gone_is_told_of() {
+    let (mut worker, guest) = worker(None);
+    rustix::net::send(&guest, &[0; 60], SendFlags::NOSIGNAL).expect("send");
+    drop(guest);
+    assert!(matches!(worker.run(), Ok(Wake::GuestGone)));
+    assert_eq!(worker.link().received, 1, "what it sent before still counts");
+}
+
+#[test]
+fn a_refused_frame_waits_for_the_event_and_then_no_longer() {
+    let (mut worker, _guest) = worker(Some(CreditWait::Event));
+    let activity = run_until_timer(&mut worker);
+    assert_eq!((worker.link().forgotten, worker.credit, worker.armed), (1, Credit::Free, false));
+    assert!(activity.turns <= 5, "{activity:?}");
+}
+
+#[test]
+fn a_link_out_of_memory_is_tried_again_soon() {
+    let (mut worker, _guest) = worker(Some(CreditWait::Timer));
+    let activity = run_until_timer(&mut worker);
+    assert_eq!((worker.link().forgotten, worker.credit), (1, Credit::Free));
+    assert!(activity.turns <= 5, "{activity:?}");
+}
+
+#[test]
+fn a_capture_is_written_without_traffic_and_ends_with_a_notice() {
+    let (mut worker, guest) = worker(None);
+    let (reader, writer) = rustix::pipe::pipe().expect("pipe");
+    worker.capture(Capture::new(writer.into(), "eth0", worker.clock).expect("headers"));
+    rustix::net::send(&guest, &[0; 60], SendFlags::NOSIGNAL).expect("send");
+    drop(reader);
+    // Nothing else happens: its own deadline wakes the loop.
+    let Ok(Wake::CaptureFailed(error)) = worker.run() else { panic!("the pipe is broken") };
+    assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    let activity = worker.activity();
+    assert!(activity.turns <= 4, "{activity:?}");
+    run_until_timer(&mut worker);
+}
+
+#[test]
+fn resolvers_follow_the_file() {
+    let path = std::env::temp_dir().join(format!("brodo-driver-resolv-{}", std::process::id()));
+    std::fs::write(&path, "nameserver 192.0.2.53\n").expect("file");
+    let (mut worker, _guest) = worker(None);
+    worker.follow_resolvers(Watch::new(path.clone()));
+    run_until_timer(&mut worker);
+    let mut watch = worker.watch.take().expect("still there");
+    assert_eq!(watch.poll(Instant::from_ms(3_600_000)), None, "the loop has read it already");
+    std::fs::remove_file(path).expect("remove");
+}

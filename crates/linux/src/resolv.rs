@@ -1,0 +1,151 @@
+//! The host's resolvers, from resolv.conf, and the notice that it has changed.
+//!
+//! [`ResolvConf::parse`] takes what resolv.conf(5) calls `nameserver`, `search` and `domain`; options concern the
+//! C library only. [`Watch`] asks at most once a second, and only when the driver is awake anyway, whether the file at
+//! the end of the path is still the same one: a stat per second of activity notices every way of changing it
+//! (written in place, renamed over, a symbolic link turned elsewhere anywhere along the path), where notifications would
+//! need a watch per directory and link.
+
+use brodo_core::time::{Duration, Instant};
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::path::{Path, PathBuf};
+
+/// Bytes of a file that are looked at; a longer one is not a resolv.conf.
+const LEN_MAX: u64 = 64 << 10;
+/// Name servers that are used; the C library uses three.
+const RESOLVERS_MAX: usize = 8;
+/// Search names that are used; the C library had a bound of six for long.
+const SEARCH_MAX: usize = 32;
+/// How often the file is looked at, at most.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+const DNS_PORT: u16 = 53;
+
+/// What a resolv.conf says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ResolvConf {
+    /// Name servers in order of preference, port 53. Empty if the file names none.
+    pub resolvers: Vec<SocketAddr>,
+    /// Search names, without final dots.
+    pub search: Vec<String>,
+}
+
+impl ResolvConf {
+    /// Parses a file. `interface` gives the index of an interface by name, for addresses such as `fe80::1%eth0`.
+    /// Lines that cannot be understood are left out, as the C library does.
+    pub fn parse(text: &str, interface: impl Fn(&str) -> Option<u32>) -> Self {
+        let mut conf = Self::default();
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            match words.next() {
+                Some("nameserver") => {
+                    let server = words.next().and_then(|word| resolver(word, &interface));
+                    if let Some(server) = server
+                        && conf.resolvers.len() < RESOLVERS_MAX
+                        && !conf.resolvers.contains(&server)
+                    {
+                        conf.resolvers.push(server);
+                    }
+                }
+                // The last of these lines counts.
+                Some("search") => conf.search = words.filter_map(search_name).take(SEARCH_MAX).collect(),
+                Some("domain") => conf.search = words.filter_map(search_name).take(1).collect(),
+                _ => {}
+            }
+        }
+        conf
+    }
+
+    /// Reads and parses a file.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(path: &Path) -> io::Result<Self> {
+        use io::Read;
+        let mut bytes = Vec::new();
+        std::fs::File::open(path)?.take(LEN_MAX).read_to_end(&mut bytes)?;
+        Ok(Self::parse(&String::from_utf8_lossy(&bytes), interface_index))
+    }
+}
+
+/// An address, with a scope if it has one.
+fn resolver(word: &str, interface: impl Fn(&str) -> Option<u32>) -> Option<SocketAddr> {
+    let Some((address, scope)) = word.split_once('%') else {
+        return word.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, DNS_PORT));
+    };
+    let address: Ipv6Addr = address.parse().ok()?;
+    let scope = scope.parse().ok().or_else(|| interface(scope))?;
+    Some(SocketAddrV6::new(address, DNS_PORT, 0, scope).into())
+}
+
+/// A search name without its final dot. The root alone means "no search".
+fn search_name(word: &str) -> Option<String> {
+    let name = word.strip_suffix('.').unwrap_or(word);
+    (!name.is_empty() && name.len() <= 253).then(|| name.to_owned())
+}
+
+/// The index of an interface of the host.
+fn interface_index(name: &str) -> Option<u32> {
+    use rustix::net::{AddressFamily, SocketType, netdevice, socket};
+    let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).ok()?;
+    netdevice::name_to_index(&socket, name).ok()
+}
+
+/// What tells one state of a file from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    len: i64,
+    changed: (i64, u64),
+    modified: (i64, u64),
+}
+
+impl Stamp {
+    /// The file at the end of the path, through all links; none if there is none.
+    fn of(path: &Path) -> Option<Self> {
+        let stat = rustix::fs::stat(path).ok()?;
+        Some(Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            len: stat.st_size,
+            changed: (stat.st_ctime, stat.st_ctime_nsec),
+            modified: (stat.st_mtime, stat.st_mtime_nsec),
+        })
+    }
+}
+
+/// Notices that a resolv.conf has changed.
+#[derive(Debug)]
+pub struct Watch {
+    path: PathBuf,
+    stamp: Option<Stamp>,
+    checked: Option<Instant>,
+}
+
+impl Watch {
+    /// Watches the file at `path`, which need not exist. The first [`Watch::poll`] reads it.
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, stamp: None, checked: None }
+    }
+
+    /// The file's new content, if it has changed since the last call that said so. Costs a comparison, and once a
+    /// second of activity a stat. While there is no file, nothing has changed.
+    pub fn poll(&mut self, now: Instant) -> Option<ResolvConf> {
+        if self.checked.is_some_and(|checked| now.since(checked) < CHECK_EVERY) {
+            return None;
+        }
+        self.checked = Some(now);
+        let stamp = Stamp::of(&self.path)?;
+        if self.stamp == Some(stamp) {
+            return None;
+        }
+        // The stamp was taken first: a change in between is noticed by the next look.
+        let conf = ResolvConf::read(&self.path).ok()?;
+        self.stamp = Some(stamp);
+        Some(conf)
+    }
+}
+
+#[cfg(test)]
+mod tests;

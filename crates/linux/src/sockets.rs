@@ -1,0 +1,292 @@
+//! The host's sockets: [`Host`] on real descriptors, all non-blocking, all in one epoll instance.
+//!
+//! A socket is opened for one flow, registered once and edge-triggered with that flow's id as its event data, and
+//! never touched by epoll_ctl again; closing the descriptor ends it. Stream sockets report both directions. Datagram
+//! sockets report only input and errors: the kernel raises "writable" after each datagram it has sent, which would wake
+//! the loop once per datagram for nothing, and a datagram that finds the buffer full is dropped, not queued.
+//!
+//! Buffer sizes are left to the kernel, which grows them as a connection needs (setting one switches that off).
+//! Path MTU discovery is left to the host's settings: what the path does not take is fragmented or refused as it
+//! would be for a program on the host, and an ICMP error comes back through the error queue (IP_RECVERR).
+//!
+//! | For           | System calls                                                                             |
+//! |---------------|------------------------------------------------------------------------------------------|
+//! | open TCP      | socket, setsockopt TCP_NODELAY, connect, connect (has it completed?), epoll_ctl           |
+//! | open UDP      | socket, setsockopt IP_RECVERR and UDP_GRO, connect, epoll_ctl                             |
+//! | open echo     | socket, setsockopt IP_RECVERR, connect, epoll_ctl                                         |
+//! | data          | sendmsg, readv; send, sendmsg UDP_SEGMENT, recvmsg UDP_GRO, recvmsg MSG_ERRQUEUE          |
+//! | end           | shutdown, setsockopt SO_LINGER (reset only), close                                        |
+
+mod errors;
+
+use crate::sys;
+use brodo_core::flow::FlowId;
+use brodo_core::host::{Close, Connect, Host, HostError, IcmpReport, Readiness, Received, SocketId};
+use errors::{host_error, icmp_report};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType};
+use rustix::net::{ipproto, sockopt};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// Datagrams per UDP_SEGMENT call: the kernel's bound before Linux 6.8 (UDP_MAX_SEGMENTS).
+const SEGMENTS_MAX: usize = 64;
+
+/// All host sockets of one worker, and the epoll instance they report to.
+#[derive(Debug)]
+pub struct Sockets {
+    epoll: OwnedFd,
+    /// By descriptor number: the kernel gives the lowest free one, so this stays dense.
+    by_fd: Vec<Option<OwnedFd>>,
+    open: usize,
+}
+
+impl Sockets {
+    /// No sockets, and an epoll instance of their own.
+    ///
+    /// # Errors
+    /// epoll_create1 failed: no descriptor or no memory.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)?, by_fd: Vec::new(), open: 0 })
+    }
+
+    /// The epoll instance. Events of sockets carry [`FlowId::to_bits`]; the driver adds its own descriptors.
+    pub fn epoll(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// How many sockets are open.
+    pub fn open(&self) -> usize {
+        self.open
+    }
+
+    /// The descriptor behind an id. An id that is not open is a defect of the caller and reads as EBADF.
+    fn get(&self, socket: SocketId) -> Result<&OwnedFd, HostError> {
+        self.by_fd
+            .get(socket.0 as usize)
+            .and_then(Option::as_ref)
+            .ok_or(HostError::Other(Errno::BADF.raw_os_error()))
+    }
+
+    /// Registers a socket for `flow` and keeps it. What is already ready is reported by the next wait.
+    fn keep(&mut self, flow: FlowId, fd: OwnedFd, interest: EventFlags) -> Result<SocketId, HostError> {
+        let data = EventData::new_u64(flow.to_bits());
+        epoll::add(&self.epoll, &fd, data, interest | EventFlags::ET).map_err(host_error)?;
+        let index = fd.as_raw_fd() as usize;
+        if self.by_fd.len() <= index {
+            self.by_fd.resize_with(index + 1, || None);
+        }
+        self.by_fd[index] = Some(fd);
+        self.open += 1;
+        Ok(SocketId(index as u32))
+    }
+
+    /// Connects a datagram socket, with ICMP errors reported through its error queue.
+    fn keep_datagram(&mut self, flow: FlowId, fd: OwnedFd, to: SocketAddr) -> Result<SocketId, HostError> {
+        let (level, option) = match to {
+            SocketAddr::V4(_) => (libc::SOL_IP, libc::IP_RECVERR),
+            SocketAddr::V6(_) => (libc::SOL_IPV6, libc::IPV6_RECVERR),
+        };
+        sys::set_socket_option(fd.as_fd(), level, option, 1).map_err(host_error)?;
+        rustix::net::connect(&fd, &to).map_err(host_error)?;
+        self.keep(flow, fd, EventFlags::IN)
+    }
+}
+
+/// What an event of a socket says.
+pub fn readiness(flags: EventFlags) -> Readiness {
+    Readiness {
+        readable: flags.contains(EventFlags::IN),
+        writable: flags.contains(EventFlags::OUT),
+        read_closed: flags.intersects(EventFlags::RDHUP | EventFlags::HUP),
+        error: flags.contains(EventFlags::ERR),
+    }
+}
+
+/// Raises the soft bound on open descriptors to the hard one; gives the bound now in force. A bound that cannot be
+/// raised is left as it is.
+pub fn raise_nofile() -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        // Refused only where the hard bound exceeds fs.nr_open; the soft bound then stays.
+        let _ = setrlimit(Resource::Nofile, raised);
+    }
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+fn family(address: IpAddr) -> AddressFamily {
+    match address {
+        IpAddr::V4(_) => AddressFamily::INET,
+        IpAddr::V6(_) => AddressFamily::INET6,
+    }
+}
+
+const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
+
+/// Makes a call again once if it failed for a reason that may be an earlier datagram's: the kernel keeps an ICMP error
+/// for the next call whatever that is, and then forgets it (it stays in the error queue).
+fn past_pending_error<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    match call() {
+        Err(e) if e != Errno::AGAIN => call(),
+        other => other,
+    }
+}
+
+/// Sends one datagram.
+fn send_one(fd: BorrowedFd<'_>, data: &[u8]) -> rustix::io::Result<()> {
+    past_pending_error(|| rustix::net::send(fd, data, SendFlags::NOSIGNAL)).map(drop)
+}
+
+/// Sends datagrams of `segment` bytes, in as few calls as the kernel allows.
+fn send_many(fd: BorrowedFd<'_>, data: &[u8], segment: u16) -> rustix::io::Result<()> {
+    let size = segment as usize;
+    for batch in data.chunks(size * SEGMENTS_MAX) {
+        let sent = if batch.len() > size {
+            past_pending_error(|| sys::send_segmented(fd, batch, segment)).map(drop)
+        } else {
+            send_one(fd, batch)
+        };
+        match sent {
+            // Segments above the route's MTU (which one by one would be fragmented), or a device that computes no
+            // checksums.
+            Err(Errno::INVAL | Errno::IO | Errno::MSGSIZE) => {
+                batch.chunks(size).try_for_each(|datagram| send_one(fd, datagram))?;
+            }
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// The path MTU the kernel knows for a connected socket, 0 if none.
+fn path_mtu(fd: &OwnedFd) -> u32 {
+    sockopt::ip_mtu(fd).or_else(|_| sockopt::ipv6_mtu(fd)).unwrap_or(0)
+}
+
+impl Host for Sockets {
+    fn tcp_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(SocketId, Connect), HostError> {
+        let fd =
+            rustix::net::socket_with(family(to.ip()), SocketType::STREAM, FLAGS, None).map_err(host_error)?;
+        // The guest's own TCP has already decided what to send when.
+        sockopt::set_tcp_nodelay(&fd, true).map_err(host_error)?;
+        let connect = match rustix::net::connect(&fd, &to) {
+            Ok(()) => Connect::Done,
+            // On loopback the handshake runs inside connect, yet it answers EINPROGRESS; a second call tells.
+            Err(Errno::INPROGRESS) => match rustix::net::connect(&fd, &to) {
+                Ok(()) | Err(Errno::ISCONN) => Connect::Done,
+                Err(Errno::INPROGRESS | Errno::ALREADY) => Connect::Pending,
+                Err(e) => return Err(host_error(e)),
+            },
+            Err(e) => return Err(host_error(e)),
+        };
+        let socket = self.keep(flow, fd, EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP)?;
+        Ok((socket, connect))
+    }
+
+    fn tcp_connected(&mut self, socket: SocketId) -> Result<Connect, HostError> {
+        let fd = self.get(socket)?;
+        sockopt::socket_error(fd).map_err(host_error)?.map_err(host_error)?;
+        match rustix::net::getpeername(fd) {
+            Ok(_) => Ok(Connect::Done),
+            Err(Errno::NOTCONN) => Ok(Connect::Pending),
+            Err(e) => Err(host_error(e)),
+        }
+    }
+
+    fn tcp_send(&mut self, socket: SocketId, data: &[IoSlice<'_>]) -> Result<usize, HostError> {
+        let fd = self.get(socket)?;
+        rustix::net::sendmsg(fd, data, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)
+            .map_err(host_error)
+    }
+
+    fn tcp_recv(&mut self, socket: SocketId, into: &mut [IoSliceMut<'_>]) -> Result<usize, HostError> {
+        rustix::io::readv(self.get(socket)?, into).map_err(host_error)
+    }
+
+    fn tcp_shutdown(&mut self, socket: SocketId) -> Result<(), HostError> {
+        rustix::net::shutdown(self.get(socket)?, Shutdown::Write).map_err(host_error)
+    }
+
+    fn tcp_keep_alive(&mut self, socket: SocketId) {
+        if let Ok(fd) = self.get(socket) {
+            // A socket in any state takes this option.
+            let _ = sockopt::set_socket_keepalive(fd, true);
+        }
+    }
+
+    fn udp_open(&mut self, flow: FlowId, to: SocketAddr) -> Result<SocketId, HostError> {
+        let fd =
+            rustix::net::socket_with(family(to.ip()), SocketType::DGRAM, FLAGS, None).map_err(host_error)?;
+        // Linux 5.0 and later; without it datagrams come one by one.
+        let _ = sys::set_socket_option(fd.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1);
+        self.keep_datagram(flow, fd, to)
+    }
+
+    fn ping_open(&mut self, flow: FlowId, to: IpAddr) -> Result<SocketId, HostError> {
+        let protocol = if to.is_ipv4() { ipproto::ICMP } else { ipproto::ICMPV6 };
+        let fd = match rustix::net::socket_with(family(to), SocketType::DGRAM, FLAGS, Some(protocol)) {
+            // net.ipv4.ping_group_range does not include us.
+            Err(Errno::ACCESS | Errno::PERM) => return Err(HostError::Unsupported),
+            other => other.map_err(host_error)?,
+        };
+        self.keep_datagram(flow, fd, SocketAddr::new(to, 0))
+    }
+
+    fn datagram_send(
+        &mut self,
+        socket: SocketId,
+        data: &[u8],
+        segment: Option<u16>,
+    ) -> Result<(), HostError> {
+        let fd = self.get(socket)?;
+        let sent = match segment {
+            Some(segment) if segment > 0 && data.len() > segment as usize => {
+                send_many(fd.as_fd(), data, segment)
+            }
+            _ => send_one(fd.as_fd(), data),
+        };
+        sent.map_err(|e| match e {
+            Errno::MSGSIZE => HostError::TooBig(path_mtu(fd)),
+            e => host_error(e),
+        })
+    }
+
+    fn datagram_recv(&mut self, socket: SocketId, into: &mut [u8]) -> Result<Received, HostError> {
+        let fd = self.get(socket)?.as_fd();
+        let (len, segment) = past_pending_error(|| sys::recv_coalesced(fd, into)).map_err(host_error)?;
+        Ok(Received { len, segment })
+    }
+
+    fn datagram_error(&mut self, socket: SocketId) -> Option<IcmpReport> {
+        let fd = self.get(socket).ok()?.as_fd();
+        loop {
+            match sys::recv_error(fd) {
+                // The kernel bounds the queue, so this ends.
+                Ok(entry) => {
+                    if let Some(report) = icmp_report(&entry.data) {
+                        return Some(report);
+                    }
+                }
+                Err(Errno::PROTO) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
+    fn close(&mut self, socket: SocketId, how: Close) {
+        let Some(fd) = self.by_fd.get_mut(socket.0 as usize).and_then(Option::take) else { return };
+        if how == Close::Reset {
+            // Any socket takes this option; only a stream's close makes a reset of it.
+            let _ = sockopt::set_socket_linger(&fd, Some(Duration::ZERO));
+        }
+        self.open -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests;

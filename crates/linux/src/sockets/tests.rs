@@ -1,0 +1,332 @@
+//! Host sockets on the loopback of a fresh namespace: results, events, and the events that must not come.
+
+use super::{Sockets, raise_nofile, readiness};
+use crate::testns::{in_namespace, ip};
+use brodo_core::flow::FlowId;
+use brodo_core::host::{
+    Close, Connect, Host, HostError, IcmpCause, IcmpReport, Readiness, Received, SocketId,
+};
+use rustix::event::{Timespec, epoll};
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+const FLOW: FlowId = FlowId { index: 7, generation: 3 };
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// Events that are there within `limit`.
+fn events_within(sockets: &Sockets, limit: Duration) -> Vec<(FlowId, Readiness)> {
+    let mut events = Vec::with_capacity(16);
+    let limit = Timespec::try_from(limit).expect("small");
+    epoll::wait(sockets.epoll(), rustix::buffer::spare_capacity(&mut events), Some(&limit)).expect("wait");
+    events
+        .iter()
+        .map(|e: &epoll::Event| {
+            let (flags, data) = (e.flags, e.data);
+            (FlowId::from_bits(data.u64()), readiness(flags))
+        })
+        .collect()
+}
+
+fn no_event(sockets: &Sockets) {
+    assert_eq!(events_within(sockets, Duration::ZERO), []);
+}
+
+/// The one event that must come, of [`FLOW`].
+fn event(sockets: &Sockets) -> Readiness {
+    let events = events_within(sockets, Duration::from_secs(10));
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert_eq!(events[0].0, FLOW);
+    events[0].1
+}
+
+fn recv(sockets: &mut Sockets, socket: SocketId) -> Result<Vec<u8>, HostError> {
+    let mut a = [0; 3];
+    let mut b = [0; 100];
+    let len = sockets.tcp_recv(socket, &mut [IoSliceMut::new(&mut a), IoSliceMut::new(&mut b)])?;
+    let mut all = [&a[..], &b[..]].concat();
+    all.truncate(len);
+    Ok(all)
+}
+
+#[test]
+fn tcp_over_loopback_is_connected_at_once() {
+    in_namespace("sockets::tests::tcp_over_loopback_is_connected_at_once", || {
+        for address in [LOCALHOST, Ipv6Addr::LOCALHOST.into()] {
+            let listener = TcpListener::bind((address, 0)).expect("listen");
+            let mut sockets = Sockets::new().expect("epoll");
+            let to = listener.local_addr().expect("address");
+            let (socket, connect) = sockets.tcp_connect(FLOW, to).expect("connect");
+            assert_eq!(connect, Connect::Done, "the second look finds it");
+            assert_eq!(sockets.tcp_connected(socket), Ok(Connect::Done));
+            // The early edge of a socket that was writable when it was registered.
+            assert_eq!(event(&sockets), Readiness { writable: true, ..Readiness::default() });
+            no_event(&sockets);
+            let (mut peer, _) = listener.accept().expect("accept");
+            assert_eq!(sockets.tcp_send(socket, &[IoSlice::new(b"he"), IoSlice::new(b"llo")]), Ok(5));
+            let mut hello = [0; 5];
+            peer.read_exact(&mut hello).expect("data");
+            assert_eq!(&hello, b"hello");
+            no_event(&sockets);
+            assert_eq!(recv(&mut sockets, socket), Err(HostError::WouldBlock));
+            peer.write_all(b"answer").expect("write");
+            assert!(event(&sockets).readable);
+            assert_eq!(recv(&mut sockets, socket).as_deref(), Ok(&b"answer"[..]));
+            // Half-close, ours and then theirs.
+            assert_eq!(sockets.tcp_shutdown(socket), Ok(()));
+            assert_eq!(peer.read(&mut hello).expect("end"), 0);
+            drop(peer);
+            assert!(event(&sockets).read_closed);
+            assert_eq!(recv(&mut sockets, socket).as_deref(), Ok(&[][..]));
+            sockets.tcp_keep_alive(socket);
+            assert_eq!(sockets.open(), 1);
+            sockets.close(socket, Close::Graceful);
+            assert_eq!(sockets.open(), 0);
+            no_event(&sockets);
+            assert!(matches!(sockets.tcp_connected(socket), Err(HostError::Other(_))), "closed ids are dead");
+        }
+    });
+}
+
+#[test]
+fn tcp_backpressure_gives_one_writable_edge() {
+    in_namespace("sockets::tests::tcp_backpressure_gives_one_writable_edge", || {
+        let listener = TcpListener::bind((LOCALHOST, 0)).expect("listen");
+        let mut sockets = Sockets::new().expect("epoll");
+        let (socket, _) =
+            sockets.tcp_connect(FLOW, listener.local_addr().expect("address")).expect("connect");
+        let (mut peer, _) = listener.accept().expect("accept");
+        event(&sockets);
+        let chunk = vec![0; 64 << 10];
+        let mut sent = 0;
+        loop {
+            match sockets.tcp_send(socket, &[IoSlice::new(&chunk)]) {
+                Ok(n) => sent += n,
+                Err(e) => break assert_eq!(e, HostError::WouldBlock),
+            }
+        }
+        no_event(&sockets);
+        let mut read = vec![0; sent];
+        peer.read_exact(&mut read).expect("all that was sent");
+        assert!(event(&sockets).writable);
+    });
+}
+
+#[test]
+fn tcp_refused_unreachable_and_reset() {
+    in_namespace("sockets::tests::tcp_refused_unreachable_and_reset", || {
+        let mut sockets = Sockets::new().expect("epoll");
+        let listener = TcpListener::bind((LOCALHOST, 0)).expect("listen");
+        let to = listener.local_addr().expect("address");
+        // A reset of ours.
+        let (socket, _) = sockets.tcp_connect(FLOW, to).expect("connect");
+        let (mut peer, _) = listener.accept().expect("accept");
+        sockets.close(socket, Close::Reset);
+        assert_eq!(peer.read(&mut [0]).expect_err("reset").kind(), ErrorKind::ConnectionReset);
+        // A reset of theirs: a close with unread data.
+        let (socket, _) = sockets.tcp_connect(FLOW, to).expect("connect");
+        let (peer, _) = listener.accept().expect("accept");
+        sockets.tcp_send(socket, &[IoSlice::new(b"unread")]).expect("send");
+        drop(peer);
+        assert!(event(&sockets).error);
+        assert_eq!(recv(&mut sockets, socket), Err(HostError::Reset));
+        assert_eq!(sockets.tcp_send(socket, &[IoSlice::new(b"more")]), Err(HostError::Reset));
+        sockets.close(socket, Close::Graceful);
+        // Nobody listens.
+        drop(listener);
+        assert_eq!(sockets.tcp_connect(FLOW, to), Err(HostError::Refused));
+        // No route, and a route that forbids.
+        let out: SocketAddr = "192.0.2.1:80".parse().expect("address");
+        assert_eq!(sockets.tcp_connect(FLOW, out), Err(HostError::NetUnreachable));
+        ip("route add prohibit 192.0.2.0/24");
+        assert_eq!(sockets.tcp_connect(FLOW, out), Err(HostError::Prohibited));
+        assert_eq!(sockets.open(), 0, "what failed is closed");
+    });
+}
+
+#[test]
+fn tcp_pending_until_the_peer_is_resolved() {
+    in_namespace("sockets::tests::tcp_pending_until_the_peer_is_resolved", || {
+        // A link with nobody on it: the neighbour never answers.
+        ip("link add v0 type veth peer name v1");
+        ip("addr add 192.0.2.1/24 dev v0");
+        ip("link set v0 up");
+        ip("link set v1 up");
+        std::fs::write("/proc/sys/net/ipv4/neigh/v0/mcast_solicit", "1").expect("one solicitation");
+        let mut sockets = Sockets::new().expect("epoll");
+        let (socket, connect) =
+            sockets.tcp_connect(FLOW, "192.0.2.2:80".parse().expect("address")).expect("connect");
+        assert_eq!(connect, Connect::Pending);
+        assert_eq!(sockets.tcp_connected(socket), Ok(Connect::Pending));
+        // What is told of a socket before it connects is harmless if asked about.
+        while !event(&sockets).error {
+            assert_eq!(sockets.tcp_connected(socket), Ok(Connect::Pending));
+        }
+        assert_eq!(sockets.tcp_connected(socket), Err(HostError::HostUnreachable));
+    });
+}
+
+#[test]
+fn udp_datagrams_and_no_wakeups_for_our_own() {
+    in_namespace("sockets::tests::udp_datagrams_and_no_wakeups_for_our_own", || {
+        for address in [LOCALHOST, Ipv6Addr::LOCALHOST.into()] {
+            let peer = UdpSocket::bind((address, 0)).expect("bind");
+            let mut sockets = Sockets::new().expect("epoll");
+            let socket = sockets.udp_open(FLOW, peer.local_addr().expect("address")).expect("open");
+            no_event(&sockets);
+            assert_eq!(sockets.datagram_send(socket, b"one", None), Ok(()));
+            assert_eq!(sockets.datagram_send(socket, b"", None), Ok(()));
+            let mut buf = [0; 2000];
+            let (len, from) = peer.recv_from(&mut buf).expect("datagram");
+            assert_eq!(&buf[..len], b"one");
+            assert_eq!(peer.recv(&mut buf).expect("empty datagram"), 0);
+            no_event(&sockets);
+            assert_eq!(sockets.datagram_recv(socket, &mut buf), Err(HostError::WouldBlock));
+            peer.send_to(b"back", from).expect("send");
+            assert_eq!(event(&sockets), Readiness { readable: true, ..Readiness::default() });
+            assert_eq!(sockets.datagram_recv(socket, &mut buf), Ok(Received { len: 4, segment: None }));
+        }
+    });
+}
+
+/// Why datagram sockets are registered without EPOLLOUT.
+#[test]
+fn the_kernel_reports_room_after_each_datagram() {
+    in_namespace("sockets::tests::the_kernel_reports_room_after_each_datagram", || {
+        let peer = UdpSocket::bind((LOCALHOST, 0)).expect("bind");
+        let mut sockets = Sockets::new().expect("epoll");
+        let socket = sockets.udp_open(FLOW, peer.local_addr().expect("address")).expect("open");
+        let data = epoll::EventData::new_u64(FLOW.to_bits());
+        let both = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+        epoll::modify(&sockets.epoll, sockets.get(socket).expect("open"), data, both).expect("modify");
+        assert!(event(&sockets).writable);
+        no_event(&sockets);
+        for _ in 0..3 {
+            assert_eq!(sockets.datagram_send(socket, b"one", None), Ok(()));
+            // The buffer is given back when the reader takes the datagram.
+            assert_eq!(peer.recv(&mut [0; 10]).expect("datagram"), 3);
+            assert!(event(&sockets).writable);
+        }
+    });
+}
+
+#[test]
+fn udp_segments_out_and_coalesced_in() {
+    in_namespace("sockets::tests::udp_segments_out_and_coalesced_in", || {
+        let peer = UdpSocket::bind((LOCALHOST, 0)).expect("bind");
+        let mut sockets = Sockets::new().expect("epoll");
+        let socket = sockets.udp_open(FLOW, peer.local_addr().expect("address")).expect("open");
+        // More segments than one call takes, and a short last one.
+        let data: Vec<u8> = (0..100 * 600 + 5u32).map(|i| i as u8).collect();
+        assert_eq!(sockets.datagram_send(socket, &data, Some(600)), Ok(()));
+        peer.set_nonblocking(true).expect("non-blocking");
+        let mut buf = vec![0; 70_000];
+        let mut all = Vec::new();
+        let mut sizes = Vec::new();
+        while let Ok(len) = peer.recv(&mut buf) {
+            sizes.push(len);
+            all.extend_from_slice(&buf[..len]);
+        }
+        assert_eq!(all, data);
+        assert_eq!((sizes.len(), sizes[0], sizes[100]), (101, 600, 5));
+        // Back to a socket with UDP_GRO.
+        let name = rustix::net::getsockname(sockets.get(socket).expect("open")).expect("name");
+        peer.connect(SocketAddr::try_from(name).expect("address")).expect("connect");
+        crate::sys::send_segmented(peer.as_fd(), &data[..30_000], 600).expect("send");
+        let received = sockets.datagram_recv(socket, &mut buf).expect("coalesced");
+        assert_eq!(received, Received { len: 30_000, segment: Some(600) });
+        assert!(buf[..30_000] == data[..30_000]);
+        // Segments above the MTU are sent one by one, in fragments.
+        ip("link set lo mtu 1500");
+        assert_eq!(sockets.datagram_send(socket, &data[..5000], Some(2000)), Ok(()));
+        let sizes: Vec<_> = std::iter::from_fn(|| peer.recv(&mut buf).ok()).collect();
+        assert_eq!(sizes, [2000, 2000, 1000]);
+    });
+}
+
+#[test]
+fn udp_errors_come_from_the_queue_and_cost_no_datagram() {
+    in_namespace("sockets::tests::udp_errors_come_from_the_queue_and_cost_no_datagram", || {
+        for address in [LOCALHOST, Ipv6Addr::LOCALHOST.into()] {
+            let peer = UdpSocket::bind((address, 0)).expect("bind");
+            let to = peer.local_addr().expect("address");
+            drop(peer);
+            let mut sockets = Sockets::new().expect("epoll");
+            let socket = sockets.udp_open(FLOW, to).expect("open");
+            assert_eq!(sockets.datagram_send(socket, b"lost", None), Ok(()));
+            assert!(event(&sockets).error);
+            // Someone listens now; the pending error must not eat this datagram.
+            let peer = UdpSocket::bind(to).expect("bind");
+            assert_eq!(sockets.datagram_send(socket, b"kept", None), Ok(()));
+            let mut buf = [0; 10];
+            assert_eq!(peer.recv(&mut buf).expect("datagram"), 4);
+            let report = IcmpReport { cause: IcmpCause::PortUnreachable, from: Some(address) };
+            assert_eq!(sockets.datagram_error(socket), Some(report));
+            assert_eq!(sockets.datagram_error(socket), None);
+            assert_eq!(sockets.datagram_recv(socket, &mut buf), Err(HostError::WouldBlock));
+            sockets.close(socket, Close::Graceful);
+        }
+    });
+}
+
+#[test]
+fn udp_too_big_names_the_path_mtu() {
+    in_namespace("sockets::tests::udp_too_big_names_the_path_mtu", || {
+        let mut sockets = Sockets::new().expect("epoll");
+        let peer = UdpSocket::bind((LOCALHOST, 9)).expect("bind");
+        let socket = sockets.udp_open(FLOW, peer.local_addr().expect("address")).expect("open");
+        let huge = vec![0; 65_508];
+        // Larger than any IPv4 datagram.
+        assert_eq!(sockets.datagram_send(socket, &huge, None), Err(HostError::TooBig(65_535)));
+        assert_eq!(sockets.datagram_error(socket), None, "reported once");
+        // Larger than the link: fragmented, as for any program.
+        ip("link set lo mtu 1500");
+        assert_eq!(sockets.datagram_send(socket, &huge[..4000], None), Ok(()));
+        assert_eq!(peer.recv(&mut [0; 5000]).expect("datagram"), 4000);
+    });
+}
+
+#[test]
+fn echo_where_allowed() {
+    in_namespace("sockets::tests::echo_where_allowed", || {
+        let mut sockets = Sockets::new().expect("epoll");
+        let range = "/proc/sys/net/ipv4/ping_group_range";
+        // A new namespace allows nobody.
+        assert_eq!(sockets.ping_open(FLOW, LOCALHOST), Err(HostError::Unsupported));
+        std::fs::write(range, "0 0").expect("open");
+        for (to, request, reply) in [(LOCALHOST, 8, 0), (Ipv6Addr::LOCALHOST.into(), 128, 129)] {
+            let socket = sockets.ping_open(FLOW, to).expect("open");
+            let message = [request, 0, 0, 0, 0, 0, 0, 1, b'd', b'a', b't', b'a'];
+            assert_eq!(sockets.datagram_send(socket, &message, None), Ok(()));
+            assert!(event(&sockets).readable);
+            let mut buf = [0; 100];
+            assert_eq!(sockets.datagram_recv(socket, &mut buf), Ok(Received { len: 12, segment: None }));
+            assert_eq!(buf[0], reply);
+            assert_eq!(&buf[6..12], &message[6..]);
+            sockets.close(socket, Close::Graceful);
+        }
+    });
+}
+
+#[test]
+fn out_of_descriptors_is_an_error_value() {
+    in_namespace("sockets::tests::out_of_descriptors_is_an_error_value", || {
+        use rustix::process::{Resource, Rlimit, setrlimit};
+        let mut sockets = Sockets::new().expect("epoll");
+        setrlimit(Resource::Nofile, Rlimit { current: Some(64), maximum: Some(128) }).expect("limit");
+        assert_eq!(raise_nofile(), 128);
+        let to = SocketAddr::new(LOCALHOST, 9);
+        let mut opened = Vec::new();
+        let error = loop {
+            match sockets.udp_open(FLOW, to) {
+                Ok(socket) => opened.push(socket),
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(error, HostError::Exhausted);
+        assert!(opened.len() > 64 && opened.len() < 128, "{}", opened.len());
+        sockets.close(opened[0], Close::Graceful);
+        assert_eq!(sockets.udp_open(FLOW, to), Ok(opened[0]), "the id is free again");
+    });
+}

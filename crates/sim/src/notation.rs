@@ -125,6 +125,11 @@ impl Line {
         Ok(line)
     }
 
+    /// A TCP line of these flags and nothing else.
+    pub fn of_flags(bits: u8) -> Self {
+        Self { kind: Kind::Tcp(bits), fields: Vec::new(), sack: None, sack_ok: None, psh: None }
+    }
+
     fn word(&mut self, word: &str) -> Option<()> {
         match word {
             "sackok" => self.sack_ok = Some(true),

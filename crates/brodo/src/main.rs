@@ -1,2 +1,36 @@
-//! placeholder
-fn main() {}
+//! brodo: user-mode networking for containers, network namespaces and virtual machines.
+//!
+//! The command parses its line ([`args`]), completes and checks it ([`config`], [`network`]), makes a namespace or
+//! enters one ([`run`], [`attach`]), and serves it ([`serve`]) with the stack of `brodo-core` on the descriptors of
+//! `brodo-linux`. It says nothing unless asked to or unless it fails; then it says one sentence ([`failure`]).
+
+mod args;
+mod attach;
+mod config;
+mod failure;
+mod network;
+mod pages;
+mod report;
+mod run;
+mod serve;
+mod value;
+
+use args::{Cli, Command};
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(options) => run::run(&options),
+        Command::Attach(options) => attach::attach(&options),
+        Command::Completions { shell } => pages::completions(shell),
+        Command::Man { page } => pages::man(page.as_deref()),
+    };
+    match result {
+        Ok(status) => ExitCode::from(status),
+        Err(failure) => {
+            report::tell(&format!("brodo: {failure}\n"));
+            ExitCode::from(failure.exit_status())
+        }
+    }
+}

@@ -1,14 +1,19 @@
 //! brodo-linux: everything that owns a descriptor.
 //!
 //! Links toward a guest ([`link`]), the host's sockets ([`sockets`]), the loop that drives a stack with both
-//! ([`driver`]), and what goes with them: time, packet capture, the host's resolvers. All `unsafe` of the
-//! program is in this crate, and for the data path in [`sys`] alone.
+//! ([`driver`]), and what goes with them: time, packet capture, the host's resolvers. The guest's side is made by
+//! [`namespace`] and [`setup`], and the command in it is [`process`]'s. All `unsafe` of the program is in this
+//! crate: for the data path in [`sys`], for processes and namespaces in `process/raw.rs`.
 
 pub mod capture;
 pub mod clock;
 pub mod driver;
 pub mod link;
+pub mod namespace;
+pub mod netlink;
+pub mod process;
 pub mod resolv;
+pub mod setup;
 pub mod sockets;
 pub mod sys;
 #[cfg(test)]

@@ -1,0 +1,240 @@
+//! The command line as types: every option with its unit, range and default. Help, completions and manual pages are
+//! made from this file and nothing else.
+
+use crate::network::Family;
+use crate::value::{self, Cidr};
+use brodo_core::config::BufferBounds;
+use brodo_core::wire::ethernet::MacAddr;
+use clap::{Args, Parser, Subcommand, ValueHint};
+use clap_complete::Shell;
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+/// What `brodo --help` says below the list of commands.
+const EXAMPLES: &str = "\
+Examples:
+  brodo run -- curl https://example.org      one command with a network of its own
+  brodo run                                  a shell in there
+  brodo run --pcap trace.pcapng -- ./test    and every frame in a file for Wireshark
+  brodo attach 4711                          a network for process 4711, as long as it lives
+  brodo attach --netns /run/netns/blue       the same for a namespace with a name
+
+The command sees an interface eth0 with the addresses 10.0.2.15 and fd00::15, a router at 10.0.2.2 and fd00::2 and a
+DNS server at 10.0.2.3 and fd00::3. What it sends leaves the host from ordinary sockets of the user who started
+brodo. It reaches what that user reaches, except the host's own loopback (see --map-host-loopback).";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  brodo run -- curl https://example.org
+  brodo run -4 --mtu 1500 -- ping -c1 1.1.1.1
+  brodo run --address 192.168.7.5/24 -- ip addr       router 192.168.7.2, DNS 192.168.7.3
+  brodo run --map-host-loopback 10.0.2.2 -- curl http://10.0.2.2:8080      a server on the host's 127.0.0.1
+  brodo run --resolver 9.9.9.9 -v -- ./build.sh
+
+Exit status: the command's own, or 128 and the signal's number if a signal killed it; 126 if it cannot be executed, 127
+if it is not found; 125 if brodo itself fails; 2 if the command line makes no sense.";
+
+const ATTACH_EXAMPLES: &str = "\
+Examples:
+  unshare -r -n sleep 1000 & brodo attach $!
+  sudo brodo attach --netns /run/netns/blue --ifname up0
+  brodo attach 4711 --ready-fd 3 3>ready         a line appears in `ready` once the network is there
+
+Only the network is set up: the target keeps its mounts, hence its /etc/resolv.conf (name the --dns address there).
+
+Exit status: 0 when the target is gone or brodo was asked to end (SIGTERM, SIGINT, SIGHUP), 125 if brodo fails,
+2 if the command line makes no sense.";
+
+/// A fast, complete network for a command or namespace, without root and without touching the host's.
+///
+/// brodo gives a network namespace an interface, answers on it as router and DNS server, and carries what is sent there
+/// over ordinary sockets of the host: TCP, UDP and ping, IPv4 and IPv6.
+#[derive(Debug, Parser)]
+#[command(name = "brodo", version, after_help = EXAMPLES, max_term_width = 110, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a command (or a shell) with a network of its own
+    ///
+    /// Makes fresh user, network and mount namespaces and runs COMMAND in them, as root of those namespaces but with
+    /// no rights it did not have. Terminal, signals and exit status are those of the command.
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(Run),
+    /// Give a network to a namespace that exists, until it is gone
+    ///
+    /// Makes an interface in the network namespace of a process, or of a path, and serves it in the foreground. The
+    /// namespace must have been made by the same user, unless brodo runs as root.
+    #[command(after_help = ATTACH_EXAMPLES)]
+    Attach(Attach),
+    /// Print completions for a shell
+    ///
+    /// For bash: brodo completions bash > ~/.local/share/bash-completion/completions/brodo
+    Completions {
+        /// The shell to print them for
+        shell: Shell,
+    },
+    /// Print a manual page
+    ///
+    /// To read it: brodo man run | man -l -
+    Man {
+        /// The command it is about; without, brodo itself
+        #[arg(value_parser = ["run", "attach", "completions", "man"])]
+        page: Option<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) network: NetworkOptions,
+
+    /// Keep user and group ids instead of becoming root in the namespace
+    ///
+    /// An ordinary user sees its own name and files as outside, but may then not change the namespace's network. When
+    /// root runs brodo all ids are kept in any case.
+    #[arg(long)]
+    pub(crate) keep_user: bool,
+
+    /// The command and its arguments [default: $SHELL, or /bin/sh]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Attach {
+    #[command(flatten)]
+    pub(crate) network: NetworkOptions,
+
+    /// The process whose network namespace gets the interface; brodo ends with it
+    #[arg(value_parser = clap::value_parser!(i32).range(1..), required_unless_present = "netns")]
+    pub(crate) pid: Option<i32>,
+
+    /// The network namespace by path; brodo ends when the path no longer leads to it (looked at every second)
+    #[arg(long, value_name = "PATH", conflicts_with = "pid", value_hint = ValueHint::FilePath)]
+    pub(crate) netns: Option<PathBuf>,
+
+    /// The user namespace to join first [default: the one that owns the network namespace]
+    #[arg(long, value_name = "PATH", requires = "netns", value_hint = ValueHint::FilePath)]
+    pub(crate) userns: Option<PathBuf>,
+}
+
+/// What `run` and `attach` share.
+#[derive(Debug, Default, Clone, Args)]
+pub(crate) struct NetworkOptions {
+    /// IPv4 only
+    #[arg(short = '4', long, conflicts_with = "ipv6_only", help_heading = "Network")]
+    pub(crate) ipv4_only: bool,
+
+    /// IPv6 only
+    #[arg(short = '6', long, help_heading = "Network")]
+    pub(crate) ipv6_only: bool,
+
+    /// The guest's address and prefix length [default: 10.0.2.15/24 and fd00::15/64]
+    ///
+    /// Once per family; a family that is not named keeps its default. Prefix length 1 to 30 for IPv4, 1 to 126 for
+    /// IPv6. Where brodo stands in the prefix follows unless --gateway and --dns say otherwise: the router has the first of
+    /// the prefix's addresses 2, 3 and 1 that is free, the DNS server the first of 3, 4, 2 and 1.
+    #[arg(long, value_name = "CIDR", help_heading = "Network")]
+    pub(crate) address: Vec<Cidr>,
+
+    /// The router's address, inside the guest's prefix [default: 10.0.2.2 and fd00::2]
+    ///
+    /// Once per family.
+    #[arg(long, value_name = "IP", help_heading = "Network")]
+    pub(crate) gateway: Vec<IpAddr>,
+
+    /// The interface's name, 1 to 15 characters
+    #[arg(long, value_name = "NAME", default_value = "eth0", value_parser = value::interface_name, help_heading = "Network")]
+    pub(crate) ifname: String,
+
+    /// The interface's station address [default: 52:55 and the guest's IPv4 address, 52:55:0a:00:02:0f]
+    #[arg(long, value_name = "MAC", value_parser = value::mac, help_heading = "Network")]
+    pub(crate) mac: Option<MacAddr>,
+
+    /// Largest IP packet on the link in bytes, 1280 to 65521 [default: 65520]
+    ///
+    /// It concerns this link only: what is sent on from the host fits the host's links.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1280..=65521), help_heading = "Network")]
+    pub(crate) mtu: Option<u16>,
+
+    /// A guest address that stands for the host's 127.0.0.1 or ::1 [default: none]
+    ///
+    /// Once per family. It gives the guest every service that listens on the host's loopback. The router's address may
+    /// be named.
+    #[arg(long, value_name = "IP", help_heading = "Network")]
+    pub(crate) map_host_loopback: Vec<IpAddr>,
+
+    /// The address at which the guest asks for names [default: 10.0.2.3 and fd00::3]
+    ///
+    /// Once per family; it need not be inside the guest's prefix.
+    #[arg(long, value_name = "IP", help_heading = "Names")]
+    pub(crate) dns: Vec<IpAddr>,
+
+    /// A resolver that brodo asks, with port 53 unless one is given [default: those of the host's /etc/resolv.conf]
+    ///
+    /// May be repeated, in order of preference. The host's file is read again when it changes; a resolver on the host's
+    /// loopback works too.
+    #[arg(long, value_name = "IP[:PORT]", value_parser = value::resolver, help_heading = "Names")]
+    pub(crate) resolver: Vec<SocketAddr>,
+
+    /// A domain that is tried for short names [default: those of the host's /etc/resolv.conf]
+    ///
+    /// May be repeated; a dot alone means none.
+    #[arg(long, value_name = "NAME", value_parser = value::search_name, help_heading = "Names")]
+    pub(crate) search: Vec<String>,
+
+    /// Buffer of a TCP connection from guest to host: where it starts and how far it may grow [default: 64K..4M]
+    ///
+    /// In bytes, 4K to 1G, with K, M or G for powers of 1024. A single size is a buffer that does not grow.
+    #[arg(long, value_name = "INITIAL..MAX", value_parser = value::bounds, help_heading = "Limits")]
+    pub(crate) tcp_rx_buffer: Option<BufferBounds>,
+
+    /// Buffer of a TCP connection from host to guest, as --tcp-rx-buffer [default: 64K..4M]
+    #[arg(long, value_name = "INITIAL..MAX", value_parser = value::bounds, help_heading = "Limits")]
+    pub(crate) tcp_tx_buffer: Option<BufferBounds>,
+
+    /// Memory for the data of all connections in bytes, at least 1M [default: 256M]
+    #[arg(long, value_name = "SIZE", value_parser = value::memory, help_heading = "Limits")]
+    pub(crate) memory: Option<usize>,
+
+    /// Connections and other flows at a time, 1 to 1048576 [default: 65536]
+    ///
+    /// Each takes a descriptor, so the limit on open files (ulimit -Hn) bounds it too.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20), help_heading = "Limits")]
+    pub(crate) max_flows: Option<u32>,
+
+    /// Write every frame on the guest's link to a file, in pcapng format
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Diagnosis")]
+    pub(crate) pcap: Option<PathBuf>,
+
+    /// Exchange frames no larger than the MTU with complete checksums, as on a wire; slower
+    #[arg(long, help_heading = "Diagnosis")]
+    pub(crate) no_offload: bool,
+
+    /// Write a line to this descriptor and close it once the network is there
+    #[arg(long, value_name = "N", value_parser = value::descriptor, help_heading = "Diagnosis")]
+    pub(crate) ready_fd: Option<i32>,
+
+    /// Print what was counted, and what was dropped and why, to standard error at the end
+    #[arg(short, long, help_heading = "Diagnosis")]
+    pub(crate) verbose: bool,
+
+    /// Print nothing but errors that end brodo
+    #[arg(short, long, conflicts_with = "verbose", help_heading = "Diagnosis")]
+    pub(crate) quiet: bool,
+}
+
+impl NetworkOptions {
+    /// Whether the guest has this family, as far as the options say.
+    pub(crate) fn wants(&self, family: Family) -> bool {
+        match family {
+            Family::V4 => !self.ipv6_only,
+            Family::V6 => !self.ipv4_only,
+        }
+    }
+}

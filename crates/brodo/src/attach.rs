@@ -1,0 +1,32 @@
+//! `brodo attach`: an interface in a namespace that exists, served until the namespace is gone.
+
+use crate::args::Attach;
+use crate::failure::Failure;
+use crate::serve::Preparation;
+use brodo_linux::namespace::{Target, attach as make_interface};
+use brodo_linux::process::Signals;
+use std::ops::ControlFlow;
+
+/// Serves the target; returns when there is no reason to go on.
+pub(crate) fn attach(options: &Attach) -> Result<u8, Failure> {
+    let preparation = Preparation::new(&options.network)?;
+    let target = match (&options.netns, options.pid) {
+        (Some(path), _) => Target::path(path, options.userns.as_deref())?,
+        (None, Some(pid)) => Target::process(pid)?,
+        (None, None) => return Err(Failure::Usage("attach needs a PID or --netns PATH".into())),
+    };
+    let signals = Signals::block()?;
+    let tap = make_interface(&preparation.settings.plan, &target)?;
+    let watch = target.watch(signals);
+    let mut service = preparation.serve(tap)?;
+    for descriptor in watch.descriptors() {
+        service.watch(descriptor)?;
+    }
+    service.announce();
+    // An interface that was deleted ends it too: there is nothing left to serve.
+    service.run(|| {
+        let ended = watch.ended()?;
+        Ok(if ended { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
+    Ok(0)
+}

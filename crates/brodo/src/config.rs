@@ -1,0 +1,178 @@
+//! From options to what the stack and the namespace are told, with everything checked before anything is made.
+
+use crate::args::NetworkOptions;
+use crate::network::{Family, Given, Network};
+use crate::value::Cidr;
+use brodo_core::config::Config;
+use brodo_core::wire::ethernet::MacAddr;
+use brodo_linux::link::tap::Wanted;
+use brodo_linux::namespace::Plan;
+use brodo_linux::resolv::ResolvConf;
+use brodo_linux::setup::{Addressing, Interface, TX_QUEUE_LEN_DEFAULT};
+use std::net::IpAddr;
+
+/// What the options are completed with: facts about the host.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HostFacts {
+    /// Whether the kernel speaks IPv6.
+    pub(crate) ipv6: bool,
+    /// Resolvers and search names.
+    pub(crate) resolv_conf: ResolvConf,
+}
+
+/// Everything that follows from the options.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// For the stack.
+    pub(crate) stack: Config,
+    /// For the namespace.
+    pub(crate) plan: Plan,
+    /// Where the guest asks for names.
+    pub(crate) dns: Vec<IpAddr>,
+    /// Whether the resolvers are the host's, and to be followed when they change.
+    pub(crate) follow_resolvers: bool,
+}
+
+impl Settings {
+    /// Completes and checks `options`; the error is one sentence.
+    pub(crate) fn new(options: &NetworkOptions, host: &HostFacts) -> Result<Self, String> {
+        let defaults = Config::default();
+        let default_v4 =
+            defaults.v4.map(|net| Cidr { address: net.guest.into(), prefix_len: net.prefix_len });
+        let default_v6 =
+            defaults.v6.map(|net| Cidr { address: net.guest.into(), prefix_len: net.prefix_len });
+        let v4 = network(options, Family::V4, default_v4, true)?.map(|network| network.v4());
+        let v6 = match (network(options, Family::V6, default_v6, host.ipv6)?, defaults.v6) {
+            (Some(network), Some(default)) => Some(network.v6(default.gateway_link_local)),
+            _ => None,
+        };
+
+        let guest_mac = options.mac.unwrap_or_else(|| {
+            let low_v6 = || v6.map_or([0; 4], |net| low_octets(net.guest.octets()));
+            station(v4.map_or_else(low_v6, |net| net.guest.octets()))
+        });
+        let mut stack = Config {
+            mac: other_than(guest_mac, v4.map_or(defaults.mac, |net| station(net.gateway.octets()))),
+            v4,
+            v6,
+            search: search(&options.search, &host.resolv_conf.search),
+            resolvers: options.resolver.clone(),
+            ..defaults
+        };
+        let follow_resolvers = stack.resolvers.is_empty();
+        if follow_resolvers {
+            stack.resolvers.clone_from(&host.resolv_conf.resolvers);
+        }
+        stack.mtu = options.mtu.unwrap_or(stack.mtu);
+        stack.tcp_rx = options.tcp_rx_buffer.unwrap_or(stack.tcp_rx);
+        stack.tcp_tx = options.tcp_tx_buffer.unwrap_or(stack.tcp_tx);
+        stack.memory = options.memory.unwrap_or(stack.memory);
+        stack.max_flows = options.max_flows.map_or(stack.max_flows, |flows| flows as usize);
+        check_memory(&stack)?;
+
+        let interface = Interface {
+            name: options.ifname.clone(),
+            mac: guest_mac.0,
+            mtu: stack.mtu,
+            tx_queue_len: TX_QUEUE_LEN_DEFAULT,
+            v4: v4.map(|net| Addressing {
+                address: net.guest,
+                prefix_len: net.prefix_len,
+                gateway: net.gateway,
+            }),
+            v6: v6.map(|net| Addressing {
+                address: net.guest,
+                prefix_len: net.prefix_len,
+                gateway: net.gateway,
+            }),
+        };
+        let offload = if options.no_offload { Wanted::NoOffload } else { Wanted::Everything };
+        let dns = v4.map(|net| net.dns.into()).into_iter().chain(v6.map(|net| net.dns.into())).collect();
+        Ok(Self { stack, plan: Plan { interface, offload }, dns, follow_resolvers })
+    }
+}
+
+/// The network of one family, if the guest is to have it.
+fn network(
+    options: &NetworkOptions,
+    family: Family,
+    default: Option<Cidr>,
+    available: bool,
+) -> Result<Option<Network>, String> {
+    let name = family.name();
+    let of_family = |option: &str, values: &[IpAddr]| -> Result<Option<IpAddr>, String> {
+        let mut values = values.iter().copied().filter(|&address| Family::of(address) == family);
+        let first = values.next();
+        if let (Some(first), Some(second)) = (first, values.next()) {
+            return Err(format!("{option} is given twice for {name}: {first} and {second}"));
+        }
+        if let Some(address) = first.filter(|_| !options.wants(family)) {
+            let switch = if family == Family::V4 { "-6" } else { "-4" };
+            return Err(format!("{option} {address} is {name}, which {switch} switches off"));
+        }
+        Ok(first)
+    };
+    let addresses: Vec<IpAddr> = options.address.iter().map(|cidr| cidr.address).collect();
+    let guest = of_family("--address", &addresses)?;
+    let gateway = of_family("--gateway", &options.gateway)?;
+    let dns = of_family("--dns", &options.dns)?;
+    let host_loopback = of_family("--map-host-loopback", &options.map_host_loopback)?;
+    if !options.wants(family) {
+        return Ok(None);
+    }
+    if !available {
+        // Not asked for by name, it is left out as on the host.
+        let asked = options.ipv6_only || guest.or(gateway).or(dns).or(host_loopback).is_some();
+        return if asked {
+            Err(format!("this kernel runs without {name}, so the guest cannot have it"))
+        } else {
+            Ok(None)
+        };
+    }
+    let given = options.address.iter().copied().find(|cidr| Some(cidr.address) == guest);
+    match given.or(default) {
+        Some(guest) => Network::new(&Given { guest, gateway, dns, host_loopback }).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// A connection that may not even start with its initial limits would never move.
+fn check_memory(stack: &Config) -> Result<(), String> {
+    let initial = stack.tcp_rx.initial.max(stack.tcp_tx.initial) as usize;
+    if stack.memory < initial {
+        return Err(format!(
+            "--memory {} is less than one connection's initial buffer, {initial}",
+            stack.memory
+        ));
+    }
+    Ok(())
+}
+
+/// The search names that hold: those given, of which an empty one stands for none at all, or the host's.
+fn search(given: &[String], host: &[String]) -> Vec<String> {
+    let names = if given.is_empty() { host } else { given };
+    names.iter().filter(|name| !name.is_empty()).cloned().collect()
+}
+
+/// A locally administered station address that is the same at every start, so that nothing that remembers
+/// neighbours or derives addresses from it is confused.
+fn station(octets: [u8; 4]) -> MacAddr {
+    let [a, b, c, d] = octets;
+    MacAddr([0x52, 0x55, a, b, c, d])
+}
+
+/// `wanted`, changed if the guest has it.
+fn other_than(guest: MacAddr, mut wanted: MacAddr) -> MacAddr {
+    if wanted == guest {
+        wanted.0[5] ^= 0x80;
+    }
+    wanted
+}
+
+fn low_octets(address: [u8; 16]) -> [u8; 4] {
+    let [.., a, b, c, d] = address;
+    [a, b, c, d]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,57 @@
+//! How brodo fails: one sentence and an exit status that is not mistaken for the command's.
+
+use brodo_linux::link::tap::TapError;
+use brodo_linux::setup::SetupError;
+use std::fmt;
+use std::io;
+
+/// Why brodo ends without having done what it was asked to.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The options contradict each other or the host; nothing was started.
+    Usage(String),
+    /// A namespace, an interface or the command could not be made.
+    Setup(SetupError),
+    /// The TAP that was made cannot be served.
+    Tap(TapError),
+    /// Something else, with what was tried and the system call.
+    Io(String, io::Error),
+}
+
+impl Failure {
+    /// For an error of the system that came while doing `what`, which ends in the system call.
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |error| Self::Io(what, error)
+    }
+
+    /// 2 for usage, as clap has it; 126 and 127 for a command that cannot be run, as shells have it; 125 for the rest,
+    /// as env and podman have it.
+    pub(crate) fn exit_status(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::Setup(error) => error.exit_status(),
+            Self::Tap(_) | Self::Io(..) => 125,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(sentence) => f.write_str(sentence),
+            Self::Setup(error) => error.fmt(f),
+            Self::Tap(error) => error.fmt(f),
+            Self::Io(what, error) => {
+                let words = error.to_string();
+                write!(f, "cannot {what}: {}", words.split(" (os error").next().unwrap_or_default())
+            }
+        }
+    }
+}
+
+impl From<SetupError> for Failure {
+    fn from(error: SetupError) -> Self {
+        Self::Setup(error)
+    }
+}

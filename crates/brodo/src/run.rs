@@ -1,0 +1,60 @@
+//! `brodo run`: a command in namespaces of its own.
+//!
+//! Everything that can be refused is refused before anything is made, and everything that can fail is done before the
+//! command starts: it waits in its namespace until brodo serves its interface.
+
+use crate::args::Run;
+use crate::failure::Failure;
+use crate::serve::Preparation;
+use brodo_linux::namespace::{Identity, Session, fresh};
+use brodo_linux::process::{Child, Signals};
+use brodo_linux::setup::resolv_conf;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::ops::ControlFlow;
+
+/// Runs the command; the result is its exit status.
+pub(crate) fn run(options: &Run) -> Result<u8, Failure> {
+    let preparation = Preparation::new(&options.network)?;
+    let settings = &preparation.settings;
+    let session = Session {
+        command: if options.command.is_empty() { vec![shell()] } else { options.command.clone() },
+        identity: if options.keep_user { Identity::Keep } else { Identity::Root },
+        resolv_conf: resolv_conf(&settings.dns, &settings.stack.search),
+    };
+    let (tap, mut child) = fresh(&settings.plan, &session, Signals::block()?)?;
+    let mut service = preparation.serve(tap)?;
+    service.watch(child.as_fd())?;
+    child.start()?;
+    service.announce();
+
+    let served = service.run(|| {
+        let ended = child.handle()?;
+        Ok(ended.map_or(ControlFlow::Continue(()), ControlFlow::Break))
+    })?;
+    match served {
+        Some(status) => Ok(status),
+        // The command has deleted its interface. That is its right, and it may have other things to do.
+        None => wait_for(&mut child),
+    }
+}
+
+/// Waits for the command while there is no network to serve.
+fn wait_for(child: &mut Child) -> Result<u8, Failure> {
+    loop {
+        if let Some(status) = child.handle()? {
+            return Ok(status);
+        }
+        match poll(&mut [PollFd::new(child, PollFlags::IN)], None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(Failure::Io("wait for the command: poll".into(), errno.into())),
+        }
+    }
+}
+
+/// The user's shell.
+fn shell() -> OsString {
+    std::env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into())
+}

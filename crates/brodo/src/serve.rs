@@ -1,0 +1,146 @@
+//! What `run` and `attach` share: facts about the host before, the worker during, the report after.
+
+use crate::args::NetworkOptions;
+use crate::config::{HostFacts, Settings};
+use crate::failure::Failure;
+use brodo_core::link::Link;
+use brodo_core::stack::{Keys, Stack};
+use brodo_linux::capture::Capture;
+use brodo_linux::clock::Clock;
+use brodo_linux::driver::{Wake, Worker};
+use brodo_linux::link::tap::Tap;
+use brodo_linux::resolv::{ResolvConf, Watch};
+use brodo_linux::sockets::{Sockets, raise_nofile};
+use brodo_linux::{process, setup};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+
+/// Descriptors that brodo needs for itself, besides one per flow.
+const DESCRIPTORS_RESERVED: u64 = 64;
+
+/// All that is checked and opened before anything is made.
+pub(crate) struct Preparation {
+    pub(crate) settings: Settings,
+    ready: Option<OwnedFd>,
+    capture: Option<Capture>,
+    clock: Clock,
+    report: bool,
+    quiet: bool,
+}
+
+impl Preparation {
+    /// Checks the options and opens what they name.
+    pub(crate) fn new(options: &NetworkOptions) -> Result<Self, Failure> {
+        // First of all, while no descriptor but the inherited ones is open.
+        let ready = options.ready_fd.map(|number| {
+            process::inherited(number).map_err(|_| {
+                Failure::Usage(format!("--ready-fd {number} is not a descriptor brodo was started with"))
+            })
+        });
+        let ready = ready.transpose()?;
+        let host = HostFacts {
+            ipv6: setup::ipv6_available(),
+            // Without a file there is no resolver to ask; everything else works.
+            resolv_conf: ResolvConf::read(Path::new(RESOLV_CONF)).unwrap_or_default(),
+        };
+        let settings = Settings::new(options, &host).map_err(Failure::Usage)?;
+        let clock = Clock::start();
+        let capture = options.pcap.as_deref().map(|path| {
+            Capture::create(path, &options.ifname, clock)
+                .map_err(Failure::io(format!("write the capture {}: open", path.display())))
+        });
+        let capture = capture.transpose()?;
+        Ok(Self { settings, ready, capture, clock, report: options.verbose, quiet: options.quiet })
+    }
+
+    /// A service for the interface that was made.
+    pub(crate) fn serve(self, tap: OwnedFd) -> Result<Service, Failure> {
+        let link = Tap::from_fd(tap, self.settings.plan.offload).map_err(Failure::Tap)?;
+        let mut config = self.settings.stack;
+        let flows_max = raise_nofile().saturating_sub(DESCRIPTORS_RESERVED).max(1);
+        config.max_flows = config.max_flows.min(usize::try_from(flows_max).unwrap_or(usize::MAX));
+        let stack = Stack::new(config, keys()?, link.caps());
+        let sockets = Sockets::new().map_err(Failure::io("wait for sockets: epoll_create1"))?;
+        let mut worker = Worker::new(stack, link, sockets, self.clock)
+            .map_err(Failure::io("wait for the network interface: epoll_ctl"))?;
+        if let Some(capture) = self.capture {
+            worker.capture(capture);
+        }
+        if self.settings.follow_resolvers {
+            worker.follow_resolvers(Watch::new(RESOLV_CONF.into()));
+        }
+        Ok(Service { worker, ready: self.ready, report: self.report, quiet: self.quiet })
+    }
+}
+
+/// Fresh keys for the flow table and for sequence numbers.
+fn keys() -> Result<Keys, Failure> {
+    let mut keys = Keys { table: [0; 16], isn: [0; 16] };
+    for key in [&mut keys.table, &mut keys.isn] {
+        // At most 256 bytes are given whole or not at all.
+        getrandom(&mut key[..], GetRandomFlags::empty())
+            .map_err(|errno| Failure::Io("draw random keys: getrandom".into(), errno.into()))?;
+    }
+    Ok(keys)
+}
+
+/// A network that is being served.
+pub(crate) struct Service {
+    worker: Worker<Tap>,
+    ready: Option<OwnedFd>,
+    report: bool,
+    quiet: bool,
+}
+
+impl Service {
+    /// Asks to be called back by [`Service::run`] when `descriptor` is readable.
+    pub(crate) fn watch(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), Failure> {
+        self.worker.watch(descriptor.as_fd(), 0).map_err(Failure::io("wait for the guest: epoll_ctl"))
+    }
+
+    /// Tells whoever waits for it that the network is there.
+    pub(crate) fn announce(&mut self) {
+        if let Some(ready) = self.ready.take() {
+            // If nobody listens any more nobody needs to know.
+            let _ = rustix::io::write(ready, b"\n");
+        }
+    }
+
+    /// Serves until `check` breaks, which is asked whenever a watched descriptor is readable, or until the guest's
+    /// interface is gone (`None`).
+    pub(crate) fn run<T>(
+        &mut self,
+        mut check: impl FnMut() -> Result<ControlFlow<T>, Failure>,
+    ) -> Result<Option<T>, Failure> {
+        loop {
+            match self.worker.run().map_err(Failure::io("serve the network interface: epoll_wait"))? {
+                Wake::Extra(_) => {
+                    if let ControlFlow::Break(value) = check()? {
+                        return Ok(Some(value));
+                    }
+                }
+                Wake::GuestGone => return Ok(None),
+                Wake::CaptureFailed(error) if !self.quiet => {
+                    crate::report::tell(&format!("brodo: the capture has ended early: {error}\n"));
+                }
+                Wake::CaptureFailed(_) => {}
+            }
+        }
+    }
+}
+
+impl Drop for Service {
+    /// Prints the counters if they were asked for, however the service ended.
+    fn drop(&mut self) {
+        if self.report {
+            let losses = self.worker.link().losses();
+            let link = [("link_down", losses.down), ("link_refused", losses.refused)];
+            let text = crate::report::report(self.worker.stack().counters(), &link);
+            crate::report::tell(&text);
+        }
+    }
+}

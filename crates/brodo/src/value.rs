@@ -1,0 +1,150 @@
+//! Values on the command line: networks, sizes, buffer bounds, resolvers, station addresses, interface names.
+//!
+//! Each parser takes one word and says in one clause what it expected; clap adds the word and the option.
+
+use brodo_core::config::BufferBounds;
+use brodo_core::wire::ethernet::MacAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+/// Port of DNS (RFC 1035).
+const DNS_PORT: u16 = 53;
+
+/// Smallest and largest limit of a TCP buffer, in bytes. The largest is what a scaled window can express (RFC 7323).
+const BUFFER_RANGE: std::ops::RangeInclusive<u64> = (4 << 10)..=(1 << 30);
+
+/// Smallest memory budget, in bytes.
+const MEMORY_MIN: u64 = 1 << 20;
+
+/// An address and the length of its network's prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cidr {
+    pub(crate) address: IpAddr,
+    pub(crate) prefix_len: u8,
+}
+
+impl FromStr for Cidr {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let expected = || "expected ADDRESS/LENGTH, such as 192.168.7.5/24 or fd01::5/64".to_owned();
+        let (address, length) = word.split_once('/').ok_or_else(expected)?;
+        let address: IpAddr = address.parse().map_err(|_| expected())?;
+        let prefix_len: u8 = length.parse().map_err(|_| expected())?;
+        // A prefix must leave room for the guest, the gateway and the addresses that belong to nobody.
+        let longest = if address.is_ipv4() { 30 } else { 126 };
+        if (1..=longest).contains(&prefix_len) {
+            Ok(Self { address, prefix_len })
+        } else {
+            Err(format!("the prefix length is {prefix_len}, and must be 1 to {longest}"))
+        }
+    }
+}
+
+/// A number of bytes: `4096`, `64K`, `4M`, `1G` (powers of 1024).
+pub(crate) fn size(word: &str) -> Result<u64, String> {
+    let expected = || "expected a number of bytes, such as 65536, 64K, 4M or 1G".to_owned();
+    let (digits, shift) = match word.as_bytes().last() {
+        Some(b'k' | b'K') => (&word[..word.len() - 1], 10),
+        Some(b'm' | b'M') => (&word[..word.len() - 1], 20),
+        Some(b'g' | b'G') => (&word[..word.len() - 1], 30),
+        _ => (word, 0),
+    };
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(expected());
+    }
+    let number: u64 = digits.parse().map_err(|_| expected())?;
+    number.checked_mul(1 << shift).ok_or_else(expected)
+}
+
+/// The memory budget.
+pub(crate) fn memory(word: &str) -> Result<usize, String> {
+    let bytes = size(word)?;
+    if bytes < MEMORY_MIN {
+        return Err("the budget must be at least 1M".to_owned());
+    }
+    usize::try_from(bytes).map_err(|_| "more than this machine can address".to_owned())
+}
+
+/// `INITIAL..MAX`, or one size for a buffer that does not grow.
+pub(crate) fn bounds(word: &str) -> Result<BufferBounds, String> {
+    let (initial, max) = word.split_once("..").unwrap_or((word, word));
+    let bytes = |word| {
+        let bytes = size(word)?;
+        let in_range = BUFFER_RANGE.contains(&bytes).then_some(bytes as u32);
+        in_range.ok_or_else(|| "a limit must be 4K to 1G".to_owned())
+    };
+    let (initial, max) = (bytes(initial)?, bytes(max)?);
+    if initial > max {
+        return Err("the initial limit is above the maximum".to_owned());
+    }
+    Ok(BufferBounds { initial, max })
+}
+
+/// `IP`, `IP:PORT` or `[IP6]:PORT`.
+pub(crate) fn resolver(word: &str) -> Result<SocketAddr, String> {
+    let parsed = match word.parse() {
+        Ok(address) => Ok(SocketAddr::new(address, DNS_PORT)),
+        Err(_) => word.parse::<SocketAddr>(),
+    };
+    let resolver = parsed.map_err(|_| {
+        "expected IP or IP:PORT, such as 1.1.1.1, 127.0.0.1:5353 or [2606:4700::1111]:53".to_owned()
+    })?;
+    if resolver.port() == 0 || resolver.ip().is_unspecified() || resolver.ip().is_multicast() {
+        return Err("nobody can be asked there".to_owned());
+    }
+    Ok(resolver)
+}
+
+/// Six pairs of hexadecimal digits that name one station.
+pub(crate) fn mac(word: &str) -> Result<MacAddr, String> {
+    let expected = || "expected six pairs of hexadecimal digits, such as 52:55:0a:00:02:0f".to_owned();
+    let mut octets = [0; 6];
+    let mut pairs = word.split([':', '-']);
+    for octet in &mut octets {
+        let pair = pairs.next().filter(|pair| pair.len() == 2 && pair.bytes().all(|b| b.is_ascii_hexdigit()));
+        *octet = u8::from_str_radix(pair.ok_or_else(expected)?, 16).map_err(|_| expected())?;
+    }
+    if pairs.next().is_some() {
+        return Err(expected());
+    }
+    if octets[0] & 1 != 0 || octets == [0; 6] {
+        return Err("not the address of one station: the first octet must be even, and not all may be zero"
+            .to_owned());
+    }
+    Ok(MacAddr(octets))
+}
+
+/// The name of a network interface.
+pub(crate) fn interface_name(word: &str) -> Result<String, String> {
+    if brodo_linux::setup::is_interface_name(word) {
+        Ok(word.to_owned())
+    } else {
+        Err("expected 1 to 15 visible ASCII characters without / : %, and not lo, all or default".to_owned())
+    }
+}
+
+/// A DNS search name; `.` alone stands for none.
+pub(crate) fn search_name(word: &str) -> Result<String, String> {
+    let name = word.strip_suffix('.').unwrap_or(word);
+    let label_ok = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    if word == "." || (name.len() <= 253 && name.split('.').all(label_ok)) {
+        Ok(name.to_owned())
+    } else {
+        Err("expected a domain name, such as example.org".to_owned())
+    }
+}
+
+/// The number of a descriptor that brodo was started with, other than the three standard ones.
+pub(crate) fn descriptor(word: &str) -> Result<i32, String> {
+    match word.parse() {
+        Ok(number) if number > 2 => Ok(number),
+        _ => Err("expected the number of an open descriptor above 2".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

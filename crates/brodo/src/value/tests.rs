@@ -1,0 +1,150 @@
+//! Each parser with what it takes and what it refuses.
+
+use super::*;
+
+/// That `parse` takes and refuses these words.
+fn check<T: std::fmt::Debug + PartialEq>(
+    parse: impl Fn(&str) -> Result<T, String>,
+    good: &[(&str, T)],
+    bad: &[&str],
+) {
+    for (word, expected) in good {
+        assert_eq!(parse(word).as_ref(), Ok(expected), "{word}");
+    }
+    for word in bad {
+        let refusal = parse(word).expect_err(word);
+        assert!(!refusal.contains('\n') && !refusal.ends_with('.'), "{refusal}");
+    }
+}
+
+#[test]
+fn networks() {
+    let net = |address: &str, prefix_len| Cidr { address: address.parse().unwrap(), prefix_len };
+    check(
+        str::parse,
+        &[
+            ("192.168.7.5/24", net("192.168.7.5", 24)),
+            ("10.0.0.1/30", net("10.0.0.1", 30)),
+            ("fd01::5/64", net("fd01::5", 64)),
+            ("fd01::5/126", net("fd01::5", 126)),
+        ],
+        &[
+            "",
+            "/",
+            "10.0.0.1",
+            "10.0.0.1/",
+            "/24",
+            "10.0.0/24",
+            "10.0.0.1/31",
+            "10.0.0.1/0",
+            "10.0.0.1/-1",
+            "10.0.0.1/255.255.255.0",
+            "fd01::5/127",
+            "fd01::5%eth0/64",
+            "10.0.0.1/24/24",
+            "10.0.0.1/999",
+        ],
+    );
+}
+
+#[test]
+fn sizes() {
+    check(
+        size,
+        &[("0", 0), ("4096", 4096), ("64K", 64 << 10), ("64k", 64 << 10), ("4M", 4 << 20), ("1G", 1 << 30)],
+        &[
+            "",
+            "K",
+            "-1",
+            "+1",
+            "1.5M",
+            "1T",
+            "64KB",
+            "64 K",
+            "0x10",
+            "99999999999999999999",
+            "18446744073709551615K",
+        ],
+    );
+    check(memory, &[("1M", 1 << 20), ("2G", 2 << 30)], &["1023K", "0", "x"]);
+}
+
+#[test]
+fn buffer_bounds() {
+    let pair = |initial, max| BufferBounds { initial, max };
+    check(
+        bounds,
+        &[
+            ("64K..4M", pair(64 << 10, 4 << 20)),
+            ("4K..1G", pair(4 << 10, 1 << 30)),
+            ("256K", pair(256 << 10, 256 << 10)),
+            ("64K..64K", pair(64 << 10, 64 << 10)),
+        ],
+        &[
+            "",
+            "..",
+            "64K..",
+            "..4M",
+            "4M..64K",
+            "4095..4M",
+            "64K..1025M",
+            "64K...4M",
+            "64K-4M",
+            "64K..4M..8M",
+        ],
+    );
+}
+
+#[test]
+fn resolvers() {
+    let at = |word: &str| word.parse().unwrap();
+    check(
+        resolver,
+        &[
+            ("1.1.1.1", at("1.1.1.1:53")),
+            ("127.0.0.53", at("127.0.0.53:53")),
+            ("127.0.0.1:5353", at("127.0.0.1:5353")),
+            ("2606:4700::1111", at("[2606:4700::1111]:53")),
+            ("[::1]:54", at("[::1]:54")),
+        ],
+        &["", "dns.example", "1.1.1.1:", "1.1.1.1:0", "1.1.1.1:65536", "0.0.0.0", "::", "[::1]", "224.0.0.1"],
+    );
+}
+
+#[test]
+fn station_addresses() {
+    check(
+        mac,
+        &[
+            ("52:55:0a:00:02:0f", MacAddr([0x52, 0x55, 10, 0, 2, 15])),
+            ("52-55-0A-00-02-0F", MacAddr([0x52, 0x55, 10, 0, 2, 15])),
+        ],
+        &[
+            "",
+            "52:55:0a:00:02",
+            "52:55:0a:00:02:0f:00",
+            "5:55:0a:00:02:0f0",
+            "52:55:0a:00:02:0g",
+            "53:55:0a:00:02:0f",
+            "ff:ff:ff:ff:ff:ff",
+            "00:00:00:00:00:00",
+            "+2:55:0a:00:02:0f",
+        ],
+    );
+}
+
+#[test]
+fn names_and_numbers() {
+    check(
+        search_name,
+        &[
+            ("example.org", "example.org".into()),
+            ("lan.", "lan".into()),
+            ("_x.a-b", "_x.a-b".into()),
+            (".", String::new()),
+        ],
+        &["", "..", "a..b", ".a", "a b", "a\nnameserver 6.6.6.6", &"a".repeat(64)],
+    );
+    check(descriptor, &[("3", 3), ("200", 200)], &["", "0", "2", "-1", "x", "99999999999"]);
+    check(interface_name, &[("eth0", "eth0".into())], &["", "lo", "a/b", "eth%d", "0123456789abcdef"]);
+}

@@ -1,0 +1,132 @@
+//! Namespaces: a fresh one for a command, or one that exists; either way an interface in it that brodo serves.
+//!
+//! brodo itself never leaves the host's namespaces, because its sockets must be the host's. What has to be done inside
+//! is done by a forked child: it enters the namespaces, makes the TAP, configures it and passes its descriptor back.
+//! For [`fresh`] the child then becomes the command; for [`attach`] it ends.
+//!
+//! An ordinary user holds no right on the host that this needs: the fresh user namespace gives the child all rights
+//! over the network and mount namespaces that belong to it, and none over anything else.
+//!
+//! System calls: socketpair, fork, unshare or setns; those of [`crate::setup`], [`id_map`] and [`crate::process`].
+
+pub(crate) mod handoff;
+mod id_map;
+mod target;
+
+pub use id_map::Identity;
+pub use target::{Target, Watch};
+
+use crate::link::tap::Wanted;
+use crate::process::{self, Child, Signals, raw};
+use crate::setup::{self, Interface, SetupError, Step, resolv_conf};
+use handoff::{Handoff, Message};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::process::{Pid, WaitOptions};
+use rustix::thread::UnshareFlags;
+use std::ffi::OsString;
+
+/// The interface that a namespace is to have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// Its properties.
+    pub interface: Interface,
+    /// Offloads to ask for.
+    pub offload: Wanted,
+}
+
+/// A command and the namespaces made for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Session {
+    /// The program, to be looked up in PATH, and its arguments.
+    pub command: Vec<OsString>,
+    /// The ids it has.
+    pub identity: Identity,
+    /// What it finds in /etc/resolv.conf.
+    pub resolv_conf: String,
+}
+
+/// Makes fresh namespaces with the interface of `plan` in them, and a child that is ready to become the command.
+/// Returns the TAP's descriptor and the child, which waits for [`Child::start`].
+pub fn fresh(plan: &Plan, session: &Session, signals: Signals) -> Result<(OwnedFd, Child), SetupError> {
+    let brodo = rustix::process::getpid();
+    let (pid, handoff) = fork(|handoff| become_command(plan, session, handoff, brodo))?;
+    let child = Child::new(pid, handoff, signals);
+    let Message::Unshared = child.handoff().expect()? else { return Err(out_of_turn()) };
+    id_map::write(child.pid(), session.identity)?;
+    child.handoff().send(&Message::Go)?;
+    let Message::Ready(tap) = child.handoff().expect()? else { return Err(out_of_turn()) };
+    Ok((tap, child))
+}
+
+/// The child of [`fresh`]: everything up to execve, after which nothing of this is left.
+fn become_command(plan: &Plan, session: &Session, handoff: &Handoff, brodo: Pid) -> Result<(), SetupError> {
+    raw::unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNET | UnshareFlags::NEWNS)
+        .map_err(|errno| SetupError::new(Step::Unshare, errno, ""))?;
+    handoff.send(&Message::Unshared)?;
+    wait_for_go(handoff)?;
+    // Not earlier: the kernel forgets it when a process changes its credentials.
+    process::die_with_parent(brodo)?;
+    resolv_conf::separate_mounts()?;
+    let tap = setup::create_tap(&plan.interface.name, plan.offload)?;
+    setup::configure(&plan.interface)?;
+    let groups = id_map::own_groups();
+    setup::allow_ping(groups.min, groups.max);
+    resolv_conf::install(&session.resolv_conf)?;
+    handoff.send(&Message::Ready(tap))?;
+    wait_for_go(handoff)?;
+    Err(process::execute(&session.command))
+}
+
+/// Makes the interface of `plan` in the target's network namespace; returns its descriptor. The target's mounts are
+/// left alone.
+pub fn attach(plan: &Plan, target: &Target) -> Result<OwnedFd, SetupError> {
+    let (pid, handoff) = fork(|handoff| {
+        target.enter()?;
+        let tap = setup::create_tap(&plan.interface.name, plan.offload)?;
+        setup::configure(&plan.interface)?;
+        handoff.send(&Message::Ready(tap))
+    })?;
+    let answer = handoff.expect();
+    let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+    match answer? {
+        Message::Ready(tap) => Ok(tap),
+        _ => Err(out_of_turn()),
+    }
+}
+
+/// A child that runs `body`, tells its failure and ends; its number and our end of the conversation with it.
+fn fork(body: impl FnOnce(&Handoff) -> Result<(), SetupError>) -> Result<(Pid, Handoff), SetupError> {
+    let (ours, theirs) = Handoff::pair()?;
+    match raw::fork().map_err(|errno| SetupError::new(Step::Fork, errno, ""))? {
+        raw::Forked::Parent(pid) => {
+            drop(theirs);
+            Ok((pid, ours))
+        }
+        raw::Forked::Child => {
+            // A copy of brodo's end would keep the child from noticing that brodo is gone.
+            drop(ours);
+            raw::end_with(|| match body(&theirs) {
+                Ok(()) => 0,
+                Err(error) => {
+                    let status = error.exit_status();
+                    // If brodo is gone there is nobody to tell.
+                    let _ = theirs.send(&Message::Failed(error));
+                    status.into()
+                }
+            })
+        }
+    }
+}
+
+fn wait_for_go(handoff: &Handoff) -> Result<(), SetupError> {
+    match handoff.expect()? {
+        Message::Go => Ok(()),
+        _ => Err(out_of_turn()),
+    }
+}
+
+/// A message that cannot come now.
+fn out_of_turn() -> SetupError {
+    SetupError::new(Step::Handoff, Errno::PROTO, "")
+}

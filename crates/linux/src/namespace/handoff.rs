@@ -1,0 +1,119 @@
+//! The conversation between brodo and the child that sets up a namespace: five messages over a socket pair.
+//!
+//! ```text
+//! child                                   brodo
+//! unshare                 -- Unshared -->
+//!                         <-- Go --       maps ids
+//! interface, mounts       -- Ready + TAP descriptor -->
+//!                         <-- Go --       serves the TAP
+//! execve (closes the pair, which brodo sees as the end)
+//! at any point            -- Failed(step, errno, subject) --> ends
+//! ```
+//!
+//! The socket keeps the borders of messages; either side's death ends the other's wait.
+
+use crate::setup::{SetupError, Step};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+
+/// One message.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// The child is in fresh namespaces and has no ids there yet.
+    Unshared,
+    /// All is set up; this is the guest's TAP.
+    Ready(OwnedFd),
+    /// The other side may go on.
+    Go,
+    /// The child gave up.
+    Failed(SetupError),
+}
+
+const UNSHARED: u8 = 1;
+const READY: u8 = 2;
+const GO: u8 = 3;
+const FAILED: u8 = 4;
+
+/// Longest message, in bytes: a path and some words.
+const MESSAGE_MAX: usize = 8192;
+
+/// One end of the socket pair.
+#[derive(Debug)]
+pub(crate) struct Handoff(OwnedFd);
+
+impl Handoff {
+    /// Both ends.
+    pub(crate) fn pair() -> Result<(Self, Self), SetupError> {
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map(|(ours, theirs)| (Self(ours), Self(theirs)))
+            .map_err(|errno| SetupError::new(Step::Channel, errno, ""))
+    }
+
+    /// Sends one message.
+    pub(crate) fn send(&self, message: &Message) -> Result<(), SetupError> {
+        let (tag, body, tap) = match message {
+            Message::Unshared => (UNSHARED, Vec::new(), None),
+            Message::Ready(tap) => (READY, Vec::new(), Some([tap.as_fd()])),
+            Message::Go => (GO, Vec::new(), None),
+            Message::Failed(error) => (FAILED, error.encode(), None),
+        };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if let Some(tap) = &tap {
+            control.push(SendAncillaryMessage::ScmRights(tap));
+        }
+        let body = &body[..body.len().min(MESSAGE_MAX - 1)];
+        sendmsg(&self.0, &[IoSlice::new(&[tag]), IoSlice::new(body)], &mut control, SendFlags::NOSIGNAL)
+            .map(|_| ())
+            .map_err(|errno| SetupError::new(Step::Handoff, errno, ""))
+    }
+
+    /// Waits for the next message; `None` once the other side has closed its end, or died.
+    pub(crate) fn receive(&self) -> Result<Option<Message>, SetupError> {
+        let fail = |errno| SetupError::new(Step::Handoff, errno, "");
+        let mut bytes = [0; MESSAGE_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let length = loop {
+            let mut parts = [IoSliceMut::new(&mut bytes)];
+            match recvmsg(&self.0, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET) => return Ok(None),
+                other => break other.map_err(fail)?.bytes,
+            }
+        };
+        let mut descriptors = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+            _ => None,
+        });
+        let tap = descriptors.next().and_then(|mut rights| rights.next());
+        let Some((&tag, body)) = bytes[..length].split_first() else { return Ok(None) };
+        let message = match (tag, tap) {
+            (UNSHARED, _) => Some(Message::Unshared),
+            (READY, Some(tap)) => Some(Message::Ready(tap)),
+            (GO, _) => Some(Message::Go),
+            (FAILED, _) => SetupError::decode(body).map(Message::Failed),
+            _ => None,
+        };
+        message.map(Some).ok_or_else(|| fail(Errno::BADMSG))
+    }
+
+    /// As [`Handoff::receive`], for a side that can do nothing without an answer: a failure told by the other side
+    /// and its silent end are errors.
+    pub(crate) fn expect(&self) -> Result<Message, SetupError> {
+        match self.receive()? {
+            Some(Message::Failed(error)) => Err(error),
+            Some(message) => Ok(message),
+            None => Err(SetupError::new(Step::ChildEnded, Errno::PIPE, "")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! A network namespace that exists: found by process or by path, entered, and watched for its end.
+//!
+//! To make an interface one needs CAP_NET_ADMIN in the user namespace that *owns* the network namespace. The kernel
+//! says which one that is (`NS_GET_USERNS`), and it is joined first unless it is the caller's own. The owner may
+//! be another than the one the target process is in, as with `ip netns exec`.
+//!
+//! A process's namespace counts as gone when the process is; a path's when it no longer leads to the same
+//! namespace, which is looked at once a second. The open TAP keeps the network namespace itself alive, so there
+//! is nothing in it to wait for.
+//!
+//! System calls: `pidfd_open`, open, fstat, ioctl `NS_GET_USERNS`, setns; `timerfd_create`, stat.
+
+use crate::process::{Signals, raw};
+use crate::setup::{SetupError, Step, path_error};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+use std::path::{Path, PathBuf};
+
+/// How often a path is looked at, in seconds.
+const CHECK_INTERVAL_S: i64 = 1;
+
+/// An open network namespace that is not brodo's own.
+#[derive(Debug)]
+pub struct Target {
+    net: OwnedFd,
+    /// The user namespace to join first, if it is not the caller's.
+    user: Option<OwnedFd>,
+    /// As the user named it.
+    name: String,
+    end: End,
+}
+
+/// How the end of a target is noticed.
+#[derive(Debug)]
+enum End {
+    /// The descriptor of a process.
+    Process(OwnedFd),
+    /// A path, what it led to, and a timer.
+    Path { path: PathBuf, identity: FileIdentity, timer: OwnedFd },
+}
+
+/// Device and inode, which together name a namespace as long as it exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileIdentity {
+    device: u64,
+    inode: u64,
+}
+
+impl FileIdentity {
+    fn of(file: impl AsFd) -> Result<Self, Errno> {
+        let stat = rustix::fs::fstat(file)?;
+        Ok(Self { device: stat.st_dev, inode: stat.st_ino })
+    }
+
+    fn of_path(path: &Path) -> Result<Self, Errno> {
+        let stat = rustix::fs::stat(path)?;
+        Ok(Self { device: stat.st_dev, inode: stat.st_ino })
+    }
+}
+
+impl Target {
+    /// The network namespace of a process.
+    pub fn process(number: i32) -> Result<Self, SetupError> {
+        let fail = |errno| SetupError::new(Step::FindProcess, errno, number.to_string());
+        let positive = Some(number).filter(|&number| number > 0);
+        let pid = positive.and_then(Pid::from_raw).ok_or_else(|| fail(Errno::SRCH))?;
+        let process = rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(fail)?;
+        let net = open(&PathBuf::from(format!("/proc/{number}/ns/net")))?;
+        // The number may have gone to another process before its files were opened.
+        let mut polled = [PollFd::new(&process, PollFlags::IN)];
+        if poll(&mut polled, Some(&Timespec::default())).map_err(fail)? > 0 {
+            return Err(fail(Errno::SRCH));
+        }
+        Self::new(net, None, format!("process {number}"), End::Process(process))
+    }
+
+    /// The network namespace a path leads to; `user` is the user namespace to join first, instead of the one that the
+    /// kernel names as its owner.
+    pub fn path(path: &Path, user: Option<&Path>) -> Result<Self, SetupError> {
+        let net = open(path)?;
+        let fail = path_error(Step::OpenNamespace, path);
+        let identity = FileIdentity::of(&net).map_err(fail)?;
+        let user = user.map(open).transpose()?;
+        let timer = interval_timer().map_err(|errno| SetupError::new(Step::Timer, errno, ""))?;
+        let end = End::Path { path: path.to_owned(), identity, timer };
+        Self::new(net, user, path.display().to_string(), end)
+    }
+
+    fn new(net: OwnedFd, user: Option<OwnedFd>, name: String, end: End) -> Result<Self, SetupError> {
+        let fail = |step, errno| SetupError::new(step, errno, name.clone());
+        let owner = match raw::owner_of(net.as_fd()) {
+            Ok(owner) => Some(owner),
+            // The owner is not one of the caller's namespaces: it cannot be joined, and the caller's rights decide.
+            Err(Errno::PERM) => None,
+            Err(errno) => return Err(fail(Step::NotANamespace, errno)),
+        };
+        let ours = FileIdentity::of(open(Path::new("/proc/self/ns/net"))?);
+        if ours == FileIdentity::of(&net) {
+            return Err(fail(Step::OwnNamespace, Errno::EXIST));
+        }
+        let user = match user.or(owner) {
+            Some(user)
+                if FileIdentity::of(&user) != FileIdentity::of(open(Path::new("/proc/self/ns/user"))?) =>
+            {
+                Some(user)
+            }
+            _ => None,
+        };
+        Ok(Self { net, user, name, end })
+    }
+
+    /// Moves the calling process, which has one thread, into the target.
+    pub(crate) fn enter(&self) -> Result<(), SetupError> {
+        let join = |namespace: &OwnedFd, kind, step| {
+            move_into_link_name_space(namespace.as_fd(), Some(kind))
+                .map_err(|errno| SetupError::new(step, errno, self.name.clone()))
+        };
+        if let Some(user) = &self.user {
+            join(user, LinkNameSpaceType::User, Step::JoinUser)?;
+        }
+        join(&self.net, LinkNameSpaceType::Network, Step::JoinNet)
+    }
+
+    /// Watches for the target's end, or for a signal that asks brodo to end. The target's namespaces are let go.
+    pub fn watch(self, signals: Signals) -> Watch {
+        Watch { end: self.end, signals }
+    }
+}
+
+/// Opens a namespace file.
+fn open(path: &Path) -> Result<OwnedFd, SetupError> {
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(path_error(Step::OpenNamespace, path))
+}
+
+fn interval_timer() -> Result<OwnedFd, Errno> {
+    let timer = rustix::time::timerfd_create(
+        TimerfdClockId::Monotonic,
+        TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+    )?;
+    let interval = Timespec { tv_sec: CHECK_INTERVAL_S, tv_nsec: 0 };
+    let every = Itimerspec { it_interval: interval, it_value: interval };
+    rustix::time::timerfd_settime(&timer, TimerfdTimerFlags::empty(), &every)?;
+    Ok(timer)
+}
+
+/// Notices that there is no reason to go on.
+#[derive(Debug)]
+pub struct Watch {
+    end: End,
+    signals: Signals,
+}
+
+impl Watch {
+    /// Readable when [`Watch::ended`] is worth asking.
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        let end = match &self.end {
+            End::Process(process) => process.as_fd(),
+            End::Path { timer, .. } => timer.as_fd(),
+        };
+        [self.signals.as_fd(), end]
+    }
+
+    /// Whether the target is gone or somebody asked brodo to end.
+    pub fn ended(&self) -> Result<bool, SetupError> {
+        if self.signals.asked_to_end()? {
+            return Ok(true);
+        }
+        match &self.end {
+            End::Process(process) => {
+                let mut polled = [PollFd::new(process, PollFlags::IN)];
+                let ready = poll(&mut polled, Some(&Timespec::default()));
+                ready.map(|count| count > 0).map_err(|errno| SetupError::new(Step::FindProcess, errno, ""))
+            }
+            End::Path { path, identity, timer } => {
+                // Empties the timer; whether it had run out does not matter.
+                let _ = rustix::io::read(timer, &mut [0; 8]);
+                Ok(FileIdentity::of_path(path) != Ok(*identity))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

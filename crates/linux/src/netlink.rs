@@ -1,0 +1,158 @@
+//! Interface set-up over rtnetlink: the few requests brodo makes, each sent alone and acknowledged by the kernel.
+//!
+//! A [`Netlink`] acts in the network namespace its socket was made in. Messages are typed by
+//! `netlink-packet-route`; this file adds the socket, the acknowledgement and the choice of attributes. It is used
+//! a dozen times at start and never again, so requests are neither pipelined nor batched.
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
+use netlink_packet_route::link::{
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute, LinkFlags, LinkMessage,
+};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteType,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, SocketFlags, SocketType};
+use std::net::{IpAddr, Ipv4Addr};
+
+/// A route socket in the namespace it was opened in.
+#[derive(Debug)]
+pub struct Netlink {
+    socket: OwnedFd,
+    sequence: u32,
+}
+
+/// What [`Netlink::set_link`] changes; `None` leaves a value as it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LinkSettings {
+    /// Station address.
+    pub mac: Option<[u8; 6]>,
+    /// Largest IP packet, in bytes.
+    pub mtu: Option<u32>,
+    /// Length of the transmit queue, in frames.
+    pub tx_queue_len: Option<u32>,
+    /// Whether the kernel makes an IPv6 link-local address by itself when the link comes up.
+    pub automatic_link_local: Option<bool>,
+}
+
+impl Netlink {
+    /// Opens a socket in the caller's network namespace.
+    pub fn open() -> Result<Self, Errno> {
+        let socket = rustix::net::socket_with(
+            rustix::net::AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            // NETLINK_ROUTE is number zero, which is what no number means.
+            None,
+        )?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    /// The index of the interface called `name`; `ENODEV` if there is none.
+    pub fn index_of(&self, name: &str) -> Result<u32, Errno> {
+        rustix::net::netdevice::name_to_index(&self.socket, name)
+    }
+
+    /// Changes properties of a link that is down.
+    pub fn set_link(&mut self, index: u32, settings: &LinkSettings) -> Result<(), Errno> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        let attributes = &mut message.attributes;
+        attributes.extend(settings.mac.map(|mac| LinkAttribute::Address(mac.to_vec())));
+        attributes.extend(settings.mtu.map(LinkAttribute::Mtu));
+        attributes.extend(settings.tx_queue_len.map(LinkAttribute::TxQueueLen));
+        attributes.extend(settings.automatic_link_local.map(|automatic| {
+            let mode = if automatic { In6AddrGenMode::Eui64 } else { In6AddrGenMode::None };
+            LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(mode)])])
+        }));
+        self.request(RouteNetlinkMessage::SetLink(message), 0)
+    }
+
+    /// Brings a link up.
+    pub fn set_up(&mut self, index: u32) -> Result<(), Errno> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        message.header.flags = LinkFlags::Up;
+        message.header.change_mask = LinkFlags::Up;
+        self.request(RouteNetlinkMessage::SetLink(message), 0)
+    }
+
+    /// Adds an address that is usable at once: duplicate address detection (RFC 4862) is not made, because nobody
+    /// else is on the link.
+    pub fn add_address(&mut self, index: u32, address: IpAddr, prefix_len: u8) -> Result<(), Errno> {
+        let mut message = AddressMessage::default();
+        message.header.family = family(address);
+        message.header.prefix_len = prefix_len;
+        message.header.index = index;
+        message.attributes.push(AddressAttribute::Address(address));
+        match address {
+            IpAddr::V4(v4) => {
+                message.attributes.push(AddressAttribute::Local(address));
+                if prefix_len < 31 {
+                    message.attributes.push(AddressAttribute::Broadcast(broadcast(v4, prefix_len)));
+                }
+            }
+            IpAddr::V6(_) => message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad)),
+        }
+        self.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Adds the default route of the gateway's family; `EEXIST` if there is one already.
+    pub fn add_default_route(&mut self, index: u32, gateway: IpAddr) -> Result<(), Errno> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(gateway);
+        message.header.table = RouteHeader::RT_TABLE_MAIN;
+        message.header.protocol = RouteProtocol::Boot;
+        message.header.kind = RouteType::Unicast;
+        message.attributes =
+            vec![RouteAttribute::Gateway(RouteAddress::from(gateway)), RouteAttribute::Oif(index)];
+        self.request(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Sends one request and waits for its acknowledgement.
+    fn request(&mut self, body: RouteNetlinkMessage, flags: u16) -> Result<(), Errno> {
+        self.sequence += 1;
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
+        header.sequence_number = self.sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(body));
+        message.finalize();
+        let mut request = vec![0; message.buffer_len()];
+        message.serialize(&mut request);
+        rustix::net::send(&self.socket, &request, SendFlags::empty())?;
+
+        let mut reply = [0; 4096];
+        loop {
+            let (length, _) = rustix::net::recv(&self.socket, &mut reply, RecvFlags::empty())?;
+            let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&reply[..length])
+                .map_err(|_| Errno::BADMSG)?;
+            if answer.header.sequence_number != self.sequence {
+                continue;
+            }
+            if let NetlinkPayload::Error(error) = answer.payload {
+                // An acknowledgement is an error message whose code is zero.
+                return error.code.map_or(Ok(()), |code| Err(Errno::from_raw_os_error(-code.get())));
+            }
+        }
+    }
+}
+
+fn family(address: IpAddr) -> AddressFamily {
+    match address {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
+    }
+}
+
+fn broadcast(address: Ipv4Addr, prefix_len: u8) -> Ipv4Addr {
+    let host_bits = u32::MAX.checked_shr(u32::from(prefix_len)).unwrap_or(0);
+    Ipv4Addr::from_bits(address.to_bits() | host_bits)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! The command: started in its namespace, told what brodo is told, waited for.
+//!
+//! A command under brodo is to behave as it would without: it shares brodo's terminal, process group, environment,
+//! working directory and every descriptor brodo inherited. What a person types (Ctrl-C, Ctrl-\, Ctrl-Z, a window's
+//! change of size) the kernel sends to the whole group, hence to the command itself; brodo lets it pass. What another
+//! process sends to brodo alone is forwarded. The two are told apart by the sender that signalfd reports.
+//!
+//! When the command stops (Ctrl-Z), brodo stops too, so that the shell that waits for brodo gets its prompt back; when
+//! brodo is continued it continues the command.
+//!
+//! No handler runs: signals are blocked and read from a descriptor, in the loop that serves the network. The standard
+//! library clears the mask before execve, so the command starts with none blocked; dispositions are those that brodo
+//! was started with, so that `nohup brodo run` is what it says.
+//!
+//! System calls: fork, execve, signalfd, waitpid, kill, prctl.
+
+pub(crate) mod raw;
+
+pub use raw::inherited;
+
+use crate::namespace::handoff::{Handoff, Message};
+use crate::setup::{SetupError, Step};
+use raw::Received;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// What brodo is to hear of. SIGTTIN and SIGTTOU are not among them: they stop brodo when it writes to a terminal
+/// that is not its own, as they should.
+const HEARD: [Signal; 10] = [
+    Signal::HUP,
+    Signal::INT,
+    Signal::QUIT,
+    Signal::TERM,
+    Signal::USR1,
+    Signal::USR2,
+    Signal::WINCH,
+    Signal::TSTP,
+    Signal::CONT,
+    Signal::CHILD,
+];
+
+/// Signals as a descriptor; from its making on they have no other effect.
+#[derive(Debug)]
+pub struct Signals(OwnedFd);
+
+impl Signals {
+    /// Blocks the signals a session hears of. To be made before anything that a signal should not cut short.
+    pub fn block() -> Result<Self, SetupError> {
+        raw::block_into_descriptor(&HEARD)
+            .map(Self)
+            .map_err(|errno| SetupError::new(Step::Signals, errno, ""))
+    }
+
+    /// The next one that has arrived.
+    fn next(&self) -> Result<Option<Received>, SetupError> {
+        raw::next_signal(self.0.as_fd()).map_err(|errno| SetupError::new(Step::Signals, errno, ""))
+    }
+
+    /// Takes all that have arrived; true if one of them asks brodo itself to end.
+    pub(crate) fn asked_to_end(&self) -> Result<bool, SetupError> {
+        let mut end = false;
+        while let Some(Received { signal, .. }) = self.next()? {
+            match signal {
+                Signal::HUP | Signal::INT | Signal::QUIT | Signal::TERM => end = true,
+                // Blocked, so brodo has to stop by its own hand.
+                Signal::TSTP => stop_self()?,
+                _ => {}
+            }
+        }
+        Ok(end)
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The process in the namespace: first our own code that sets it up, then the command.
+///
+/// Dropped before its end it is killed: without brodo its network is dead.
+#[derive(Debug)]
+pub struct Child {
+    pid: Pid,
+    handoff: Handoff,
+    signals: Signals,
+    ended: bool,
+}
+
+impl Child {
+    /// Takes charge of `pid`, a child that talks over `handoff`.
+    pub(crate) fn new(pid: Pid, handoff: Handoff, signals: Signals) -> Self {
+        Self { pid, handoff, signals, ended: false }
+    }
+
+    /// The child's number.
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// The conversation with the child, until it is the command.
+    pub(crate) fn handoff(&self) -> &Handoff {
+        &self.handoff
+    }
+
+    /// Lets the command start, and returns once it runs.
+    pub fn start(&self) -> Result<(), SetupError> {
+        self.handoff.send(&Message::Go)?;
+        match self.handoff.receive()? {
+            Some(Message::Failed(error)) => Err(error),
+            // The pair closes on exec. A child that was killed instead is seen by `handle`.
+            _ => Ok(()),
+        }
+    }
+
+    /// Does what the signals that have arrived ask for; the command's exit status once it has ended: its own, or 128
+    /// and the number of the signal that killed it.
+    pub fn handle(&mut self) -> Result<Option<u8>, SetupError> {
+        while let Some(received) = self.signals.next()? {
+            if received.signal == Signal::CHILD {
+                if let Some(status) = self.wait()? {
+                    return Ok(Some(status));
+                }
+            } else if self.is_to_forward(received) {
+                // It may have ended in this moment; then there is nobody to tell.
+                let _ = rustix::process::kill_process(self.pid, received.signal);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the command has not heard of it yet. The kernel sends to the group, and the command may have left it. A
+    /// terminal's hang-up is told to the session's leader alone, which brodo may be.
+    fn is_to_forward(&self, received: Received) -> bool {
+        let shares_group = || rustix::process::getpgid(Some(self.pid)) == Ok(rustix::process::getpgrp());
+        !received.from_kernel || received.signal == Signal::HUP || !shares_group()
+    }
+
+    /// What has become of the command, without waiting.
+    fn wait(&mut self) -> Result<Option<u8>, SetupError> {
+        let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
+        while let Some((_, status)) = rustix::process::waitpid(Some(self.pid), options)
+            .map_err(|errno| SetupError::new(Step::Wait, errno, ""))?
+        {
+            if let Some(code) = exit_status(status) {
+                self.ended = true;
+                return Ok(Some(code));
+            }
+            // Somebody who stops a process that has no terminal means that process alone.
+            if status.stopped() && has_terminal() {
+                stop_self()?;
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl AsFd for Child {
+    /// Readable when [`Child::handle`] has something to do.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.signals.as_fd()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if !self.ended {
+            let _ = rustix::process::kill_process(self.pid, Signal::KILL);
+            let _ = rustix::process::waitpid(Some(self.pid), WaitOptions::empty());
+        }
+    }
+}
+
+/// As a shell tells how a process ended; `None` if it has not.
+fn exit_status(status: WaitStatus) -> Option<u8> {
+    let status = status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal));
+    status.map(|status| status as u8)
+}
+
+/// Stops this process until somebody continues it.
+fn stop_self() -> Result<(), SetupError> {
+    rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)
+        .map_err(|errno| SetupError::new(Step::Signals, errno, ""))
+}
+
+fn has_terminal() -> bool {
+    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC;
+    rustix::fs::open("/dev/tty", flags, rustix::fs::Mode::empty()).is_ok()
+}
+
+/// In the child: dies when brodo does, however that comes. `parent` is brodo's number; it may have ended before the
+/// kernel could be told.
+pub(crate) fn die_with_parent(parent: Pid) -> Result<(), SetupError> {
+    let fail = |errno| SetupError::new(Step::DeathSignal, errno, "");
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(fail)?;
+    if rustix::process::getppid() == Some(parent) { Ok(()) } else { Err(fail(Errno::SRCH)) }
+}
+
+/// In the child: becomes the command, of which the first word is looked up in PATH. Returns only if that fails.
+pub(crate) fn execute(command: &[OsString]) -> SetupError {
+    let Some((program, arguments)) = command.split_first() else {
+        return SetupError::new(Step::Execute, Errno::NOENT, "");
+    };
+    let error = Command::new(program).args(arguments).exec();
+    SetupError::from_io(Step::Execute, &error, program.to_string_lossy())
+}
+
+#[cfg(test)]
+mod tests;

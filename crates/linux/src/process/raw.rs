@@ -1,0 +1,160 @@
+//! The system calls of process and namespace set-up that have no safe wrapper in rustix.
+//!
+//! fork, signal masks, signalfd, unshare, one ioctl, and descriptors given by number. Each function is safe to call: what the system call asks
+//! of its caller is checked or arranged here.
+
+use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use rustix::io::{Errno, FdFlags};
+use rustix::process::{Pid, Signal};
+use rustix::thread::UnshareFlags;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What a child ends with if it panics; the parent sees that it ended without a word.
+const PANICKED: i32 = 125;
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// Which side of a fork this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Forked {
+    /// The new process; it must end in [`end_with`].
+    Child,
+    /// The old one, with the number of the new.
+    Parent(Pid),
+}
+
+/// Forks.
+///
+/// `EBUSY` if the process has more than one thread, because the child would hold locks whose owners it lacks.
+pub(crate) fn fork() -> Result<Forked, Errno> {
+    let threads = std::fs::read_dir("/proc/self/task")
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    if threads.count() != 1 {
+        return Err(Errno::BUSY);
+    }
+    // SAFETY: fork has no safe wrapper. This is the only thread, so the child's copy of memory is consistent and it
+    // may go on as an ordinary process.
+    match unsafe { libc::fork() } {
+        -1 => Err(last_error()),
+        0 => Ok(Forked::Child),
+        pid => Pid::from_raw(pid).map(Forked::Parent).ok_or(Errno::IO),
+    }
+}
+
+/// Runs `body` and ends the process with its result, past the exit handlers and output buffers that it shares with its
+/// parent.
+pub(crate) fn end_with(body: impl FnOnce() -> i32) -> ! {
+    let status = catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED);
+    // SAFETY: `_exit` takes any value and does not return.
+    unsafe { libc::_exit(status) }
+}
+
+/// Moves the calling process into fresh namespaces.
+pub(crate) fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
+    let memory = UnshareFlags::FILES | UnshareFlags::FS;
+    debug_assert!(!flags.intersects(memory), "namespaces only");
+    // SAFETY: rustix marks this unsafe because un-sharing a descriptor table invalidates descriptors of other
+    // threads; that flag is removed.
+    unsafe { rustix::thread::unshare_unsafe(flags - memory) }
+}
+
+fn signal_set(signals: &[Signal]) -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigemptyset initialises the set it is pointed to, and cannot fail with a valid pointer.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    // SAFETY: initialised by the call above.
+    let mut set = unsafe { set.assume_init() };
+    for signal in signals {
+        // SAFETY: the set is initialised and the number is that of a signal.
+        unsafe { libc::sigaddset(&raw mut set, signal.as_raw()) };
+    }
+    set
+}
+
+/// Blocks `signals` for the process and returns a non-blocking descriptor that yields them.
+///
+/// SIGCHLD gets its default disposition: a process that is started with it ignored would never learn how its
+/// children ended.
+pub(crate) fn block_into_descriptor(signals: &[Signal]) -> Result<OwnedFd, Errno> {
+    let set = signal_set(signals);
+    // SAFETY: installs no handler, only a default disposition.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    // SAFETY: the set is initialised and outlives the call; the old mask is not asked for.
+    if unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) } != 0 {
+        return Err(last_error());
+    }
+    // SAFETY: the set is initialised and outlives the call.
+    let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(last_error());
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// One signal as a signalfd tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Received {
+    /// The signal.
+    pub(crate) signal: Signal,
+    /// Whether the kernel sent it, as it does for what is typed at a terminal, and not a process.
+    pub(crate) from_kernel: bool,
+}
+
+/// Takes the next signal from a signalfd; `None` if there is none at present.
+pub(crate) fn next_signal(signalfd: BorrowedFd<'_>) -> Result<Option<Received>, Errno> {
+    const SIZE: usize = size_of::<libc::signalfd_siginfo>();
+    let mut bytes = [0u8; SIZE];
+    match rustix::io::read(signalfd, &mut bytes) {
+        Ok(SIZE) => {}
+        Err(Errno::AGAIN) => return Ok(None),
+        Err(errno) => return Err(errno),
+        Ok(_) => return Err(Errno::IO),
+    }
+    let number = field(&bytes, std::mem::offset_of!(libc::signalfd_siginfo, ssi_signo));
+    let code = field(&bytes, std::mem::offset_of!(libc::signalfd_siginfo, ssi_code));
+    let signal = Signal::from_named_raw(number).ok_or(Errno::IO)?;
+    Ok(Some(Received { signal, from_kernel: code == libc::SI_KERNEL }))
+}
+
+/// The 32-bit field at `offset`.
+fn field(bytes: &[u8], offset: usize) -> i32 {
+    let mut value = [0; 4];
+    value.copy_from_slice(&bytes[offset..offset + 4]);
+    i32::from_ne_bytes(value)
+}
+
+/// The user namespace that owns the namespace `namespace` refers to; `EPERM` if it is not one of the caller's.
+pub(crate) fn owner_of(namespace: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    /// `NS_GET_USERNS` of linux/nsfs.h, `_IO(0xb7, 1)`.
+    const NS_GET_USERNS: libc::Ioctl = 0xb701;
+    // SAFETY: the request takes no argument and answers with a fresh descriptor.
+    let fd = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS) };
+    if fd < 0 {
+        return Err(last_error());
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Takes a descriptor that the process was started with, by its number, and has it closed on exec from now on.
+///
+/// `EBADF` if there is none, or if it is not inherited: whatever this process opens itself is closed on exec, and what
+/// survived the exec that started it is not. Hence no descriptor gets two owners here.
+pub fn inherited(number: RawFd) -> Result<OwnedFd, Errno> {
+    if number <= 2 {
+        return Err(Errno::BADF);
+    }
+    // SAFETY: the number is not -1, and asking for flags does nothing but fail if it is no descriptor.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    if rustix::io::fcntl_getfd(borrowed)?.contains(FdFlags::CLOEXEC) {
+        return Err(Errno::BADF);
+    }
+    rustix::io::fcntl_setfd(borrowed, FdFlags::CLOEXEC)?;
+    // SAFETY: open, and owned by nobody in this process as shown above; it is marked now, so that it is not taken again.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}

@@ -1,0 +1,39 @@
+//! The text, and where it goes if there is nothing to cover. The mounts themselves are tested by the command.
+
+use super::*;
+use std::os::unix::fs::symlink;
+
+#[test]
+fn the_text_lists_servers_and_search_names() {
+    let servers = ["10.0.2.3".parse().unwrap(), "fd00::3".parse().unwrap()];
+    let text = resolv_conf(&servers, &["example.org".into(), "example.net".into()]);
+    let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(lines, ["nameserver 10.0.2.3", "nameserver fd00::3", "search example.org example.net"]);
+    assert!(!resolv_conf(&servers, &[]).contains("search"));
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_followed_to_the_last_directory_that_exists() {
+    let base = std::env::temp_dir().join(format!("brodo-resolv-{}", std::process::id()));
+    fs::create_dir_all(base.join("etc")).unwrap();
+    fs::create_dir_all(base.join("run")).unwrap();
+    let real = fs::canonicalize(&base).unwrap();
+    let link = base.join("etc/resolv.conf");
+
+    let absent = missing_place(&link).unwrap();
+    assert_eq!(absent, MissingPlace { directory: real.join("etc"), rest: "resolv.conf".into() });
+
+    symlink("../run/systemd/resolve/stub-resolv.conf", &link).unwrap();
+    let place = missing_place(&link).unwrap();
+    let rest = "systemd/resolve/stub-resolv.conf".into();
+    assert_eq!(place, MissingPlace { directory: real.join("run"), rest });
+
+    fs::remove_file(&link).unwrap();
+    symlink("/no-such-directory-here/resolv.conf", &link).unwrap();
+    assert!(missing_place(&link).is_err(), "the root directory cannot be covered");
+    fs::remove_file(&link).unwrap();
+    symlink("gone/../../run/resolv.conf", &link).unwrap();
+    assert!(missing_place(&link).is_err(), "a way back up out of nothing leads nowhere");
+
+    fs::remove_dir_all(&base).unwrap();
+}

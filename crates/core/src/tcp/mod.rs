@@ -151,6 +151,8 @@ impl Connection {
         }
         if self.wants_service() {
             self.list_ready(env);
+        } else {
+            self.watch_closed_window(env, io);
         }
     }
 

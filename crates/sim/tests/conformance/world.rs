@@ -104,7 +104,7 @@ fn a_link_with_little_credit_delivers_everything_without_retransmission() {
             }
             let report = world.run(Instant::from_ms(100_000));
             assert_eq!(report.retransmitted, 0);
-            assert!(world.machine.link.refused() > 0);
+            assert!(credit > 1 || world.machine.link.refused() > 0);
         }
     }
 }

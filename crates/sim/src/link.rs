@@ -62,6 +62,11 @@ impl SimLink {
         self.sent.len()
     }
 
+    /// Whether the link would take a frame now.
+    pub fn has_credit(&self) -> bool {
+        self.credit != Some(0)
+    }
+
     /// How often the link had no credit.
     pub fn refused(&self) -> u64 {
         self.refused

@@ -70,6 +70,8 @@ impl Connection {
         self.settle(env, io);
         if self.wants_service() {
             self.list_ready(env);
+        } else {
+            self.watch_closed_window(env, io);
         }
     }
 

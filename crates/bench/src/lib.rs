@@ -1,1 +1,25 @@
-//! placeholder
+//! What brodo's end-to-end tests and its benchmark share: a world of network namespaces to run forwarders in, the
+//! programs that talk through them, and the figures that the kernel keeps about them.
+//!
+//! ```text
+//!   guest                         host namespace                                   world namespace
+//!   probe client  --forwarder-->  198.19.0.1, fd00:19::1 (on lo)   198.18.0.1 ---- 198.18.0.2
+//!   (run, pasta, slirp4netns,     probe servers, dnsmasq           fd00:18::1 veth fd00:18::2
+//!    a veth pair, or nothing)                                                      servers, broken routes
+//! ```
+//!
+//! - [`world`] builds the namespaces, with names unique to the process, and removes them again whatever happens.
+//! - [`system`] starts a system under test in them, as an ordinary user, and says how to run a program as its guest.
+//! - [`probe`] is the program that runs there: servers and clients small enough to know exactly what they do. It is
+//!   the calling program itself, started again with `probe` as its first argument, so nothing else has to be installed.
+//! - [`process`] runs programs with a time limit; [`facts`] reads what `/proc` knows about them.
+//! - [`bench`] interleaves workloads and systems; [`report`] makes the tables. [`demo`] shows one download.
+
+pub mod bench;
+pub mod demo;
+pub mod facts;
+pub mod probe;
+pub mod process;
+pub mod report;
+pub mod system;
+pub mod world;

@@ -5,7 +5,7 @@ use crate::network::Family;
 use crate::value::{self, Cidr};
 use brodo_core::config::BufferBounds;
 use brodo_core::wire::ethernet::MacAddr;
-use clap::{Args, Parser, Subcommand, ValueHint};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -106,16 +106,17 @@ pub(crate) struct Run {
 }
 
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("target").required(true).args(["pid", "netns"])))]
 pub(crate) struct Attach {
     #[command(flatten)]
     pub(crate) network: NetworkOptions,
 
     /// The process whose network namespace gets the interface; brodo ends with it
-    #[arg(value_parser = clap::value_parser!(i32).range(1..), required_unless_present = "netns")]
+    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) pid: Option<i32>,
 
     /// The network namespace by path; brodo ends when the path no longer leads to it (looked at every second)
-    #[arg(long, value_name = "PATH", conflicts_with = "pid", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) netns: Option<PathBuf>,
 
     /// The user namespace to join first [default: the one that owns the network namespace]

@@ -223,6 +223,7 @@ impl Pool {
     }
 
     /// Moves all of `other` to the end of `queue` without copying.
+    #[allow(clippy::needless_pass_by_value, reason = "its chunks belong to `queue` from now on")]
     pub fn append(&mut self, queue: &mut ByteQueue, other: ByteQueue) {
         if other.head == NONE {
             return;

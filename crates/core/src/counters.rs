@@ -152,10 +152,10 @@ counters! {
     tx_buffer_shrinks,
     /// UDP flows opened.
     udp_opened,
-    /// UDP flows that ended.
-    udp_closed,
     /// Echo flows opened.
     echo_opened,
+    /// UDP and echo flows that ended.
+    datagram_closed,
     /// Flows evicted because the table was full.
     flows_evicted,
     /// Times the link had no credit.

@@ -12,11 +12,17 @@
 pub mod chunk;
 pub mod config;
 pub mod counters;
+mod datagram;
+mod destination;
+mod env;
 pub mod flow;
 pub mod host;
+mod icmp;
 pub mod link;
 pub mod services;
 pub mod stack;
+pub mod tcp;
 pub mod time;
 pub mod timer;
+mod transmit;
 pub mod wire;

@@ -11,12 +11,34 @@
 //! 6. read the link again before sleeping, because what was sent may have been answered already.
 
 use crate::config::Config;
-use crate::counters::Counters;
-use crate::flow::FlowId;
-use crate::host::{Host, Readiness};
-use crate::link::{Link, LinkCaps, RxMeta};
+use crate::counters::{Counters, DropReason};
+use crate::datagram::DatagramFlow;
+use crate::destination::{self, Destination};
+use crate::env::Env;
+use crate::flow::table::FlowTable;
+use crate::flow::{FlowId, FlowKey, Protocol};
+use crate::host::{Host, HostError, IcmpCause, Readiness};
+use crate::icmp;
+use crate::link::{Gso, Link, LinkCaps, RxChecksum, RxMeta};
+use crate::services;
+use crate::tcp::{Connection, reset};
 use crate::time::Instant;
-use std::net::SocketAddr;
+use crate::wire::ethernet::{EtherType, EthernetHeader};
+use crate::wire::icmpv4::{Echo, Icmpv4Message};
+use crate::wire::icmpv6::Icmpv6Message;
+use crate::wire::ipv4::Ipv4Header;
+use crate::wire::ipv6::Ipv6Header;
+use crate::wire::tcp::{TcpFlags, TcpHeader};
+use crate::wire::udp::UdpHeader;
+use crate::wire::{ICMP, ICMPV6, TCP, UDP, checksum};
+use std::net::{IpAddr, SocketAddr};
+
+mod input;
+
+/// Slots looked at for a victim when a flow comes to a full table.
+const VICTIM_LOOK: usize = 64;
+/// Room for any datagram.
+const SCRATCH: usize = 64 << 10;
 
 /// What the stack may touch during one call: the time, the guest link, the host's sockets.
 pub struct Io<'a, L, H> {
@@ -37,72 +59,197 @@ pub struct Keys {
     pub isn: [u8; 16],
 }
 
+#[allow(clippy::large_enum_variant, reason = "flows live in a slab; a box for each would be an allocation")]
+enum Flow {
+    Tcp(Connection),
+    Datagram(DatagramFlow),
+}
+
+impl Flow {
+    fn key(&self) -> FlowKey {
+        match self {
+            Self::Tcp(connection) => connection.key,
+            Self::Datagram(flow) => *flow.key(),
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        match self {
+            Self::Tcp(connection) => connection.has_ended(),
+            Self::Datagram(flow) => flow.has_ended(),
+        }
+    }
+}
+
 /// The network stack of one worker.
 pub struct Stack {
-    config: Config,
-    counters: Counters,
+    env: Env,
+    flows: FlowTable<Flow>,
+    scratch: Box<[u8]>,
+    /// When the next router advertisement is due: once a guest has asked for one, it depends on them.
+    advertise_at: Option<Instant>,
 }
 
 impl Stack {
     /// A stack for one guest link with the given capabilities.
     pub fn new(config: Config, keys: Keys, caps: LinkCaps) -> Self {
-        let _ = (keys, caps);
-        Self { config, counters: Counters::default() }
+        Self {
+            env: Env::new(config, caps, keys.isn),
+            flows: FlowTable::new(keys.table),
+            scratch: vec![0; SCRATCH].into_boxed_slice(),
+            advertise_at: None,
+        }
     }
 
     /// Handles one frame from the guest.
     pub fn frame<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, meta: RxMeta, frame: &[u8]) {
-        let _ = (io, meta, frame);
+        self.env.counters.rx_frames += 1;
+        self.env.counters.rx_bytes += frame.len() as u64;
+        if let Err(reason) = self.dispatch(io, meta, frame) {
+            self.env.counters.drop(reason);
+        }
     }
 
-    /// Notes what a host socket is ready for; the work is done by [`Stack::serve`]. Events for flows that are gone
+    /// Notes what a host socket is ready for; most work is done by [`Stack::serve`]. Events for flows that are gone
     /// are ignored.
     pub fn socket_event<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, flow: FlowId, ready: Readiness) {
-        let _ = (io, flow, ready);
+        match self.flows.get_mut(flow) {
+            Some(Flow::Tcp(connection)) => connection.socket_event(&mut self.env, io, ready),
+            Some(Flow::Datagram(datagrams)) => datagrams.socket_event(&mut self.env, io, ready),
+            None => return,
+        }
+        self.after(io.host, flow);
     }
 
-    /// The link has credit again after [`crate::link::NoCredit`].
-    pub fn link_writable(&mut self) {}
+    /// The link has credit again after [`crate::link::NoCredit`]. [`Stack::serve`] and [`Stack::flush`] go on.
+    pub fn link_writable(&mut self) {
+        self.env.outlet.stalled = false;
+    }
+
+    /// Whether the stack waits for [`Stack::link_writable`].
+    pub fn is_stalled(&self) -> bool {
+        self.env.outlet.stalled
+    }
 
     /// One round over the flows that have something to do, each at most one super-segment. True if there is more to
     /// do at once.
     pub fn serve<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) -> bool {
-        let _ = io;
-        false
+        for _ in 0..self.env.ready.len() {
+            if self.env.outlet.stalled {
+                return false;
+            }
+            let Some(id) = self.env.ready.pop_front() else { break };
+            match self.flows.get_mut(id) {
+                Some(Flow::Tcp(connection)) => connection.serve(&mut self.env, io),
+                Some(Flow::Datagram(flow)) => flow.serve(&mut self.env, io, &mut self.scratch),
+                None => continue,
+            }
+            self.after(io.host, id);
+        }
+        !self.env.ready.is_empty() && !self.env.outlet.stalled
     }
 
     /// Sends the acknowledgements and window updates that have become due in this turn.
     pub fn flush<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) {
-        let _ = io;
+        let mut due = std::mem::take(&mut self.env.ack_due);
+        let mut done = 0;
+        for &id in &due {
+            if let Some(Flow::Tcp(connection)) = self.flows.get_mut(id)
+                && connection.acknowledge_now(&mut self.env, io).is_err()
+            {
+                break;
+            }
+            done += 1;
+        }
+        // What the link had no credit for stays listed.
+        due.drain(..done);
+        due.append(&mut self.env.ack_due);
+        self.env.ack_due = due;
     }
 
     /// Expires timers.
     pub fn expire<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) {
-        let _ = io;
+        self.env.wheel.advance(io.now);
+        while let Some(id) = self.env.wheel.pop() {
+            match self.flows.get_mut(id) {
+                Some(Flow::Tcp(connection)) => connection.expire(&mut self.env, io),
+                Some(Flow::Datagram(flow)) => flow.expire(&mut self.env, io.now),
+                None => continue,
+            }
+            self.after(io.host, id);
+        }
+        if self.advertise_at.is_some_and(|at| at <= io.now) {
+            self.advertise_at = Some(io.now + services::ndp::ADVERTISE_EVERY);
+            if let Some(len) = services::ndp::advertise(&self.env.config, None, &mut self.scratch) {
+                icmp::send(&mut self.env, io.link, &self.scratch[..len]);
+            }
+        }
     }
 
     /// When [`Stack::expire`] must be called next, if at all.
     pub fn next_deadline(&self) -> Option<Instant> {
-        None
+        [self.env.wheel.next(), self.advertise_at].into_iter().flatten().min()
     }
 
     /// Replaces the host's resolvers.
     pub fn set_resolvers(&mut self, resolvers: Vec<SocketAddr>) {
-        self.config.resolvers = resolvers;
+        self.env.config.resolvers = resolvers;
+        self.env.resolver = 0;
     }
 
     /// What was counted since the start.
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.env.counters
     }
 
     /// Flows open now.
     pub fn flows(&self) -> usize {
-        0
+        self.flows.len()
     }
 
     /// Bytes of payload memory in use now.
     pub fn memory_used(&self) -> usize {
-        0
+        self.env.pool.used()
+    }
+
+    /// After anything that may have changed a flow: removes it if it has ended, else sees to its timer.
+    fn after<H: Host>(&mut self, host: &mut H, id: FlowId) {
+        match self.flows.get_mut(id) {
+            None => {}
+            Some(flow) if flow.has_ended() => self.remove(host, id),
+            Some(Flow::Tcp(connection)) => connection.arm(&mut self.env),
+            Some(Flow::Datagram(flow)) => flow.arm(&mut self.env),
+        }
+    }
+
+    fn remove<H: Host>(&mut self, host: &mut H, id: FlowId) {
+        let Some(key) = self.flows.get(id).map(Flow::key) else { return };
+        self.env.wheel.cancel(id);
+        match self.flows.remove(id, &key) {
+            Some(Flow::Tcp(mut connection)) => {
+                connection.dispose(&mut self.env, host);
+                self.env.counters.tcp_closed += 1;
+            }
+            Some(Flow::Datagram(mut flow)) => {
+                flow.dispose(host);
+                self.env.counters.datagram_closed += 1;
+            }
+            None => {}
+        }
+    }
+
+    /// Whether there is room for one more flow, if need be made by evicting the least useful of a few.
+    fn make_room<H: Host>(&mut self, host: &mut H, now: Instant) -> bool {
+        if self.flows.len() < self.env.config.max_flows {
+            return true;
+        }
+        let victim = self.flows.victim(VICTIM_LOOK, |flow| match flow {
+            Flow::Tcp(connection) => connection.eviction_rank(now),
+            Flow::Datagram(flow) => Some(flow.eviction_rank(now)),
+        });
+        let Some(victim) = victim else { return false };
+        self.remove(host, victim);
+        self.env.counters.flows_evicted += 1;
+        true
     }
 }

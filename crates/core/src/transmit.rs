@@ -6,8 +6,8 @@
 
 use crate::counters::Counters;
 use crate::link::{Gso, HEADERS_MAX, Link, LinkCaps, NoCredit, PartialChecksum, TxFrame};
-use crate::wire::ethernet::MacAddr;
 use crate::wire::checksum;
+use crate::wire::ethernet::MacAddr;
 use crate::wire::ethernet::{EtherType, EthernetHeader};
 use crate::wire::ipv4::Ipv4Header;
 use crate::wire::ipv6::Ipv6Header;
@@ -134,7 +134,12 @@ pub(crate) fn udp<L: Link>(
         None
     };
     let payload = [IoSlice::new(payload)];
-    send(outlet, counters, link, &TxFrame { headers: &headers[..l4 + UdpHeader::LEN], payload: &payload, partial, gso })
+    send(
+        outlet,
+        counters,
+        link,
+        &TxFrame { headers: &headers[..l4 + UdpHeader::LEN], payload: &payload, partial, gso },
+    )
 }
 
 /// Sends a complete frame, checksums included.
@@ -145,7 +150,19 @@ pub(crate) fn whole<L: Link>(
     frame: &[u8],
 ) -> Result<(), NoCredit> {
     let (headers, payload) = frame.split_at(EthernetHeader::LEN);
-    send(outlet, counters, link, &TxFrame { headers, payload: &[IoSlice::new(payload)], partial: None, gso: Gso::None })
+    pieces(outlet, counters, link, headers, payload)
+}
+
+/// Sends complete headers and what follows them, checksums included.
+pub(crate) fn pieces<L: Link>(
+    outlet: &mut Outlet,
+    counters: &mut Counters,
+    link: &mut L,
+    headers: &[u8],
+    payload: &[u8],
+) -> Result<(), NoCredit> {
+    let payload = &[IoSlice::new(payload)];
+    send(outlet, counters, link, &TxFrame { headers, payload, partial: None, gso: Gso::None })
 }
 
 /// Writes Ethernet and IP headers; gives where layer 4 begins.

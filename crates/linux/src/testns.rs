@@ -23,16 +23,27 @@ pub(crate) fn in_namespace(test: &str, body: impl FnOnce()) {
     unsafe { child.pre_exec(enter) };
     let output = match child.output() {
         Ok(output) => output,
-        Err(e) if std::env::var_os("CI").is_none_or(|v| v != "true") => {
-            eprintln!("*** SKIPPED {test}: no namespaces here ({e})");
-            return;
-        }
-        Err(e) => panic!("{test}: no namespaces here: {e}"),
+        Err(e) => return skip(test, &format!("no namespaces here: {e}")),
     };
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{test} failed in its namespace:\n{text}\n{errors}");
     assert!(text.contains("1 passed"), "no test is called {test}:\n{text}\n{errors}");
+}
+
+/// The same for a test that makes a TAP.
+pub(crate) fn in_namespace_with_tun(test: &str, body: impl FnOnce()) {
+    use rustix::fs::{Mode, OFlags, open};
+    match open("/dev/net/tun", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(_) => in_namespace(test, body),
+        Err(e) => skip(test, &format!("no /dev/net/tun for us: {e}")),
+    }
+}
+
+/// Says loudly that a test was not run; under `CI=true` that is a failure.
+fn skip(test: &str, why: &str) {
+    assert!(std::env::var_os("CI").is_none_or(|v| v != "true"), "{test}: {why}");
+    eprintln!("*** SKIPPED {test}: {why}");
 }
 
 /// Enters fresh namespaces: user and network, or network alone for a root that may not have user namespaces.

@@ -88,15 +88,21 @@ impl<F> FlowTable<F> {
         self.index.get(&Packed::from(key)).copied()
     }
 
+    /// The id that the next flow inserted will have, so that its socket can be opened in its name first.
+    pub fn reserve(&mut self) -> FlowId {
+        if self.free.is_empty() {
+            self.slots.push(Slot { generation: 0, flow: None });
+            self.free.push(self.slots.len() as u32 - 1);
+        }
+        let index = self.free[self.free.len() - 1];
+        FlowId { index, generation: self.slots[index as usize].generation }
+    }
+
     /// Adds a flow, made by `make` from its id. The key must be free.
     pub fn insert(&mut self, key: &FlowKey, make: impl FnOnce(FlowId) -> F) -> FlowId {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 0, flow: None });
-            self.slots.len() as u32 - 1
-        });
-        let slot = &mut self.slots[index as usize];
-        let id = FlowId { index, generation: slot.generation };
-        slot.flow = Some(make(id));
+        let id = self.reserve();
+        self.free.pop();
+        self.slots[id.index as usize].flow = Some(make(id));
         let previous = self.index.insert(Packed::from(key), id);
         debug_assert!(previous.is_none(), "the key was in use");
         id

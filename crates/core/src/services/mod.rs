@@ -22,6 +22,9 @@ use crate::wire::udp::UdpHeader;
 use crate::wire::{ICMPV6, UDP, checksum};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+#[cfg(test)]
+mod tests;
+
 /// Longest frame of any service, in bytes: within the least MTU of IPv6, and so within every link's.
 pub const FRAME_LEN_MAX: usize = EthernetHeader::LEN + 1280;
 

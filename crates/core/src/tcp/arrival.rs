@@ -24,9 +24,7 @@ impl Connection {
         }
         match self.state() {
             State::TimeWait => segment.seq.gt(self.rx.nxt - 1),
-            State::SynReceived => {
-                self.tx.state == SenderState::Connecting && segment.seq != self.rx.nxt - 1
-            }
+            State::SynReceived => self.tx.state == SenderState::Connecting && segment.seq != self.rx.nxt - 1,
             _ => false,
         }
     }

@@ -7,9 +7,9 @@ use super::{Connection, reset};
 use crate::counters::DropReason;
 use crate::env::Env;
 use crate::flow::{FlowId, FlowKey};
+use crate::host::IcmpCause;
 use crate::host::{Connect, Host, HostError};
 use crate::link::Link;
-use crate::host::IcmpCause;
 use crate::stack::Io;
 use crate::transmit::{emit_ip, ip_header_len};
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
@@ -134,12 +134,7 @@ impl Connection {
     }
 
     /// An ICMP error that quotes the SYN.
-    fn send_unreachable<L: Link, H: Host>(
-        &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-        cause: IcmpCause,
-    ) {
+    fn send_unreachable<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, cause: IcmpCause) {
         let mut syn = [0; EthernetHeader::LEN + 40 + TcpHeader::LEN];
         let (guest, remote) = (self.key.guest, self.key.remote);
         let ip = emit_ip(&mut syn, guest.ip(), remote.ip(), TCP, TcpHeader::LEN);

@@ -19,8 +19,8 @@ use std::io::IoSlice;
 const MEMORY_RETRY: Duration = Duration::from_millis(5);
 
 impl Connection {
-    /// Does what this flow can do now, at most one super-segment toward the guest. True if it can do more at once.
-    pub(crate) fn serve<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) -> bool {
+    /// Does what this flow can do now, at most one super-segment toward the guest; lists it again if it can do more.
+    pub(crate) fn serve<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
         self.ready_listed = false;
         if self.tx.state == SenderState::SynSent && self.tx.nxt == self.tx.una {
             self.send_syn_ack(env, io);
@@ -29,15 +29,16 @@ impl Connection {
         let failed = self.read_host(env, io).is_err();
         let sent = self.send_data(env, io);
         if failed || (self.broken && (!self.can_read() || self.read_room() == 0)) {
-            self.reset_guest(env, io);
-            return false;
+            return self.reset_guest(env, io);
         }
         if sent.is_ok() && self.tx.fin_due() {
             self.send_fin(env, io);
         }
         self.watch_closed_window(env, io);
         self.settle(env, io);
-        self.wants_service()
+        if self.wants_service() {
+            self.list_ready(env);
+        }
     }
 
     /// Whether [`Connection::serve`] would do something now, credit provided.
@@ -82,11 +83,7 @@ impl Connection {
     }
 
     /// Reads from the host socket, straight into chunks. An error means that the connection is over.
-    fn read_host<L: Link, H: Host>(
-        &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-    ) -> Result<(), HostError> {
+    fn read_host<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) -> Result<(), HostError> {
         let frame_max = self.frame_payload_max(env);
         while self.can_read() {
             let Some(socket) = self.socket else { break };
@@ -122,11 +119,7 @@ impl Connection {
     }
 
     /// Sends one frame of data if it may.
-    fn send_data<L: Link, H: Host>(
-        &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-    ) -> Result<(), NoCredit> {
+    fn send_data<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) -> Result<(), NoCredit> {
         let mss = u32::from(self.tx.mss);
         let unsent = self.tx.unsent();
         let mut len = self.sendable().min(self.frame_payload_max(env));
@@ -218,11 +211,7 @@ impl Connection {
         }
     }
 
-    fn try_ack<L: Link, H: Host>(
-        &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-    ) -> Result<(), NoCredit> {
+    fn try_ack<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) -> Result<(), NoCredit> {
         let window = self.rx.offer(env.pool.available(), self.tx.mss);
         // At SND.NXT as the guest knows it, also after we went back.
         let header = TcpHeader { seq: self.tx.max, window, ..self.header(TcpFlags::ACK) };

@@ -32,10 +32,6 @@ pub(crate) struct Reassembly {
 pub(crate) struct Full;
 
 impl Reassembly {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
-    }
-
     /// Bytes held.
     pub(crate) fn len(&self) -> u32 {
         self.ranges.iter().map(|r| r.bytes.len()).sum()

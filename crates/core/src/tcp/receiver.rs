@@ -75,19 +75,9 @@ impl Receiver {
         self.queue.len() + self.gaps.len()
     }
 
-    /// Whether the host socket has taken everything so far.
-    pub(crate) fn is_drained(&self) -> bool {
-        self.queue.is_empty()
-    }
-
     /// Bytes the guest may still send (RCV.WND).
     pub(crate) fn window(&self) -> u32 {
         (self.edge - self.nxt).max(0) as u32
-    }
-
-    /// The limit in bytes.
-    pub(crate) fn limit(&self) -> u32 {
-        self.limit.get()
     }
 
     /// The window field for a SYN: never scaled (RFC 7323, 2.2).
@@ -122,8 +112,7 @@ impl Receiver {
         let gain = i64::from(free) - i64::from(self.window());
         let limit = self.limit.get();
         let closed = self.window() < u32::from(mss).min(limit / 2);
-        self.worth_advancing(free, mss)
-            && (closed || gain >= i64::from((2 * u32::from(mss)).max(limit / 4)))
+        self.worth_advancing(free, mss) && (closed || gain >= i64::from((2 * u32::from(mss)).max(limit / 4)))
     }
 
     /// What the limit and the memory budget leave.

@@ -34,14 +34,7 @@ pub(crate) fn answer<L: Link>(
 }
 
 /// Sends a reset with these numbers.
-pub(super) fn send<L: Link>(
-    env: &mut Env,
-    link: &mut L,
-    key: &FlowKey,
-    seq: Seq,
-    ack: Seq,
-    flags: TcpFlags,
-) {
+pub(super) fn send<L: Link>(env: &mut Env, link: &mut L, key: &FlowKey, seq: Seq, ack: Seq, flags: TcpFlags) {
     let header = TcpHeader {
         src_port: key.remote.port(),
         dst_port: key.guest.port(),

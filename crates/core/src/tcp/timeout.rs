@@ -19,7 +19,10 @@ impl Connection {
     fn deadline(&self, env: &Env) -> Instant {
         let idle = env.config.timeouts.keep_alive_idle + PROBE_INTERVAL * u32::from(self.probes);
         let keep_alive = self.heard_at + idle;
-        [self.tx.rtx_at, self.time_wait_until, self.retry_at].into_iter().flatten().fold(keep_alive, Instant::min)
+        [self.tx.rtx_at, self.time_wait_until, self.retry_at]
+            .into_iter()
+            .flatten()
+            .fold(keep_alive, Instant::min)
     }
 
     /// Makes sure that the wheel fires by the next deadline. Called after whatever may have moved it.

@@ -190,6 +190,27 @@ fn udp_datagrams_and_no_wakeups_for_our_own() {
     });
 }
 
+/// Why datagram sockets are registered without EPOLLOUT.
+#[test]
+fn the_kernel_reports_room_after_each_datagram() {
+    in_namespace("sockets::tests::the_kernel_reports_room_after_each_datagram", || {
+        let peer = UdpSocket::bind((LOCALHOST, 0)).expect("bind");
+        let mut sockets = Sockets::new().expect("epoll");
+        let socket = sockets.udp_open(FLOW, peer.local_addr().expect("address")).expect("open");
+        let data = epoll::EventData::new_u64(FLOW.to_bits());
+        let both = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+        epoll::modify(&sockets.epoll, sockets.get(socket).expect("open"), data, both).expect("modify");
+        assert!(event(&sockets).writable);
+        no_event(&sockets);
+        for _ in 0..3 {
+            assert_eq!(sockets.datagram_send(socket, b"one", None), Ok(()));
+            // The buffer is given back when the reader takes the datagram.
+            assert_eq!(peer.recv(&mut [0; 10]).expect("datagram"), 3);
+            assert!(event(&sockets).writable);
+        }
+    });
+}
+
 #[test]
 fn udp_segments_out_and_coalesced_in() {
     in_namespace("sockets::tests::udp_segments_out_and_coalesced_in", || {

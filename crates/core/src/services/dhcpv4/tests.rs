@@ -1,1 +1,155 @@
+use super::super::tests::{GUEST, open_ipv4, open_udp};
+use super::*;
+use crate::wire::ethernet::EtherType;
+use dhcproto::v4::{DhcpOption, Message, MessageType, OptionCode};
+use dhcproto::{Decodable, Decoder};
 
+/// A client's message: flags, its address, and options.
+struct Client<'a> {
+    flags: u16,
+    ciaddr: [u8; 4],
+    options: &'a [u8],
+}
+
+impl Client<'_> {
+    fn bytes(&self) -> Vec<u8> {
+        let mut m = vec![0; 236];
+        m[..8].copy_from_slice(&[1, 1, 6, 0, 0x39, 0x03, 0xf3, 0x26]);
+        m[10..12].copy_from_slice(&self.flags.to_be_bytes());
+        m[12..16].copy_from_slice(&self.ciaddr);
+        m[28..34].copy_from_slice(&GUEST.0);
+        m.extend([99, 130, 83, 99]);
+        m.extend(self.options);
+        m.resize(m.len().max(300), 0);
+        m
+    }
+}
+
+/// What a client is told: frame and packet addresses, and the message.
+type Told = (MacAddr, Ipv4Addr, Message);
+
+fn ask(config: &Config, src: [u8; 4], payload: &[u8]) -> Result<Option<Told>, DropReason> {
+    let eth = EthernetHeader { dst: MacAddr::BROADCAST, src: GUEST, ethertype: EtherType::Ipv4 };
+    let mut out = [0; FRAME_LEN_MAX];
+    let len = answer(config, &eth, src.into(), Ipv4Addr::BROADCAST, payload, &mut out)?;
+    Ok(len.map(|len| {
+        let (eth, ip, datagram) = open_ipv4(&out[..len]);
+        assert_eq!(ip.src, config.v4.unwrap().gateway);
+        let (src_port, dst_port, payload) = open_udp(ip.src.into(), ip.dst.into(), datagram);
+        assert_eq!((src_port, dst_port), (67, 68));
+        (eth.dst, ip.dst, Message::decode(&mut Decoder::new(payload)).unwrap())
+    }))
+}
+
+/// As dhclient asks: parameter list and host name, no client identifier.
+const DHCLIENT_DISCOVER: &[u8] = &[
+    53, 1, 1, 50, 4, 10, 0, 2, 15, 12, 4, b'h', b'o', b's', b't', 55, 13, 1, 28, 2, 3, 15, 6, 119, 12, 44,
+    47, 26, 121, 42, 255,
+];
+/// As udhcpc asks: client identifier, maximum size, vendor class.
+const UDHCPC_DISCOVER: &[u8] = &[
+    53, 1, 1, 61, 7, 1, 0x52, 0x54, 0, 0x12, 0x34, 0x56, 57, 2, 2, 0x40, 55, 7, 1, 3, 6, 12, 15, 28, 42, 60,
+    12, b'u', b'd', b'h', b'c', b'p', b' ', b'1', b'.', b'3', b'6', b'.', b'1', 255,
+];
+/// As systemd-networkd asks: an identifier of type 255, and the size of its MTU.
+const NETWORKD_DISCOVER: &[u8] = &[
+    53, 1, 1, 61, 19, 255, 0xb2, 0x2d, 0x4f, 0x1c, 0, 2, 0, 0, 0xab, 0x11, 1, 2, 3, 4, 5, 6, 7, 8, 55, 11, 1,
+    3, 6, 12, 15, 26, 33, 42, 119, 120, 121, 57, 2, 5, 0xc0, 12, 2, b'v', b'm', 255,
+];
+
+#[test]
+fn discoveries_are_offered_the_address() {
+    let config = Config { search: vec!["lan.example".into(), "example".into()], ..Config::default() };
+    for options in [DHCLIENT_DISCOVER, UDHCPC_DISCOVER, NETWORKD_DISCOVER] {
+        let client = Client { flags: 0, ciaddr: [0; 4], options };
+        let (mac, to, message) = ask(&config, [0; 4], &client.bytes()).unwrap().unwrap();
+        assert_eq!((mac, to), (GUEST, Ipv4Addr::new(10, 0, 2, 15)));
+        assert_eq!((message.xid(), message.chaddr()), (0x3903_f326, &GUEST.0[..]));
+        assert_eq!(message.yiaddr(), Ipv4Addr::new(10, 0, 2, 15));
+        let opts = message.opts();
+        assert_eq!(opts.msg_type(), Some(MessageType::Offer));
+        for expected in [
+            DhcpOption::ServerIdentifier(Ipv4Addr::new(10, 0, 2, 2)),
+            DhcpOption::AddressLeaseTime(u32::MAX),
+            DhcpOption::SubnetMask(Ipv4Addr::new(255, 255, 255, 0)),
+            DhcpOption::Router(vec![Ipv4Addr::new(10, 0, 2, 2)]),
+            DhcpOption::DomainNameServer(vec![Ipv4Addr::new(10, 0, 2, 3)]),
+            DhcpOption::InterfaceMtu(65520),
+        ] {
+            assert_eq!(opts.get((&expected).into()), Some(&expected));
+        }
+        let Some(DhcpOption::DomainSearch(names)) = opts.get(OptionCode::DomainSearch) else { panic!() };
+        assert_eq!(names.iter().map(ToString::to_string).collect::<Vec<_>>(), ["lan.example.", "example."]);
+        // The client's identifier comes back (RFC 6842).
+        let id = opts.get(OptionCode::ClientIdentifier);
+        assert_eq!(id.is_some(), options[3] == 61, "{id:?}");
+    }
+}
+
+#[test]
+fn every_state_of_a_client() {
+    use MessageType::{Ack, Nak};
+    const GUEST_IP: [u8; 4] = [10, 0, 2, 15];
+    const WRONG: [u8; 4] = [192, 168, 1, 7];
+    const NONE: [u8; 4] = [0; 4];
+    let everybody = [255; 4];
+    let selecting = &[53, 1, 3, 54, 4, 10, 0, 2, 2, 50, 4, 10, 0, 2, 15, 255][..];
+    let selecting_wrong = &[53, 1, 3, 54, 4, 10, 0, 2, 2, 50, 4, 10, 0, 2, 16, 255][..];
+    let rebooting = &[53, 1, 3, 50, 4, 10, 0, 2, 15, 255][..];
+    let rebooting_wrong = &[53, 1, 3, 50, 4, 192, 168, 1, 7, 255][..];
+    let renewing = &[53, 1, 3, 255][..];
+    let elsewhere = &[53, 1, 3, 54, 4, 10, 0, 2, 99, 50, 4, 10, 0, 2, 15, 255][..];
+    let inform = &[53, 1, 8, 255][..];
+    // Options, flags, address in header, source address; kind of answer and where it goes.
+    type Row<'a> = (&'a [u8], u16, [u8; 4], [u8; 4], Option<(MessageType, [u8; 4])>);
+    let table: [Row<'_>; 14] = [
+        (selecting, 0, NONE, NONE, Some((Ack, GUEST_IP))),
+        (selecting, 0x8000, NONE, NONE, Some((Ack, everybody))),
+        (selecting_wrong, 0, NONE, NONE, Some((Nak, everybody))),
+        (rebooting, 0, NONE, NONE, Some((Ack, GUEST_IP))),
+        (rebooting_wrong, 0, NONE, NONE, Some((Nak, everybody))),
+        (renewing, 0, GUEST_IP, GUEST_IP, Some((Ack, GUEST_IP))),
+        (renewing, 0x8000, GUEST_IP, GUEST_IP, Some((Ack, GUEST_IP))),
+        (renewing, 0, WRONG, WRONG, Some((Nak, everybody))),
+        (elsewhere, 0, NONE, NONE, None),
+        (inform, 0, WRONG, WRONG, Some((Ack, WRONG))),
+        (inform, 0, NONE, GUEST_IP, Some((Ack, GUEST_IP))),
+        (inform, 0, NONE, NONE, Some((Ack, everybody))),
+        (&[53, 1, 4, 50, 4, 10, 0, 2, 15, 255], 0, NONE, NONE, None),
+        (&[53, 1, 7, 255], 0, GUEST_IP, GUEST_IP, None),
+    ];
+    let config = Config::default();
+    for (options, flags, ciaddr, src, expected) in table {
+        let told = ask(&config, src, &Client { flags, ciaddr, options }.bytes()).unwrap();
+        let summary = told.as_ref().map(|(_, to, m)| (m.opts().msg_type().unwrap(), to.octets()));
+        assert_eq!(summary, expected, "{options:?} {ciaddr:?}");
+        let Some((mac, to, message)) = told else { continue };
+        assert_eq!(mac == MacAddr::BROADCAST, to.is_broadcast());
+        let has = |code| message.opts().get(code).is_some();
+        let (nak, informs) = (message.opts().msg_type() == Some(Nak), options == inform);
+        // RFC 2131 table 3.
+        assert!(has(OptionCode::ServerIdentifier));
+        assert_eq!(has(OptionCode::AddressLeaseTime), !nak && !informs);
+        assert_eq!(has(OptionCode::SubnetMask), !nak);
+        assert_eq!(message.yiaddr().is_unspecified(), nak || informs);
+        assert_eq!(message.ciaddr().octets(), if nak { NONE } else { ciaddr });
+        assert_eq!(message.flags().broadcast(), flags != 0);
+    }
+}
+
+#[test]
+fn what_is_not_answered() {
+    let config = Config::default();
+    let nothing = Client { flags: 0, ciaddr: [0; 4], options: &[53, 1, 3, 255] };
+    assert_eq!(ask(&config, [0; 4], &nothing.bytes()), Err(DropReason::MalformedDhcpv4));
+    let mut relayed = Client { flags: 0, ciaddr: [0; 4], options: DHCLIENT_DISCOVER }.bytes();
+    let without = Config { v4: None, ..config.clone() };
+    assert_eq!(ask(&without, [0; 4], &relayed), Ok(None));
+    let eth = EthernetHeader { dst: MacAddr::BROADCAST, src: GUEST, ethertype: EtherType::Ipv4 };
+    let mut out = [0; FRAME_LEN_MAX];
+    let elsewhere = Ipv4Addr::new(192, 0, 2, 1);
+    let told = answer(&config, &eth, Ipv4Addr::new(10, 0, 2, 15), elsewhere, &relayed, &mut out);
+    assert_eq!(told, Ok(None));
+    relayed[24] = 10;
+    assert_eq!(ask(&config, [0; 4], &relayed), Ok(None));
+}

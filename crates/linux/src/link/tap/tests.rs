@@ -5,7 +5,7 @@ use super::{Tap, TapError, Wanted};
 use crate::link::GuestLink;
 use crate::link::vnet::HEADER_LEN;
 use crate::sys;
-use crate::testns::{in_namespace, ip};
+use crate::testns::{in_namespace_with_tun, ip};
 use brodo_core::link::{FRAME_MAX, Gso, Link, LinkCaps, PartialChecksum, RxChecksum, RxMeta, TxFrame};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{IoSlice, Read, Write};
@@ -98,7 +98,7 @@ fn send(tap: &mut Tap, headers: &[u8], payload: &[u8], partial: u16, gso: Gso) {
 
 #[test]
 fn kernel_grants_header_and_offloads() {
-    in_namespace("link::tap::tests::kernel_grants_header_and_offloads", || {
+    in_namespace_with_tun("link::tap::tests::kernel_grants_header_and_offloads", || {
         let tap = guest(Wanted::Everything);
         assert!(tap.has_header());
         assert_eq!(sys::tun_header_len(&tap.fd).expect("length"), HEADER_LEN as i32);
@@ -121,7 +121,7 @@ fn kernel_grants_header_and_offloads() {
 
 #[test]
 fn bare_frames_without_a_header() {
-    in_namespace("link::tap::tests::bare_frames_without_a_header", || {
+    in_namespace_with_tun("link::tap::tests::bare_frames_without_a_header", || {
         let mut tap = guest(Wanted::NoHeader);
         assert!(!tap.has_header());
         assert_eq!(tap.caps(), LinkCaps::default());
@@ -147,49 +147,52 @@ fn bare_frames_without_a_header() {
 
 #[test]
 fn one_write_is_many_segments_and_its_ack_is_there_at_once() {
-    in_namespace("link::tap::tests::one_write_is_many_segments_and_its_ack_is_there_at_once", || {
-        let mut tap = guest(Wanted::Everything);
-        let listener = TcpListener::bind((GUEST, 80)).expect("listen");
-        send(&mut tap, &ipv4_headers(6, &tcp(80, 1000, 0, 2), 0), &[], 16, Gso::None);
-        // The guest's SYN-ACK was made inside our write.
-        let mut buf = vec![0; FRAME_MAX];
-        let (meta, _) = tap.recv(&mut buf).expect("read").expect("SYN-ACK without waiting");
-        assert_eq!(meta.checksum, RxChecksum::Valid, "the guest left the checksum to us");
-        assert_eq!(buf[47] & 0x12, 0x12);
-        let their = u32::from_be_bytes(buf[38..42].try_into().expect("4")).wrapping_add(1);
-        send(&mut tap, &ipv4_headers(6, &tcp(80, 1001, their, 0x10), 0), &[], 16, Gso::None);
-        let (mut guest, _) = listener.accept().expect("accept");
-        // 40 segments in one frame, over an MTU of 1500.
-        let data: Vec<u8> = (0..40 * 1460u32).map(|i| i as u8).collect();
-        let headers = ipv4_headers(6, &tcp(80, 1001, their, 0x18), data.len());
-        send(&mut tap, &headers, &data, 16, Gso::Tcp4(1460));
-        let acked = |frame: &[u8]| u32::from_be_bytes(frame[42..46].try_into().expect("4"));
-        let mut last = 0;
-        while let Some((_, len)) = tap.recv(&mut buf).expect("read") {
-            assert!(len >= 54);
-            last = acked(&buf);
-        }
-        assert_eq!(last, 1001 + data.len() as u32, "all of it was acknowledged inside the write");
-        let mut read = vec![0; data.len()];
-        guest.read_exact(&mut read).expect("data");
-        assert!(read == data);
-        // The other way: what the guest writes at once comes in frames above the MTU.
-        guest.set_nodelay(true).expect("nodelay");
-        guest.write_all(&data[..10 * 1460]).expect("write");
-        let (meta, frame) = loop {
-            let (meta, frame) = recv(&mut tap);
-            if frame.len() > 54 {
-                break (meta, frame);
+    in_namespace_with_tun(
+        "link::tap::tests::one_write_is_many_segments_and_its_ack_is_there_at_once",
+        || {
+            let mut tap = guest(Wanted::Everything);
+            let listener = TcpListener::bind((GUEST, 80)).expect("listen");
+            send(&mut tap, &ipv4_headers(6, &tcp(80, 1000, 0, 2), 0), &[], 16, Gso::None);
+            // The guest's SYN-ACK was made inside our write.
+            let mut buf = vec![0; FRAME_MAX];
+            let (meta, _) = tap.recv(&mut buf).expect("read").expect("SYN-ACK without waiting");
+            assert_eq!(meta.checksum, RxChecksum::Valid, "the guest left the checksum to us");
+            assert_eq!(buf[47] & 0x12, 0x12);
+            let their = u32::from_be_bytes(buf[38..42].try_into().expect("4")).wrapping_add(1);
+            send(&mut tap, &ipv4_headers(6, &tcp(80, 1001, their, 0x10), 0), &[], 16, Gso::None);
+            let (mut guest, _) = listener.accept().expect("accept");
+            // 40 segments in one frame, over an MTU of 1500.
+            let data: Vec<u8> = (0..40 * 1460u32).map(|i| i as u8).collect();
+            let headers = ipv4_headers(6, &tcp(80, 1001, their, 0x18), data.len());
+            send(&mut tap, &headers, &data, 16, Gso::Tcp4(1460));
+            let acked = |frame: &[u8]| u32::from_be_bytes(frame[42..46].try_into().expect("4"));
+            let mut last = 0;
+            while let Some((_, len)) = tap.recv(&mut buf).expect("read") {
+                assert!(len >= 54);
+                last = acked(&buf);
             }
-        };
-        assert!(matches!(meta.gso, Gso::Tcp4(536..=1460)), "{meta:?}");
-        assert!(frame.len() > 1514, "{}", frame.len());
-    });
+            assert_eq!(last, 1001 + data.len() as u32, "all of it was acknowledged inside the write");
+            let mut read = vec![0; data.len()];
+            guest.read_exact(&mut read).expect("data");
+            assert!(read == data);
+            // The other way: what the guest writes at once comes in frames above the MTU.
+            guest.set_nodelay(true).expect("nodelay");
+            guest.write_all(&data[..10 * 1460]).expect("write");
+            let (meta, frame) = loop {
+                let (meta, frame) = recv(&mut tap);
+                if frame.len() > 54 {
+                    break (meta, frame);
+                }
+            };
+            assert!(matches!(meta.gso, Gso::Tcp4(536..=1460)), "{meta:?}");
+            assert!(frame.len() > 1514, "{}", frame.len());
+        },
+    );
 }
 
 #[test]
 fn udp_super_frames_both_ways() {
-    in_namespace("link::tap::tests::udp_super_frames_both_ways", || {
+    in_namespace_with_tun("link::tap::tests::udp_super_frames_both_ways", || {
         let mut tap = guest(Wanted::Everything);
         if !tap.caps().uso {
             return;
@@ -213,7 +216,7 @@ fn udp_super_frames_both_ways() {
 
 #[test]
 fn a_short_read_loses_the_rest() {
-    in_namespace("link::tap::tests::a_short_read_loses_the_rest", || {
+    in_namespace_with_tun("link::tap::tests::a_short_read_loses_the_rest", || {
         let tap = guest(Wanted::NoHeader);
         let socket = UdpSocket::bind((GUEST, 0)).expect("bind");
         socket.send_to(&[1; 1000], (PEER, 9)).expect("send");
@@ -226,30 +229,33 @@ fn a_short_read_loses_the_rest() {
 
 #[test]
 fn a_device_that_is_down_loses_frames_and_a_deleted_one_is_gone() {
-    in_namespace("link::tap::tests::a_device_that_is_down_loses_frames_and_a_deleted_one_is_gone", || {
-        let mut tap = guest(Wanted::Everything);
-        let headers = ipv4_headers(6, &tcp(80, 1, 0, 2), 0);
-        let frame = TxFrame { headers: &headers, payload: &[], partial: None, gso: Gso::None };
-        ip("link set tap0 down");
-        assert_eq!(tap.send(&frame), Ok(()));
-        assert_eq!((tap.losses().down, tap.gone()), (1, false));
-        ip("link set tap0 up");
-        // A checksum outside the frame: the kernel says EINVAL.
-        let absurd = TxFrame { partial: Some(PartialChecksum { start: 60_000, offset: 16 }), ..frame };
-        assert_eq!(tap.send(&absurd), Ok(()));
-        assert_eq!((tap.losses().refused, tap.gone()), (1, false));
-        ip("link del tap0");
-        assert!(wait(&tap, PollFlags::IN).contains(PollFlags::ERR), "deletion wakes whoever waits");
-        assert_eq!(tap.recv(&mut vec![0; FRAME_MAX]).expect("no error"), None);
-        assert!(tap.gone());
-        assert_eq!(tap.send(&frame), Ok(()));
-        assert_eq!(tap.losses().down, 2);
-    });
+    in_namespace_with_tun(
+        "link::tap::tests::a_device_that_is_down_loses_frames_and_a_deleted_one_is_gone",
+        || {
+            let mut tap = guest(Wanted::Everything);
+            let headers = ipv4_headers(6, &tcp(80, 1, 0, 2), 0);
+            let frame = TxFrame { headers: &headers, payload: &[], partial: None, gso: Gso::None };
+            ip("link set tap0 down");
+            assert_eq!(tap.send(&frame), Ok(()));
+            assert_eq!((tap.losses().down, tap.gone()), (1, false));
+            ip("link set tap0 up");
+            // A checksum outside the frame: the kernel says EINVAL.
+            let absurd = TxFrame { partial: Some(PartialChecksum { start: 60_000, offset: 16 }), ..frame };
+            assert_eq!(tap.send(&absurd), Ok(()));
+            assert_eq!((tap.losses().refused, tap.gone()), (1, false));
+            ip("link del tap0");
+            assert!(wait(&tap, PollFlags::IN).contains(PollFlags::ERR), "deletion wakes whoever waits");
+            assert_eq!(tap.recv(&mut vec![0; FRAME_MAX]).expect("no error"), None);
+            assert!(tap.gone());
+            assert_eq!(tap.send(&frame), Ok(()));
+            assert_eq!(tap.losses().down, 2);
+        },
+    );
 }
 
 #[test]
 fn an_open_tap_keeps_its_namespace() {
-    in_namespace("link::tap::tests::an_open_tap_keeps_its_namespace", || {
+    in_namespace_with_tun("link::tap::tests::an_open_tap_keeps_its_namespace", || {
         let mut tap = std::thread::spawn(|| {
             // SAFETY: only this thread moves to the new namespace, and it shares no file system state that matters.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
@@ -267,7 +273,7 @@ fn an_open_tap_keeps_its_namespace() {
 
 #[test]
 fn errors_name_call_and_remedy() {
-    in_namespace("link::tap::tests::errors_name_call_and_remedy", || {
+    in_namespace_with_tun("link::tap::tests::errors_name_call_and_remedy", || {
         let long = Tap::create("a-name-of-more-than-15", Wanted::Everything).expect_err("too long");
         assert!(long.to_string().starts_with("TUNSETIFF a-name"), "{long}");
         let loopback = Tap::create("lo", Wanted::Everything).expect_err("not a TAP");

@@ -1,0 +1,69 @@
+# The two commands of the README: `make run` shows brodo at work, `make test` passes every test. Both set up what they need.
+# `make bench` measures it against its peers.
+
+CARGO ?= cargo
+# The end-to-end tests and the benchmark build network namespaces, which needs root; the program under test runs as nobody.
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo 'sudo --preserve-env=CI,BRODO_E2E_SCALE')
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+BENCH_ARGS ?=
+
+.PHONY: help run test bench setup setup-test fmt clippy tidy deny unit sim e2e replay doc
+
+help:
+	@echo 'make run    build the release and watch it work: a download through brodo, checked and timed'
+	@echo 'make test   format, lints, tidiness, licences, unit, simulation and end-to-end tests, fuzz replay, documentation'
+	@echo 'make bench  throughput, latency, CPU and memory against the direct path and the peers (BENCH_ARGS=...)'
+
+run: setup
+	$(CARGO) build --release -p brodo -p brodo-bench
+	$(SUDO) $(TARGET_DIR)/release/brodo-bench demo
+
+bench: setup
+	$(CARGO) build --release -p brodo -p brodo-bench
+	$(SUDO) $(TARGET_DIR)/release/brodo-bench $(BENCH_ARGS)
+
+# In this order: what fails fastest and most often comes first. All tests share cargo's test profile, built once.
+test: setup-test
+	@set -e; for step in fmt clippy tidy deny unit sim e2e replay doc; do \
+	  echo "==> $$step"; start=$$(date +%s); $(MAKE) --no-print-directory $$step; \
+	  echo "==> $$step passed in $$(( $$(date +%s) - start )) s"; done
+	@echo '==> all tests passed'
+
+setup:
+	@scripts/setup
+
+setup-test:
+	@scripts/setup test
+
+fmt:
+	$(CARGO) fmt --all --check
+
+clippy:
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy -p brodo --test e2e -- -D warnings
+
+tidy:
+	$(CARGO) test -p brodo --test tidy
+
+deny:
+	$(CARGO) fetch --quiet
+	$(CARGO) deny --offline --log-level error check licenses bans sources
+
+unit:
+	$(CARGO) test --workspace --exclude brodo-sim --exclude brodo-fuzz
+
+sim:
+	$(CARGO) test -p brodo-sim
+
+# Built as the user, run as root.
+e2e:
+	$(CARGO) build -p brodo
+	$(CARGO) test -p brodo --test e2e --no-run
+	$(SUDO) $$($(CARGO) test -q -p brodo --test e2e --no-run --message-format=json \
+	  | sed -n 's/.*"executable":"\([^"]*\/e2e-[^"]*\)".*/\1/p' | tail -n 1)
+
+replay:
+	$(CARGO) test -p brodo-fuzz
+
+doc:
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps

@@ -1,0 +1,129 @@
+//! What the kernel knows about processes and their namespaces, read from `/proc`.
+//!
+//! A process may end at any moment, so everything here answers `None`, zero or nothing for one that is gone.
+
+use std::fs;
+use std::path::PathBuf;
+
+/// Process time of all threads of a process, user and system, in milliseconds.
+///
+/// From the scheduler's own account (`schedstat`, nanoseconds) rather than `stat`, whose ticks of 10 ms are coarse for
+/// runs of a second or two.
+pub fn cpu_ms(pid: u32) -> f64 {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0.0 };
+    let thread_ns = |path: PathBuf| -> Option<u64> {
+        fs::read_to_string(path.join("schedstat")).ok()?.split_whitespace().next()?.parse().ok()
+    };
+    threads.flatten().filter_map(|thread| thread_ns(thread.path())).sum::<u64>() as f64 / 1e6
+}
+
+/// Resident memory in KiB: pages in use, shared ones counted in full.
+pub fn rss_kib(pid: u32) -> u64 {
+    field_kib(&format!("/proc/{pid}/status"), "VmRSS:")
+}
+
+/// Resident memory in KiB, shared pages divided among those who share them.
+pub fn pss_kib(pid: u32) -> u64 {
+    field_kib(&format!("/proc/{pid}/smaps_rollup"), "Pss:")
+}
+
+fn field_kib(path: &str, name: &str) -> u64 {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+    line.split_whitespace().nth(1).and_then(|value| value.parse().ok()).unwrap_or(0)
+}
+
+/// Open file descriptors.
+pub fn fd_count(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}
+
+/// Whether the process exists and is not a zombie.
+pub fn is_alive(pid: u32) -> bool {
+    stat(pid).is_some_and(|(state, _)| state != 'Z')
+}
+
+/// Children, grandchildren and so on, parents first.
+pub fn descendants(pid: u32) -> Vec<u32> {
+    let parents: Vec<(u32, u32)> = all_pids().filter_map(|pid| Some((pid, stat(pid)?.1))).collect();
+    let mut family = vec![pid];
+    let mut next = 0;
+    while next < family.len() {
+        let parent = family[next];
+        family.extend(parents.iter().filter(|(_, p)| *p == parent).map(|(child, _)| *child));
+        next += 1;
+    }
+    family.remove(0);
+    family
+}
+
+/// The first process whose arguments are exactly these.
+pub fn pid_of(arguments: &[&str]) -> Option<u32> {
+    all_pids().find(|pid| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.strip_suffix(b"\0")
+            .is_some_and(|line| line.split(|byte| *byte == 0).eq(arguments.iter().map(|a| a.as_bytes())))
+    })
+}
+
+/// All processes whose environment has this variable with this value.
+pub fn pids_with_variable(name: &str, value: &str) -> Vec<u32> {
+    let wanted = format!("{name}={value}");
+    all_pids()
+        .filter(|pid| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+        })
+        .collect()
+}
+
+/// The program a process runs, resolved.
+pub fn program(pid: u32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+/// A counter of the process's network namespace, from `/proc/PID/net/snmp` or `netstat`: ("Tcp", "RetransSegs").
+pub fn net_counter(pid: u32, group: &str, name: &str) -> u64 {
+    ["snmp", "netstat"]
+        .iter()
+        .find_map(|file| {
+            let text = fs::read_to_string(format!("/proc/{pid}/net/{file}")).ok()?;
+            let mut rows = text.lines().filter(|line| line.split(':').next() == Some(group));
+            let column = rows.next()?.split_whitespace().position(|word| word == name)?;
+            rows.next()?.split_whitespace().nth(column)?.parse().ok()
+        })
+        .unwrap_or(0)
+}
+
+/// Whether the process's network namespace has a default route over IPv4.
+pub fn has_default_route(pid: u32) -> bool {
+    let routes = fs::read_to_string(format!("/proc/{pid}/net/route")).unwrap_or_default();
+    routes.lines().skip(1).any(|line| line.split_whitespace().nth(1) == Some("00000000"))
+}
+
+/// Whether a TCP socket listens, or a UDP socket is bound, on `port` in the process's network namespace.
+pub fn is_listening(pid: u32, port: u16) -> bool {
+    let suffix = format!(":{port:04X}");
+    ["tcp", "tcp6", "udp", "udp6"].iter().any(|file| {
+        let text = fs::read_to_string(format!("/proc/{pid}/net/{file}")).unwrap_or_default();
+        text.lines().any(|line| {
+            let mut words = line.split_whitespace();
+            let local = words.nth(1).is_some_and(|address| address.ends_with(&suffix));
+            // State 0A is LISTEN; an unconnected UDP socket is in state 07.
+            local && words.nth(1).is_some_and(|state| state == "0A" || state == "07")
+        })
+    })
+}
+
+fn all_pids() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// State and parent of a process.
+fn stat(pid: u32) -> Option<(char, u32)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in parentheses and may contain anything.
+    let mut words = text[text.rfind(')')? + 1..].split_whitespace();
+    Some((words.next()?.chars().next()?, words.next()?.parse().ok()?))
+}

@@ -1,0 +1,152 @@
+//! Clients for one connection: content in either direction, half closes, stalls, and how connections fail.
+
+use super::pattern::Sum;
+use super::server::{CHUNK, receive, send_pattern};
+use super::{errno_name, outcome, wait_for_end_of_input};
+use serde_json::{Value, json};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// Distinguishes what goes up from what comes down.
+const UP_SEED: u64 = 0x0075_7000;
+const DOWN_SEED: u64 = 0xd0_0770;
+
+/// No single read waits longer: whoever gets nothing for that long never will.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn open(peer: SocketAddr, line: &str) -> io::Result<TcpStream> {
+    let mut connection = TcpStream::connect(peer)?;
+    connection.set_read_timeout(Some(PATIENCE))?;
+    writeln!(connection, "{line}")?;
+    Ok(connection)
+}
+
+/// Asks on a connection of its own; the answer, or null if it is just closed.
+fn ask(peer: SocketAddr, line: &str) -> io::Result<Value> {
+    let mut answer = String::new();
+    BufReader::new(open(peer, line)?).read_line(&mut answer)?;
+    if answer.is_empty() { Ok(Value::Null) } else { parse(&answer) }
+}
+
+fn parse(line: &str) -> io::Result<Value> {
+    serde_json::from_str(line).map_err(|e| io::Error::other(format!("answer {line:?}: {e}")))
+}
+
+/// Sends, shuts down the sending half, and only then reads the server's answer.
+pub(super) fn upload(peer: SocketAddr, bytes: u64, stall: Option<&str>) -> io::Result<Value> {
+    let line = stall.map_or_else(|| "sink".to_owned(), |token| format!("stalled-sink {token}"));
+    let mut connection = open(peer, &line)?;
+    let mut blocked_after = None;
+    let sent = send_pattern(&mut connection, bytes, UP_SEED, &mut |sent| {
+        if let (Some(token), None) = (stall, blocked_after) {
+            blocked_after = Some(sent);
+            ask(peer, &format!("go {token}"))?;
+        }
+        Ok(())
+    })?;
+    connection.shutdown(Shutdown::Write)?;
+    let mut answer = String::new();
+    BufReader::new(connection).read_line(&mut answer)?;
+    let received = parse(&answer)?;
+    Ok(json!({
+        "equal": received["sha256"] == sent.as_str() && received["bytes"] == bytes,
+        "received": received,
+        "sent_sha256": sent,
+        "blocked_after": blocked_after,
+    }))
+}
+
+/// Receives to the end and compares with what the server must have sent.
+pub(super) fn download(peer: SocketAddr, bytes: u64, stall: Option<&str>) -> io::Result<Value> {
+    let line = stall.map_or_else(|| "source".to_owned(), |token| format!("stalled-source {token}"));
+    let mut connection = open(peer, &format!("{line} {bytes} {DOWN_SEED}"))?;
+    let blocked = stall.map(|token| ask(peer, &format!("blocked {token}"))).transpose()?;
+    compare(&mut connection, bytes, DOWN_SEED, &json!({ "stalled": blocked }))
+}
+
+fn compare(connection: &mut TcpStream, bytes: u64, seed: u64, more: &Value) -> io::Result<Value> {
+    let mut received = Sum::default();
+    receive(connection, |bytes| {
+        received.add(bytes);
+        Ok(())
+    })?;
+    let received_bytes = received.bytes;
+    let received = received.finish();
+    let sent = expected(bytes, seed);
+    Ok(json!({
+        "equal": received == sent && received_bytes == bytes,
+        "bytes": received_bytes,
+        "sha256": received,
+        "sent_sha256": sent,
+        "more": more,
+    }))
+}
+
+fn expected(bytes: u64, seed: u64) -> String {
+    let mut pattern = super::pattern::Pattern::new(seed);
+    let mut buffer = vec![0; CHUNK];
+    let mut sum = Sum::default();
+    while sum.bytes < bytes {
+        let length = (bytes - sum.bytes).min(CHUNK as u64) as usize;
+        pattern.fill(&mut buffer[..length]);
+        sum.add(&buffer[..length]);
+    }
+    sum.finish()
+}
+
+/// The server ends its half first; what we send afterwards must still arrive.
+pub(super) fn fin_first(peer: SocketAddr, bytes: u64, token: &str) -> io::Result<Value> {
+    let mut connection = open(peer, &format!("fin-first {token} {bytes} {DOWN_SEED}"))?;
+    let down = compare(&mut connection, bytes, DOWN_SEED, &Value::Null)?;
+    let sent = send_pattern(&mut connection, bytes, UP_SEED, &mut |_| Ok(()))?;
+    drop(connection);
+    let received = ask(peer, &format!("result {token}"))?;
+    let up = received["sha256"] == sent.as_str() && received["bytes"] == bytes;
+    Ok(json!({ "equal": up && down["equal"] == true, "down": down, "up": received }))
+}
+
+/// How an attempt to connect ends.
+pub(super) fn connect(peer: SocketAddr) -> Value {
+    outcome(&TcpStream::connect(peer))
+}
+
+/// What a reset by the server looks like: first data, then an error.
+pub(super) fn reset(peer: SocketAddr) -> io::Result<Value> {
+    let connection = open(peer, "reset")?;
+    let mut input = BufReader::new(&connection);
+    let mut line = String::new();
+    input.read_line(&mut line)?;
+    (&connection).write_all(b"!")?;
+    let end = input.read(&mut [0]);
+    let outcome = end.map_or_else(|e| errno_name(&e), |bytes| format!("read {bytes} bytes"));
+    Ok(json!({ "line": line.trim(), "outcome": outcome }))
+}
+
+/// Fills every buffer towards a server that never reads, says so, and stays.
+pub(super) fn stuff(peer: SocketAddr) -> io::Result<Value> {
+    let mut connection = open(peer, "hold")?;
+    let mut filled = 0;
+    // More than any sum of buffers; the error of the stuck callback ends it.
+    let end = send_pattern(&mut connection, 1 << 40, UP_SEED, &mut |sent| {
+        filled = sent;
+        Err(io::Error::other("stuck"))
+    });
+    if filled == 0 {
+        end?;
+    }
+    println!("{}", json!({ "filled": filled }));
+    wait_for_end_of_input()?;
+    Ok(Value::Null)
+}
+
+/// Makes the server send and never reads, says so once the server is stuck, and stays.
+pub(super) fn ignore(peer: SocketAddr) -> io::Result<Value> {
+    let token = format!("ignore-{}", std::process::id());
+    let connection = open(peer, &format!("stalled-source {token} {} {DOWN_SEED}", 1_u64 << 40))?;
+    let filled = ask(peer, &format!("blocked {token}"))?;
+    println!("{filled}");
+    wait_for_end_of_input()?;
+    drop(connection);
+    Ok(Value::Null)
+}

@@ -1,0 +1,68 @@
+//! UDP: an echo, and what a closed port looks like.
+
+use super::errno_name;
+use super::pattern::Pattern;
+use serde_json::{Value, json};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+/// How long to wait for an answer on links that lose nothing.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Sends back every datagram, for ever.
+pub(super) fn echo_back(socket: &UdpSocket) -> io::Result<()> {
+    let mut buffer = vec![0; 65536];
+    loop {
+        let (length, from) = socket.recv_from(&mut buffer)?;
+        // An answer may be refused by a client that is gone: the next one matters as much.
+        let _ = socket.send_to(&buffer[..length], from);
+    }
+}
+
+fn socket(peer: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = match peer {
+        SocketAddr::V4(_) => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?,
+        SocketAddr::V6(_) => UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?,
+    };
+    socket.connect(peer)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    Ok(socket)
+}
+
+/// Echoes one datagram of each size and compares; lists the sizes that did not come back as they went.
+pub(super) fn echo(peer: SocketAddr, sizes: &[usize]) -> io::Result<Value> {
+    let socket = socket(peer)?;
+    let mut buffer = vec![0; 65536];
+    let mut failed = Vec::new();
+    for &size in sizes {
+        let mut sent = vec![0; size];
+        Pattern::new(size as u64).fill(&mut sent);
+        let result = socket.send(&sent).and_then(|_| socket.recv(&mut buffer));
+        match result {
+            Ok(length) if buffer[..length] == sent => {}
+            Ok(length) => failed.push(json!({ "size": size, "came_back": length })),
+            Err(e) => failed.push(json!({ "size": size, "error": errno_name(&e) })),
+        }
+    }
+    Ok(json!({ "equal": failed.is_empty(), "failed": failed }))
+}
+
+/// A datagram to a closed port makes the next call on a connected socket fail.
+pub(super) fn refused(peer: SocketAddr) -> io::Result<Value> {
+    let socket = socket(peer)?;
+    socket.send(b"anybody there?")?;
+    let result = socket.recv(&mut [0; 16]);
+    Ok(json!({ "outcome": result.map_or_else(|e| errno_name(&e), |length| format!("{length} bytes")) }))
+}
+
+/// Prints one line of JSON for every datagram that arrives: from where, and its text.
+pub(super) fn collect(port: u16) -> io::Result<()> {
+    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port))?;
+    let mut buffer = [0; 2048];
+    loop {
+        let (length, from) = socket.recv_from(&mut buffer)?;
+        let text = String::from_utf8_lossy(&buffer[..length]);
+        println!("{}", json!({ "from": from.ip().to_canonical().to_string(), "text": text }));
+    }
+}

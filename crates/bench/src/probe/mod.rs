@@ -1,0 +1,251 @@
+//! The program at both ends of a connection under test: `PROGRAM probe SUBCOMMAND`.
+//!
+//! Clients print one line of JSON and exit with 0 if they could do what they were asked; what the network did to them
+//! (an error number, a hash, a time) is in the JSON, for the caller to judge. Servers run until they are killed.
+//!
+//! One server listens on one port, TCP and UDP. Over UDP it echoes. Over TCP it obeys the first line:
+//!
+//! | Line | What the server does |
+//! |---|---|
+//! | `sink` | reads to the end, then sends one line of JSON: bytes, SHA-256, seconds |
+//! | `stalled-sink TOKEN` | reads nothing until another connection says `go TOKEN`, then as `sink` |
+//! | `source N SEED` | sends N patterned bytes, then waits for the end |
+//! | `stalled-source TOKEN N SEED` | the same; a connection that says `blocked TOKEN` is answered once the sender is stuck |
+//! | `fin-first TOKEN N SEED` | sends, shuts down its half, then reads to the end; `result TOKEN` tells what came |
+//! | `drain` | reads and discards to the end, then sends bytes and seconds |
+//! | `flood MS` | sends for that many milliseconds, then waits for the end |
+//! | `echo` | sends back what comes |
+//! | `reset` | sends a line, then resets the connection |
+//! | `hold` | neither reads nor closes |
+
+mod bulk;
+mod client;
+mod datagram;
+mod forge;
+mod frames;
+mod many;
+mod pattern;
+mod round_trip;
+mod server;
+
+use clap::{Args, Parser, Subcommand};
+use serde_json::{Value, json};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+pub use round_trip::ports as round_trip_ports;
+
+/// Where a client connects to.
+#[derive(Debug, Args)]
+struct Peer {
+    /// Address of the server
+    address: IpAddr,
+    /// Its port
+    port: u16,
+}
+
+impl Peer {
+    fn socket(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.port)
+    }
+}
+
+/// What the probe can do; see the module's documentation for the server's side.
+#[derive(Debug, Subcommand)]
+enum Probe {
+    /// Wait for the end of standard input
+    Wait { token: String },
+    /// Serve TCP and UDP on a port
+    Serve { port: u16 },
+    /// Answer single bytes: the server of connect-request-response and request-response
+    Respond { port: u16, ports: u16 },
+    /// Send patterned bytes and shut down; with --stall the server reads only once we are stuck
+    Upload {
+        #[command(flatten)]
+        peer: Peer,
+        bytes: u64,
+        #[arg(long)]
+        stall: Option<String>,
+    },
+    /// Receive patterned bytes; with --stall we read only once the server is stuck
+    Download {
+        #[command(flatten)]
+        peer: Peer,
+        bytes: u64,
+        #[arg(long)]
+        stall: Option<String>,
+    },
+    /// Let the server end its half first, then send
+    FinFirst {
+        #[command(flatten)]
+        peer: Peer,
+        bytes: u64,
+        token: String,
+    },
+    /// Connect and tell how that went
+    Connect {
+        #[command(flatten)]
+        peer: Peer,
+    },
+    /// Be reset by the server and tell what that looked like
+    Reset {
+        #[command(flatten)]
+        peer: Peer,
+    },
+    /// Send until nothing moves any more, then hold the connection until standard input ends
+    Stuff {
+        #[command(flatten)]
+        peer: Peer,
+    },
+    /// Ask for a flood and never read it; hold the connection until standard input ends
+    Ignore {
+        #[command(flatten)]
+        peer: Peer,
+    },
+    /// Hold many connections open at once, each echoing its own bytes
+    Many {
+        #[command(flatten)]
+        peer: Peer,
+        count: usize,
+    },
+    /// Connect, echo a byte and close, many times
+    Short {
+        #[command(flatten)]
+        peer: Peer,
+        ports: u16,
+        count: usize,
+        threads: usize,
+    },
+    /// Echo datagrams of the given sizes
+    Datagrams {
+        #[command(flatten)]
+        peer: Peer,
+        #[arg(value_delimiter = ',')]
+        sizes: Vec<usize>,
+    },
+    /// Send a datagram to a closed port and tell what that looked like
+    DatagramRefused {
+        #[command(flatten)]
+        peer: Peer,
+    },
+    /// Measure bulk throughput from here to the server
+    Up {
+        #[command(flatten)]
+        peer: Peer,
+        flows: usize,
+        seconds: f64,
+    },
+    /// Measure bulk throughput from the server to here
+    Down {
+        #[command(flatten)]
+        peer: Peer,
+        flows: usize,
+        seconds: f64,
+    },
+    /// Measure connect-request-response
+    Crr {
+        #[command(flatten)]
+        peer: Peer,
+        flows: usize,
+        seconds: f64,
+    },
+    /// Measure request-response
+    Rr {
+        #[command(flatten)]
+        peer: Peer,
+        flows: usize,
+        seconds: f64,
+    },
+    /// Print what datagrams arrive at a port, a line for each
+    Collect { port: u16 },
+    /// Send mutated frames through the guest's interface
+    HostileFrames { seconds: f64, seed: u64 },
+    /// Send a datagram with any source address through the guest's interface
+    ForgedDatagram {
+        #[command(flatten)]
+        peer: Peer,
+        source: IpAddr,
+        text: String,
+    },
+}
+
+/// The probe's command line, behind the word `probe`.
+#[derive(Debug, Parser)]
+#[command(name = "probe")]
+struct CommandLine {
+    #[command(subcommand)]
+    probe: Probe,
+}
+
+/// Runs the probe if this program was started as one: the first thing in the `main` of every program that makes a
+/// [`World`](crate::world::World).
+pub fn main() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1).peekable();
+    if arguments.peek().is_none_or(|first| first != "probe") {
+        return None;
+    }
+    Some(match run(CommandLine::parse_from(arguments).probe) {
+        Ok(Value::Null) => ExitCode::SUCCESS,
+        Ok(value) => {
+            println!("{value}");
+            ExitCode::SUCCESS
+        }
+        Err(e) => {
+            eprintln!("probe: {e} ({})", errno_name(&e));
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn run(probe: Probe) -> io::Result<Value> {
+    match probe {
+        Probe::Wait { .. } => wait_for_end_of_input().map(|()| Value::Null),
+        Probe::Serve { port } => server::serve(port).map(|()| Value::Null),
+        Probe::Respond { port, ports } => round_trip::respond(port, ports).map(|()| Value::Null),
+        Probe::Upload { peer, bytes, stall } => client::upload(peer.socket(), bytes, stall.as_deref()),
+        Probe::Download { peer, bytes, stall } => client::download(peer.socket(), bytes, stall.as_deref()),
+        Probe::FinFirst { peer, bytes, token } => client::fin_first(peer.socket(), bytes, &token),
+        Probe::Connect { peer } => Ok(client::connect(peer.socket())),
+        Probe::Reset { peer } => client::reset(peer.socket()),
+        Probe::Stuff { peer } => client::stuff(peer.socket()),
+        Probe::Ignore { peer } => client::ignore(peer.socket()),
+        Probe::Many { peer, count } => many::hold(peer.socket(), count),
+        Probe::Short { peer, ports, count, threads } => Ok(many::short(peer.socket(), ports, count, threads)),
+        Probe::Datagrams { peer, sizes } => datagram::echo(peer.socket(), &sizes),
+        Probe::DatagramRefused { peer } => datagram::refused(peer.socket()),
+        Probe::Up { peer, flows, seconds } => {
+            bulk::up(peer.socket(), flows, Duration::from_secs_f64(seconds))
+        }
+        Probe::Down { peer, flows, seconds } => {
+            bulk::down(peer.socket(), flows, Duration::from_secs_f64(seconds))
+        }
+        Probe::Crr { peer, flows, seconds } => {
+            round_trip::measure(peer.socket(), flows, Duration::from_secs_f64(seconds), true)
+        }
+        Probe::Rr { peer, flows, seconds } => {
+            round_trip::measure(peer.socket(), flows, Duration::from_secs_f64(seconds), false)
+        }
+        Probe::Collect { port } => datagram::collect(port).map(|()| Value::Null),
+        Probe::HostileFrames { seconds, seed } => frames::hostile(Duration::from_secs_f64(seconds), seed),
+        Probe::ForgedDatagram { peer, source, text } => frames::forged(source, peer.socket(), &text),
+    }
+}
+
+fn wait_for_end_of_input() -> io::Result<()> {
+    io::copy(&mut io::stdin().lock(), &mut io::sink()).map(drop)
+}
+
+/// The name of an error as C programs know it: "ECONNREFUSED".
+fn errno_name(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(number) => format!("{:?}", nix::errno::Errno::from_raw(number)),
+        None => format!("{:?}", error.kind()),
+    }
+}
+
+/// `{"outcome": "ok"}` or the name of the error.
+fn outcome<T>(result: &io::Result<T>) -> Value {
+    json!({ "outcome": result.as_ref().map_or_else(errno_name, |_| "ok".to_owned()) })
+}

@@ -1,0 +1,60 @@
+//! Content to compare: a pattern that both ends compute, and its SHA-256.
+//!
+//! The pattern has no period, so that any byte lost, repeated or moved changes the hash, and it does not depend on how
+//! the bytes are cut into reads and writes.
+
+use sha2::{Digest, Sha256};
+use std::fmt::Write as _;
+
+/// An endless sequence of bytes, given by its seed.
+#[derive(Debug, Clone)]
+pub(super) struct Pattern {
+    seed: u64,
+    word: u64,
+}
+
+impl Pattern {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { seed, word: 0 }
+    }
+
+    /// Fills a buffer with the next bytes; all buffers but the last have a length that is a multiple of eight.
+    pub(super) fn fill(&mut self, buffer: &mut [u8]) {
+        for bytes in buffer.chunks_mut(8) {
+            bytes.copy_from_slice(&mix(self.seed ^ self.word).to_le_bytes()[..bytes.len()]);
+            self.word += 1;
+        }
+    }
+}
+
+/// The finishing step of SplitMix64: one to one, every output bit depends on every input bit.
+pub(super) fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Bytes counted and hashed as they pass.
+#[derive(Debug, Default)]
+pub(super) struct Sum {
+    hash: Sha256,
+    /// How many so far.
+    pub(super) bytes: u64,
+}
+
+impl Sum {
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        self.hash.update(bytes);
+        self.bytes += bytes.len() as u64;
+    }
+
+    /// The SHA-256 in hexadecimal.
+    pub(super) fn finish(self) -> String {
+        let mut text = String::new();
+        for byte in self.hash.finalize() {
+            let _ = write!(text, "{byte:02x}");
+        }
+        text
+    }
+}

@@ -1,0 +1,136 @@
+//! Latency: one byte there and one back, on a fresh connection each time (CRR) or on an open one (RR).
+//!
+//! Every flow is a process of its own, as separate programs would be, and has its own server threads, so that flows
+//! share nothing but the path. The server's threads serve one connection at a time and block: the shortest way a server
+//! can answer.
+
+use super::server::listen;
+use serde_json::{Value, json};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Each flow cycles through this many ports: a client that closes first leaves its port in TIME-WAIT for a minute, and
+/// 28,000 ports towards one destination are used up within two seconds.
+const PORTS_PER_FLOW: u16 = 16;
+
+/// How many consecutive ports the server of `flows` flows uses.
+pub fn ports(flows: usize) -> u16 {
+    flows as u16 * PORTS_PER_FLOW
+}
+
+/// Answers single bytes on `count` ports from `port` on.
+pub(super) fn respond(port: u16, count: u16) -> io::Result<()> {
+    let listeners: Vec<TcpListener> = (port..port + count).map(listen).collect::<io::Result<_>>()?;
+    thread::scope(|scope| {
+        for listener in &listeners {
+            scope.spawn(|| {
+                for connection in listener.incoming().flatten() {
+                    // A client that goes away ends its connection, not the server.
+                    let _ = answer(connection);
+                }
+            });
+        }
+    });
+    Ok(())
+}
+
+fn answer(mut connection: TcpStream) -> io::Result<()> {
+    connection.set_nodelay(true)?;
+    // A connection that says nothing must not keep the others waiting for ever.
+    connection.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let mut byte = [0];
+    while connection.read(&mut byte)? == 1 {
+        connection.write_all(&byte)?;
+    }
+    Ok(())
+}
+
+/// One connection for one byte there and one back.
+pub(super) fn connect_request_response(peer: SocketAddr) -> io::Result<()> {
+    let mut connection = TcpStream::connect(peer)?;
+    connection.set_read_timeout(Some(Duration::from_secs(10)))?;
+    request_response(&mut connection)
+}
+
+fn request_response(connection: &mut TcpStream) -> io::Result<()> {
+    let mut byte = [0x42];
+    connection.write_all(&byte)?;
+    connection.read_exact(&mut byte)
+}
+
+/// Measures for `duration` with `flows` processes; times in microseconds.
+pub(super) fn measure(
+    peer: SocketAddr,
+    flows: usize,
+    duration: Duration,
+    connect: bool,
+) -> io::Result<Value> {
+    if flows == 1 {
+        let (times, seconds) = one_flow(peer, duration, connect)?;
+        return Ok(summary(times, seconds, 1));
+    }
+    // One process per flow, each with its own ports; their times are merged.
+    let program = std::env::current_exe()?;
+    let mode = if connect { "crr" } else { "rr" };
+    let start = |flow: usize| {
+        let port = peer.port() + ports(flow);
+        Command::new(&program)
+            .args(["probe", mode, &peer.ip().to_string(), &port.to_string(), "1"])
+            .arg(duration.as_secs_f64().to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+    };
+    let children: Vec<_> = (0..flows).map(start).collect::<io::Result<_>>()?;
+    let mut times = Vec::new();
+    let mut rate = 0.0;
+    for child in children {
+        let output = child.wait_with_output()?;
+        let value: Value = serde_json::from_slice(&output.stdout)?;
+        rate += value["per_second"].as_f64().unwrap_or(0.0);
+        times.extend(value["times_ns"].as_array().into_iter().flatten().filter_map(Value::as_u64));
+    }
+    let seconds = times.len() as f64 / rate;
+    Ok(summary(times, seconds, flows))
+}
+
+fn one_flow(peer: SocketAddr, duration: Duration, connect: bool) -> io::Result<(Vec<u64>, f64)> {
+    let mut times = Vec::with_capacity(1 << 16);
+    let mut connection = TcpStream::connect(peer)?;
+    connection.set_nodelay(true)?;
+    let begin = Instant::now();
+    let mut last = begin;
+    let mut number = 0;
+    while last - begin < duration {
+        if connect {
+            number = (number + 1) % PORTS_PER_FLOW;
+            // The first port is held by the connection above.
+            let port = peer.port() + number.max(1);
+            connect_request_response(SocketAddr::new(peer.ip(), port))?;
+        } else {
+            request_response(&mut connection)?;
+        }
+        let now = Instant::now();
+        times.push((now - last).as_nanos() as u64);
+        last = now;
+    }
+    Ok((times, (last - begin).as_secs_f64()))
+}
+
+fn summary(mut times: Vec<u64>, seconds: f64, flows: usize) -> Value {
+    times.sort_unstable();
+    let percentile =
+        |percent: usize| times.get(times.len() * percent / 100).map_or(0.0, |ns| *ns as f64 / 1e3);
+    let mut value = json!({
+        "count": times.len(),
+        "per_second": times.len() as f64 / seconds,
+        "p50_us": percentile(50),
+        "p99_us": percentile(99),
+    });
+    if flows == 1 {
+        value["times_ns"] = times.into();
+    }
+    value
+}

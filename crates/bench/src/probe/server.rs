@@ -1,0 +1,234 @@
+//! The server: one thread per connection, each obeying its first line. The module above lists what it understands.
+//!
+//! Stalls are not timed but agreed: a sender that has been stuck for [`STUCK`] says so over a second connection, and only
+//! then does the other side begin to read. So a stall always fills every buffer on the way, on any machine.
+
+use super::pattern::{Pattern, Sum};
+use serde_json::{Value, json};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A sender that could not send anything for this long is stuck.
+pub(super) const STUCK: Duration = Duration::from_millis(300);
+
+/// Size of reads and writes.
+pub(super) const CHUNK: usize = 128 * 1024;
+
+/// What connections tell each other, by token.
+static BOARD: Mutex<Option<HashMap<String, Value>>> = Mutex::new(None);
+static NEWS: Condvar = Condvar::new();
+
+fn post(token: &str, value: Value) {
+    let mut board = BOARD.lock().unwrap_or_else(PoisonError::into_inner);
+    board.get_or_insert_default().insert(token.to_owned(), value);
+    NEWS.notify_all();
+}
+
+fn await_post(token: &str) -> Value {
+    let mut board = BOARD.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        if let Some(value) = board.get_or_insert_default().remove(token) {
+            return value;
+        }
+        board = NEWS.wait(board).unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+/// A listener on all addresses of both families with room for a thousand connections at once.
+pub(super) fn listen(port: u16) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_only_v6(false)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
+    socket.listen(4096)?;
+    Ok(socket.into())
+}
+
+pub(super) fn serve(port: u16) -> io::Result<()> {
+    super::many::raise_descriptor_limit()?;
+    let datagrams = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port))?;
+    thread::spawn(move || super::datagram::echo_back(&datagrams));
+    for connection in listen(port)?.incoming() {
+        let connection = connection?;
+        thread::Builder::new().stack_size(64 * 1024).spawn(move || {
+            // A client that goes away is the client's business.
+            let _ = obey(connection);
+        })?;
+    }
+    Ok(())
+}
+
+fn obey(connection: TcpStream) -> io::Result<()> {
+    let mut input = BufReader::with_capacity(256, connection.try_clone()?);
+    let mut line = String::new();
+    input.by_ref().take(200).read_line(&mut line)?;
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let number = |text: &str| text.parse::<u64>().map_err(|e| io::Error::other(format!("{text}: {e}")));
+    let mut input = Input { early: input.buffer().to_vec(), connection };
+    match words[..] {
+        ["sink"] => sink(&mut input),
+        ["stalled-sink", token] => {
+            await_post(token);
+            sink(&mut input)
+        }
+        ["go", token] => {
+            post(token, Value::Null);
+            Ok(())
+        }
+        ["source", bytes, seed] => {
+            send(&mut input.connection, number(bytes)?, number(seed)?, None)?;
+            input.connection.shutdown(Shutdown::Write)?;
+            input.discard().map(drop)
+        }
+        ["stalled-source", token, bytes, seed] => {
+            send(&mut input.connection, number(bytes)?, number(seed)?, Some(token))?;
+            input.connection.shutdown(Shutdown::Write)?;
+            input.discard().map(drop)
+        }
+        ["blocked" | "result", token] => writeln!(input.connection, "{}", await_post(token)),
+        ["fin-first", token, bytes, seed] => {
+            send(&mut input.connection, number(bytes)?, number(seed)?, None)?;
+            input.connection.shutdown(Shutdown::Write)?;
+            let result = input.sum()?;
+            post(token, result);
+            Ok(())
+        }
+        ["drain"] => {
+            // Timed from the first bytes on: a client with several flows waits until all are connected.
+            let mut start = None;
+            let mut total = input.early.len();
+            receive(&mut input.connection, |bytes| {
+                start.get_or_insert_with(Instant::now);
+                total += bytes.len();
+                Ok(())
+            })?;
+            let seconds = start.map_or(0.0, |start| start.elapsed().as_secs_f64());
+            writeln!(input.connection, "{}", json!({ "bytes": total, "seconds": seconds }))
+        }
+        ["flood", seconds] => {
+            let end = Instant::now() + Duration::from_millis(number(seconds)?);
+            let buffer = vec![0x55; CHUNK];
+            while Instant::now() < end {
+                input.connection.write_all(&buffer)?;
+            }
+            input.connection.shutdown(Shutdown::Write)?;
+            input.discard().map(drop)
+        }
+        ["echo"] => input.echo(),
+        ["reset"] => {
+            writeln!(input.connection, "about to be reset")?;
+            // Once the client says it has the line: a reset may overtake data.
+            input.connection.read_exact(&mut [0])?;
+            SockRef::from(&input.connection).set_linger(Some(Duration::ZERO))
+        }
+        ["hold"] => loop {
+            thread::park();
+        },
+        _ => writeln!(input.connection, "not understood: {line}"),
+    }
+}
+
+fn sink(input: &mut Input) -> io::Result<()> {
+    let result = input.sum()?;
+    writeln!(input.connection, "{result}")
+}
+
+/// Sends patterned bytes; once stuck, posts that under `token`.
+fn send(connection: &mut TcpStream, bytes: u64, seed: u64, token: Option<&str>) -> io::Result<()> {
+    let mut stuck = |sent: u64| {
+        if let Some(token) = token {
+            post(token, json!({ "blocked_after": sent }));
+        }
+        Ok(())
+    };
+    send_pattern(connection, bytes, seed, &mut stuck).map(drop)
+}
+
+/// Sends patterned bytes and calls `stuck` whenever nothing could be sent for [`STUCK`]; the hash of what was sent.
+pub(super) fn send_pattern(
+    connection: &mut TcpStream,
+    bytes: u64,
+    seed: u64,
+    stuck: &mut dyn FnMut(u64) -> io::Result<()>,
+) -> io::Result<String> {
+    connection.set_write_timeout(Some(STUCK))?;
+    let mut buffer = vec![0; CHUNK];
+    let mut pattern = Pattern::new(seed);
+    let mut sum = Sum::default();
+    while sum.bytes < bytes {
+        let length = (bytes - sum.bytes).min(CHUNK as u64) as usize;
+        pattern.fill(&mut buffer[..length]);
+        let mut rest = &buffer[..length];
+        while !rest.is_empty() {
+            match connection.write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => rest = &rest[written..],
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => stuck(sum.bytes)?,
+                Err(e) => return Err(e),
+            }
+        }
+        sum.add(&buffer[..length]);
+    }
+    connection.set_write_timeout(None)?;
+    Ok(sum.finish())
+}
+
+/// A connection and what was read from it behind the first line.
+struct Input {
+    early: Vec<u8>,
+    connection: TcpStream,
+}
+
+impl Input {
+    /// Reads to the end; bytes and hash.
+    fn sum(&mut self) -> io::Result<Value> {
+        let mut sum = Sum::default();
+        sum.add(&self.early);
+        receive(&mut self.connection, |bytes| {
+            sum.add(bytes);
+            Ok(())
+        })?;
+        Ok(json!({ "bytes": sum.bytes, "sha256": sum.finish() }))
+    }
+
+    fn discard(&mut self) -> io::Result<u64> {
+        let mut total = self.early.len() as u64;
+        receive(&mut self.connection, |bytes| {
+            total += bytes.len() as u64;
+            Ok(())
+        })?;
+        Ok(total)
+    }
+
+    fn echo(&mut self) -> io::Result<()> {
+        self.connection.write_all(&self.early)?;
+        let mut output = self.connection.try_clone()?;
+        // Small, as a thousand of these may exist at once.
+        let mut buffer = [0; 4096];
+        loop {
+            match self.connection.read(&mut buffer)? {
+                0 => return Ok(()),
+                length => output.write_all(&buffer[..length])?,
+            }
+        }
+    }
+}
+
+/// Reads to the end of a connection.
+pub(super) fn receive(
+    connection: &mut TcpStream,
+    mut each: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        match connection.read(&mut buffer)? {
+            0 => return Ok(()),
+            length => each(&buffer[..length])?,
+        }
+    }
+}

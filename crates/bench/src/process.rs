@@ -1,0 +1,239 @@
+//! Programs with a time limit: nothing that a test or a benchmark starts can hang it or outlive it.
+//!
+//! Output goes to files rather than pipes, so that a program nobody reads from never blocks, and so that a failure can
+//! show what every program of a world has said so far.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::fmt::{self, Write as _};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Something went wrong: one sentence for people, with the output of what failed after it.
+#[derive(Debug, Clone)]
+pub struct Failure(pub String);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// What everything here returns.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+/// Adds what was being done to an error that only says why it failed.
+pub trait Context<T> {
+    /// `what` reads as the beginning of a sentence: "cannot open FILE".
+    fn context(self, what: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T, E: fmt::Display> Context<T> for std::result::Result<T, E> {
+    fn context(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|e| Failure(format!("{}: {e}", what())))
+    }
+}
+
+/// How often a condition is looked at while waiting for it.
+const POLL: Duration = Duration::from_millis(2);
+
+/// Waits until `condition` yields something; `None` when the limit has passed.
+pub fn wait_until<T>(limit: Duration, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(value) = condition() {
+            return Some(value);
+        }
+        if Instant::now() >= end {
+            return None;
+        }
+        thread::sleep(POLL);
+    }
+}
+
+/// A program that has ended.
+#[derive(Debug, Clone)]
+pub struct Finished {
+    /// The command line, for messages.
+    pub command: String,
+    /// Exit status; `None` if a signal ended it.
+    pub code: Option<i32>,
+    /// What it wrote to standard output.
+    pub stdout: String,
+    /// What it wrote to standard error.
+    pub stderr: String,
+    /// From start to end.
+    pub elapsed: Duration,
+}
+
+impl Finished {
+    /// An error that shows everything unless the program ended with status 0.
+    pub fn success(self) -> Result<Self> {
+        if self.code == Some(0) { Ok(self) } else { Err(self.failure("failed")) }
+    }
+
+    /// Everything known about the program, as the reason `why` a test fails.
+    pub fn failure(&self, why: &str) -> Failure {
+        let code = self.code.map_or_else(|| "a signal".to_owned(), |code| code.to_string());
+        Failure(format!(
+            "{why}: {}\n  ended with {code} after {:.1?}\n  stdout: {}\n  stderr: {}",
+            self.command,
+            self.elapsed,
+            excerpt(&self.stdout),
+            excerpt(&self.stderr)
+        ))
+    }
+
+    /// Standard output as one JSON value: what a probe prints.
+    pub fn json(&self) -> Result<Value> {
+        serde_json::from_str(&self.stdout).map_err(|e| self.failure(&format!("no JSON ({e})")))
+    }
+}
+
+/// The end of a text, short enough for a message.
+fn excerpt(text: &str) -> &str {
+    const BYTES_MAX: usize = 4000;
+    let start = text.len().saturating_sub(BYTES_MAX);
+    let start = (start..=text.len()).find(|&i| text.is_char_boundary(i)).unwrap_or(0);
+    text[start..].trim_end()
+}
+
+/// A running program. Dropping it ends it and everything it has started.
+#[derive(Debug)]
+pub struct Job {
+    child: Child,
+    command: String,
+    stdout: PathBuf,
+    stderr: PathBuf,
+    start: Instant,
+}
+
+impl Job {
+    /// Starts `command`; its output goes to files in `folder`. Its standard input stays open until the job ends, so a
+    /// program that waits for the end of its input waits for us.
+    pub fn start(mut command: Command, folder: &Path) -> Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let line = command_line(&command);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let stdout = folder.join(format!("{number:04}.stdout"));
+        let stderr = folder.join(format!("{number:04}.stderr"));
+        let file = |path: &Path| File::create(path).context(|| format!("cannot create {}", path.display()));
+        command.stdin(Stdio::piped()).stdout(file(&stdout)?).stderr(file(&stderr)?);
+        let child = command.spawn().context(|| format!("cannot start {line}"))?;
+        Ok(Self { child, command: line, stdout, stderr, start: Instant::now() })
+    }
+
+    /// The process id; of the program itself where wrappers replace themselves by it.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether the program has not ended yet.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// What it has written to standard output so far.
+    pub fn stdout(&self) -> String {
+        read(&self.stdout)
+    }
+
+    /// What it has written to standard error so far.
+    pub fn stderr(&self) -> String {
+        read(&self.stderr)
+    }
+
+    /// The command line and output so far, for messages.
+    pub fn describe(&self) -> String {
+        let (stdout, stderr) = (self.stdout(), self.stderr());
+        let mut text = format!("$ {}", self.command);
+        for (name, output) in [("stdout", &stdout), ("stderr", &stderr)] {
+            if !output.is_empty() {
+                let _ = write!(text, "\n  {name}: {}", excerpt(output));
+            }
+        }
+        text
+    }
+
+    /// Closes the program's standard input.
+    pub fn close_stdin(&mut self) {
+        self.child.stdin = None;
+    }
+
+    /// Sends a signal to the program, not to its children.
+    pub fn signal(&self, signal: Signal) {
+        // It may have ended already: then there is nothing to signal.
+        let _ = kill(Pid::from_raw(self.child.id() as i32), signal);
+    }
+
+    /// Waits for the program to end; ends it and fails when the limit has passed.
+    pub fn wait(&mut self, limit: Duration) -> Result<Finished> {
+        let status = wait_until(limit, || self.child.try_wait().ok().flatten());
+        let elapsed = self.start.elapsed();
+        if status.is_none() {
+            self.kill();
+        }
+        let finished = Finished {
+            command: self.command.clone(),
+            code: status.and_then(|status| status.code()),
+            stdout: self.stdout(),
+            stderr: self.stderr(),
+            elapsed,
+        };
+        if status.is_none() {
+            Err(finished.failure(&format!("still running after {limit:?}")))
+        } else {
+            Ok(finished)
+        }
+    }
+
+    /// Ends the program and its descendants.
+    pub fn kill(&mut self) {
+        let mut family = crate::facts::descendants(self.child.id());
+        if self.is_running() {
+            family.push(self.child.id());
+        }
+        for pid in family {
+            let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn read(path: &Path) -> String {
+    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
+/// A command as one would type it.
+fn command_line(command: &Command) -> String {
+    let mut line = command.get_program().to_string_lossy().into_owned();
+    for argument in command.get_args() {
+        let argument = argument.to_string_lossy();
+        if argument.is_empty() || argument.contains([' ', ';', '$', '\n']) {
+            let _ = write!(line, " '{argument}'");
+        } else {
+            let _ = write!(line, " {argument}");
+        }
+    }
+    line
+}
+
+/// The folder on `PATH` (or the usual ones for system programs) that holds `program`.
+pub fn find_program(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(system).map(|folder| folder.join(program)).find(|file| file.is_file())
+}

@@ -1,0 +1,270 @@
+//! Systems under test: what stands between a guest and the host, started the way its users start it in a hurry.
+//!
+//! Every forwarder runs as the ordinary user inside the host namespace, with its default settings except the MTU. It
+//! starts `probe wait` as its guest (or is pointed at a namespace in which that already runs), and from then on further
+//! programs enter the guest's namespaces by that process.
+
+use crate::facts;
+use crate::process::{Failure, Job, Result, find_program, wait_until};
+use crate::world::{World, become_user, set_sysctls};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// How long a forwarder may take until its guest has a default route.
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// What stands between guest and host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum System {
+    /// Nothing: the guest's programs run in the host namespace.
+    HostDirect,
+    /// The kernel alone: a veth pair into the guest's namespace, made by root.
+    Veth,
+    /// pasta, of the passt project.
+    Pasta,
+    /// slirp4netns, on libslirp.
+    Slirp4netns,
+    /// What all this is for.
+    Brodo,
+}
+
+impl System {
+    /// Every system, references first.
+    pub const ALL: [Self; 5] = [Self::HostDirect, Self::Veth, Self::Pasta, Self::Slirp4netns, Self::Brodo];
+
+    /// Its name on command lines and in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::HostDirect => "host-direct",
+            Self::Veth => "veth",
+            Self::Pasta => "pasta",
+            Self::Slirp4netns => "slirp4netns",
+            Self::Brodo => "brodo",
+        }
+    }
+
+    /// The system of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|system| system.name() == name)
+    }
+
+    /// Whether a process of its own forwards for the guest.
+    pub const fn is_forwarder(self) -> bool {
+        matches!(self, Self::Pasta | Self::Slirp4netns | Self::Brodo)
+    }
+
+    /// Whether a link with an MTU lies between guest and host.
+    pub const fn has_mtu(self) -> bool {
+        !matches!(self, Self::HostDirect)
+    }
+}
+
+/// Where the forwarders' programs are.
+#[derive(Debug, Clone, Default)]
+pub struct Programs {
+    /// The brodo to test; default: beside the running program, then on `PATH`.
+    pub brodo: Option<PathBuf>,
+    /// A folder with pasta and slirp4netns; default: `$BRODO_PEERS`, then `PATH`.
+    pub peers: Option<PathBuf>,
+}
+
+impl Programs {
+    /// The program of a system; an error that says where it was looked for.
+    pub fn find(&self, system: System) -> Result<PathBuf> {
+        let name = system.name();
+        let missing = || Failure(format!("{name} is not installed"));
+        if system == System::Brodo {
+            let beside =
+                || Some(std::env::current_exe().ok()?.parent()?.join(name)).filter(|file| file.is_file());
+            return self.brodo.clone().or_else(beside).or_else(|| find_program(name)).ok_or_else(missing);
+        }
+        let variable = std::env::var_os("BRODO_PEERS").map(PathBuf::from);
+        let folder = self.peers.clone().or(variable);
+        let in_folder = folder.map(|folder| folder.join(name)).filter(|file| file.is_file());
+        in_folder.or_else(|| find_program(name)).ok_or_else(missing)
+    }
+}
+
+/// A running guest.
+#[derive(Debug)]
+pub struct Guest {
+    /// The words that run a program in the guest as the guest's user.
+    pub enter: Vec<String>,
+    /// The words that run a program in the guest's network namespace with all rights over it.
+    pub enter_as_root: Vec<String>,
+    /// The waiting process in the guest.
+    pub pid: u32,
+    /// The forwarder's processes.
+    pub forwarder: Vec<u32>,
+    jobs: Vec<Job>,
+}
+
+impl Guest {
+    /// Starts `system` with a link of `mtu` and waits until its guest has a network.
+    pub fn start(world: &World, system: System, programs: &Programs, mtu: u32) -> Result<Self> {
+        let mtu = mtu.to_string();
+        let path = |system| Ok(programs.find(system)?.to_string_lossy().into_owned());
+        match system {
+            System::HostDirect => Self::host_direct(world),
+            System::Veth => Self::veth(world, &mtu),
+            System::Slirp4netns => Self::slirp4netns(world, &path(system)?, &mtu),
+            System::Pasta => {
+                let program = path(system)?;
+                let options = "--config-net --no-map-gw -t none -u none -T none -U none -q -m";
+                let mut words: Vec<&str> =
+                    std::iter::once(program.as_str()).chain(options.split(' ')).collect();
+                words.extend([mtu.as_str(), "--"]);
+                Self::forwarder(world, &words)
+            }
+            System::Brodo => {
+                let program = world.install_program(&programs.find(system)?)?;
+                Self::forwarder(world, &[&program.to_string_lossy(), "run", "--mtu", &mtu, "--"])
+            }
+        }
+    }
+
+    /// Starts a forwarder whose command line ends where the guest's command begins.
+    pub fn forwarder(world: &World, words: &[&str]) -> Result<Self> {
+        let waiter = waiter(world);
+        let all: Vec<&str> = words.iter().copied().chain(waiter.iter().map(String::as_str)).collect();
+        let mut job = world.start(&world.enter_host_as_user(), &all)?;
+        let pid = wait_for_guest(&waiter, &mut job)?;
+        // Wrappers have replaced themselves by the forwarder; some forwarders divide into several processes.
+        let program = facts::program(job.pid());
+        let mut forwarder = vec![job.pid()];
+        forwarder
+            .extend(facts::descendants(job.pid()).into_iter().filter(|pid| facts::program(*pid) == program));
+        Self::in_namespaces_of(pid, forwarder, vec![job])
+    }
+
+    fn slirp4netns(world: &World, program: &str, mtu: &str) -> Result<Self> {
+        let waiter = waiter(world);
+        let mut words: Vec<&str> = "unshare --user --map-root-user --net --mount".split(' ').collect();
+        words.extend(waiter.iter().map(String::as_str));
+        let mut guest = world.start(&world.enter_host_as_user(), &words)?;
+        let pid = wait_for_pid(&waiter, &mut guest)?;
+        let mtu = format!("--mtu={mtu}");
+        let pid_word = pid.to_string();
+        let words = [program, "--configure", "--disable-host-loopback", &mtu, &pid_word, "tap0"];
+        let mut job = world.start(&world.enter_host_as_user(), words)?;
+        wait_for_route(pid, &mut job)?;
+        let forwarder = std::iter::once(job.pid()).chain(facts::descendants(job.pid())).collect();
+        Self::in_namespaces_of(pid, forwarder, vec![job, guest])
+    }
+
+    fn veth(world: &World, mtu: &str) -> Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        // At most 15 letters, and only one such guest of a host has this address.
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let netns = world.add_namespace(&format!("guest{number}"))?;
+        let name = netns.name();
+        world.host.ip(&format!(
+            "link add guest{number} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {name}\n\
+             addr add 10.99.{number}.1/24 dev guest{number}\nlink set guest{number} up\n"
+        ))?;
+        netns.ip(&format!(
+            "link set lo up\naddr add 10.99.{number}.2/24 dev eth0\nlink set eth0 up\nroute add default via 10.99.{number}.1\n"
+        ))?;
+        Self::without_forwarder(world, netns.enter())
+    }
+
+    fn host_direct(world: &World) -> Result<Self> {
+        Self::without_forwarder(world, world.host.enter())
+    }
+
+    fn without_forwarder(world: &World, enter: Vec<String>) -> Result<Self> {
+        let waiter = waiter(world);
+        let mut job = world.start(&enter, &waiter)?;
+        let pid = wait_for_pid(&waiter, &mut job)?;
+        let enter_as_root = enter.clone();
+        Ok(Self { enter, enter_as_root, pid, forwarder: Vec::new(), jobs: vec![job] })
+    }
+
+    fn in_namespaces_of(pid: u32, forwarder: Vec<u32>, jobs: Vec<Job>) -> Result<Self> {
+        let target = pid.to_string();
+        let words = |words: &[&str]| -> Vec<String> { words.iter().map(|word| (*word).to_owned()).collect() };
+        let mut enter = become_user();
+        enter.extend(words(&["nsenter", "-t", &target, "-U", "-n", "-m", "--preserve-credentials"]));
+        let enter_as_root = words(&["nsenter", "-t", &target, "-n", "-m"]);
+        // A new namespace inherits the machine's congestion control, not its parent's.
+        let parameters = [("ipv4/tcp_congestion_control", "cubic")];
+        set_sysctls(&words(&["nsenter", "-t", &target, "-n"]), &parameters)?;
+        Ok(Self { enter, enter_as_root, pid, forwarder, jobs })
+    }
+
+    /// Sets parameters below `/proc/sys/net` in the guest.
+    pub fn set(&self, parameters: &[(&str, &str)]) -> Result<()> {
+        set_sysctls(&self.enter_as_root, parameters)
+    }
+
+    /// Process time of the forwarder so far, in milliseconds.
+    pub fn cpu_ms(&self) -> f64 {
+        self.forwarder.iter().map(|pid| facts::cpu_ms(*pid)).sum()
+    }
+
+    /// The forwarder's resident memory in KiB.
+    pub fn rss_kib(&self) -> u64 {
+        self.forwarder.iter().map(|pid| facts::rss_kib(*pid)).sum()
+    }
+
+    /// The forwarder's resident memory in KiB, its share of shared pages only.
+    pub fn pss_kib(&self) -> u64 {
+        self.forwarder.iter().map(|pid| facts::pss_kib(*pid)).sum()
+    }
+
+    /// The forwarder's open descriptors.
+    pub fn fd_count(&self) -> usize {
+        self.forwarder.iter().map(|pid| facts::fd_count(*pid)).sum()
+    }
+
+    /// Whether the forwarder still runs.
+    pub fn is_running(&mut self) -> bool {
+        self.jobs.iter_mut().all(Job::is_running)
+    }
+
+    /// Ends the guest by closing its input and waits for the forwarder to follow; the forwarder's exit and last words.
+    pub fn finish(mut self, limit: Duration) -> Result<crate::process::Finished> {
+        for job in &mut self.jobs {
+            job.close_stdin();
+        }
+        self.jobs[0].wait(limit)
+    }
+
+    /// Command lines and outputs of the forwarder and its guest.
+    pub fn describe(&self) -> String {
+        self.jobs.iter().map(Job::describe).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// The command line of a process that waits in the guest, unlike any other.
+fn waiter(world: &World) -> Vec<String> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let mut words = world.probe().to_vec();
+    words.extend(["wait".to_owned(), format!("{}", NUMBER.fetch_add(1, Ordering::Relaxed))]);
+    words
+}
+
+fn wait_for_guest(waiter: &[String], job: &mut Job) -> Result<u32> {
+    let pid = wait_for_pid(waiter, job)?;
+    wait_for_route(pid, job)?;
+    Ok(pid)
+}
+
+fn wait_for_pid(waiter: &[String], job: &mut Job) -> Result<u32> {
+    let words: Vec<&str> = waiter.iter().map(String::as_str).collect();
+    wait_for(job, "its guest did not start", || facts::pid_of(&words))
+}
+
+fn wait_for_route(pid: u32, job: &mut Job) -> Result<()> {
+    wait_for(job, "its guest got no default route", || facts::has_default_route(pid).then_some(()))
+}
+
+/// Waits for something a forwarder must bring about; fails early if it ends.
+fn wait_for<T>(job: &mut Job, failure: &str, mut condition: impl FnMut() -> Option<T>) -> Result<T> {
+    let found = wait_until(START_LIMIT, || match condition() {
+        Some(value) => Some(Some(value)),
+        None => (!job.is_running()).then_some(None),
+    });
+    found.flatten().ok_or_else(|| Failure(format!("{failure}: {}", job.describe())))
+}

@@ -1,0 +1,422 @@
+//! Network namespaces to run a forwarder in: a *host* where it runs, and a *world* behind a veth pair.
+//!
+//! Everything is made by the process that uses it, is named after that process, and is removed when the [`World`] is
+//! dropped; what a killed process left behind is swept away by the next one. Nothing outside the namespaces is changed,
+//! except what ordinary machines have anyway: `/dev/net/tun` is open to all, and cubic is allowed in namespaces.
+//!
+//! The host has an address on the veth pair and, as some forwarders give the guest that very address, a second one on
+//! its loopback interface. The world routes a few prefixes to nowhere, in each of the ways networks fail.
+
+use crate::facts;
+use crate::process::{Context, Failure, Finished, Job, Result, find_program, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs::{self, Permissions};
+use std::io::Write as _;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, Once};
+use std::time::Duration;
+
+/// The host's address on its loopback interface: servers that a guest reaches without leaving the host.
+pub const HOST_V4: &str = "198.19.0.1";
+/// The same over IPv6.
+pub const HOST_V6: &str = "fd00:19::1";
+/// The world's address, one hop from the host.
+pub const WORLD_V4: &str = "198.18.0.2";
+/// The same over IPv6.
+pub const WORLD_V6: &str = "fd00:18::2";
+/// Destinations for which the world answers "host unreachable".
+pub const UNREACHABLE: [&str; 2] = ["198.18.201.1", "fd00:201::1"];
+/// Destinations for which the world answers "administratively prohibited".
+pub const PROHIBITED: [&str; 2] = ["198.18.202.1", "fd00:202::1"];
+/// Destinations for which the world answers nothing.
+pub const BLACKHOLE: [&str; 2] = ["198.18.203.1", "fd00:203::1"];
+/// Destinations for which the host itself has no route.
+pub const NO_ROUTE: [&str; 2] = ["198.18.204.1", "fd00:204::1"];
+
+/// The ordinary user that forwarders and guests run as: nobody.
+pub const USER: u32 = 65534;
+
+/// The environment variable by which everything started in a world is found again.
+const MARK: &str = "BRODO_WORLD";
+
+const HOST_LINKS: &str = "
+    link set lo up
+    addr add 198.18.0.1/24 dev outside
+    addr add fd00:18::1/64 dev outside nodad
+    addr add 198.19.0.1/32 dev lo
+    addr add fd00:19::1/128 dev lo
+    link set outside up
+    route add default via 198.18.0.2
+    route add default via fd00:18::2
+    route add unreachable 198.18.204.0/24
+    route add unreachable fd00:204::/64
+";
+
+const WORLD_LINKS: &str = "
+    link set lo up
+    addr add 198.18.0.2/24 dev inside
+    addr add fd00:18::2/64 dev inside nodad
+    link set inside up
+    route add unreachable 198.18.201.0/24
+    route add unreachable fd00:201::/64
+    route add prohibit 198.18.202.0/24
+    route add prohibit fd00:202::/64
+    route add blackhole 198.18.203.0/24
+    route add blackhole fd00:203::/64
+";
+
+/// Congestion control is a choice of the machine; comparisons and tests want the same everywhere. ICMP errors are not
+/// rationed, as tests ask for many, and ping sockets are open to everybody.
+const HOST_SYSCTLS: &[(&str, &str)] = &[
+    ("ipv4/tcp_congestion_control", "cubic"),
+    ("ipv4/ping_group_range", "0 2147483647"),
+    ("ipv4/icmp_ratelimit", "0"),
+    ("ipv6/icmp/ratelimit", "0"),
+    // A connection to nowhere fails after three seconds instead of two minutes.
+    ("ipv4/tcp_syn_retries", "1"),
+];
+
+/// As the host; and it must forward, because only routers report that they have no route.
+const WORLD_SYSCTLS: &[(&str, &str)] = &[
+    ("ipv4/tcp_congestion_control", "cubic"),
+    ("ipv4/icmp_ratelimit", "0"),
+    ("ipv6/icmp/ratelimit", "0"),
+    ("ipv4/ip_forward", "1"),
+    ("ipv6/conf/all/forwarding", "1"),
+];
+
+/// A network namespace by name.
+#[derive(Debug, Clone)]
+pub struct Netns(String);
+
+impl Netns {
+    /// The words before a command line that make it run here, as root.
+    pub fn enter(&self) -> Vec<String> {
+        ["ip", "netns", "exec", &self.0].map(str::to_owned).to_vec()
+    }
+
+    /// Its name, as `ip netns` knows it.
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+
+    /// Sets parameters below `/proc/sys/net`.
+    pub fn set(&self, parameters: &[(&str, &str)]) -> Result<()> {
+        set_sysctls(&self.enter(), parameters)
+    }
+
+    /// Runs lines of `ip -batch` in this namespace.
+    pub fn ip(&self, lines: &str) -> Result<()> {
+        ip_batch(&["-n", &self.0], lines)
+    }
+}
+
+/// Namespaces, a folder for files, and whatever runs in them.
+#[derive(Debug)]
+pub struct World {
+    id: String,
+    folder: PathBuf,
+    probe: PathBuf,
+    /// Where the forwarder runs.
+    pub host: Netns,
+    /// What lies beyond.
+    pub world: Netns,
+    more: Mutex<Vec<Netns>>,
+    services: Mutex<Vec<Job>>,
+}
+
+impl World {
+    /// Builds the namespaces. Needs root.
+    pub fn new() -> Result<Self> {
+        static SWEEP: Once = Once::new();
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        SWEEP.call_once(sweep);
+        if !nix::unistd::geteuid().is_root() {
+            return Err(Failure("namespaces for tests can only be made by root: run this with sudo".into()));
+        }
+        open_tun()?;
+        allow_cubic()?;
+        let id = format!("brodo-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(&id);
+        let world = Self {
+            host: Netns(format!("{id}-host")),
+            world: Netns(format!("{id}-world")),
+            probe: folder.join("probe"),
+            folder,
+            id,
+            more: Mutex::default(),
+            services: Mutex::default(),
+        };
+        world.build()?;
+        Ok(world)
+    }
+
+    fn build(&self) -> Result<()> {
+        let folder = &self.folder;
+        fs::create_dir_all(folder).context(|| format!("cannot create {}", folder.display()))?;
+        let home = self.home();
+        fs::create_dir_all(&home).context(|| format!("cannot create {}", home.display()))?;
+        chown(&home, Some(USER), Some(USER)).context(|| format!("cannot give away {}", home.display()))?;
+        for path in [folder, &home] {
+            fs::set_permissions(path, Permissions::from_mode(0o755))
+                .context(|| "cannot open a folder".into())?;
+        }
+        let this = std::env::current_exe().context(|| "cannot find this program".into())?;
+        self.install(&this, &self.probe)?;
+
+        let (host, world) = (&self.host, &self.world);
+        ip_batch(&[], &format!("netns add {}\nnetns add {}\n", host.0, world.0))?;
+        // Before any link comes up, so that its defaults apply to all of them.
+        host.set(HOST_SYSCTLS)?;
+        world.set(WORLD_SYSCTLS)?;
+        host.ip(&format!("link add outside type veth peer name inside netns {}\n", world.0))?;
+        world.ip(WORLD_LINKS)?;
+        host.ip(HOST_LINKS)
+    }
+
+    /// Copies a program to where the ordinary user may run it: a checkout may lie in a private folder.
+    fn install(&self, from: &Path, to: &Path) -> Result<()> {
+        let link = fs::hard_link(from, to);
+        if link.is_err() {
+            fs::copy(from, to)
+                .context(|| format!("cannot copy {} to {}", from.display(), self.folder.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Copies a program into the world's folder under its own name and returns where it is.
+    pub fn install_program(&self, program: &Path) -> Result<PathBuf> {
+        let to = self.folder.join(program.file_name().unwrap_or_default());
+        if !to.exists() {
+            self.install(program, &to)?;
+        }
+        Ok(to)
+    }
+
+    /// A folder for files of this world; only root writes here.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// A folder the ordinary user may write to: its home.
+    pub fn home(&self) -> PathBuf {
+        self.folder.join("home")
+    }
+
+    /// The words that run the probe.
+    pub fn probe(&self) -> [String; 2] {
+        [self.probe.to_string_lossy().into_owned(), "probe".to_owned()]
+    }
+
+    /// A further namespace, without links.
+    pub fn add_namespace(&self, suffix: &str) -> Result<Netns> {
+        let netns = Netns(format!("{}-{suffix}", self.id));
+        ip_batch(&[], &format!("netns add {}\n", netns.0))?;
+        if let Ok(mut more) = self.more.lock() {
+            more.push(netns.clone());
+        }
+        netns.set(&[("ipv4/tcp_congestion_control", "cubic")])?;
+        Ok(netns)
+    }
+
+    /// A command behind `enter`, marked as belonging to this world.
+    pub fn command<S: AsRef<OsStr>>(&self, enter: &[String], words: impl IntoIterator<Item = S>) -> Command {
+        let words: Vec<_> = words.into_iter().map(|word| word.as_ref().to_owned()).collect();
+        let mut line = enter.iter().map(AsRef::as_ref).chain(words.iter().map(AsRef::as_ref));
+        let mut command = Command::new::<&OsStr>(line.next().unwrap_or(OsStr::new("true")));
+        command.args(line).env(MARK, &self.id).env("HOME", self.home()).current_dir(self.home());
+        command.env_remove("XDG_RUNTIME_DIR").stdin(Stdio::null());
+        command
+    }
+
+    /// The words before a command line that make it run in the host namespace as the ordinary user.
+    pub fn enter_host_as_user(&self) -> Vec<String> {
+        let mut words = self.host.enter();
+        words.extend(become_user());
+        words
+    }
+
+    /// Starts a command behind `enter`.
+    pub fn start<S: AsRef<OsStr>>(
+        &self,
+        enter: &[String],
+        words: impl IntoIterator<Item = S>,
+    ) -> Result<Job> {
+        Job::start(self.command(enter, words), &self.folder)
+    }
+
+    /// Runs a command behind `enter` to its end.
+    pub fn run<S: AsRef<OsStr>>(
+        &self,
+        enter: &[String],
+        words: impl IntoIterator<Item = S>,
+        limit: Duration,
+    ) -> Result<Finished> {
+        self.start(enter, words)?.wait(limit)
+    }
+
+    /// Starts a server that lives as long as the world, and waits until it listens on `port`.
+    pub fn serve<S: AsRef<OsStr>>(
+        &self,
+        netns: &Netns,
+        words: impl IntoIterator<Item = S>,
+        port: u16,
+    ) -> Result<u32> {
+        let mut job = self.start(&netns.enter(), words)?;
+        let ready = wait_until(Duration::from_secs(10), || {
+            if facts::is_listening(job.pid(), port) {
+                Some(true)
+            } else {
+                (!job.is_running()).then_some(false)
+            }
+        });
+        let pid = job.pid();
+        let description = job.describe();
+        self.keep(job);
+        if ready == Some(true) {
+            Ok(pid)
+        } else {
+            Err(Failure(format!("nothing listens on port {port}: {description}")))
+        }
+    }
+
+    /// Keeps a program running as long as the world exists.
+    pub fn keep(&self, job: Job) {
+        if let Ok(mut services) = self.services.lock() {
+            services.push(job);
+        }
+    }
+
+    /// Starts the probe's TCP and UDP server on `port`.
+    pub fn serve_probe(&self, netns: &Netns, port: u16) -> Result<u32> {
+        let [probe, name] = self.probe();
+        self.serve(netns, [probe, name, "serve".into(), port.to_string()], port)
+    }
+
+    /// Command lines and outputs of all servers so far.
+    pub fn describe(&self) -> String {
+        let services = self.services.lock().map(|jobs| jobs.iter().map(Job::describe).collect::<Vec<_>>());
+        services.unwrap_or_default().join("\n")
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Ok(mut services) = self.services.lock() {
+            services.clear();
+        }
+        for pid in facts::pids_with_variable(MARK, &self.id) {
+            let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
+        }
+        if let Ok(more) = self.more.lock() {
+            for netns in more.iter() {
+                remove_namespace(&netns.0);
+            }
+        }
+        remove_namespace(&self.host.0);
+        remove_namespace(&self.world.0);
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The words before a command line that make it run as the ordinary user.
+pub fn become_user() -> Vec<String> {
+    let user = format!("--reuid={USER}");
+    let group = format!("--regid={USER}");
+    ["setpriv", &user, &group, "--clear-groups"].map(str::to_owned).to_vec()
+}
+
+/// Sets parameters below `/proc/sys/net` of the namespace that `enter` enters.
+pub fn set_sysctls(enter: &[String], parameters: &[(&str, &str)]) -> Result<()> {
+    let mut script = String::from("set -e;");
+    for (name, value) in parameters {
+        let _ = write!(script, " echo {value} > /proc/sys/net/{name};");
+    }
+    let mut words = enter.iter().map(String::as_str).chain(["sh", "-c", &script]);
+    let output = Command::new(words.next().unwrap_or("true"))
+        .args(words)
+        .output()
+        .context(|| format!("cannot run {}", enter.join(" ")))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(Failure(format!("cannot set {parameters:?}: {}", String::from_utf8_lossy(&output.stderr))))
+}
+
+fn ip_batch(arguments: &[&str], lines: &str) -> Result<()> {
+    let mut child = Command::new("ip")
+        .args(arguments)
+        .args(["-batch", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context(|| "cannot start ip (package iproute2)".into())?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(lines.as_bytes()).context(|| "cannot write to ip".into())?;
+    }
+    let output = child.wait_with_output().context(|| "cannot wait for ip".into())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(Failure(format!("ip {arguments:?} failed: {}{lines}", String::from_utf8_lossy(&output.stderr))))
+}
+
+fn remove_namespace(name: &str) {
+    let _ = Command::new("ip").args(["netns", "del", name]).stderr(Stdio::null()).status();
+    let _ = fs::remove_dir_all(Path::new("/etc/netns").join(name));
+}
+
+/// Some build machines have `/dev/net/tun` for root only; udev's rule everywhere else is 0666.
+fn open_tun() -> Result<()> {
+    let tun = Path::new("/dev/net/tun");
+    let metadata = fs::metadata(tun).context(|| "/dev/net/tun is missing (modprobe tun)".into())?;
+    if metadata.permissions().mode() & 0o666 != 0o666 {
+        fs::set_permissions(tun, Permissions::from_mode(0o666))
+            .context(|| "cannot open /dev/net/tun to all".into())?;
+    }
+    Ok(())
+}
+
+/// A namespace may only choose a congestion control that the machine allows to all; cubic usually is, as the default.
+fn allow_cubic() -> Result<()> {
+    let path = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+    let allowed = fs::read_to_string(path).context(|| format!("cannot read {path}"))?;
+    if !allowed.split_whitespace().any(|name| name == "cubic") {
+        fs::write(path, format!("{} cubic", allowed.trim()))
+            .context(|| format!("cannot add cubic to {path}"))?;
+    }
+    Ok(())
+}
+
+/// Removes what processes that no longer exist have left behind.
+fn sweep() {
+    let owner = |name: &str| -> Option<u32> { name.strip_prefix("brodo-")?.split('-').next()?.parse().ok() };
+    let gone = |name: &str| owner(name).is_some_and(|pid| !facts::is_alive(pid));
+    let names = |folder: &Path| -> Vec<String> {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    };
+    let netns = Path::new("/run/netns");
+    for name in names(netns).iter().filter(|name| gone(name)) {
+        remove_namespace(name);
+    }
+    let temporary = std::env::temp_dir();
+    for name in names(&temporary).iter().filter(|name| gone(name)) {
+        for pid in facts::pids_with_variable(MARK, name) {
+            let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
+        }
+        let _ = fs::remove_dir_all(temporary.join(name));
+    }
+}
+
+/// Which of these programs are missing.
+pub fn missing_programs<'a>(programs: &[&'a str]) -> Vec<&'a str> {
+    programs.iter().copied().filter(|program| find_program(program).is_none()).collect()
+}

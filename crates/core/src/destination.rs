@@ -1,0 +1,100 @@
+//! Where a guest's packet goes: the translation from an address on the link to one on the host, once per new flow.
+//!
+//! Most addresses are themselves. Ours are not: the DNS address stands for the host's resolver, the loopback address
+//! (if configured) for the host's loopback, and the gateway offers nothing but routing. A floor holds for every
+//! guest: host loopback is reached only through its mapping, and link-local addresses, where clouds keep their
+//! metadata services, not at all.
+
+use crate::config::Config;
+use crate::counters::DropReason;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Port of DNS.
+const DNS: u16 = 53;
+/// Metadata services outside the link-local range: Amazon's over IPv6, Alibaba's.
+const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
+const METADATA_V4: Ipv4Addr = Ipv4Addr::new(100, 100, 100, 200);
+
+/// Where a flow goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Destination {
+    /// To this address.
+    Host(SocketAddr),
+    /// To this resolver, as a DNS request.
+    Resolver(SocketAddr),
+    /// Nowhere: refused at once.
+    Refused,
+}
+
+/// Where a flow to `remote` goes; `resolver` counts through the host's resolvers.
+///
+/// # Errors
+/// [`DropReason::BadDestination`] for an address that no host can have.
+pub(crate) fn resolve(
+    config: &Config,
+    resolver: usize,
+    remote: SocketAddr,
+) -> Result<Destination, DropReason> {
+    let ip = remote.ip();
+    if is_dns(config, ip) && remote.port() == DNS {
+        let count = config.resolvers.len();
+        let chosen = if count == 0 { None } else { config.resolvers.get(resolver % count) };
+        return Ok(chosen.map_or(Destination::Refused, |&r| Destination::Resolver(r)));
+    }
+    if let Some(loopback) = mapped_loopback(config, ip) {
+        return Ok(Destination::Host(SocketAddr::new(loopback, remote.port())));
+    }
+    if config.is_ours(ip) {
+        return Ok(Destination::Refused);
+    }
+    if !is_possible(config, ip) {
+        return Err(DropReason::BadDestination);
+    }
+    Ok(if is_forbidden(ip) { Destination::Refused } else { Destination::Host(remote) })
+}
+
+fn is_dns(config: &Config, ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => config.v4.is_some_and(|n| n.dns == ip),
+        IpAddr::V6(ip) => config.v6.is_some_and(|n| n.dns == ip),
+    }
+}
+
+fn mapped_loopback(config: &Config, ip: IpAddr) -> Option<IpAddr> {
+    match ip {
+        IpAddr::V4(ip) => {
+            config.v4.filter(|n| n.host_loopback == Some(ip)).map(|_| Ipv4Addr::LOCALHOST.into())
+        }
+        IpAddr::V6(ip) => {
+            config.v6.filter(|n| n.host_loopback == Some(ip)).map(|_| Ipv6Addr::LOCALHOST.into())
+        }
+    }
+}
+
+/// Whether a single host can have this address. The guest's own never comes out to the link.
+fn is_possible(config: &Config, ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => {
+            let own = config.v4.is_some_and(|n| n.guest == ip);
+            // 0/8 and 240/4, which includes the broadcast address, are no host's (RFC 1122, 3.2.1.3; RFC 6890).
+            let reserved = ip.octets()[0] == 0 || ip.octets()[0] >= 240;
+            !(own || reserved || ip.is_multicast() || ip.is_loopback())
+        }
+        IpAddr::V6(ip) => {
+            let own = config.v6.is_some_and(|n| n.guest == ip);
+            // ::/96 holds the unspecified and loopback addresses; ::ffff:0:0/96 would be IPv4 in disguise.
+            let embedded = ip.segments()[..5] == [0; 5];
+            !(own || embedded || ip.is_multicast())
+        }
+    }
+}
+
+fn is_forbidden(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local() || ip == METADATA_V4,
+        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip == METADATA_V6,
+    }
+}
+
+#[cfg(test)]
+mod tests;

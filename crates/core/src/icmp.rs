@@ -1,0 +1,128 @@
+//! ICMP as a relay sees it: echo replies and errors for the guest, and what the guest's own messages mean.
+
+use crate::counters::DropReason;
+use crate::env::Env;
+use crate::flow::{FlowKey, Protocol};
+use crate::host::{HostError, IcmpCause};
+use crate::link::Link;
+use crate::services::{self, icmp_error};
+use crate::transmit::{self, frame_start};
+use crate::wire::ethernet::EthernetHeader;
+use crate::wire::icmpv4::{Echo, Icmpv4Message};
+use crate::wire::icmpv6::{self, Icmpv6Message};
+use crate::wire::ipv6::Ipv6Header;
+use crate::wire::udp::UdpHeader;
+use crate::wire::{ICMP, ICMPV6, UDP, checksum};
+use std::net::{IpAddr, SocketAddr};
+
+/// The longest echo message: what fits an IPv4 packet.
+const ECHO_LEN_MAX: usize = 65_535 - 20;
+
+/// The ICMP error that tells a guest of a host error, if there is one.
+pub(crate) fn cause_of(error: HostError) -> Option<IcmpCause> {
+    match error {
+        HostError::Refused => Some(IcmpCause::PortUnreachable),
+        HostError::NetUnreachable | HostError::Unsupported => Some(IcmpCause::NetUnreachable),
+        HostError::HostUnreachable => Some(IcmpCause::HostUnreachable),
+        HostError::Prohibited => Some(IcmpCause::Prohibited),
+        HostError::TooBig(mtu) => Some(IcmpCause::TooBig(mtu)),
+        _ => None,
+    }
+}
+
+/// Sends the guest an ICMP error about `packet`, an IP packet of its own, said by `from` (the gateway if unknown).
+pub(crate) fn send_error<L: Link>(
+    env: &mut Env,
+    link: &mut L,
+    cause: IcmpCause,
+    from: Option<IpAddr>,
+    packet: &[u8],
+) {
+    let mut frame = [0; services::FRAME_LEN_MAX];
+    match icmp_error::icmp_error(&env.config, env.outlet.guest_mac, cause, from, packet, &mut frame) {
+        Ok(Some(len)) => send(env, link, &frame[..len]),
+        Ok(None) => {}
+        Err(reason) => env.counters.drop(reason),
+    }
+}
+
+/// Passes on an echo reply as the host's ping socket gave it: with the guest's identifier instead of the socket's.
+pub(crate) fn reply<L: Link>(env: &mut Env, link: &mut L, key: &FlowKey, message: &mut [u8]) {
+    let (src, dst) = (key.remote.ip(), key.guest.ip());
+    let protocol = if src.is_ipv4() { ICMP } else { ICMPV6 };
+    if message.len() < 8 || message.len() > ECHO_LEN_MAX {
+        return env.counters.drop(DropReason::MalformedIcmpv4);
+    }
+    if message.len() + transmit::ip_header_len(dst) > usize::from(env.config.mtu) {
+        return env.counters.drop(DropReason::DatagramTooBig);
+    }
+    message[4..6].copy_from_slice(&key.guest.port().to_be_bytes());
+    message[2..4].fill(0);
+    if let (IpAddr::V6(src), IpAddr::V6(dst)) = (src, dst) {
+        icmpv6::fill_checksum(src, dst, message);
+    } else {
+        let sum = checksum::finish(checksum::sum(message, 0));
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+    }
+    let mut headers = [0; EthernetHeader::LEN + Ipv6Header::LEN];
+    let start = frame_start(&env.outlet, &mut headers, src, dst, protocol, message.len());
+    let sent = transmit::pieces(&mut env.outlet, &mut env.counters, link, &headers[..start], message);
+    if sent.is_err() {
+        env.counters.drop(DropReason::LinkFull);
+    }
+}
+
+/// Answers an echo request to one of our own addresses.
+pub(crate) fn answer_own<L: Link>(
+    env: &mut Env,
+    link: &mut L,
+    (guest, ours): (IpAddr, IpAddr),
+    echo: Echo<'_>,
+    scratch: &mut [u8],
+) {
+    let key = FlowKey {
+        protocol: Protocol::Echo,
+        guest: SocketAddr::new(guest, echo.ident),
+        remote: SocketAddr::new(ours, echo.ident),
+    };
+    let len = if let (IpAddr::V6(src), IpAddr::V6(dst)) = (ours, guest) {
+        let message = Icmpv6Message::EchoReply(echo);
+        message.emit(src, dst, scratch);
+        message.len()
+    } else {
+        let message = Icmpv4Message::EchoReply(echo);
+        message.emit(scratch);
+        message.len()
+    };
+    reply(env, link, &key, &mut scratch[..len]);
+}
+
+/// Sends a complete frame of a service; without credit it is lost, and asked for again.
+pub(crate) fn send<L: Link>(env: &mut Env, link: &mut L, frame: &[u8]) {
+    if transmit::whole(&mut env.outlet, &mut env.counters, link, frame).is_err() {
+        env.counters.drop(DropReason::LinkFull);
+    }
+}
+
+/// The flow whose packet an ICMP error from the guest quotes: one that we sent, so its source is the flow's remote.
+pub(crate) fn quoted_udp_flow(quoted: &[u8]) -> Option<FlowKey> {
+    let (src, dst, protocol, rest) = match quoted.first()? >> 4 {
+        4 => {
+            let header_len = usize::from(quoted[0] & 15) * 4;
+            let address = |at: usize| quoted.get(at..at + 4)?.first_chunk::<4>().copied().map(IpAddr::from);
+            (address(12)?, address(16)?, *quoted.get(9)?, quoted.get(header_len..)?)
+        }
+        6 => {
+            let address = |at: usize| quoted.get(at..at + 16)?.first_chunk::<16>().copied().map(IpAddr::from);
+            (address(8)?, address(24)?, *quoted.get(6)?, quoted.get(Ipv6Header::LEN..)?)
+        }
+        _ => return None,
+    };
+    let ports = rest.first_chunk::<{ UdpHeader::LEN }>().filter(|_| protocol == UDP)?;
+    let port = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
+    Some(FlowKey {
+        protocol: Protocol::Udp,
+        guest: SocketAddr::new(dst, port(2)),
+        remote: SocketAddr::new(src, port(0)),
+    })
+}

@@ -1,0 +1,386 @@
+//! From a guest's frame to what it concerns: layer by layer, each check with its counted reason.
+
+use super::{
+    Connection, DatagramFlow, Destination, DropReason, Echo, EtherType, EthernetHeader, Flow, FlowKey, Gso,
+    Host, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Io, IpAddr, Ipv4Header,
+    Ipv6Header, Link, Protocol, RxChecksum, RxMeta, SocketAddr, Stack, TCP, TcpFlags, TcpHeader, UDP,
+    UdpHeader, checksum, destination, icmp, reset, services,
+};
+use crate::wire::ethernet::MacAddr;
+
+/// Ports of the servers that brodo is on the link.
+const DHCPV4_SERVER: u16 = 67;
+const DHCPV6_SERVER: u16 = 547;
+/// Neighbour discovery's ICMPv6 types (RFC 4861): router solicitation to redirect.
+const NDP_TYPES: std::ops::RangeInclusive<u8> = 133..=137;
+/// ICMPv6 type of a router solicitation.
+const ROUTER_SOLICITATION: u8 = 133;
+
+/// An IP packet of the guest's, as far as it has been looked at.
+struct Packet<'a> {
+    eth: EthernetHeader,
+    src: IpAddr,
+    dst: IpAddr,
+    protocol: u8,
+    /// What follows the IP header and its extensions.
+    payload: &'a [u8],
+    /// From the IP header on, for an ICMP error to quote.
+    whole: &'a [u8],
+    meta: RxMeta,
+}
+
+impl Stack {
+    pub(super) fn dispatch<L: Link, H: Host>(
+        &mut self,
+        io: &mut Io<'_, L, H>,
+        meta: RxMeta,
+        frame: &[u8],
+    ) -> Result<(), DropReason> {
+        let (eth, payload) = EthernetHeader::parse(frame)?;
+        if eth.src.is_multicast() || !(eth.dst == self.env.config.mac || eth.dst.is_multicast()) {
+            return Err(DropReason::NotForUs);
+        }
+        match eth.ethertype {
+            EtherType::Arp if self.env.config.v4.is_some() => {
+                let answer = services::arp::answer(&self.env.config, payload, &mut self.scratch)?;
+                self.learn(eth.src);
+                self.answer(io, answer);
+                Ok(())
+            }
+            EtherType::Ipv4 if self.env.config.v4.is_some() => {
+                let (ip, rest) = Ipv4Header::parse(payload)?;
+                self.packet(
+                    io,
+                    &Packet {
+                        eth,
+                        src: ip.src.into(),
+                        dst: ip.dst.into(),
+                        protocol: ip.protocol,
+                        payload: rest,
+                        whole: payload,
+                        meta,
+                    },
+                )
+            }
+            EtherType::Ipv6 if self.env.config.v6.is_some() => {
+                let (ip, rest) = Ipv6Header::parse(payload)?;
+                if ip.next_header == ICMPV6 && rest.first().is_some_and(|kind| NDP_TYPES.contains(kind)) {
+                    return self.neighbour(io, &eth, &ip, rest);
+                }
+                self.packet(
+                    io,
+                    &Packet {
+                        eth,
+                        src: ip.src.into(),
+                        dst: ip.dst.into(),
+                        protocol: ip.next_header,
+                        payload: rest,
+                        whole: payload,
+                        meta,
+                    },
+                )
+            }
+            _ => Err(DropReason::UnknownEtherType),
+        }
+    }
+
+    /// The guest's station, learned from frames that passed their checks.
+    fn learn(&mut self, station: MacAddr) {
+        self.env.outlet.guest_mac = station;
+    }
+
+    /// Sends what a service wrote to the scratch buffer.
+    fn answer<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, len: Option<usize>) {
+        if let Some(len) = len {
+            icmp::send(&mut self.env, io.link, &self.scratch[..len]);
+        }
+    }
+
+    fn neighbour<L: Link, H: Host>(
+        &mut self,
+        io: &mut Io<'_, L, H>,
+        eth: &EthernetHeader,
+        ip: &Ipv6Header,
+        message: &[u8],
+    ) -> Result<(), DropReason> {
+        if !ip.src.is_unspecified() && !self.is_guest(ip.src.into()) {
+            return Err(DropReason::SpoofedSource);
+        }
+        let answer = services::ndp::answer(&self.env.config, eth.src, ip, message, &mut self.scratch)?;
+        if message.first() == Some(&ROUTER_SOLICITATION) {
+            self.advertise_at = Some(io.now + services::ndp::ADVERTISE_EVERY);
+        }
+        self.learn(eth.src);
+        self.answer(io, answer);
+        Ok(())
+    }
+
+    /// Whether `ip` is an address of the guest's own.
+    fn is_guest(&self, ip: IpAddr) -> bool {
+        match ip {
+            IpAddr::V4(ip) => self.env.config.v4.is_some_and(|n| n.guest == ip),
+            IpAddr::V6(ip) => self.env.config.v6.is_some_and(|n| {
+                let mask = u128::MAX.checked_shl(128 - u32::from(n.prefix_len)).unwrap_or(0);
+                let in_prefix = (ip.to_bits() ^ n.guest.to_bits()) & mask == 0;
+                (in_prefix || ip.is_unicast_link_local()) && !self.env.config.is_ours(ip.into())
+            }),
+        }
+    }
+
+    fn packet<L: Link, H: Host>(
+        &mut self,
+        io: &mut Io<'_, L, H>,
+        packet: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        // Only a guest that has no address yet may speak without one, and only to ask for one.
+        let without_address = packet.src.is_unspecified() && packet.src.is_ipv4() && packet.protocol == UDP;
+        if !without_address && !self.is_guest(packet.src) {
+            return Err(DropReason::SpoofedSource);
+        }
+        match packet.protocol {
+            TCP => self.tcp(io, packet),
+            UDP => self.udp(io, packet, without_address),
+            ICMP if packet.src.is_ipv4() => self.icmpv4(io, packet),
+            ICMPV6 if packet.src.is_ipv6() => self.icmpv6(io, packet),
+            _ => Err(DropReason::UnknownProtocol),
+        }
+    }
+
+    fn tcp<L: Link, H: Host>(
+        &mut self,
+        io: &mut Io<'_, L, H>,
+        packet: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        if packet.meta.checksum == RxChecksum::Unknown && !checksum_is_right(packet, packet.payload) {
+            return Err(DropReason::TcpChecksum);
+        }
+        let (segment, payload) = TcpHeader::parse(packet.payload)?;
+        let key = FlowKey {
+            protocol: Protocol::Tcp,
+            guest: SocketAddr::new(packet.src, segment.src_port),
+            remote: SocketAddr::new(packet.dst, segment.dst_port),
+        };
+        self.learn(packet.eth.src);
+        if let Some(id) = self.flows.find(&key) {
+            if let Some(Flow::Tcp(connection)) = self.flows.get_mut(id)
+                && !connection.gives_way_to(&segment)
+            {
+                connection.segment(&mut self.env, io, &segment, payload);
+                self.after(io.host, id);
+                return Ok(());
+            }
+            self.remove(io.host, id);
+        }
+        let control = TcpFlags::SYN | TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN;
+        if segment.flags.0 & control.0 != TcpFlags::SYN.0 {
+            if !packet.dst.is_multicast() {
+                reset::answer(&mut self.env, io.link, &key, &segment, payload.len());
+            }
+            return Err(DropReason::NoConnection);
+        }
+        self.open(io, key, &segment)
+    }
+
+    /// A SYN for a new connection.
+    fn open<L: Link, H: Host>(
+        &mut self,
+        io: &mut Io<'_, L, H>,
+        key: FlowKey,
+        syn: &TcpHeader,
+    ) -> Result<(), DropReason> {
+        let to = match destination::resolve(&self.env.config, self.env.resolver, key.remote)? {
+            Destination::Host(to) | Destination::Resolver(to) => to,
+            Destination::Refused => {
+                reset::refuse(&mut self.env, io.link, &key, syn.seq + 1);
+                return Err(DropReason::Refused);
+            }
+        };
+        if !self.make_room(io.host, io.now) {
+            reset::refuse(&mut self.env, io.link, &key, syn.seq + 1);
+            return Err(DropReason::FlowTableFull);
+        }
+        let env = &mut self.env;
+        let id = self.flows.insert(&key, |id| Flow::Tcp(Connection::open(env, io, id, key, to, syn)));
+        self.after(io.host, id);
+        Ok(())
+    }
+
+    fn udp<L: Link, H: Host>(
+        &mut self,
+        io: &mut Io<'_, L, H>,
+        packet: &Packet<'_>,
+        without_address: bool,
+    ) -> Result<(), DropReason> {
+        let (header, payload) = UdpHeader::parse(packet.payload)?;
+        let unchecked = header.checksum == 0 && packet.src.is_ipv4();
+        let datagram = &packet.payload[..usize::from(header.length)];
+        if packet.meta.checksum == RxChecksum::Unknown && !unchecked && !checksum_is_right(packet, datagram) {
+            return Err(DropReason::UdpChecksum);
+        }
+        if let (IpAddr::V4(src), IpAddr::V4(dst), DHCPV4_SERVER) = (packet.src, packet.dst, header.dst_port)
+            && (dst.is_broadcast() || self.env.config.is_ours(packet.dst))
+        {
+            let config = &self.env.config;
+            let answer = services::dhcpv4::answer(config, &packet.eth, src, dst, payload, &mut self.scratch)?;
+            self.learn(packet.eth.src);
+            self.answer(io, answer);
+            return Ok(());
+        }
+        if without_address {
+            return Err(DropReason::SpoofedSource);
+        }
+        if let (IpAddr::V6(src), IpAddr::V6(dst), DHCPV6_SERVER) = (packet.src, packet.dst, header.dst_port)
+            && dst.is_multicast()
+        {
+            let config = &self.env.config;
+            let answer = services::dhcpv6::answer(config, &packet.eth, src, dst, payload, &mut self.scratch)?;
+            self.learn(packet.eth.src);
+            self.answer(io, answer);
+            return Ok(());
+        }
+        let segment = match packet.meta.gso {
+            Gso::None => None,
+            Gso::Udp(size) if size > 0 => Some(size),
+            _ => return Err(DropReason::BadOffload),
+        };
+        self.learn(packet.eth.src);
+        let key = FlowKey {
+            protocol: Protocol::Udp,
+            guest: SocketAddr::new(packet.src, header.src_port),
+            remote: SocketAddr::new(packet.dst, header.dst_port),
+        };
+        self.datagram(io, key, payload, segment, packet.whole)
+    }
+
+    /// A datagram or echo request for a flow, new or not.
+    fn datagram<L: Link, H: Host>(
+        &mut self,
+        io: &mut Io<'_, L, H>,
+        key: FlowKey,
+        payload: &[u8],
+        segment: Option<u16>,
+        whole: &[u8],
+    ) -> Result<(), DropReason> {
+        let id = match self.flows.find(&key) {
+            Some(id) => id,
+            None => match self.open_datagram(io, key)? {
+                Ok(id) => id,
+                Err(cause) => {
+                    icmp::send_error(&mut self.env, io.link, cause, None, whole);
+                    return Err(DropReason::Refused);
+                }
+            },
+        };
+        if let Some(Flow::Datagram(flow)) = self.flows.get_mut(id) {
+            flow.send(&mut self.env, io, payload, segment, whole);
+        }
+        self.after(io.host, id);
+        Ok(())
+    }
+
+    /// A new flow, or the ICMP error that refuses it.
+    fn open_datagram<L: Link, H: Host>(
+        &mut self,
+        io: &mut Io<'_, L, H>,
+        key: FlowKey,
+    ) -> Result<Result<crate::flow::FlowId, IcmpCause>, DropReason> {
+        let (to, dns) = match destination::resolve(&self.env.config, self.env.resolver, key.remote)? {
+            Destination::Host(to) => (to, false),
+            Destination::Resolver(to) => (to, true),
+            Destination::Refused if self.env.config.is_ours(key.remote.ip()) => {
+                return Ok(Err(IcmpCause::PortUnreachable));
+            }
+            Destination::Refused => return Ok(Err(IcmpCause::Prohibited)),
+        };
+        if !self.make_room(io.host, io.now) {
+            return Err(DropReason::FlowTableFull);
+        }
+        let id = self.flows.reserve();
+        let opened = match key.protocol {
+            Protocol::Echo => io.host.ping_open(id, to.ip()),
+            _ => io.host.udp_open(id, to),
+        };
+        let socket = match opened {
+            Ok(socket) => socket,
+            Err(HostError::Unsupported) if key.protocol == Protocol::Echo => {
+                return Err(DropReason::EchoUnsupported);
+            }
+            Err(error) => return icmp::cause_of(error).map(Err).ok_or(DropReason::HostExhausted),
+        };
+        match key.protocol {
+            Protocol::Echo => self.env.counters.echo_opened += 1,
+            _ => self.env.counters.udp_opened += 1,
+        }
+        let id =
+            self.flows.insert(&key, |id| Flow::Datagram(DatagramFlow::new(id, key, socket, dns, io.now)));
+        Ok(Ok(id))
+    }
+
+    fn icmpv4<L: Link, H: Host>(
+        &mut self,
+        io: &mut Io<'_, L, H>,
+        packet: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        self.learn(packet.eth.src);
+        match Icmpv4Message::parse(packet.payload)? {
+            Icmpv4Message::EchoRequest(echo) => self.echo(io, packet, echo),
+            Icmpv4Message::Unreachable { quoted, .. } => {
+                self.guest_unreachable(io, quoted);
+                Ok(())
+            }
+            _ => Err(DropReason::UnknownIcmp),
+        }
+    }
+
+    fn icmpv6<L: Link, H: Host>(
+        &mut self,
+        io: &mut Io<'_, L, H>,
+        packet: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        let (IpAddr::V6(src), IpAddr::V6(dst)) = (packet.src, packet.dst) else {
+            return Err(DropReason::UnknownIcmp);
+        };
+        self.learn(packet.eth.src);
+        match Icmpv6Message::parse(src, dst, packet.payload)? {
+            Icmpv6Message::EchoRequest(echo) => self.echo(io, packet, echo),
+            Icmpv6Message::Unreachable { quoted, .. } => {
+                self.guest_unreachable(io, quoted);
+                Ok(())
+            }
+            _ => Err(DropReason::UnknownIcmp),
+        }
+    }
+
+    fn echo<L: Link, H: Host>(
+        &mut self,
+        io: &mut Io<'_, L, H>,
+        packet: &Packet<'_>,
+        echo: Echo<'_>,
+    ) -> Result<(), DropReason> {
+        if self.env.config.is_ours(packet.dst) {
+            let ends = (packet.src, packet.dst);
+            icmp::answer_own(&mut self.env, io.link, ends, echo, &mut self.scratch);
+            return Ok(());
+        }
+        let key = FlowKey {
+            protocol: Protocol::Echo,
+            guest: SocketAddr::new(packet.src, echo.ident),
+            remote: SocketAddr::new(packet.dst, echo.ident),
+        };
+        self.datagram(io, key, packet.payload, None, packet.whole)
+    }
+
+    /// The guest says that nobody listens where we sent a datagram: the flow is over, and with its socket closed
+    /// the host's kernel says the same to the peer.
+    fn guest_unreachable<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, quoted: &[u8]) {
+        if let Some(id) = icmp::quoted_udp_flow(quoted).and_then(|key| self.flows.find(&key)) {
+            self.remove(io.host, id);
+        }
+    }
+}
+
+/// Verifies the checksum of the TCP segment or UDP datagram that `packet` carries.
+fn checksum_is_right(packet: &Packet<'_>, content: &[u8]) -> bool {
+    let pseudo = checksum::pseudo_header(packet.src, packet.dst, packet.protocol, content.len() as u32);
+    checksum::finish(checksum::sum(content, pseudo)) == 0
+}

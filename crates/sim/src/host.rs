@@ -1,0 +1,697 @@
+//! The host's sockets, simulated: bounded kernel buffers, edge-triggered readiness, and a peer that the test plays.
+//!
+//! The stack sees [`Host`]; the test sees the other side of each socket: it lets a connect succeed or fail, gives
+//! room in the send buffer, takes what was written, sends, closes, resets, or delivers datagrams and ICMP errors.
+//! What Linux does with queued data, errors and ends of stream is done here in the same order (`tcp_recvmsg`: data,
+//! then the error once, then end of stream; `tcp_sendmsg`: the error once, then EPIPE).
+//!
+//! Readiness is as strict as the contract allows: an edge is reported once, and the next one only after a call has
+//! met the end (`WouldBlock`, or less than was asked). A stack that forgets an edge therefore stalls here, though
+//! epoll might have saved it. Ends of stream and errors are always new edges.
+//!
+//! Every call is recorded. Calls that no correct stack makes (on a closed or unknown socket, an empty send, a send
+//! after shutdown or before the connection) panic. Ids are never used again, so that a stale one is always noticed.
+
+use brodo_core::flow::FlowId;
+use brodo_core::host::{
+    Close, Connect, Host, HostError, IcmpCause, IcmpReport, Readiness, Received, SocketId,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{IoSlice, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+
+/// How the next connect goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConnectPlan {
+    /// Connected at once.
+    Done,
+    /// Under way until [`SimHost::finish_connect`].
+    Pending,
+    /// Fails at once.
+    Fail(HostError),
+}
+
+/// One call that the stack made, without payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    /// `tcp_connect` to this address.
+    Connect(SocketAddr, Result<Connect, HostError>),
+    /// `tcp_connected`.
+    Connected(Result<Connect, HostError>),
+    /// `tcp_send`: bytes offered and taken.
+    Send(usize, Result<usize, HostError>),
+    /// `tcp_recv`: bytes asked for and given.
+    Recv(usize, Result<usize, HostError>),
+    /// `tcp_shutdown`.
+    Shutdown,
+    /// `tcp_keep_alive`.
+    KeepAlive,
+    /// `udp_open` to this address.
+    UdpOpen(SocketAddr),
+    /// `ping_open` to this address.
+    PingOpen(IpAddr),
+    /// `datagram_send`: bytes, segment size.
+    DatagramSend(usize, Option<u16>, Result<(), HostError>),
+    /// `datagram_recv`.
+    DatagramRecv(Result<usize, HostError>),
+    /// `close`.
+    Close(Close),
+}
+
+/// Room in a send buffer that is never used up.
+pub const UNLIMITED: usize = usize::MAX;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Connecting,
+    Failed(HostError),
+    Open,
+}
+
+#[derive(Debug)]
+struct TcpSocket {
+    state: State,
+    /// Written by the stack, not yet taken by the peer.
+    outbox: VecDeque<u8>,
+    /// Room left in the send buffer, bytes.
+    space: usize,
+    /// Sent by the peer, not yet read by the stack.
+    inbox: VecDeque<u8>,
+    peer_fin: bool,
+    error: Option<HostError>,
+    /// After an error nothing can be sent any more.
+    dead: bool,
+    shut: bool,
+    keep_alive: bool,
+}
+
+#[derive(Debug, Default)]
+struct DatagramSocket {
+    ping: bool,
+    /// Sent by the stack: bytes and segment size.
+    outbox: VecDeque<(Vec<u8>, Option<u16>)>,
+    /// Room left in the send buffer, datagrams.
+    space: usize,
+    inbox: VecDeque<(Vec<u8>, Option<u16>)>,
+    reports: VecDeque<IcmpReport>,
+    error: Option<HostError>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Tcp(TcpSocket),
+    Datagram(DatagramSocket),
+}
+
+#[derive(Debug)]
+struct Socket {
+    flow: FlowId,
+    to: SocketAddr,
+    closed: Option<Close>,
+    /// Whether the next data is a new edge.
+    read_armed: bool,
+    /// Whether the next room is a new edge.
+    write_armed: bool,
+    kind: Kind,
+}
+
+/// The simulated host.
+#[derive(Debug)]
+pub struct SimHost {
+    sockets: BTreeMap<u32, Socket>,
+    opened: u32,
+    plans: VecDeque<ConnectPlan>,
+    default_plan: ConnectPlan,
+    default_space: usize,
+    send_at_most: usize,
+    refuse_open: VecDeque<HostError>,
+    ping_supported: bool,
+    calls: Vec<(SocketId, Call)>,
+    record: bool,
+    ready: Vec<(SocketId, FlowId, Readiness)>,
+}
+
+impl Default for SimHost {
+    fn default() -> Self {
+        Self {
+            sockets: BTreeMap::new(),
+            opened: 0,
+            plans: VecDeque::new(),
+            default_plan: ConnectPlan::Done,
+            default_space: UNLIMITED,
+            send_at_most: usize::MAX,
+            refuse_open: VecDeque::new(),
+            ping_supported: true,
+            calls: Vec::new(),
+            record: true,
+            ready: Vec::new(),
+        }
+    }
+}
+
+/// Set-up and inspection.
+impl SimHost {
+    /// What the next connect without a plan of its own does; [`ConnectPlan::Done`] unless told otherwise.
+    pub fn set_default_connect(&mut self, plan: ConnectPlan) {
+        self.default_plan = plan;
+    }
+
+    /// Plans the next connect; several plans are used in order.
+    pub fn plan_connect(&mut self, plan: ConnectPlan) {
+        self.plans.push_back(plan);
+    }
+
+    /// Room in the send buffer of sockets opened from now on: bytes for TCP, datagrams otherwise.
+    pub fn set_default_space(&mut self, space: usize) {
+        self.default_space = space;
+    }
+
+    /// No single send takes more than this many bytes, even if there is room (a partial write).
+    pub fn set_send_at_most(&mut self, bytes: usize) {
+        self.send_at_most = bytes;
+    }
+
+    /// The next attempt to open a socket of any kind fails.
+    pub fn refuse_next_open(&mut self, error: HostError) {
+        self.refuse_open.push_back(error);
+    }
+
+    /// Whether ping sockets exist here.
+    pub fn set_ping_supported(&mut self, supported: bool) {
+        self.ping_supported = supported;
+    }
+
+    /// Whether calls are recorded; switched off for long runs.
+    pub fn set_record(&mut self, record: bool) {
+        self.record = record;
+    }
+
+    /// All calls so far, with the socket each was for.
+    pub fn calls(&self) -> &[(SocketId, Call)] {
+        &self.calls
+    }
+
+    /// The calls on one socket.
+    pub fn calls_on(&self, socket: SocketId) -> impl Iterator<Item = Call> {
+        self.calls.iter().filter(move |(s, _)| *s == socket).map(|&(_, c)| c)
+    }
+
+    /// Sockets that were opened and not closed.
+    pub fn open_sockets(&self) -> usize {
+        self.sockets.values().filter(|s| s.closed.is_none()).count()
+    }
+
+    /// Every socket ever opened, in order.
+    pub fn all(&self) -> impl Iterator<Item = SocketId> {
+        self.sockets.keys().map(|&id| SocketId(id))
+    }
+
+    /// The socket opened last.
+    pub fn last(&self) -> Option<SocketId> {
+        self.sockets.keys().next_back().map(|&id| SocketId(id))
+    }
+
+    /// Where a socket is connected to.
+    pub fn peer(&self, socket: SocketId) -> SocketAddr {
+        self.get(socket).to
+    }
+
+    /// How a socket was closed, if it was.
+    pub fn closed(&self, socket: SocketId) -> Option<Close> {
+        self.get(socket).closed
+    }
+
+    /// Forgets sockets that are closed and whose data was taken.
+    pub fn forget_closed(&mut self) {
+        self.sockets.retain(|_, s| s.closed.is_none());
+    }
+
+    /// Readiness since the last call, in the order in which it arose.
+    pub fn take_events(&mut self) -> Vec<(FlowId, Readiness)> {
+        self.ready.drain(..).map(|(_, flow, ready)| (flow, ready)).collect()
+    }
+
+    /// Whether [`SimHost::take_events`] would give something.
+    pub fn has_events(&self) -> bool {
+        !self.ready.is_empty()
+    }
+}
+
+/// The peer's side of a TCP socket.
+impl SimHost {
+    /// Ends a pending connect.
+    pub fn finish_connect(&mut self, socket: SocketId, result: Result<(), HostError>) {
+        let tcp = self.tcp_of(socket);
+        assert_eq!(tcp.state, State::Connecting, "{socket:?} is not connecting");
+        match result {
+            Ok(()) => {
+                tcp.state = State::Open;
+                self.raise(socket, Readiness { writable: true, ..Readiness::default() });
+            }
+            Err(e) => {
+                tcp.state = State::Failed(e);
+                let all = Readiness { readable: true, writable: true, read_closed: true, error: true };
+                self.raise(socket, all);
+            }
+        }
+    }
+
+    /// Whether a connect is under way.
+    pub fn is_connecting(&self, socket: SocketId) -> bool {
+        self.tcp_ref(socket).state == State::Connecting && self.closed(socket).is_none()
+    }
+
+    /// Gives `more` bytes of room in the send buffer (datagrams for a datagram socket).
+    pub fn give_space(&mut self, socket: SocketId, more: usize) {
+        let s = self.get_mut(socket);
+        let space = match &mut s.kind {
+            Kind::Tcp(t) => &mut t.space,
+            Kind::Datagram(d) => &mut d.space,
+        };
+        *space = space.saturating_add(more);
+        if *space > 0 && std::mem::take(&mut s.write_armed) {
+            self.raise(socket, Readiness { writable: true, ..Readiness::default() });
+        }
+    }
+
+    /// Sets the room in the send buffer without an event; for a test that begins with a full buffer.
+    pub fn set_space(&mut self, socket: SocketId, space: usize) {
+        match &mut self.get_mut(socket).kind {
+            Kind::Tcp(t) => t.space = space,
+            Kind::Datagram(d) => d.space = space,
+        }
+    }
+
+    /// Room left in the send buffer, bytes.
+    pub fn space(&self, socket: SocketId) -> usize {
+        self.tcp_ref(socket).space
+    }
+
+    /// Bytes written by the stack that the peer has not taken.
+    pub fn unread(&self, socket: SocketId) -> usize {
+        self.tcp_ref(socket).outbox.len()
+    }
+
+    /// The peer takes up to `max` bytes. This gives no room by itself, see [`SimHost::give_space`].
+    pub fn peer_take(&mut self, socket: SocketId, max: usize) -> Vec<u8> {
+        let outbox = &mut self.tcp_of(socket).outbox;
+        let n = max.min(outbox.len());
+        outbox.drain(..n).collect()
+    }
+
+    /// Whether the peer, having taken all data, reads an end of stream.
+    pub fn peer_sees_fin(&self, socket: SocketId) -> bool {
+        let tcp = self.tcp_ref(socket);
+        tcp.outbox.is_empty() && (tcp.shut || self.closed(socket) == Some(Close::Graceful))
+    }
+
+    /// Bytes sent by the peer that the stack has not read: what fills the kernel's receive buffer.
+    pub fn waiting(&self, socket: SocketId) -> usize {
+        self.tcp_ref(socket).inbox.len()
+    }
+
+    /// Whether the guest's keep-alive was passed on.
+    pub fn keep_alive(&self, socket: SocketId) -> bool {
+        self.tcp_ref(socket).keep_alive
+    }
+
+    /// The peer sends. Bytes that arrive after the stack has closed go nowhere.
+    pub fn peer_send(&mut self, socket: SocketId, data: &[u8]) {
+        if self.closed(socket).is_some() || data.is_empty() {
+            return;
+        }
+        let tcp = self.tcp_of(socket);
+        assert!(!tcp.peer_fin && !tcp.dead, "the peer of {socket:?} has already closed");
+        tcp.inbox.extend(data);
+        self.raise_readable(socket);
+    }
+
+    /// The peer closes its direction.
+    pub fn peer_fin(&mut self, socket: SocketId) {
+        if self.closed(socket).is_some() {
+            return;
+        }
+        self.tcp_of(socket).peer_fin = true;
+        self.raise(socket, Readiness { readable: true, read_closed: true, ..Readiness::default() });
+    }
+
+    /// The connection breaks: a reset of the peer, or a time-out. Data already received can still be read.
+    pub fn peer_error(&mut self, socket: SocketId, error: HostError) {
+        if self.closed(socket).is_some() {
+            return;
+        }
+        let tcp = self.tcp_of(socket);
+        tcp.error = Some(error);
+        tcp.dead = true;
+        self.raise(socket, Readiness { readable: true, writable: true, read_closed: true, error: true });
+    }
+}
+
+/// The peer's side of a datagram socket.
+impl SimHost {
+    /// Takes the oldest datagram that the stack sent, with its segment size.
+    pub fn take_datagram(&mut self, socket: SocketId) -> Option<(Vec<u8>, Option<u16>)> {
+        self.datagram_of(socket).outbox.pop_front()
+    }
+
+    /// A datagram arrives, or several coalesced ones of `segment` bytes.
+    pub fn peer_datagram(&mut self, socket: SocketId, data: &[u8], segment: Option<u16>) {
+        if self.closed(socket).is_none() {
+            self.datagram_of(socket).inbox.push_back((data.to_vec(), segment));
+            self.raise_readable(socket);
+        }
+    }
+
+    /// An ICMP error arrives for something this socket sent. Linux also lets the next call fail.
+    pub fn peer_icmp(&mut self, socket: SocketId, report: IcmpReport) {
+        if self.closed(socket).is_some() {
+            return;
+        }
+        let d = self.datagram_of(socket);
+        d.reports.push_back(report);
+        d.error = match report.cause {
+            IcmpCause::PortUnreachable => Some(HostError::Refused),
+            IcmpCause::TooBig(mtu) => Some(HostError::TooBig(mtu)),
+            IcmpCause::NetUnreachable => Some(HostError::NetUnreachable),
+            IcmpCause::HostUnreachable | IcmpCause::TimeExceeded => Some(HostError::HostUnreachable),
+            IcmpCause::Prohibited => Some(HostError::Prohibited),
+        };
+        self.raise(socket, Readiness { error: true, ..Readiness::default() });
+    }
+
+    /// The next send or receive on a datagram socket fails.
+    pub fn fail_next(&mut self, socket: SocketId, error: HostError) {
+        self.datagram_of(socket).error = Some(error);
+    }
+}
+
+/// Inside.
+impl SimHost {
+    fn get(&self, socket: SocketId) -> &Socket {
+        self.sockets.get(&socket.0).unwrap_or_else(|| panic!("{socket:?} was never opened"))
+    }
+
+    fn get_mut(&mut self, socket: SocketId) -> &mut Socket {
+        self.sockets.get_mut(&socket.0).unwrap_or_else(|| panic!("{socket:?} was never opened"))
+    }
+
+    fn tcp_ref(&self, socket: SocketId) -> &TcpSocket {
+        match &self.get(socket).kind {
+            Kind::Tcp(t) => t,
+            Kind::Datagram(_) => panic!("{socket:?} is a datagram socket"),
+        }
+    }
+
+    fn tcp_of(&mut self, socket: SocketId) -> &mut TcpSocket {
+        match &mut self.get_mut(socket).kind {
+            Kind::Tcp(t) => t,
+            Kind::Datagram(_) => panic!("{socket:?} is a datagram socket"),
+        }
+    }
+
+    fn datagram_of(&mut self, socket: SocketId) -> &mut DatagramSocket {
+        match &mut self.get_mut(socket).kind {
+            Kind::Datagram(d) => d,
+            Kind::Tcp(_) => panic!("{socket:?} is a TCP socket"),
+        }
+    }
+
+    /// For calls of the stack: the socket must be open.
+    fn used(&mut self, socket: SocketId, call: &str) -> &mut Socket {
+        let s = self.get_mut(socket);
+        assert!(s.closed.is_none(), "{call} on {socket:?}, which is closed");
+        s
+    }
+
+    fn open(&mut self, flow: FlowId, to: SocketAddr, kind: Kind) -> SocketId {
+        self.opened += 1;
+        let socket = Socket { flow, to, closed: None, read_armed: true, write_armed: false, kind };
+        self.sockets.insert(self.opened, socket);
+        SocketId(self.opened)
+    }
+
+    fn note(&mut self, socket: SocketId, call: Call) {
+        if self.record {
+            self.calls.push((socket, call));
+        }
+    }
+
+    fn raise_readable(&mut self, socket: SocketId) {
+        if std::mem::take(&mut self.get_mut(socket).read_armed) {
+            self.raise(socket, Readiness { readable: true, ..Readiness::default() });
+        }
+    }
+
+    fn raise(&mut self, socket: SocketId, ready: Readiness) {
+        let flow = self.get(socket).flow;
+        if self.closed(socket).is_some() {
+            return;
+        }
+        if let Some((_, _, old)) = self.ready.iter_mut().find(|(s, ..)| *s == socket) {
+            old.readable |= ready.readable;
+            old.writable |= ready.writable;
+            old.read_closed |= ready.read_closed;
+            old.error |= ready.error;
+        } else {
+            self.ready.push((socket, flow, ready));
+        }
+    }
+
+    fn tcp_used(&mut self, socket: SocketId, call: &str) -> &mut TcpSocket {
+        match &mut self.used(socket, call).kind {
+            Kind::Tcp(t) => t,
+            Kind::Datagram(_) => panic!("{call} on {socket:?}, a datagram socket"),
+        }
+    }
+
+    fn datagram_used(&mut self, socket: SocketId, call: &str) -> &mut DatagramSocket {
+        match &mut self.used(socket, call).kind {
+            Kind::Datagram(d) => d,
+            Kind::Tcp(_) => panic!("{call} on {socket:?}, a TCP socket"),
+        }
+    }
+}
+
+impl TcpSocket {
+    fn send(&mut self, data: &[IoSlice<'_>], at_most: usize) -> Result<usize, HostError> {
+        if let Some(e) = self.error.take() {
+            return Err(e);
+        }
+        if self.dead {
+            return Err(HostError::Reset);
+        }
+        let mut room = self.space.min(at_most);
+        if room == 0 {
+            return Err(HostError::WouldBlock);
+        }
+        let before = self.outbox.len();
+        for piece in data {
+            let n = room.min(piece.len());
+            self.outbox.extend(&piece[..n]);
+            room -= n;
+        }
+        let taken = self.outbox.len() - before;
+        if self.space != UNLIMITED {
+            self.space -= taken;
+        }
+        Ok(taken)
+    }
+
+    fn recv(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, HostError> {
+        if self.inbox.is_empty() {
+            return match self.error.take() {
+                Some(e) => Err(e),
+                None if self.peer_fin || self.dead => Ok(0),
+                None => Err(HostError::WouldBlock),
+            };
+        }
+        let mut given = 0;
+        for piece in into {
+            let n = piece.len().min(self.inbox.len());
+            for (to, from) in piece.iter_mut().zip(self.inbox.drain(..n)) {
+                *to = from;
+            }
+            given += n;
+        }
+        Ok(given)
+    }
+}
+
+impl Host for SimHost {
+    fn tcp_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(SocketId, Connect), HostError> {
+        let plan = match self.refuse_open.pop_front() {
+            Some(e) => ConnectPlan::Fail(e),
+            None => self.plans.pop_front().unwrap_or(self.default_plan),
+        };
+        let (state, progress) = match plan {
+            ConnectPlan::Done => (State::Open, Connect::Done),
+            ConnectPlan::Pending => (State::Connecting, Connect::Pending),
+            ConnectPlan::Fail(e) => {
+                self.note(SocketId(0), Call::Connect(to, Err(e)));
+                return Err(e);
+            }
+        };
+        let tcp = TcpSocket {
+            state,
+            outbox: VecDeque::new(),
+            space: self.default_space,
+            inbox: VecDeque::new(),
+            peer_fin: false,
+            error: None,
+            dead: false,
+            shut: false,
+            keep_alive: false,
+        };
+        let id = self.open(flow, to, Kind::Tcp(tcp));
+        self.note(id, Call::Connect(to, Ok(progress)));
+        Ok((id, progress))
+    }
+
+    fn tcp_connected(&mut self, socket: SocketId) -> Result<Connect, HostError> {
+        let result = match self.tcp_used(socket, "tcp_connected").state {
+            State::Connecting => Ok(Connect::Pending),
+            State::Failed(e) => Err(e),
+            State::Open => Ok(Connect::Done),
+        };
+        self.note(socket, Call::Connected(result));
+        result
+    }
+
+    fn tcp_send(&mut self, socket: SocketId, data: &[IoSlice<'_>]) -> Result<usize, HostError> {
+        let at_most = self.send_at_most;
+        let offered = data.iter().map(|d| d.len()).sum();
+        let tcp = self.tcp_used(socket, "tcp_send");
+        assert_eq!(tcp.state, State::Open, "tcp_send on {socket:?}");
+        assert!(!tcp.shut, "tcp_send on {socket:?} after tcp_shutdown");
+        assert!(offered > 0, "empty tcp_send on {socket:?}");
+        let result = tcp.send(data, at_most);
+        let space = tcp.space;
+        let blocked = match result {
+            Ok(n) => n < offered,
+            Err(e) => e == HostError::WouldBlock,
+        };
+        if blocked {
+            self.get_mut(socket).write_armed = true;
+            if space > 0 {
+                self.give_space(socket, 0);
+            }
+        }
+        self.note(socket, Call::Send(offered, result));
+        result
+    }
+
+    fn tcp_recv(&mut self, socket: SocketId, into: &mut [IoSliceMut<'_>]) -> Result<usize, HostError> {
+        let asked = into.iter().map(|d| d.len()).sum();
+        let tcp = self.tcp_used(socket, "tcp_recv");
+        assert_eq!(tcp.state, State::Open, "tcp_recv on {socket:?}");
+        assert!(asked > 0, "empty tcp_recv on {socket:?}");
+        let result = tcp.recv(into);
+        if result == Err(HostError::WouldBlock) || result.is_ok_and(|n| n < asked) {
+            self.get_mut(socket).read_armed = true;
+        }
+        self.note(socket, Call::Recv(asked, result));
+        result
+    }
+
+    fn tcp_shutdown(&mut self, socket: SocketId) -> Result<(), HostError> {
+        let tcp = self.tcp_used(socket, "tcp_shutdown");
+        assert_eq!(tcp.state, State::Open, "tcp_shutdown on {socket:?}");
+        assert!(!std::mem::replace(&mut tcp.shut, true), "second tcp_shutdown on {socket:?}");
+        let result = if tcp.dead { Err(HostError::Reset) } else { Ok(()) };
+        self.note(socket, Call::Shutdown);
+        result
+    }
+
+    fn tcp_keep_alive(&mut self, socket: SocketId) {
+        self.tcp_used(socket, "tcp_keep_alive").keep_alive = true;
+        self.note(socket, Call::KeepAlive);
+    }
+
+    fn udp_open(&mut self, flow: FlowId, to: SocketAddr) -> Result<SocketId, HostError> {
+        if let Some(e) = self.refuse_open.pop_front() {
+            return Err(e);
+        }
+        let kind = DatagramSocket { space: self.default_space, ..DatagramSocket::default() };
+        let id = self.open(flow, to, Kind::Datagram(kind));
+        self.note(id, Call::UdpOpen(to));
+        Ok(id)
+    }
+
+    fn ping_open(&mut self, flow: FlowId, to: IpAddr) -> Result<SocketId, HostError> {
+        if let Some(e) = self.refuse_open.pop_front() {
+            return Err(e);
+        }
+        if !self.ping_supported {
+            return Err(HostError::Unsupported);
+        }
+        let kind = DatagramSocket { ping: true, space: self.default_space, ..DatagramSocket::default() };
+        let id = self.open(flow, SocketAddr::new(to, 0), Kind::Datagram(kind));
+        self.note(id, Call::PingOpen(to));
+        Ok(id)
+    }
+
+    fn datagram_send(
+        &mut self,
+        socket: SocketId,
+        data: &[u8],
+        segment: Option<u16>,
+    ) -> Result<(), HostError> {
+        let d = self.datagram_used(socket, "datagram_send");
+        assert!(data.len() <= 65_507, "a datagram of {} bytes", data.len());
+        if let Some(size) = segment {
+            let pieces = data.len().div_ceil(usize::from(size).max(1));
+            assert!(size > 0 && pieces <= 64, "{} bytes cut at {size}: {pieces} datagrams", data.len());
+        }
+        if d.ping {
+            let echo = data.len() >= 8 && matches!(data[0], 8 | 128) && data[1] == 0;
+            assert!(echo, "not an echo request: {data:02x?}");
+        }
+        let result = if let Some(e) = d.error.take() {
+            Err(e)
+        } else if d.space == 0 {
+            Err(HostError::WouldBlock)
+        } else {
+            if d.space != UNLIMITED {
+                d.space -= 1;
+            }
+            d.outbox.push_back((data.to_vec(), segment));
+            Ok(())
+        };
+        if result == Err(HostError::WouldBlock) {
+            self.get_mut(socket).write_armed = true;
+        }
+        self.note(socket, Call::DatagramSend(data.len(), segment, result));
+        result
+    }
+
+    fn datagram_recv(&mut self, socket: SocketId, into: &mut [u8]) -> Result<Received, HostError> {
+        let d = self.datagram_used(socket, "datagram_recv");
+        let result = if let Some(e) = d.error.take() {
+            Err(e)
+        } else {
+            d.inbox.pop_front().map_or(Err(HostError::WouldBlock), |(data, segment)| {
+                assert!(data.len() <= into.len(), "{} bytes cut off", data.len() - into.len());
+                into[..data.len()].copy_from_slice(&data);
+                Ok(Received { len: data.len(), segment })
+            })
+        };
+        if result == Err(HostError::WouldBlock) {
+            self.get_mut(socket).read_armed = true;
+        }
+        self.note(socket, Call::DatagramRecv(result.map(|r| r.len)));
+        result
+    }
+
+    fn datagram_error(&mut self, socket: SocketId) -> Option<IcmpReport> {
+        self.datagram_used(socket, "datagram_error").reports.pop_front()
+    }
+
+    fn close(&mut self, socket: SocketId, how: Close) {
+        self.used(socket, "close").closed = Some(how);
+        self.ready.retain(|(s, ..)| *s != socket);
+        self.note(socket, Call::Close(how));
+    }
+}
+
+#[cfg(test)]
+mod tests;

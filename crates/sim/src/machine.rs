@@ -1,0 +1,106 @@
+//! The machine that runs brodo: one stack, its link and its host, and the loop turn a driver makes.
+//!
+//! Nothing happens between turns; the time of a turn is given by the caller and never goes back. Every frame the
+//! stack sends passes the link's checks and the observer's rules before the caller sees it.
+
+use crate::host::SimHost;
+use crate::link::{SentFrame, SimLink};
+use crate::observer::Observer;
+use crate::packet::{self, Packet};
+use crate::rng::Rng;
+use brodo_core::config::Config;
+use brodo_core::link::{LinkCaps, RxMeta};
+use brodo_core::stack::{Io, Keys, Stack};
+use brodo_core::time::Instant;
+
+/// Rounds that one turn may take before it counts as never ending.
+const ROUNDS_MAX: usize = 100_000;
+
+/// A stack and what it touches.
+pub struct Machine {
+    /// The stack under test.
+    pub stack: Stack,
+    /// The guest's end of the link.
+    pub link: SimLink,
+    /// The host's sockets.
+    pub host: SimHost,
+    /// The rules checked on every segment.
+    pub observer: Observer,
+    now: Instant,
+}
+
+impl Machine {
+    /// A machine at time zero whose stack draws its keys from `seed`.
+    pub fn new(config: Config, caps: LinkCaps, seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let mut key = || {
+            let mut key = [0; 16];
+            key[..8].copy_from_slice(&rng.next().to_le_bytes());
+            key[8..].copy_from_slice(&rng.next().to_le_bytes());
+            key
+        };
+        let keys = Keys { table: key(), isn: key() };
+        Self {
+            link: SimLink::new(caps, config.mtu, config.mac.0),
+            stack: Stack::new(config, keys, caps),
+            host: SimHost::default(),
+            observer: Observer::default(),
+            now: Instant::ZERO,
+        }
+    }
+
+    /// The time of the last turn.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// When the stack must have a turn although nothing arrives.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.stack.next_deadline()
+    }
+
+    /// One loop turn at `now`: timers, the guest's frames, socket events, service until idle. Gives what was sent to
+    /// the guest.
+    pub fn turn(&mut self, now: Instant, frames: &[(RxMeta, Vec<u8>)]) -> Vec<SentFrame> {
+        assert!(now >= self.now, "time went back");
+        self.now = now;
+        let mut sent = Vec::new();
+        self.call(&mut sent, Stack::expire);
+        for (meta, frame) in frames {
+            if let Ok(Packet::Tcp(segment)) = packet::parse(frame) {
+                self.observer.from_guest(&segment);
+            }
+            self.call(&mut sent, |stack, io| stack.frame(io, *meta, frame));
+        }
+        for _ in 0..ROUNDS_MAX {
+            if self.link.take_writable() {
+                self.stack.link_writable();
+            }
+            for (flow, ready) in self.host.take_events() {
+                self.call(&mut sent, |stack, io| stack.socket_event(io, flow, ready));
+            }
+            let mut more = false;
+            self.call(&mut sent, |stack, io| more = stack.serve(io));
+            self.call(&mut sent, Stack::flush);
+            if !more && !self.host.has_events() {
+                return sent;
+            }
+        }
+        panic!("a turn at {now:?} did not end in {ROUNDS_MAX} rounds");
+    }
+
+    fn call(&mut self, sent: &mut Vec<SentFrame>, f: impl FnOnce(&mut Stack, &mut Io<'_, SimLink, SimHost>)) {
+        let mut io = Io { now: self.now, link: &mut self.link, host: &mut self.host };
+        f(&mut self.stack, &mut io);
+        while let Some(frame) = self.link.take() {
+            for piece in frame.cut() {
+                if let Ok(Packet::Tcp(segment)) = packet::parse(&piece)
+                    && let Err(rule) = self.observer.to_guest(&segment)
+                {
+                    panic!("at {:?} the stack sent a segment that is wrong: {rule}\n{segment:?}", self.now);
+                }
+            }
+            sent.push(frame);
+        }
+    }
+}

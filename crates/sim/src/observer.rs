@@ -1,0 +1,212 @@
+//! Rules that every TCP connection keeps, checked on every segment of every simulation.
+//!
+//! The observer stands on the link. It hears what the guest sends in the order in which the stack hears it, and what
+//! the stack sends when it sends it, and holds the stack to what it has told the guest:
+//!
+//! - the right edge of the offered window never moves left, across scaling and rounding (RFC 9293, 3.8.6);
+//! - acknowledgements never go back, and never cover what the guest has not sent;
+//! - nothing is sent beyond the guest's window, except one byte to probe it, nor in segments above its MSS;
+//! - the sequence space is sent without gaps, FIN once and after all data;
+//! - every segment after the handshake carries ACK, and windows in SYN segments are unscaled (RFC 7323, 2.2).
+//!
+//! It also counts what was sent twice, so that a run without loss can be held to zero retransmissions.
+
+use crate::packet::{TcpSegment, flags};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// `a` is after `b` in sequence space.
+pub const fn after(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) > 0
+}
+
+/// The later of two sequence numbers.
+pub const fn later(a: u32, b: u32) -> u32 {
+    if after(a, b) { a } else { b }
+}
+
+#[derive(Debug, Clone)]
+struct Opening {
+    iss: u32,
+    wscale: Option<u8>,
+    mss: Option<u16>,
+    window: u16,
+}
+
+#[derive(Debug, Clone)]
+struct Connection {
+    /// What the SYN asked for.
+    guest_iss: u32,
+    guest_scale: u8,
+    guest_mss: u32,
+    /// One after the last sequence number the guest has sent.
+    guest_max: u32,
+    /// Right edge of the guest's window.
+    guest_edge: u32,
+    iss: u32,
+    scale: u8,
+    /// One after the last sequence number the stack has sent.
+    max: u32,
+    fin: Option<u32>,
+    ack: u32,
+    edge: u32,
+}
+
+/// The observer of one link.
+#[derive(Debug, Default)]
+pub struct Observer {
+    openings: BTreeMap<(SocketAddr, SocketAddr), Opening>,
+    connections: BTreeMap<(SocketAddr, SocketAddr), Connection>,
+    retransmitted: u64,
+    data_bytes: u64,
+}
+
+impl Observer {
+    /// Segments with payload, SYN or FIN that the stack sent although it had sent all of it before.
+    pub fn retransmitted(&self) -> u64 {
+        self.retransmitted
+    }
+
+    /// Payload bytes the stack sent, repetitions included.
+    pub fn data_bytes(&self) -> u64 {
+        self.data_bytes
+    }
+
+    /// The offered window's right edge that the stack has told the guest, absolute.
+    pub fn offered_edge(&self, guest: SocketAddr, remote: SocketAddr) -> Option<u32> {
+        self.connections.get(&(guest, remote)).map(|c| c.edge)
+    }
+
+    /// Notes a segment that the stack is about to hear.
+    pub fn from_guest(&mut self, s: &TcpSegment) {
+        let key = (s.src, s.dst);
+        if s.has(flags::SYN) && !s.has(flags::ACK) {
+            let opening = Opening { iss: s.seq, wscale: s.wscale, mss: s.mss, window: s.window };
+            self.openings.insert(key, opening);
+            return;
+        }
+        let Some(c) = self.connections.get_mut(&key) else { return };
+        let end = s.seq.wrapping_add(s.seq_len());
+        c.guest_max = later(c.guest_max, end);
+        if s.has(flags::ACK) && !after(s.ack, c.max) {
+            let window = u32::from(s.window) << c.guest_scale;
+            c.guest_edge = later(c.guest_edge, s.ack.wrapping_add(window));
+        }
+    }
+
+    /// Checks a segment as the guest sees it.
+    ///
+    /// # Errors
+    /// The rule that it breaks.
+    pub fn to_guest(&mut self, s: &TcpSegment) -> Result<(), String> {
+        let key = (s.dst, s.src);
+        self.data_bytes += s.data.len() as u64;
+        if s.has(flags::RST) {
+            return Ok(());
+        }
+        if !s.has(flags::ACK) {
+            return Err("neither ACK nor RST".to_owned());
+        }
+        if s.has(flags::SYN) {
+            return self.syn_ack(s);
+        }
+        let Some(c) = self.connections.get_mut(&key) else {
+            return Err("for a connection that was never accepted".to_owned());
+        };
+        c.acknowledgement(s)?;
+        self.retransmitted += u64::from(c.sequence(s)?);
+        Ok(())
+    }
+
+    fn syn_ack(&mut self, s: &TcpSegment) -> Result<(), String> {
+        let key = (s.dst, s.src);
+        if let Some(c) = self.connections.get(&key).filter(|c| c.iss == s.seq) {
+            self.retransmitted += 1;
+            let same = s.ack == c.guest_iss.wrapping_add(1);
+            return if same { Ok(()) } else { Err("SYN|ACK repeated with another ack".to_owned()) };
+        }
+        let Some(open) = self.openings.get(&key) else {
+            return Err("SYN|ACK without a SYN".to_owned());
+        };
+        if s.ack != open.iss.wrapping_add(1) {
+            return Err(format!("SYN|ACK does not acknowledge the SYN: {} for {}", s.ack, open.iss));
+        }
+        if open.wscale.is_none() && s.wscale.is_some() {
+            return Err("window scale though the guest offered none".to_owned());
+        }
+        if s.wscale.is_some_and(|shift| shift > 14) {
+            return Err("window scale above 14".to_owned());
+        }
+        let scaled = open.wscale.is_some() && s.wscale.is_some();
+        let default_mss = if s.src.is_ipv4() { 536 } else { 1220 };
+        let max = s.seq.wrapping_add(1);
+        let connection = Connection {
+            guest_iss: open.iss,
+            guest_scale: if scaled { open.wscale.unwrap_or(0).min(14) } else { 0 },
+            guest_mss: open.mss.map_or(default_mss, u32::from),
+            guest_max: s.ack,
+            guest_edge: max.wrapping_add(open.window.into()),
+            iss: s.seq,
+            scale: if scaled { s.wscale.unwrap_or(0) } else { 0 },
+            max,
+            fin: None,
+            ack: s.ack,
+            edge: s.ack.wrapping_add(s.window.into()),
+        };
+        self.connections.insert(key, connection);
+        Ok(())
+    }
+}
+
+impl Connection {
+    fn acknowledgement(&mut self, s: &TcpSegment) -> Result<(), String> {
+        if after(self.ack, s.ack) {
+            return Err(format!("acknowledgement went back by {}", self.ack.wrapping_sub(s.ack)));
+        }
+        if after(s.ack, self.guest_max) {
+            let over = s.ack.wrapping_sub(self.guest_max);
+            return Err(format!("acknowledges {over} bytes that the guest has not sent"));
+        }
+        self.ack = s.ack;
+        let edge = s.ack.wrapping_add(u32::from(s.window) << self.scale);
+        if after(self.edge, edge) {
+            return Err(format!("the offered edge moved left by {}", self.edge.wrapping_sub(edge)));
+        }
+        self.edge = edge;
+        Ok(())
+    }
+
+    /// Checks the sequence space a segment takes; whether all of it had been sent before.
+    fn sequence(&mut self, s: &TcpSegment) -> Result<bool, String> {
+        let len = s.data.len() as u32;
+        if after(s.seq, self.max) {
+            return Err(format!("a gap of {} bytes before it", s.seq.wrapping_sub(self.max)));
+        }
+        // RFC 9293, 3.7.1, and RFC 6691: options count against the size, so this bound is the loosest that is safe.
+        if len > self.guest_mss {
+            return Err(format!("{len} bytes in one segment, the guest's MSS is {}", self.guest_mss));
+        }
+        let end = s.seq.wrapping_add(len);
+        if len > 1 && after(end, self.guest_edge) {
+            return Err(format!("{} bytes beyond the guest's window", end.wrapping_sub(self.guest_edge)));
+        }
+        if let Some(fin) = self.fin {
+            if after(end, fin) {
+                return Err("data after FIN".to_owned());
+            }
+            if s.has(flags::FIN) && end != fin {
+                return Err("FIN at another place than before".to_owned());
+            }
+        }
+        if s.has(flags::FIN) {
+            self.fin = Some(end);
+        }
+        let end = end.wrapping_add(u32::from(s.has(flags::FIN)));
+        let again = s.seq_len() > 0 && !after(end, self.max);
+        self.max = later(self.max, end);
+        Ok(again)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,666 @@
+//! Scripts: one line per segment, verbs for the host's side, time that moves only when told.
+//!
+//! ```no_run
+//! use brodo_sim::script::Script;
+//!
+//! let mut t = Script::v4();
+//! t.guest("SYN win=65535 mss=1460 wscale=7");
+//! t.expect_nothing();
+//! t.host_connected();
+//! t.expect("SYN|ACK seq=0 ack=1");
+//! t.guest("ACK data=1000");
+//! t.expect("ACK ack=1001");
+//! t.host_received(1000);
+//! t.host_sends(500);
+//! t.expect("ACK|PSH seq=1 data=500");
+//! ```
+//!
+//! The notation is that of [`crate::notation`]. A verb makes one turn of the driver and collects what the stack sent;
+//! `expect` takes it from the front. Where a line from the guest leaves out `seq`, `ack` or `win`, the guest sends
+//! what a correct guest would: the next byte, everything it has received in order, its current window. Payload is a
+//! function of the place in the stream, and every byte is compared on arrival.
+//!
+//! A failed script prints everything that was seen, in the same notation, with the virtual time in milliseconds.
+
+use crate::host::{ConnectPlan, UNLIMITED};
+use crate::link::{SentFrame, to_stack};
+use crate::machine::Machine;
+use crate::notation::{ICMP, Kind, Line, Number};
+use crate::observer::{after, later};
+use crate::packet::{self, IcmpMessage, Packet, TcpSegment, UdpDatagram, flags};
+use crate::rng::{Pattern, Rng};
+use brodo_core::config::Config;
+use brodo_core::host::{Close, HostError, IcmpCause, IcmpReport, SocketId};
+use brodo_core::link::{Gso, LinkCaps, RxChecksum, RxMeta};
+use brodo_core::time::{Duration, Instant};
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// The peer that scripts talk to over IPv4.
+pub const REMOTE_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 7));
+/// The peer that scripts talk to over IPv6.
+pub const REMOTE_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7));
+
+/// Turns in which time stands still before a script counts as stuck.
+const STUCK: usize = 10_000;
+
+/// What a script begins with.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// The stack's configuration; MTU 1500 unless changed.
+    pub config: Config,
+    /// What the link can do; nothing unless changed.
+    pub caps: LinkCaps,
+    /// IPv6 instead of IPv4.
+    pub v6: bool,
+    /// Seed of keys, sequence numbers and payload.
+    pub seed: u64,
+    /// The guest's initial sequence number; from the seed unless given.
+    pub guest_isn: Option<u32>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            config: Config { mtu: 1500, ..Config::default() },
+            caps: LinkCaps::default(),
+            v6: false,
+            seed: 1,
+            guest_isn: None,
+        }
+    }
+}
+
+/// One conversation of the guest: a TCP connection, or the ports of UDP.
+struct Flow {
+    guest: SocketAddr,
+    remote: SocketAddr,
+    guest_isn: u32,
+    stack_isn: Option<u32>,
+    /// Shift of the guest's window field, from its SYN.
+    guest_scale: u8,
+    /// Shift of the stack's window field, from its SYN|ACK.
+    stack_scale: u8,
+    /// Absolute; one after everything the guest has sent.
+    guest_next: u32,
+    /// Absolute; what the guest has received in order.
+    received: u32,
+    window: u32,
+    socket: Option<SocketId>,
+    up: u64,
+    down: u64,
+    up_datagrams: u64,
+    down_datagrams: u64,
+    checked_datagrams: u64,
+}
+
+/// A frame the stack sent, not yet expected.
+struct Seen {
+    at: Instant,
+    line: Line,
+    packet: Packet,
+}
+
+/// A running script.
+pub struct Script {
+    /// The stack and what it touches, for what no verb covers.
+    pub machine: Machine,
+    setup: Setup,
+    rng: Rng,
+    now: Instant,
+    flows: Vec<Flow>,
+    current: usize,
+    seen: VecDeque<Seen>,
+    last_frame: Vec<u8>,
+    calls_traced: usize,
+    opened: usize,
+    trace: Vec<String>,
+}
+
+/// Setting up.
+impl Script {
+    /// A script over IPv4 with the default set-up.
+    pub fn v4() -> Self {
+        Self::new(Setup::default())
+    }
+
+    /// A script over IPv6 with the default set-up.
+    pub fn v6() -> Self {
+        Self::new(Setup { v6: true, ..Setup::default() })
+    }
+
+    /// A script. Connects are pending until [`Script::host_connected`] unless planned otherwise.
+    pub fn new(setup: Setup) -> Self {
+        let mut machine = Machine::new(setup.config.clone(), setup.caps, setup.seed);
+        machine.host.set_default_connect(ConnectPlan::Pending);
+        let mut script = Self {
+            machine,
+            rng: Rng::new(setup.seed ^ 0x5c21_9700),
+            setup,
+            now: Instant::from_ms(1000),
+            flows: Vec::new(),
+            current: 0,
+            seen: VecDeque::new(),
+            last_frame: Vec::new(),
+            calls_traced: 0,
+            opened: 0,
+            trace: Vec::new(),
+        };
+        script.connection(40_000, 80);
+        script.turn(&[]);
+        script
+    }
+
+    /// Runs `body` over IPv4 and IPv6, with and without checksum offload.
+    pub fn each(body: impl Fn(&mut Self)) {
+        Self::each_with(&Setup::default(), body);
+    }
+
+    /// Runs `body` with a set-up over IPv4 and IPv6, with and without checksum offload.
+    pub fn each_with(setup: &Setup, body: impl Fn(&mut Self)) {
+        for v6 in [false, true] {
+            for checksum in [false, true] {
+                let caps = LinkCaps { checksum, ..setup.caps };
+                let mut script = Self::new(Setup { caps, v6, ..setup.clone() });
+                body(&mut script);
+            }
+        }
+    }
+
+    /// Goes on with another connection, from `guest` port to `remote` port. Gives its index for [`Script::select`].
+    pub fn connection(&mut self, guest: u16, remote: u16) -> usize {
+        let (guest_ip, remote_ip) = self.addresses();
+        self.connection_to(SocketAddr::new(guest_ip, guest), SocketAddr::new(remote_ip, remote))
+    }
+
+    /// The same between any two addresses.
+    pub fn connection_to(&mut self, guest: SocketAddr, remote: SocketAddr) -> usize {
+        let isn = self.setup.guest_isn.unwrap_or(self.rng.next() as u32);
+        self.flows.push(Flow {
+            guest,
+            remote,
+            guest_isn: isn,
+            stack_isn: None,
+            guest_scale: 0,
+            stack_scale: 0,
+            guest_next: isn,
+            received: 0,
+            window: 65_535,
+            socket: None,
+            up: 0,
+            down: 0,
+            up_datagrams: 0,
+            down_datagrams: 0,
+            checked_datagrams: 0,
+        });
+        self.current = self.flows.len() - 1;
+        self.current
+    }
+
+    /// Goes on with an earlier connection.
+    pub fn select(&mut self, flow: usize) {
+        self.current = flow;
+    }
+
+    /// Goes on with a new connection between the same ports, whose ISN is `ahead` of what the old one has sent.
+    pub fn reopen(&mut self, ahead: u32) {
+        let (guest, remote, next) = (self.flow().guest, self.flow().remote, self.flow().guest_next);
+        self.connection_to(guest, remote);
+        let isn = next.wrapping_add(ahead);
+        (self.flow_mut().guest_isn, self.flow_mut().guest_next) = (isn, isn);
+    }
+
+    /// Handshake: the guest with a window of 65,535 bytes, MSS 1460, window scale 7 and SACK, the host at once.
+    pub fn establish(&mut self) {
+        self.establish_with("win=65535 mss=1460 wscale=7 sackok");
+    }
+
+    /// Handshake with these fields in the SYN.
+    pub fn establish_with(&mut self, fields: &str) {
+        self.machine.host.plan_connect(ConnectPlan::Done);
+        self.guest(&format!("SYN {fields}"));
+        self.expect("SYN|ACK seq=0 ack=1");
+        self.guest("ACK");
+        self.expect_nothing();
+    }
+
+    /// The guest's address and the peer's.
+    pub fn addresses(&self) -> (IpAddr, IpAddr) {
+        let config = &self.setup.config;
+        if self.setup.v6 {
+            (config.v6.expect("IPv6 is configured").guest.into(), REMOTE_V6)
+        } else {
+            (config.v4.expect("IPv4 is configured").guest.into(), REMOTE_V4)
+        }
+    }
+
+    /// The guest's end and the peer's of the current conversation.
+    pub fn endpoints(&self) -> (SocketAddr, SocketAddr) {
+        (self.flow().guest, self.flow().remote)
+    }
+
+    fn flow(&self) -> &Flow {
+        &self.flows[self.current]
+    }
+
+    fn flow_mut(&mut self) -> &mut Flow {
+        &mut self.flows[self.current]
+    }
+
+    /// The guest's stream of the current connection.
+    fn up_pattern(&self) -> Pattern {
+        Pattern(self.setup.seed ^ 0xaaaa ^ u64::from(self.flow().guest.port()))
+    }
+
+    fn down_pattern(&self, flow: usize) -> Pattern {
+        Pattern(self.setup.seed ^ 0x5555 ^ u64::from(self.flows[flow].guest.port()))
+    }
+}
+
+/// The guest.
+impl Script {
+    /// The guest sends what the line says.
+    pub fn guest(&mut self, text: &str) {
+        let (meta, frame) = self.build(text);
+        self.turn(&[(meta, frame)]);
+    }
+
+    /// The guest sends several packets that the driver takes in one batch.
+    pub fn guest_batch(&mut self, lines: &[&str]) {
+        let frames: Vec<_> = lines.iter().map(|l| self.build(l)).collect();
+        self.turn(&frames);
+    }
+
+    /// The guest sends a frame byte for byte.
+    pub fn guest_raw(&mut self, frame: &[u8]) {
+        self.note("guest >", &format!("raw frame of {} bytes", frame.len()));
+        self.turn(&[(RxMeta::default(), frame.to_vec())]);
+    }
+
+    /// The frame that a line stands for, for tests that spoil it before they send it raw. The guest counts as having
+    /// sent it.
+    pub fn frame(&mut self, text: &str) -> Vec<u8> {
+        self.build(text).1
+    }
+
+    /// The window the guest offers from now on, in bytes.
+    pub fn guest_window(&mut self, bytes: u32) {
+        self.flow_mut().window = bytes;
+    }
+
+    fn build(&mut self, text: &str) -> (RxMeta, Vec<u8>) {
+        let line = Line::parse(text).unwrap_or_else(|e| panic!("not understood: {e}"));
+        self.note("guest >", &line.to_string());
+        let stations = to_stack(self.setup.config.mac.0);
+        let mut meta = RxMeta::default();
+        let frame = match &line.kind {
+            Kind::Tcp(bits) => {
+                if let Some(size) = line.value("gso") {
+                    let size = size as u16;
+                    meta.gso = if self.setup.v6 { Gso::Tcp6(size) } else { Gso::Tcp4(size) };
+                    meta.checksum = RxChecksum::Valid;
+                }
+                self.build_tcp(*bits, &line).to_frame(stations)
+            }
+            Kind::Udp => {
+                if let Some(size) = line.value("gso") {
+                    meta = RxMeta { checksum: RxChecksum::Valid, gso: Gso::Udp(size as u16) };
+                }
+                self.build_udp(&line).to_frame(stations)
+            }
+            Kind::Icmp(name) => self.build_echo(name, &line).to_frame(stations),
+            Kind::Arp => panic!("ARP is sent as a raw frame"),
+        };
+        self.last_frame.clone_from(&frame);
+        (meta, frame)
+    }
+
+    fn build_tcp(&mut self, bits: u8, line: &Line) -> TcpSegment {
+        let pattern = self.up_pattern();
+        let f = self.flow_mut();
+        let syn = bits & flags::SYN != 0;
+        let at = |base: u32, value: i64| base.wrapping_add(value as u32);
+        let default_seq = if syn { f.guest_isn } else { f.guest_next };
+        let seq = line.value("seq").map_or(default_seq, |v| at(f.guest_isn, v));
+        let ack = match line.value("ack") {
+            Some(v) => at(f.stack_isn.unwrap_or(0), v),
+            None if bits & flags::ACK != 0 => f.received,
+            None => 0,
+        };
+        if syn && bits & flags::ACK == 0 {
+            f.guest_scale = line.value("wscale").unwrap_or(0) as u8;
+        }
+        if let Some(bytes) = line.value("win") {
+            f.window = bytes as u32;
+        }
+        let shift = if syn { 0 } else { f.guest_scale };
+        let window = line.value("rawwin").unwrap_or(i64::from((f.window >> shift).min(65_535)));
+        let len = line.value("data").unwrap_or(0) as usize;
+        let offset = u64::from(seq.wrapping_sub(f.guest_isn).wrapping_sub(u32::from(!syn)));
+        let segment = TcpSegment {
+            flags: bits,
+            seq,
+            ack,
+            window: window as u16,
+            urgent: line.value("urg").unwrap_or(0) as u16,
+            mss: line.value("mss").map(|v| v as u16),
+            wscale: line.value("wscale").map(|v| v as u8),
+            sack_ok: line.sack_ok == Some(true),
+            sack: (line.sack.iter().flatten())
+                .map(|&(l, r)| (at(f.stack_isn.unwrap_or(0), l), at(f.stack_isn.unwrap_or(0), r)))
+                .collect(),
+            timestamps: line.value("tsval").map(|v| (v as u32, line.value("tsecr").unwrap_or(0) as u32)),
+            data: pattern.bytes(offset, len),
+            ..TcpSegment::new(f.guest, f.remote)
+        };
+        if bits & flags::RST == 0 {
+            f.guest_next = later(f.guest_next, seq.wrapping_add(segment.seq_len()));
+        }
+        segment
+    }
+
+    fn build_udp(&mut self, line: &Line) -> UdpDatagram {
+        let pattern = self.up_pattern();
+        let f = self.flow_mut();
+        let len = line.value("data").unwrap_or(0) as usize;
+        let data = pattern.bytes(f.up_datagrams << 20, len);
+        f.up_datagrams += 1;
+        let (mut src, mut dst) = (f.guest, f.remote);
+        src.set_port(line.value("sport").map_or(src.port(), |p| p as u16));
+        dst.set_port(line.value("dport").map_or(dst.port(), |p| p as u16));
+        UdpDatagram { src, dst, data }
+    }
+
+    fn build_echo(&mut self, name: &str, line: &Line) -> IcmpMessage {
+        let pattern = self.up_pattern();
+        let f = self.flow();
+        let names = ICMP.iter().find(|(n, ..)| *n == name).expect("the parser knows only these");
+        let (kind, code) = if self.setup.v6 { names.2 } else { names.1 };
+        let id = line.value("id").unwrap_or(7) as u32;
+        let seq = line.value("seq").unwrap_or(1) as u32;
+        IcmpMessage {
+            src: f.guest.ip(),
+            dst: f.remote.ip(),
+            kind,
+            code,
+            word: id << 16 | seq & 0xffff,
+            body: pattern.bytes(0, line.value("data").unwrap_or(0) as usize),
+        }
+    }
+
+    /// The guest sends any bytes over UDP from the current conversation's port to `to`.
+    pub fn guest_udp(&mut self, to: SocketAddr, data: &[u8]) {
+        let datagram = UdpDatagram { src: self.flow().guest, dst: to, data: data.to_vec() };
+        let frame = datagram.to_frame(to_stack(self.setup.config.mac.0));
+        self.note("guest >", &format!("UDP to {to} data={}", data.len()));
+        self.last_frame.clone_from(&frame);
+        self.turn(&[(RxMeta::default(), frame)]);
+    }
+
+    /// The next thing the guest gets is a UDP datagram, of any content.
+    pub fn expect_datagram(&mut self) -> UdpDatagram {
+        match self.seen.pop_front() {
+            Some(Seen { packet: Packet::Udp(datagram), .. }) => datagram,
+            Some(s) => panic!("expected a UDP datagram, seen: {}", s.line),
+            None => panic!("expected a UDP datagram, nothing was sent"),
+        }
+    }
+}
+
+/// What the guest gets.
+impl Script {
+    /// The next thing the guest gets is as the line says.
+    pub fn expect(&mut self, text: &str) {
+        let want = Line::parse(text).unwrap_or_else(|e| panic!("not understood: {e}"));
+        match self.seen.pop_front() {
+            Some(s) if want.fits(&s.line) => {}
+            Some(s) => panic!("\n  expected: {want}\n  seen:     {}", s.line),
+            None => panic!("\n  expected: {want}\n  seen:     nothing"),
+        }
+    }
+
+    /// The guest gets nothing more.
+    pub fn expect_nothing(&mut self) {
+        if let Some(s) = self.seen.front() {
+            panic!("\n  expected: nothing\n  seen:     {}", s.line);
+        }
+    }
+
+    /// Time passes until something is sent, at most `limit_ms`; it is as the line says. Gives how long it took, in
+    /// microseconds.
+    pub fn expect_within_ms(&mut self, limit_ms: u64, text: &str) -> u64 {
+        let start = self.now;
+        let limit = start + Duration::from_millis(limit_ms);
+        while self.seen.is_empty() && self.step(limit) {}
+        let at = self.seen.front().map_or(self.now, |s| s.at);
+        self.expect(text);
+        (at - start).as_micros() as u64
+    }
+
+    /// Everything that was sent and not yet expected, as lines.
+    pub fn take_all(&mut self) -> Vec<Line> {
+        self.seen.drain(..).map(|s| s.line).collect()
+    }
+
+    /// Payload bytes that the guest has received in order on this connection.
+    pub fn received_in_order(&self) -> u32 {
+        let f = self.flow();
+        f.stack_isn.map_or(0, |isn| f.received.wrapping_sub(isn).wrapping_sub(1))
+    }
+
+    /// Right edge of the window that the stack offers, relative to the guest's SYN.
+    pub fn offered_edge(&self) -> u32 {
+        let (guest, remote) = self.endpoints();
+        let edge = self.machine.observer.offered_edge(guest, remote).expect("connected");
+        edge.wrapping_sub(self.flow().guest_isn)
+    }
+}
+
+/// Time.
+impl Script {
+    /// Time passes; the stack's timers fire when they are due.
+    pub fn advance_ms(&mut self, ms: u64) {
+        let limit = self.now + Duration::from_millis(ms);
+        while self.step(limit) {}
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Moves to the next timer, or to `limit` if none is due before. False when `limit` is reached.
+    fn step(&mut self, limit: Instant) -> bool {
+        for _ in 0..STUCK {
+            match self.machine.next_deadline() {
+                Some(at) if at <= limit => {
+                    let moved = at > self.now;
+                    self.now = self.now.max(at);
+                    self.turn(&[]);
+                    if moved || !self.seen.is_empty() {
+                        return true;
+                    }
+                }
+                _ => {
+                    self.now = limit;
+                    return false;
+                }
+            }
+        }
+        panic!("a deadline that is due stays due: {:?}", self.machine.next_deadline());
+    }
+
+    /// One turn without input.
+    pub fn poll(&mut self) {
+        self.turn(&[]);
+    }
+
+    /// The link takes this many more frames; `None` for any number. The stack is told if it waits for it.
+    pub fn link_credit(&mut self, frames: Option<usize>) {
+        self.note("link", &frames.map_or("unlimited".to_owned(), |n| format!("credit for {n}")));
+        self.machine.link.set_credit(frames);
+        self.turn(&[]);
+    }
+
+    fn turn(&mut self, frames: &[(RxMeta, Vec<u8>)]) {
+        let sent = self.machine.turn(self.now, frames);
+        for &(socket, call) in &self.machine.host.calls()[self.calls_traced..] {
+            let at = self.now.as_ns() as f64 / 1e6;
+            self.trace.push(format!("{at:12.3}  host     #{} {call:?}", socket.0));
+        }
+        self.calls_traced = self.machine.host.calls().len();
+        let sockets = self.machine.host.all().count();
+        if sockets > self.opened {
+            self.opened = sockets;
+            self.flow_mut().socket = self.machine.host.last();
+        }
+        for frame in &sent {
+            self.see(frame);
+        }
+    }
+
+    fn see(&mut self, frame: &SentFrame) {
+        let packet = packet::parse(&frame.bytes).expect("the link has checked it");
+        let line = match &packet {
+            Packet::Tcp(s) => self.see_tcp(s, frame.gso),
+            Packet::Udp(d) => self.see_udp(d, frame.gso),
+            Packet::Icmp(m) => self.see_icmp(m),
+            Packet::Arp(_) => {
+                Line { kind: Kind::Arp, fields: Vec::new(), sack: None, sack_ok: None, psh: None }
+            }
+        };
+        self.note("guest <", &line.to_string());
+        // Router advertisements come by themselves.
+        if !matches!(&packet, Packet::Icmp(m) if m.src.is_ipv6() && m.kind == 134) {
+            self.seen.push_back(Seen { at: self.now, line, packet });
+        }
+    }
+
+    fn find(&self, guest: SocketAddr, remote: SocketAddr) -> Option<usize> {
+        self.flows.iter().rposition(|f| (f.guest, f.remote) == (guest, remote))
+    }
+
+    fn see_tcp(&mut self, s: &TcpSegment, gso: Gso) -> Line {
+        let index = self.find(s.dst, s.src).unwrap_or_else(|| panic!("for a connection never begun: {s:?}"));
+        let pattern = self.down_pattern(index);
+        let f = &mut self.flows[index];
+        let syn = s.has(flags::SYN);
+        if syn && f.stack_isn.is_none() {
+            f.stack_isn = Some(s.seq);
+            f.received = s.seq;
+            f.stack_scale = s.wscale.unwrap_or(0);
+            if s.wscale.is_none() {
+                f.guest_scale = 0;
+            }
+        }
+        let isn = f.stack_isn.unwrap_or(0);
+        let offset = s.seq.wrapping_sub(isn).wrapping_sub(u32::from(!syn));
+        if let Some(at) = pattern.mismatch(offset.into(), &s.data) {
+            panic!("wrong payload from byte {at} of the stream, in a segment at {offset}");
+        }
+        let end = s.seq.wrapping_add(s.seq_len());
+        if !s.has(flags::RST) && !after(s.seq, f.received) {
+            f.received = later(f.received, end);
+        }
+        let rel = |value: u32, base: u32| Number::Is(i64::from(value.wrapping_sub(base) as i32));
+        let shift = if syn { 0 } else { f.stack_scale };
+        let mut fields = vec![("seq", rel(s.seq, isn))];
+        if s.has(flags::ACK) {
+            fields.push(("ack", rel(s.ack, f.guest_isn)));
+        }
+        fields.push(("win", Number::Is(i64::from(s.window) << shift)));
+        let options = [
+            ("mss", s.mss.map(i64::from)),
+            ("wscale", s.wscale.map(i64::from)),
+            ("tsval", s.timestamps.map(|t| t.0.into())),
+            ("tsecr", s.timestamps.map(|t| t.1.into())),
+            ("urg", s.has(flags::URG).then_some(s.urgent.into())),
+            ("data", (!s.data.is_empty()).then_some(s.data.len() as i64)),
+            ("gso", gso_size(gso)),
+        ];
+        fields.extend(options.into_iter().filter_map(|(name, v)| Some((name, Number::Is(v?)))));
+        let block = |&(l, r): &(u32, u32)| {
+            let rel = |v: u32| i64::from(v.wrapping_sub(f.guest_isn) as i32);
+            (rel(l), rel(r))
+        };
+        Line {
+            kind: Kind::Tcp(s.flags),
+            fields: fields.into_iter().map(|(n, v)| (n.to_owned(), v)).collect(),
+            sack: (!s.sack.is_empty()).then(|| s.sack.iter().map(block).collect()),
+            sack_ok: s.sack_ok.then_some(true),
+            psh: Some(s.has(flags::PSH)),
+        }
+    }
+
+    fn see_udp(&mut self, d: &UdpDatagram, gso: Gso) -> Line {
+        if let Some(index) = self.find(d.dst, d.src) {
+            let pattern = self.down_pattern(index);
+            let f = &mut self.flows[index];
+            if f.down_datagrams > f.checked_datagrams {
+                let offset = f.checked_datagrams << 20;
+                f.checked_datagrams += 1;
+                assert_eq!(pattern.mismatch(offset, &d.data), None, "wrong payload in a datagram");
+            }
+        }
+        let mut fields = vec![
+            ("sport".to_owned(), Number::Is(d.src.port().into())),
+            ("dport".to_owned(), Number::Is(d.dst.port().into())),
+            ("data".to_owned(), Number::Is(d.data.len() as i64)),
+        ];
+        fields.extend(gso_size(gso).map(|n| ("gso".to_owned(), Number::Is(n))));
+        Line { kind: Kind::Udp, fields, sack: None, sack_ok: None, psh: None }
+    }
+
+    fn see_icmp(&self, m: &IcmpMessage) -> Line {
+        let v4 = m.src.is_ipv4();
+        let known = ICMP.iter().find(|(_, four, six)| (if v4 { *four } else { *six }) == (m.kind, m.code));
+        let name = known.map_or(format!("{}/{}", m.kind, m.code), |(name, ..)| (*name).to_owned());
+        let mut fields = Vec::new();
+        let mut field = |name: &str, n: i64| fields.push((name.to_owned(), Number::Is(n)));
+        match name.as_str() {
+            "echo-request" | "echo-reply" => {
+                field("id", i64::from(m.word >> 16));
+                field("seq", i64::from(m.word & 0xffff));
+                field("data", m.body.len() as i64);
+            }
+            "too-big" => field("mtu", i64::from(if v4 { m.word & 0xffff } else { m.word })),
+            _ => {}
+        }
+        if known.is_some() && !name.starts_with("echo") {
+            let quoted = m.body.len().min(if v4 { 28 } else { 48 });
+            let sent = self.last_frame.get(14..14 + quoted);
+            assert!(
+                quoted >= 28 && sent == Some(&m.body[..quoted]),
+                "the error does not quote what was sent"
+            );
+        }
+        Line { kind: Kind::Icmp(name), fields, sack: None, sack_ok: None, psh: None }
+    }
+
+    fn note(&mut self, who: &str, what: &str) {
+        let at = self.now.as_ns() as f64 / 1e6;
+        self.trace.push(format!("{at:12.3}  {who:8} {what}"));
+    }
+}
+
+fn gso_size(gso: Gso) -> Option<i64> {
+    match gso {
+        Gso::None => None,
+        Gso::Tcp4(n) | Gso::Tcp6(n) | Gso::Udp(n) => Some(n.into()),
+    }
+}
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let family = if self.setup.v6 { "IPv6" } else { "IPv4" };
+            eprintln!("script over {family}, {:?}, seed {}", self.setup.caps, self.setup.seed);
+            self.trace.iter().for_each(|line| eprintln!("{line}"));
+        }
+    }
+}
+
+mod host;
+
+#[cfg(test)]
+mod tests;

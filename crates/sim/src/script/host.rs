@@ -1,0 +1,215 @@
+//! The verbs for the host's side of a script: what the peer behind the current connection's socket does, and what
+//! it has seen.
+
+use super::{
+    Close, ConnectPlan, HostError, IcmpCause, IcmpReport, Instant, Script, SocketId, UNLIMITED, packet,
+};
+use crate::host::Call;
+use std::net::SocketAddr;
+
+/// Connecting.
+impl Script {
+    /// The socket that the current connection opened.
+    ///
+    /// # Panics
+    /// If it opened none.
+    pub fn socket(&self) -> SocketId {
+        self.flow().socket.expect("the connection has opened a socket")
+    }
+
+    /// Whether the current connection has opened a socket.
+    pub fn has_socket(&self) -> bool {
+        self.flow().socket.is_some()
+    }
+
+    /// The next connect is done at once.
+    pub fn host_connects_at_once(&mut self) {
+        self.machine.host.plan_connect(ConnectPlan::Done);
+    }
+
+    /// The next connect fails at once.
+    pub fn host_refuses_at_once(&mut self, error: HostError) {
+        self.machine.host.plan_connect(ConnectPlan::Fail(error));
+    }
+
+    /// The pending connect succeeds.
+    pub fn host_connected(&mut self) {
+        self.note("peer", "accepts");
+        self.machine.host.finish_connect(self.socket(), Ok(()));
+        self.poll();
+    }
+
+    /// The pending connect fails.
+    pub fn host_connect_fails(&mut self, error: HostError) {
+        self.note("peer", &format!("connect fails: {error:?}"));
+        self.machine.host.finish_connect(self.socket(), Err(error));
+        self.poll();
+    }
+
+    /// Where the current socket was connected to.
+    pub fn host_connected_to(&self) -> SocketAddr {
+        self.machine.host.peer(self.socket())
+    }
+}
+
+/// Data and its end.
+impl Script {
+    /// The socket takes this many bytes in all from now on, then blocks.
+    pub fn host_accepts(&mut self, bytes: usize) {
+        self.note("peer", &format!("room for {bytes}"));
+        self.machine.host.set_space(self.socket(), bytes);
+    }
+
+    /// There is room for more bytes (datagrams, on a datagram socket).
+    pub fn host_accepts_more(&mut self, more: usize) {
+        self.note("peer", &format!("room for {more} more"));
+        self.machine.host.give_space(self.socket(), more);
+        self.poll();
+    }
+
+    /// The socket takes whatever comes from now on.
+    pub fn host_accepts_all(&mut self) {
+        self.host_accepts_more(UNLIMITED);
+    }
+
+    /// The socket has got exactly these many further bytes of the guest's stream.
+    pub fn host_received(&mut self, bytes: usize) {
+        let (socket, pattern, offset) = (self.socket(), self.up_pattern(), self.flow().up);
+        let data = self.machine.host.peer_take(socket, usize::MAX);
+        assert_eq!(data.len(), bytes, "bytes that the host received");
+        assert_eq!(pattern.mismatch(offset, &data), None, "the guest's stream differs from this byte on");
+        self.flow_mut().up += bytes as u64;
+    }
+
+    /// The peer sends the next bytes of its stream.
+    pub fn host_sends(&mut self, bytes: usize) {
+        self.note("peer", &format!("sends {bytes}"));
+        let offset = self.flow().down;
+        let data = self.down_pattern(self.current).bytes(offset, bytes);
+        self.flow_mut().down += bytes as u64;
+        self.machine.host.peer_send(self.socket(), &data);
+        self.poll();
+    }
+
+    /// The peer closes its direction.
+    pub fn host_eof(&mut self) {
+        self.note("peer", "closes its direction");
+        self.machine.host.peer_fin(self.socket());
+        self.poll();
+    }
+
+    /// The peer sends bytes and closes its direction before the stack hears of either.
+    pub fn host_sends_last(&mut self, bytes: usize) {
+        self.note("peer", &format!("sends {bytes} and closes its direction"));
+        let offset = self.flow().down;
+        let data = self.down_pattern(self.current).bytes(offset, bytes);
+        self.flow_mut().down += bytes as u64;
+        self.machine.host.peer_send(self.socket(), &data);
+        self.machine.host.peer_fin(self.socket());
+        self.poll();
+    }
+
+    /// The connection behind the socket breaks.
+    pub fn host_breaks(&mut self, error: HostError) {
+        self.note("peer", &format!("{error:?}"));
+        self.machine.host.peer_error(self.socket(), error);
+        self.poll();
+    }
+
+    /// The peer, which has taken all data, has or has not read an end of stream.
+    pub fn host_saw_fin(&self, saw: bool) {
+        assert_eq!(self.machine.host.peer_sees_fin(self.socket()), saw, "the host saw the guest's FIN");
+    }
+
+    /// How the socket has been closed, `None` if it is open.
+    pub fn host_closed(&self, how: Option<Close>) {
+        assert_eq!(self.machine.host.closed(self.socket()), how, "how the host socket was closed");
+    }
+
+    /// Bytes that the peer sent and the stack has left in the kernel.
+    pub fn host_waiting(&self) -> usize {
+        self.machine.host.waiting(self.socket())
+    }
+
+    /// How often the stack has made a call of the same kind on any socket.
+    pub fn host_calls(&self, kind: impl Fn(&Call) -> bool) -> usize {
+        self.machine.host.calls().iter().filter(|(_, call)| kind(call)).count()
+    }
+
+    /// Nothing is left of any connection: no socket, no flow, no payload memory, no timer.
+    pub fn expect_all_gone(&self) {
+        assert_eq!(self.machine.host.open_sockets(), 0, "sockets left open");
+        assert_eq!(self.machine.stack.flows(), 0, "flows left open");
+        assert_eq!(self.machine.stack.memory_used(), 0, "payload memory still in use");
+    }
+
+    /// When the stack wants its next turn.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.machine.next_deadline()
+    }
+}
+
+/// Datagrams.
+impl Script {
+    /// The socket has sent one datagram of the guest's, of this length.
+    pub fn host_got_datagram(&mut self, bytes: usize) {
+        let (socket, pattern, index) = (self.socket(), self.up_pattern(), self.flow().up);
+        let (data, _) = self.machine.host.take_datagram(socket).expect("the host sent a datagram");
+        assert_eq!(data.len(), bytes, "length of the datagram");
+        assert_eq!(pattern.mismatch(index << 20, &data), None, "content of the datagram");
+        self.flow_mut().up += 1;
+    }
+
+    /// The socket has sent nothing more.
+    pub fn host_got_nothing(&mut self) {
+        let socket = self.socket();
+        let more = self.machine.host.take_datagram(socket);
+        assert!(more.is_none(), "the host sent another datagram: {more:02x?}");
+    }
+
+    /// The peer sends a datagram.
+    pub fn host_sends_datagram(&mut self, bytes: usize) {
+        self.note("peer", &format!("sends a datagram of {bytes}"));
+        let index = self.flow().down_datagrams;
+        let data = self.down_pattern(self.current).bytes(index << 20, bytes);
+        self.flow_mut().down_datagrams += 1;
+        self.machine.host.peer_datagram(self.socket(), &data, None);
+        self.poll();
+    }
+
+    /// The peer sends any bytes as one datagram, or several coalesced ones of `segment` bytes.
+    pub fn host_sends_raw(&mut self, data: &[u8], segment: Option<u16>) {
+        self.note("peer", &format!("sends {} bytes, segments of {segment:?}", data.len()));
+        self.machine.host.peer_datagram(self.socket(), data, segment);
+        self.poll();
+    }
+
+    /// The bytes of the oldest datagram that the socket has sent, and the size at which it was to be cut.
+    pub fn host_takes_datagram(&mut self) -> (Vec<u8>, Option<u16>) {
+        let socket = self.socket();
+        self.machine.host.take_datagram(socket).expect("the host sent a datagram")
+    }
+
+    /// An ICMP error arrives for what the socket sent.
+    pub fn host_gets_icmp(&mut self, cause: IcmpCause) {
+        self.note("peer", &format!("ICMP {cause:?}"));
+        self.machine.host.peer_icmp(self.socket(), IcmpReport { cause, from: None });
+        self.poll();
+    }
+
+    /// The peer answers the oldest echo request, as the kernel hands it to a ping socket: with the identifier that
+    /// the kernel chose. Gives the request.
+    pub fn host_answers_echo(&mut self) -> Vec<u8> {
+        let (request, _) = self.host_takes_datagram();
+        let (guest, remote) = self.endpoints();
+        let mut reply = request.clone();
+        reply[0] = if remote.is_ipv4() { 0 } else { 129 };
+        reply[2..4].fill(0);
+        reply[4..6].copy_from_slice(&0x7777_u16.to_be_bytes());
+        let protocol = if remote.is_ipv4() { 1 } else { 58 };
+        let sum = !packet::l4_sum(remote.ip(), guest.ip(), protocol, &reply);
+        reply[2..4].copy_from_slice(&sum.to_be_bytes());
+        self.host_sends_raw(&reply, None);
+        request
+    }
+}

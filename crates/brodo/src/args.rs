@@ -20,8 +20,8 @@ Examples:
   brodo attach 4711                          a network for process 4711, as long as it lives
   brodo attach --netns /run/netns/blue       the same for a namespace with a name
 
-The command sees an interface eth0 with the addresses 10.0.2.15 and fd00::15, a router at 10.0.2.2 and fd00::2 and a
-DNS server at 10.0.2.3 and fd00::3. What it sends leaves the host from ordinary sockets of the user who started
+The command sees an interface eth0 with the addresses 10.0.2.15 and fd00::15, a router at 10.0.2.2 and fd00::2 and a \
+DNS server at 10.0.2.3 and fd00::3. What it sends leaves the host from ordinary sockets of the user who started \
 brodo. It reaches what that user reaches, except the host's own loopback (see --map-host-loopback).";
 
 const RUN_EXAMPLES: &str = "\
@@ -32,8 +32,8 @@ Examples:
   brodo run --map-host-loopback 10.0.2.2 -- curl http://10.0.2.2:8080      a server on the host's 127.0.0.1
   brodo run --resolver 9.9.9.9 -v -- ./build.sh
 
-Exit status: the command's own, or 128 and the signal's number if a signal killed it; 126 if it cannot be executed, 127
-if it is not found; 125 if brodo itself fails; 2 if the command line makes no sense.";
+Exit status: the command's own, or 128 and the signal's number if a signal killed it; 126 if it cannot be executed, \
+127 if it is not found; 125 if brodo itself fails; 2 if the command line makes no sense.";
 
 const ATTACH_EXAMPLES: &str = "\
 Examples:
@@ -43,7 +43,7 @@ Examples:
 
 Only the network is set up: the target keeps its mounts, hence its /etc/resolv.conf (name the --dns address there).
 
-Exit status: 0 when the target is gone or brodo was asked to end (SIGTERM, SIGINT, SIGHUP), 125 if brodo fails,
+Exit status: 0 when the target is gone or brodo was asked to end (SIGTERM, SIGINT, SIGHUP), 125 if brodo fails, \
 2 if the command line makes no sense.";
 
 /// A fast, complete network for a command or namespace, without root and without touching the host's.

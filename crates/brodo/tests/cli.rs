@@ -23,7 +23,9 @@ fn help_teaches_by_examples_and_tells_units_and_defaults() {
         assert!(stdout(&general).contains(part), "{part} is not in\n{}", stdout(&general));
     }
     let run = brodo(&["run", "--help"]);
-    for part in ["Examples:", "Exit status", "126", "127", "125", "[default: 65520]", "1280 to 65521", "--keep-user"] {
+    for part in
+        ["Examples:", "Exit status", "126", "127", "125", "[default: 65520]", "1280 to 65521", "--keep-user"]
+    {
         assert!(stdout(&run).contains(part), "{part} is not in\n{}", stdout(&run));
     }
     let attach = brodo(&["attach", "--help"]);
@@ -65,7 +67,10 @@ fn a_line_that_makes_no_sense_ends_with_status_2_and_starts_nothing() {
         (&["run", "--tcp-rx-buffer", "4M..64K"], "above the maximum"),
         (&["run", "--ready-fd", "1"], "above 2"),
         (&["run", "--ready-fd", "4095", "true"], "was started with"),
-        (&["run", "--gateway", "192.168.1.1", "touch", "/tmp/brodo-was-started"], "outside the guest's network"),
+        (
+            &["run", "--gateway", "192.168.1.1", "touch", "/tmp/brodo-was-started"],
+            "outside the guest's network",
+        ),
         (&["run", "-4", "--address", "fd01::5/64", "true"], "which -4 switches off"),
         (&["run", "--dns", "10.0.2.15", "true"], "the guest's own address"),
         (&["attach"], "<PID|--netns"),
@@ -122,7 +127,12 @@ fn completions_and_manual_pages_know_the_options() {
 #[test]
 fn a_reader_that_goes_away_is_no_failure() {
     let status = Command::new("sh")
-        .args(["-c", "\"$1\" completions zsh | head -c1 >/dev/null; exit $?", "sh", env!("CARGO_BIN_EXE_brodo")])
+        .args([
+            "-c",
+            "\"$1\" completions zsh | head -c1 >/dev/null; exit $?",
+            "sh",
+            env!("CARGO_BIN_EXE_brodo"),
+        ])
         .status();
     assert!(status.expect("sh runs").success());
 }

@@ -298,6 +298,18 @@ impl Sender {
         self.timed = None;
     }
 
+    /// The guest takes nothing any more: as if all had been sent and acknowledged.
+    pub(crate) fn abandon(&mut self, env: &mut Env) {
+        self.clear(env);
+        self.state = SenderState::Finished { passive: true };
+        self.una = self.max;
+        self.nxt = self.max;
+        self.eof = true;
+        self.readable = false;
+        self.rtx_at = None;
+        self.forget_timing();
+    }
+
     /// Gives all memory back.
     pub(crate) fn clear(&mut self, env: &mut Env) {
         env.pool.clear(&mut self.queue);

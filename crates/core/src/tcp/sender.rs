@@ -235,9 +235,13 @@ impl Sender {
         }
     }
 
-    /// RFC 9293, 3.10.7.4: the newest segment's window counts.
+    /// RFC 9293, 3.10.7.4: the newest segment's window counts. One that acknowledges something new is newer than any
+    /// before it, even as a repetition with an old sequence number: SND.UNA moves, so the old window would reach
+    /// further than the guest has offered.
     fn take_window(&mut self, segment: &TcpHeader) {
-        let newer = self.wl1.lt(segment.seq) || (self.wl1 == segment.seq && self.wl2.le(segment.ack));
+        let newer = segment.ack.gt(self.una)
+            || self.wl1.lt(segment.seq)
+            || (self.wl1 == segment.seq && self.wl2.le(segment.ack));
         if newer {
             self.wnd = u32::from(segment.window) << self.scale;
             self.wnd_max = self.wnd_max.max(self.wnd);

@@ -35,6 +35,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 const BATCH_FRAMES: usize = 64;
 /// Most bytes per batch, so that they stay in the cache.
 const BATCH_BYTES: usize = 256 << 10;
+/// Most rounds over the flows per turn, while there is more to do at once: a wait costs a system call, and frames from
+/// the guest that arrive meanwhile wait for as long as these take.
+const ROUNDS: usize = 4;
+/// Bytes sent to the guest after which a turn makes no further round.
+const SENT_BYTES: usize = BATCH_BYTES;
 /// Events taken per wait; more come with the next.
 const EVENTS: usize = 128;
 /// First and longest pause before a link that was out of memory is tried again.
@@ -301,11 +306,17 @@ impl<L: GuestLink> Worker<L> {
         }
     }
 
-    /// One round over the flows, and the acknowledgements that have become due.
+    /// Rounds over the flows, and the acknowledgements that have become due.
     fn serve(&mut self) {
         let Self { stack, port, sockets, now, .. } = self;
+        port.sent_bytes = 0;
         let mut io = Io { now: *now, link: port, host: sockets };
-        self.busy = stack.serve(&mut io);
+        for _ in 0..ROUNDS {
+            self.busy = stack.serve(&mut io);
+            if !self.busy || io.link.sent_bytes >= SENT_BYTES {
+                break;
+            }
+        }
         stack.flush(&mut io);
     }
 

@@ -118,7 +118,10 @@ impl Receiver {
         let gain = i64::from(free) - i64::from(self.window());
         let limit = self.limit.get();
         let closed = self.window() < u32::from(mss).min(limit / 2);
-        self.worth_advancing(free, mss) && (closed || gain >= i64::from((2 * u32::from(mss)).max(limit / 4)))
+        // After the guest's FIN there is nothing that a window would be for.
+        self.state == ReceiverState::Open
+            && self.worth_advancing(free, mss)
+            && (closed || gain >= i64::from((2 * u32::from(mss)).max(limit / 4)))
     }
 
     /// What the limit and the memory budget leave.

@@ -358,7 +358,56 @@ fn data_for_a_guest_that_has_gone() {
         t.host_sends(1000);
         t.expect("ACK data=1000");
         t.guest("RST seq=2");
-        t.host_closed(Some(Close::Reset));
+        // The guest's bytes and its FIN were acknowledged; the host's kernel resets a peer that still sends.
+        t.host_closed(Some(Close::Graceful));
         t.expect_all_gone();
+    });
+}
+
+/// A guest that has closed answers late segments with a reset, because it has forgotten the connection. What it was
+/// told had arrived must still arrive.
+#[test]
+fn a_reset_after_the_guests_fin_does_not_lose_what_was_acknowledged() {
+    for host_closes in [false, true] {
+        Script::each(|t| {
+            t.establish();
+            t.host_accepts(0);
+            if host_closes {
+                t.host_eof();
+                t.expect("FIN|ACK seq=1 ack=1");
+            }
+            t.guest("FIN|ACK data=1000");
+            t.expect("ACK ack=1002");
+            t.guest("RST seq=1002");
+            t.advance_ms(60_000);
+            t.expect_nothing();
+            t.host_closed(None);
+            t.host_accepts_more(500);
+            t.host_accepts_all();
+            t.host_received(1000);
+            t.host_saw_fin(true);
+            t.host_closed(Some(Close::Graceful));
+            t.expect_nothing();
+            t.advance_ms(3000);
+            t.expect_all_gone();
+        });
+    }
+}
+
+/// A window update after the guest's FIN would only draw a reset from a guest that has forgotten the connection.
+#[test]
+fn no_window_update_after_the_guests_fin() {
+    Script::each(|t| {
+        t.establish();
+        t.host_accepts(0);
+        for _ in 0..20 {
+            t.guest(&format!("ACK data={}", t.mss()));
+        }
+        t.guest("FIN|ACK");
+        t.take_all();
+        t.host_accepts_all();
+        t.expect_nothing();
+        t.host_received(20 * t.mss());
+        t.host_saw_fin(true);
     });
 }

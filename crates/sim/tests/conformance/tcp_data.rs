@@ -128,6 +128,21 @@ fn down_stays_within_the_guests_window() {
     });
 }
 
+/// The acknowledgement comes on a segment with an old sequence number: its window counts all the same.
+#[test]
+fn the_window_of_a_repeated_segment_that_acknowledges_something_new_counts() {
+    Script::each(|t| {
+        let mss = t.mss() as i64;
+        t.establish_with("win=8000 mss=1460 wscale=0");
+        t.guest("ACK data=100");
+        t.host_sends(20_000);
+        t.take_all();
+        t.host_received(100);
+        t.guest(&format!("ACK seq=51 data=100 ack={} win={mss}", 1 + 5 * mss));
+        assert_eq!(data_of(t), mss);
+    });
+}
+
 #[test]
 fn down_stays_within_the_send_limit() {
     Script::each_with(&fixed(16 << 10), |t| {

@@ -5,7 +5,7 @@ use crate::network::Family;
 use crate::value::{self, Cidr};
 use brodo_core::config::BufferBounds;
 use brodo_core::wire::ethernet::MacAddr;
-use clap::{Args, Parser, Subcommand, ValueHint};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -20,8 +20,8 @@ Examples:
   brodo attach 4711                          a network for process 4711, as long as it lives
   brodo attach --netns /run/netns/blue       the same for a namespace with a name
 
-The command sees an interface eth0 with the addresses 10.0.2.15 and fd00::15, a router at 10.0.2.2 and fd00::2 and a
-DNS server at 10.0.2.3 and fd00::3. What it sends leaves the host from ordinary sockets of the user who started
+The command sees an interface eth0 with the addresses 10.0.2.15 and fd00::15, a router at 10.0.2.2 and fd00::2 and a \
+DNS server at 10.0.2.3 and fd00::3. What it sends leaves the host from ordinary sockets of the user who started \
 brodo. It reaches what that user reaches, except the host's own loopback (see --map-host-loopback).";
 
 const RUN_EXAMPLES: &str = "\
@@ -32,8 +32,8 @@ Examples:
   brodo run --map-host-loopback 10.0.2.2 -- curl http://10.0.2.2:8080      a server on the host's 127.0.0.1
   brodo run --resolver 9.9.9.9 -v -- ./build.sh
 
-Exit status: the command's own, or 128 and the signal's number if a signal killed it; 126 if it cannot be executed, 127
-if it is not found; 125 if brodo itself fails; 2 if the command line makes no sense.";
+Exit status: the command's own, or 128 and the signal's number if a signal killed it; 126 if it cannot be executed, \
+127 if it is not found; 125 if brodo itself fails; 2 if the command line makes no sense.";
 
 const ATTACH_EXAMPLES: &str = "\
 Examples:
@@ -43,7 +43,7 @@ Examples:
 
 Only the network is set up: the target keeps its mounts, hence its /etc/resolv.conf (name the --dns address there).
 
-Exit status: 0 when the target is gone or brodo was asked to end (SIGTERM, SIGINT, SIGHUP), 125 if brodo fails,
+Exit status: 0 when the target is gone or brodo was asked to end (SIGTERM, SIGINT, SIGHUP), 125 if brodo fails, \
 2 if the command line makes no sense.";
 
 /// A fast, complete network for a command or namespace, without root and without touching the host's.
@@ -106,16 +106,17 @@ pub(crate) struct Run {
 }
 
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("target").required(true).args(["pid", "netns"])))]
 pub(crate) struct Attach {
     #[command(flatten)]
     pub(crate) network: NetworkOptions,
 
     /// The process whose network namespace gets the interface; brodo ends with it
-    #[arg(value_parser = clap::value_parser!(i32).range(1..), required_unless_present = "netns")]
+    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) pid: Option<i32>,
 
     /// The network namespace by path; brodo ends when the path no longer leads to it (looked at every second)
-    #[arg(long, value_name = "PATH", conflicts_with = "pid", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) netns: Option<PathBuf>,
 
     /// The user namespace to join first [default: the one that owns the network namespace]

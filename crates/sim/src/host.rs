@@ -335,6 +335,13 @@ impl SimHost {
         self.raise(socket, Readiness { readable: true, read_closed: true, ..Readiness::default() });
     }
 
+    /// The next call on the socket fails, before any event tells of it.
+    pub fn break_silently(&mut self, socket: SocketId, error: HostError) {
+        let tcp = self.tcp_of(socket);
+        tcp.error = Some(error);
+        tcp.dead = true;
+    }
+
     /// The connection breaks: a reset of the peer, or a time-out. Data already received can still be read.
     pub fn peer_error(&mut self, socket: SocketId, error: HostError) {
         if self.closed(socket).is_some() {

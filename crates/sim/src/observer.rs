@@ -191,7 +191,7 @@ impl Connection {
             return Err(format!("{} bytes beyond the guest's window", end.wrapping_sub(self.guest_edge)));
         }
         if let Some(fin) = self.fin {
-            if after(end, fin) {
+            if len > 0 && after(end, fin) {
                 return Err("data after FIN".to_owned());
             }
             if s.has(flags::FIN) && end != fin {

@@ -234,6 +234,16 @@ impl Script {
         }
     }
 
+    /// The largest payload of a TCP segment without options on this link, bytes.
+    pub fn mss(&self) -> usize {
+        usize::from(self.setup.config.mtu) - if self.setup.v6 { 60 } else { 40 }
+    }
+
+    /// Whether the script runs over IPv6.
+    pub fn is_v6(&self) -> bool {
+        self.setup.v6
+    }
+
     /// The guest's end and the peer's of the current conversation.
     pub fn endpoints(&self) -> (SocketAddr, SocketAddr) {
         (self.flow().guest, self.flow().remote)
@@ -448,6 +458,11 @@ impl Script {
         f.stack_isn.map_or(0, |isn| f.received.wrapping_sub(isn).wrapping_sub(1))
     }
 
+    /// The stack's initial sequence number on this connection, once it has answered.
+    pub fn stack_isn(&self) -> Option<u32> {
+        self.flow().stack_isn
+    }
+
     /// Right edge of the window that the stack offers, relative to the guest's SYN.
     pub fn offered_edge(&self) -> u32 {
         let (guest, remote) = self.endpoints();
@@ -627,12 +642,7 @@ impl Script {
             _ => {}
         }
         if known.is_some() && !name.starts_with("echo") {
-            let quoted = m.body.len().min(if v4 { 28 } else { 48 });
-            let sent = self.last_frame.get(14..14 + quoted);
-            assert!(
-                quoted >= 28 && sent == Some(&m.body[..quoted]),
-                "the error does not quote what was sent"
-            );
+            assert!(quotes(&m.body, &self.last_frame), "the error does not quote what was sent");
         }
         Line { kind: Kind::Icmp(name), fields, sack: None, sack_ok: None, psh: None }
     }
@@ -641,6 +651,18 @@ impl Script {
         let at = self.now.as_ns() as f64 / 1e6;
         self.trace.push(format!("{at:12.3}  {who:8} {what}"));
     }
+}
+
+/// Whether an ICMP error's body names the packet in `frame`: protocol, addresses, and the first eight bytes after.
+fn quotes(body: &[u8], frame: &[u8]) -> bool {
+    let parts: &[std::ops::Range<usize>] = match frame.get(14).map(|b| b >> 4) {
+        Some(4) => &[9..10, 12..28],
+        _ => &[6..7, 8..48],
+    };
+    parts.iter().all(|r| {
+        let sent = frame.get(14 + r.start..14 + r.end);
+        sent.is_some() && body.get(r.clone()) == sent
+    })
 }
 
 fn gso_size(gso: Gso) -> Option<i64> {

@@ -198,7 +198,11 @@ impl SetupError {
 impl fmt::Display for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = self.step.what().replace("{}", &self.subject);
-        write!(f, "cannot {what}: {}: {}", self.step.call(), reason(self.errno))?;
+        write!(f, "cannot {what}")?;
+        // Found by comparing, not refused by the kernel.
+        if self.step != Step::OwnNamespace {
+            write!(f, ": {}: {}", self.step.call(), reason(self.errno))?;
+        }
         self.remedy().map_or(Ok(()), |remedy| write!(f, ": {remedy}"))
     }
 }

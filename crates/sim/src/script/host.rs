@@ -109,6 +109,24 @@ impl Script {
         self.poll();
     }
 
+    /// The peer sends bytes, unless the stack has closed the socket already.
+    pub fn host_sends_if_open(&mut self, bytes: usize) {
+        if self.machine.host.closed(self.socket()).is_none() {
+            self.host_sends(bytes);
+        }
+    }
+
+    /// The peer sends bytes and then the connection breaks, before the stack hears of either.
+    pub fn host_sends_and_breaks(&mut self, bytes: usize, error: HostError) {
+        self.note("peer", &format!("sends {bytes}, then {error:?}"));
+        let offset = self.flow().down;
+        let data = self.down_pattern(self.current).bytes(offset, bytes);
+        self.flow_mut().down += bytes as u64;
+        self.machine.host.peer_send(self.socket(), &data);
+        self.machine.host.peer_error(self.socket(), error);
+        self.poll();
+    }
+
     /// The connection behind the socket breaks.
     pub fn host_breaks(&mut self, error: HostError) {
         self.note("peer", &format!("{error:?}"));

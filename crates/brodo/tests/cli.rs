@@ -1,0 +1,138 @@
+//! The command line from outside: help, usage errors and their status, completions, manual pages. Nothing here makes
+//! a namespace.
+
+use std::process::{Command, Output};
+
+fn brodo(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_brodo")).args(words).output().expect("brodo starts")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn help_teaches_by_examples_and_tells_units_and_defaults() {
+    let general = brodo(&["--help"]);
+    assert!(general.status.success());
+    for part in ["run", "attach", "Examples:", "brodo run -- curl https://example.org", "10.0.2.15"] {
+        assert!(stdout(&general).contains(part), "{part} is not in\n{}", stdout(&general));
+    }
+    let run = brodo(&["run", "--help"]);
+    for part in
+        ["Examples:", "Exit status", "126", "127", "125", "[default: 65520]", "1280 to 65521", "--keep-user"]
+    {
+        assert!(stdout(&run).contains(part), "{part} is not in\n{}", stdout(&run));
+    }
+    let attach = brodo(&["attach", "--help"]);
+    for part in ["--netns", "--userns", "--ready-fd", "resolv.conf", "Exit status"] {
+        assert!(stdout(&attach).contains(part), "{part} is not in\n{}", stdout(&attach));
+    }
+}
+
+/// Whether a line of help starts an option, and does not merely continue a text with one.
+fn is_option(line: &str) -> bool {
+    line.starts_with("  -") || line.starts_with("      --")
+}
+
+#[test]
+fn every_option_has_a_help_text() {
+    for command in ["run", "attach"] {
+        let help = stdout(&brodo(&[command, "-h"]));
+        let options: Vec<_> = help.lines().filter(|line| is_option(line)).collect();
+        assert!(options.len() > 20, "{help}");
+        for line in options {
+            let words = line.split("  ").filter(|part| !part.trim().is_empty()).count();
+            let wrapped = help.lines().skip_while(|other| *other != line).nth(1).unwrap_or_default();
+            assert!(words >= 2 || wrapped.starts_with("          "), "no text for {line}");
+        }
+    }
+}
+
+#[test]
+fn a_line_that_makes_no_sense_ends_with_status_2_and_starts_nothing() {
+    let refused = [
+        (&["run", "--mtu", "1279"][..], "1279"),
+        (&["run", "--mtu", "65522"], "65522"),
+        (&["run", "--no-such-option"], "--no-such-option"),
+        (&["run", "-4", "-6", "true"], "cannot be used with"),
+        (&["run", "-v", "-q", "true"], "cannot be used with"),
+        (&["run", "--address", "10.0.0.1"], "ADDRESS/LENGTH"),
+        (&["run", "--mac", "ff:ff:ff:ff:ff:ff"], "one station"),
+        (&["run", "--ifname", "lo"], "not lo"),
+        (&["run", "--tcp-rx-buffer", "4M..64K"], "above the maximum"),
+        (&["run", "--ready-fd", "1"], "above 2"),
+        (&["run", "--ready-fd", "4095", "true"], "was started with"),
+        (
+            &["run", "--gateway", "192.168.1.1", "touch", "/tmp/brodo-was-started"],
+            "outside the guest's network",
+        ),
+        (&["run", "-4", "--address", "fd01::5/64", "true"], "which -4 switches off"),
+        (&["run", "--dns", "10.0.2.15", "true"], "the guest's own address"),
+        (&["attach"], "<PID|--netns"),
+        (&["attach", "0"], "0"),
+        (&["attach", "1", "--netns", "/x"], "cannot be used with"),
+        (&["attach", "1", "--userns", "/x"], "--netns"),
+        (&["nonsense"], "nonsense"),
+    ];
+    for (words, about) in refused {
+        let output = brodo(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(about), "{words:?}: {}", stderr(&output));
+        assert!(output.stdout.is_empty(), "{words:?}");
+    }
+    assert!(!std::path::Path::new("/tmp/brodo-was-started").exists());
+}
+
+#[test]
+fn contradictions_are_told_in_one_sentence() {
+    for words in [&["run", "--gateway", "192.168.1.1"][..], &["attach", "--dns", "10.0.2.15", "1"]] {
+        let text = stderr(&brodo(words));
+        assert!(text.starts_with("brodo: ") && text.trim_end().lines().count() == 1, "{text}");
+    }
+}
+
+#[test]
+fn what_brodo_itself_cannot_do_ends_with_status_125() {
+    for (words, about) in [
+        (&["run", "--pcap", "/no-such-directory/x", "true"][..], "/no-such-directory/x: open: No such file"),
+        (&["attach", "2147483647"], "no process has this number"),
+        (&["attach", "--netns", "/dev/null"], "as a namespace"),
+        (&["attach", "--netns", "/proc/self/ns/net"], "brodo itself runs in"),
+    ] {
+        let output = brodo(words);
+        assert_eq!(output.status.code(), Some(125), "{words:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(about), "{words:?}: {}", stderr(&output));
+        assert_eq!(stderr(&output).trim_end().lines().count(), 1, "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn completions_and_manual_pages_know_the_options() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = brodo(&["completions", shell]);
+        assert!(script.status.success() && stdout(&script).contains("map-host-loopback"), "{shell}");
+    }
+    assert!(stdout(&brodo(&["man"])).contains(".TH brodo 1"));
+    for (page, part) in [("run", "tcp\\-rx\\-buffer"), ("attach", "netns")] {
+        let text = stdout(&brodo(&["man", page]));
+        assert!(text.contains(&format!(".TH brodo-{page} 1")) && text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let status = Command::new("sh")
+        .args([
+            "-c",
+            "\"$1\" completions zsh | head -c1 >/dev/null; exit $?",
+            "sh",
+            env!("CARGO_BIN_EXE_brodo"),
+        ])
+        .status();
+    assert!(status.expect("sh runs").success());
+}

@@ -1,0 +1,379 @@
+//! `brodo run`: exit status, what is inside, signals, and what is left on the host.
+
+use crate::support::{Running, User, eventually, is_root, lives, program_str, text, users};
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+fn status(user: User, words: &[&str]) -> Option<i32> {
+    user.brodo(&[&["run", "--"], words].concat()).stderr(Stdio::null()).status().expect("brodo starts").code()
+}
+
+#[test]
+fn the_exit_status_is_the_command_s() {
+    for &user in users() {
+        for (words, expected) in [
+            (&["true"][..], 0),
+            (&["sh", "-c", "exit 7"], 7),
+            (&["sh", "-c", "exit 255"], 255),
+            (&["sh", "-c", "kill -9 $$"], 128 + 9),
+            (&["sh", "-c", "kill -TERM $$"], 128 + 15),
+            (&["/etc/passwd"], 126),
+            (&["/"], 126),
+            (&["/no/such/command"], 127),
+            (&["no-such-command-in-path"], 127),
+        ] {
+            assert_eq!(status(user, words), Some(expected), "{user:?} {words:?}");
+        }
+    }
+}
+
+#[test]
+fn a_command_that_cannot_run_is_named() {
+    for &user in users() {
+        let output = user.brodo(&["run", "no-such-command"]).output().expect("brodo starts");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(errors.starts_with("brodo: cannot run no-such-command: execve: No such file"), "{errors}");
+    }
+}
+
+#[test]
+fn without_a_command_the_user_s_shell_runs() {
+    for &user in users() {
+        let output =
+            user.brodo(&["run"]).env("SHELL", "/bin/pwd").current_dir("/usr").output().expect("starts");
+        assert_eq!(text(&output), "/usr\n");
+    }
+}
+
+/// `ip -j WORDS` as JSON.
+fn ip(user: User, options: &[&str], words: &str) -> serde_json::Value {
+    let json = user.inside(options, &format!("ip -j {words}"));
+    serde_json::from_str(&json).unwrap_or_else(|_| panic!("no JSON: {json}"))
+}
+
+/// The interface's addresses as `ADDRESS/LENGTH`, sorted.
+fn addresses(link: &serde_json::Value) -> Vec<String> {
+    let list = link["addr_info"].as_array().expect("addresses");
+    let mut words: Vec<_> = list
+        .iter()
+        .map(|entry| format!("{}/{}", entry["local"].as_str().expect("an address"), entry["prefixlen"]))
+        .collect();
+    words.sort();
+    words
+}
+
+#[test]
+fn the_network_is_there_before_the_command_starts() {
+    for &user in users() {
+        let links = ip(user, &[], "addr");
+        let [lo, eth0] = links.as_array().expect("a list").as_slice() else {
+            panic!("not two links: {links}")
+        };
+        assert_eq!((lo["ifname"].as_str(), eth0["ifname"].as_str()), (Some("lo"), Some("eth0")));
+        assert_eq!(addresses(lo), ["127.0.0.1/8", "::1/128"]);
+        assert_eq!(addresses(eth0), ["10.0.2.15/24", "fd00::15/64", "fe80::5055:aff:fe00:20f/64"]);
+        assert_eq!(eth0["address"], "52:55:0a:00:02:0f");
+        assert_eq!(eth0["mtu"], 65520);
+        assert_eq!(eth0["txqlen"], 4096);
+        for link in [lo, eth0] {
+            assert!(link["flags"].as_array().expect("flags").contains(&"UP".into()), "{link}");
+        }
+        let text = links.to_string();
+        assert!(!text.contains("tentative") && !text.contains("dadfailed"), "{text}");
+    }
+}
+
+#[test]
+fn routes_lead_to_the_gateways() {
+    for &user in users() {
+        for (options, v4, v6) in [
+            (&[][..], "10.0.2.2", "fd00::2"),
+            (&["--address", "192.168.7.5/24", "--gateway", "fd00::99"], "192.168.7.2", "fd00::99"),
+        ] {
+            let script = "ip -4 route show default; ip -6 route show default";
+            let routes = user.inside(options, script);
+            let lines: Vec<_> = routes.lines().collect();
+            assert_eq!(lines.len(), 2, "{routes}");
+            assert!(lines[0].starts_with(&format!("default via {v4} dev eth0")), "{routes}");
+            assert!(lines[1].starts_with(&format!("default via {v6} dev eth0")), "{routes}");
+        }
+    }
+}
+
+#[test]
+fn options_change_the_interface() {
+    for &user in users() {
+        let options = [
+            "-4",
+            "--address",
+            "172.30.0.9/20",
+            "--ifname",
+            "up0",
+            "--mtu",
+            "1500",
+            "--mac",
+            "02:00:00:00:00:07",
+        ];
+        let link = &ip(user, &options, "addr show dev up0")[0];
+        assert_eq!(addresses(link), ["172.30.0.9/20"]);
+        assert_eq!((&link["mtu"], &link["address"]), (&1500.into(), &"02:00:00:00:00:07".into()));
+        assert_eq!(link["addr_info"][0]["broadcast"], "172.30.15.255");
+        let v6 = &ip(user, &["-6", "--address", "fd01:2::9/48"], "addr show dev eth0")[0];
+        assert_eq!(addresses(v6), ["fd01:2::9/48", "fe80::5055:ff:fe00:9/64"]);
+    }
+}
+
+#[test]
+fn resolv_conf_is_the_command_s_own() {
+    let host = fs::read("/etc/resolv.conf").ok();
+    for &user in users() {
+        let script = "grep -v '^#' /etc/resolv.conf";
+        let own = user.inside(&["--search", "a.example", "--search", "b.example"], script);
+        assert_eq!(own, "nameserver 10.0.2.3\nnameserver fd00::3\nsearch a.example b.example\n");
+        let none = user.inside(&["-4", "--dns", "169.254.1.1", "--search", "."], script);
+        assert_eq!(none, "nameserver 169.254.1.1\n");
+        // The guest may change its own.
+        user.inside(
+            &[],
+            "echo 'nameserver 192.0.2.1' > /etc/resolv.conf && grep -q 192.0.2.1 /etc/resolv.conf",
+        );
+    }
+    assert_eq!(fs::read("/etc/resolv.conf").ok(), host);
+}
+
+/// A shell in a mount namespace of its own, which may do there what root may.
+fn apart(user: User, script: &str) -> std::process::Output {
+    let flags = if user == User::Root { "-m" } else { "-rm" };
+    user.command(&["unshare", flags, "sh", "-ec", script, "sh", program_str()])
+        .output()
+        .expect("unshare runs")
+}
+
+#[test]
+fn resolv_conf_is_found_where_the_host_keeps_it() {
+    let layouts = [
+        // A link, as systemd-resolved makes it.
+        (
+            "link",
+            "mkdir -p run/resolve; echo host >run/resolve/stub; ln -s ../run/resolve/stub etc/resolv.conf",
+        ),
+        ("absolute link", "echo host >run/stub; ln -s /run/stub etc/resolv.conf"),
+        ("dangling link", "ln -s ../run/systemd/resolve/stub-resolv.conf etc/resolv.conf"),
+        ("missing", ":"),
+    ];
+    for &user in users() {
+        for (name, make) in layouts {
+            let script = format!(
+                "mount -t tmpfs none /mnt; cd /mnt; mkdir etc run; echo kept >etc/kept; echo kept >run/kept; {make}
+                 mount --bind etc /etc; mount --bind run /run
+                 ls -lR /mnt >/dev/shm/before.$$
+                 $1 run -- sh -c 'cat /etc/resolv.conf /etc/kept /run/kept'
+                 ls -lR /mnt >/dev/shm/after.$$
+                 cmp /dev/shm/before.$$ /dev/shm/after.$$; rm /dev/shm/before.$$ /dev/shm/after.$$"
+            );
+            let output = apart(user, &script);
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{user:?} {name}: {errors}");
+            let found: Vec<_> = text(&output).lines().skip(1).map(str::to_owned).collect();
+            assert_eq!(
+                found,
+                ["nameserver 10.0.2.3", "nameserver fd00::3", "kept", "kept"],
+                "{user:?} {name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_place_that_cannot_be_covered_is_told_with_the_remedy() {
+    for &user in users() {
+        let script = "mount -t tmpfs none /mnt; mkdir /mnt/etc; ln -s /no-such-place/x /mnt/etc/resolv.conf
+             mount --bind /mnt/etc /etc; $1 run -- true";
+        let output = apart(user, script);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{errors}");
+        assert!(
+            errors.contains("/etc/resolv.conf, of which the host has none") && errors.contains("create"),
+            "{errors}"
+        );
+    }
+}
+
+#[test]
+fn ids_are_root_s_unless_kept() {
+    let script = "echo $(id -u) $(id -g) $(cat /proc/sys/net/ipv4/ping_group_range)";
+    for &user in users() {
+        let (inside, kept) = (user.inside(&[], script), user.inside(&["--keep-user"], script));
+        if user == User::Root {
+            // Nothing is lost: all ids are there, and are what they were.
+            assert_eq!((inside.as_str(), kept.as_str()), ("0 0 0 2147483647\n", "0 0 0 2147483647\n"));
+            assert_eq!(user.inside(&[], "stat -c %u /proc/1"), "0\n");
+        } else {
+            let own = text(&user.command(&["sh", "-c", "echo $(id -u) $(id -g)"]).output().expect("id"));
+            let gid = own.split_whitespace().nth(1).expect("two words").to_owned();
+            assert_eq!(inside, "0 0 0 0\n");
+            assert_eq!(kept, format!("{} {gid} {gid}\n", own.trim()));
+        }
+    }
+}
+
+#[test]
+fn the_command_starts_as_it_would_without_brodo() {
+    // Mask, dispositions, and what is open; the standard library ignores SIGPIPE, a command must not inherit that.
+    let script =
+        "grep -E '^Sig(Blk|Ign)' /proc/self/status; ls /proc/self/fd | wc -l; pwd; echo $MARK; umask";
+    for &user in users() {
+        let outside = user
+            .command(&["sh", "-c", script])
+            .current_dir("/usr")
+            .env("MARK", "here")
+            .stdin(Stdio::null())
+            .output();
+        let inside =
+            user.brodo(&["run", "--", "sh", "-c", script]).current_dir("/usr").env("MARK", "here").output();
+        assert_eq!(text(&inside.expect("runs")), text(&outside.expect("runs")), "{user:?}");
+    }
+}
+
+#[test]
+fn signals_from_other_processes_are_forwarded() {
+    for &user in users() {
+        for signal in ["TERM", "HUP", "INT", "QUIT", "USR1", "USR2", "WINCH"] {
+            // In the background of nothing: a shell that waits for `read` runs its trap at once.
+            let script =
+                format!("trap 'echo got {signal}; exit 3' {signal}; echo up; while :; do sleep 0.05; done");
+            let mut brodo = Running::start(&mut user.brodo(&["run", "--", "sh", "-c", &script]));
+            assert_eq!(brodo.line(), "up");
+            brodo.kill(signal);
+            assert_eq!(brodo.line(), format!("got {signal}"), "{user:?}");
+            assert_eq!(brodo.status(), Some(3), "{user:?} {signal}");
+        }
+        let mut untrapped =
+            Running::start(&mut user.brodo(&["run", "--", "sh", "-c", "echo up; exec sleep 1000"]));
+        untrapped.line();
+        untrapped.kill("TERM");
+        assert_eq!(untrapped.status(), Some(128 + 15));
+    }
+}
+
+#[test]
+fn the_command_dies_with_brodo() {
+    for &user in users() {
+        let mut brodo =
+            Running::start(&mut user.brodo(&["run", "--", "sh", "-c", "echo $$; exec sleep 1000"]));
+        let command: u32 = brodo.line().parse().expect("a number");
+        assert!(lives(command));
+        brodo.kill("KILL");
+        eventually("the command is gone", || !lives(command));
+    }
+}
+
+#[test]
+fn a_command_that_deletes_its_interface_goes_on() {
+    for &user in users() {
+        let script = "ip link delete eth0; sleep 0.2; ip -o link | wc -l; exit 5";
+        let output = user.brodo(&["run", "--", "sh", "-c", script]).output().expect("brodo starts");
+        assert_eq!((output.status.code(), text(&output).as_str()), (Some(5), "1\n"));
+    }
+}
+
+#[test]
+fn the_host_is_left_as_it_was() {
+    // A host of its own, so that nothing else changes it meanwhile; mounts are shared, so that one that leaked would show.
+    for &user in users() {
+        let flags: &[&str] = if user == User::Root { &["-mn"] } else { &["-rmn"] };
+        let script = "state() { readlink /proc/self/ns/*; cat /proc/self/mountinfo /etc/resolv.conf; ip addr; ip route; }
+             before=$(state); $1 run -- true; $1 run --keep-user -- sh -c 'mount -t tmpfs none /mnt || :' 2>/dev/null
+             test \"$before\" = \"$(state)\" && echo same";
+        let words =
+            [&["unshare"], flags, &["--propagation", "shared", "sh", "-c", script, "sh", program_str()]]
+                .concat();
+        let output = user.command(&words).output().expect("unshare runs");
+        assert_eq!(text(&output), "same\n", "{user:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn a_closed_tun_device_is_told_with_the_remedy() {
+    if !is_root() || users().is_empty() {
+        return;
+    }
+    // In a mount namespace of its own the device is made inaccessible, and then is no device at all.
+    for (hide, about) in [
+        (
+            "mknod /mnt/tun c 10 200; chmod 0600 /mnt/tun",
+            "Permission denied: let users open it as root (chmod 0666",
+        ),
+        (": >/mnt/tun; chmod 0666 /mnt/tun", "TUNSETIFF"),
+        ("mount -t tmpfs none /dev/net; exec $0", "No such file or directory: load the tun module"),
+    ] {
+        let script = format!("mount -t tmpfs none /mnt; H='{hide}'; case $H in *exec*) mount -t tmpfs none /dev/net;; *) eval \"$H\"; mount --bind /mnt/tun /dev/net/tun;; esac
+             setpriv --reuid=65534 --regid=65534 --clear-groups -- $1 run -- true");
+        let output = Command::new("unshare").args(["-m", "sh", "-ec", &script, "sh", program_str()]).output();
+        let output = output.expect("unshare runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{errors}");
+        assert!(errors.contains(about), "{errors}");
+    }
+}
+
+#[test]
+fn forbidden_user_namespaces_are_told_with_the_remedy() {
+    for &user in users() {
+        // The limit of a user namespace binds what is inside of it, and is its root's to set.
+        let script = "echo 0 >/proc/sys/user/max_user_namespaces; $1 run -- true";
+        let output =
+            user.command(&["unshare", "-r", "sh", "-c", script, "sh", program_str()]).output().expect("runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{errors}");
+        assert!(
+            errors.contains("unshare: No space left on device")
+                && errors.contains("sysctl user.max_user_namespaces"),
+            "{errors}"
+        );
+    }
+}
+
+#[test]
+fn the_report_comes_when_asked_for() {
+    for &user in users() {
+        let output = user.brodo(&["run", "-v", "--", "true"]).output().expect("brodo starts");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(errors.lines().any(|line| line.starts_with("brodo: tcp_opened ")), "{errors}");
+        assert!(errors.lines().all(|line| line.starts_with("brodo: ")), "{errors}");
+    }
+}
+
+#[test]
+fn readiness_is_told_once_and_the_descriptor_closed() {
+    for &user in users() {
+        // `cat` ends when nobody holds the pipe any more, while the command still runs.
+        let script = "mkfifo $2/f; cat $2/f & $1 run --ready-fd 3 3>$2/f -- sh -c 'ls /proc/self/fd/3 2>&1; echo $$; exec sleep 1000' >$2/out &
+             wait %1; cat $2/out; kill $(tail -n1 $2/out)";
+        let directory = std::env::temp_dir().join(format!("brodo-ready-{}-{user:?}", std::process::id()));
+        fs::create_dir(&directory).expect("a directory");
+        fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("ours");
+        let path = directory.to_str().expect("UTF-8");
+        let output =
+            user.command(&["bash", "-c", script, "sh", program_str(), path]).output().expect("bash runs");
+        let lines = text(&output);
+        assert!(lines.starts_with('\n') && !lines.contains("\n/proc/self/fd/3\n"), "{user:?} {lines}");
+        fs::remove_dir_all(&directory).expect("ours");
+    }
+}
+
+#[test]
+fn start_up_time_is_printed() {
+    for &user in users() {
+        let mut times: Vec<_> = (0..5)
+            .map(|_| {
+                let start = Instant::now();
+                assert_eq!(status(user, &["true"]), Some(0));
+                start.elapsed()
+            })
+            .collect();
+        times.sort();
+        eprintln!("brodo run -- true as {user:?}: median of 5 {:?}, fastest {:?}", times[2], times[0]);
+    }
+}

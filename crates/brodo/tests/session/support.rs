@@ -1,0 +1,201 @@
+//! Who runs the tests, where the program is, and processes that do not outlive a test.
+
+use std::io::{BufRead, BufReader, Lines};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+/// Longest wait for something that happens at once on an idle machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// `nobody`, on every Linux.
+const NOBODY: u32 = 65534;
+
+/// In whose name brodo runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum User {
+    Root,
+    Ordinary,
+}
+
+pub(crate) fn is_root() -> bool {
+    fs::metadata("/proc/self").map(|own| std::os::unix::fs::MetadataExt::uid(&own)).is_ok_and(|uid| uid == 0)
+}
+
+/// Those in whose name the tests can run, after a look at whether brodo can run at all. Where it cannot, the tests say
+/// so and pass, except under `CI=true`.
+pub(crate) fn users() -> &'static [User] {
+    static USERS: OnceLock<&[User]> = OnceLock::new();
+    USERS.get_or_init(|| {
+        open_tun();
+        let trial = User::Ordinary.brodo(&["run", "--", "true"]).output().expect("brodo starts");
+        if trial.status.success() {
+            return if is_root() { &[User::Root, User::Ordinary] } else { &[User::Ordinary] };
+        }
+        let why = String::from_utf8_lossy(&trial.stderr).into_owned();
+        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "no namespaces here: {why}");
+        eprintln!("*** SKIPPED: no namespaces here: {why}");
+        &[]
+    })
+}
+
+/// Some systems without udev have the TUN device closed to users.
+fn open_tun() {
+    let path = "/dev/net/tun";
+    if let Ok(tun) = fs::metadata(path)
+        && is_root()
+        && tun.permissions().mode() & 0o666 != 0o666
+    {
+        eprintln!("*** the test gives {path} the mode 0666, as udev does");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o666)).expect("root may");
+    }
+}
+
+/// The program at a path that every user reaches.
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let built = Path::new(env!("CARGO_BIN_EXE_brodo"));
+        let reached = |path: &Path| as_nobody(&["test", "-x"]).arg(path).status().is_ok_and(|s| s.success());
+        if !is_root() || reached(built) {
+            return built.to_owned();
+        }
+        let copy = std::env::temp_dir().join("brodo-session-test");
+        fs::copy(built, &copy).expect("a copy of the program");
+        assert!(reached(&copy), "{} is out of reach for nobody", copy.display());
+        copy
+    })
+}
+
+fn as_nobody(words: &[&str]) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args([&format!("--reuid={NOBODY}"), &format!("--regid={NOBODY}"), "--clear-groups", "--"]);
+    command.args(words);
+    command
+}
+
+impl User {
+    /// A command in this user's name; it replaces itself by the command, so its number is the command's.
+    pub(crate) fn command(self, words: &[&str]) -> Command {
+        match self {
+            Self::Ordinary if is_root() => as_nobody(words),
+            _ => {
+                let mut command = Command::new(words[0]);
+                command.args(&words[1..]);
+                command
+            }
+        }
+    }
+
+    /// brodo in this user's name.
+    pub(crate) fn brodo(self, words: &[&str]) -> Command {
+        let words: Vec<_> = [program_str()].iter().chain(words).copied().collect();
+        let mut command = self.command(&words);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// What `brodo run OPTIONS -- sh -c SCRIPT` prints; it must succeed and say nothing else.
+    pub(crate) fn inside(self, options: &[&str], script: &str) -> String {
+        let words: Vec<_> = [&["run"], options, &["--", "sh", "-c", script]].concat();
+        let output = self.brodo(&words).output().expect("brodo starts");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success() && errors.is_empty(),
+            "{self:?} {words:?}: {} {errors}",
+            output.status
+        );
+        text(&output)
+    }
+}
+
+/// The program's path as a word.
+pub(crate) fn program_str() -> &'static str {
+    program().to_str().expect("a path in UTF-8")
+}
+
+/// What a process printed.
+pub(crate) fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A process whose lines are read while it runs, and which is killed with its test.
+pub(crate) struct Running {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        Self { child, lines }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn stdin(&mut self) -> &mut std::process::ChildStdin {
+        self.child.stdin.as_mut().expect("piped")
+    }
+
+    /// Its next line.
+    pub(crate) fn line(&mut self) -> String {
+        self.lines.next().expect("another line").expect("readable")
+    }
+
+    /// Its first line from here that contains `part`.
+    pub(crate) fn line_with(&mut self, part: &str) -> String {
+        let mut seen = Vec::new();
+        for line in self.lines.by_ref() {
+            let line = line.expect("readable");
+            if line.contains(part) {
+                return line;
+            }
+            seen.push(line);
+        }
+        panic!("ended without '{part}': {seen:#?}");
+    }
+
+    /// Sends a signal by name.
+    pub(crate) fn kill(&self, signal: &str) {
+        kill(self.id(), signal);
+    }
+
+    /// Its exit status, once it has ended.
+    pub(crate) fn status(&mut self) -> Option<i32> {
+        self.child.wait().expect("a child").code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a signal by name to one process.
+pub(crate) fn kill(process: u32, signal: &str) {
+    let sent = Command::new("kill").args(["-s", signal, &process.to_string()]).status();
+    assert!(sent.expect("kill runs").success(), "kill -s {signal} {process}");
+}
+
+/// Whether a process exists and is not merely unburied.
+pub(crate) fn lives(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
+}
+
+/// Waits until `what` holds.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "not in {PATIENCE:?}: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,95 @@
+//! A command at a terminal: what is typed reaches it, its size is the terminal's, and job control works through brodo.
+//!
+//! `script` makes the terminal; what is written to its standard input is typed.
+
+use crate::support::{Running, User, program_str, users};
+use std::io::Write;
+use std::process::Stdio;
+
+/// Ctrl-C, Ctrl-\, Ctrl-Z.
+const INTERRUPT: &str = "\x03";
+const QUIT: &str = "\x1c";
+const SUSPEND: &str = "\x1a";
+
+/// A command line at a terminal of its own, with `$B` as brodo.
+fn at_terminal(user: User, line: &str) -> Running {
+    let mut command = user.command(&["script", "--quiet", "--return", "--command", line, "/dev/null"]);
+    command.env("B", program_str()).env("SHELL", "/bin/sh").env("TERM", "dumb").stdin(Stdio::piped());
+    Running::start(&mut command)
+}
+
+fn type_in(terminal: &mut Running, keys: &str) {
+    terminal.stdin().write_all(keys.as_bytes()).expect("typed");
+}
+
+#[test]
+fn what_is_typed_reaches_the_command_once() {
+    for &user in users() {
+        for (key, signal, status) in [(INTERRUPT, "INT", 2), (QUIT, "QUIT", 3)] {
+            let script = format!(
+                "$B run -- sh -c 'n=0; trap \"n=\\$((n+1)); echo got $n {signal}\" {signal}; echo up; \
+                                  i=0; while [ $i -lt 20 ]; do i=$((i+1)); sleep 0.05; done; echo n=$n'"
+            );
+            let mut terminal = at_terminal(user, &script);
+            terminal.line_with("up");
+            type_in(&mut terminal, key);
+            assert_eq!(terminal.line_with("n=").trim(), "n=1", "{user:?} {signal}");
+            assert_eq!(terminal.status(), Some(0));
+
+            let mut terminal = at_terminal(user, "$B run -- sh -c 'ulimit -c 0; echo up; exec sleep 1000'");
+            terminal.line_with("up");
+            type_in(&mut terminal, key);
+            assert_eq!(terminal.status(), Some(128 + status), "{user:?} {signal}");
+        }
+    }
+}
+
+#[test]
+fn the_window_s_size_is_the_terminal_s() {
+    for &user in users() {
+        let mut terminal = at_terminal(user, "stty rows 41 cols 123; $B run -- stty size");
+        assert_eq!(terminal.line().trim(), "41 123");
+        assert_eq!(terminal.status(), Some(0));
+        // A change reaches the command too.
+        let mut terminal = at_terminal(
+            user,
+            "$B run -- bash -c 'trap \"stty size; exit 4\" WINCH; echo up; while :; do sleep 0.05; done' & \
+             sleep 0.5; stty rows 17 cols 71; wait $!",
+        );
+        terminal.line_with("17 71");
+    }
+}
+
+#[test]
+fn job_control_works_through_brodo() {
+    for &user in users() {
+        let mut terminal = at_terminal(user, "bash --norc --noprofile -i");
+        type_in(&mut terminal, "PS1= ; $B run -- sh -c 'echo u\"\"p; read a; echo got-$a; exit 6'\n");
+        terminal.line_with("up");
+        type_in(&mut terminal, SUSPEND);
+        terminal.line_with("Stopped");
+        type_in(&mut terminal, "echo back-\"\"here\n");
+        terminal.line_with("back-here");
+        type_in(&mut terminal, "fg\n");
+        type_in(&mut terminal, "word\n");
+        terminal.line_with("got-word");
+        type_in(&mut terminal, "echo status-\"\"$?\n");
+        terminal.line_with("status-6");
+        type_in(&mut terminal, "exit 0\n");
+        assert_eq!(terminal.status(), Some(0), "{user:?}");
+    }
+}
+
+#[test]
+fn a_shell_with_its_own_job_control_runs_inside() {
+    for &user in users() {
+        let mut terminal = at_terminal(user, "SHELL=/bin/bash $B run");
+        type_in(&mut terminal, "PS1= ; set -m; sleep 1000\n");
+        type_in(&mut terminal, SUSPEND);
+        terminal.line_with("Stopped");
+        type_in(&mut terminal, "kill %1; ip -o -4 addr show dev eth0\n");
+        terminal.line_with("inet 10.0.2.15/24");
+        type_in(&mut terminal, "exit 9\n");
+        assert_eq!(terminal.status(), Some(9), "{user:?}");
+    }
+}

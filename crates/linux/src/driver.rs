@@ -397,4 +397,6 @@ fn wait_ms(
 }
 
 #[cfg(test)]
+mod end_to_end;
+#[cfg(test)]
 mod tests;

@@ -369,20 +369,15 @@ impl SimHost {
         }
     }
 
-    /// An ICMP error arrives for something this socket sent. Linux also lets the next call fail.
+    /// An ICMP error arrives for something this socket sent. As on Linux the next call fails, unless the error queue
+    /// has been emptied before (`sock_dequeue_err_skb`).
     pub fn peer_icmp(&mut self, socket: SocketId, report: IcmpReport) {
         if self.closed(socket).is_some() {
             return;
         }
         let d = self.datagram_of(socket);
         d.reports.push_back(report);
-        d.error = match report.cause {
-            IcmpCause::PortUnreachable => Some(HostError::Refused),
-            IcmpCause::TooBig(mtu) => Some(HostError::TooBig(mtu)),
-            IcmpCause::NetUnreachable => Some(HostError::NetUnreachable),
-            IcmpCause::HostUnreachable | IcmpCause::TimeExceeded => Some(HostError::HostUnreachable),
-            IcmpCause::Prohibited => Some(HostError::Prohibited),
-        };
+        d.error = Some(error_of(report.cause));
         self.raise(socket, Readiness { error: true, ..Readiness::default() });
     }
 
@@ -476,6 +471,17 @@ impl SimHost {
             Kind::Datagram(d) => d,
             Kind::Tcp(_) => panic!("{call} on {socket:?}, a TCP socket"),
         }
+    }
+}
+
+/// The errno that Linux makes of an ICMP error.
+fn error_of(cause: IcmpCause) -> HostError {
+    match cause {
+        IcmpCause::PortUnreachable => HostError::Refused,
+        IcmpCause::TooBig(mtu) => HostError::TooBig(mtu),
+        IcmpCause::NetUnreachable => HostError::NetUnreachable,
+        IcmpCause::HostUnreachable | IcmpCause::TimeExceeded => HostError::HostUnreachable,
+        IcmpCause::Prohibited => HostError::Prohibited,
     }
 }
 
@@ -690,7 +696,12 @@ impl Host for SimHost {
     }
 
     fn datagram_error(&mut self, socket: SocketId) -> Option<IcmpReport> {
-        self.datagram_used(socket, "datagram_error").reports.pop_front()
+        let d = self.datagram_used(socket, "datagram_error");
+        let report = d.reports.pop_front();
+        if report.is_some() {
+            d.error = d.reports.front().map(|next| error_of(next.cause));
+        }
+        report
     }
 
     fn close(&mut self, socket: SocketId, how: Close) {

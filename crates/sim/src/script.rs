@@ -239,6 +239,11 @@ impl Script {
         usize::from(self.setup.config.mtu) - if self.setup.v6 { 60 } else { 40 }
     }
 
+    /// What the script began with.
+    pub fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
     /// Whether the script runs over IPv6.
     pub fn is_v6(&self) -> bool {
         self.setup.v6
@@ -405,6 +410,16 @@ impl Script {
         self.note("guest >", &format!("UDP to {to} data={}", data.len()));
         self.last_frame.clone_from(&frame);
         self.turn(&[(RxMeta::default(), frame)]);
+    }
+
+    /// The guest answers a datagram that it got with an ICMP port unreachable.
+    pub fn guest_refuses_datagram(&mut self, got: &UdpDatagram) {
+        let quoted = got.to_frame((crate::link::GUEST_MAC, self.setup.config.mac.0)).split_off(14);
+        let (kind, code) = if self.setup.v6 { (1, 4) } else { (3, 3) };
+        let (src, dst) = (got.dst.ip(), got.src.ip());
+        let error = IcmpMessage { src, dst, kind, code, word: 0, body: quoted };
+        let frame = error.to_frame(to_stack(self.setup.config.mac.0));
+        self.guest_raw(&frame);
     }
 
     /// The next thing the guest gets is a UDP datagram, of any content.
@@ -653,15 +668,20 @@ impl Script {
     }
 }
 
-/// Whether an ICMP error's body names the packet in `frame`: protocol, addresses, and the first eight bytes after.
+/// Whether an ICMP error's body names the packet in `frame`: protocol, addresses, and what makes the conversation:
+/// ports (TCP's sequence number too), or an echo's type, code and identifier. An error for something sent long ago
+/// cannot know its length or checksum.
 fn quotes(body: &[u8], frame: &[u8]) -> bool {
-    let parts: &[std::ops::Range<usize>] = match frame.get(14).map(|b| b >> 4) {
-        Some(4) => &[9..10, 12..28],
-        _ => &[6..7, 8..48],
+    let (protocol, addresses, l4) =
+        if frame.get(14).is_some_and(|b| b >> 4 == 4) { (9, 12..20, 20) } else { (6, 8..40, 40) };
+    let [first, second] = match frame.get(14 + protocol) {
+        Some(6) => [l4..l4 + 4, l4 + 4..l4 + 8],
+        Some(17) => [l4..l4 + 2, l4 + 2..l4 + 4],
+        _ => [l4..l4 + 2, l4 + 4..l4 + 6],
     };
-    parts.iter().all(|r| {
+    [protocol..protocol + 1, addresses, first, second].into_iter().all(|r| {
         let sent = frame.get(14 + r.start..14 + r.end);
-        sent.is_some() && body.get(r.clone()) == sent
+        sent.is_some() && body.get(r) == sent
     })
 }
 

@@ -215,6 +215,12 @@ impl Script {
         self.poll();
     }
 
+    /// The same, but the guest's next datagram is faster than the event.
+    pub fn host_gets_icmp_unnoticed(&mut self, cause: IcmpCause) {
+        self.note("peer", &format!("ICMP {cause:?}, not noticed yet"));
+        self.machine.host.peer_icmp(self.socket(), IcmpReport { cause, from: None });
+    }
+
     /// The peer answers the oldest echo request, as the kernel hands it to a ping socket: with the identifier that
     /// the kernel chose. Gives the request.
     pub fn host_answers_echo(&mut self) -> Vec<u8> {

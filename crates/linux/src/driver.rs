@@ -21,6 +21,7 @@ use crate::link::{CreditWait, GuestLink};
 use crate::resolv::Watch;
 use crate::sockets::{Sockets, readiness};
 use crate::sys;
+use brodo_core::counters::DropReason;
 use brodo_core::flow::FlowId;
 use brodo_core::link::FRAME_MAX;
 use brodo_core::stack::{Io, Stack};
@@ -60,6 +61,8 @@ pub enum Wake {
     GuestGone,
     /// The packet capture could not be written and was ended; the data path goes on.
     CaptureFailed(io::Error),
+    /// The guest has pinged another host, and the host's kernel lets this user open no ping socket. Told once.
+    PingForbidden,
 }
 
 /// How the link's credit stands.
@@ -103,6 +106,7 @@ pub struct Worker<L> {
     /// epoll_pwait2 works here.
     nanoseconds: bool,
     activity: Activity,
+    told_of_ping: bool,
 }
 
 impl<L: GuestLink> Worker<L> {
@@ -127,6 +131,7 @@ impl<L: GuestLink> Worker<L> {
             armed: false,
             nanoseconds: true,
             activity: Activity::default(),
+            told_of_ping: false,
         })
     }
 
@@ -360,6 +365,11 @@ impl<L: GuestLink> Worker<L> {
                 return Some(Wake::CaptureFailed(error));
             }
         }
+        let ping_forbidden = self.stack.counters().dropped(DropReason::EchoUnsupported) > 0;
+        if ping_forbidden && !self.told_of_ping {
+            self.told_of_ping = true;
+            return Some(Wake::PingForbidden);
+        }
         if self.port.link.gone() {
             return Some(Wake::GuestGone);
         }
@@ -386,5 +396,7 @@ fn wait_ms(
     epoll::wait(epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()).map(drop)
 }
 
+#[cfg(test)]
+mod end_to_end;
 #[cfg(test)]
 mod tests;

@@ -29,8 +29,9 @@ fn dhcp(bed: &Bed) -> Result<()> {
 
 /// The kernel in the guest asks for routers when the link comes up; brodo must also survive that it goes down.
 fn advertisements(bed: &Bed) -> Result<()> {
-    let script = "set -e; echo 2 > /proc/sys/net/ipv6/conf/eth0/accept_ra; ip link set eth0 down; ip addr flush dev eth0; \
-                  ip link set eth0 up";
+    // brodo configures the interface itself and has told the kernel not to: undo that first.
+    let script = "set -e; cd /proc/sys/net/ipv6/conf/eth0; echo 0 > addr_gen_mode; echo 2 > accept_ra; \
+                  ip link set eth0 down; ip addr flush dev eth0; ip link set eth0 up";
     bed.run(&["sh", "-c", script])?;
     let route = || Some(bed.attempt(&["ip", "-6", "route", "show", "default"]).ok()?.stdout);
     let found = wait_until(Duration::from_secs(20), || route().filter(|text| text.contains("proto ra")));

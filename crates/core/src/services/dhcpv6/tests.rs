@@ -1,3 +1,5 @@
+//! The DHCPv6 server against every message of a client; dhcproto writes the questions and reads the replies.
+
 use super::super::tests::{GUEST, open_ipv6, open_udp};
 use super::*;
 use crate::wire::dhcpv6::ALL_SERVERS;

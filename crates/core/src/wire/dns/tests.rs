@@ -1,3 +1,5 @@
+//! DNS questions and names, compressed, looping and too long; refusals; and names written from text.
+
 use super::*;
 
 /// A query for www.example.com, type A, as dig sends it: with an EDNS record behind the question.

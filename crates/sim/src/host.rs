@@ -211,6 +211,11 @@ impl SimHost {
         self.sockets.keys().next_back().map(|&id| SocketId(id))
     }
 
+    /// Whether this is a TCP socket.
+    pub fn is_tcp(&self, socket: SocketId) -> bool {
+        matches!(self.get(socket).kind, Kind::Tcp(_))
+    }
+
     /// Where a socket is connected to.
     pub fn peer(&self, socket: SocketId) -> SocketAddr {
         self.get(socket).to
@@ -313,6 +318,12 @@ impl SimHost {
     /// Whether the guest's keep-alive was passed on.
     pub fn keep_alive(&self, socket: SocketId) -> bool {
         self.tcp_ref(socket).keep_alive
+    }
+
+    /// Whether the peer could still send or close: connected, not closed by either side, not broken.
+    pub fn peer_is_open(&self, socket: SocketId) -> bool {
+        let tcp = self.tcp_ref(socket);
+        self.closed(socket).is_none() && tcp.state == State::Open && !tcp.peer_fin && !tcp.dead
     }
 
     /// The peer sends. Bytes that arrive after the stack has closed go nowhere.

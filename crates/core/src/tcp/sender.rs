@@ -237,11 +237,11 @@ impl Sender {
 
     /// RFC 9293, 3.10.7.4: the newest segment's window counts. One that acknowledges something new is newer than any
     /// before it, even as a repetition with an old sequence number: SND.UNA moves, so the old window would reach
-    /// further than the guest has offered.
+    /// further than the guest has offered. One with an old acknowledgement offers less than it says.
     fn take_window(&mut self, segment: &TcpHeader) {
         let newer = segment.ack.gt(self.una)
-            || self.wl1.lt(segment.seq)
-            || (self.wl1 == segment.seq && self.wl2.le(segment.ack));
+            || (segment.ack == self.una && self.wl1.lt(segment.seq))
+            || (segment.ack == self.una && self.wl1 == segment.seq && self.wl2.le(segment.ack));
         if newer {
             self.wnd = u32::from(segment.window) << self.scale;
             self.wnd_max = self.wnd_max.max(self.wnd);

@@ -109,11 +109,32 @@ impl Script {
         self.poll();
     }
 
-    /// The peer sends bytes, unless the stack has closed the socket already.
-    pub fn host_sends_if_open(&mut self, bytes: usize) {
-        if self.machine.host.closed(self.socket()).is_none() {
-            self.host_sends(bytes);
+    /// Whether the peer could still send or close.
+    pub fn host_is_open(&self) -> bool {
+        self.has_socket() && self.machine.host.peer_is_open(self.socket())
+    }
+
+    /// The socket has got any number of further bytes of the guest's stream, if it is open.
+    pub fn host_received_some(&mut self) {
+        if self.has_socket() {
+            let unread = self.machine.host.unread(self.socket());
+            self.host_received(unread);
         }
+    }
+
+    /// Every connection on the host's side fails, connecting or connected.
+    pub fn host_loses_everything(&mut self) {
+        self.note("peer", "everything times out");
+        let host = &mut self.machine.host;
+        let sockets: Vec<_> = host.all().filter(|&s| host.closed(s).is_none()).collect();
+        for socket in sockets {
+            if host.is_connecting(socket) {
+                host.finish_connect(socket, Err(HostError::TimedOut));
+            } else {
+                host.peer_error(socket, HostError::TimedOut);
+            }
+        }
+        self.poll();
     }
 
     /// The peer sends bytes and then the connection breaks, before the stack hears of either.

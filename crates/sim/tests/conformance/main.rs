@@ -3,6 +3,7 @@
 
 mod datagrams;
 mod destinations;
+mod hostile;
 mod tcp_close;
 mod tcp_data;
 mod tcp_loss;

@@ -411,3 +411,41 @@ fn no_window_update_after_the_guests_fin() {
         t.host_saw_fin(true);
     });
 }
+
+/// One after the other, each closed in one of four ways, over the same few ports: nothing is left of any.
+#[test]
+fn ten_thousand_short_connections_leave_nothing() {
+    let mut t = Script::v4();
+    t.machine.host.set_record(false);
+    for i in 0..10_000_u32 {
+        if i < 16 {
+            t.connection(50_000 + (i % 16) as u16, 80);
+        } else {
+            t.select(1 + (i % 16) as usize);
+            t.reopen(100_000);
+            t.replace(1 + (i % 16) as usize);
+        }
+        t.establish();
+        t.guest("ACK|PSH data=100");
+        t.host_received(100);
+        match i % 4 {
+            0 => {
+                t.host_sends_last(200);
+                t.guest("FIN|ACK");
+            }
+            1 => {
+                t.guest("FIN|ACK");
+                t.host_sends_last(200);
+                t.guest("ACK");
+            }
+            2 => t.guest("RST|ACK"),
+            _ => t.host_breaks(HostError::Reset),
+        }
+        t.take_all();
+    }
+    assert_eq!(t.machine.host.open_sockets(), 0);
+    t.advance_ms(3000);
+    t.expect_all_gone();
+    let counters = t.machine.stack.counters();
+    assert_eq!((counters.tcp_opened, counters.tcp_closed), (10_000, 10_000));
+}

@@ -197,18 +197,20 @@ fn a_fin_in_time_wait_is_acknowledged_and_begins_the_wait_again() {
 fn a_new_syn_takes_over_from_time_wait() {
     Script::each(|t| {
         t.establish();
-        t.host_eof();
-        t.guest("FIN|ACK ack=2");
+        let old_isn = t.stack_isn().expect("established");
+        t.host_sends_last(10_000);
         t.take_all();
-        t.advance_ms(100);
+        t.guest("FIN|ACK");
+        t.take_all();
         // Not newer than the old connection: no new one, but an acknowledgement of the old one.
         t.guest("SYN seq=0 win=65535");
-        t.expect("ACK seq=2 ack=2");
-        t.advance_ms(100);
+        t.expect("ACK seq=10002 ack=2");
         t.reopen(64_000);
         t.host_connects_at_once();
         t.guest("SYN win=65535 mss=1460 wscale=7");
         t.expect("SYN|ACK seq=0 ack=1");
+        let ahead = t.stack_isn().expect("accepted").wrapping_sub(old_isn);
+        assert!((10_002..1 << 30).contains(&ahead), "sequence numbers are not used again: {ahead}");
         t.guest("ACK data=100");
         t.expect("ACK ack=101");
         t.host_received(100);
@@ -425,6 +427,7 @@ fn ten_thousand_short_connections_leave_nothing() {
             t.reopen(100_000);
             t.replace(1 + (i % 16) as usize);
         }
+        t.advance_ms(1);
         t.establish();
         t.guest("ACK|PSH data=100");
         t.host_received(100);

@@ -115,20 +115,21 @@ impl Guest {
                 let mut words: Vec<&str> =
                     std::iter::once(program.as_str()).chain(options.split(' ')).collect();
                 words.extend([mtu.as_str(), "--"]);
-                Self::forwarder(world, &words)
+                Self::forwarder(world, &world.enter_host_as_user(), &words)
             }
             System::Brodo => {
                 let program = world.install_program(&programs.find(system)?)?;
-                Self::forwarder(world, &[&program.to_string_lossy(), "run", "--mtu", &mtu, "--"])
+                let words = [&program.to_string_lossy(), "run", "--mtu", &mtu, "--"];
+                Self::forwarder(world, &world.enter_host_as_user(), &words)
             }
         }
     }
 
-    /// Starts a forwarder whose command line ends where the guest's command begins.
-    pub fn forwarder(world: &World, words: &[&str]) -> Result<Self> {
+    /// Starts a forwarder, behind words that enter its namespace, whose command line ends where the guest's begins.
+    pub fn forwarder(world: &World, enter: &[String], words: &[&str]) -> Result<Self> {
         let waiter = waiter(world);
         let all: Vec<&str> = words.iter().copied().chain(waiter.iter().map(String::as_str)).collect();
-        let mut job = world.start(&world.enter_host_as_user(), &all)?;
+        let mut job = world.start(enter, &all)?;
         let pid = wait_for_guest(&waiter, &mut job)?;
         // Wrappers have replaced themselves by the forwarder; some forwarders divide into several processes.
         let program = facts::program(job.pid());
@@ -139,15 +140,19 @@ impl Guest {
     }
 
     fn slirp4netns(world: &World, program: &str, mtu: &str) -> Result<Self> {
-        let waiter = waiter(world);
-        let mut words: Vec<&str> = "unshare --user --map-root-user --net --mount".split(' ').collect();
-        words.extend(waiter.iter().map(String::as_str));
-        let mut guest = world.start(&world.enter_host_as_user(), &words)?;
-        let pid = wait_for_pid(&waiter, &mut guest)?;
         let mtu = format!("--mtu={mtu}");
-        let pid_word = pid.to_string();
-        let words = [program, "--configure", "--disable-host-loopback", &mtu, &pid_word, "tap0"];
-        let mut job = world.start(&world.enter_host_as_user(), words)?;
+        let words = [program, "--configure", "--disable-host-loopback", &mtu];
+        Self::attached(world, |pid| words.into_iter().chain([pid, "tap0"]).map(str::to_owned).collect())
+    }
+
+    /// Starts the guest in namespaces of its own and then a forwarder that is told its process id.
+    pub fn attached(world: &World, words: impl FnOnce(&str) -> Vec<String>) -> Result<Self> {
+        let waiter = waiter(world);
+        let mut all: Vec<&str> = "unshare --user --map-root-user --net --mount".split(' ').collect();
+        all.extend(waiter.iter().map(String::as_str));
+        let mut guest = world.start(&world.enter_host_as_user(), &all)?;
+        let pid = wait_for_pid(&waiter, &mut guest)?;
+        let mut job = world.start(&world.enter_host_as_user(), words(&pid.to_string()))?;
         wait_for_route(pid, &mut job)?;
         let forwarder = std::iter::once(job.pid()).chain(facts::descendants(job.pid())).collect();
         Self::in_namespaces_of(pid, forwarder, vec![job, guest])
@@ -186,7 +191,7 @@ impl Guest {
         let words = |words: &[&str]| -> Vec<String> { words.iter().map(|word| (*word).to_owned()).collect() };
         let mut enter = become_user();
         enter.extend(words(&["nsenter", "-t", &target, "-U", "-n", "-m", "--preserve-credentials"]));
-        let enter_as_root = words(&["nsenter", "-t", &target, "-n", "-m"]);
+        let enter_as_root = words(&["nsenter", "-t", &target, "-n"]);
         // A new namespace inherits the machine's congestion control, not its parent's.
         let parameters = [("ipv4/tcp_congestion_control", "cubic")];
         set_sysctls(&words(&["nsenter", "-t", &target, "-n"]), &parameters)?;
@@ -229,6 +234,11 @@ impl Guest {
             job.close_stdin();
         }
         self.jobs[0].wait(limit)
+    }
+
+    /// What the forwarder has written to standard error so far.
+    pub fn stderr(&self) -> String {
+        self.jobs[0].stderr()
     }
 
     /// Command lines and outputs of the forwarder and its guest.

@@ -137,7 +137,7 @@ impl World {
         static SWEEP: Once = Once::new();
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         SWEEP.call_once(sweep);
-        if !nix::unistd::geteuid().is_root() {
+        if !is_root() {
             return Err(Failure("namespaces for tests can only be made by root: run this with sudo".into()));
         }
         open_tun()?;
@@ -414,6 +414,11 @@ fn sweep() {
         }
         let _ = fs::remove_dir_all(temporary.join(name));
     }
+}
+
+/// Whether namespaces can be made.
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
 }
 
 /// Which of these programs are missing.

@@ -22,6 +22,11 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Descriptors that brodo needs for itself, besides one per flow.
 const DESCRIPTORS_RESERVED: u64 = 64;
 
+/// Said once, when the guest pings another host.
+const PING_FORBIDDEN: &str = "brodo: ping to other hosts does not work because the host lets no group of this user open \
+    ping sockets (socket: Permission denied); `sysctl -w net.ipv4.ping_group_range='0 2147483647'` on the host allows \
+    it; everything else works\n";
+
 /// All that is checked and opened before anything is made.
 pub(crate) struct Preparation {
     pub(crate) settings: Settings,
@@ -127,7 +132,8 @@ impl Service {
                 Wake::CaptureFailed(error) if !self.quiet => {
                     crate::report::tell(&format!("brodo: the capture has ended early: {error}\n"));
                 }
-                Wake::CaptureFailed(_) => {}
+                Wake::PingForbidden if !self.quiet => crate::report::tell(PING_FORBIDDEN),
+                Wake::CaptureFailed(_) | Wake::PingForbidden => {}
             }
         }
     }

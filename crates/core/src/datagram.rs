@@ -204,8 +204,10 @@ impl DatagramFlow {
             }
             let mut packet = [0; QUOTE_LEN_MAX];
             let Some(len) = quote(&self.key, &mut packet) else { return };
-            // Whoever is behind a translated address stays hidden: the address the guest asked says it.
-            let from = if self.dns { Some(self.key.remote.ip()) } else { report.from };
+            // Whoever is behind an address of ours (a resolver, the host's loopback) stays hidden: the address the
+            // guest asked says it. A guest's kernel would drop what comes from 127.0.0.1 as a martian.
+            let asked = self.key.remote.ip();
+            let from = if env.config.is_ours(asked) { Some(asked) } else { report.from };
             icmp::send_error(env, io.link, report.cause, from, &packet[..len]);
         }
     }

@@ -21,6 +21,7 @@ use crate::link::{CreditWait, GuestLink};
 use crate::resolv::Watch;
 use crate::sockets::{Sockets, readiness};
 use crate::sys;
+use brodo_core::counters::DropReason;
 use brodo_core::flow::FlowId;
 use brodo_core::link::FRAME_MAX;
 use brodo_core::stack::{Io, Stack};
@@ -35,6 +36,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 const BATCH_FRAMES: usize = 64;
 /// Most bytes per batch, so that they stay in the cache.
 const BATCH_BYTES: usize = 256 << 10;
+/// Most rounds over the flows per turn, while there is more to do at once: a wait costs a system call, and frames from
+/// the guest that arrive meanwhile wait for as long as these take.
+const ROUNDS: usize = 4;
+/// Bytes sent to the guest after which a turn makes no further round.
+const SENT_BYTES: usize = BATCH_BYTES;
 /// Events taken per wait; more come with the next.
 const EVENTS: usize = 128;
 /// First and longest pause before a link that was out of memory is tried again.
@@ -55,6 +61,8 @@ pub enum Wake {
     GuestGone,
     /// The packet capture could not be written and was ended; the data path goes on.
     CaptureFailed(io::Error),
+    /// The guest has pinged another host, and the host's kernel lets this user open no ping socket. Told once.
+    PingForbidden,
 }
 
 /// How the link's credit stands.
@@ -98,6 +106,7 @@ pub struct Worker<L> {
     /// epoll_pwait2 works here.
     nanoseconds: bool,
     activity: Activity,
+    told_of_ping: bool,
 }
 
 impl<L: GuestLink> Worker<L> {
@@ -122,6 +131,7 @@ impl<L: GuestLink> Worker<L> {
             armed: false,
             nanoseconds: true,
             activity: Activity::default(),
+            told_of_ping: false,
         })
     }
 
@@ -301,11 +311,17 @@ impl<L: GuestLink> Worker<L> {
         }
     }
 
-    /// One round over the flows, and the acknowledgements that have become due.
+    /// Rounds over the flows, and the acknowledgements that have become due.
     fn serve(&mut self) {
         let Self { stack, port, sockets, now, .. } = self;
+        port.sent_bytes = 0;
         let mut io = Io { now: *now, link: port, host: sockets };
-        self.busy = stack.serve(&mut io);
+        for _ in 0..ROUNDS {
+            self.busy = stack.serve(&mut io);
+            if !self.busy || io.link.sent_bytes >= SENT_BYTES {
+                break;
+            }
+        }
         stack.flush(&mut io);
     }
 
@@ -349,6 +365,11 @@ impl<L: GuestLink> Worker<L> {
                 return Some(Wake::CaptureFailed(error));
             }
         }
+        let ping_forbidden = self.stack.counters().dropped(DropReason::EchoUnsupported) > 0;
+        if ping_forbidden && !self.told_of_ping {
+            self.told_of_ping = true;
+            return Some(Wake::PingForbidden);
+        }
         if self.port.link.gone() {
             return Some(Wake::GuestGone);
         }
@@ -375,5 +396,7 @@ fn wait_ms(
     epoll::wait(epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()).map(drop)
 }
 
+#[cfg(test)]
+mod end_to_end;
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,9 @@
 //! The host's sockets: [`Host`] on real descriptors, all non-blocking, all in one epoll instance.
 //!
-//! A socket is opened for one flow, registered once and edge-triggered with that flow's id as its event data, and
-//! never touched by epoll_ctl again; closing the descriptor ends it. Stream sockets report both directions. Datagram
-//! sockets report only input and errors: the kernel raises "writable" after each datagram it has sent, which would wake
+//! A socket is opened for one flow and registered, edge-triggered, with that flow's id as its event data; closing the
+//! descriptor ends it. It reports input and errors. A stream reports room to write only from the first time it had
+//! none, or while its connect is pending: otherwise each connection would begin with an event that says nothing.
+//! Datagram sockets never do: the kernel raises "writable" after each datagram it has sent, which would wake
 //! the loop once per datagram for nothing, and a datagram that finds the buffer full is dropped, not queued.
 //!
 //! Buffer sizes are left to the kernel, which grows them as a connection needs (setting one switches that off).
@@ -14,7 +15,7 @@
 //! | open TCP      | socket, setsockopt TCP_NODELAY, connect, connect (has it completed?), epoll_ctl           |
 //! | open UDP      | socket, setsockopt IP_RECVERR and UDP_GRO, connect, epoll_ctl                             |
 //! | open echo     | socket, setsockopt IP_RECVERR, connect, epoll_ctl                                         |
-//! | data          | sendmsg, readv; send, sendmsg UDP_SEGMENT, recvmsg UDP_GRO, recvmsg MSG_ERRQUEUE          |
+//! | data          | sendmsg (epoll_ctl when full), readv; send, sendmsg UDP_SEGMENT, recvmsg UDP_GRO, recvmsg MSG_ERRQUEUE          |
 //! | end           | shutdown, setsockopt SO_LINGER (reset only), close                                        |
 
 mod errors;
@@ -35,12 +36,24 @@ use std::time::Duration;
 /// Datagrams per UDP_SEGMENT call: the kernel's bound before Linux 6.8 (UDP_MAX_SEGMENTS).
 const SEGMENTS_MAX: usize = 64;
 
+/// An open socket.
+#[derive(Debug)]
+struct Open {
+    fd: OwnedFd,
+    flow: FlowId,
+    /// Room to write is reported.
+    reports_room: bool,
+}
+
+/// What every stream reports.
+const STREAM_EVENTS: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
+
 /// All host sockets of one worker, and the epoll instance they report to.
 #[derive(Debug)]
 pub struct Sockets {
     epoll: OwnedFd,
     /// By descriptor number: the kernel gives the lowest free one, so this stays dense.
-    by_fd: Vec<Option<OwnedFd>>,
+    by_fd: Vec<Option<Open>>,
     open: usize,
 }
 
@@ -68,6 +81,7 @@ impl Sockets {
         self.by_fd
             .get(socket.0 as usize)
             .and_then(Option::as_ref)
+            .map(|open| &open.fd)
             .ok_or(HostError::Other(Errno::BADF.raw_os_error()))
     }
 
@@ -79,9 +93,23 @@ impl Sockets {
         if self.by_fd.len() <= index {
             self.by_fd.resize_with(index + 1, || None);
         }
-        self.by_fd[index] = Some(fd);
+        let reports_room = interest.contains(EventFlags::OUT);
+        self.by_fd[index] = Some(Open { fd, flow, reports_room });
         self.open += 1;
         Ok(SocketId(index as u32))
+    }
+
+    /// Has a stream that was full report when it has room again. If it has by now, the next wait says so.
+    fn report_room(&mut self, socket: SocketId) -> Result<(), HostError> {
+        if let Some(Some(open)) = self.by_fd.get_mut(socket.0 as usize)
+            && !open.reports_room
+        {
+            let data = EventData::new_u64(open.flow.to_bits());
+            let interest = STREAM_EVENTS | EventFlags::OUT | EventFlags::ET;
+            epoll::modify(&self.epoll, &open.fd, data, interest).map_err(host_error)?;
+            open.reports_room = true;
+        }
+        Ok(())
     }
 
     /// Connects a datagram socket, with ICMP errors reported through its error queue.
@@ -184,8 +212,11 @@ impl Host for Sockets {
             },
             Err(e) => return Err(host_error(e)),
         };
-        let socket = self.keep(flow, fd, EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP)?;
-        Ok((socket, connect))
+        let room = match connect {
+            Connect::Done => EventFlags::empty(),
+            Connect::Pending => EventFlags::OUT,
+        };
+        Ok((self.keep(flow, fd, STREAM_EVENTS | room)?, connect))
     }
 
     fn tcp_connected(&mut self, socket: SocketId) -> Result<Connect, HostError> {
@@ -200,8 +231,12 @@ impl Host for Sockets {
 
     fn tcp_send(&mut self, socket: SocketId, data: &[IoSlice<'_>]) -> Result<usize, HostError> {
         let fd = self.get(socket)?;
-        rustix::net::sendmsg(fd, data, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)
-            .map_err(host_error)
+        let sent = rustix::net::sendmsg(fd, data, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL);
+        let offered = || data.iter().map(|slice| slice.len()).sum::<usize>();
+        if sent == Err(Errno::AGAIN) || sent.is_ok_and(|taken| taken < offered()) {
+            self.report_room(socket)?;
+        }
+        sent.map_err(host_error)
     }
 
     fn tcp_recv(&mut self, socket: SocketId, into: &mut [IoSliceMut<'_>]) -> Result<usize, HostError> {
@@ -279,7 +314,9 @@ impl Host for Sockets {
     }
 
     fn close(&mut self, socket: SocketId, how: Close) {
-        let Some(fd) = self.by_fd.get_mut(socket.0 as usize).and_then(Option::take) else { return };
+        let Some(Open { fd, .. }) = self.by_fd.get_mut(socket.0 as usize).and_then(Option::take) else {
+            return;
+        };
         if how == Close::Reset {
             // Any socket takes this option; only a stream's close makes a reset of it.
             let _ = sockopt::set_socket_linger(&fd, Some(Duration::ZERO));

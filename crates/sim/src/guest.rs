@@ -115,11 +115,6 @@ impl Guest {
         self.sockets.get_mut(handle)
     }
 
-    /// Removes a socket.
-    pub fn remove(&mut self, handle: SocketHandle) {
-        self.sockets.remove(handle);
-    }
-
     /// A frame arrives.
     pub fn receive(&mut self, frame: Vec<u8>) {
         self.card.received.push_back(frame);

@@ -211,6 +211,11 @@ impl SimHost {
         self.sockets.keys().next_back().map(|&id| SocketId(id))
     }
 
+    /// Whether this is a TCP socket.
+    pub fn is_tcp(&self, socket: SocketId) -> bool {
+        matches!(self.get(socket).kind, Kind::Tcp(_))
+    }
+
     /// Where a socket is connected to.
     pub fn peer(&self, socket: SocketId) -> SocketAddr {
         self.get(socket).to
@@ -315,6 +320,12 @@ impl SimHost {
         self.tcp_ref(socket).keep_alive
     }
 
+    /// Whether the peer could still send or close: connected, not closed by either side, not broken.
+    pub fn peer_is_open(&self, socket: SocketId) -> bool {
+        let tcp = self.tcp_ref(socket);
+        self.closed(socket).is_none() && tcp.state == State::Open && !tcp.peer_fin && !tcp.dead
+    }
+
     /// The peer sends. Bytes that arrive after the stack has closed go nowhere.
     pub fn peer_send(&mut self, socket: SocketId, data: &[u8]) {
         if self.closed(socket).is_some() || data.is_empty() {
@@ -333,6 +344,13 @@ impl SimHost {
         }
         self.tcp_of(socket).peer_fin = true;
         self.raise(socket, Readiness { readable: true, read_closed: true, ..Readiness::default() });
+    }
+
+    /// The next call on the socket fails, before any event tells of it.
+    pub fn break_silently(&mut self, socket: SocketId, error: HostError) {
+        let tcp = self.tcp_of(socket);
+        tcp.error = Some(error);
+        tcp.dead = true;
     }
 
     /// The connection breaks: a reset of the peer, or a time-out. Data already received can still be read.
@@ -362,20 +380,15 @@ impl SimHost {
         }
     }
 
-    /// An ICMP error arrives for something this socket sent. Linux also lets the next call fail.
+    /// An ICMP error arrives for something this socket sent. As on Linux the next call fails, unless the error queue
+    /// has been emptied before (`sock_dequeue_err_skb`).
     pub fn peer_icmp(&mut self, socket: SocketId, report: IcmpReport) {
         if self.closed(socket).is_some() {
             return;
         }
         let d = self.datagram_of(socket);
         d.reports.push_back(report);
-        d.error = match report.cause {
-            IcmpCause::PortUnreachable => Some(HostError::Refused),
-            IcmpCause::TooBig(mtu) => Some(HostError::TooBig(mtu)),
-            IcmpCause::NetUnreachable => Some(HostError::NetUnreachable),
-            IcmpCause::HostUnreachable | IcmpCause::TimeExceeded => Some(HostError::HostUnreachable),
-            IcmpCause::Prohibited => Some(HostError::Prohibited),
-        };
+        d.error = Some(error_of(report.cause));
         self.raise(socket, Readiness { error: true, ..Readiness::default() });
     }
 
@@ -469,6 +482,17 @@ impl SimHost {
             Kind::Datagram(d) => d,
             Kind::Tcp(_) => panic!("{call} on {socket:?}, a TCP socket"),
         }
+    }
+}
+
+/// The errno that Linux makes of an ICMP error.
+fn error_of(cause: IcmpCause) -> HostError {
+    match cause {
+        IcmpCause::PortUnreachable => HostError::Refused,
+        IcmpCause::TooBig(mtu) => HostError::TooBig(mtu),
+        IcmpCause::NetUnreachable => HostError::NetUnreachable,
+        IcmpCause::HostUnreachable | IcmpCause::TimeExceeded => HostError::HostUnreachable,
+        IcmpCause::Prohibited => HostError::Prohibited,
     }
 }
 
@@ -683,7 +707,12 @@ impl Host for SimHost {
     }
 
     fn datagram_error(&mut self, socket: SocketId) -> Option<IcmpReport> {
-        self.datagram_used(socket, "datagram_error").reports.pop_front()
+        let d = self.datagram_used(socket, "datagram_error");
+        let report = d.reports.pop_front();
+        if report.is_some() {
+            d.error = d.reports.front().map(|next| error_of(next.cause));
+        }
+        report
     }
 
     fn close(&mut self, socket: SocketId, how: Close) {

@@ -62,6 +62,11 @@ impl SimLink {
         self.sent.len()
     }
 
+    /// Whether the link would take a frame now.
+    pub fn has_credit(&self) -> bool {
+        self.credit != Some(0)
+    }
+
     /// How often the link had no credit.
     pub fn refused(&self) -> u64 {
         self.refused
@@ -111,6 +116,9 @@ fn check(frame: &TxFrame<'_>, caps: LinkCaps, mtu: usize, mac: [u8; 6]) -> Resul
 
     let headers_len = frame.headers.len();
     let layout = packet::layout(&bytes)?;
+    if let Some(at) = layout {
+        require(bytes[if at.src.is_ipv4() { 22 } else { 21 }] > 0, || "hop limit 0".to_owned())?;
+    }
     let l4_header = layout.and_then(|at| l4_header_len(&bytes, at));
     if let (Some(at), Some(len)) = (layout, l4_header) {
         require(headers_len == at.l4 + len, || {

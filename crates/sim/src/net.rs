@@ -121,7 +121,7 @@ impl Node for Reorder {
     }
 }
 
-/// One bit of the IP packet is flipped with a probability; checksums must find it.
+/// One bit of the IP packet is flipped with a probability; checksums must find it. ARP, which has none, is spared.
 #[derive(Debug, Clone)]
 pub struct Corrupt {
     /// Thousandths.
@@ -132,7 +132,8 @@ pub struct Corrupt {
 
 impl Node for Corrupt {
     fn pass(&mut self, at: Instant, mut frame: Vec<u8>, out: &mut Vec<Departure>) {
-        if frame.len() > 14 && self.rng.chance(self.per_mille) {
+        let arp = frame.get(12..14) == Some(&[0x08, 0x06]);
+        if frame.len() > 14 && !arp && self.rng.chance(self.per_mille) {
             let bit = 14 * 8 + self.rng.below((frame.len() as u64 - 14) * 8) as usize;
             frame[bit / 8] ^= 1 << (bit % 8);
         }

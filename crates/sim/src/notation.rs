@@ -125,6 +125,11 @@ impl Line {
         Ok(line)
     }
 
+    /// A TCP line of these flags and nothing else.
+    pub fn of_flags(bits: u8) -> Self {
+        Self { kind: Kind::Tcp(bits), fields: Vec::new(), sack: None, sack_ok: None, psh: None }
+    }
+
     fn word(&mut self, word: &str) -> Option<()> {
         match word {
             "sackok" => self.sack_ok = Some(true),
@@ -166,8 +171,11 @@ impl Line {
             (Kind::Tcp(want), Kind::Tcp(got)) => want & !flags::PSH == got & !flags::PSH,
             (want, got) => want == got,
         };
-        let value = |name: &str| seen.get(name).and_then(Number::exact);
-        let no_data = self.get("data").is_some() || value("data").unwrap_or(0) == 0;
+        let value = |name: &str| match (name, seen.get(name).and_then(Number::exact)) {
+            ("data", None) => Some(0),
+            (_, value) => value,
+        };
+        let no_data = self.get("data").is_some() || value("data") == Some(0);
         kinds
             && no_data
             && self.fields.iter().all(|(name, number)| number.fits(value(name)))

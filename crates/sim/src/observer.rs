@@ -87,8 +87,12 @@ impl Observer {
         }
         let Some(c) = self.connections.get_mut(&key) else { return };
         let end = s.seq.wrapping_add(s.seq_len());
-        c.guest_max = later(c.guest_max, end);
-        if s.has(flags::ACK) && !after(s.ack, c.max) {
+        // What begins beyond the window is not acceptable, and must not be acknowledged.
+        if !after(s.seq, c.edge) {
+            c.guest_max = later(c.guest_max, end);
+        }
+        // An ancient acknowledgement, from beyond half the sequence space, says nothing.
+        if s.has(flags::ACK) && c.max.wrapping_sub(s.ack) < 1 << 30 {
             let window = u32::from(s.window) << c.guest_scale;
             c.guest_edge = later(c.guest_edge, s.ack.wrapping_add(window));
         }
@@ -191,7 +195,7 @@ impl Connection {
             return Err(format!("{} bytes beyond the guest's window", end.wrapping_sub(self.guest_edge)));
         }
         if let Some(fin) = self.fin {
-            if after(end, fin) {
+            if len > 0 && after(end, fin) {
                 return Err("data after FIN".to_owned());
             }
             if s.has(flags::FIN) && end != fin {

@@ -301,7 +301,7 @@ pub struct Layout {
 /// Reads the IP header of a frame; `None` for ARP.
 ///
 /// # Errors
-/// What is wrong: lengths that contradict each other or the frame, a wrong header checksum, fragments, a hop limit of 0.
+/// What is wrong: lengths that contradict each other or the frame, a wrong header checksum, fragments.
 pub fn layout(frame: &[u8]) -> Result<Option<Layout>, String> {
     let eth = EthernetFrame::new_checked(frame).map_err(|_| "shorter than an Ethernet header")?;
     match eth.ethertype() {
@@ -313,7 +313,6 @@ pub fn layout(frame: &[u8]) -> Result<Option<Layout>, String> {
                 (ip.verify_checksum(), "IPv4 header checksum"),
                 (ip.total_len() as usize == frame.len() - 14, "IPv4 total length is not the frame's"),
                 (!ip.more_frags() && ip.frag_offset() == 0, "fragment"),
-                (ip.hop_limit() > 0, "time to live 0"),
             ];
             check(&checks)?;
             Ok(Some(Layout {
@@ -328,7 +327,6 @@ pub fn layout(frame: &[u8]) -> Result<Option<Layout>, String> {
             let checks = [
                 (ip.version() == 6, "IPv6 version"),
                 (ip.total_len() == frame.len() - 14, "IPv6 payload length is not the frame's"),
-                (ip.hop_limit() > 0, "hop limit 0"),
             ];
             check(&checks)?;
             Ok(Some(Layout {

@@ -44,6 +44,9 @@ pub const REMOTE_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0
 /// Turns in which time stands still before a script counts as stuck.
 const STUCK: usize = 10_000;
 
+/// Bytes of a frame that an ICMP error can be compared with: Ethernet, IPv6, and eight of layer 4.
+const HEAD: usize = 14 + 40 + 8;
+
 /// What a script begins with.
 #[derive(Debug, Clone)]
 pub struct Setup {
@@ -81,7 +84,7 @@ struct Flow {
     guest_scale: u8,
     /// Shift of the stack's window field, from its SYN|ACK.
     stack_scale: u8,
-    /// Absolute; one after everything the guest has sent.
+    /// Absolute; one after everything the guest has sent without a gap.
     guest_next: u32,
     /// Absolute; what the guest has received in order.
     received: u32,
@@ -111,7 +114,8 @@ pub struct Script {
     flows: Vec<Flow>,
     current: usize,
     seen: VecDeque<Seen>,
-    last_frame: Vec<u8>,
+    /// The headers of every frame of the guest's, for the ICMP errors that quote them.
+    heads: Vec<Vec<u8>>,
     calls_traced: usize,
     opened: usize,
     trace: Vec<String>,
@@ -141,7 +145,7 @@ impl Script {
             flows: Vec::new(),
             current: 0,
             seen: VecDeque::new(),
-            last_frame: Vec::new(),
+            heads: Vec::new(),
             calls_traced: 0,
             opened: 0,
             trace: Vec::new(),
@@ -197,6 +201,17 @@ impl Script {
         self.current
     }
 
+    /// The current connection's index.
+    pub fn flow_index(&self) -> usize {
+        self.current
+    }
+
+    /// What the guest would send and acknowledge next, relative to each side's SYN.
+    pub fn guest_progress(&self) -> (u32, u32) {
+        let f = self.flow();
+        (f.guest_next.wrapping_sub(f.guest_isn), f.received.wrapping_sub(f.stack_isn.unwrap_or(0)))
+    }
+
     /// Goes on with an earlier connection.
     pub fn select(&mut self, flow: usize) {
         self.current = flow;
@@ -232,6 +247,21 @@ impl Script {
         } else {
             (config.v4.expect("IPv4 is configured").guest.into(), REMOTE_V4)
         }
+    }
+
+    /// The largest payload of a TCP segment without options on this link, bytes.
+    pub fn mss(&self) -> usize {
+        usize::from(self.setup.config.mtu) - if self.setup.v6 { 60 } else { 40 }
+    }
+
+    /// What the script began with.
+    pub fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    /// Whether the script runs over IPv6.
+    pub fn is_v6(&self) -> bool {
+        self.setup.v6
     }
 
     /// The guest's end and the peer's of the current conversation.
@@ -311,7 +341,7 @@ impl Script {
             Kind::Icmp(name) => self.build_echo(name, &line).to_frame(stations),
             Kind::Arp => panic!("ARP is sent as a raw frame"),
         };
-        self.last_frame.clone_from(&frame);
+        self.heads.push(frame[..frame.len().min(HEAD)].to_vec());
         (meta, frame)
     }
 
@@ -336,7 +366,10 @@ impl Script {
         let shift = if syn { 0 } else { f.guest_scale };
         let window = line.value("rawwin").unwrap_or(i64::from((f.window >> shift).min(65_535)));
         let len = line.value("data").unwrap_or(0) as usize;
-        let offset = u64::from(seq.wrapping_sub(f.guest_isn).wrapping_sub(u32::from(!syn)));
+        // The stream's place wraps as sequence numbers do, so that also a segment from before its begin agrees with
+        // the others where they overlap.
+        let place = seq.wrapping_sub(f.guest_isn).wrapping_sub(u32::from(!syn));
+        let data = (0..len as u32).map(|i| pattern.byte(place.wrapping_add(i).into())).collect();
         let segment = TcpSegment {
             flags: bits,
             seq,
@@ -350,10 +383,10 @@ impl Script {
                 .map(|&(l, r)| (at(f.stack_isn.unwrap_or(0), l), at(f.stack_isn.unwrap_or(0), r)))
                 .collect(),
             timestamps: line.value("tsval").map(|v| (v as u32, line.value("tsecr").unwrap_or(0) as u32)),
-            data: pattern.bytes(offset, len),
+            data,
             ..TcpSegment::new(f.guest, f.remote)
         };
-        if bits & flags::RST == 0 {
+        if bits & flags::RST == 0 && !after(seq, f.guest_next) {
             f.guest_next = later(f.guest_next, seq.wrapping_add(segment.seq_len()));
         }
         segment
@@ -393,8 +426,18 @@ impl Script {
         let datagram = UdpDatagram { src: self.flow().guest, dst: to, data: data.to_vec() };
         let frame = datagram.to_frame(to_stack(self.setup.config.mac.0));
         self.note("guest >", &format!("UDP to {to} data={}", data.len()));
-        self.last_frame.clone_from(&frame);
+        self.heads.push(frame[..frame.len().min(HEAD)].to_vec());
         self.turn(&[(RxMeta::default(), frame)]);
+    }
+
+    /// The guest answers a datagram that it got with an ICMP port unreachable.
+    pub fn guest_refuses_datagram(&mut self, got: &UdpDatagram) {
+        let quoted = got.to_frame((crate::link::GUEST_MAC, self.setup.config.mac.0)).split_off(14);
+        let (kind, code) = if self.setup.v6 { (1, 4) } else { (3, 3) };
+        let (src, dst) = (got.dst.ip(), got.src.ip());
+        let error = IcmpMessage { src, dst, kind, code, word: 0, body: quoted };
+        let frame = error.to_frame(to_stack(self.setup.config.mac.0));
+        self.guest_raw(&frame);
     }
 
     /// The next thing the guest gets is a UDP datagram, of any content.
@@ -446,6 +489,11 @@ impl Script {
     pub fn received_in_order(&self) -> u32 {
         let f = self.flow();
         f.stack_isn.map_or(0, |isn| f.received.wrapping_sub(isn).wrapping_sub(1))
+    }
+
+    /// The stack's initial sequence number on this connection, once it has answered.
+    pub fn stack_isn(&self) -> Option<u32> {
+        self.flow().stack_isn
     }
 
     /// Right edge of the window that the stack offers, relative to the guest's SYN.
@@ -506,13 +554,19 @@ impl Script {
         let sent = self.machine.turn(self.now, frames);
         for &(socket, call) in &self.machine.host.calls()[self.calls_traced..] {
             let at = self.now.as_ns() as f64 / 1e6;
-            self.trace.push(format!("{at:12.3}  host     #{} {call:?}", socket.0));
+            self.trace.push(format!("{at:12.3}        host     #{} {call:?}", socket.0));
         }
         self.calls_traced = self.machine.host.calls().len();
         let sockets = self.machine.host.all().count();
         if sockets > self.opened {
             self.opened = sockets;
-            self.flow_mut().socket = self.machine.host.last();
+            let socket = self.machine.host.last();
+            let tcp = socket.is_some_and(|s| self.machine.host.is_tcp(s));
+            let f = self.flow_mut();
+            f.socket = socket;
+            if tcp {
+                (f.up, f.down) = (0, 0);
+            }
         }
         for frame in &sent {
             self.see(frame);
@@ -545,7 +599,7 @@ impl Script {
         let pattern = self.down_pattern(index);
         let f = &mut self.flows[index];
         let syn = s.has(flags::SYN);
-        if syn && f.stack_isn.is_none() {
+        if syn && f.stack_isn != Some(s.seq) {
             f.stack_isn = Some(s.seq);
             f.received = s.seq;
             f.stack_scale = s.wscale.unwrap_or(0);
@@ -627,20 +681,34 @@ impl Script {
             _ => {}
         }
         if known.is_some() && !name.starts_with("echo") {
-            let quoted = m.body.len().min(if v4 { 28 } else { 48 });
-            let sent = self.last_frame.get(14..14 + quoted);
-            assert!(
-                quoted >= 28 && sent == Some(&m.body[..quoted]),
-                "the error does not quote what was sent"
-            );
+            let quoted = self.heads.iter().any(|head| quotes(&m.body, head));
+            assert!(quoted, "the error does not quote what was sent");
         }
         Line { kind: Kind::Icmp(name), fields, sack: None, sack_ok: None, psh: None }
     }
 
     fn note(&mut self, who: &str, what: &str) {
         let at = self.now.as_ns() as f64 / 1e6;
-        self.trace.push(format!("{at:12.3}  {who:8} {what}"));
+        let port = self.flow().guest.port();
+        self.trace.push(format!("{at:12.3}  {port:5} {who:8} {what}"));
     }
+}
+
+/// Whether an ICMP error's body names the packet in `frame`: protocol, addresses, and what makes the conversation:
+/// ports (TCP's sequence number too), or an echo's type, code and identifier. An error for something sent long ago
+/// cannot know its length or checksum.
+fn quotes(body: &[u8], frame: &[u8]) -> bool {
+    let (protocol, addresses, l4) =
+        if frame.get(14).is_some_and(|b| b >> 4 == 4) { (9, 12..20, 20) } else { (6, 8..40, 40) };
+    let [first, second] = match frame.get(14 + protocol) {
+        Some(6) => [l4..l4 + 4, l4 + 4..l4 + 8],
+        Some(17) => [l4..l4 + 2, l4 + 2..l4 + 4],
+        _ => [l4..l4 + 2, l4 + 4..l4 + 6],
+    };
+    [protocol..protocol + 1, addresses, first, second].into_iter().all(|r| {
+        let sent = frame.get(14 + r.start..14 + r.end);
+        sent.is_some() && body.get(r) == sent
+    })
 }
 
 fn gso_size(gso: Gso) -> Option<i64> {
@@ -654,7 +722,10 @@ impl Drop for Script {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let family = if self.setup.v6 { "IPv6" } else { "IPv4" };
-            eprintln!("script over {family}, {:?}, seed {}", self.setup.caps, self.setup.seed);
+            eprintln!(
+                "script over {family}, {:?}, seed {} (BRODO_SIM_SEED repeats it where seeds are drawn)",
+                self.setup.caps, self.setup.seed
+            );
             self.trace.iter().for_each(|line| eprintln!("{line}"));
         }
     }

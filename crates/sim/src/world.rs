@@ -12,6 +12,8 @@ use crate::guest::Guest;
 use crate::host::ConnectPlan;
 use crate::machine::Machine;
 use crate::net::Path;
+use crate::notation::Line;
+use crate::packet::{self, Packet};
 use crate::rng::{Pattern, Rng};
 use brodo_core::config::Config;
 use brodo_core::host::{Close, HostError, SocketId};
@@ -19,6 +21,7 @@ use brodo_core::link::{LinkCaps, RxMeta};
 use brodo_core::time::{Duration, Instant};
 use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp::{RecvError, State};
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
@@ -26,6 +29,9 @@ use std::net::{IpAddr, SocketAddr};
 const TICK: Duration = Duration::from_millis(1);
 /// Turns at one instant before a run counts as stuck.
 const STUCK: u32 = 200_000;
+
+/// Frames shown when a run fails.
+const RECENT: usize = 60;
 
 /// How a conversation ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,6 +156,17 @@ pub struct World {
     conversations: Vec<Running>,
     trace: u64,
     frames: u64,
+    /// The last frames, for a failure's report.
+    recent: VecDeque<String>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the last frames, sequence numbers absolute:");
+            self.recent.iter().for_each(|line| eprintln!("{line}"));
+        }
+    }
 }
 
 /// What a run showed.
@@ -185,6 +202,7 @@ impl World {
             conversations: Vec::new(),
             trace: 0xcbf2_9ce4_8422_2325,
             frames: 0,
+            recent: VecDeque::new(),
         }
     }
 
@@ -282,12 +300,12 @@ impl World {
         }
         let mut frames = Vec::new();
         while let Some(frame) = self.up.pop(self.now) {
-            self.note(&frame);
+            self.note(">", &frame);
             frames.push((RxMeta::default(), frame));
         }
         for sent in self.machine.turn(self.now, &frames) {
             for piece in sent.cut() {
-                self.note(&piece);
+                self.note("<", &piece);
                 self.down.push(self.now, piece);
             }
         }
@@ -308,11 +326,32 @@ impl World {
         self.finish();
     }
 
-    fn note(&mut self, frame: &[u8]) {
+    fn note(&mut self, direction: &str, frame: &[u8]) {
         self.frames += 1;
         for &byte in self.now.as_ns().to_le_bytes().iter().chain(frame) {
             self.trace = (self.trace ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        let at = self.now.as_ns() as f64 / 1e6;
+        let what = match packet::parse(frame) {
+            Ok(Packet::Tcp(s)) => format!(
+                "{} -> {} {} seq={} ack={} rawwin={} data={}",
+                s.src.port(),
+                s.dst.port(),
+                Line::of_flags(s.flags),
+                s.seq,
+                s.ack,
+                s.window,
+                s.data.len()
+            ),
+            Ok(Packet::Udp(d)) => format!("UDP {} -> {} data={}", d.src, d.dst, d.data.len()),
+            Ok(Packet::Icmp(m)) => format!("ICMP {}/{} {} -> {}", m.kind, m.code, m.src, m.dst),
+            Ok(Packet::Arp(_)) => "ARP".to_owned(),
+            Err(why) => why,
+        };
+        self.recent.push_back(format!("{at:12.3}  guest {direction} {what}"));
     }
 
     fn remote(plan: &Conversation, index: usize) -> SocketAddr {
@@ -447,10 +486,6 @@ impl World {
                 assert_eq!(got, (c.plan.up, c.plan.down), "bytes delivered of {:?}", c.plan);
                 assert_eq!(closed, Some(Some(Close::Graceful)), "how {:?} was closed", c.plan);
                 c.done_at = Some(self.now);
-            }
-            if c.done_at.is_some() {
-                self.guest.remove(handle);
-                c.handle = None;
             }
         }
     }

@@ -172,7 +172,10 @@ fn mutate(frame: &mut Vec<u8>, random: &mut Random) {
             2 if at < frame.len() => frame[at] ^= 1 << random.below(8),
             3 if at < frame.len() => frame[at] = [0, 1, 0x7f, 0x80, 0xff][random.below(5)],
             // Header fields matter more than payload.
-            4 | 5 if frame.len() > 60 => frame[12 + random.below(48)] = random.below(256) as u8,
+            4 | 5 if frame.len() > 34 => {
+                let headers = frame.len().min(100) - 12;
+                frame[12 + random.below(headers)] = random.below(256) as u8;
+            }
             _ => {
                 let extra = frame[at.min(frame.len())..].to_vec();
                 frame.extend(extra);

@@ -1,1 +1,108 @@
-fn main() {}
+//! End-to-end tests: the real program, real programs inside and outside, in namespaces that each test makes itself.
+//!
+//! Every test has a [`Bed`]: a host namespace with brodo in it, running as an ordinary user, a world behind it, a server
+//! in both, and a guest. Most tests run on links of both MTUs, some also without offloads, and all cover IPv4 and IPv6.
+//! Content is compared by SHA-256; how connections fail is compared with how they fail on the host itself. A failure
+//! shows what was run, what it said, and what brodo counted.
+//!
+//! Needs root for the namespaces (`make e2e` uses sudo). Under `CI=true` a missing program is a failure; elsewhere the
+//! tests that want it are skipped, and said to be. `BRODO_E2E_SYSTEM=pasta` runs the suite on a peer instead, which
+//! tells a wrong test from a wrong brodo.
+
+mod bed;
+mod content;
+mod failures;
+mod hostile;
+mod link;
+mod many;
+mod names;
+mod ping;
+mod programs;
+mod stuck;
+
+use bed::{Bed, Link};
+use brodo_bench::process::Result;
+use brodo_bench::world::missing_programs;
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::process::ExitCode;
+
+/// What the harness itself runs.
+const HARNESS_PROGRAMS: [&str; 5] = ["ip", "nsenter", "setpriv", "sh", "unshare"];
+
+/// A test on one kind of link: it makes its own bed.
+struct Test {
+    name: &'static str,
+    links: &'static [Link],
+    programs: &'static [&'static str],
+    run: fn(&Bed) -> Result<()>,
+    options: &'static [&'static str],
+}
+
+impl Test {
+    /// On links of both MTUs, with default options.
+    const fn new(name: &'static str, run: fn(&Bed) -> Result<()>) -> Self {
+        Self { name, links: &Link::BOTH, programs: &[], run, options: &[] }
+    }
+
+    const fn on(mut self, links: &'static [Link]) -> Self {
+        self.links = links;
+        self
+    }
+
+    /// Needs these programs.
+    const fn with(mut self, programs: &'static [&'static str]) -> Self {
+        self.programs = programs;
+        self
+    }
+
+    /// brodo gets these options.
+    const fn options(mut self, options: &'static [&'static str]) -> Self {
+        self.options = options;
+        self
+    }
+}
+
+fn main() -> ExitCode {
+    if let Some(code) = brodo_bench::probe::main() {
+        return code;
+    }
+    let arguments = Arguments::from_args();
+    let tests = [
+        content::TESTS,
+        failures::TESTS,
+        hostile::TESTS,
+        link::TESTS,
+        many::TESTS,
+        names::TESTS,
+        ping::TESTS,
+        programs::TESTS,
+        stuck::TESTS,
+    ];
+    let trials = tests.into_iter().flatten().flat_map(trials).collect();
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn trials(test: &'static Test) -> impl Iterator<Item = Trial> {
+    let wanted: Vec<&str> = HARNESS_PROGRAMS.iter().chain(test.programs).copied().collect();
+    let mut missing = missing_programs(&wanted);
+    if !brodo_bench::world::is_root() {
+        missing.push("root");
+    }
+    let strict = std::env::var_os("CI").is_some_and(|value| value == "true");
+    if !missing.is_empty() && !strict {
+        eprintln!("SKIPPED {}: it needs {} (make setup)", test.name, missing.join(", "));
+    }
+    test.links.iter().map(move |link| {
+        let missing = missing.clone();
+        let name = format!("{} {}", test.name, link.name());
+        let skip = !missing.is_empty() && !strict;
+        let run = move || {
+            if !missing.is_empty() {
+                return Err(Failed::from(format!("it needs {}", missing.join(", "))));
+            }
+            let bed = Bed::new(*link, test.options)?;
+            (test.run)(&bed).map_err(|failure| Failed::from(bed.explain(&failure)))
+        };
+        Trial::test(name, run).with_ignored_flag(skip)
+    })
+}

@@ -70,6 +70,8 @@ impl Connection {
         self.settle(env, io);
         if self.wants_service() {
             self.list_ready(env);
+        } else {
+            self.watch_closed_window(env, io);
         }
     }
 
@@ -136,11 +138,18 @@ impl Connection {
         io: &mut Io<'_, L, H>,
         segment: &TcpHeader,
     ) {
-        if segment.seq == self.rx.nxt {
+        if segment.seq != self.rx.nxt {
+            return self.challenge(env, io);
+        }
+        if self.rx.state == ReceiverState::Open {
             self.close_socket(io.host, Close::Reset);
             self.ended = true;
         } else {
-            self.challenge(env, io);
+            // Everything the guest had to say was acknowledged, so it may count on its delivery: a guest that has
+            // forgotten the connection answers whatever comes late with a reset. The host's kernel itself resets a
+            // peer that still sends.
+            self.tx.abandon(env);
+            self.settle(env, io);
         }
     }
 

@@ -50,6 +50,11 @@ impl Limit {
         self.now
     }
 
+    /// The highest that the limit can get, bytes.
+    pub(crate) const fn max(&self) -> u32 {
+        self.bounds.max
+    }
+
     /// The peer reached the limit while nothing else held the flow back.
     pub(crate) fn hit(&mut self) {
         self.hit = true;

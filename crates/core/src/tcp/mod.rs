@@ -151,6 +151,8 @@ impl Connection {
         }
         if self.wants_service() {
             self.list_ready(env);
+        } else {
+            self.watch_closed_window(env, io);
         }
     }
 
@@ -168,7 +170,8 @@ impl Connection {
         if let Err(error) = self.rx.flush(env, io.host, self.socket) {
             self.host_failed(env, error);
         }
-        if self.rx.update_due(env.pool.available(), self.tx.mss) {
+        // While the SYN-ACK is on its way there is no window to update yet.
+        if self.tx.state != SenderState::SynSent && self.rx.update_due(env.pool.available(), self.tx.mss) {
             self.list_ack(env);
         }
         self.settle(env, io);

@@ -236,7 +236,7 @@ impl Connection {
 
     /// If bytes wait for a window that is closed and nothing is in flight, only a probe can find out that the
     /// guest's update was lost.
-    fn watch_closed_window<L: Link, H: Host>(&mut self, env: &Env, io: &Io<'_, L, H>) {
+    pub(super) fn watch_closed_window<L: Link, H: Host>(&mut self, env: &Env, io: &Io<'_, L, H>) {
         let waiting = self.tx.unsent() > 0 || self.can_read();
         if waiting
             && self.tx.state == SenderState::Open

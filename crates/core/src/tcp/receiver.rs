@@ -83,7 +83,10 @@ impl Receiver {
     /// The window field for a SYN: never scaled (RFC 7323, 2.2).
     pub(crate) fn offer_unscaled(&mut self) -> u16 {
         let field = self.limit.get().min(65_535);
-        self.edge = self.nxt + field;
+        let edge = self.nxt + field;
+        if edge.gt(self.edge) {
+            self.edge = edge;
+        }
         field as u16
     }
 
@@ -95,7 +98,10 @@ impl Receiver {
         }
         let window = self.window();
         let up = window.div_ceil(1 << self.scale);
-        let slack = self.limit.get() + self.limit.get() / 8;
+        // Rounding down would move the edge that the guest knows to the left, so it is rounded up, also after the
+        // limit has fallen. Only a guest that sends slivers to a host that does not read gets here with more than
+        // an eighth above what it could have been offered anyway.
+        let slack = self.limit.max() + self.limit.max() / 8;
         let field =
             if self.held() + (up << self.scale) <= slack { up } else { window >> self.scale }.min(65_535);
         let edge = self.nxt + (field << self.scale);
@@ -112,7 +118,10 @@ impl Receiver {
         let gain = i64::from(free) - i64::from(self.window());
         let limit = self.limit.get();
         let closed = self.window() < u32::from(mss).min(limit / 2);
-        self.worth_advancing(free, mss) && (closed || gain >= i64::from((2 * u32::from(mss)).max(limit / 4)))
+        // After the guest's FIN there is nothing that a window would be for.
+        self.state == ReceiverState::Open
+            && self.worth_advancing(free, mss)
+            && (closed || gain >= i64::from((2 * u32::from(mss)).max(limit / 4)))
     }
 
     /// What the limit and the memory budget leave.

@@ -235,9 +235,13 @@ impl Sender {
         }
     }
 
-    /// RFC 9293, 3.10.7.4: the newest segment's window counts.
+    /// RFC 9293, 3.10.7.4: the newest segment's window counts. One that acknowledges something new is newer than any
+    /// before it, even as a repetition with an old sequence number: SND.UNA moves, so the old window would reach
+    /// further than the guest has offered. One with an old acknowledgement offers less than it says.
     fn take_window(&mut self, segment: &TcpHeader) {
-        let newer = self.wl1.lt(segment.seq) || (self.wl1 == segment.seq && self.wl2.le(segment.ack));
+        let newer = segment.ack.gt(self.una)
+            || (segment.ack == self.una && self.wl1.lt(segment.seq))
+            || (segment.ack == self.una && self.wl1 == segment.seq && self.wl2.le(segment.ack));
         if newer {
             self.wnd = u32::from(segment.window) << self.scale;
             self.wnd_max = self.wnd_max.max(self.wnd);
@@ -296,6 +300,18 @@ impl Sender {
     /// A segment is about to be sent a second time: its round trip must not be measured (Karn).
     pub(crate) fn forget_timing(&mut self) {
         self.timed = None;
+    }
+
+    /// The guest takes nothing any more: as if all had been sent and acknowledged.
+    pub(crate) fn abandon(&mut self, env: &mut Env) {
+        self.clear(env);
+        self.state = SenderState::Finished { passive: true };
+        self.una = self.max;
+        self.nxt = self.max;
+        self.eof = true;
+        self.readable = false;
+        self.rtx_at = None;
+        self.forget_timing();
     }
 
     /// Gives all memory back.

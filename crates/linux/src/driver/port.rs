@@ -15,11 +15,13 @@ pub(super) struct Port<L> {
     pub(super) now: Instant,
     /// Something was sent since a read found the link empty: there may be an answer that nobody reports in time.
     pub(super) sent: bool,
+    /// Bytes sent since the driver has set this to zero.
+    pub(super) sent_bytes: usize,
 }
 
 impl<L: GuestLink> Port<L> {
     pub(super) fn new(link: L) -> Self {
-        Self { link, capture: None, now: Instant::ZERO, sent: false }
+        Self { link, capture: None, now: Instant::ZERO, sent: false, sent_bytes: 0 }
     }
 
     /// Takes one frame from the guest.
@@ -42,6 +44,7 @@ impl<L: GuestLink> Link for Port<L> {
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit> {
         self.link.send(frame)?;
         self.sent = true;
+        self.sent_bytes += frame.len();
         if let Some(capture) = &mut self.capture {
             capture.inbound(self.now, frame);
         }

@@ -60,8 +60,6 @@ fn tcp_over_loopback_is_connected_at_once() {
             let (socket, connect) = sockets.tcp_connect(FLOW, to).expect("connect");
             assert_eq!(connect, Connect::Done, "the second look finds it");
             assert_eq!(sockets.tcp_connected(socket), Ok(Connect::Done));
-            // The early edge of a socket that was writable when it was registered.
-            assert_eq!(event(&sockets), Readiness { writable: true, ..Readiness::default() });
             no_event(&sockets);
             let (mut peer, _) = listener.accept().expect("accept");
             assert_eq!(sockets.tcp_send(socket, &[IoSlice::new(b"he"), IoSlice::new(b"llo")]), Ok(5));
@@ -97,7 +95,6 @@ fn tcp_backpressure_gives_one_writable_edge() {
         let (socket, _) =
             sockets.tcp_connect(FLOW, listener.local_addr().expect("address")).expect("connect");
         let (mut peer, _) = listener.accept().expect("accept");
-        event(&sockets);
         let chunk = vec![0; 64 << 10];
         let mut sent = 0;
         loop {
@@ -107,9 +104,16 @@ fn tcp_backpressure_gives_one_writable_edge() {
             }
         }
         no_event(&sockets);
-        let mut read = vec![0; sent];
-        peer.read_exact(&mut read).expect("all that was sent");
-        assert!(event(&sockets).writable);
+        for _ in 0..2 {
+            let mut read = vec![0; sent];
+            peer.read_exact(&mut read).expect("all that was sent");
+            assert!(event(&sockets).writable);
+            no_event(&sockets);
+            sent = 0;
+            while let Ok(n) = sockets.tcp_send(socket, &[IoSlice::new(&chunk)]) {
+                sent += n;
+            }
+        }
     });
 }
 

@@ -76,5 +76,6 @@ fn each_rule_is_checked() {
     assert!(l.stack(ACK, base.wrapping_add(1001), 101, 500, 2).is_err_and(|e| e.contains("window")));
     let mut l = Link::open();
     assert_eq!(l.stack(ACK | FIN, base, 101, 500, 10), Ok(()));
+    assert_eq!(l.stack(ACK, base.wrapping_add(11), 101, 500, 0), Ok(()));
     assert!(l.stack(ACK, base.wrapping_add(10), 101, 500, 1).is_err_and(|e| e.contains("after FIN")));
 }

@@ -109,6 +109,45 @@ impl Script {
         self.poll();
     }
 
+    /// Whether the peer could still send or close.
+    pub fn host_is_open(&self) -> bool {
+        self.has_socket() && self.machine.host.peer_is_open(self.socket())
+    }
+
+    /// The socket has got any number of further bytes of the guest's stream, if it is open.
+    pub fn host_received_some(&mut self) {
+        if self.has_socket() {
+            let unread = self.machine.host.unread(self.socket());
+            self.host_received(unread);
+        }
+    }
+
+    /// Every connection on the host's side fails, connecting or connected.
+    pub fn host_loses_everything(&mut self) {
+        self.note("peer", "everything times out");
+        let host = &mut self.machine.host;
+        let sockets: Vec<_> = host.all().filter(|&s| host.closed(s).is_none()).collect();
+        for socket in sockets {
+            if host.is_connecting(socket) {
+                host.finish_connect(socket, Err(HostError::TimedOut));
+            } else {
+                host.peer_error(socket, HostError::TimedOut);
+            }
+        }
+        self.poll();
+    }
+
+    /// The peer sends bytes and then the connection breaks, before the stack hears of either.
+    pub fn host_sends_and_breaks(&mut self, bytes: usize, error: HostError) {
+        self.note("peer", &format!("sends {bytes}, then {error:?}"));
+        let offset = self.flow().down;
+        let data = self.down_pattern(self.current).bytes(offset, bytes);
+        self.flow_mut().down += bytes as u64;
+        self.machine.host.peer_send(self.socket(), &data);
+        self.machine.host.peer_error(self.socket(), error);
+        self.poll();
+    }
+
     /// The connection behind the socket breaks.
     pub fn host_breaks(&mut self, error: HostError) {
         self.note("peer", &format!("{error:?}"));
@@ -195,6 +234,12 @@ impl Script {
         self.note("peer", &format!("ICMP {cause:?}"));
         self.machine.host.peer_icmp(self.socket(), IcmpReport { cause, from: None });
         self.poll();
+    }
+
+    /// The same, but the guest's next datagram is faster than the event.
+    pub fn host_gets_icmp_unnoticed(&mut self, cause: IcmpCause) {
+        self.note("peer", &format!("ICMP {cause:?}, not noticed yet"));
+        self.machine.host.peer_icmp(self.socket(), IcmpReport { cause, from: None });
     }
 
     /// The peer answers the oldest echo request, as the kernel hands it to a ping socket: with the identifier that

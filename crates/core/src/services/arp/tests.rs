@@ -1,3 +1,5 @@
+//! ARP answers: for each of our addresses, and for nobody else's, whoever asks and however.
+
 use super::super::tests::GUEST;
 use super::*;
 use crate::wire::ethernet::MacAddr;

@@ -1,3 +1,6 @@
+//! The DHCPv4 server against messages of the shape that dhclient, udhcpc and systemd-networkd send, in every state of a
+//! client; replies are read by dhcproto.
+
 use super::super::tests::{GUEST, open_ipv4, open_udp};
 use super::*;
 use crate::wire::ethernet::EtherType;
@@ -86,6 +89,9 @@ fn discoveries_are_offered_the_address() {
     }
 }
 
+/// Options, flags, address in header, source address; kind of answer and where it goes.
+type Row<'a> = (&'a [u8], u16, [u8; 4], [u8; 4], Option<(MessageType, [u8; 4])>);
+
 #[test]
 fn every_state_of_a_client() {
     use MessageType::{Ack, Nak};
@@ -100,8 +106,6 @@ fn every_state_of_a_client() {
     let renewing = &[53, 1, 3, 255][..];
     let elsewhere = &[53, 1, 3, 54, 4, 10, 0, 2, 99, 50, 4, 10, 0, 2, 15, 255][..];
     let inform = &[53, 1, 8, 255][..];
-    // Options, flags, address in header, source address; kind of answer and where it goes.
-    type Row<'a> = (&'a [u8], u16, [u8; 4], [u8; 4], Option<(MessageType, [u8; 4])>);
     let table: [Row<'_>; 14] = [
         (selecting, 0, NONE, NONE, Some((Ack, GUEST_IP))),
         (selecting, 0x8000, NONE, NONE, Some((Ack, everybody))),

@@ -1,3 +1,5 @@
+//! The DHCPv6 server against every message of a client; dhcproto writes the questions and reads the replies.
+
 use super::super::tests::{GUEST, open_ipv6, open_udp};
 use super::*;
 use crate::wire::dhcpv6::ALL_SERVERS;
@@ -82,8 +84,10 @@ fn status(message: &Message) -> Option<Status> {
     }
 }
 
-/// Addresses with their valid lifetimes, and the status, of each identity association.
-fn granted(message: &Message) -> Vec<(u32, Vec<(Ipv6Addr, u32)>, Option<Status>)> {
+/// An identity association: its identifier, its addresses with their valid lifetimes, and its status.
+type Granted = (u32, Vec<(Ipv6Addr, u32)>, Option<Status>);
+
+fn granted(message: &Message) -> Vec<Granted> {
     let ias = message.opts().iter().filter_map(|o| match o {
         DhcpOption::IANA(IANA { id, opts, .. }) | DhcpOption::IAPD(IAPD { id, opts, .. }) => Some((id, opts)),
         _ => None,

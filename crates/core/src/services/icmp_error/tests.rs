@@ -1,3 +1,5 @@
+//! ICMP errors: every cause over both families, what is quoted, and what must never be answered.
+
 use super::super::tests::{GUEST, open_ipv4, open_ipv6};
 use super::*;
 use std::net::SocketAddr;

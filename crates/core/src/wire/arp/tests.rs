@@ -1,3 +1,5 @@
+//! ARP packets as Linux sends them, cut at every length, and with every fixed field wrong.
+
 use super::*;
 
 #[test]

@@ -1,3 +1,5 @@
+//! DHCPv4 requests with every option, refusals, and the longest reply; the service's tests have whole conversations.
+
 use super::*;
 
 const MAC: MacAddr = MacAddr([0x52, 0x54, 0, 0x12, 0x34, 0x56]);

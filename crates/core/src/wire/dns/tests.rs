@@ -1,3 +1,5 @@
+//! DNS questions and names, compressed, looping and too long; refusals; and names written from text.
+
 use super::*;
 
 /// A query for www.example.com, type A, as dig sends it: with an EDNS record behind the question.
@@ -25,10 +27,13 @@ fn header_and_question() {
     assert_eq!(out, query[..12]);
 }
 
+/// A message, where a name begins in it, and the name's text and end.
+type Row<'a> = (&'a [u8], usize, Option<(&'a str, usize)>);
+
 #[test]
 fn names() {
     let text = |message: &[u8], at| Name::parse(message, at).map(|(name, end)| (name.to_string(), end));
-    let table: [(&[u8], usize, Option<(&str, usize)>); 14] = [
+    let table: [Row<'_>; 14] = [
         (b"\x00", 0, Some((".", 1))),
         (b"\x01a\x00", 0, Some(("a.", 3))),
         (b"\x03a.\\\x02\x00\xff\x00", 0, Some(("a\\.\\\\.\\000\\255.", 8))),

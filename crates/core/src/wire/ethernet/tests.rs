@@ -1,3 +1,5 @@
+//! Station addresses as text, groups of stations, and the frame header both ways.
+
 use super::*;
 
 #[test]

@@ -1,3 +1,5 @@
+//! Every ICMP message both ways, with every bit flipped and at every length; quotes cut to size.
+
 use super::*;
 
 #[test]

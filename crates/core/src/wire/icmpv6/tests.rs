@@ -1,3 +1,5 @@
+//! Every ICMPv6 message both ways, at every length and between the wrong addresses; quotes cut to size.
+
 use super::*;
 
 const SRC: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x15);

@@ -1,3 +1,5 @@
+//! IPv4 headers both ways, with options, padding and every length; each kind of refusal has its row.
+
 use super::*;
 
 const HEADER: Ipv4Header = Ipv4Header {

@@ -1,3 +1,5 @@
+//! Neighbour discovery messages both ways and at every length; the router advertisement byte by byte.
+
 use super::*;
 
 const SRC: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);

@@ -1,3 +1,5 @@
+//! Sequence numbers that wrap, and TCP headers with every combination of options, foreign ones and malformed ones.
+
 use super::*;
 
 fn header(options: TcpOptions) -> TcpHeader {

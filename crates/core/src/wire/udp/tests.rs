@@ -1,3 +1,5 @@
+//! UDP headers both ways and at every length, and the checksum that must not be zero.
+
 use super::*;
 
 #[test]

@@ -1,0 +1,177 @@
+//! What every test lies in: a world, brodo with a guest in it, and a server on either side of the veth pair.
+
+use brodo_bench::process::{Failure, Finished, Job, Result};
+use brodo_bench::system::{Guest, Programs, System};
+use brodo_bench::world::{self, World};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// TCP and UDP port of the probe's servers.
+pub(crate) const PORT: &str = "7000";
+/// A port nobody listens on.
+pub(crate) const CLOSED_PORT: &str = "7999";
+/// First port of the server for single bytes, in the host namespace.
+pub(crate) const RESPOND_PORT: u16 = 10_000;
+/// How many ports that server has.
+pub(crate) const RESPOND_PORTS: u16 = 16;
+
+/// Servers that exist: one hop from brodo and on its own machine, in both families.
+pub(crate) const SERVERS: [&str; 4] = [world::HOST_V4, world::HOST_V6, world::WORLD_V4, world::WORLD_V6];
+
+/// No program of a test runs longer, unless it says so.
+pub(crate) const LIMIT: Duration = Duration::from_mins(1);
+
+/// The link between guest and brodo.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) mtu: u32,
+    pub(crate) offload: bool,
+}
+
+impl Link {
+    pub(crate) const SMALL: Self = Self { mtu: 1500, offload: true };
+    pub(crate) const LARGE: Self = Self { mtu: 65520, offload: true };
+    /// Both MTUs.
+    pub(crate) const BOTH: [Self; 2] = [Self::SMALL, Self::LARGE];
+    /// Both MTUs, with and without offloads.
+    pub(crate) const ALL: [Self; 4] =
+        [Self::SMALL, Self::LARGE, Self { mtu: 1500, offload: false }, Self { mtu: 65520, offload: false }];
+
+    pub(crate) fn name(self) -> String {
+        format!("[mtu {}{}]", self.mtu, if self.offload { "" } else { ", no offload" })
+    }
+}
+
+/// A world with a guest.
+pub(crate) struct Bed {
+    pub(crate) world: World,
+    pub(crate) link: Link,
+    guest: Mutex<Option<Guest>>,
+    enter: Vec<String>,
+    enter_as_root: Vec<String>,
+}
+
+impl Bed {
+    pub(crate) fn new(link: Link, options: &[&str]) -> Result<Self> {
+        let world = World::new()?;
+        let enter = world.enter_host_as_user();
+        Self::start(world, &enter, link, options)
+    }
+
+    /// With brodo started behind words of the caller's choice.
+    pub(crate) fn start(world: World, enter: &[String], link: Link, options: &[&str]) -> Result<Self> {
+        world.serve_probe(&world.host, 7000)?;
+        world.serve_probe(&world.world, 7000)?;
+        let guest = match std::env::var("BRODO_E2E_SYSTEM").ok().as_deref().and_then(System::from_name) {
+            Some(peer) if peer != System::Brodo => {
+                Guest::start(&world, peer, &Programs::default(), link.mtu)?
+            }
+            _ => {
+                let words = brodo(&world, "run", link, options)?;
+                let words: Vec<&str> = words.iter().map(String::as_str).chain(["--"]).collect();
+                Guest::forwarder(&world, enter, &words)?
+            }
+        };
+        Ok(Self::with(world, link, guest))
+    }
+
+    /// With a guest that was there before brodo.
+    pub(crate) fn attached(link: Link, options: &[&str]) -> Result<Self> {
+        let world = World::new()?;
+        world.serve_probe(&world.host, 7000)?;
+        world.serve_probe(&world.world, 7000)?;
+        let mut words = brodo(&world, "attach", link, options)?;
+        let guest = Guest::attached(&world, |pid| {
+            words.push(pid.to_owned());
+            words
+        })?;
+        Ok(Self::with(world, link, guest))
+    }
+
+    fn with(world: World, link: Link, guest: Guest) -> Self {
+        let (enter, enter_as_root) = (guest.enter.clone(), guest.enter_as_root.clone());
+        Self { world, link, guest: Mutex::new(Some(guest)), enter, enter_as_root }
+    }
+
+    /// Asks the guest's handle; an error once brodo has been ended.
+    pub(crate) fn guest<T>(&self, ask: impl FnOnce(&mut Guest) -> T) -> Result<T> {
+        let mut guest = self.guest.lock().map_err(|e| Failure(e.to_string()))?;
+        guest.as_mut().map(ask).ok_or_else(|| Failure("brodo has been ended".into()))
+    }
+
+    /// Starts the server for single bytes in the host namespace.
+    pub(crate) fn serve_respond(&self) -> Result<u32> {
+        let [probe, name] = self.world.probe();
+        let words = [probe, name, "respond".into(), RESPOND_PORT.to_string(), RESPOND_PORTS.to_string()];
+        self.world.serve(&self.world.host, words, RESPOND_PORT + RESPOND_PORTS - 1)
+    }
+
+    /// Runs the probe in the guest.
+    pub(crate) fn probe(&self, words: &[&str]) -> Result<Value> {
+        self.start_probe(words)?.wait(LIMIT)?.success()?.json()
+    }
+
+    /// Starts the probe in the guest.
+    pub(crate) fn start_probe(&self, words: &[&str]) -> Result<Job> {
+        self.world.start(&self.enter, self.probe_words(words))
+    }
+
+    /// Starts the probe on the host: what it sees is what the guest should see.
+    pub(crate) fn start_host_probe(&self, words: &[&str]) -> Result<Job> {
+        self.world.start(&self.world.enter_host_as_user(), self.probe_words(words))
+    }
+
+    /// Runs the probe in the guest's network namespace with all rights over it.
+    pub(crate) fn root_probe(&self, words: &[&str]) -> Result<Value> {
+        self.world.run(&self.enter_as_root, self.probe_words(words), LIMIT)?.success()?.json()
+    }
+
+    fn probe_words(&self, words: &[&str]) -> Vec<String> {
+        self.world.probe().into_iter().chain(words.iter().map(|word| (*word).to_owned())).collect()
+    }
+
+    /// Runs any program in the guest; an error unless it succeeds.
+    pub(crate) fn run(&self, words: &[&str]) -> Result<Finished> {
+        self.attempt(words)?.success()
+    }
+
+    /// Runs any program in the guest, whether it succeeds or not.
+    pub(crate) fn attempt(&self, words: &[&str]) -> Result<Finished> {
+        self.world.run(&self.enter, words, LIMIT)
+    }
+
+    /// Ends the guest; what brodo printed in the end.
+    pub(crate) fn finish(&self) -> Result<Finished> {
+        let guest = self.guest.lock().map_err(|e| Failure(e.to_string()))?.take();
+        guest.ok_or_else(|| Failure("brodo has been ended".into()))?.finish(Duration::from_secs(10))
+    }
+
+    /// A failure with all that is known about it.
+    pub(crate) fn explain(&self, failure: &Failure) -> String {
+        let alive = self.guest(Guest::is_running).unwrap_or(false);
+        let end = match self.finish() {
+            Ok(finished) => finished.failure(if alive { "brodo lived" } else { "brodo had ended" }),
+            Err(e) => e,
+        };
+        format!("{failure}\n--- brodo\n{end}\n--- servers\n{}\n", self.world.describe())
+    }
+}
+
+/// The command line of brodo up to its last option, always with its counters at the end.
+fn brodo(world: &World, command: &str, link: Link, options: &[&str]) -> Result<Vec<String>> {
+    let program = world.install_program(&PathBuf::from(env!("CARGO_BIN_EXE_brodo")))?;
+    let mut words = vec![program.to_string_lossy().into_owned(), command.to_owned(), "-v".to_owned()];
+    words.extend(["--mtu".to_owned(), link.mtu.to_string()]);
+    if !link.offload {
+        words.push("--no-offload".to_owned());
+    }
+    words.extend(options.iter().map(|option| (*option).to_owned()));
+    Ok(words)
+}
+
+/// An error unless the condition holds.
+pub(crate) fn check(condition: bool, what: impl FnOnce() -> String) -> Result<()> {
+    if condition { Ok(()) } else { Err(Failure(what())) }
+}

@@ -1,0 +1,51 @@
+//! Connections fail for the guest the way they fail for the host: the same error number, found out the same way.
+
+use crate::Test;
+use crate::bed::{Bed, CLOSED_PORT, LIMIT, PORT, SERVERS, check};
+use brodo_bench::process::Result;
+use brodo_bench::world::{BLACKHOLE, NO_ROUTE, PROHIBITED, UNREACHABLE};
+
+pub(crate) const TESTS: &[Test] = &[
+    Test::new("refused, unreachable and timed-out connections look as on the host", connects),
+    Test::new("a reset by the server is a reset", resets),
+    Test::new("datagrams to a closed port are refused", datagrams),
+];
+
+/// Runs the probe on both sides at once for each of the word lists; the outcomes must agree.
+fn agree(bed: &Bed, calls: &[Vec<&str>]) -> Result<()> {
+    let start = |call: &Vec<&str>| Ok((bed.start_host_probe(call)?, bed.start_probe(call)?));
+    let jobs: Vec<_> = calls.iter().map(start).collect::<Result<_>>()?;
+    let mut wrong = Vec::new();
+    for (call, (mut host, mut guest)) in calls.iter().zip(jobs) {
+        let host = host.wait(LIMIT)?.success()?.json()?["outcome"].clone();
+        let guest = guest.wait(LIMIT)?.success()?.json()?["outcome"].clone();
+        if host != guest {
+            wrong.push(format!("{}: {host} on the host, {guest} in the guest", call.join(" ")));
+        }
+    }
+    check(wrong.is_empty(), || wrong.join("\n"))
+}
+
+fn connects(bed: &Bed) -> Result<()> {
+    // The guest's own patience is longer than the host's, so that it is brodo's reaction to a time-out that shows.
+    bed.guest(|guest| guest.set(&[("ipv4/tcp_syn_retries", "2")]))??;
+    let mut calls = Vec::new();
+    for server in SERVERS {
+        calls.push(vec!["connect", server, PORT]);
+        calls.push(vec!["connect", server, CLOSED_PORT]);
+    }
+    for server in [UNREACHABLE, PROHIBITED, NO_ROUTE, BLACKHOLE].concat() {
+        calls.push(vec!["connect", server, PORT]);
+    }
+    agree(bed, &calls)
+}
+
+fn resets(bed: &Bed) -> Result<()> {
+    let calls: Vec<_> = SERVERS.map(|server| vec!["reset", server, PORT]).to_vec();
+    agree(bed, &calls)
+}
+
+fn datagrams(bed: &Bed) -> Result<()> {
+    let calls: Vec<_> = SERVERS.map(|server| vec!["datagram-refused", server, CLOSED_PORT]).to_vec();
+    agree(bed, &calls)
+}

@@ -1,0 +1,41 @@
+//! A guest that sends anything but what it should: brodo stays alive, small, quiet and useful.
+
+use crate::Test;
+use crate::bed::{Bed, Link, PORT, SERVERS, check};
+use brodo_bench::process::Result;
+use brodo_bench::system::Guest;
+
+/// Flows that mutants may open: many are correct enough to be connections.
+const OPTIONS: &[&str] = &["--max-flows", "512"];
+/// Descriptors besides those of flows.
+const DESCRIPTORS_BESIDES: usize = 64;
+/// Resident memory that 512 half-open flows and all tables may take, in KiB.
+const MEMORY_MAX_KIB: u64 = 48 << 10;
+/// All that brodo may say meanwhile, in bytes.
+const WORDS_MAX: usize = 4096;
+
+pub(crate) const TESTS: &[Test] = &[Test::new("mutated frames", mutants).on(&Link::ALL).options(OPTIONS)];
+
+fn mutants(bed: &Bed) -> Result<()> {
+    for seed in ["1", "2", "3"] {
+        let found = bed.root_probe(&["hostile-frames", "2", seed])?;
+        let sent = found["sent"].as_u64().unwrap_or(0);
+        check(sent > 1000, || format!("hardly anything was sent: {found}"))?;
+        check(bed.guest(Guest::is_running)?, || format!("brodo did not survive seed {seed}: {found}"))?;
+        let descriptors = bed.guest(|guest| guest.fd_count())?;
+        check(descriptors <= 512 + DESCRIPTORS_BESIDES, || {
+            format!("{descriptors} descriptors after {found}")
+        })?;
+        let memory = bed.guest(|guest| guest.rss_kib())?;
+        check(memory <= MEMORY_MAX_KIB, || format!("{memory} KiB resident after {found}"))?;
+    }
+    let said = bed.guest(|guest| guest.stderr())?;
+    check(said.len() <= WORDS_MAX, || format!("{} bytes of log: {}", said.len(), &said[..WORDS_MAX]))?;
+    for server in SERVERS {
+        for direction in ["upload", "download"] {
+            let found = bed.probe(&[direction, server, PORT, "3000000"])?;
+            check(found["equal"] == true, || format!("{direction} {server}: {found}"))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,146 @@
+//! Programs people use: curl against python's web server, socat and nc with half closes, iperf3.
+
+use crate::Test;
+use crate::bed::{Bed, LIMIT, Link, SERVERS, check};
+use brodo_bench::process::{Failure, Finished, Result, wait_until};
+use brodo_bench::world::{HOST_V4, HOST_V6, Netns, WORLD_V4, WORLD_V6};
+use std::fs;
+
+pub(crate) const TESTS: &[Test] = &[
+    Test::new("curl and python's web server", web).on(&Link::ALL).with(&["curl", "python3", "sha256sum"]),
+    Test::new("socat and nc close their halves", half_closes).with(&["socat", "nc", "sha256sum"]),
+    Test::new("iperf3", iperf3).on(&Link::ALL).with(&["iperf3"]),
+];
+
+/// A web server that also takes files and answers with their SHA-256.
+const WEB_SERVER: &str = "
+import hashlib, http.server, socket, sys
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    def do_PUT(self):
+        hash, left = hashlib.sha256(), int(self.headers['Content-Length'])
+        while left:
+            data = self.rfile.read(min(left, 65536))
+            hash.update(data)
+            left -= len(data)
+        answer = hash.hexdigest().encode()
+        self.send_response(200)
+        self.send_header('Content-Length', str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+class Server(http.server.ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+    def server_bind(self):
+        self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+Server(('::', 8000), Handler).serve_forever()
+";
+
+/// Bytes of the file that is sent around.
+const FILE_BYTES: &str = "20000003";
+
+fn both_sides(bed: &Bed) -> [&Netns; 2] {
+    [&bed.world.host, &bed.world.world]
+}
+
+fn on_host(bed: &Bed, words: &[&str]) -> Result<Finished> {
+    bed.world.run(&[], words, LIMIT)?.success()
+}
+
+/// A file of random bytes in the home of the user, and its SHA-256.
+fn random_file(bed: &Bed) -> Result<(String, String)> {
+    let file = bed.world.home().join("random");
+    let file = file.to_string_lossy().into_owned();
+    on_host(bed, &["sh", "-c", &format!("head -c {FILE_BYTES} /dev/urandom > {file}")])?;
+    let hash = first_word(&on_host(bed, &["sha256sum", &file])?.stdout);
+    Ok((file, hash))
+}
+
+fn first_word(text: &str) -> String {
+    text.split_whitespace().next().unwrap_or_default().to_owned()
+}
+
+/// An address as it stands in a URL.
+fn bracketed(address: &str) -> String {
+    if address.contains(':') { format!("[{address}]") } else { address.to_owned() }
+}
+
+fn web(bed: &Bed) -> Result<()> {
+    let (file, hash) = random_file(bed)?;
+    let script = bed.world.folder().join("server.py");
+    fs::write(&script, WEB_SERVER).map_err(|e| Failure(format!("{}: {e}", script.display())))?;
+    for netns in both_sides(bed) {
+        bed.world.serve(netns, ["/usr/bin/env", "python3", &script.to_string_lossy()], 8000)?;
+    }
+    let copy = bed.world.home().join("copy");
+    let copy = copy.to_string_lossy();
+    for server in SERVERS {
+        let url = format!("http://{}:8000/random", bracketed(server));
+        bed.run(&["curl", "-sS", "--fail", "-m", "50", "-o", &copy, &url])?;
+        let received = first_word(&on_host(bed, &["sha256sum", &copy])?.stdout);
+        check(received == hash, || format!("{url}: {received} instead of {hash}"))?;
+        let answer = bed.run(&["curl", "-sS", "--fail", "-m", "50", "-T", &file, &url])?;
+        check(answer.stdout == hash, || answer.failure(&format!("expected {hash}")).0)?;
+    }
+    // Ten requests on one connection, and several connections at once.
+    let url = format!("http://{}:8000/random", bracketed(HOST_V6));
+    let words = ["curl", "-sS", "--fail", "-m", "50", "-Z", "--parallel-max", "4"];
+    let urls = [url.as_str(); 6].into_iter().flat_map(|url| ["-o", "/dev/null", url]);
+    bed.run(&words.into_iter().chain(urls).collect::<Vec<_>>()).map(drop)
+}
+
+/// The server answers only after the end of its input, on the half that is still open.
+fn half_closes(bed: &Bed) -> Result<()> {
+    let (file, hash) = random_file(bed)?;
+    for netns in both_sides(bed) {
+        let listen = "TCP6-LISTEN:7100,fork,reuseaddr,ipv6only=0";
+        bed.world.serve(netns, ["socat", "-t", "30", listen, "EXEC:sha256sum"], 7100)?;
+        // Sends a file, ends its half at once, and keeps what it is told afterwards.
+        let listen = "TCP6-LISTEN:7101,fork,reuseaddr,ipv6only=0";
+        let greet = "SYSTEM:echo first; exec 1>&-; sha256sum 1>&2";
+        bed.world.serve(netns, ["socat", "-t", "30", listen, greet], 7101)?;
+    }
+    for server in SERVERS {
+        let target = format!("TCP:{}:7100", bracketed(server));
+        for client in [format!("socat -t 30 - {target} < {file}"), format!("nc -N {server} 7100 < {file}")] {
+            let answer = bed.run(&["sh", "-c", &client])?;
+            check(first_word(&answer.stdout) == hash, || answer.failure(&format!("expected {hash}")).0)?;
+        }
+        let words = format!("socat -t 30 - TCP:{}:7101 < {file}", bracketed(server));
+        let answer = bed.run(&["sh", "-c", &words])?;
+        check(answer.stdout.trim() == "first", || answer.failure("expected one line").0)?;
+    }
+    // The server says what it got a moment after the client has ended.
+    let times = || bed.world.describe().matches(hash.as_str()).count();
+    let all = wait_until(LIMIT, || (times() == SERVERS.len()).then_some(()));
+    check(all.is_some(), || format!("the file arrived {} times after the server's end", times()))
+}
+
+fn iperf3(bed: &Bed) -> Result<()> {
+    for netns in both_sides(bed) {
+        bed.world.serve(netns, ["iperf3", "-s"], 5201)?;
+    }
+    let run = |server: &str, options: &[&str]| -> Result<serde_json::Value> {
+        let mut words = vec!["iperf3", "-J", "-t", "1", "-c", server];
+        words.extend(options);
+        bed.run(&words)?.json()
+    };
+    for server in [HOST_V4, HOST_V6, WORLD_V4, WORLD_V6] {
+        for options in [&[][..], &["-R"], &["-P", "4"], &["-u", "-b", "20M", "-l", "1200"]] {
+            let end = run(server, options)?["end"].clone();
+            let received = if options.contains(&"-u") { &end["sum"] } else { &end["sum_received"] };
+            let bytes = received["bytes"].as_u64().unwrap_or(0);
+            check(bytes > 0, || format!("{server} {options:?}: nothing received: {end}"))?;
+            // What the guest sent again is what brodo, or the link to it, lost.
+            let resent = end["sum_sent"]["retransmits"].as_u64();
+            let reverse = options.contains(&"-R");
+            check(reverse || resent.is_none_or(|count| count == 0), || {
+                format!("{server} {options:?}: {resent:?} retransmissions")
+            })?;
+        }
+    }
+    Ok(())
+}

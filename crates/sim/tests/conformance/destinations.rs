@@ -1,0 +1,199 @@
+//! Where packets go: brodo's own addresses, the DNS address, the mapped loopback, and what is refused.
+
+use brodo_core::counters::DropReason;
+use brodo_core::host::IcmpCause;
+use brodo_sim::script::{Script, Setup};
+use std::net::{IpAddr, SocketAddr};
+
+const SYN: &str = "SYN win=65535 mss=1460";
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+fn setup() -> Setup {
+    let mut setup = Setup::default();
+    setup.config.resolvers =
+        vec!["192.0.2.53:53".parse().expect("an address"), "127.0.0.53:5353".parse().expect("an address")];
+    setup
+}
+
+/// The gateway's and the DNS address.
+fn ours(t: &Script) -> (IpAddr, IpAddr) {
+    let config = &t.setup().config;
+    if t.is_v6() {
+        let n = config.v6.expect("configured");
+        (n.gateway.into(), n.dns.into())
+    } else {
+        let n = config.v4.expect("configured");
+        (n.gateway.into(), n.dns.into())
+    }
+}
+
+fn from(t: &Script, port: u16) -> SocketAddr {
+    SocketAddr::new(t.addresses().0, port)
+}
+
+#[test]
+fn dns_over_udp_goes_to_the_hosts_resolver_and_comes_back_from_ours() {
+    Script::each_with(&setup(), |t| {
+        let dns = SocketAddr::new(ours(t).1, 53);
+        t.connection_to(from(t, 5000), dns);
+        t.guest_udp(dns, b"query");
+        assert_eq!(t.host_connected_to(), t.setup().config.resolvers[0]);
+        assert_eq!(t.host_takes_datagram().0, b"query");
+        t.host_sends_raw(b"answer", None);
+        let answer = t.expect_datagram();
+        assert_eq!((answer.src, answer.data.as_slice()), (dns, b"answer".as_slice()));
+        t.advance_ms(11_000);
+        t.expect_all_gone();
+    });
+}
+
+#[test]
+fn a_resolver_that_does_not_answer_is_followed_by_the_next() {
+    Script::each_with(&setup(), |t| {
+        let dns = SocketAddr::new(ours(t).1, 53);
+        let resolvers = t.setup().config.resolvers.clone();
+        t.connection_to(from(t, 5000), dns);
+        t.guest_udp(dns, b"query");
+        t.advance_ms(11_000);
+        t.connection_to(from(t, 5001), dns);
+        t.guest_udp(dns, b"query");
+        assert_eq!(t.host_connected_to(), resolvers[1]);
+        t.host_gets_icmp(IcmpCause::PortUnreachable);
+        t.take_all();
+        t.connection_to(from(t, 5002), dns);
+        t.guest_udp(dns, b"query");
+        assert_eq!(t.host_connected_to(), resolvers[0]);
+    });
+}
+
+#[test]
+fn dns_over_tcp_goes_to_the_hosts_resolver() {
+    Script::each_with(&setup(), |t| {
+        let dns = SocketAddr::new(ours(t).1, 53);
+        t.connection_to(from(t, 5000), dns);
+        t.establish();
+        assert_eq!(t.host_connected_to(), t.setup().config.resolvers[0]);
+        t.guest("ACK data=40");
+        t.expect("ACK ack=41");
+        t.host_received(40);
+        t.host_sends(200);
+        t.expect("ACK data=200");
+    });
+}
+
+#[test]
+fn without_resolvers_dns_is_refused() {
+    Script::each(|t| {
+        let dns = SocketAddr::new(ours(t).1, 53);
+        t.connection_to(from(t, 5000), dns);
+        t.guest_udp(dns, b"query");
+        t.expect("ICMP port-unreachable");
+        t.guest(SYN);
+        t.expect("RST|ACK ack=1");
+        t.expect_all_gone();
+    });
+}
+
+#[test]
+fn our_own_addresses_offer_nothing_else() {
+    Script::each_with(&setup(), |t| {
+        let (gateway, dns) = ours(t);
+        for to in [SocketAddr::new(gateway, 80), SocketAddr::new(gateway, 53), SocketAddr::new(dns, 80)] {
+            t.connection_to(from(t, 6000), to);
+            t.guest(SYN);
+            t.expect("RST|ACK ack=1");
+            t.guest_udp(to, b"x");
+            t.expect("ICMP port-unreachable");
+        }
+        t.expect_nothing();
+        t.expect_all_gone();
+    });
+}
+
+#[test]
+fn our_own_addresses_answer_echo_themselves() {
+    Script::each_with(&setup(), |t| {
+        let (gateway, dns) = ours(t);
+        for to in [gateway, dns] {
+            t.connection_to(from(t, 7), SocketAddr::new(to, 7));
+            t.guest("ICMP echo-request id=7 seq=9 data=56");
+            t.expect("ICMP echo-reply id=7 seq=9 data=56");
+        }
+        t.expect_all_gone();
+    });
+}
+
+#[test]
+fn the_mapped_loopback_is_the_hosts_and_nothing_is_without_the_map() {
+    let mut mapped = Setup::default();
+    if let Some(n) = &mut mapped.config.v4 {
+        n.host_loopback = Some("10.0.2.4".parse().expect("an address"));
+    }
+    if let Some(n) = &mut mapped.config.v6 {
+        n.host_loopback = Some("fd00::4".parse().expect("an address"));
+    }
+    let loopback = |t: &Script| if t.is_v6() { ip("fd00::4") } else { ip("10.0.2.4") };
+    Script::each_with(&mapped, |t| {
+        let to = SocketAddr::new(loopback(t), 8080);
+        t.connection_to(from(t, 6000), to);
+        t.establish();
+        let host = if t.is_v6() { ip("::1") } else { ip("127.0.0.1") };
+        assert_eq!(t.host_connected_to(), SocketAddr::new(host, 8080));
+        t.guest("ACK data=10");
+        t.expect("ACK ack=11");
+        t.guest_udp(to, b"x");
+        assert_eq!(t.host_connected_to(), SocketAddr::new(host, 8080));
+    });
+    Script::each(|t| {
+        let direct = if t.is_v6() { ip("::1") } else { ip("127.0.0.1") };
+        t.connection_to(from(t, 6000), SocketAddr::new(direct, 8080));
+        t.guest(SYN);
+        t.guest_udp(SocketAddr::new(direct, 8080), b"x");
+        t.expect_nothing();
+        assert!(!t.has_socket());
+        assert_eq!(t.machine.stack.counters().dropped(DropReason::BadDestination), 2);
+    });
+}
+
+#[test]
+fn metadata_services_are_refused() {
+    Script::each(|t| {
+        let targets: &[&str] = if t.is_v6() {
+            &["fe80::1234", "fd00:ec2::254"]
+        } else {
+            &["169.254.169.254", "100.100.100.200"]
+        };
+        for target in targets {
+            let to = SocketAddr::new(ip(target), 80);
+            t.connection_to(from(t, 6000), to);
+            t.guest(SYN);
+            t.expect("RST|ACK ack=1");
+            t.guest_udp(to, b"x");
+            t.expect("ICMP prohibited");
+            assert!(!t.has_socket());
+        }
+        assert_eq!(t.machine.stack.counters().dropped(DropReason::Refused), 4);
+    });
+}
+
+#[test]
+fn addresses_that_no_host_can_have_are_dropped() {
+    Script::each(|t| {
+        let targets: &[&str] = if t.is_v6() {
+            &["::", "ff02::1", "ff0e::1", "::ffff:10.0.0.1", "fd00::15"]
+        } else {
+            &["0.0.0.0", "0.1.2.3", "224.0.0.1", "255.255.255.255", "240.0.0.1", "10.0.2.15"]
+        };
+        for target in targets {
+            let to = SocketAddr::new(ip(target), 80);
+            t.connection_to(from(t, 6000), to);
+            t.guest(SYN);
+            t.guest_udp(to, b"x");
+            t.expect_nothing();
+            assert!(!t.has_socket(), "{target}");
+        }
+    });
+}

@@ -1,0 +1,12 @@
+//! Conformance of the stack, rule by rule, as scripts in virtual time; and whole worlds with an independent TCP as
+//! the guest. Every script runs over IPv4 and IPv6, with and without checksum offload, unless it says otherwise.
+
+mod datagrams;
+mod destinations;
+mod hostile;
+mod tcp_close;
+mod tcp_data;
+mod tcp_loss;
+mod tcp_open;
+mod tcp_robust;
+mod world;

@@ -1,0 +1,413 @@
+//! How connections end: FIN either way, TIME-WAIT, resets, failures of the host's side.
+
+use brodo_core::host::{Close, HostError};
+use brodo_sim::script::Script;
+
+#[test]
+fn the_guest_closes_first() {
+    Script::each(|t| {
+        t.establish();
+        t.guest("FIN|ACK");
+        t.expect("ACK seq=1 ack=2");
+        t.host_saw_fin(true);
+        t.host_closed(None);
+        // Half closed: the other direction goes on.
+        t.host_sends(300);
+        t.expect("ACK|PSH seq=1 ack=2 data=300");
+        t.guest("ACK");
+        t.host_eof();
+        t.expect("FIN|ACK seq=301 ack=2");
+        t.guest("ACK");
+        t.expect_nothing();
+        t.host_closed(Some(Close::Graceful));
+        t.expect_all_gone();
+    });
+}
+
+#[test]
+fn the_host_closes_first() {
+    Script::each(|t| {
+        t.establish();
+        t.host_eof();
+        t.expect("FIN|ACK seq=1 ack=1");
+        t.guest("ACK");
+        // Half closed: the guest goes on.
+        t.guest("ACK|PSH data=100");
+        t.expect("ACK seq=2 ack=101");
+        t.host_received(100);
+        t.host_saw_fin(false);
+        t.guest("FIN|ACK");
+        t.expect("ACK seq=2 ack=102");
+        t.host_saw_fin(true);
+        t.host_closed(Some(Close::Graceful));
+        // TIME-WAIT, without a socket.
+        assert_eq!(t.machine.stack.flows(), 1);
+        t.advance_ms(1900);
+        assert_eq!(t.machine.stack.flows(), 1);
+        t.advance_ms(300);
+        t.expect_all_gone();
+        t.expect_nothing();
+    });
+}
+
+#[test]
+fn fin_may_come_with_the_last_bytes() {
+    Script::each(|t| {
+        t.establish();
+        t.guest("FIN|ACK|PSH data=100");
+        t.expect("ACK ack=102");
+        t.host_received(100);
+        t.host_saw_fin(true);
+        t.host_sends_last(200);
+        t.expect("FIN|ACK|PSH seq=1 ack=102 data=200");
+        t.guest("ACK");
+        t.expect_all_gone();
+    });
+}
+
+#[test]
+fn a_fin_ahead_of_its_data_waits_for_it() {
+    Script::each(|t| {
+        t.establish();
+        t.guest("FIN|ACK seq=101");
+        t.expect("ACK ack=1");
+        t.guest("FIN|ACK seq=51 data=50");
+        t.expect("ACK ack=1");
+        t.host_saw_fin(false);
+        t.guest("ACK seq=1 data=50");
+        t.expect("ACK ack=102");
+        t.host_received(100);
+        t.host_saw_fin(true);
+    });
+}
+
+#[test]
+fn a_fin_that_comes_again_is_acknowledged_again() {
+    Script::each(|t| {
+        t.establish();
+        t.guest("FIN|ACK data=10");
+        t.expect("ACK ack=12");
+        t.guest("FIN|ACK seq=1 data=10");
+        t.expect("ACK ack=12");
+        t.guest("FIN|ACK seq=11");
+        t.expect("ACK ack=12");
+        t.host_received(10);
+        t.host_saw_fin(true);
+    });
+}
+
+#[test]
+fn both_close_at_once() {
+    Script::each(|t| {
+        t.establish();
+        t.host_eof();
+        t.expect("FIN|ACK seq=1 ack=1");
+        t.guest("FIN|ACK seq=1 ack=1");
+        t.expect("ACK seq=2 ack=2");
+        t.host_saw_fin(true);
+        t.host_closed(Some(Close::Graceful));
+        t.guest("ACK seq=2 ack=2");
+        t.expect_nothing();
+        // CLOSING has become TIME-WAIT.
+        assert_eq!(t.machine.stack.flows(), 1);
+        t.advance_ms(2200);
+        t.expect_all_gone();
+    });
+}
+
+#[test]
+fn a_fin_that_acknowledges_ours_leads_to_time_wait() {
+    Script::each(|t| {
+        t.establish();
+        t.host_eof();
+        t.expect("FIN|ACK seq=1 ack=1");
+        t.guest("FIN|ACK seq=1 ack=2");
+        t.expect("ACK seq=2 ack=2");
+        t.advance_ms(2200);
+        t.expect_all_gone();
+        t.expect_nothing();
+    });
+}
+
+#[test]
+fn our_fin_is_repeated_until_acknowledged() {
+    Script::each(|t| {
+        t.establish();
+        t.guest("FIN|ACK");
+        t.expect("ACK ack=2");
+        t.host_eof();
+        t.expect("FIN|ACK seq=1 ack=2");
+        let first = t.expect_within_ms(5000, "FIN|ACK seq=1 ack=2");
+        let second = t.expect_within_ms(5000, "FIN|ACK seq=1 ack=2");
+        assert!(second > first * 3 / 2, "{first} {second}");
+        t.guest("ACK");
+        t.expect_all_gone();
+        t.advance_ms(10_000);
+        t.expect_nothing();
+    });
+}
+
+#[test]
+fn our_fin_is_repeated_after_the_data_before_it() {
+    Script::each(|t| {
+        t.establish();
+        t.host_sends_last(200);
+        t.expect("FIN|ACK seq=1 data=200");
+        // Whether in one segment or two is not prescribed.
+        let repeated = |t: &mut Script, from: i64| {
+            t.advance_ms(1500);
+            let lines = t.take_all();
+            let bytes: i64 = lines.iter().take(2).filter_map(|l| l.value("data")).sum();
+            let fin = lines.iter().take(2).any(|l| l.to_string().starts_with("FIN|ACK"));
+            assert!(lines[0].value("seq") == Some(from) && bytes == 201 - from && fin, "{lines:?}");
+        };
+        repeated(t, 1);
+        t.guest("ACK ack=101");
+        t.take_all();
+        repeated(t, 101);
+        t.guest("ACK ack=202");
+        t.advance_ms(10_000);
+        t.expect_nothing();
+        t.guest("FIN|ACK");
+        t.expect("ACK ack=2");
+        t.advance_ms(2200);
+        t.expect_all_gone();
+    });
+}
+
+#[test]
+fn a_fin_in_time_wait_is_acknowledged_and_begins_the_wait_again() {
+    Script::each(|t| {
+        t.establish();
+        t.host_eof();
+        t.expect("FIN|ACK seq=1 ack=1");
+        t.guest("FIN|ACK");
+        t.expect("ACK ack=2");
+        t.advance_ms(1500);
+        t.guest("FIN|ACK seq=1");
+        t.expect("ACK seq=2 ack=2");
+        t.advance_ms(1500);
+        assert_eq!(t.machine.stack.flows(), 1, "the wait began again");
+        t.advance_ms(700);
+        t.expect_all_gone();
+    });
+}
+
+#[test]
+fn a_new_syn_takes_over_from_time_wait() {
+    Script::each(|t| {
+        t.establish();
+        t.host_eof();
+        t.guest("FIN|ACK ack=2");
+        t.take_all();
+        t.advance_ms(100);
+        // Not newer than the old connection: no new one, but an acknowledgement of the old one.
+        t.guest("SYN seq=0 win=65535");
+        t.expect("ACK seq=2 ack=2");
+        t.advance_ms(100);
+        t.reopen(64_000);
+        t.host_connects_at_once();
+        t.guest("SYN win=65535 mss=1460 wscale=7");
+        t.expect("SYN|ACK seq=0 ack=1");
+        t.guest("ACK data=100");
+        t.expect("ACK ack=101");
+        t.host_received(100);
+        assert_eq!(t.machine.stack.flows(), 1);
+    });
+}
+
+#[test]
+fn a_fin_is_passed_on_only_after_the_bytes_before_it() {
+    Script::each(|t| {
+        t.establish();
+        t.host_accepts(0);
+        t.guest("FIN|ACK data=100");
+        t.expect("ACK ack=102");
+        t.host_received(0);
+        t.host_saw_fin(false);
+        t.host_accepts_more(60);
+        t.host_received(60);
+        t.host_saw_fin(false);
+        t.host_accepts_all();
+        t.host_received(40);
+        t.host_saw_fin(true);
+    });
+}
+
+/// The guest is done in both directions while the host socket still refuses its last bytes: they are not lost.
+#[test]
+fn the_last_bytes_survive_a_full_host_socket_if_the_guest_closed_first() {
+    Script::each(|t| {
+        t.establish();
+        t.host_accepts(0);
+        t.guest("FIN|ACK data=100");
+        t.expect("ACK ack=102");
+        t.host_eof();
+        t.expect("FIN|ACK seq=1 ack=102");
+        t.guest("ACK");
+        t.advance_ms(60_000);
+        t.host_closed(None);
+        t.host_accepts_all();
+        t.host_received(100);
+        t.host_saw_fin(true);
+        t.host_closed(Some(Close::Graceful));
+        t.expect_all_gone();
+        t.expect_nothing();
+    });
+}
+
+#[test]
+fn the_last_bytes_survive_a_full_host_socket_if_the_host_closed_first() {
+    Script::each(|t| {
+        t.establish();
+        t.host_accepts(0);
+        t.host_eof();
+        t.expect("FIN|ACK seq=1 ack=1");
+        t.guest("FIN|ACK data=100");
+        t.expect("ACK ack=102");
+        t.advance_ms(60_000);
+        t.host_closed(None);
+        t.host_accepts_all();
+        t.host_received(100);
+        t.host_saw_fin(true);
+        t.host_closed(Some(Close::Graceful));
+        t.advance_ms(2200);
+        t.expect_all_gone();
+        t.expect_nothing();
+    });
+}
+
+#[test]
+fn a_reset_of_the_host_reaches_the_guest() {
+    for error in [HostError::Reset, HostError::TimedOut, HostError::HostUnreachable] {
+        Script::each(|t| {
+            t.establish();
+            t.host_breaks(error);
+            t.expect("RST|ACK seq=1 ack=1");
+            t.expect_nothing();
+            t.expect_all_gone();
+        });
+    }
+}
+
+#[test]
+fn what_arrived_before_the_hosts_reset_is_delivered_before_it() {
+    Script::each(|t| {
+        t.establish();
+        t.machine.host.set_record(true);
+        t.host_sends_and_breaks(200, HostError::Reset);
+        t.expect("ACK seq=1 data=200");
+        t.expect("RST|ACK seq=201 ack=1");
+        t.expect_all_gone();
+    });
+}
+
+#[test]
+fn a_failing_write_resets_the_guest() {
+    Script::each(|t| {
+        t.establish();
+        t.machine.host.break_silently(t.socket(), HostError::Reset);
+        t.guest("ACK data=100");
+        let lines = t.take_all();
+        assert!(lines.iter().any(|l| l.to_string().starts_with("RST|ACK")), "no reset");
+        t.expect_all_gone();
+    });
+}
+
+#[test]
+fn a_reset_of_the_guest_reaches_the_host() {
+    Script::each(|t| {
+        t.establish();
+        t.guest("RST|ACK");
+        t.expect_nothing();
+        t.host_closed(Some(Close::Reset));
+        t.expect_all_gone();
+    });
+}
+
+#[test]
+fn a_reset_ends_every_state() {
+    let states: [&[&str]; 5] = [
+        &["FIN|ACK"],                         // CLOSE-WAIT
+        &["FIN|ACK", "host_eof"],             // LAST-ACK
+        &["host_eof"],                        // FIN-WAIT-1
+        &["host_eof", "ACK"],                 // FIN-WAIT-2
+        &["host_eof", "FIN|ACK seq=1 ack=1"], // CLOSING
+    ];
+    for steps in states {
+        Script::each(|t| {
+            t.establish();
+            for &step in steps {
+                if step == "host_eof" { t.host_eof() } else { t.guest(step) }
+            }
+            t.take_all();
+            t.guest("RST|ACK");
+            t.expect_nothing();
+            t.expect_all_gone();
+        });
+    }
+}
+
+/// The guest's program has exited without reading: it resets whatever comes.
+#[test]
+fn data_for_a_guest_that_has_gone() {
+    Script::each(|t| {
+        t.establish();
+        t.guest("FIN|ACK");
+        t.take_all();
+        t.host_sends(1000);
+        t.expect("ACK data=1000");
+        t.guest("RST seq=2");
+        // The guest's bytes and its FIN were acknowledged; the host's kernel resets a peer that still sends.
+        t.host_closed(Some(Close::Graceful));
+        t.expect_all_gone();
+    });
+}
+
+/// A guest that has closed answers late segments with a reset, because it has forgotten the connection. What it was
+/// told had arrived must still arrive.
+#[test]
+fn a_reset_after_the_guests_fin_does_not_lose_what_was_acknowledged() {
+    for host_closes in [false, true] {
+        Script::each(|t| {
+            t.establish();
+            t.host_accepts(0);
+            if host_closes {
+                t.host_eof();
+                t.expect("FIN|ACK seq=1 ack=1");
+            }
+            t.guest("FIN|ACK data=1000");
+            t.expect("ACK ack=1002");
+            t.guest("RST seq=1002");
+            t.advance_ms(60_000);
+            t.expect_nothing();
+            t.host_closed(None);
+            t.host_accepts_more(500);
+            t.host_accepts_all();
+            t.host_received(1000);
+            t.host_saw_fin(true);
+            t.host_closed(Some(Close::Graceful));
+            t.expect_nothing();
+            t.advance_ms(3000);
+            t.expect_all_gone();
+        });
+    }
+}
+
+/// A window update after the guest's FIN would only draw a reset from a guest that has forgotten the connection.
+#[test]
+fn no_window_update_after_the_guests_fin() {
+    Script::each(|t| {
+        t.establish();
+        t.host_accepts(0);
+        for _ in 0..20 {
+            t.guest(&format!("ACK data={}", t.mss()));
+        }
+        t.guest("FIN|ACK");
+        t.take_all();
+        t.host_accepts_all();
+        t.expect_nothing();
+        t.host_received(20 * t.mss());
+        t.host_saw_fin(true);
+    });
+}

@@ -1,0 +1,476 @@
+//! Payload both ways: acknowledgement, windows, order, storage.
+
+use brodo_core::config::BufferBounds;
+use brodo_core::link::LinkCaps;
+use brodo_sim::script::{Script, Setup};
+
+/// Receive and send limits fixed at `bytes`.
+fn fixed(bytes: u32) -> Setup {
+    let mut setup = Setup::default();
+    let bounds = BufferBounds { initial: bytes, max: bytes };
+    (setup.config.tcp_rx, setup.config.tcp_tx) = (bounds, bounds);
+    setup
+}
+
+/// The guest fills the window that it was offered; gives the bytes sent.
+fn fill_window(t: &mut Script, from: u32) -> u32 {
+    let mut next = from;
+    let edge = t.offered_edge();
+    let mss = t.mss() as u32;
+    while next < edge {
+        let len = mss.min(edge - next);
+        t.guest(&format!("ACK seq={next} data={len}"));
+        next += len;
+        if t.offered_edge() != edge {
+            break;
+        }
+    }
+    next - from
+}
+
+fn data_of(t: &mut Script) -> i64 {
+    t.take_all().iter().filter_map(|l| l.value("data")).sum()
+}
+
+#[test]
+fn up_is_acknowledged_when_the_host_has_it() {
+    Script::each(|t| {
+        t.establish();
+        t.guest("ACK|PSH data=1000");
+        t.expect("ACK seq=1 ack=1001");
+        t.host_received(1000);
+        t.guest("ACK|PSH data=1");
+        t.expect("ACK ack=1002");
+        t.host_received(1);
+        t.expect_nothing();
+        assert_eq!(t.machine.stack.memory_used(), 0);
+    });
+}
+
+#[test]
+fn one_acknowledgement_per_batch() {
+    Script::each(|t| {
+        t.establish();
+        t.guest_batch(&["ACK data=1000", "ACK data=1000", "ACK|PSH data=500"]);
+        t.expect("ACK ack=2501");
+        t.expect_nothing();
+        t.host_received(2500);
+    });
+}
+
+#[test]
+fn down_is_kept_until_acknowledged() {
+    Script::each(|t| {
+        t.establish();
+        t.host_sends(500);
+        t.expect("ACK|PSH seq=1 ack=1 data=500");
+        t.expect_nothing();
+        assert!(t.machine.stack.memory_used() > 0);
+        t.guest("ACK");
+        t.expect_nothing();
+        assert_eq!(t.machine.stack.memory_used(), 0);
+    });
+}
+
+#[test]
+fn down_is_cut_at_the_mss() {
+    Script::each(|t| {
+        t.establish();
+        t.host_sends(5000);
+        let mss = t.mss();
+        for i in 0..3 {
+            t.expect(&format!("ACK seq={} data={mss}", 1 + i * mss));
+        }
+        t.expect(&format!("ACK|PSH seq={} data={}", 1 + 3 * mss, 5000 - 3 * mss));
+        t.expect_nothing();
+    });
+}
+
+#[test]
+fn down_is_one_super_segment_if_the_link_cuts() {
+    let caps = LinkCaps { checksum: true, tso: true, uso: false };
+    for v6 in [false, true] {
+        let mut t = Script::new(Setup { caps, v6, ..Setup::default() });
+        t.establish();
+        t.host_sends(5000);
+        t.expect(&format!("ACK|PSH seq=1 data=5000 gso={}", t.mss()));
+        t.expect_nothing();
+        t.guest("ACK");
+        t.host_sends(100);
+        t.expect("ACK|PSH seq=5001 data=100 gso=none");
+    }
+}
+
+#[test]
+fn a_super_segment_from_the_guest_is_taken_whole() {
+    for v6 in [false, true] {
+        let mut t = Script::new(Setup { v6, ..Setup::default() });
+        t.establish();
+        t.guest("ACK|PSH data=20000 gso=1440");
+        t.expect("ACK ack=20001");
+        t.host_received(20_000);
+    }
+}
+
+#[test]
+fn down_stays_within_the_guests_window() {
+    Script::each(|t| {
+        let mss = t.mss() as i64;
+        t.establish_with("win=3000 mss=1460 wscale=0");
+        t.host_sends(10_000);
+        // Two segments fit; the rest of the window is a sliver.
+        assert_eq!(data_of(t), 2 * mss);
+        assert!(t.host_waiting() >= 10_000 - 3000 - 1500, "what cannot be sent stays in the kernel");
+        t.guest("ACK");
+        assert_eq!(data_of(t), 2 * mss);
+        t.guest("ACK win=65535");
+        assert_eq!(data_of(t), 10_000 - 4 * mss);
+    });
+}
+
+/// The acknowledgement comes on a segment with an old sequence number: its window counts all the same.
+#[test]
+fn the_window_of_a_repeated_segment_that_acknowledges_something_new_counts() {
+    Script::each(|t| {
+        let mss = t.mss() as i64;
+        t.establish_with("win=8000 mss=1460 wscale=0");
+        t.guest("ACK data=100");
+        t.host_sends(20_000);
+        t.take_all();
+        t.host_received(100);
+        t.guest(&format!("ACK seq=51 data=100 ack={} win={mss}", 1 + 5 * mss));
+        assert_eq!(data_of(t), mss);
+    });
+}
+
+#[test]
+fn down_stays_within_the_send_limit() {
+    Script::each_with(&fixed(16 << 10), |t| {
+        t.establish();
+        t.host_sends(100_000);
+        let mut received = 0;
+        while received < 100_000 {
+            let sent = data_of(t);
+            assert!((1..=16 << 10).contains(&sent), "{sent} in flight");
+            received += sent;
+            t.guest("ACK");
+        }
+        assert_eq!(received, 100_000);
+    });
+}
+
+#[test]
+fn a_partial_write_discards_nothing() {
+    Script::each_with(&fixed(64 << 10), |t| {
+        t.establish();
+        t.host_accepts(600);
+        t.guest("ACK data=1000");
+        // What is stored counts against the window; rounding to the scale may add less than one unit.
+        t.expect("ACK ack=1001 win<=65264");
+        t.host_received(600);
+        t.guest("ACK data=1000");
+        t.expect("ACK ack=2001 win<=64264");
+        t.host_received(0);
+        t.host_accepts_more(900);
+        t.host_received(900);
+        t.host_accepts_more(10_000);
+        t.host_received(500);
+        t.take_all();
+        t.guest("ACK data=10");
+        t.expect("ACK ack=2011 win>=65535");
+        t.host_received(10);
+        assert_eq!(t.machine.stack.memory_used(), 0);
+    });
+}
+
+#[test]
+fn a_host_that_never_reads_closes_the_window_and_nothing_is_lost() {
+    Script::each_with(&fixed(32 << 10), |t| {
+        t.establish();
+        t.host_accepts(0);
+        let sent = fill_window(t, 1);
+        assert!((32 << 10..=36 << 10).contains(&sent), "{sent}");
+        let last = t.take_all().pop().expect("acknowledgements");
+        assert_eq!((last.value("ack"), last.value("win")), (Some(1 + i64::from(sent)), Some(0)));
+        // A probe of one byte is answered and not stored.
+        t.guest(&format!("ACK seq={} data=1", 1 + sent));
+        t.expect(&format!("ACK ack={} win=0", 1 + sent));
+        // So is one without payload, below the window.
+        t.advance_ms(100);
+        t.guest(&format!("ACK seq={sent}"));
+        t.expect(&format!("ACK ack={} win=0", 1 + sent));
+        // Room: the guest is told without having asked.
+        t.host_accepts_all();
+        t.expect(&format!("ACK ack={} win>=16384", 1 + sent));
+        t.host_received(sent as usize);
+        assert_eq!(t.machine.stack.memory_used(), 0);
+    });
+}
+
+#[test]
+fn a_little_room_is_not_worth_a_window_update() {
+    Script::each_with(&fixed(32 << 10), |t| {
+        t.establish();
+        t.host_accepts(0);
+        let sent = fill_window(t, 1);
+        t.take_all();
+        t.host_accepts_more(10);
+        t.expect_nothing();
+        t.host_received(10);
+        t.host_accepts_all();
+        t.expect("ACK win>=16384");
+        t.host_received(sent as usize - 10);
+    });
+}
+
+#[test]
+fn a_lost_window_update_is_found_by_a_probe() {
+    Script::each_with(&fixed(32 << 10), |t| {
+        t.establish();
+        t.host_accepts(0);
+        let sent = fill_window(t, 1);
+        t.host_accepts_all();
+        t.take_all();
+        t.advance_ms(1000);
+        t.take_all();
+        t.guest(&format!("ACK seq={} data=1", 1 + sent));
+        t.expect("ACK win>=16384");
+        t.host_received(sent as usize + 1);
+    });
+}
+
+#[test]
+fn out_of_order_is_stored_and_every_segment_acknowledged_at_once() {
+    Script::each(|t| {
+        t.establish();
+        t.guest_batch(&["ACK seq=1001 data=1000", "ACK seq=2001 data=1000", "ACK seq=4001 data=1000"]);
+        t.expect("ACK ack=1");
+        t.expect("ACK ack=1");
+        t.expect("ACK ack=1");
+        t.host_received(0);
+        t.guest("ACK seq=1 data=1000");
+        t.expect("ACK ack=3001");
+        t.host_received(3000);
+        t.guest("ACK seq=3001 data=1000");
+        t.expect("ACK ack=5001");
+        t.host_received(2000);
+        assert_eq!(t.machine.stack.memory_used(), 0);
+    });
+}
+
+#[test]
+fn overlaps_of_every_kind_give_the_stream_once() {
+    Script::each(|t| {
+        t.establish();
+        for (seq, len) in [
+            (101, 100),
+            (301, 100),
+            (151, 100), // reaches beyond a range
+            (51, 100),  // begins before one
+            (101, 100), // the same again
+            (41, 400),  // covers several
+            (351, 20),  // inside
+            (1, 20),    // in order at last
+            (11, 500),  // partly old, over everything
+        ] {
+            t.guest(&format!("ACK seq={seq} data={len}"));
+        }
+        t.take_all();
+        t.host_received(510);
+        t.guest("ACK seq=511 data=1");
+        t.expect("ACK ack=512");
+        t.host_received(1);
+        assert_eq!(t.machine.stack.memory_used(), 0);
+    });
+}
+
+#[test]
+fn a_thousand_islands_are_bounded() {
+    Script::each(|t| {
+        t.establish();
+        for i in 0..1000 {
+            t.guest(&format!("ACK seq={} data=1", 3 + 2 * i));
+        }
+        t.take_all();
+        assert!(t.machine.stack.memory_used() < 1 << 20, "{} bytes", t.machine.stack.memory_used());
+        for i in 0..1000 {
+            t.guest(&format!("ACK seq={} data=3", 1 + 2 * i));
+        }
+        t.host_received(2001);
+        assert_eq!(t.machine.stack.memory_used(), 0);
+    });
+}
+
+#[test]
+fn old_data_is_acknowledged_again_and_not_delivered_again() {
+    Script::each(|t| {
+        t.establish();
+        t.guest("ACK data=1000");
+        t.expect("ACK ack=1001");
+        t.guest("ACK seq=1 data=1000");
+        t.expect("ACK ack=1001");
+        t.guest("ACK seq=501 data=700");
+        t.expect("ACK ack=1201");
+        t.host_received(1200);
+    });
+}
+
+#[test]
+fn nothing_at_or_above_the_edge_is_stored_and_everything_below_is() {
+    Script::each_with(&fixed(32 << 10), |t| {
+        t.establish();
+        t.host_accepts(0);
+        let edge = t.offered_edge();
+        // Straddling the edge: taken up to it.
+        t.guest(&format!("ACK seq={} data=200", edge - 100));
+        t.guest(&format!("ACK seq={} data=100", edge + 1));
+        t.guest(&format!("ACK seq={} data=100", edge + 1_000_000));
+        t.take_all();
+        let mut next = 1;
+        while next < edge - 100 {
+            let len = (edge - 100 - next).min(1000);
+            t.guest(&format!("ACK seq={next} data={len}"));
+            next += len;
+        }
+        let last = t.take_all().pop().expect("acknowledged");
+        assert_eq!(last.value("ack"), Some(i64::from(edge)));
+        t.host_accepts_all();
+        t.host_received(edge as usize - 1);
+    });
+}
+
+#[test]
+fn a_closed_guest_window_is_probed_with_back_off() {
+    Script::each(|t| {
+        t.establish();
+        t.guest("ACK win=0");
+        t.host_sends(1000);
+        t.expect_nothing();
+        let first = t.expect_within_ms(5_000, "ACK data<=1");
+        let second = t.expect_within_ms(10_000, "ACK data<=1");
+        let third = t.expect_within_ms(20_000, "ACK data<=1");
+        assert!(second > first * 3 / 2 && third > second * 3 / 2, "{first} {second} {third}");
+        t.guest("ACK win=0");
+        t.take_all();
+        t.guest("ACK win=65535");
+        let sent = data_of(t);
+        assert!((999..=1000).contains(&sent), "{sent}");
+        t.guest("ACK");
+        assert_eq!(t.received_in_order(), 1000);
+        t.advance_ms(100_000);
+        t.expect_nothing();
+    });
+}
+
+#[test]
+fn a_keep_alive_probe_is_answered_and_passed_on() {
+    Script::each(|t| {
+        t.establish();
+        t.guest("ACK seq=0");
+        t.expect("ACK seq=1 ack=1");
+        assert!(t.machine.host.keep_alive(t.socket()));
+        // With the byte of garbage that some old systems send.
+        t.advance_ms(1000);
+        t.guest("ACK seq=0 data=1");
+        t.expect("ACK seq=1 ack=1");
+        t.host_received(0);
+    });
+}
+
+#[test]
+fn an_idle_guest_is_probed_and_a_dead_one_given_up() {
+    let mut setup = Setup::default();
+    setup.config.timeouts.keep_alive_idle = std::time::Duration::from_secs(100);
+    Script::each_with(&setup, |t| {
+        t.establish();
+        let us = t.expect_within_ms(150_000, "ACK seq=0 ack=1");
+        assert!((100_000_000..110_000_000).contains(&us), "{us}");
+        t.guest("ACK");
+        t.expect_within_ms(150_000, "ACK seq=0 ack=1");
+        for _ in 0..8 {
+            t.expect_within_ms(80_000, "ACK seq=0 ack=1");
+        }
+        t.expect_within_ms(80_000, "RST|ACK");
+        t.expect_all_gone();
+    });
+}
+
+/// The sequence space of both directions wraps in the middle of a transfer.
+#[test]
+fn a_wrapping_sequence_space_changes_nothing() {
+    for v6 in [false, true] {
+        let guest_isn = Some(0xffff_8000);
+        let mut t = Script::new(Setup { v6, guest_isn, ..fixed(64 << 10) });
+        // The initial sequence number moves with the clock, one every 4 us: wait until it is just below the wrap.
+        t.host_connects_at_once();
+        t.guest("SYN win=65535 mss=1460 wscale=7");
+        let isn = t.stack_isn().expect("accepted");
+        t.guest("RST|ACK seq=1");
+        t.take_all();
+        let wait_us = u64::from(0xffff_8000_u32.wrapping_sub(isn)) * 4;
+        t.advance_ms(wait_us / 1000);
+        let (guest, remote) = t.endpoints();
+        t.connection_to(guest, remote);
+        t.establish();
+        assert!(t.stack_isn().is_some_and(|isn| isn > 0xffff_0000));
+        for i in 0..100 {
+            t.guest(&format!("ACK data={}", t.mss()));
+            t.expect(&format!("ACK ack={}", 1 + (i + 1) * t.mss()));
+            t.host_received(t.mss());
+            t.host_sends(1000);
+            t.expect(&format!("ACK|PSH seq={} data=1000", 1 + i * 1000));
+            t.guest("ACK");
+        }
+        t.expect_nothing();
+    }
+}
+
+/// Every frame of a conversation in turn finds the link without credit; nothing is lost or reordered, and what was
+/// refused is sent when there is credit again.
+#[test]
+fn a_link_without_credit_at_any_frame_loses_nothing() {
+    for v6 in [false, true] {
+        for refused in 0..24 {
+            let mut t = Script::new(Setup { v6, ..fixed(64 << 10) });
+            t.link_credit(Some(refused));
+            t.host_connects_at_once();
+            let exchange = |t: &mut Script| {
+                t.poll();
+                t.machine.link.queued()
+            };
+            t.guest("SYN win=65535 mss=1460 wscale=7");
+            refill(&mut t);
+            t.guest("ACK");
+            t.guest("ACK data=1000");
+            refill(&mut t);
+            t.host_received(1000);
+            t.host_sends(20_000);
+            refill(&mut t);
+            assert_eq!(t.received_in_order(), 20_000, "refused at {refused}");
+            t.guest("ACK");
+            t.guest("FIN|ACK data=500");
+            refill(&mut t);
+            t.host_received(500);
+            t.host_saw_fin(true);
+            t.host_sends_last(3000);
+            refill(&mut t);
+            t.guest("ACK");
+            assert_eq!(exchange(&mut t), 0);
+            t.expect_all_gone();
+            assert_eq!(t.machine.observer.retransmitted(), 0, "refused at {refused}");
+        }
+    }
+}
+
+/// Credit for one frame more, again and again, until the stack has nothing more to say; then what is left of the
+/// credit stays used up.
+fn refill(t: &mut Script) {
+    for _ in 0..100 {
+        t.advance_ms(1);
+        if t.machine.link.has_credit() {
+            return;
+        }
+        t.link_credit(Some(1));
+    }
+    panic!("the stack goes on and on");
+}

@@ -1,0 +1,199 @@
+//! Whole transfers between smoltcp and programs behind host sockets.
+
+use brodo_core::config::Config;
+use brodo_core::link::LinkCaps;
+use brodo_core::time::{Duration, Instant};
+use brodo_sim::net::{Bottleneck, Corrupt, Delay, Duplicate, Loss, Node, Path, Reorder};
+use brodo_sim::rng::Rng;
+use brodo_sim::world::{Conversation, Ending, Report, World};
+
+const OFFLOADS: [LinkCaps; 3] = [
+    LinkCaps { checksum: false, tso: false, uso: false },
+    LinkCaps { checksum: true, tso: false, uso: false },
+    LinkCaps { checksum: true, tso: true, uso: true },
+];
+
+fn wire(us: u64) -> Path {
+    Path::new(vec![Box::new(Delay(Duration::from_micros(us)))])
+}
+
+fn config(mtu: u16) -> Config {
+    Config { mtu, ..Config::default() }
+}
+
+/// A world without faults: whatever is delivered, nothing was sent twice.
+fn clean(mtu: u16, caps: LinkCaps, conversations: &[Conversation]) -> Report {
+    let mut world = World::new(config(mtu), caps, 1, wire(50), wire(50));
+    for c in conversations {
+        world.add(c.clone());
+    }
+    let report = world.run(Instant::from_ms(100_000));
+    assert_eq!(report.retransmitted, 0);
+    let drops: Vec<_> = world.machine.stack.counters().drops().collect();
+    assert_eq!(drops, [], "nothing is dropped on a clean link");
+    report
+}
+
+#[test]
+fn bulk_both_ways_over_every_kind_of_link() {
+    for caps in OFFLOADS {
+        for mtu in [1280, 1500, 9000] {
+            for v6 in [false, true] {
+                let bulk = Conversation { v6, ..Conversation::default() };
+                clean(mtu, caps, &[Conversation { up: 1 << 20, ..bulk.clone() }]);
+                clean(mtu, caps, &[Conversation { down: 1 << 20, ..bulk.clone() }]);
+                clean(mtu, caps, &[Conversation { up: 300_000, down: 300_000, ..bulk }]);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_ending() {
+    for ending in [
+        Ending::Each,
+        Ending::GuestFirst,
+        Ending::HostFirst,
+        Ending::GuestResets,
+        Ending::HostResets,
+        Ending::Refused,
+    ] {
+        for (up, down) in [(0, 0), (1, 0), (0, 1), (100_000, 0), (0, 100_000), (50_000, 50_000)] {
+            for v6 in [false, true] {
+                let plan = Conversation { v6, up, down, ending, ..Conversation::default() };
+                let mut world = World::new(config(1500), OFFLOADS[0], 1, wire(50), wire(50));
+                world.add(plan);
+                world.run(Instant::from_ms(100_000));
+            }
+        }
+    }
+}
+
+#[test]
+fn slow_readers_on_either_side_hold_the_other_back_without_loss() {
+    let slow = Conversation { up: 300_000, down: 300_000, ..Conversation::default() };
+    clean(1500, OFFLOADS[0], &[Conversation { guest_reads: Some(1000), ..slow.clone() }]);
+    clean(1500, OFFLOADS[2], &[Conversation { peer_reads: Some(1000), ..slow.clone() }]);
+    clean(1500, OFFLOADS[1], &[Conversation { guest_buffer: 1000, host_buffer: 700, ..slow }]);
+}
+
+#[test]
+fn a_hundred_connections_share_a_link() {
+    let plans: Vec<_> = (0..100)
+        .map(|i| Conversation {
+            start: Instant::from_ms(i % 10),
+            v6: i % 2 == 1,
+            up: i * 700,
+            down: (100 - i) * 700,
+            connect_after: Duration::from_millis(i % 7),
+            guest_buffer: 16 << 10,
+            ..Conversation::default()
+        })
+        .collect();
+    clean(1500, OFFLOADS[0], &plans);
+}
+
+#[test]
+fn a_link_with_little_credit_delivers_everything_without_retransmission() {
+    for credit in [1, 2, 5] {
+        for caps in OFFLOADS {
+            let mut world = World::new(config(1500), caps, credit as u64, wire(50), wire(50));
+            world.credit_per_tick = Some(credit);
+            for v6 in [false, true] {
+                world.add(Conversation { v6, up: 60_000, down: 60_000, ..Conversation::default() });
+            }
+            let report = world.run(Instant::from_ms(100_000));
+            assert_eq!(report.retransmitted, 0);
+            assert!(credit > 1 || world.machine.link.refused() > 0);
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    let run = |seed| faulty(seed).1;
+    assert_eq!(run(11), run(11));
+    assert_ne!(run(11).trace, run(12).trace);
+}
+
+/// A world drawn from a seed: its link, its faults, its conversations.
+fn faulty(seed: u64) -> (World, Report) {
+    let mut rng = Rng::new(seed);
+    let caps = rng.pick(&OFFLOADS);
+    let mtu = rng.pick(&[1280, 1500, 4000, 9000]);
+    let mut config = config(mtu);
+    config.tcp_rx.initial = rng.pick(&[4 << 10, 64 << 10, 256 << 10]);
+    config.tcp_tx.initial = rng.pick(&[4 << 10, 64 << 10, 256 << 10]);
+    let up = faults(&mut rng);
+    let down = faults(&mut rng);
+    let mut world = World::new(config, caps, rng.next(), up, down);
+    if rng.chance(300) {
+        world.credit_per_tick = Some(rng.range(1, 20) as usize);
+    }
+    if rng.chance(300) {
+        world.machine.host.set_send_at_most(rng.range(100, 5000) as usize);
+    }
+    for _ in 0..rng.range(1, 4) {
+        let rate = |rng: &mut Rng| rng.chance(300).then(|| rng.range(100, 3000));
+        world.add(Conversation {
+            start: Instant::from_ms(rng.below(50)),
+            v6: rng.chance(500),
+            connect_after: Duration::from_millis(rng.pick(&[0, 0, 20, 300])),
+            up: rng.pick(&[0, 1, 1000, 20_000, 100_000]),
+            down: rng.pick(&[0, 1, 1000, 20_000, 100_000]),
+            guest_reads: rate(&mut rng),
+            peer_reads: rate(&mut rng),
+            guest_buffer: rng.pick(&[600, 4000, 64 << 10, 200_000]),
+            host_buffer: rng.pick(&[600, 4000, 64 << 10, 200_000]),
+            // Without resets: one that is lost leaves the other side waiting, as on any network.
+            ending: rng.pick(&[Ending::Each, Ending::GuestFirst, Ending::HostFirst]),
+        });
+    }
+    let report = world.run(Instant::from_ms(3_600_000));
+    (world, report)
+}
+
+/// Up to five nodes with faults, in random order.
+fn faults(rng: &mut Rng) -> Path {
+    let mut nodes: Vec<Box<dyn Node>> = vec![Box::new(Delay(Duration::from_micros(rng.range(10, 20_000))))];
+    for _ in 0..rng.below(5) {
+        let per_mille = rng.pick(&[1, 10, 50, 100]);
+        let own = rng.fork();
+        nodes.push(match rng.below(5) {
+            0 => Box::new(Loss { per_mille, rng: own }),
+            1 => Box::new(Duplicate { per_mille, rng: own }),
+            2 => Box::new(Reorder { per_mille, by_max: Duration::from_millis(rng.range(1, 50)), rng: own }),
+            3 => Box::new(Corrupt { per_mille: per_mille.min(20), rng: own }),
+            _ => Box::new(Bottleneck::new(rng.range(1, 100) * 1_000_000, rng.range(3, 100) as usize)),
+        });
+    }
+    Path::new(nodes)
+}
+
+/// The stream delivered is the stream sent, both ways, under any loss, duplication, reordering and corruption, and
+/// nothing is left at the end. `BRODO_SIM_SEED` repeats one seed, `BRODO_SIM_RUNS` sets how many are tried.
+#[test]
+fn random_worlds_deliver_everything() {
+    let number = |name| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
+    if let Some(seed) = number("BRODO_SIM_SEED") {
+        faulty(seed);
+        return;
+    }
+    for seed in 1..=number("BRODO_SIM_RUNS").unwrap_or(60) {
+        let failed = Failed(seed);
+        faulty(seed);
+        std::mem::forget(failed);
+    }
+}
+
+/// Says how to repeat a run that panics.
+struct Failed(u64);
+
+impl Drop for Failed {
+    fn drop(&mut self) {
+        eprintln!(
+            "seed {0} failed; repeat with: BRODO_SIM_SEED={0} cargo test -p brodo-sim random_worlds",
+            self.0
+        );
+    }
+}

@@ -120,7 +120,7 @@ pub(crate) struct Attach {
     pub(crate) netns: Option<PathBuf>,
 
     /// The user namespace to join first [default: the one that owns the network namespace]
-    #[arg(long, value_name = "PATH", requires = "netns", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "PATH", requires = "netns", conflicts_with = "pid", value_hint = ValueHint::FilePath)]
     pub(crate) userns: Option<PathBuf>,
 }
 

@@ -76,7 +76,8 @@ fn a_line_that_makes_no_sense_ends_with_status_2_and_starts_nothing() {
         (&["attach"], "<PID|--netns"),
         (&["attach", "0"], "0"),
         (&["attach", "1", "--netns", "/x"], "cannot be used with"),
-        (&["attach", "1", "--userns", "/x"], "--netns"),
+        (&["attach", "1", "--userns", "/x"], "cannot be used with"),
+        (&["attach", "--userns", "/x"], "--netns"),
         (&["nonsense"], "nonsense"),
     ];
     for (words, about) in refused {

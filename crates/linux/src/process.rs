@@ -8,9 +8,9 @@
 //! When the command stops (Ctrl-Z), brodo stops too, so that the shell that waits for brodo gets its prompt back; when
 //! brodo is continued it continues the command.
 //!
-//! No handler runs: signals are blocked and read from a descriptor, in the loop that serves the network. The standard
-//! library clears the mask before execve, so the command starts with none blocked; dispositions are those that brodo
-//! was started with, so that `nohup brodo run` is what it says.
+//! No handler runs: signals are blocked and read from a descriptor, in the loop that serves the network. The command
+//! starts with none blocked; dispositions are those that brodo was started with, so that `nohup brodo run` is what it
+//! says (SIGPIPE, which the standard library ignores, it also sets back before execve).
 //!
 //! System calls: fork, execve, signalfd, waitpid, kill, prctl.
 
@@ -24,7 +24,8 @@ use raw::Received;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -108,18 +109,14 @@ impl Child {
         &self.handoff
     }
 
-    /// Lets the command start, and returns once it runs.
+    /// Lets the command start. Whether it could be started is told by [`Child::handle`]: to wait for it here would be
+    /// to be deaf meanwhile, and the child may be stopped at any time.
     pub fn start(&self) -> Result<(), SetupError> {
-        self.handoff.send(&Message::Go)?;
-        match self.handoff.receive()? {
-            Some(Message::Failed(error)) => Err(error),
-            // The pair closes on exec. A child that was killed instead is seen by `handle`.
-            _ => Ok(()),
-        }
+        self.handoff.send(&Message::Go)
     }
 
     /// Does what the signals that have arrived ask for; the command's exit status once it has ended: its own, or 128
-    /// and the number of the signal that killed it.
+    /// and the number of the signal that killed it. That it could not be started is an error.
     pub fn handle(&mut self) -> Result<Option<u8>, SetupError> {
         while let Some(received) = self.signals.next()? {
             if received.signal == Signal::CHILD {
@@ -149,7 +146,11 @@ impl Child {
         {
             if let Some(code) = exit_status(status) {
                 self.ended = true;
-                return Ok(Some(code));
+                // The child says why it did not become the command, if so; execve has closed its end otherwise.
+                return match self.handoff.receive()? {
+                    Some(Message::Failed(error)) => Err(error),
+                    _ => Ok(Some(code)),
+                };
             }
             // Somebody who stops a process that has no terminal means that process alone.
             if status.stopped() && has_terminal() {
@@ -206,8 +207,26 @@ pub(crate) fn execute(command: &[OsString]) -> SetupError {
     let Some((program, arguments)) = command.split_first() else {
         return SetupError::new(Step::Execute, Errno::NOENT, "");
     };
+    // What has arrived since brodo blocked it is delivered here, and may end the process before it is the command.
+    if let Err(errno) = raw::unblock_all() {
+        return SetupError::new(Step::Signals, errno, "");
+    }
     let error = Command::new(program).args(arguments).exec();
-    SetupError::from_io(Step::Execute, &error, program.to_string_lossy())
+    let mut error = SetupError::from_io(Step::Execute, &error, program.to_string_lossy());
+    // The search reports a directory in PATH that may not be searched as if the program were in it.
+    if error.errno == Errno::ACCESS && !is_found(program) {
+        error.errno = Errno::NOENT;
+    }
+    error
+}
+
+/// Whether a program's name leads to anything, by itself or by way of PATH.
+fn is_found(program: &OsStr) -> bool {
+    if program.as_bytes().contains(&b'/') {
+        return true;
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).exists())
 }
 
 #[cfg(test)]

@@ -82,9 +82,9 @@ fn a_named_namespace_ends_when_its_mount_does() {
         return;
     }
     // As `ip netns` makes one, in a mount namespace of its own so that nothing is left behind.
-    let script = r#"mount -t tmpfs none /mnt; : >/mnt/blue; unshare --net=/mnt/blue true
+    let script = r"mount -t tmpfs none /mnt; : >/mnt/blue; unshare --net=/mnt/blue true
         mkfifo /mnt/ready; $1 attach --netns /mnt/blue --ready-fd 3 3>/mnt/ready & brodo=$!; cat /mnt/ready
-        nsenter --net=/mnt/blue ip -o -4 addr show dev eth0; umount /mnt/blue; wait $brodo; echo status $?"#;
+        nsenter --net=/mnt/blue ip -o -4 addr show dev eth0; umount /mnt/blue; wait $brodo; echo status $?";
     let output =
         Command::new("unshare").args(["-m", "sh", "-c", script, "sh", program_str()]).output().expect("runs");
     let lines = text(&output);
@@ -136,7 +136,8 @@ fn what_is_in_the_way_is_told() {
             assert_eq!(output.status.code(), Some(125));
             String::from_utf8_lossy(&output.stderr).into_owned()
         };
-        let taken = "ip link add eth0 type dummy; ip link add way type dummy; ip addr add 192.0.2.1/24 dev way; ip link set way up";
+        let taken =
+            "ip link add eth0 type veth peer name way; ip addr add 192.0.2.1/24 dev way; ip link set way up";
         inside(user, target.id(), taken);
         let text = refusal(&[]);
         assert!(text.contains("eth0") && text.contains("--ifname"), "{text}");

@@ -258,6 +258,21 @@ fn signals_from_other_processes_are_forwarded() {
 }
 
 #[test]
+fn a_stop_at_any_time_is_survived() {
+    // Of the whole group, as by a terminal, from before brodo hears signals until after the command has started.
+    for &user in users() {
+        let script = r#"set -m
+            for ms in 00 01 02 03 04 05 06 07 08 09 10 12 14 16 18 20 25 30 40; do
+                "$1" run -- sleep 0.02 & group=$!
+                sleep 0.0$ms; kill -TSTP -- -$group; sleep 0.01; kill -CONT -- -$group
+                wait -f $group || echo "$ms: $?"
+            done; echo done"#;
+        let mut shell = Running::start(&mut user.command(&["bash", "-c", script, "bash", program_str()]));
+        assert_eq!(shell.line(), "done", "{user:?}");
+    }
+}
+
+#[test]
 fn the_command_dies_with_brodo() {
     for &user in users() {
         let mut brodo =

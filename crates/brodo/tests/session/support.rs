@@ -1,10 +1,11 @@
 //! Who runs the tests, where the program is, and processes that do not outlive a test.
 
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
@@ -125,13 +126,16 @@ pub(crate) fn text(output: &Output) -> String {
 /// A process whose lines are read while it runs, and which is killed with its test.
 pub(crate) struct Running {
     child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
+    lines: Receiver<String>,
 }
 
 impl Running {
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
-        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let (sender, lines) = channel();
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        // A thread, so that a line that does not come fails the test instead of stopping it.
+        thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
         Self { child, lines }
     }
 
@@ -145,20 +149,20 @@ impl Running {
 
     /// Its next line.
     pub(crate) fn line(&mut self) -> String {
-        self.lines.next().expect("another line").expect("readable")
+        self.line_with("")
     }
 
     /// Its first line from here that contains `part`.
     pub(crate) fn line_with(&mut self, part: &str) -> String {
         let mut seen = Vec::new();
-        for line in self.lines.by_ref() {
-            let line = line.expect("readable");
-            if line.contains(part) {
-                return line;
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) if line.contains(part) => return line,
+                Ok(line) => seen.push(line),
+                Err(RecvTimeoutError::Timeout) => panic!("waits for '{part}' after {seen:#?}"),
+                Err(RecvTimeoutError::Disconnected) => panic!("ended without '{part}' after {seen:#?}"),
             }
-            seen.push(line);
         }
-        panic!("ended without '{part}': {seen:#?}");
     }
 
     /// Sends a signal by name.
@@ -168,7 +172,12 @@ impl Running {
 
     /// Its exit status, once it has ended.
     pub(crate) fn status(&mut self) -> Option<i32> {
-        self.child.wait().expect("a child").code()
+        let mut status = None;
+        eventually("the process has ended", || {
+            status = self.child.try_wait().expect("a child");
+            status.is_some()
+        });
+        status.and_then(|status| status.code())
     }
 }
 

@@ -27,7 +27,7 @@ fn what_is_typed_reaches_the_command_once() {
     for &user in users() {
         for (key, signal, status) in [(INTERRUPT, "INT", 2), (QUIT, "QUIT", 3)] {
             let script = format!(
-                "$B run -- sh -c 'n=0; trap \"n=\\$((n+1)); echo got $n {signal}\" {signal}; echo up; \
+                "exec $B run -- sh -c 'n=0; trap \"n=\\$((n+1)); echo got $n {signal}\" {signal}; echo up; \
                                   i=0; while [ $i -lt 20 ]; do i=$((i+1)); sleep 0.05; done; echo n=$n'"
             );
             let mut terminal = at_terminal(user, &script);
@@ -36,7 +36,8 @@ fn what_is_typed_reaches_the_command_once() {
             assert_eq!(terminal.line_with("n=").trim(), "n=1", "{user:?} {signal}");
             assert_eq!(terminal.status(), Some(0));
 
-            let mut terminal = at_terminal(user, "$B run -- sh -c 'ulimit -c 0; echo up; exec sleep 1000'");
+            let mut terminal =
+                at_terminal(user, "exec $B run -- sh -c 'ulimit -c 0; echo up; exec sleep 1000'");
             terminal.line_with("up");
             type_in(&mut terminal, key);
             assert_eq!(terminal.status(), Some(128 + status), "{user:?} {signal}");
@@ -53,9 +54,11 @@ fn the_window_s_size_is_the_terminal_s() {
         // A change reaches the command too.
         let mut terminal = at_terminal(
             user,
-            "$B run -- bash -c 'trap \"stty size; exit 4\" WINCH; echo up; while :; do sleep 0.05; done' & \
-             sleep 0.5; stty rows 17 cols 71; wait $!",
+            "$B run -- bash -c 'trap \"stty size </dev/tty; exit 4\" WINCH; echo up; while :; do sleep 0.05; done' & \
+             read a; stty rows 17 cols 71; wait $!",
         );
+        terminal.line_with("up");
+        type_in(&mut terminal, "\n");
         terminal.line_with("17 71");
     }
 }
@@ -84,7 +87,8 @@ fn job_control_works_through_brodo() {
 fn a_shell_with_its_own_job_control_runs_inside() {
     for &user in users() {
         let mut terminal = at_terminal(user, "SHELL=/bin/bash $B run");
-        type_in(&mut terminal, "PS1= ; set -m; sleep 1000\n");
+        type_in(&mut terminal, "PS1= ; sh -c 'echo u\"\"p; exec sleep 1000'\n");
+        terminal.line_with("up");
         type_in(&mut terminal, SUSPEND);
         terminal.line_with("Stopped");
         type_in(&mut terminal, "kill %1; ip -o -4 addr show dev eth0\n");

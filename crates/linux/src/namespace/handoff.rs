@@ -6,7 +6,7 @@
 //!                         <-- Go --       maps ids
 //! interface, mounts       -- Ready + TAP descriptor -->
 //!                         <-- Go --       serves the TAP
-//! execve (closes the pair, which brodo sees as the end)
+//! execve (closes the pair)
 //! at any point            -- Failed(step, errno, subject) --> ends
 //! ```
 //!

@@ -96,6 +96,18 @@ pub(crate) fn block_into_descriptor(signals: &[Signal]) -> Result<OwnedFd, Errno
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Blocks no signal at all, as a program expects to be started.
+pub(crate) fn unblock_all() -> Result<(), Errno> {
+    let none = signal_set(&[]);
+    // SAFETY: the set is initialised and outlives the call; the old mask is not asked for. Every signal that is
+    // delivered now has its default disposition or is ignored: no handler runs.
+    if unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) } == 0 {
+        Ok(())
+    } else {
+        Err(last_error())
+    }
+}
+
 /// One signal as a signalfd tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Received {

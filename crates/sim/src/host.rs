@@ -7,7 +7,8 @@
 //!
 //! Readiness is as strict as the contract allows: an edge is reported once, and the next one only after a call has
 //! met the end (`WouldBlock`, or less than was asked). A stack that forgets an edge therefore stalls here, though
-//! epoll might have saved it. Ends of stream and errors are always new edges.
+//! epoll might have saved it. Ends of stream and errors are always new edges. A *chatty* host is the other extreme:
+//! every change is an event, and every event tells all that is true, as epoll does.
 //!
 //! Every call is recorded. Calls that no correct stack makes (on a closed or unknown socket, an empty send, a send
 //! after shutdown or before the connection) panic. Ids are never used again, so that a stale one is always noticed.
@@ -128,6 +129,7 @@ pub struct SimHost {
     ping_supported: bool,
     calls: Vec<(SocketId, Call)>,
     record: bool,
+    chatty: bool,
     ready: Vec<(SocketId, FlowId, Readiness)>,
 }
 
@@ -144,6 +146,7 @@ impl Default for SimHost {
             ping_supported: true,
             calls: Vec::new(),
             record: true,
+            chatty: false,
             ready: Vec::new(),
         }
     }
@@ -179,6 +182,11 @@ impl SimHost {
     /// Whether ping sockets exist here.
     pub fn set_ping_supported(&mut self, supported: bool) {
         self.ping_supported = supported;
+    }
+
+    /// Whether every change is an event that tells all that is true, instead of new edges only.
+    pub fn set_chatty(&mut self, chatty: bool) {
+        self.chatty = chatty;
     }
 
     /// Whether calls are recorded; switched off for long runs.
@@ -268,13 +276,14 @@ impl SimHost {
 
     /// Gives `more` bytes of room in the send buffer (datagrams for a datagram socket).
     pub fn give_space(&mut self, socket: SocketId, more: usize) {
+        let chatty = self.chatty;
         let s = self.get_mut(socket);
         let space = match &mut s.kind {
             Kind::Tcp(t) => &mut t.space,
             Kind::Datagram(d) => &mut d.space,
         };
         *space = space.saturating_add(more);
-        if *space > 0 && std::mem::take(&mut s.write_armed) {
+        if *space > 0 && (std::mem::take(&mut s.write_armed) || chatty) {
             self.raise(socket, Readiness { writable: true, ..Readiness::default() });
         }
     }
@@ -450,15 +459,25 @@ impl SimHost {
     }
 
     fn raise_readable(&mut self, socket: SocketId) {
-        if std::mem::take(&mut self.get_mut(socket).read_armed) {
+        if std::mem::take(&mut self.get_mut(socket).read_armed) || self.chatty {
             self.raise(socket, Readiness { readable: true, ..Readiness::default() });
         }
     }
 
-    fn raise(&mut self, socket: SocketId, ready: Readiness) {
+    fn raise(&mut self, socket: SocketId, mut ready: Readiness) {
         let flow = self.get(socket).flow;
         if self.closed(socket).is_some() {
             return;
+        }
+        if self.chatty {
+            let (readable, writable, read_closed) = match &self.get(socket).kind {
+                Kind::Tcp(t) if t.state == State::Connecting => (false, false, false),
+                Kind::Tcp(t) => (!t.inbox.is_empty() || t.peer_fin, t.space > 0, t.peer_fin),
+                Kind::Datagram(d) => (!d.inbox.is_empty(), d.space > 0, false),
+            };
+            ready.readable |= readable;
+            ready.writable |= writable;
+            ready.read_closed |= read_closed;
         }
         if let Some((_, _, old)) = self.ready.iter_mut().find(|(s, ..)| *s == socket) {
             old.readable |= ready.readable;

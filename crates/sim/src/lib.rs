@@ -1,4 +1,19 @@
-//! brodo-sim: the stack in virtual time.
+//! brodo-sim: the stack in virtual time, deterministic to the byte.
+//!
+//! The stack under test is the real one. Everything it touches is simulated: the guest's end of the link
+//! ([`link::SimLink`]), the host's sockets and the peers behind them ([`host::SimHost`]), and time, which moves only
+//! when a test lets it. [`machine::Machine`] makes the loop turns that a driver makes. Frames are built and read
+//! without the stack's own code ([`packet`]), and every segment in every test passes the rules of [`observer`].
+//!
+//! There are two ways to use it:
+//!
+//! - [`script::Script`]: one line per segment, for one rule at a time. A failure prints what was seen in the notation
+//!   of the script ([`notation`]).
+//! - [`world::World`]: whole transfers between an independent TCP ([`guest::Guest`], which is smoltcp) and programs
+//!   behind host sockets, over paths with delay, rate, loss, duplication, reordering and corruption ([`net`]).
+//!
+//! All randomness comes from a seed ([`rng`]); a test that draws says how to repeat what failed:
+//! `BRODO_SIM_SEED=7 cargo test -p brodo-sim random_worlds`, and `BRODO_SIM_RUNS=10000` tries more than usual.
 #![forbid(unsafe_code)]
 
 pub mod guest;

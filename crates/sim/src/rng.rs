@@ -74,3 +74,6 @@ impl Pattern {
         (offset..).zip(data).find(|&(o, &b)| b != self.byte(o)).map(|(o, _)| o)
     }
 }
+
+#[cfg(test)]
+mod tests;

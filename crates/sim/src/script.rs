@@ -206,6 +206,13 @@ impl Script {
         self.current
     }
 
+    /// Puts the current connection, the newest, in the place of an earlier one and forgets that.
+    pub fn replace(&mut self, earlier: usize) {
+        let newest = self.flows.pop().expect("there is a current connection");
+        self.flows[earlier] = newest;
+        self.current = earlier;
+    }
+
     /// What the guest would send and acknowledge next, relative to each side's SYN.
     pub fn guest_progress(&self) -> (u32, u32) {
         let f = self.flow();

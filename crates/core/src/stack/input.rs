@@ -7,6 +7,7 @@ use super::{
     UdpHeader, checksum, destination, icmp, reset, services,
 };
 use crate::wire::ethernet::MacAddr;
+use crate::wire::tcp::Seq;
 
 /// Ports of the servers that brodo is on the link.
 const DHCPV4_SERVER: u16 = 67;
@@ -161,13 +162,15 @@ impl Stack {
             remote: SocketAddr::new(packet.dst, segment.dst_port),
         };
         self.learn(packet.eth.src);
+        let mut iss_after = None;
         if let Some(id) = self.flows.find(&key) {
-            if let Some(Flow::Tcp(connection)) = self.flows.get_mut(id)
-                && !connection.gives_way_to(&segment)
-            {
-                connection.segment(&mut self.env, io, &segment, payload);
-                self.after(io.host, id);
-                return Ok(());
+            if let Some(Flow::Tcp(connection)) = self.flows.get_mut(id) {
+                if !connection.gives_way_to(&segment) {
+                    connection.segment(&mut self.env, io, &segment, payload);
+                    self.after(io.host, id);
+                    return Ok(());
+                }
+                iss_after = Some(connection.sequence_used());
             }
             self.remove(io.host, id);
         }
@@ -178,15 +181,16 @@ impl Stack {
             }
             return Err(DropReason::NoConnection);
         }
-        self.open(io, key, &segment)
+        self.open(io, key, &segment, iss_after)
     }
 
-    /// A SYN for a new connection.
+    /// A SYN for a new connection; `iss_after` is what an earlier one between the same ends has used.
     fn open<L: Link, H: Host>(
         &mut self,
         io: &mut Io<'_, L, H>,
         key: FlowKey,
         syn: &TcpHeader,
+        iss_after: Option<Seq>,
     ) -> Result<(), DropReason> {
         let to = match destination::resolve(&self.env.config, self.env.resolver, key.remote)? {
             Destination::Host(to) | Destination::Resolver(to) => to,
@@ -200,7 +204,7 @@ impl Stack {
             return Err(DropReason::FlowTableFull);
         }
         let env = &mut self.env;
-        let id = self.flows.insert(&key, |id| Flow::Tcp(Connection::open(env, io, id, key, to, syn)));
+        let id = self.flows.insert(&key, |id| Flow::Tcp(Connection::open(env, io, id, (key, to), syn, iss_after)));
         self.after(io.host, id);
         Ok(())
     }

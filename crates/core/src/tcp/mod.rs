@@ -39,6 +39,7 @@ use crate::host::{Close, Connect, Host, HostError, Readiness, SocketId};
 use crate::link::Link;
 use crate::stack::Io;
 use crate::time::Instant;
+use crate::wire::tcp::Seq;
 use receiver::{Receiver, ReceiverState};
 use sender::{Sender, SenderState};
 
@@ -110,6 +111,11 @@ impl Connection {
             // The guest needs nothing more; bytes may still be on their way to the host socket.
             (S::Finished { passive: true }, _) => State::Closed,
         }
+    }
+
+    /// One beyond the last sequence number that was sent.
+    pub(crate) fn sequence_used(&self) -> Seq {
+        self.tx.max
     }
 
     /// Whether the connection is over and can be removed.

@@ -27,20 +27,24 @@ pub(super) fn mss_of_mtu(key: &FlowKey, mtu: u16) -> u16 {
     mtu - (ip_header_len(key.guest.ip()) + TcpHeader::LEN) as u16
 }
 
+/// How far above the last connection's numbers the next one between the same ends begins: as Linux in TIME-WAIT.
+const ISS_DISTANCE: u32 = 65_537;
+
 /// The smallest scale with which a 16-bit field can announce `max` bytes.
 fn scale_for(max: u32) -> u8 {
     (0..14).find(|s| 65_535 << s >= max).unwrap_or(14)
 }
 
 impl Connection {
-    /// A connection for a guest's SYN; starts to connect the host socket to `to`.
+    /// A connection for a guest's SYN; starts to connect the host socket to `to`. Its sequence numbers are above
+    /// `iss_after`, where an earlier connection between the same ends has just ended (RFC 9293, 3.10.7.4).
     pub(crate) fn open<L: Link, H: Host>(
         env: &mut Env,
         io: &mut Io<'_, L, H>,
         id: FlowId,
-        key: FlowKey,
-        to: SocketAddr,
+        (key, to): (FlowKey, SocketAddr),
         syn: &TcpHeader,
+        iss_after: Option<Seq>,
     ) -> Self {
         let default = if key.guest.is_ipv4() { MSS_DEFAULT_V4 } else { MSS_DEFAULT_V6 };
         let mss = syn.options.mss.unwrap_or(default).max(MSS_MIN).min(mss_of_mtu(&key, env.config.mtu));
@@ -50,8 +54,11 @@ impl Connection {
             None => (0, 65_535),
         };
         let rx = Receiver::new(syn.seq, scale, Limit::new(env.config.tcp_rx, cap, io.now));
-        let mut tx =
-            Sender::new(env.isn.isn(&key, io.now), peer, Limit::new(env.config.tcp_tx, u32::MAX, io.now));
+        let iss = match (env.isn.isn(&key, io.now), iss_after) {
+            (iss, Some(after)) if !iss.gt(after) => after + ISS_DISTANCE,
+            (iss, _) => iss,
+        };
+        let mut tx = Sender::new(iss, peer, Limit::new(env.config.tcp_tx, u32::MAX, io.now));
         tx.open_window(syn);
         let mut connection = Self {
             key,

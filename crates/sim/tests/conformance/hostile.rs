@@ -46,7 +46,7 @@ fn segment(t: &Script, rng: &mut Rng) -> String {
     if flags == "SYN" {
         line += " seq=0 mss=1460";
         // A repeated SYN has the options of the first.
-        if t.endpoints().0.port() % 3 > 0 {
+        if !t.endpoints().0.port().is_multiple_of(3) {
             line += " wscale=7";
         }
     } else {
@@ -94,6 +94,7 @@ fn run(seed: u64) {
     setup.config.tcp_tx.initial = rng.pick(&[2000, 64 << 10]);
     setup.config.max_flows = 4;
     let mut t = Script::new(setup);
+    t.machine.host.set_chatty(rng.chance(500));
     let mut flows: Vec<_> = (0..6).map(|i| t.connection(40_001 + i, 80)).collect();
     let mut port = 40_100;
     for _ in 0..rng.range(20, 300) {

@@ -197,18 +197,20 @@ fn a_fin_in_time_wait_is_acknowledged_and_begins_the_wait_again() {
 fn a_new_syn_takes_over_from_time_wait() {
     Script::each(|t| {
         t.establish();
-        t.host_eof();
-        t.guest("FIN|ACK ack=2");
+        let old_isn = t.stack_isn().expect("established");
+        t.host_sends_last(10_000);
         t.take_all();
-        t.advance_ms(100);
+        t.guest("FIN|ACK");
+        t.take_all();
         // Not newer than the old connection: no new one, but an acknowledgement of the old one.
         t.guest("SYN seq=0 win=65535");
-        t.expect("ACK seq=2 ack=2");
-        t.advance_ms(100);
+        t.expect("ACK seq=10002 ack=2");
         t.reopen(64_000);
         t.host_connects_at_once();
         t.guest("SYN win=65535 mss=1460 wscale=7");
         t.expect("SYN|ACK seq=0 ack=1");
+        let ahead = t.stack_isn().expect("accepted").wrapping_sub(old_isn);
+        assert!((10_002..1 << 30).contains(&ahead), "sequence numbers are not used again: {ahead}");
         t.guest("ACK data=100");
         t.expect("ACK ack=101");
         t.host_received(100);
@@ -410,4 +412,43 @@ fn no_window_update_after_the_guests_fin() {
         t.host_received(20 * t.mss());
         t.host_saw_fin(true);
     });
+}
+
+/// One after the other, each closed in one of four ways, over the same few ports: nothing is left of any.
+#[test]
+fn ten_thousand_short_connections_leave_nothing() {
+    let mut t = Script::v4();
+    t.machine.host.set_record(false);
+    for i in 0..10_000_u32 {
+        if i < 16 {
+            t.connection(50_000 + (i % 16) as u16, 80);
+        } else {
+            t.select(1 + (i % 16) as usize);
+            t.reopen(100_000);
+            t.replace(1 + (i % 16) as usize);
+        }
+        t.advance_ms(1);
+        t.establish();
+        t.guest("ACK|PSH data=100");
+        t.host_received(100);
+        match i % 4 {
+            0 => {
+                t.host_sends_last(200);
+                t.guest("FIN|ACK");
+            }
+            1 => {
+                t.guest("FIN|ACK");
+                t.host_sends_last(200);
+                t.guest("ACK");
+            }
+            2 => t.guest("RST|ACK"),
+            _ => t.host_breaks(HostError::Reset),
+        }
+        t.take_all();
+    }
+    assert_eq!(t.machine.host.open_sockets(), 0);
+    t.advance_ms(3000);
+    t.expect_all_gone();
+    let counters = t.machine.stack.counters();
+    assert_eq!((counters.tcp_opened, counters.tcp_closed), (10_000, 10_000));
 }

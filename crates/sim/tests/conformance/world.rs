@@ -133,6 +133,7 @@ fn faulty(seed: u64) -> (World, Report) {
     if rng.chance(300) {
         world.machine.host.set_send_at_most(rng.range(100, 5000) as usize);
     }
+    world.machine.host.set_chatty(rng.chance(300));
     for _ in 0..rng.range(1, 4) {
         let rate = |rng: &mut Rng| rng.chance(300).then(|| rng.range(100, 3000));
         world.add(Conversation {

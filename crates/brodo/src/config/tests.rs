@@ -1,4 +1,4 @@
-//! Options as a user writes them, and what comes of them.
+//! Options as a user writes them, and what comes of them: defaults, derived values, contradictions.
 
 use super::*;
 use crate::args::{Cli, Command};

@@ -1,4 +1,4 @@
-//! What follows from a guest's address, and what is refused, as tables.
+//! What follows from a guest's address, and which contradictions are refused, as tables.
 
 use super::*;
 

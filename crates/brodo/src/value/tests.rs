@@ -1,4 +1,4 @@
-//! Each parser with what it takes and what it refuses.
+//! Each parser of a command line value with words that it takes and words that it refuses.
 
 use super::*;
 

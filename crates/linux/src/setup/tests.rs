@@ -1,4 +1,4 @@
-//! The parts of set-up that need no namespace.
+//! The parts of set-up that need no namespace: names of interfaces and link-local addresses.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Errors survive their way across the socket and read as one sentence.
+//! Errors survive their way across the socket, and each reads as one sentence with a remedy.
 
 use super::*;
 

@@ -13,7 +13,7 @@
 //! - [`probe`] is the program that runs there: servers and clients small enough to know exactly what they do. It is
 //!   the calling program itself, started again with `probe` as its first argument, so nothing else has to be installed.
 //! - [`process`] runs programs with a time limit; [`facts`] reads what `/proc` knows about them.
-//! - [`bench`] interleaves workloads and systems; [`report`] makes the tables. [`demo`] shows one download.
+//! - [`mod@bench`] interleaves workloads and systems; [`report`] makes the tables. [`demo`] shows one download.
 
 pub mod bench;
 pub mod demo;

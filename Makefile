@@ -65,5 +65,6 @@ e2e:
 replay:
 	$(CARGO) test -p brodo-fuzz
 
+# For those who work on brodo: private items are documented and linked too.
 doc:
-	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps
+	RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' $(CARGO) doc --workspace --no-deps --document-private-items

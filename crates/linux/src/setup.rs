@@ -5,7 +5,7 @@
 //! duplicate address detection is made, so that the command can use the network in its first millisecond. DHCP and
 //! router advertisements are there all the same for those who run a client.
 //!
-//! System calls: socket, sendto, recvfrom (rtnetlink); open, write (/proc/sys); those of [`resolv_conf`].
+//! System calls: socket, sendto, recvfrom (rtnetlink); open, write (/proc/sys); those of [`mod@resolv_conf`].
 
 mod error;
 pub(crate) mod resolv_conf;

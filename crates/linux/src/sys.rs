@@ -1,7 +1,7 @@
 //! The system calls of the data path that have no safe wrapper: TUN ioctls, UDP control messages, epoll_pwait2.
 //!
 //! Each function is a thin, safe shell over one call: it takes borrowed descriptors and slices, gives an
-//! [`io::Result`] with the errno, and keeps no state. What the bytes mean is decided elsewhere, in safe code.
+//! [`std::io::Result`] with the errno, and keeps no state. What the bytes mean is decided elsewhere, in safe code.
 //! `rustix` covers everything else.
 
 use rustix::event::epoll;

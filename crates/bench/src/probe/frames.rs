@@ -14,19 +14,19 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// The guest's interface, as a packet socket sees it.
-struct Wire {
-    socket: OwnedFd,
+pub(super) struct Wire {
+    pub(super) socket: OwnedFd,
     interface: LinkAddr,
-    mac: Mac,
-    gateway_mac: Mac,
+    pub(super) mac: Mac,
+    pub(super) gateway_mac: Mac,
     /// The guest's own addresses.
     v4: Ipv4Addr,
-    v6: Ipv6Addr,
+    pub(super) v6: Ipv6Addr,
 }
 
 impl Wire {
     /// Opens the only interface that is not loopback.
-    fn open() -> io::Result<Self> {
+    pub(super) fn open() -> io::Result<Self> {
         let mut found = (None, None, None);
         for entry in nix::ifaddrs::getifaddrs()?.filter(|entry| entry.interface_name != "lo") {
             let Some(address) = entry.address else { continue };
@@ -49,7 +49,7 @@ impl Wire {
     }
 
     /// Whether the frame left; a full queue only means that we are faster than brodo.
-    fn send(&self, frame: &[u8]) -> io::Result<bool> {
+    pub(super) fn send(&self, frame: &[u8]) -> io::Result<bool> {
         loop {
             match sendto(self.socket.as_raw_fd(), frame, &self.interface, MsgFlags::empty()) {
                 Ok(_) => return Ok(true),
@@ -189,11 +189,16 @@ fn mutate(frame: &mut Vec<u8>, random: &mut Random) {
 }
 
 /// A small generator whose sequence is given by its seed.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn below(&mut self, bound: usize) -> usize {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(1);
-        (mix(self.0) % bound.max(1) as u64) as usize
+        mix(self.0)
+    }
+
+    /// Less than `bound`, or zero.
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound.max(1) as u64) as usize
     }
 }

@@ -20,6 +20,7 @@
 
 mod bulk;
 mod client;
+mod conversations;
 mod datagram;
 mod forge;
 mod frames;
@@ -162,6 +163,8 @@ enum Probe {
     Collect { port: u16 },
     /// Send mutated frames through the guest's interface
     HostileFrames { seconds: f64, seed: u64 },
+    /// Open connections without a kernel and misbehave on them
+    HostileConversations { seconds: f64, seed: u64 },
     /// Send a datagram with any source address through the guest's interface
     ForgedDatagram {
         #[command(flatten)]
@@ -229,6 +232,9 @@ fn run(probe: Probe) -> io::Result<Value> {
         }
         Probe::Collect { port } => datagram::collect(port).map(|()| Value::Null),
         Probe::HostileFrames { seconds, seed } => frames::hostile(Duration::from_secs_f64(seconds), seed),
+        Probe::HostileConversations { seconds, seed } => {
+            conversations::hostile(Duration::from_secs_f64(seconds), seed)
+        }
         Probe::ForgedDatagram { peer, source, text } => frames::forged(source, peer.socket(), &text),
     }
 }

@@ -14,13 +14,25 @@ const MEMORY_MAX_KIB: u64 = 48 << 10;
 /// All that brodo may say meanwhile, in bytes.
 const WORDS_MAX: usize = 4096;
 
-pub(crate) const TESTS: &[Test] = &[Test::new("mutated frames", mutants).on(&Link::ALL).options(OPTIONS)];
+pub(crate) const TESTS: &[Test] = &[
+    Test::new("mutated frames", mutants).on(&Link::ALL).options(OPTIONS),
+    Test::new("hostile conversations", conversations).on(&Link::ALL).options(OPTIONS),
+];
 
 fn mutants(bed: &Bed) -> Result<()> {
+    survives(bed, "hostile-frames", "sent")
+}
+
+fn conversations(bed: &Bed) -> Result<()> {
+    survives(bed, "hostile-conversations", "established")
+}
+
+/// What the attack must have done at least a hundred times, so that it is one.
+fn survives(bed: &Bed, attack: &str, what: &str) -> Result<()> {
     for seed in ["1", "2", "3"] {
-        let found = bed.root_probe(&["hostile-frames", "2", seed])?;
-        let sent = found["sent"].as_u64().unwrap_or(0);
-        check(sent > 1000, || format!("hardly anything was sent: {found}"))?;
+        let found = bed.root_probe(&[attack, "2", seed])?;
+        let times = found[what].as_u64().unwrap_or(0);
+        check(times > 100, || format!("{attack} hardly did anything: {found}"))?;
         check(bed.guest(Guest::is_running)?, || format!("brodo did not survive seed {seed}: {found}"))?;
         let descriptors = bed.guest(|guest| guest.fd_count())?;
         check(descriptors <= 512 + DESCRIPTORS_BESIDES, || {

@@ -59,8 +59,6 @@ pub struct Timeouts {
     pub echo: Duration,
     /// TIME-WAIT: twice the lifetime of a segment on the guest link (default 2 s; the link is one hop).
     pub time_wait: Duration,
-    /// A half-closed connection without traffic (default 2 h; Linux keeps it for ever).
-    pub half_closed: Duration,
     /// Idle time before the guest is probed (default 2 h, as Linux).
     pub keep_alive_idle: Duration,
 }
@@ -73,7 +71,6 @@ impl Default for Timeouts {
             dns: Duration::from_secs(10),
             echo: Duration::from_secs(30),
             time_wait: Duration::from_secs(2),
-            half_closed: Duration::from_secs(7200),
             keep_alive_idle: Duration::from_secs(7200),
         }
     }

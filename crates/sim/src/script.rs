@@ -88,6 +88,8 @@ struct Flow {
     guest_next: u32,
     /// Absolute; what the guest has received in order.
     received: u32,
+    /// Relative; the highest acknowledgement of the stack's.
+    acknowledged: u32,
     window: u32,
     socket: Option<SocketId>,
     up: u64,
@@ -189,6 +191,7 @@ impl Script {
             stack_scale: 0,
             guest_next: isn,
             received: 0,
+            acknowledged: 0,
             window: 65_535,
             socket: None,
             up: 0,
@@ -503,6 +506,11 @@ impl Script {
         self.flow().stack_isn
     }
 
+    /// Sequence space of the guest's that the stack has acknowledged: its SYN, bytes, FIN.
+    pub fn acknowledged(&self) -> u32 {
+        self.flow().acknowledged
+    }
+
     /// Right edge of the window that the stack offers, relative to the guest's SYN.
     pub fn offered_edge(&self) -> u32 {
         let (guest, remote) = self.endpoints();
@@ -620,6 +628,9 @@ impl Script {
             panic!("wrong payload from byte {at} of the stream, in a segment at {offset}");
         }
         let end = s.seq.wrapping_add(s.seq_len());
+        if s.has(flags::ACK) {
+            f.acknowledged = s.ack.wrapping_sub(f.guest_isn);
+        }
         if !s.has(flags::RST) && !after(s.seq, f.received) {
             f.received = later(f.received, end);
         }

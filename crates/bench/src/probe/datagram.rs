@@ -1,4 +1,4 @@
-//! UDP: an echo, and what a closed port looks like.
+//! UDP: an echo that compares what comes back, what a closed port looks like, and what arrives from whom.
 
 use super::errno_name;
 use super::pattern::Pattern;

@@ -204,7 +204,8 @@ impl Stack {
             return Err(DropReason::FlowTableFull);
         }
         let env = &mut self.env;
-        let id = self.flows.insert(&key, |id| Flow::Tcp(Connection::open(env, io, id, (key, to), syn, iss_after)));
+        let id =
+            self.flows.insert(&key, |id| Flow::Tcp(Connection::open(env, io, id, (key, to), syn, iss_after)));
         self.after(io.host, id);
         Ok(())
     }

@@ -18,12 +18,13 @@ const CHALLENGE_INTERVAL: Duration = Duration::from_millis(10);
 impl Connection {
     /// Whether a SYN may take over this flow's key: the connection waits only for stray segments and the SYN is
     /// newer than all of them (RFC 9293, 3.10.7.4, TIME-WAIT), or nothing but the guest's earlier SYN ever existed.
+    /// Bytes that the host socket has not taken yet keep a connection in place.
     pub(crate) fn gives_way_to(&self, segment: &TcpHeader) -> bool {
         if !segment.flags.contains(TcpFlags::SYN) || segment.flags.intersects(TcpFlags::ACK | TcpFlags::RST) {
             return false;
         }
         match self.state() {
-            State::TimeWait => segment.seq.gt(self.rx.nxt - 1),
+            State::TimeWait => self.rx.state == ReceiverState::Finished && segment.seq.gt(self.rx.nxt - 1),
             State::SynReceived => self.tx.state == SenderState::Connecting && segment.seq != self.rx.nxt - 1,
             _ => false,
         }

@@ -7,10 +7,14 @@
 //! Where there is no file to cover (none at all, or a link that leads nowhere), the directory that ought to hold it
 //! is covered by an overlay of a tmpfs and itself, read-only because nothing that the command wrote there would last.
 //!
+//! The same is done with a directory in which the command may write nothing anyway. For a mount over a file is gone when
+//! the host replaces the file by renaming another over it, as everything that keeps a resolv.conf up to date does: the
+//! kernel then removes the mount in all mount namespaces (`detach_mounts`), and the command would see the host's file.
+//!
 //! System calls: mount, `open_tree`, `move_mount`, umount2; open, write, mkdir on the tmpfs.
 
 use super::{SetupError, Step, path_error};
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{Access, CWD, Mode, OFlags};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change,
     move_mount, open_tree, unmount,
@@ -19,7 +23,7 @@ use std::ffi::CString;
 use std::fs;
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -48,7 +52,11 @@ pub(crate) fn separate_mounts() -> Result<(), SetupError> {
 /// Puts `text` in the place of /etc/resolv.conf in the caller's mount namespace.
 pub(crate) fn install(text: &str) -> Result<(), SetupError> {
     match fs::canonicalize(PATH) {
-        Ok(file) => cover_file(text, &file),
+        Ok(file) => match lasting_place(&file) {
+            // Not every kernel and file system lets a user make overlays: the mount over the file is good until then.
+            Some(place) => cover_directory(text, &place).or_else(|_| cover_file(text, &file)),
+            None => cover_file(text, &file),
+        },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let place = missing_place(Path::new(PATH))
                 .map_err(|error| SetupError::from_io(Step::MissingResolvConf, &error, PATH))?;
@@ -72,17 +80,39 @@ fn cover_file(text: &str, file: &Path) -> Result<(), SetupError> {
     move_mount(&tree, "", CWD, file, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).map_err(fail)
 }
 
-/// Where a file that does not exist ought to be.
+/// Where a file is or ought to be.
 #[derive(Debug, PartialEq, Eq)]
-struct MissingPlace {
+struct Place {
     /// The nearest directory that exists, without symbolic links.
     directory: PathBuf,
     /// The rest of the way, at least the file's name.
     rest: PathBuf,
 }
 
+/// The place of a file that exists, if covering its directory takes nothing from the command: it may not write there,
+/// and there are no mounts below, as they would not be seen through the overlay. A container's /etc has such mounts;
+/// the file itself is usually one of them, and then it cannot be replaced either.
+fn lasting_place(file: &Path) -> Option<Place> {
+    let directory = file.parent().filter(|directory| *directory != Path::new("/"))?;
+    let may_write = rustix::fs::access(directory, Access::WRITE_OK).is_ok();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let possible = !may_write && !has_mounts_below(&mounts, directory);
+    possible.then(|| Place {
+        directory: directory.into(),
+        rest: file.file_name().map(PathBuf::from).unwrap_or_default(),
+    })
+}
+
+/// Whether a mount of `mountinfo` (proc(5)) lies below `directory`. A directory whose name is escaped there is taken to
+/// have some.
+fn has_mounts_below(mountinfo: &str, directory: &Path) -> bool {
+    let escaped = directory.to_string_lossy().contains([' ', '\t', '\n', '\\', char::REPLACEMENT_CHARACTER]);
+    let mut points = mountinfo.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
+    escaped || points.any(|point| point != directory && point.starts_with(directory))
+}
+
 /// Follows the symbolic links of `path`, the last of which leads nowhere.
-fn missing_place(path: &Path) -> io::Result<MissingPlace> {
+fn missing_place(path: &Path) -> io::Result<Place> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
         let Ok(target) = fs::read_link(&path) else { break };
@@ -96,7 +126,7 @@ fn missing_place(path: &Path) -> io::Result<MissingPlace> {
             let plain = rest.components().all(|part| matches!(part, Component::Normal(_)));
             // An overlay on the root directory would not be seen by a process whose root it is.
             return if plain && existing != Path::new("/") {
-                Ok(MissingPlace { directory: existing, rest })
+                Ok(Place { directory: existing, rest })
             } else {
                 Err(io::ErrorKind::NotFound.into())
             };
@@ -105,24 +135,34 @@ fn missing_place(path: &Path) -> io::Result<MissingPlace> {
     Err(io::ErrorKind::NotFound.into())
 }
 
-/// Mounts an overlay over a directory, in which the missing file exists.
-fn cover_directory(text: &str, place: &MissingPlace) -> Result<(), SetupError> {
+/// Mounts an overlay over a directory, in which the file exists with `text`. Undone if it fails.
+fn cover_directory(text: &str, place: &Place) -> Result<(), SetupError> {
     let fail = |errno| path_error(Step::MissingResolvConf, Path::new(PATH))(errno);
-    let below =
-        rustix::fs::open(&place.directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(fail)?;
+    let below = open_directory(&place.directory).map_err(fail)?;
     mount_tmpfs(&place.directory).map_err(fail)?;
+    let covered = overlay(text, place, &below);
+    if covered.is_err() {
+        unmount(&place.directory, UnmountFlags::DETACH).map_err(fail)?;
+    }
+    covered
+}
+
+/// Mounts the tmpfs that covers the directory over what was `below` it, and both again over the directory.
+fn overlay(text: &str, place: &Place, below: &OwnedFd) -> Result<(), SetupError> {
+    let fail = |errno| path_error(Step::MissingResolvConf, Path::new(PATH))(errno);
     let file = place.directory.join(&place.rest);
     let written = file.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| write_new(&file, text));
     written.map_err(|error| SetupError::from_io(Step::MissingResolvConf, &error, PATH))?;
-    let above =
-        rustix::fs::open(&place.directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(fail)?;
+    let above = open_directory(&place.directory).map_err(fail)?;
     // Descriptors instead of paths: a path may hold the characters that separate options.
     let layers = format!("lowerdir=/proc/self/fd/{}:/proc/self/fd/{}", above.as_raw_fd(), below.as_raw_fd());
     let layers = CString::new(layers).map_err(|_| fail(rustix::io::Errno::INVAL))?;
     let flags = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOSUID;
     mount("overlay", &place.directory, "overlay", flags, layers.as_c_str()).map_err(fail)
+}
+
+fn open_directory(path: &Path) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
 fn mount_tmpfs(directory: &Path) -> rustix::io::Result<()> {

@@ -1,3 +1,5 @@
+//! A simulated host's sockets behave as the kernel's: errors, queues, half closes.
+
 use super::*;
 
 const FLOW: FlowId = FlowId { index: 3, generation: 9 };

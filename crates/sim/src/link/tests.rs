@@ -1,3 +1,5 @@
+//! The link model checks frames: checksums complete or partial, segmentation, capabilities.
+
 use super::*;
 use crate::packet::{Packet, TcpSegment, UdpDatagram, flags};
 use crate::rng::Pattern;

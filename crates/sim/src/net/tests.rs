@@ -1,3 +1,5 @@
+//! Nodes, rates, delays and queues in virtual time.
+
 use super::*;
 
 fn ms(n: u64) -> Instant {

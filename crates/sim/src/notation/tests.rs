@@ -1,3 +1,5 @@
+//! The notation of scripts, parsed and printed.
+
 use super::*;
 
 fn line(text: &str) -> Line {

@@ -1,3 +1,5 @@
+//! The observer accepts what TCP allows and names what it does not.
+
 use super::*;
 use crate::packet::flags::{ACK, FIN, RST, SYN};
 

@@ -1,3 +1,5 @@
+//! Packets built and parsed again, both families.
+
 use super::*;
 
 fn addr(s: &str) -> SocketAddr {

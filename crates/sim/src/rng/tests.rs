@@ -1,3 +1,5 @@
+//! The generator's sequence never changes, and keeps its ranges.
+
 use super::*;
 
 /// The reference output for seed 1234567 (published with the generator's C source). If it changes, every seed that

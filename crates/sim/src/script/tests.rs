@@ -1,3 +1,5 @@
+//! Script lines become frames and expectations, and expectations can fail.
+
 use super::*;
 
 /// The stack is not needed to see that what a script says is what is sent.

@@ -395,6 +395,49 @@ fn an_idle_guest_is_probed_and_a_dead_one_given_up() {
     });
 }
 
+/// Twenty guests fill their windows while no host reads: the budget holds, and what was acknowledged is delivered.
+#[test]
+fn the_memory_budget_holds_and_loses_nothing_that_was_acknowledged() {
+    let mut setup = Setup::default();
+    setup.config.memory = 256 << 10;
+    Script::each_with(&setup, |t| {
+        let flows: Vec<_> = (0..20).map(|i| t.connection(41_000 + i, 80)).collect();
+        for &f in &flows {
+            t.select(f);
+            t.establish();
+            t.host_accepts(0);
+        }
+        for round in 0..40 {
+            for &f in &flows {
+                t.select(f);
+                let next = t.acknowledged();
+                let room = t.offered_edge() - next;
+                let len = room.min(t.mss() as u32);
+                if len > 0 {
+                    t.guest(&format!("ACK seq={next} data={len}"));
+                }
+                assert!(t.machine.stack.memory_used() <= 256 << 10, "in round {round}");
+            }
+            t.take_all();
+        }
+        for &f in &flows {
+            t.select(f);
+            t.host_accepts_all();
+            t.host_received(t.acknowledged() as usize - 1);
+        }
+        assert_eq!(t.machine.stack.memory_used(), 0);
+        // Everybody can go on.
+        for &f in &flows {
+            t.select(f);
+            t.take_all();
+            let next = t.acknowledged();
+            t.guest(&format!("ACK seq={next} data=1000"));
+            t.expect(&format!("ACK ack={}", next + 1000));
+            t.host_received(1000);
+        }
+    });
+}
+
 /// The sequence space of both directions wraps in the middle of a transfer.
 #[test]
 fn a_wrapping_sequence_space_changes_nothing() {

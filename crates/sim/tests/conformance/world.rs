@@ -40,9 +40,11 @@ fn bulk_both_ways_over_every_kind_of_link() {
         for mtu in [1280, 1500, 9000] {
             for v6 in [false, true] {
                 let bulk = Conversation { v6, ..Conversation::default() };
-                clean(mtu, caps, &[Conversation { up: 1 << 20, ..bulk.clone() }]);
-                clean(mtu, caps, &[Conversation { down: 1 << 20, ..bulk.clone() }]);
-                clean(mtu, caps, &[Conversation { up: 300_000, down: 300_000, ..bulk }]);
+                for (up, down) in [(1 << 20, 0), (0, 1 << 20), (300_000, 300_000)] {
+                    let report = clean(mtu, caps, &[Conversation { up, down, ..bulk.clone() }]);
+                    // 64 KiB in each round trip of 100 us, and no timer ever waited for.
+                    assert!(report.ended < Instant::from_ms(5), "{:?}", report.ended);
+                }
             }
         }
     }
@@ -124,6 +126,7 @@ fn faulty(seed: u64) -> (World, Report) {
     let mut config = config(mtu);
     config.tcp_rx.initial = rng.pick(&[4 << 10, 64 << 10, 256 << 10]);
     config.tcp_tx.initial = rng.pick(&[4 << 10, 64 << 10, 256 << 10]);
+    config.memory = rng.pick(&[300_000, 256 << 20]);
     let up = faults(&mut rng);
     let down = faults(&mut rng);
     let mut world = World::new(config, caps, rng.next(), up, down);
@@ -157,6 +160,7 @@ fn faulty(seed: u64) -> (World, Report) {
 /// Up to five nodes with faults, in random order.
 fn faults(rng: &mut Rng) -> Path {
     let mut nodes: Vec<Box<dyn Node>> = vec![Box::new(Delay(Duration::from_micros(rng.range(10, 20_000))))];
+    let mut corrupts = false;
     for _ in 0..rng.below(5) {
         let per_mille = rng.pick(&[1, 10, 50, 100]);
         let own = rng.fork();
@@ -164,7 +168,11 @@ fn faults(rng: &mut Rng) -> Path {
             0 => Box::new(Loss { per_mille, rng: own }),
             1 => Box::new(Duplicate { per_mille, rng: own }),
             2 => Box::new(Reorder { per_mille, by_max: Duration::from_millis(rng.range(1, 50)), rng: own }),
-            3 => Box::new(Corrupt { per_mille: per_mille.min(20), rng: own }),
+            // Two flipped bits in one frame may cancel out in the checksum, which is nobody's fault.
+            3 if !corrupts => {
+                corrupts = true;
+                Box::new(Corrupt { per_mille: per_mille.min(20), rng: own })
+            }
             _ => Box::new(Bottleneck::new(rng.range(1, 100) * 1_000_000, rng.range(3, 100) as usize)),
         });
     }

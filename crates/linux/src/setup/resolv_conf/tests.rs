@@ -21,12 +21,12 @@ fn a_link_that_leads_nowhere_is_followed_to_the_last_directory_that_exists() {
     let link = base.join("etc/resolv.conf");
 
     let absent = missing_place(&link).unwrap();
-    assert_eq!(absent, MissingPlace { directory: real.join("etc"), rest: "resolv.conf".into() });
+    assert_eq!(absent, Place { directory: real.join("etc"), rest: "resolv.conf".into() });
 
     symlink("../run/systemd/resolve/stub-resolv.conf", &link).unwrap();
     let place = missing_place(&link).unwrap();
     let rest = "systemd/resolve/stub-resolv.conf".into();
-    assert_eq!(place, MissingPlace { directory: real.join("run"), rest });
+    assert_eq!(place, Place { directory: real.join("run"), rest });
 
     fs::remove_file(&link).unwrap();
     symlink("/no-such-directory-here/resolv.conf", &link).unwrap();
@@ -36,4 +36,14 @@ fn a_link_that_leads_nowhere_is_followed_to_the_last_directory_that_exists() {
     assert!(missing_place(&link).is_err(), "a way back up out of nothing leads nowhere");
 
     fs::remove_dir_all(&base).unwrap();
+}
+
+#[test]
+fn mounts_below_a_directory_are_noticed() {
+    let mountinfo = "21 1 8:1 / / rw - ext4 /dev/a rw\n22 21 8:1 /x /etc rw - ext4 /dev/a rw\n\
+                     23 22 0:5 / /etc/hosts rw - tmpfs tmpfs rw\n24 21 0:5 / /runtime rw - tmpfs tmpfs rw\n";
+    assert!(has_mounts_below(mountinfo, Path::new("/etc")));
+    assert!(!has_mounts_below(mountinfo, Path::new("/etc/hosts")));
+    assert!(!has_mounts_below(mountinfo, Path::new("/run")));
+    assert!(has_mounts_below("", Path::new("/a b")), "not to be compared");
 }

@@ -74,10 +74,9 @@ fn cover_file(text: &str, file: &Path) -> Result<(), SetupError> {
     mount_tmpfs(directory).map_err(fail)?;
     let written = write_new(&directory.join("resolv.conf"), text);
     written.map_err(|error| SetupError::from_io(Step::ResolvConf, &error, PATH))?;
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let tree = open_tree(CWD, PATH, flags).map_err(fail)?;
+    let tree = clone_mount(Path::new(PATH)).map_err(fail)?;
     unmount(directory, UnmountFlags::DETACH).map_err(fail)?;
-    move_mount(&tree, "", CWD, file, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).map_err(fail)
+    attach_mount(&tree, file).map_err(fail)
 }
 
 /// Where a file is or ought to be.
@@ -154,11 +153,26 @@ fn overlay(text: &str, place: &Place, below: &OwnedFd) -> Result<(), SetupError>
     let written = file.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| write_new(&file, text));
     written.map_err(|error| SetupError::from_io(Step::MissingResolvConf, &error, PATH))?;
     let above = open_directory(&place.directory).map_err(fail)?;
+    let tree = clone_mount(&file).map_err(fail)?;
     // Descriptors instead of paths: a path may hold the characters that separate options.
     let layers = format!("lowerdir=/proc/self/fd/{}:/proc/self/fd/{}", above.as_raw_fd(), below.as_raw_fd());
     let layers = CString::new(layers).map_err(|_| fail(rustix::io::Errno::INVAL))?;
     let flags = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOSUID;
-    mount("overlay", &place.directory, "overlay", flags, layers.as_c_str()).map_err(fail)
+    mount("overlay", &place.directory, "overlay", flags, layers.as_c_str()).map_err(fail)?;
+    // Makes the file itself writable. It covers a file of the overlay, which the host cannot replace. Refused, the file is
+    // the right one all the same.
+    let _ = attach_mount(&tree, &file);
+    Ok(())
+}
+
+/// A mount of the one file, attached nowhere yet.
+fn clone_mount(file: &Path) -> rustix::io::Result<OwnedFd> {
+    open_tree(CWD, file, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
+}
+
+/// Attaches such a mount over a file.
+fn attach_mount(tree: &OwnedFd, file: &Path) -> rustix::io::Result<()> {
+    move_mount(tree, "", CWD, file, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
 fn open_directory(path: &Path) -> rustix::io::Result<OwnedFd> {

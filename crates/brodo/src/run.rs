@@ -35,7 +35,10 @@ pub(crate) fn run(options: &Run) -> Result<u8, Failure> {
         Ok(ended.map_or(ControlFlow::Continue(()), ControlFlow::Break))
     })?;
     match served {
-        Some(status) => Ok(status),
+        Some(status) => {
+            service.leave_interface();
+            Ok(status)
+        }
         // The command has deleted its interface. That is its right, and it may have other things to do.
         None => wait_for(&mut child),
     }

@@ -8,7 +8,9 @@ use brodo_core::stack::{Keys, Stack};
 use brodo_linux::capture::Capture;
 use brodo_linux::clock::Clock;
 use brodo_linux::driver::{Wake, Worker};
+use brodo_linux::link::GuestLink;
 use brodo_linux::link::tap::Tap;
+use brodo_linux::namespace::leave_interface;
 use brodo_linux::resolv::{ResolvConf, Watch};
 use brodo_linux::sockets::{Sockets, raise_nofile};
 use brodo_linux::{process, setup};
@@ -136,6 +138,13 @@ impl Service {
                 Wake::CaptureFailed(_) | Wake::PingForbidden => {}
             }
         }
+    }
+}
+
+impl Service {
+    /// To be called when the command is done whose namespace was made for this service.
+    pub(crate) fn leave_interface(&self) {
+        leave_interface(self.worker.link().descriptor());
     }
 }
 

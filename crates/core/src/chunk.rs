@@ -18,6 +18,8 @@ pub const LARGE: usize = 64 << 10;
 const FREE_LARGE_MAX: usize = 64;
 /// Free small chunks kept for use.
 const FREE_SMALL_MAX: usize = 1024;
+/// Most large chunks that one [`Pool::fill`] fills: as much as stays in the cache between the read and the write.
+pub const FILL_CHUNKS: usize = 4;
 /// Most slices that [`Pool::slices`] gives at a time.
 pub const SLICES_MAX: usize = 8;
 /// Up to this many bytes are packed into small chunks after a read; more stay in the large chunk they were read into.
@@ -132,62 +134,76 @@ impl Pool {
         total - data.len()
     }
 
-    /// Lets `read` fill up to `max` bytes at the end of `queue`, straight into chunk memory, and gives what it
-    /// gave. `read` is not called if the budget is spent (`Ok(None)`).
+    /// Lets `read` fill up to `max` bytes at the end of `queue`, straight into chunk memory, and gives what it gave;
+    /// at most [`FILL_CHUNKS`] large chunks are filled. `read` is not called if the budget is spent (`Ok(None)`).
     pub fn fill<E>(
         &mut self,
         queue: &mut ByteQueue,
         max: usize,
         read: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<Option<usize>, E> {
-        let Some(fresh) = self.take(LARGE) else { return Ok(None) };
-        // The fresh chunk's buffer is moved out for the call so that the tail can be borrowed beside it.
-        let mut buf = std::mem::take(&mut self.chunks[fresh as usize].buf);
-        let room = self.tail_room(queue);
-        let room = if room >= TAIL_ROOM_MIN { room.min(max) } else { 0 };
-        let fresh_len = (max - room).min(LARGE);
-        let result = if room > 0 {
+        let room =
+            Some(self.tail_room(queue)).filter(|&room| room >= TAIL_ROOM_MIN).map_or(0, |r| r.min(max));
+        // The fresh chunks' buffers are moved out for the call so that the tail can be borrowed beside them.
+        let mut fresh = [NONE; FILL_CHUNKS];
+        let mut buffers: [Box<[u8]>; FILL_CHUNKS] = Default::default();
+        let mut taken = 0;
+        while taken < (max - room).div_ceil(LARGE).clamp(1, FILL_CHUNKS) {
+            let Some(chunk) = self.take(LARGE) else { break };
+            fresh[taken] = chunk;
+            buffers[taken] = std::mem::take(&mut self.chunks[chunk as usize].buf);
+            taken += 1;
+        }
+        if taken == 0 {
+            return Ok(None);
+        }
+        let mut slices = [const { None }; FILL_CHUNKS + 1];
+        let mut offered = 0;
+        if room > 0 {
             let tail = &mut self.chunks[queue.tail as usize];
             let at = tail.end as usize;
-            read(&mut [IoSliceMut::new(&mut tail.buf[at..at + room]), IoSliceMut::new(&mut buf[..fresh_len])])
-        } else {
-            read(&mut [IoSliceMut::new(&mut buf[..fresh_len])])
-        };
-        let n = match result {
-            Ok(n) => n.min(room + fresh_len),
-            Err(error) => {
-                self.chunks[fresh as usize].buf = buf;
-                self.release(fresh);
-                return Err(error);
-            }
-        };
-        let in_tail = n.min(room);
-        if in_tail > 0 {
-            self.chunks[queue.tail as usize].end += in_tail as u32;
-            queue.len += in_tail as u32;
+            slices[0] = Some(IoSliceMut::new(&mut tail.buf[at..at + room]));
+            offered = room;
         }
-        let in_fresh = n - in_tail;
-        if in_fresh > PACK_MAX {
-            let chunk = &mut self.chunks[fresh as usize];
-            chunk.buf = buf;
-            chunk.end = in_fresh as u32;
-            self.link(queue, fresh);
-            queue.len += in_fresh as u32;
-        } else {
-            // Packing a few KiB costs less than holding 64 KiB for them until the guest has acknowledged. The
-            // fresh chunk goes back first so that the budget cannot stop what was already read.
-            self.chunks[fresh as usize].buf = Box::default();
-            self.used -= LARGE;
-            let stored = self.push(queue, &buf[..in_fresh]);
-            debug_assert_eq!(
-                stored, in_fresh,
-                "small chunks for at most {PACK_MAX} bytes fit where a large one did"
-            );
-            self.used += LARGE;
-            self.chunks[fresh as usize].buf = buf;
-            self.release(fresh);
+        for (slice, buffer) in slices[1..].iter_mut().zip(&mut buffers[..taken]) {
+            let len = (max - offered).min(LARGE);
+            *slice = Some(IoSliceMut::new(&mut buffer[..len]));
+            offered += len;
         }
-        Ok(Some(n))
+        let mut slices = slices.map(|slice| slice.unwrap_or_else(|| IoSliceMut::new(&mut [])));
+        let result = read(&mut slices[usize::from(room == 0)..=taken]);
+        let n = result.as_ref().map_or(0, |&n| n.min(offered));
+        if n > 0 && room > 0 {
+            self.chunks[queue.tail as usize].end += n.min(room) as u32;
+            queue.len += n.min(room) as u32;
+        }
+        let mut left = n - n.min(room);
+        for (chunk, buffer) in fresh.into_iter().zip(buffers).take(taken) {
+            let len = left.min(LARGE);
+            left -= len;
+            self.keep(queue, chunk, buffer, len);
+        }
+        result.map(|_| Some(n))
+    }
+
+    /// Puts a chunk's buffer back, of which `len` bytes were filled, and those bytes at the end of `queue`.
+    fn keep(&mut self, queue: &mut ByteQueue, chunk: u32, buffer: Box<[u8]>, len: usize) {
+        if len > PACK_MAX {
+            let filled = &mut self.chunks[chunk as usize];
+            filled.buf = buffer;
+            filled.end = len as u32;
+            self.link(queue, chunk);
+            queue.len += len as u32;
+            return;
+        }
+        // Packing a few KiB costs less than holding 64 KiB for them until the guest has acknowledged. The chunk is
+        // counted as free first so that the budget cannot stop what was already read.
+        self.used -= LARGE;
+        let stored = self.push(queue, &buffer[..len]);
+        debug_assert_eq!(stored, len, "small chunks for at most {PACK_MAX} bytes fit where a large one did");
+        self.used += LARGE;
+        self.chunks[chunk as usize].buf = buffer;
+        self.release(chunk);
     }
 
     /// Removes `n` bytes from the front; chunks that become empty go back to the pool.

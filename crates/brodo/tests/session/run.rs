@@ -300,11 +300,12 @@ fn the_host_is_left_as_it_was() {
     // A host of its own, so that nothing else changes it meanwhile; mounts are shared, so that one that leaked would show.
     for &user in users() {
         let flags: &[&str] = if user == User::Root { &["-mn"] } else { &["-rmn"] };
-        let script = "state() { readlink /proc/self/ns/*; cat /proc/self/mountinfo /etc/resolv.conf; ip addr; ip route; }
+        let script = "mount --make-rshared /
+             state() { readlink /proc/self/ns/*; cat /proc/self/mountinfo /etc/resolv.conf; ip addr; ip route; }
              before=$(state); $1 run -- true; $1 run --keep-user -- sh -c 'mount -t tmpfs none /mnt || :' 2>/dev/null
              test \"$before\" = \"$(state)\" && echo same";
         let words =
-            [&["unshare"], flags, &["--propagation", "shared", "sh", "-c", script, "sh", program_str()]]
+            [&["unshare"], flags, &["--propagation", "private", "sh", "-c", script, "sh", program_str()]]
                 .concat();
         let output = user.command(&words).output().expect("unshare runs");
         assert_eq!(text(&output), "same\n", "{user:?}: {}", String::from_utf8_lossy(&output.stderr));

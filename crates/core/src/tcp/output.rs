@@ -4,7 +4,7 @@ use super::Connection;
 use super::receiver::ReceiverState;
 use super::reset;
 use super::sender::SenderState;
-use crate::chunk::{Cursor, SLICES_MAX};
+use crate::chunk::{Cursor, FILL_CHUNKS, LARGE, SLICES_MAX};
 use crate::counters::Counters;
 use crate::env::Env;
 use crate::host::{Close, Host, HostError};
@@ -19,15 +19,24 @@ use std::io::IoSlice;
 const MEMORY_RETRY: Duration = Duration::from_millis(5);
 
 impl Connection {
-    /// Does what this flow can do now, at most one super-segment toward the guest; lists it again if it can do more.
+    /// Does what this flow can do now; lists it again if it can do more. Toward the guest that is at most 64 KiB
+    /// while others wait, and more if nobody does: fewer and longer reads from the host socket.
     pub(crate) fn serve<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
         self.ready_listed = false;
+        let chunks = if env.ready.is_empty() { FILL_CHUNKS } else { 1 };
+        let frames = ((chunks * LARGE) as u32 / self.frame_payload_max(env)).max(1);
         if self.tx.state == SenderState::SynSent && self.tx.nxt == self.tx.una {
             self.send_syn_ack(env, io);
         }
         self.tx.tune(env, io.now);
-        let failed = self.read_host(env, io).is_err();
-        let sent = self.send_data(env, io);
+        let failed = self.read_host(env, io, frames).is_err();
+        let mut sent = Ok(());
+        for _ in 0..frames {
+            sent = self.send_data(env, io);
+            if sent.is_err() || self.tx.unsent() == 0 {
+                break;
+            }
+        }
         if failed || (self.broken && (!self.can_read() || self.read_room() == 0)) {
             return self.reset_guest(env, io);
         }
@@ -72,7 +81,7 @@ impl Connection {
             return 0;
         }
         let room = self.tx.wnd.min(self.tx.limit()).saturating_sub(self.tx.queue.len());
-        if room < u32::from(self.tx.mss) && self.tx.in_flight() > 0 { 0 } else { room }
+        if room < u32::from(self.tx.mss) && !self.tx.queue.is_empty() { 0 } else { room }
     }
 
     /// How much of what has been read may be sent now.
@@ -83,7 +92,12 @@ impl Connection {
     }
 
     /// Reads from the host socket, straight into chunks. An error means that the connection is over.
-    fn read_host<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) -> Result<(), HostError> {
+    fn read_host<L: Link, H: Host>(
+        &mut self,
+        env: &mut Env,
+        io: &mut Io<'_, L, H>,
+        frames: u32,
+    ) -> Result<(), HostError> {
         let frame_max = self.frame_payload_max(env);
         while self.can_read() {
             let Some(socket) = self.socket else { break };
@@ -94,7 +108,11 @@ impl Connection {
                     self.tx.limit_hit();
                 }
             }
-            let max = room.min(frame_max.saturating_sub(self.tx.unsent()));
+            let mut max = room.min((frame_max * frames).saturating_sub(self.tx.unsent()));
+            if max > u32::from(self.tx.mss) {
+                // Whole segments: the sliver behind them stays in the kernel until it has become one.
+                max -= max % u32::from(self.tx.mss);
+            }
             if max == 0 {
                 break;
             }

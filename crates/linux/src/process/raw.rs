@@ -153,6 +153,14 @@ pub(crate) fn owner_of(namespace: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Sets whether the TAP's interface outlives its last descriptor.
+pub(crate) fn set_persistent(tap: BorrowedFd<'_>, persistent: bool) -> Result<(), Errno> {
+    // SAFETY: the request takes its argument by value, and changes nothing but the interface.
+    let result =
+        unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETPERSIST, libc::c_ulong::from(persistent)) };
+    if result < 0 { Err(last_error()) } else { Ok(()) }
+}
+
 /// Takes a descriptor that the process was started with, by its number, and has it closed on exec from now on.
 ///
 /// `EBADF` if there is none, or if it is not inherited: whatever this process opens itself is closed on exec, and what

@@ -74,9 +74,9 @@ fn cover_file(text: &str, file: &Path) -> Result<(), SetupError> {
     mount_tmpfs(directory).map_err(fail)?;
     let written = write_new(&directory.join("resolv.conf"), text);
     written.map_err(|error| SetupError::from_io(Step::ResolvConf, &error, PATH))?;
-    let tree = open_tree_clone(Path::new(PATH)).map_err(fail)?;
+    let tree = clone_mount(Path::new(PATH)).map_err(fail)?;
     unmount(directory, UnmountFlags::DETACH).map_err(fail)?;
-    move_mount(&tree, "", CWD, file, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).map_err(fail)
+    attach_mount(&tree, file).map_err(fail)
 }
 
 /// Where a file is or ought to be.
@@ -146,30 +146,33 @@ fn cover_directory(text: &str, place: &Place) -> Result<(), SetupError> {
     covered
 }
 
-/// Mounts the tmpfs that covers the directory over what was `below` it, and both again over the directory; over that
-/// the file itself, so that the command may write to it.
+/// Mounts the tmpfs that covers the directory over what was `below` it, and both again over the directory.
 fn overlay(text: &str, place: &Place, below: &OwnedFd) -> Result<(), SetupError> {
     let fail = |errno| path_error(Step::MissingResolvConf, Path::new(PATH))(errno);
     let file = place.directory.join(&place.rest);
     let written = file.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| write_new(&file, text));
     written.map_err(|error| SetupError::from_io(Step::MissingResolvConf, &error, PATH))?;
-    let tree = open_tree_clone(&file).map_err(fail)?;
     let above = open_directory(&place.directory).map_err(fail)?;
+    let tree = clone_mount(&file).map_err(fail)?;
     // Descriptors instead of paths: a path may hold the characters that separate options.
     let layers = format!("lowerdir=/proc/self/fd/{}:/proc/self/fd/{}", above.as_raw_fd(), below.as_raw_fd());
     let layers = CString::new(layers).map_err(|_| fail(rustix::io::Errno::INVAL))?;
     let flags = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOSUID;
     mount("overlay", &place.directory, "overlay", flags, layers.as_c_str()).map_err(fail)?;
-    let moved = move_mount(&tree, "", CWD, &file, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH);
-    if moved.is_err() {
-        unmount(&place.directory, UnmountFlags::DETACH).map_err(fail)?;
-    }
-    moved.map_err(fail)
+    // Makes the file itself writable. It covers a file of the overlay, which the host cannot replace. Refused, the file is
+    // the right one all the same.
+    let _ = attach_mount(&tree, &file);
+    Ok(())
 }
 
-/// A mount of one file, not yet anywhere.
-fn open_tree_clone(file: &Path) -> rustix::io::Result<OwnedFd> {
+/// A mount of the one file, attached nowhere yet.
+fn clone_mount(file: &Path) -> rustix::io::Result<OwnedFd> {
     open_tree(CWD, file, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
+}
+
+/// Attaches such a mount over a file.
+fn attach_mount(tree: &OwnedFd, file: &Path) -> rustix::io::Result<()> {
+    move_mount(tree, "", CWD, file, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
 fn open_directory(path: &Path) -> rustix::io::Result<OwnedFd> {

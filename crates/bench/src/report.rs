@@ -85,6 +85,9 @@ pub fn markdown(options: &Options, systems: &[System], results: &Results) -> Str
         options.rounds,
         options.seconds
     );
+    let versions: Vec<String> =
+        systems.iter().filter_map(|system| options.programs.version(*system)).collect();
+    let _ = writeln!(text, "\nForwarders: {}.", versions.join("; "));
     for &mtu in &options.mtus {
         let table = Table { options, systems, results, mtu };
         let _ = write!(text, "\n### MTU {mtu}\n\n");

@@ -75,6 +75,7 @@ impl Programs {
         let name = system.name();
         let missing = || Failure(format!("{name} is not installed"));
         if system == System::Brodo {
+            let missing = || Failure("brodo is not built (cargo build --release -p brodo)".into());
             let beside =
                 || Some(std::env::current_exe().ok()?.parent()?.join(name)).filter(|file| file.is_file());
             return self.brodo.clone().or_else(beside).or_else(|| find_program(name)).ok_or_else(missing);
@@ -83,6 +84,14 @@ impl Programs {
         let folder = self.peers.clone().or(variable);
         let in_folder = folder.map(|folder| folder.join(name)).filter(|file| file.is_file());
         in_folder.or_else(|| find_program(name)).ok_or_else(missing)
+    }
+
+    /// What a system's program says about its version, on one line.
+    pub fn version(&self, system: System) -> Option<String> {
+        let program = self.find(system).ok().filter(|_| system.is_forwarder())?;
+        let output = std::process::Command::new(program).arg("--version").output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.lines().next().map(str::to_owned)
     }
 }
 

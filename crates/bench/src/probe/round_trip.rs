@@ -73,7 +73,8 @@ pub(super) fn measure(
         return Ok(summary(times, seconds, 1));
     }
     // One process per flow, each with its own ports; their times are merged.
-    let program = std::env::current_exe()?;
+    // Not `current_exe`: where a forwarder has given its guest another view of processes, /proc does not show us.
+    let program = std::env::args_os().next().ok_or_else(|| io::Error::other("started without a name"))?;
     let mode = if connect { "crr" } else { "rr" };
     let start = |flow: usize| {
         let port = peer.port() + ports(flow);

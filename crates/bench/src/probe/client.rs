@@ -4,6 +4,7 @@ use super::pattern::Sum;
 use super::server::{CHUNK, receive, send_pattern};
 use super::{errno_name, outcome, wait_for_end_of_input};
 use serde_json::{Value, json};
+use socket2::SockRef;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
@@ -121,6 +122,17 @@ pub(super) fn reset(peer: SocketAddr) -> io::Result<Value> {
     let end = input.read(&mut [0]);
     let outcome = end.map_or_else(|e| errno_name(&e), |bytes| format!("read {bytes} bytes"));
     Ok(json!({ "line": line.trim(), "outcome": outcome }))
+}
+
+/// Sends a little, resets the connection, and asks the server what it saw.
+pub(super) fn abort(peer: SocketAddr, token: &str) -> io::Result<Value> {
+    let mut connection = open(peer, &format!("witness {token}"))?;
+    // A reset may overtake data, so the server must have understood before.
+    BufReader::new(connection.try_clone()?).read_line(&mut String::new())?;
+    connection.write_all(b"a few bytes that the server may or may not read")?;
+    SockRef::from(&connection).set_linger(Some(Duration::ZERO))?;
+    drop(connection);
+    Ok(json!({ "outcome": ask(peer, &format!("result {token}"))? }))
 }
 
 /// Fills every buffer towards a server that never reads, says so, and stays.

@@ -12,6 +12,7 @@
 //! | `source N SEED` | sends N patterned bytes, then waits for the end |
 //! | `stalled-source TOKEN N SEED` | the same; a connection that says `blocked TOKEN` is answered once the sender is stuck |
 //! | `fin-first TOKEN N SEED` | sends, shuts down its half, then reads to the end; `result TOKEN` tells what came |
+//! | `witness TOKEN` | reads to the end; `result TOKEN` tells how many bytes came or which error |
 //! | `drain` | reads and discards to the end, then sends bytes and seconds |
 //! | `flood MS` | sends for that many milliseconds, then waits for the end |
 //! | `echo` | sends back what comes |
@@ -94,6 +95,12 @@ enum Probe {
     Reset {
         #[command(flatten)]
         peer: Peer,
+    },
+    /// Reset the connection ourselves and let the server tell what that looked like
+    Abort {
+        #[command(flatten)]
+        peer: Peer,
+        token: String,
     },
     /// Send until nothing moves any more, then hold the connection until standard input ends
     Stuff {
@@ -212,6 +219,7 @@ fn run(probe: Probe) -> io::Result<Value> {
         Probe::FinFirst { peer, bytes, token } => client::fin_first(peer.socket(), bytes, &token),
         Probe::Connect { peer } => Ok(client::connect(peer.socket())),
         Probe::Reset { peer } => client::reset(peer.socket()),
+        Probe::Abort { peer, token } => client::abort(peer.socket(), &token),
         Probe::Stuff { peer } => client::stuff(peer.socket()),
         Probe::Ignore { peer } => client::ignore(peer.socket()),
         Probe::Many { peer, count } => many::hold(peer.socket(), count),

@@ -98,6 +98,13 @@ fn obey(connection: TcpStream) -> io::Result<()> {
             post(token, result);
             Ok(())
         }
+        ["witness", token] => {
+            writeln!(input.connection, "watching")?;
+            // Whatever ends the connection is what the other side is to have done.
+            let end = input.discard().map(|bytes| format!("the end after {bytes} bytes"));
+            post(token, json!(end.unwrap_or_else(|e| super::errno_name(&e))));
+            Ok(())
+        }
         ["drain"] => {
             // Timed from the first bytes on: a client with several flows waits until all are connected.
             let mut start = None;

@@ -8,6 +8,7 @@ use brodo_bench::world::{BLACKHOLE, NO_ROUTE, PROHIBITED, UNREACHABLE};
 pub(crate) const TESTS: &[Test] = &[
     Test::new("refused, unreachable and timed-out connections look as on the host", connects),
     Test::new("a reset by the server is a reset", resets),
+    Test::new("a reset by the guest is a reset", aborts),
     Test::new("datagrams to a closed port are refused", datagrams),
 ];
 
@@ -43,6 +44,18 @@ fn connects(bed: &Bed) -> Result<()> {
 fn resets(bed: &Bed) -> Result<()> {
     let calls: Vec<_> = SERVERS.map(|server| vec!["reset", server, PORT]).to_vec();
     agree(bed, &calls)
+}
+
+/// First the host does it, then the guest: the server must not be able to tell.
+fn aborts(bed: &Bed) -> Result<()> {
+    for server in SERVERS {
+        let words = ["abort", server, PORT, "abort"];
+        let host = bed.start_host_probe(&words)?.wait(LIMIT)?.success()?.json()?["outcome"].clone();
+        let guest = bed.probe(&words)?["outcome"].clone();
+        check(host == guest, || format!("{server}: {host} if the host does it, {guest} if the guest does"))?;
+        check(guest == "ECONNRESET", || format!("{server}: {guest}"))?;
+    }
+    Ok(())
 }
 
 fn datagrams(bed: &Bed) -> Result<()> {

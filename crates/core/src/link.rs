@@ -57,6 +57,15 @@ pub struct RxMeta {
     pub gso: Gso,
 }
 
+/// One frame from the guest.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RxFrame<'a> {
+    /// What the link knows of it.
+    pub meta: RxMeta,
+    /// The frame, Ethernet header first.
+    pub bytes: &'a [u8],
+}
+
 /// The checksum that the guest's kernel must complete, as in virtio-net.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartialChecksum {

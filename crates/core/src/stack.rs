@@ -5,7 +5,7 @@
 //! 1. wait for descriptors until [`Stack::next_deadline`] (not at all if the last [`Stack::serve`] said there is
 //!    more to do), then read the clock once;
 //! 2. [`Stack::expire`];
-//! 3. take a bounded batch of guest frames: [`Stack::frame`] for each;
+//! 3. take a bounded batch of guest frames: [`Stack::frames`];
 //! 4. [`Stack::socket_event`] for each ready socket, then [`Stack::serve`];
 //! 5. [`Stack::flush`]: acknowledgements, once per flow and batch;
 //! 6. read the link again before sleeping, because what was sent may have been answered already.
@@ -19,7 +19,7 @@ use crate::flow::table::FlowTable;
 use crate::flow::{FlowId, FlowKey, Protocol};
 use crate::host::{Host, HostError, IcmpCause, Readiness};
 use crate::icmp;
-use crate::link::{Gso, Link, LinkCaps, RxChecksum, RxMeta};
+use crate::link::{Gso, Link, LinkCaps, RxChecksum, RxFrame, RxMeta};
 use crate::services;
 use crate::tcp::{Connection, reset};
 use crate::time::Instant;
@@ -33,6 +33,7 @@ use crate::wire::udp::UdpHeader;
 use crate::wire::{ICMP, ICMPV6, TCP, UDP, checksum};
 use std::net::{IpAddr, SocketAddr};
 
+mod bulk;
 mod input;
 
 /// Slots looked at for a victim when a flow comes to a full table.
@@ -98,6 +99,18 @@ impl Stack {
             flows: FlowTable::new(keys.table),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
             advertise_at: None,
+        }
+    }
+
+    /// Handles frames from the guest, in order. Segments of one bulk transfer that stand together are written to the
+    /// host socket together, so a driver does well to hand in what it has.
+    pub fn frames<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, mut frames: &[RxFrame<'_>]) {
+        while let Some(first) = frames.first() {
+            let together = self.bulk(io, frames);
+            if together == 0 {
+                self.frame(io, first.meta, first.bytes);
+            }
+            frames = &frames[together.max(1)..];
         }
     }
 

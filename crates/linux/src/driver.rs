@@ -23,7 +23,7 @@ use crate::sockets::{Sockets, readiness};
 use crate::sys;
 use brodo_core::counters::DropReason;
 use brodo_core::flow::FlowId;
-use brodo_core::link::FRAME_MAX;
+use brodo_core::link::{FRAME_MAX, RxFrame};
 use brodo_core::stack::{Io, Stack};
 use brodo_core::time::{Duration, Instant};
 use port::Port;
@@ -41,6 +41,8 @@ const BATCH_BYTES: usize = 256 << 10;
 const ROUNDS: usize = 4;
 /// Bytes sent to the guest after which a turn makes no further round.
 const SENT_BYTES: usize = BATCH_BYTES;
+/// A frame of this length, in bytes, is taken for a part of a bulk transfer, of which more may be waiting.
+const BULK_MIN: usize = 1024;
 /// Events taken per wait; more come with the next.
 const EVENTS: usize = 128;
 /// First and longest pause before a link that was out of memory is tried again.
@@ -91,8 +93,8 @@ pub struct Worker<L> {
     port: Port<L>,
     sockets: Sockets,
     clock: Clock,
-    /// One frame from the guest.
-    frame: Box<[u8]>,
+    /// Frames from the guest, one behind the other.
+    arena: Box<[u8]>,
     events: Vec<epoll::Event>,
     watch: Option<Watch>,
     now: Instant,
@@ -121,7 +123,7 @@ impl<L: GuestLink> Worker<L> {
             port: Port::new(link),
             sockets,
             clock,
-            frame: vec![0; FRAME_MAX].into_boxed_slice(),
+            arena: vec![0; BATCH_BYTES + FRAME_MAX].into_boxed_slice(),
             events: Vec::with_capacity(EVENTS),
             watch: None,
             now: clock.now(),
@@ -283,17 +285,32 @@ impl<L: GuestLink> Worker<L> {
 
     /// Takes one batch of guest frames; true if there was any.
     fn take_frames(&mut self) -> io::Result<bool> {
-        let Self { stack, port, sockets, frame, now, .. } = self;
-        let mut bytes = 0;
-        for taken in 0..BATCH_FRAMES {
-            let Some((meta, len)) = port.recv(frame)? else {
+        let Self { stack, port, sockets, arena, now, .. } = self;
+        let (mut taken, mut bytes) = (0, 0);
+        while taken < BATCH_FRAMES && bytes < BATCH_BYTES {
+            // Bulk is gathered and handled together; a small frame is handled at once, for somebody waits for it.
+            let mut frames = [RxFrame::default(); BATCH_FRAMES];
+            let (mut gathered, mut rest) = (0, &mut arena[..]);
+            let mut empty = false;
+            while gathered < BATCH_FRAMES && rest.len() >= FRAME_MAX {
+                let Some((meta, len)) = port.recv(rest)? else {
+                    empty = true;
+                    break;
+                };
+                let (frame, unused) = rest.split_at_mut(len);
+                frames[gathered] = RxFrame { meta, bytes: frame };
+                rest = unused;
+                gathered += 1;
+                bytes += len;
+                if len < BULK_MIN {
+                    break;
+                }
+            }
+            stack.frames(&mut Io { now: *now, link: port, host: sockets }, &frames[..gathered]);
+            taken += gathered;
+            if empty {
                 self.link_readable = false;
                 return Ok(taken > 0);
-            };
-            stack.frame(&mut Io { now: *now, link: port, host: sockets }, meta, &frame[..len]);
-            bytes += len;
-            if bytes >= BATCH_BYTES {
-                break;
             }
         }
         self.link_readable = true;

@@ -9,7 +9,7 @@ use crate::observer::Observer;
 use crate::packet::{self, Packet};
 use crate::rng::Rng;
 use brodo_core::config::Config;
-use brodo_core::link::{LinkCaps, RxMeta};
+use brodo_core::link::{LinkCaps, RxFrame, RxMeta};
 use brodo_core::stack::{Io, Keys, Stack};
 use brodo_core::time::Instant;
 
@@ -66,12 +66,14 @@ impl Machine {
         self.now = now;
         let mut sent = Vec::new();
         self.call(&mut sent, Stack::expire);
-        for (meta, frame) in frames {
+        for (_, frame) in frames {
             if let Ok(Packet::Tcp(segment)) = packet::parse(frame) {
                 self.observer.from_guest(&segment);
             }
-            self.call(&mut sent, |stack, io| stack.frame(io, *meta, frame));
         }
+        let frames: Vec<RxFrame<'_>> =
+            frames.iter().map(|(meta, bytes)| RxFrame { meta: *meta, bytes }).collect();
+        self.call(&mut sent, |stack, io| stack.frames(io, &frames));
         for _ in 0..ROUNDS_MAX {
             if self.link.take_writable() {
                 self.stack.link_writable();

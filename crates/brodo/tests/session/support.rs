@@ -159,7 +159,9 @@ impl Running {
             match self.lines.recv_timeout(PATIENCE) {
                 Ok(line) if line.contains(part) => return line,
                 Ok(line) => seen.push(line),
-                Err(RecvTimeoutError::Timeout) => panic!("waits for '{part}' after {seen:#?}"),
+                Err(RecvTimeoutError::Timeout) => {
+                    panic!("waits for '{part}' after {seen:#?}\n{}", processes())
+                }
                 Err(RecvTimeoutError::Disconnected) => panic!("ended without '{part}' after {seen:#?}"),
             }
         }
@@ -186,6 +188,15 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// What brodo and what it runs are waiting for, to be told by a test that waits for them in vain.
+fn processes() -> String {
+    let list = Command::new("ps").args(["-eo", "pid,ppid,pgid,stat,wchan:24,args"]).output();
+    let list = list.map(|output| text(&output)).unwrap_or_default();
+    let lines: Vec<_> =
+        list.lines().filter(|line| line.contains("brodo") || line.contains("sleep")).collect();
+    lines.join("\n")
 }
 
 /// Sends a signal by name to one process.

@@ -117,7 +117,7 @@ impl Stack {
     }
 
     /// Whether `ip` is an address of the guest's own.
-    fn is_guest(&self, ip: IpAddr) -> bool {
+    pub(super) fn is_guest(&self, ip: IpAddr) -> bool {
         match ip {
             IpAddr::V4(ip) => self.env.config.v4.is_some_and(|n| n.guest == ip),
             IpAddr::V6(ip) => self.env.config.v6.is_some_and(|n| {
@@ -152,7 +152,9 @@ impl Stack {
         io: &mut Io<'_, L, H>,
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
-        if packet.meta.checksum == RxChecksum::Unknown && !checksum_is_right(packet, packet.payload) {
+        if packet.meta.checksum == RxChecksum::Unknown
+            && !checksum_is_right((packet.src, packet.dst), TCP, packet.payload)
+        {
             return Err(DropReason::TcpChecksum);
         }
         let (segment, payload) = TcpHeader::parse(packet.payload)?;
@@ -219,7 +221,10 @@ impl Stack {
         let (header, payload) = UdpHeader::parse(packet.payload)?;
         let unchecked = header.checksum == 0 && packet.src.is_ipv4();
         let datagram = &packet.payload[..usize::from(header.length)];
-        if packet.meta.checksum == RxChecksum::Unknown && !unchecked && !checksum_is_right(packet, datagram) {
+        if packet.meta.checksum == RxChecksum::Unknown
+            && !unchecked
+            && !checksum_is_right((packet.src, packet.dst), UDP, datagram)
+        {
             return Err(DropReason::UdpChecksum);
         }
         if let (IpAddr::V4(src), IpAddr::V4(dst), DHCPV4_SERVER) = (packet.src, packet.dst, header.dst_port)
@@ -384,8 +389,8 @@ impl Stack {
     }
 }
 
-/// Verifies the checksum of the TCP segment or UDP datagram that `packet` carries.
-fn checksum_is_right(packet: &Packet<'_>, content: &[u8]) -> bool {
-    let pseudo = checksum::pseudo_header(packet.src, packet.dst, packet.protocol, content.len() as u32);
+/// Verifies the checksum of a TCP segment or UDP datagram.
+pub(super) fn checksum_is_right((src, dst): (IpAddr, IpAddr), protocol: u8, content: &[u8]) -> bool {
+    let pseudo = checksum::pseudo_header(src, dst, protocol, content.len() as u32);
     checksum::finish(checksum::sum(content, pseudo)) == 0
 }

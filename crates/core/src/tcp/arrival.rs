@@ -11,6 +11,7 @@ use crate::link::Link;
 use crate::stack::Io;
 use crate::time::Duration;
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader};
+use std::io::IoSlice;
 
 /// At most one challenge ACK per connection in this time (RFC 5961, section 7, leaves the number open).
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(10);
@@ -68,6 +69,44 @@ impl Connection {
         if !payload.is_empty() || fin {
             self.payload(env, io, segment.seq, payload, fin);
         }
+        self.go_on(env, io);
+    }
+
+    /// Handles several segments at once that carry nothing but payload from `seq` on, each beginning where the one before
+    /// ends; `last` is the header of the last, whose acknowledgement and window are the newest. False if they cannot go
+    /// straight to the host socket: then nothing was done, and they are to be handled one by one.
+    pub(crate) fn segments<L: Link, H: Host>(
+        &mut self,
+        env: &mut Env,
+        io: &mut Io<'_, L, H>,
+        last: &TcpHeader,
+        seq: Seq,
+        payload: &[IoSlice<'_>],
+    ) -> bool {
+        let len: usize = payload.iter().map(|slice| slice.len()).sum();
+        let open = !matches!(self.tx.state, SenderState::Connecting | SenderState::SynSent);
+        let in_window = seq == self.rx.nxt && len <= self.rx.window() as usize;
+        if !open || self.broken || !in_window || !self.rx.is_streaming() {
+            return false;
+        }
+        self.heard_at = io.now;
+        self.probes = 0;
+        if !self.acknowledgement(env, io, last, true) {
+            return true;
+        }
+        match self.rx.stream(env, io.host, self.socket, payload) {
+            Ok(()) => {
+                self.rx.tune(env, io.now, self.tx.mss);
+                self.list_ack(env);
+            }
+            Err(error) => self.host_failed(env, error),
+        }
+        self.go_on(env, io);
+        true
+    }
+
+    /// What may have become possible after a segment.
+    fn go_on<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
         self.settle(env, io);
         if self.wants_service() {
             self.list_ready(env);

@@ -151,27 +151,49 @@ impl Receiver {
             }
             return Ok(false);
         }
+        let result = self.stream(env, host, socket, &[IoSlice::new(payload)]);
+        while let Some(bytes) = self.gaps.take(&mut env.pool, self.nxt) {
+            self.nxt += bytes.len();
+            env.pool.append(&mut self.queue, bytes);
+        }
+        result.and_then(|()| self.flush(env, host, socket)).map(|()| true)
+    }
+
+    /// Whether payload in order would go straight to the host socket, as far as we know.
+    pub(crate) fn is_streaming(&self) -> bool {
+        self.state == ReceiverState::Open && self.writable && self.queue.is_empty() && self.gaps.len() == 0
+    }
+
+    /// Takes payload in order: the host socket gets it at once, and what it refuses is kept.
+    pub(crate) fn stream<H: Host>(
+        &mut self,
+        env: &mut Env,
+        host: &mut H,
+        socket: Option<SocketId>,
+        payload: &[IoSlice<'_>],
+    ) -> Result<(), HostError> {
         let mut taken = 0;
         let mut result = Ok(());
         if self.queue.is_empty()
             && self.writable
             && let Some(socket) = socket
         {
-            match self.write(host, socket, &[IoSlice::new(payload)]) {
+            match self.write(host, socket, payload) {
                 Ok(n) => taken = n,
                 Err(error) => result = Err(error),
             }
         }
-        let stored = env.pool.push(&mut self.queue, &payload[taken..]);
-        if taken + stored < payload.len() {
-            env.counters.drop(DropReason::MemoryBudget);
+        for slice in payload {
+            let direct = taken.min(slice.len());
+            taken -= direct;
+            let stored = env.pool.push(&mut self.queue, &slice[direct..]);
+            self.nxt += (direct + stored) as u32;
+            if direct + stored < slice.len() {
+                env.counters.drop(DropReason::MemoryBudget);
+                break;
+            }
         }
-        self.nxt += (taken + stored) as u32;
-        while let Some(bytes) = self.gaps.take(&mut env.pool, self.nxt) {
-            self.nxt += bytes.len();
-            env.pool.append(&mut self.queue, bytes);
-        }
-        result.and_then(|()| self.flush(env, host, socket)).map(|()| true)
+        result
     }
 
     /// Notes a FIN at `seq`; it takes effect when everything before it has arrived.

@@ -2,6 +2,7 @@
 
 use brodo_core::config::BufferBounds;
 use brodo_core::link::LinkCaps;
+use brodo_sim::host::Call;
 use brodo_sim::script::{Script, Setup};
 
 /// Receive and send limits fixed at `bytes`.
@@ -110,6 +111,32 @@ fn a_super_segment_from_the_guest_is_taken_whole() {
         t.expect("ACK ack=20001");
         t.host_received(20_000);
     }
+}
+
+/// Segments of one transfer that the driver takes together reach the host socket in one write, whatever follows them.
+#[test]
+fn a_batch_of_bulk_is_written_together() {
+    Script::each(|t| {
+        t.establish();
+        let writes = t.host_calls(|call| matches!(call, Call::Send(..)));
+        t.guest_batch(&["ACK data=1000", "ACK|PSH data=1000", "ACK data=1000", "FIN|ACK data=10"]);
+        t.expect("ACK ack=3012");
+        t.host_received(3010);
+        assert_eq!(t.host_calls(|call| matches!(call, Call::Send(..))), writes + 2);
+    });
+}
+
+/// What the host socket refuses of a batch is kept, and the guest's window shrinks by no more than that.
+#[test]
+fn a_batch_of_bulk_survives_a_partial_write() {
+    Script::each(|t| {
+        t.establish();
+        t.host_accepts(1500);
+        t.guest_batch(&["ACK data=1000", "ACK data=1000", "ACK data=1000"]);
+        t.expect("ACK ack=3001");
+        t.host_accepts_all();
+        t.host_received(3000);
+    });
 }
 
 #[test]

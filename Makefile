@@ -22,7 +22,8 @@ bench: setup
 	$(CARGO) build --release -p brodo -p brodo-bench
 	$(SUDO) $(TARGET_DIR)/release/brodo-bench $(BENCH_ARGS)
 
-# In this order: what fails fastest and most often comes first. All tests share cargo's test profile, built once.
+# In this order: what fails fastest and most often comes first. All tests share cargo's test profile, and name the whole
+# workspace: with `-p` features are resolved anew and half of the dependencies are built again.
 test: setup-test
 	@set -e; for step in fmt clippy tidy deny unit sim e2e replay doc; do \
 	  echo "==> $$step"; start=$$(date +%s); $(MAKE) --no-print-directory $$step; \
@@ -40,10 +41,10 @@ fmt:
 
 clippy:
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) clippy -p brodo --test e2e -- -D warnings
+	$(CARGO) clippy --workspace --test e2e -- -D warnings
 
 tidy:
-	$(CARGO) test -p brodo --test tidy
+	$(CARGO) test --workspace --test tidy
 
 deny:
 	$(CARGO) fetch --quiet
@@ -55,12 +56,11 @@ unit:
 sim:
 	$(CARGO) test -p brodo-sim
 
-# Built as the user, run as root.
+# Built as the user, run as root; with it the brodo under test.
 e2e:
-	$(CARGO) build -p brodo
-	$(CARGO) test -p brodo --test e2e --no-run
-	$(SUDO) $$($(CARGO) test -q -p brodo --test e2e --no-run --message-format=json \
-	  | sed -n 's/.*"executable":"\([^"]*\/e2e-[^"]*\)".*/\1/p' | tail -n 1)
+	$(CARGO) test --workspace --test e2e --no-run
+	$(SUDO) $$($(CARGO) test -q --workspace --test e2e --no-run --message-format=json \
+	  | sed -n 's/.*"executable":"\([^"]*\/deps\/e2e-[0-9a-f]*\)".*/\1/p')
 
 replay:
 	$(CARGO) test -p brodo-fuzz

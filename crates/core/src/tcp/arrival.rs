@@ -99,7 +99,7 @@ impl Connection {
                 self.rx.tune(env, io.now, self.tx.mss);
                 self.list_ack(env);
             }
-            Err(error) => self.host_failed(env, error),
+            Err(_) => self.host_failed(env),
         }
         self.go_on(env, io);
         true
@@ -262,13 +262,13 @@ impl Connection {
                     self.rx.tune(env, io.now, self.tx.mss);
                     in_order
                 }
-                Err(error) => return self.host_failed(env, error),
+                Err(_) => return self.host_failed(env),
             }
         };
         if self.rx.take_fin()
-            && let Err(error) = self.rx.flush(env, io.host, self.socket)
+            && self.rx.flush(env, io.host, self.socket).is_err()
         {
-            self.host_failed(env, error);
+            self.host_failed(env);
         }
         if in_order {
             self.list_ack(env);

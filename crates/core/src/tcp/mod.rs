@@ -173,8 +173,8 @@ impl Connection {
 
     /// Writes what waits for the host socket; tells the guest if that opened its window.
     fn flush_to_host<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        if let Err(error) = self.rx.flush(env, io.host, self.socket) {
-            self.host_failed(env, error);
+        if self.rx.flush(env, io.host, self.socket).is_err() {
+            self.host_failed(env);
         }
         // While the SYN-ACK is on its way there is no window to update yet.
         if self.tx.state != SenderState::SynSent && self.rx.update_due(env.pool.available(), self.tx.mss) {
@@ -184,7 +184,7 @@ impl Connection {
     }
 
     /// The host socket failed on a write. What it received before is still passed on, by `serve`.
-    fn host_failed(&mut self, env: &mut Env, _error: HostError) {
+    fn host_failed(&mut self, env: &mut Env) {
         self.broken = true;
         self.tx.readable = true;
         self.list_ready(env);

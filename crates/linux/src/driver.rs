@@ -35,12 +35,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// Most frames per batch: acknowledgements stay frequent, and sockets get their turn.
 const BATCH_FRAMES: usize = 64;
 /// Most bytes per batch, so that they stay in the cache.
-const BATCH_BYTES: usize = 256 << 10;
+const BATCH_BYTES: usize = 512 << 10;
 /// Most rounds over the flows per turn, while there is more to do at once: a wait costs a system call, and frames from
 /// the guest that arrive meanwhile wait for as long as these take.
 const ROUNDS: usize = 4;
 /// Bytes sent to the guest after which a turn makes no further round.
-const SENT_BYTES: usize = BATCH_BYTES;
+const SENT_BYTES: usize = 512 << 10;
 /// A frame of this length, in bytes, is taken for a part of a bulk transfer, of which more may be waiting.
 const BULK_MIN: usize = 1024;
 /// Events taken per wait; more come with the next.

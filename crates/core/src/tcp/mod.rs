@@ -35,7 +35,7 @@ mod timeout;
 
 use crate::env::Env;
 use crate::flow::{FlowId, FlowKey};
-use crate::host::{Close, Connect, Host, HostError, Readiness, SocketId};
+use crate::host::{Close, Connect, Host, Readiness, SocketId};
 use crate::link::Link;
 use crate::stack::Io;
 use crate::time::Instant;

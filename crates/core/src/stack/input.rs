@@ -14,6 +14,9 @@ const DHCPV4_SERVER: u16 = 67;
 const DHCPV6_SERVER: u16 = 547;
 /// Neighbour discovery's ICMPv6 types (RFC 4861): router solicitation to redirect.
 const NDP_TYPES: std::ops::RangeInclusive<u8> = 133..=137;
+/// ICMPv6 types of multicast listener discovery (RFC 2710, RFC 3810). Every guest reports its groups when its interface
+/// comes up; on a link of two stations nobody needs to know.
+const MLD_TYPES: [u8; 4] = [130, 131, 132, 143];
 /// ICMPv6 type of a router solicitation.
 const ROUTER_SOLICITATION: u8 = 133;
 
@@ -65,7 +68,11 @@ impl Stack {
             }
             EtherType::Ipv6 if self.env.config.v6.is_some() => {
                 let (ip, rest) = Ipv6Header::parse(payload)?;
-                if ip.next_header == ICMPV6 && rest.first().is_some_and(|kind| NDP_TYPES.contains(kind)) {
+                let kind = rest.first().filter(|_| ip.next_header == ICMPV6);
+                if kind.is_some_and(|kind| MLD_TYPES.contains(kind)) {
+                    return Ok(());
+                }
+                if kind.is_some_and(|kind| NDP_TYPES.contains(kind)) {
                     return self.neighbour(io, &eth, &ip, rest);
                 }
                 self.packet(

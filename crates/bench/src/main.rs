@@ -63,11 +63,34 @@ fn system(name: &str) -> Result<System, String> {
     System::from_name(name).ok_or_else(|| format!("not one of {}", System::ALL.map(System::name).join(", ")))
 }
 
+/// Under `cargo run`, builds the brodo beside this program, so that what is measured is never missing or older than its
+/// source. Started by itself this program takes what is there.
+fn build_brodo() -> Result<(), String> {
+    let (Some(cargo), Some(manifest)) = (std::env::var_os("CARGO"), std::env::var_os("CARGO_MANIFEST_PATH"))
+    else {
+        return Ok(());
+    };
+    let mut build = std::process::Command::new(cargo);
+    build.args(["build", "--quiet", "-p", "brodo", "--manifest-path"]).arg(manifest);
+    if !cfg!(debug_assertions) {
+        build.arg("--release");
+    }
+    match build.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("cannot build brodo: {status}")),
+        Err(e) => Err(format!("cannot build brodo: {e}")),
+    }
+}
+
 fn main() -> ExitCode {
     if let Some(code) = probe::main() {
         return code;
     }
     let line = CommandLine::parse();
+    if let Err(e) = build_brodo() {
+        eprintln!("brodo-bench: {e}");
+        return ExitCode::FAILURE;
+    }
     let result = match line.command {
         Some(Command::Demo { brodo }) => brodo_bench::demo::run(&Programs { brodo, peers: None }),
         None => bench::run(&Options {

@@ -29,7 +29,7 @@ Examples:
   brodo run -- curl https://example.org
   brodo run -4 --mtu 1500 -- ping -c1 1.1.1.1
   brodo run --address 192.168.7.5/24 -- ip addr       router 192.168.7.2, DNS 192.168.7.3
-  brodo run --map-host-loopback 10.0.2.2 -- curl http://10.0.2.2:8080      a server on the host's 127.0.0.1
+  brodo run --map-host-loopback 10.0.2.2 -- curl 10.0.2.2:8080      the host's own 127.0.0.1:8080
   brodo run --resolver 9.9.9.9 -v -- ./build.sh
 
 Exit status: the command's own, or 128 and the signal's number if a signal killed it; 126 if it cannot be executed, \

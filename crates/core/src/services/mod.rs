@@ -15,6 +15,7 @@ pub mod icmp_error;
 pub mod ndp;
 
 use crate::config::Config;
+use crate::transmit::TTL as HOP_LIMIT;
 use crate::wire::ethernet::{EtherType, EthernetHeader, MacAddr};
 use crate::wire::ipv4::Ipv4Header;
 use crate::wire::ipv6::Ipv6Header;
@@ -40,9 +41,6 @@ const _: () = assert!(
 const IPV4_PAYLOAD: usize = EthernetHeader::LEN + Ipv4Header::LEN;
 /// Where layer 4 begins in an IPv6 frame.
 const IPV6_PAYLOAD: usize = EthernetHeader::LEN + Ipv6Header::LEN;
-
-/// Hop limit of ordinary packets.
-const HOP_LIMIT: u8 = 64;
 
 /// Writes the headers in front of `payload_len` bytes of layer 4; gives the frame's length in bytes.
 fn finish_ipv4(

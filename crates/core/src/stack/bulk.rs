@@ -60,7 +60,7 @@ impl Stack {
     /// and no control bit but ACK and PSH.
     fn plain<'a>(&self, frame: &RxFrame<'a>) -> Option<Plain<'a>> {
         let (eth, packet) = EthernetHeader::parse(frame.bytes).ok()?;
-        if eth.dst != self.env.config.mac {
+        if eth.dst != self.env.config.mac || eth.src.is_multicast() {
             return None;
         }
         let (src, dst, protocol, segment): (IpAddr, IpAddr, u8, &[u8]) = match eth.ethertype {

@@ -13,7 +13,7 @@ use crate::link::Link;
 use crate::stack::Io;
 use crate::transmit::{emit_ip, ip_header_len};
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
-use crate::wire::{TCP, ethernet::EthernetHeader};
+use crate::wire::{TCP, ipv6::Ipv6Header};
 use std::net::SocketAddr;
 
 /// Payload sizes below this are not honoured: Linux's floor (tcp_min_snd_mss).
@@ -142,7 +142,7 @@ impl Connection {
 
     /// An ICMP error that quotes the SYN.
     fn send_unreachable<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, cause: IcmpCause) {
-        let mut syn = [0; EthernetHeader::LEN + 40 + TcpHeader::LEN];
+        let mut syn = [0; Ipv6Header::LEN + TcpHeader::LEN];
         let (guest, remote) = (self.key.guest, self.key.remote);
         let ip = emit_ip(&mut syn, guest.ip(), remote.ip(), TCP, TcpHeader::LEN);
         let header = TcpHeader {

@@ -46,6 +46,21 @@ pub struct BufferBounds {
     pub max: u32,
 }
 
+/// How buffer limits find their size between their bounds. The first is brodo's own; the others are the field's, for
+/// comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tuning {
+    /// From measured bytes per round trip: see `tcp::autosize`.
+    #[default]
+    Rtt,
+    /// FreeBSD's rule: this many bytes more per round trip in which the limit was nearly filled; never less.
+    Step(u32),
+    /// Consomme's rule: doubled whenever the buffer is full; never less.
+    Pressure,
+    /// None: `initial` for ever.
+    Fixed,
+}
+
 /// Time-outs. The defaults are those of RFC 5382, RFC 4787 and Linux where they speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
@@ -95,6 +110,8 @@ pub struct Config {
     pub tcp_rx: BufferBounds,
     /// Send limit (host to guest), default 64 KiB to 4 MiB.
     pub tcp_tx: BufferBounds,
+    /// How both limits find their size.
+    pub tcp_tuning: Tuning,
     /// Memory for the payload of all connections, in bytes (default 256 MiB).
     pub memory: usize,
     /// Most flows at a time (default 65,536; the driver lowers it to what RLIMIT_NOFILE allows).
@@ -128,6 +145,7 @@ impl Default for Config {
             resolvers: Vec::new(),
             tcp_rx: BufferBounds { initial: 64 << 10, max: 4 << 20 },
             tcp_tx: BufferBounds { initial: 64 << 10, max: 4 << 20 },
+            tcp_tuning: Tuning::default(),
             memory: 256 << 20,
             max_flows: 65_536,
             timeouts: Timeouts::default(),

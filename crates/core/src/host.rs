@@ -5,6 +5,7 @@
 //! in the stack's chunks. Every socket is opened on behalf of one flow, whose id comes back with its events.
 
 use crate::flow::FlowId;
+use crate::trace::Event;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 
@@ -144,6 +145,12 @@ pub trait Host {
 
     /// Takes one entry of the socket's error queue (IP_RECVERR).
     fn datagram_error(&mut self, socket: SocketId) -> Option<IcmpReport>;
+
+    /// Something happened that an observer may want to know. Does nothing unless overridden.
+    #[inline]
+    fn trace(&mut self, event: &Event) {
+        let _ = event;
+    }
 
     /// Closes a socket; its id is then free for another.
     fn close(&mut self, socket: SocketId, how: Close);

@@ -24,5 +24,6 @@ pub mod stack;
 pub mod tcp;
 pub mod time;
 pub mod timer;
+pub mod trace;
 mod transmit;
 pub mod wire;

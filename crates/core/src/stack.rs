@@ -21,6 +21,7 @@ use crate::host::{Host, HostError, IcmpCause, Readiness};
 use crate::icmp;
 use crate::link::{Gso, Link, LinkCaps, RxChecksum, RxFrame, RxMeta};
 use crate::services;
+use crate::tcp::info::TcpInfo;
 use crate::tcp::{Connection, reset};
 use crate::time::Instant;
 use crate::wire::ethernet::{EtherType, EthernetHeader};
@@ -213,6 +214,14 @@ impl Stack {
     /// What was counted since the start.
     pub fn counters(&self) -> &Counters {
         &self.env.counters
+    }
+
+    /// What is known of every TCP connection at `now`.
+    pub fn tcp_infos(&self, now: Instant) -> impl Iterator<Item = TcpInfo> {
+        self.flows.iter().filter_map(move |(_, flow)| match flow {
+            Flow::Tcp(connection) => Some(connection.info(&self.env, now)),
+            Flow::Datagram(_) => None,
+        })
     }
 
     /// Flows open now.

@@ -28,6 +28,9 @@ pub(crate) struct Limit {
     /// When the limit was last used to an eighth or more.
     used_at: Instant,
     hit: bool,
+    /// How often it grew and shrank.
+    grows: u32,
+    shrinks: u32,
 }
 
 /// What an update did.
@@ -42,7 +45,15 @@ impl Limit {
     /// A limit of `bounds`, capped at `cap` bytes (65535 without window scaling).
     pub(crate) fn new(bounds: BufferBounds, cap: u32, now: Instant) -> Self {
         let bounds = BufferBounds { initial: bounds.initial.min(cap), max: bounds.max.min(cap) };
-        Self { bounds, now: bounds.initial, interval_end: now, used_at: now, hit: false }
+        Self {
+            bounds,
+            now: bounds.initial,
+            interval_end: now,
+            used_at: now,
+            hit: false,
+            grows: 0,
+            shrinks: 0,
+        }
     }
 
     /// The limit in bytes.
@@ -53,6 +64,11 @@ impl Limit {
     /// The highest that the limit can get, bytes.
     pub(crate) const fn max(&self) -> u32 {
         self.bounds.max
+    }
+
+    /// How often it grew and shrank.
+    pub(crate) const fn changes(&self) -> (u32, u32) {
+        (self.grows, self.shrinks)
     }
 
     /// The peer reached the limit while nothing else held the flow back.
@@ -89,8 +105,14 @@ impl Limit {
     fn set(&mut self, limit: u32) -> Change {
         let before = std::mem::replace(&mut self.now, limit);
         match limit.cmp(&before) {
-            std::cmp::Ordering::Greater => Change::Grew,
-            std::cmp::Ordering::Less => Change::Shrank,
+            std::cmp::Ordering::Greater => {
+                self.grows += 1;
+                Change::Grew
+            }
+            std::cmp::Ordering::Less => {
+                self.shrinks += 1;
+                Change::Shrank
+            }
             std::cmp::Ordering::Equal => Change::None,
         }
     }

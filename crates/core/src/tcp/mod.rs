@@ -23,7 +23,9 @@
 
 mod arrival;
 pub(crate) mod autosize;
+pub mod info;
 pub(crate) mod isn;
+pub mod limited;
 mod open;
 mod output;
 mod reassembly;
@@ -40,6 +42,7 @@ use crate::link::Link;
 use crate::stack::Io;
 use crate::time::Instant;
 use crate::wire::tcp::Seq;
+use info::TcpInfo;
 use receiver::{Receiver, ReceiverState};
 use sender::{Sender, SenderState};
 
@@ -110,6 +113,24 @@ impl Connection {
             (S::Finished { passive: false }, R::Finishing | R::Finished) => State::TimeWait,
             // The guest needs nothing more; bytes may still be on their way to the host socket.
             (S::Finished { passive: true }, _) => State::Closed,
+        }
+    }
+
+    /// What is known of it at `now`.
+    pub(crate) fn info(&self, env: &Env, now: Instant) -> TcpInfo {
+        TcpInfo {
+            flow: self.id,
+            guest: self.key.guest,
+            remote: self.key.remote,
+            state: self.state(),
+            age: now - self.opened_at,
+            srtt: env.rtt.srtt(),
+            min_rtt: env.rtt.min(),
+            mss: self.tx.mss,
+            rx: self.rx.info(now),
+            tx: self.tx.info(now),
+            in_flight: self.tx.in_flight(),
+            retransmissions: self.tx.retransmissions,
         }
     }
 

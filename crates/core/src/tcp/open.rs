@@ -53,12 +53,12 @@ impl Connection {
             Some(_) => (scale_for(env.config.tcp_rx.max), 65_535 << 14),
             None => (0, 65_535),
         };
-        let rx = Receiver::new(syn.seq, scale, Limit::new(env.config.tcp_rx, cap, io.now));
+        let rx = Receiver::new(syn.seq, scale, Limit::new(env.config.tcp_rx, cap, io.now), io.now);
         let iss = match (env.isn.isn(&key, io.now), iss_after) {
             (iss, Some(after)) if !iss.gt(after) => after + ISS_DISTANCE,
             (iss, _) => iss,
         };
-        let mut tx = Sender::new(iss, peer, Limit::new(env.config.tcp_tx, u32::MAX, io.now));
+        let mut tx = Sender::new(iss, peer, Limit::new(env.config.tcp_tx, u32::MAX, io.now), io.now);
         tx.open_window(syn);
         let mut connection = Self {
             key,

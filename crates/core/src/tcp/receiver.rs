@@ -11,6 +11,8 @@
 //! rounded down, because the rounding would otherwise creep without bound.
 
 use super::autosize::{Change, Limit};
+use super::info::HalfInfo;
+use super::limited::LimitClock;
 use super::reassembly::{Full, Reassembly};
 use crate::chunk::{ByteQueue, SLICES_MAX};
 use crate::counters::DropReason;
@@ -50,12 +52,16 @@ pub(crate) struct Receiver {
     pub(crate) writable: bool,
     /// Listed in `Env::ack_due`.
     pub(crate) ack_listed: bool,
+    /// What holds the guest's sending back.
+    pub(crate) clock: LimitClock,
+    /// Bytes taken in order.
+    bytes: u64,
 }
 
 impl Receiver {
     /// A receiver for a guest whose first sequence number is `irs`; `scale` is our window scale, `cap` bounds the
     /// window (65535 without scaling).
-    pub(crate) fn new(irs: Seq, scale: u8, limit: Limit) -> Self {
+    pub(crate) fn new(irs: Seq, scale: u8, limit: Limit, now: Instant) -> Self {
         Self {
             state: ReceiverState::Open,
             nxt: irs + 1,
@@ -67,6 +73,8 @@ impl Receiver {
             fin: None,
             writable: false,
             ack_listed: false,
+            clock: LimitClock::new(now),
+            bytes: 0,
         }
     }
 
@@ -154,6 +162,7 @@ impl Receiver {
         let result = self.stream(env, host, socket, &[IoSlice::new(payload)]);
         while let Some(bytes) = self.gaps.take(&mut env.pool, self.nxt) {
             self.nxt += bytes.len();
+            self.bytes += u64::from(bytes.len());
             env.pool.append(&mut self.queue, bytes);
         }
         result.and_then(|()| self.flush(env, host, socket)).map(|()| true)
@@ -188,6 +197,7 @@ impl Receiver {
             taken -= direct;
             let stored = env.pool.push(&mut self.queue, &slice[direct..]);
             self.nxt += (direct + stored) as u32;
+            self.bytes += (direct + stored) as u64;
             if direct + stored < slice.len() {
                 env.counters.drop(DropReason::MemoryBudget);
                 break;
@@ -270,6 +280,20 @@ impl Receiver {
             Change::Grew => env.counters.rx_buffer_grows += 1,
             Change::Shrank => env.counters.rx_buffer_shrinks += 1,
             Change::None => {}
+        }
+    }
+
+    /// What is known of this direction at `now`.
+    pub(crate) fn info(&self, now: Instant) -> HalfInfo {
+        let (grows, shrinks) = self.limit.changes();
+        HalfInfo {
+            limited: self.clock.read(now),
+            limit: self.limit.get(),
+            grows,
+            shrinks,
+            window: self.window(),
+            held: self.held(),
+            bytes: self.bytes,
         }
     }
 

@@ -34,6 +34,11 @@ impl LinkRtt {
         self.estimate.map(|(srtt, _)| srtt)
     }
 
+    /// The least round-trip time of late, if there was a sample.
+    pub(crate) fn min(&self) -> Option<Duration> {
+        self.srtt()
+    }
+
     /// The time-out after `backoff` expiries in a row (RFC 6298, 5.5).
     pub(crate) fn rto(&self, backoff: u8) -> Duration {
         let base = self.estimate.map_or(RTO_INITIAL, |(srtt, var)| (srtt + var * 4).clamp(RTO_MIN, RTO_MAX));

@@ -9,6 +9,8 @@
 //! acknowledgements the next hole (RFC 6582). Either halves L. A closed window is probed with the same timer.
 
 use super::autosize::{Change, Limit};
+use super::info::HalfInfo;
+use super::limited::LimitClock;
 use crate::chunk::{ByteQueue, Cursor};
 use crate::env::Env;
 use crate::time::Instant;
@@ -85,6 +87,12 @@ pub(crate) struct Sender {
     dup_acks: u8,
     /// In fast recovery until this is acknowledged.
     recover: Option<Seq>,
+    /// What holds the sending back.
+    pub(crate) clock: LimitClock,
+    /// Bytes acknowledged.
+    bytes: u64,
+    /// Segments sent again.
+    pub(crate) retransmissions: u32,
 }
 
 /// What an acknowledgement asks for.
@@ -97,7 +105,7 @@ pub(crate) enum AckAction {
 }
 
 impl Sender {
-    pub(crate) fn new(iss: Seq, peer: PeerOptions, limit: Limit) -> Self {
+    pub(crate) fn new(iss: Seq, peer: PeerOptions, limit: Limit, now: Instant) -> Self {
         Self {
             state: SenderState::Connecting,
             una: iss,
@@ -121,6 +129,9 @@ impl Sender {
             backoff: 0,
             dup_acks: 0,
             recover: None,
+            clock: LimitClock::new(now),
+            bytes: 0,
+            retransmissions: 0,
         }
     }
 
@@ -212,6 +223,7 @@ impl Sender {
             self.state = SenderState::Finished { passive };
         }
         env.pool.consume(&mut self.queue, bytes);
+        self.bytes += u64::from(bytes);
         self.una = ack;
         if self.nxt.le(ack) {
             self.nxt = ack;
@@ -312,6 +324,20 @@ impl Sender {
         self.readable = false;
         self.rtx_at = None;
         self.forget_timing();
+    }
+
+    /// What is known of this direction at `now`.
+    pub(crate) fn info(&self, now: Instant) -> HalfInfo {
+        let (grows, shrinks) = self.limit.changes();
+        HalfInfo {
+            limited: self.clock.read(now),
+            limit: self.limit.get(),
+            grows,
+            shrinks,
+            window: self.wnd,
+            held: self.queue.len(),
+            bytes: self.bytes,
+        }
     }
 
     /// Gives all memory back.

@@ -1,0 +1,95 @@
+//! What holds a connection back, and for how long each thing did.
+//!
+//! At any time exactly one thing limits each direction of a connection. A [`LimitClock`] is told whenever it may have
+//! changed and adds up the time; reading it answers "why is this connection slow?".
+
+use crate::time::{Duration, Instant};
+
+/// What holds one direction of a connection back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum LimitedBy {
+    /// Nobody has anything to send.
+    #[default]
+    Application,
+    /// The window the guest offers (toward the guest).
+    GuestWindow,
+    /// Our own limit: the window we offer (from the guest) or the bytes we put in flight (toward it).
+    OurLimit,
+    /// The host socket takes no more bytes (from the guest).
+    HostSocket,
+    /// The guest link has no credit (toward the guest).
+    Link,
+    /// The memory budget.
+    Memory,
+    /// A loss is being repaired (toward the guest).
+    Loss,
+}
+
+impl LimitedBy {
+    /// Every one, in order of declaration: the index of [`Limited::held`].
+    pub const ALL: [Self; 7] = [
+        Self::Application,
+        Self::GuestWindow,
+        Self::OurLimit,
+        Self::HostSocket,
+        Self::Link,
+        Self::Memory,
+        Self::Loss,
+    ];
+
+    /// The name shown to people and written to metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Application => "application",
+            Self::GuestWindow => "guest window",
+            Self::OurLimit => "our limit",
+            Self::HostSocket => "host socket",
+            Self::Link => "link",
+            Self::Memory => "memory",
+            Self::Loss => "loss",
+        }
+    }
+}
+
+/// What limits a direction now, and the time each thing did so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limited {
+    /// Now.
+    pub by: LimitedBy,
+    /// Time for each of [`LimitedBy::ALL`], the current one included.
+    pub held: [Duration; LimitedBy::ALL.len()],
+}
+
+/// Adds up time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LimitClock {
+    by: LimitedBy,
+    since: Instant,
+    held_ns: [u64; LimitedBy::ALL.len()],
+}
+
+impl LimitClock {
+    /// A clock that begins with nothing to send.
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { by: LimitedBy::default(), since: now, held_ns: [0; LimitedBy::ALL.len()] }
+    }
+
+    /// From `now` on `by` is what limits. Gives what did before and for how long, if that is a change.
+    pub(crate) fn set(&mut self, now: Instant, by: LimitedBy) -> Option<(LimitedBy, Duration)> {
+        if by == self.by {
+            return None;
+        }
+        let (before, time) = (self.by, now - self.since);
+        self.held_ns[before as usize] += time.as_nanos() as u64;
+        (self.by, self.since) = (by, now);
+        Some((before, time))
+    }
+
+    /// What is known at `now`.
+    pub(crate) fn read(&self, now: Instant) -> Limited {
+        let mut held = self.held_ns.map(Duration::from_nanos);
+        held[self.by as usize] += now - self.since;
+        Limited { by: self.by, held }
+    }
+}

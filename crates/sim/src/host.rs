@@ -128,6 +128,7 @@ pub struct SimHost {
     refuse_open: VecDeque<HostError>,
     ping_supported: bool,
     calls: Vec<(SocketId, Call)>,
+    calls_made: u64,
     record: bool,
     chatty: bool,
     ready: Vec<(SocketId, FlowId, Readiness)>,
@@ -145,6 +146,7 @@ impl Default for SimHost {
             refuse_open: VecDeque::new(),
             ping_supported: true,
             calls: Vec::new(),
+            calls_made: 0,
             record: true,
             chatty: false,
             ready: Vec::new(),
@@ -224,6 +226,21 @@ impl SimHost {
         matches!(self.get(socket).kind, Kind::Tcp(_))
     }
 
+    /// The sockets opened after the first `count`, in order.
+    pub fn opened_after(&self, count: u32) -> impl Iterator<Item = SocketId> {
+        self.sockets.range(count + 1..).map(|(&id, _)| SocketId(id))
+    }
+
+    /// Sockets opened so far.
+    pub fn opened(&self) -> u32 {
+        self.opened
+    }
+
+    /// Calls made so far, recorded or not: what a machine with real system calls would pay for.
+    pub fn calls_made(&self) -> u64 {
+        self.calls_made
+    }
+
     /// Where a socket is connected to.
     pub fn peer(&self, socket: SocketId) -> SocketAddr {
         self.get(socket).to
@@ -234,7 +251,13 @@ impl SimHost {
         self.get(socket).closed
     }
 
-    /// Forgets sockets that are closed and whose data was taken.
+    /// Forgets a socket that is closed, with what it holds.
+    pub fn forget(&mut self, socket: SocketId) {
+        assert!(self.closed(socket).is_some(), "{socket:?} is open");
+        self.sockets.remove(&socket.0);
+    }
+
+    /// Forgets all sockets that are closed.
     pub fn forget_closed(&mut self) {
         self.sockets.retain(|_, s| s.closed.is_none());
     }
@@ -299,6 +322,16 @@ impl SimHost {
     /// Room left in the send buffer, bytes.
     pub fn space(&self, socket: SocketId) -> usize {
         self.tcp_ref(socket).space
+    }
+
+    /// Whether the stack was refused room and waits for the edge that says there is some.
+    pub fn is_refused(&self, socket: SocketId) -> bool {
+        self.get(socket).write_armed
+    }
+
+    /// Whether the stack has shut down its direction.
+    pub fn is_shut(&self, socket: SocketId) -> bool {
+        self.tcp_ref(socket).shut
     }
 
     /// Bytes written by the stack that the peer has not taken.
@@ -453,6 +486,7 @@ impl SimHost {
     }
 
     fn note(&mut self, socket: SocketId, call: Call) {
+        self.calls_made += 1;
         if self.record {
             self.calls.push((socket, call));
         }
@@ -551,9 +585,11 @@ impl TcpSocket {
         let mut given = 0;
         for piece in into {
             let n = piece.len().min(self.inbox.len());
-            for (to, from) in piece.iter_mut().zip(self.inbox.drain(..n)) {
-                *to = from;
-            }
+            let (front, back) = self.inbox.as_slices();
+            let first = n.min(front.len());
+            piece[..first].copy_from_slice(&front[..first]);
+            piece[first..n].copy_from_slice(&back[..n - first]);
+            self.inbox.drain(..n);
             given += n;
         }
         Ok(given)

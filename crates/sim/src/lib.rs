@@ -18,6 +18,7 @@
 
 pub mod guest;
 pub mod host;
+pub mod kernel_socket;
 pub mod kernel_stream;
 pub mod link;
 pub mod machine;

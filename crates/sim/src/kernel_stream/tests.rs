@@ -3,8 +3,6 @@
 use super::*;
 use crate::rng::Rng;
 
-const SECOND: Instant = Instant::from_ms(1000);
-
 fn long_path() -> Wire {
     Wire::new(Duration::from_millis(50), 1_000_000_000)
 }

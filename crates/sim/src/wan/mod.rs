@@ -352,3 +352,6 @@ impl Wan {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

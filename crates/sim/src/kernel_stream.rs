@@ -278,6 +278,11 @@ impl KernelStream {
         self.transmit(now);
     }
 
+    /// Bytes of memory that queued bytes take.
+    pub fn queued(&self) -> u64 {
+        self.send.queued()
+    }
+
     /// Bytes of memory that the send buffer may take now.
     pub fn send_memory(&self) -> u64 {
         self.send.memory

@@ -15,6 +15,7 @@ pub use conversation::{Behind, Conversation, Ending, Pace};
 
 use crate::guest::Guest;
 use crate::host::ConnectPlan;
+use crate::kernel_socket::KernelSocket;
 use crate::machine::Machine;
 use crate::net::Path;
 use crate::notation::Line;
@@ -300,9 +301,19 @@ impl World {
         (c.peer_read.bytes, c.guest_read.bytes)
     }
 
+    /// The kernels behind a conversation's host socket, while it is open and has such.
+    pub fn kernel(&self, conversation: usize) -> Option<&KernelSocket> {
+        self.conversations[conversation].peer.as_ref()?.kernel()
+    }
+
     /// The time now.
     pub fn now(&self) -> Instant {
         self.now
+    }
+
+    /// Moves on to the next instant at which something happens, at most a millisecond away.
+    pub fn advance(&mut self) {
+        self.step();
     }
 
     /// Runs until `end`, whatever has ended by then.

@@ -26,6 +26,14 @@ impl Peer {
         }
     }
 
+    /// The kernels and the path between, if there are such.
+    pub(super) fn kernel(&self) -> Option<&KernelSocket> {
+        match self {
+            Self::Near { .. } => None,
+            Self::Far(kernel) => Some(kernel),
+        }
+    }
+
     /// When something happens next on the path.
     pub(super) fn next(&self) -> Option<Instant> {
         match self {

@@ -69,17 +69,20 @@ struct Reading {
     bytes: u64,
     end: bool,
     credit: u64,
+    /// When the program reads again.
+    wakes: Instant,
 }
 
 impl Reading {
     /// Allows what the rate gives in one tick; bytes that may be read now.
-    fn allow(&mut self, rate: Option<u64>, ticks: u64) -> usize {
+    fn allow(&mut self, now: Instant, rate: Option<u64>, ticks: u64) -> usize {
+        if let Some(rate) = rate {
+            self.credit = (self.credit + rate * ticks).min(rate * 100);
+        }
         match rate {
+            _ if now < self.wakes => 0,
             None => usize::MAX,
-            Some(rate) => {
-                self.credit = (self.credit + rate * ticks).min(rate * 100);
-                self.credit as usize
-            }
+            Some(_) => self.credit as usize,
         }
     }
 
@@ -102,8 +105,6 @@ struct Running {
     guest_sent: u64,
     guest_closed: bool,
     guest_read: Reading,
-    /// When the guest's program reads again.
-    guest_wakes: Instant,
     /// When the guest asked last, and how many answers it has read. The first question counts from the connect.
     asked: Instant,
     answered: u64,
@@ -125,7 +126,6 @@ impl Running {
             guest_sent: 0,
             guest_closed: false,
             guest_read: Reading::default(),
-            guest_wakes: plan.start,
             asked: plan.start,
             answered: 0,
             peer_sent: 0,
@@ -543,17 +543,15 @@ impl World {
             let data = up.bytes(c.guest_sent, len);
             c.guest_sent += socket.send_slice(&data).expect("it can send") as u64;
         }
-        if c.guest_wakes <= self.now {
-            let mut may = c.guest_read.allow(c.plan.guest_reads, ticks);
-            while may > 0 && socket.can_recv() {
-                let read = |data: &mut [u8]| {
-                    let part = may.min(data.len());
-                    c.guest_read.took(part, down, &data[..part], "the guest");
-                    (part, part)
-                };
-                may = may.saturating_sub(socket.recv(read).expect("it can receive"));
-                c.guest_wakes = self.now + c.plan.guest_dwells;
-            }
+        let mut may = c.guest_read.allow(self.now, c.plan.guest_reads, ticks);
+        while may > 0 && socket.can_recv() {
+            let read = |data: &mut [u8]| {
+                let part = may.min(data.len());
+                c.guest_read.took(part, down, &data[..part], "the guest");
+                (part, part)
+            };
+            may = may.saturating_sub(socket.recv(read).expect("it can receive"));
+            c.guest_read.wakes = self.now + c.plan.guest_dwells;
         }
         if let Some(took) = c.answer(self.now) {
             self.answers.push(Answer { conversation: index, at: self.now, took });
@@ -607,8 +605,11 @@ impl World {
         }
         let may_send = c.peer_may_send(self.now);
         if let Some(peer) = &mut c.peer {
-            let may = c.peer_read.allow(c.plan.peer_reads, ticks);
-            let data = peer.read(host, self.now, may);
+            let may = c.peer_read.allow(self.now, c.plan.peer_reads, ticks);
+            let data = if may > 0 { peer.read(host, self.now, may) } else { Vec::new() };
+            if !data.is_empty() {
+                c.peer_read.wakes = self.now + c.plan.peer_dwells;
+            }
             c.peer_read.took(data.len(), up, &data, "the peer");
             c.peer_read.end |= peer.sees_end(host);
         }

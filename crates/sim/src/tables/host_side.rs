@@ -52,7 +52,7 @@ pub(super) fn rows() -> Vec<Row> {
         row(
             "12",
             "A thousand slow readers",
-            "1,000 connections whose readers take 1 kB/s each, 1 MB/s in all, from senders that always have more; \
+            "1,000 connections whose readers take 50 bytes every 50 ms, 1 MB/s in all, from senders that always have more; \
              16 MiB of memory. Expected: no more memory, and every reader gets what it reads.",
             slow_readers,
         ),
@@ -275,6 +275,7 @@ fn sparse_beside_bulk(progress: &mut Progress) -> Vec<Figure> {
 fn slow_readers(progress: &mut Progress) -> Vec<Figure> {
     const READERS: usize = 1000;
     const MEMORY: usize = 16 << 20;
+    const BITE: Duration = Duration::from_millis(50);
     let mut figures = Vec::new();
     for (case, up) in [("slow guests", false), ("slow peers", true)] {
         progress.run(case);
@@ -285,12 +286,19 @@ fn slow_readers(progress: &mut Progress) -> Vec<Figure> {
                 Conversation {
                     up: 1 << 20,
                     peer_reads: Some(1),
+                    peer_dwells: BITE,
                     behind: Behind::Buffer(4096),
                     guest_buffer: 64 << 10,
                     ..plan
                 }
             } else {
-                Conversation { down: 1 << 20, guest_reads: Some(1), guest_buffer: 4096, ..plan }
+                Conversation {
+                    down: 1 << 20,
+                    guest_reads: Some(1),
+                    guest_dwells: BITE,
+                    guest_buffer: 4096,
+                    ..plan
+                }
             });
         }
         let read = |world: &World| -> Vec<u64> {

@@ -68,12 +68,14 @@ pub struct Conversation {
     pub down: u64,
     /// When they are sent.
     pub pace: Pace,
-    /// Bytes per millisecond that the guest's program reads; `None` for as fast as they come.
+    /// Bytes per millisecond that the guest's program reads; `None` for all there is.
     pub guest_reads: Option<u64>,
-    /// The guest's program sleeps this long, then reads all there is; zero for a program that is woken.
+    /// The guest's program sleeps this long between two reads; zero for a program that is woken.
     pub guest_dwells: Duration,
     /// Bytes per millisecond that the peer reads.
     pub peer_reads: Option<u64>,
+    /// The peer sleeps this long between two reads.
+    pub peer_dwells: Duration,
     /// The guest's receive and send buffer, bytes each.
     pub guest_buffer: usize,
     /// What lies behind the host socket.
@@ -98,6 +100,7 @@ impl Default for Conversation {
             guest_reads: None,
             guest_dwells: Duration::ZERO,
             peer_reads: None,
+            peer_dwells: Duration::ZERO,
             guest_buffer: 64 << 10,
             behind: Behind::Buffer(64 << 10),
             ending: Ending::Each,

@@ -193,6 +193,7 @@ fn faulty(seed: u64) -> (World, Report) {
             guest_reads: rate(&mut rng),
             guest_dwells: Duration::from_millis(rng.pick(&[0, 0, 3, 40])),
             peer_reads: rate(&mut rng),
+            peer_dwells: Duration::from_millis(rng.pick(&[0, 0, 0, 40])),
             guest_buffer: rng.pick(&[600, 4000, 64 << 10, 200_000]),
             behind: behind(&mut rng),
             // Without resets: one that is lost leaves the other side waiting, as on any network.

@@ -152,7 +152,8 @@ fn figure(
     }
 }
 
-/// What moves in the second half, when every limit has found its size.
+/// What moves in the second half, when every limit has found its size. Where a window crosses the path as one burst,
+/// half a run is a whole number of round trips.
 fn settled(record: &Record) -> Option<f64> {
     Some(record.mean(0.5, 1.0))
 }
@@ -186,8 +187,11 @@ fn automatic_send_buffer(progress: &mut Progress) -> Vec<Figure> {
 fn receive_window(progress: &mut Progress) -> Vec<Figure> {
     let rtt = Duration::from_millis(35);
     let (low, high) = (64 * KIB, 256 * KIB);
-    let runs =
-        under_every_rule(progress, "35 ms", &transfer(Way::Up, rtt, (low, high), Duration::from_secs(4)));
+    let runs = under_every_rule(
+        progress,
+        "35 ms",
+        &transfer(Way::Up, rtt, (low, high), Duration::from_millis(4200)),
+    );
     let per_rtt = |bytes: u32| Expected::About(f64::from(bytes) / rtt.as_secs_f64(), 1.0);
     let what = ("throughput", Unit::MegabytePerS);
     vec![
@@ -322,7 +326,7 @@ fn bounded_queue(progress: &mut Progress) -> Vec<Figure> {
         progress.run(&format!("{case}, tail drop"));
         let drop = behind_queue(frames, WhenFull::Drop, Duration::from_secs(40)).run();
         progress.run(&format!("{case}, stop-wake"));
-        let stop = behind_queue(frames, WhenFull::Stop, Duration::from_secs(10)).run();
+        let stop = behind_queue(frames, WhenFull::Stop, Duration::from_millis(9600)).run();
         let window = (frames as u64 * 1460).min(SEND_BUFFER) as f64;
         let alone = |what, unit, expected, value| Figure {
             case: case.clone(),
@@ -349,7 +353,7 @@ fn limited_sender(progress: &mut Progress) -> Vec<Figure> {
         let case = format!("RTT {ms} ms");
         let guest = Options { send_buffer: SEND_BUFFER, ..Options::default() };
         let path = Path { rtt, bits_per_s: Some(1_000_000_000), tun: None };
-        let base = transfer(Way::Up, rtt, (64 * KIB, 4 << 20), Duration::from_secs(5));
+        let base = transfer(Way::Up, rtt, (64 * KIB, 4 << 20), Duration::from_millis(4800));
         let runs = under_every_rule(progress, &case, &Transfer { guest, path, ..base });
         let expected = (SEND_BUFFER as f64 / rtt.as_secs_f64()).min(GIGABIT_PAYLOAD);
         let what = (&*case, "throughput", Unit::MegabitPerS);

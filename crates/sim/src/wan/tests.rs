@@ -50,7 +50,12 @@ fn explore() {
             t.guest = Options { burst: 1, send_buffer: 2_684_354, ..t.guest };
             t.path.tun = Some((q, when_full));
             let r = t.run();
-            println!("{q} {when_full:?} {:.2} Mbit/s dropped {} again {}", r.mean(0.5, 1.0) * 8e-6, r.dropped, r.retransmitted);
+            println!(
+                "{q} {when_full:?} {:.2} Mbit/s dropped {} again {}",
+                r.mean(0.5, 1.0) * 8e-6,
+                r.dropped,
+                r.retransmitted
+            );
         }
     }
 }

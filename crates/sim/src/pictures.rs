@@ -33,39 +33,45 @@ pub const PICTURES: [Picture; 4] = [
 /// Every rule's name and the run under it.
 type Runs = Vec<(Tuning, Record)>;
 
-/// What is taken from a run at a time: the sample, and one a moment before it.
-type Quantity = fn(&Sample, &Sample) -> f64;
-
-/// Bytes per second since the sample before, in MB/s.
-fn megabytes_per_s(s: &Sample, before: &Sample) -> f64 {
-    (s.bytes - before.bytes) as f64 / (s.at - before.at).as_secs_f64() / 1e6
+/// What is shown of a run, in which unit.
+#[derive(Clone, Copy)]
+enum Quantity {
+    /// Bytes per second, as a mean over this time (a round trip: a window crosses the path in bursts), times a factor.
+    Rate(Duration, f64),
+    /// Bytes at a time, in MB.
+    Level(fn(&Sample) -> u64),
 }
 
-/// The same in Gbit/s.
-fn gigabits_per_s(s: &Sample, before: &Sample) -> f64 {
-    megabytes_per_s(s, before) * 8e-3
+impl Quantity {
+    fn at(self, samples: &[Sample], i: usize) -> f64 {
+        match self {
+            Self::Level(of) => of(&samples[i]) as f64 / 1e6,
+            Self::Rate(over, factor) => {
+                let now = &samples[i];
+                let begin = now.at.saturating_sub(over);
+                let from = &samples[samples.partition_point(|s| s.at < begin).min(i.saturating_sub(1))];
+                let time = now.at.saturating_sub(from.at).max(Duration::from_nanos(1));
+                (now.bytes - from.bytes) as f64 / time.as_secs_f64() * factor
+            }
+        }
+    }
 }
 
-fn limit_mb(s: &Sample, _: &Sample) -> f64 {
-    f64::from(s.limit) / 1e6
-}
+/// MB/s and Gbit/s of a byte per second.
+const MB_PER_S: f64 = 1e-6;
+const GBIT_PER_S: f64 = 8e-9;
 
-fn in_flight_mb(s: &Sample, _: &Sample) -> f64 {
-    s.in_flight as f64 / 1e6
-}
-
-fn held_mb(s: &Sample, _: &Sample) -> f64 {
-    f64::from(s.held) / 1e6
-}
+const LIMIT: Quantity = Quantity::Level(|s| s.limit.into());
+const IN_FLIGHT: Quantity = Quantity::Level(|s| s.in_flight);
+const HELD: Quantity = Quantity::Level(|s| s.held.into());
 
 /// A line for each run, time in units of `unit`.
 fn over_time(label: &str, runs: &Runs, unit: Duration, quantity: Quantity) -> Panel {
     let series = runs.iter().map(|(tuning, record)| {
         let every = (record.samples.len() / POINTS).max(1);
-        let seen: Vec<&Sample> = record.samples.iter().step_by(every).collect();
-        let points = seen.windows(2).map(|pair| {
-            let at = pair[1].at.as_secs_f64() / unit.as_secs_f64();
-            (at, quantity(pair[1], pair[0]))
+        let points = (0..record.samples.len()).step_by(every).map(|i| {
+            let at = record.samples[i].at.as_secs_f64() / unit.as_secs_f64();
+            (at, quantity.at(&record.samples, i))
         });
         Series { name: name(*tuning), stroke: Stroke::Solid, points: points.collect() }
     });
@@ -76,14 +82,14 @@ fn over_time(label: &str, runs: &Runs, unit: Duration, quantity: Quantity) -> Pa
 fn gigabit(progress: &mut Progress) -> Chart {
     let transfer = Transfer { lasts: Duration::from_millis(3400), ..guest_link::gigabit(16 << 20) };
     let runs = guest_link::under_every_rule(progress, "1 Gbit/s, 17 ms", &transfer);
-    let second = Duration::from_secs(1);
+    let (second, rtt) = (Duration::from_secs(1), transfer.path.rtt);
     Chart {
         title: "Upload at 1 Gbit/s, 17 ms: window from 64 KiB to 16 MiB".to_owned(),
         x: Axis::linear("time, s"),
         panels: vec![
-            over_time("throughput, MB/s", &runs, second, megabytes_per_s),
-            over_time("limit, MB", &runs, second, limit_mb),
-            over_time("in flight, MB", &runs, second, in_flight_mb),
+            over_time("throughput, MB/s", &runs, second, Quantity::Rate(rtt, MB_PER_S)),
+            over_time("limit, MB", &runs, second, LIMIT),
+            over_time("in flight, MB", &runs, second, IN_FLIGHT),
         ],
     }
 }
@@ -92,14 +98,14 @@ fn gigabit(progress: &mut Progress) -> Chart {
 fn ten_gigabit(progress: &mut Progress) -> Chart {
     let transfer = guest_link::fast(9.94, Duration::from_micros(388), Duration::from_millis(40));
     let runs = guest_link::under_every_rule(progress, "9.94 Gbit/s, 388 us", &transfer);
-    let ms = Duration::from_millis(1);
+    let (ms, rtt) = (Duration::from_millis(1), transfer.path.rtt);
     Chart {
         title: "Upload at 9.94 Gbit/s, 388 us: window from 256 KiB to 4 MiB".to_owned(),
         x: Axis::linear("time, ms"),
         panels: vec![
-            over_time("throughput, Gbit/s", &runs, ms, gigabits_per_s),
-            over_time("limit, MB", &runs, ms, limit_mb),
-            over_time("in flight, MB", &runs, ms, in_flight_mb),
+            over_time("throughput, Gbit/s", &runs, ms, Quantity::Rate(rtt, GBIT_PER_S)),
+            over_time("limit, MB", &runs, ms, LIMIT),
+            over_time("in flight, MB", &runs, ms, IN_FLIGHT),
         ],
     }
 }
@@ -143,14 +149,14 @@ fn slow_reader(progress: &mut Progress) -> Chart {
         ..guest_link::gigabit(16 << 20)
     };
     let runs = guest_link::under_every_rule(progress, "slow reader", &transfer);
-    let second = Duration::from_secs(1);
+    let (second, rtt) = (Duration::from_secs(1), transfer.path.rtt);
     Chart {
         title: "Upload at 1 Gbit/s, 17 ms: from 2 s on the host's program reads 2 MB/s".to_owned(),
         x: Axis::linear("time, s"),
         panels: vec![
-            over_time("throughput, MB/s", &runs, second, megabytes_per_s),
-            over_time("limit, MB", &runs, second, limit_mb),
-            over_time("held by brodo, MB", &runs, second, held_mb),
+            over_time("throughput, MB/s", &runs, second, Quantity::Rate(rtt, MB_PER_S)),
+            over_time("limit, MB", &runs, second, LIMIT),
+            over_time("held by brodo, MB", &runs, second, HELD),
         ],
     }
 }

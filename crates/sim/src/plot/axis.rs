@@ -55,9 +55,7 @@ impl Span {
         }
         match scale {
             Scale::Linear => (low, high) = (0.0, if high > 0.0 { high * margin } else { 1.0 }),
-            Scale::Log => {
-                (low, high) = (10f64.powf(low.log10().floor()), 10f64.powf(high.log10().ceil()));
-            }
+            Scale::Log => (low, high) = (round_down(low), -round_down(-high)),
         }
         Self { scale, low, high, from, to }
     }
@@ -71,12 +69,13 @@ impl Span {
         self.from + share.clamp(0.0, 1.0) * (self.to - self.from)
     }
 
-    /// The values that are labelled: steps of 1, 2 or 5 times a power of ten, or the powers of ten.
+    /// The values that are labelled: steps of 1, 2 or 5 times a power of ten, or those numbers themselves.
     pub(super) fn ticks(&self, about: usize) -> Vec<f64> {
         match self.scale {
             Scale::Log => {
-                let (low, high) = (self.low.log10().round() as i32, self.high.log10().round() as i32);
-                (low..=high).map(|e| 10f64.powi(e)).collect()
+                let powers = self.low.log10().floor() as i32..=self.high.log10().floor() as i32;
+                let ticks = powers.flat_map(|e| [1.0, 2.0, 5.0].map(|m| m * 10f64.powi(e)));
+                ticks.filter(|t| (self.low * 0.999..=self.high * 1.001).contains(t)).collect()
             }
             Scale::Linear => {
                 let rough = (self.high - self.low) / about as f64;
@@ -90,9 +89,25 @@ impl Span {
     }
 }
 
-/// A tick's label: no more decimals than the distance to its neighbour asks for.
-pub(super) fn label(value: f64, step: f64) -> String {
-    let decimals = if step >= 1.0 { 0 } else { (-step.log10()).ceil() as usize };
+/// The round number nearest to `value` on the side of zero or, for a negative one, on the other side.
+fn round_down(value: f64) -> f64 {
+    let power = 10f64.powf(value.abs().log10().floor());
+    let share = value.abs() / power;
+    let steps = [1.0, 2.0, 5.0, 10.0];
+    let near = if value > 0.0 {
+        steps.into_iter().rev().find(|s| *s <= share * 1.001)
+    } else {
+        steps.into_iter().find(|s| *s >= share * 0.999)
+    };
+    near.unwrap_or(1.0) * power * value.signum()
+}
+
+/// A tick's label: no more decimals than the smallest of all of them needs.
+pub(super) fn label(value: f64, ticks: &[f64]) -> String {
+    let least = ticks.iter().copied().filter(|t| *t > 0.0).fold(f64::INFINITY, f64::min);
+    let decimals =
+        if least >= 1.0 || !least.is_finite() { 0 } else { (-least.log10() - 1e-9).ceil() as usize };
+    let decimals = if value >= 1.0 && ticks.windows(2).any(|t| t[1] - t[0] >= 1.0) { 0 } else { decimals };
     format!("{value:.decimals$}")
 }
 
@@ -107,10 +122,14 @@ mod tests {
         let span = Span::over(Scale::Linear, [0.0, 119.5].into_iter(), 1.05, (0.0, 100.0));
         assert_eq!(span.ticks(5), [0.0, 50.0, 100.0]);
         let span = Span::over(Scale::Linear, [0.03].into_iter(), 1.0, (0.0, 100.0));
-        let labels: Vec<String> = span.ticks(3).iter().map(|t| label(*t, 0.01)).collect();
+        let ticks = span.ticks(3);
+        let labels: Vec<String> = ticks.iter().map(|t| label(*t, &ticks)).collect();
         assert_eq!(labels, ["0.00", "0.01", "0.02", "0.03"]);
-        let span = Span::over(Scale::Log, [10.0, 5000.0].into_iter(), 1.0, (0.0, 100.0));
-        assert_eq!(span.ticks(5), [10.0, 100.0, 1000.0, 10_000.0]);
-        assert!((span.place(100.0) - 100.0 / 3.0).abs() < 1e-9);
+        let span = Span::over(Scale::Log, [0.9, 180.0].into_iter(), 1.0, (0.0, 100.0));
+        let ticks = span.ticks(5);
+        let labels: Vec<String> = ticks.iter().map(|t| label(*t, &ticks)).collect();
+        assert_eq!(labels, ["0.5", "1", "2", "5", "10", "20", "50", "100", "200"]);
+        let span = Span::over(Scale::Log, [10.0, 1000.0].into_iter(), 1.0, (0.0, 100.0));
+        assert!((span.place(100.0) - 50.0).abs() < 1e-9);
     }
 }

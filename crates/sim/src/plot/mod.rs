@@ -81,7 +81,7 @@ impl Chart {
         let x = Span::over(self.x.scale, points.map(|p| p.0), 1.0, (LEFT, WIDTH - RIGHT));
         for (i, panel) in self.panels.iter().enumerate() {
             let top = HEAD + i as f64 * (PANEL + GAP);
-            self.panel(&mut out, panel, &x, top, i + 1 == self.panels.len(), &names);
+            draw_panel(&mut out, panel, &x, top, i + 1 == self.panels.len(), &names);
         }
         let _ = writeln!(
             out,
@@ -104,58 +104,42 @@ impl Chart {
         }
         names
     }
-
-    fn panel(
-        &self,
-        out: &mut String,
-        panel: &Panel,
-        x: &Span,
-        top: f64,
-        last: bool,
-        names: &[(&str, Stroke)],
-    ) {
-        let bottom = top + PANEL;
-        let values = panel.series.iter().flat_map(|s| &s.points).map(|p| p.1);
-        let y = Span::over(panel.y.scale, values, 1.06, (bottom, top));
-        grid(out, &y.ticks(5), |v| y.place(v), (LEFT, WIDTH - RIGHT), true);
-        grid(out, &x.ticks(8), |v| x.place(v), (top, bottom), false);
-        if last {
-            let ticks = x.ticks(8);
-            for tick in &ticks {
-                let text = label(*tick, step(&ticks));
-                let at = x.place(*tick);
-                let _ = writeln!(
-                    out,
-                    "<text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{text}</text>",
-                    bottom + 16.0
-                );
-            }
-        }
-        let ticks = y.ticks(5);
-        for tick in &ticks {
-            let text = label(*tick, step(&ticks));
-            let at = y.place(*tick) + 4.0;
-            let _ =
-                writeln!(out, "<text x=\"{}\" y=\"{at:.1}\" text-anchor=\"end\">{text}</text>", LEFT - 6.0);
-        }
-        let middle = f64::midpoint(top, bottom);
-        let _ = writeln!(
-            out,
-            "<text transform=\"translate(14 {middle:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
-            escape(&panel.y.label)
-        );
-        for series in &panel.series {
-            let colour = names.iter().position(|(name, _)| *name == series.name).unwrap_or(0);
-            line(out, series, COLOURS[colour % COLOURS.len()], |(px, py)| (x.place(px), y.place(py)));
-        }
-    }
 }
 
-/// The distance of the first two ticks.
-fn step(ticks: &[f64]) -> f64 {
-    match ticks {
-        [a, b, ..] => b - a,
-        _ => 1.0,
+/// One panel with its lines, from `top` down; the last one has the numbers of the x axis.
+fn draw_panel(out: &mut String, panel: &Panel, x: &Span, top: f64, last: bool, names: &[(&str, Stroke)]) {
+    let bottom = top + PANEL;
+    let values = panel.series.iter().flat_map(|s| &s.points).map(|p| p.1);
+    let y = Span::over(panel.y.scale, values, 1.06, (bottom, top));
+    grid(out, &y.ticks(5), |v| y.place(v), (LEFT, WIDTH - RIGHT), true);
+    grid(out, &x.ticks(8), |v| x.place(v), (top, bottom), false);
+    if last {
+        let ticks = x.ticks(8);
+        for tick in &ticks {
+            let text = label(*tick, &ticks);
+            let at = x.place(*tick);
+            let _ = writeln!(
+                out,
+                "<text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{text}</text>",
+                bottom + 16.0
+            );
+        }
+    }
+    let ticks = y.ticks(5);
+    for tick in &ticks {
+        let text = label(*tick, &ticks);
+        let at = y.place(*tick) + 4.0;
+        let _ = writeln!(out, "<text x=\"{}\" y=\"{at:.1}\" text-anchor=\"end\">{text}</text>", LEFT - 6.0);
+    }
+    let middle = f64::midpoint(top, bottom);
+    let _ = writeln!(
+        out,
+        "<text transform=\"translate(14 {middle:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+        escape(&panel.y.label)
+    );
+    for series in &panel.series {
+        let colour = names.iter().position(|(name, _)| *name == series.name).unwrap_or(0);
+        line(out, series, COLOURS[colour % COLOURS.len()], |(px, py)| (x.place(px), y.place(py)));
     }
 }
 

@@ -143,23 +143,23 @@ fn figure(
     judged: Tuning,
     (case, what, unit): (&str, &'static str, Unit),
     expected: Expected,
-    measure: impl Fn(&Record) -> Option<f64>,
+    measure: impl Fn(&Record) -> f64,
 ) -> Figure {
-    let of = |tuning| runs.iter().find(|(t, _)| *t == tuning).and_then(|(_, record)| measure(record));
+    let of = |tuning| runs.iter().find(|(t, _)| *t == tuning).map_or(f64::NAN, |(_, record)| measure(record));
     Figure {
         case: case.to_owned(),
         what,
         unit,
         expected,
-        value: of(judged).unwrap_or(f64::NAN),
-        controls: runs.iter().map(|(t, record)| (name(*t), measure(record))).collect(),
+        value: of(judged),
+        controls: runs.iter().map(|(t, record)| (name(*t), Some(measure(record)))).collect(),
     }
 }
 
 /// What moves in the second half, when every limit has found its size. Where a window crosses the path as one burst,
 /// half a run is a whole number of round trips.
-fn settled(record: &Record) -> Option<f64> {
-    Some(record.mean(0.5, 1.0))
+fn settled(record: &Record) -> f64 {
+    record.mean(0.5, 1.0)
 }
 
 /// Row 1's guest: of its segments 32 KiB hold 23 and 256 KiB 184, with less than 20 bytes left.
@@ -215,16 +215,17 @@ pub(crate) fn gigabit(high: u32) -> Transfer {
 const GIGABIT_PAYLOAD: f64 = 125e6 * 1460.0 / 1514.0;
 
 /// Time until 95 % of the path's payload rate, over one round trip, seconds.
-fn to_95_percent(record: &Record) -> Option<f64> {
-    record.reaches(0.95 * GIGABIT_PAYLOAD, Duration::from_millis(17)).map(|t| t.as_secs_f64())
+fn to_95_percent(record: &Record) -> f64 {
+    let reached = record.reaches(0.95 * GIGABIT_PAYLOAD, Duration::from_millis(17));
+    reached.map_or(f64::INFINITY, |t| t.as_secs_f64())
 }
 
-fn whole_mean(record: &Record) -> Option<f64> {
-    Some(record.mean(0.0, 1.0))
+fn whole_mean(record: &Record) -> f64 {
+    record.mean(0.0, 1.0)
 }
 
-fn final_limit(record: &Record) -> Option<f64> {
-    record.samples.last().map(|s| f64::from(s.limit))
+fn final_limit(record: &Record) -> f64 {
+    record.samples.last().map_or(0.0, |s| f64::from(s.limit))
 }
 
 fn fixed_window(progress: &mut Progress) -> Vec<Figure> {
@@ -281,7 +282,7 @@ pub(crate) fn fast(gigabits_per_s: f64, rtt: Duration, lasts: Duration) -> Trans
     let guest = Options { burst: 4, ..Options::default() };
     let bits_per_s = Some((gigabits_per_s * 1e9 * 1514.0 / 1460.0) as u64);
     let path = Path { rtt, bits_per_s, tun: None };
-    Transfer { guest, path, ..transfer(Way::Up, rtt, FAST_BOUNDS, lasts) }
+    Transfer { path, guest, ..transfer(Way::Up, rtt, FAST_BOUNDS, lasts) }
 }
 
 /// The figures of a fast path, of which the least throughput under our rule is given.
@@ -374,7 +375,7 @@ fn limited_sender(progress: &mut Progress) -> Vec<Figure> {
         let guest = Options { send_buffer: SEND_BUFFER, ..Options::default() };
         let path = Path { rtt, bits_per_s: Some(1_000_000_000), tun: None };
         let base = transfer(Way::Up, rtt, (64 * KIB, 4 << 20), Duration::from_millis(4800));
-        let runs = under_every_rule(progress, &case, &Transfer { guest, path, ..base });
+        let runs = under_every_rule(progress, &case, &Transfer { path, guest, ..base });
         let expected = (SEND_BUFFER as f64 / rtt.as_secs_f64()).min(GIGABIT_PAYLOAD);
         let what = (&*case, "throughput", Unit::MegabitPerS);
         figures.push(figure(&runs, Tuning::Rtt, what, Expected::About(expected, 5.0), settled));

@@ -52,12 +52,10 @@ fn tables(wanted: &[String], style: Style) -> ExitCode {
     let mut progress = Progress::on_terminal();
     let mut all = Vec::new();
     for row in known.into_iter().filter(|row| wanted.is_empty() || wanted.iter().any(|id| row.id == id)) {
-        let measured = Measured::of(row, &mut progress);
+        all.push(Measured::of(row, &mut progress));
         progress.done();
-        println!("{}", print::row(&measured, style));
-        all.push(measured);
     }
-    print!("{}", print::summary(&all));
+    print!("{}", print::page(&all, style));
     if all.iter().any(|measured| measured.failures() > 0) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 

@@ -36,25 +36,37 @@ type Runs = Vec<(Tuning, Record)>;
 /// What is shown of a run, in which unit.
 #[derive(Clone, Copy)]
 enum Quantity {
-    /// Bytes per second, as a mean over this time (a round trip: a window crosses the path in bursts), times a factor.
+    /// Bytes per second over this time, times a factor.
     Rate(Duration, f64),
     /// Bytes at a time, in MB.
     Level(fn(&Sample) -> u64),
 }
 
 impl Quantity {
-    fn at(self, samples: &[Sample], i: usize) -> f64 {
+    /// Its values, one for each sample.
+    fn of(self, samples: &[Sample]) -> Vec<f64> {
         match self {
-            Self::Level(of) => of(&samples[i]) as f64 / 1e6,
+            Self::Level(of) => samples.iter().map(|s| of(s) as f64 / 1e6).collect(),
             Self::Rate(over, factor) => {
-                let now = &samples[i];
-                let begin = now.at.saturating_sub(over);
-                let from = &samples[samples.partition_point(|s| s.at < begin).min(i.saturating_sub(1))];
-                let time = now.at.saturating_sub(from.at).max(Duration::from_nanos(1));
-                (now.bytes - from.bytes) as f64 / time.as_secs_f64() * factor
+                let bytes: Vec<f64> = samples.iter().map(|s| s.bytes as f64 * factor).collect();
+                let spacing = samples.last().map_or(0.0, |s| s.at.as_secs_f64()) / (samples.len() - 1) as f64;
+                let width = ((over.as_secs_f64() / spacing).round() as usize).max(1);
+                let rate = |i: usize| (bytes[i] - bytes[i.saturating_sub(width)]) / (width as f64 * spacing);
+                let rates: Vec<f64> = (0..bytes.len()).map(rate).collect();
+                trailing_means(&rates, width)
             }
         }
     }
+}
+
+/// The mean of each value and those before it, `width` in all. A window that crosses the path as one burst shows as a
+/// level line if its rate over a round trip is averaged over another one.
+fn trailing_means(values: &[f64], width: usize) -> Vec<f64> {
+    let mut sums = vec![0.0];
+    for value in values {
+        sums.push(sums[sums.len() - 1] + value);
+    }
+    (1..sums.len()).map(|i| (sums[i] - sums[i.saturating_sub(width)]) / width as f64).collect()
 }
 
 /// MB/s and Gbit/s of a byte per second.
@@ -69,10 +81,8 @@ const HELD: Quantity = Quantity::Level(|s| s.held.into());
 fn over_time(label: &str, runs: &Runs, unit: Duration, quantity: Quantity) -> Panel {
     let series = runs.iter().map(|(tuning, record)| {
         let every = (record.samples.len() / POINTS).max(1);
-        let points = (0..record.samples.len()).step_by(every).map(|i| {
-            let at = record.samples[i].at.as_secs_f64() / unit.as_secs_f64();
-            (at, quantity.at(&record.samples, i))
-        });
+        let at = record.samples.iter().map(|s| s.at.as_secs_f64() / unit.as_secs_f64());
+        let points = at.zip(quantity.of(&record.samples)).step_by(every);
         Series { name: name(*tuning), stroke: Stroke::Solid, points: points.collect() }
     });
     Panel { y: Axis::linear(label), series: series.collect() }

@@ -66,7 +66,7 @@ pub struct Record {
 }
 
 /// Samples in a run.
-const SAMPLES: u32 = 2000;
+const SAMPLES: u32 = 4000;
 
 impl Transfer {
     /// Runs it.

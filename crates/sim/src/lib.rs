@@ -29,6 +29,8 @@ pub mod net;
 pub mod notation;
 pub mod observer;
 pub mod packet;
+pub mod pictures;
+pub mod plot;
 pub mod rng;
 pub mod script;
 pub mod tables;

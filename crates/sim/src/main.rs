@@ -1,8 +1,10 @@
 //! The simulator as a program: the tables of expected figures, measured anew, and the pictures of the guide.
 
+use brodo_sim::pictures::PICTURES;
 use brodo_sim::tables::print::{self, Style};
 use brodo_sim::tables::{self, Measured, Progress};
 use clap::{Parser, Subcommand};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// brodo's TCP in virtual time.
@@ -23,6 +25,11 @@ enum Command {
         #[arg(long)]
         markdown: bool,
     },
+    /// Draws the pictures of the guide.
+    Plots {
+        /// The folder they are written to.
+        folder: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -30,6 +37,7 @@ fn main() -> ExitCode {
         Command::Tables { rows, markdown } => {
             tables(&rows, if markdown { Style::Markdown } else { Style::Terminal })
         }
+        Command::Plots { folder } => plots(&folder),
     }
 }
 
@@ -44,11 +52,26 @@ fn tables(wanted: &[String], style: Style) -> ExitCode {
     let mut progress = Progress::on_terminal();
     let mut all = Vec::new();
     for row in known.into_iter().filter(|row| wanted.is_empty() || wanted.iter().any(|id| row.id == id)) {
-        let measured = Measured::of(row, &mut progress);
+        all.push(Measured::of(row, &mut progress));
         progress.done();
-        println!("{}", print::row(&measured, style));
-        all.push(measured);
     }
-    print!("{}", print::summary(&all));
+    print!("{}", print::page(&all, style));
     if all.iter().any(|measured| measured.failures() > 0) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Writes every picture.
+fn plots(folder: &Path) -> ExitCode {
+    let mut progress = Progress::on_terminal();
+    for picture in PICTURES {
+        progress.row(picture.file);
+        let svg = (picture.draw)(&mut progress).svg();
+        progress.done();
+        let path = folder.join(picture.file);
+        if let Err(error) = std::fs::write(&path, svg) {
+            eprintln!("brodo-sim: {}: {error}", path.display());
+            return ExitCode::FAILURE;
+        }
+        println!("{}", path.display());
+    }
+    ExitCode::SUCCESS
 }

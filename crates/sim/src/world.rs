@@ -609,8 +609,8 @@ impl World {
             let data = if may > 0 { peer.read(host, self.now, may) } else { Vec::new() };
             if !data.is_empty() {
                 c.peer_read.wakes = self.now + c.plan.peer_dwells;
+                c.peer_read.took(data.len(), up, &data, "the peer");
             }
-            c.peer_read.took(data.len(), up, &data, "the peer");
             c.peer_read.end |= peer.sees_end(host);
         }
         let closed = host.closed(socket);

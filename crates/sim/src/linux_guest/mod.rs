@@ -295,3 +295,6 @@ impl Connection {
         wire::frame(&header, (self.stack_mac, GUEST_MAC), len, |into| up.play(bytes.start, into))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -114,9 +114,8 @@ impl Receiver {
             self.now = true;
         }
         self.unacknowledged += self.nxt - before;
-        self.quick = self.quick.saturating_sub(1);
         if self.unacknowledged >= 2 * self.mss || self.quick > 0 {
-            self.now = true;
+            (self.now, self.quick) = (true, self.quick.saturating_sub(1));
         } else if self.delayed.is_none() {
             self.delayed = Some(now + DELAYED_ACK);
         }

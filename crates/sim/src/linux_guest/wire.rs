@@ -4,7 +4,7 @@
 //! checksum of IPv4 is there. Everything else is as in [`crate::packet`], which checks more and is too slow for
 //! 10 Gbit/s.
 
-use crate::packet::{Stations, TcpSegment, flags};
+use crate::packet::{Stations, TcpSegment};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 
@@ -129,9 +129,4 @@ fn read_options(segment: &mut TcpSegment, mut rest: &[u8]) -> Option<()> {
         rest = &rest[len..];
     }
     Some(())
-}
-
-/// Whether the segment carries nothing but an acknowledgement.
-pub const fn is_pure_ack(segment: &TcpSegment, len: u32) -> bool {
-    len == 0 && segment.flags & (flags::SYN | flags::FIN | flags::RST) == 0
 }

@@ -39,20 +39,19 @@ impl Unit {
         }
     }
 
-    /// The value as shown, without the unit.
+    /// The value as shown, without the unit; a time without end is "never".
     pub fn show(self, value: f64) -> String {
         let (factor, decimals) = match self {
             Self::MegabitPerS => (8e-6, 2),
             Self::GigabitPerS => (8e-9, 2),
-            Self::MegabytePerS => (1e-6, 2),
+            Self::MegabytePerS | Self::Megabyte => (1e-6, 2),
             Self::Second => (1.0, 3),
             Self::Millisecond => (1e3, 2),
             Self::Kibibyte => (1.0 / 1024.0, 1),
-            Self::Megabyte => (1e-6, 2),
             Self::Count => (1.0, 0),
             Self::Percent => (100.0, 1),
         };
-        format!("{:.decimals$}", value * factor)
+        if value.is_finite() { format!("{:.decimals$}", value * factor) } else { "never".to_owned() }
     }
 }
 
@@ -112,7 +111,9 @@ impl Expected {
     /// How far `value` is from the value expected, in per cent; `None` where a bound is all that is known.
     pub fn deviation(self, value: f64) -> Option<f64> {
         match self {
-            Self::About(v, _) | Self::Factor(v, _) if v != 0.0 => Some((value / v - 1.0) * 100.0),
+            Self::About(v, _) | Self::Factor(v, _) if v != 0.0 && value.is_finite() => {
+                Some((value / v - 1.0) * 100.0)
+            }
             _ => None,
         }
     }

@@ -99,7 +99,7 @@ pub(super) fn rows() -> Vec<Row> {
 }
 
 /// The name of a rule, as on the command line.
-fn name(tuning: Tuning) -> String {
+pub(crate) fn name(tuning: Tuning) -> String {
     match tuning {
         Tuning::Rtt => "rtt".to_owned(),
         Tuning::Step(bytes) => format!("step:{bytes}"),
@@ -123,7 +123,11 @@ fn transfer(way: Way, rtt: Duration, bounds: (u32, u32), lasts: Duration) -> Tra
 }
 
 /// Runs a transfer under every rule.
-fn under_every_rule(progress: &mut Progress, case: &str, transfer: &Transfer) -> Vec<(Tuning, Record)> {
+pub(crate) fn under_every_rule(
+    progress: &mut Progress,
+    case: &str,
+    transfer: &Transfer,
+) -> Vec<(Tuning, Record)> {
     TUNINGS
         .into_iter()
         .map(|tuning| {
@@ -139,22 +143,23 @@ fn figure(
     judged: Tuning,
     (case, what, unit): (&str, &'static str, Unit),
     expected: Expected,
-    measure: impl Fn(&Record) -> Option<f64>,
+    measure: impl Fn(&Record) -> f64,
 ) -> Figure {
-    let of = |tuning| runs.iter().find(|(t, _)| *t == tuning).and_then(|(_, record)| measure(record));
+    let of = |tuning| runs.iter().find(|(t, _)| *t == tuning).map_or(f64::NAN, |(_, record)| measure(record));
     Figure {
         case: case.to_owned(),
         what,
         unit,
         expected,
-        value: of(judged).unwrap_or(f64::NAN),
-        controls: runs.iter().map(|(t, record)| (name(*t), measure(record))).collect(),
+        value: of(judged),
+        controls: runs.iter().map(|(t, record)| (name(*t), Some(measure(record)))).collect(),
     }
 }
 
-/// What moves in the second half, when every limit has found its size.
-fn settled(record: &Record) -> Option<f64> {
-    Some(record.mean(0.5, 1.0))
+/// What moves in the second half, when every limit has found its size. Where a window crosses the path as one burst,
+/// half a run is a whole number of round trips.
+fn settled(record: &Record) -> f64 {
+    record.mean(0.5, 1.0)
 }
 
 /// Row 1's guest: of its segments 32 KiB hold 23 and 256 KiB 184, with less than 20 bytes left.
@@ -186,8 +191,11 @@ fn automatic_send_buffer(progress: &mut Progress) -> Vec<Figure> {
 fn receive_window(progress: &mut Progress) -> Vec<Figure> {
     let rtt = Duration::from_millis(35);
     let (low, high) = (64 * KIB, 256 * KIB);
-    let runs =
-        under_every_rule(progress, "35 ms", &transfer(Way::Up, rtt, (low, high), Duration::from_secs(4)));
+    let runs = under_every_rule(
+        progress,
+        "35 ms",
+        &transfer(Way::Up, rtt, (low, high), Duration::from_millis(4200)),
+    );
     let per_rtt = |bytes: u32| Expected::About(f64::from(bytes) / rtt.as_secs_f64(), 1.0);
     let what = ("throughput", Unit::MegabytePerS);
     vec![
@@ -197,7 +205,7 @@ fn receive_window(progress: &mut Progress) -> Vec<Figure> {
 }
 
 /// 1 Gbit/s of Ethernet frames at 17 ms.
-fn gigabit(high: u32) -> Transfer {
+pub(crate) fn gigabit(high: u32) -> Transfer {
     let rtt = Duration::from_millis(17);
     let path = Path { rtt, bits_per_s: Some(1_000_000_000), tun: None };
     Transfer { path, ..transfer(Way::Up, rtt, (64 * KIB, high), Duration::from_secs(10)) }
@@ -207,16 +215,17 @@ fn gigabit(high: u32) -> Transfer {
 const GIGABIT_PAYLOAD: f64 = 125e6 * 1460.0 / 1514.0;
 
 /// Time until 95 % of the path's payload rate, over one round trip, seconds.
-fn to_95_percent(record: &Record) -> Option<f64> {
-    record.reaches(0.95 * GIGABIT_PAYLOAD, Duration::from_millis(17)).map(|t| t.as_secs_f64())
+fn to_95_percent(record: &Record) -> f64 {
+    let reached = record.reaches(0.95 * GIGABIT_PAYLOAD, Duration::from_millis(17));
+    reached.map_or(f64::INFINITY, |t| t.as_secs_f64())
 }
 
-fn whole_mean(record: &Record) -> Option<f64> {
-    Some(record.mean(0.0, 1.0))
+fn whole_mean(record: &Record) -> f64 {
+    record.mean(0.0, 1.0)
 }
 
-fn final_limit(record: &Record) -> Option<f64> {
-    record.samples.last().map(|s| f64::from(s.limit))
+fn final_limit(record: &Record) -> f64 {
+    record.samples.last().map_or(0.0, |s| f64::from(s.limit))
 }
 
 fn fixed_window(progress: &mut Progress) -> Vec<Figure> {
@@ -264,16 +273,23 @@ fn tuned_window(progress: &mut Progress) -> Vec<Figure> {
     ]
 }
 
-/// A fast path whose payload rate, RTT and expected least throughput are given.
-fn fast(progress: &mut Progress, gigabits_per_s: f64, rtt: Duration, at_least: f64) -> Vec<Figure> {
+/// Bounds of the window on a fast path, bytes.
+const FAST_BOUNDS: (u32, u32) = (256 * KIB, 4 << 20);
+
+/// A fast path whose payload rate is given.
+pub(crate) fn fast(gigabits_per_s: f64, rtt: Duration, lasts: Duration) -> Transfer {
     // Four segments at most travel as one, so that transmission adds little to the round trip.
     let guest = Options { burst: 4, ..Options::default() };
-    let payload = gigabits_per_s / 8e-9;
     let bits_per_s = Some((gigabits_per_s * 1e9 * 1514.0 / 1460.0) as u64);
-    let bounds = (256 * KIB, 4 << 20);
     let path = Path { rtt, bits_per_s, tun: None };
-    let base = transfer(Way::Up, rtt, bounds, Duration::from_millis(500));
-    let runs = under_every_rule(progress, "256 KiB to 4 MiB", &Transfer { guest, path, ..base });
+    Transfer { path, guest, ..transfer(Way::Up, rtt, FAST_BOUNDS, lasts) }
+}
+
+/// The figures of a fast path, of which the least throughput under our rule is given.
+fn fast_figures(progress: &mut Progress, gigabits_per_s: f64, rtt: Duration, at_least: f64) -> Vec<Figure> {
+    let transfer = fast(gigabits_per_s, rtt, Duration::from_millis(500));
+    let runs = under_every_rule(progress, "256 KiB to 4 MiB", &transfer);
+    let (payload, bounds) = (gigabits_per_s / 8e-9, FAST_BOUNDS);
     let fixed = Expected::About(f64::from(bounds.0) / rtt.as_secs_f64(), 3.0);
     let bdp = payload * rtt.as_secs_f64();
     let unit = Unit::GigabitPerS;
@@ -297,15 +313,15 @@ fn fast(progress: &mut Progress, gigabits_per_s: f64, rtt: Duration, at_least: f
 }
 
 fn fast_path(progress: &mut Progress) -> Vec<Figure> {
-    fast(progress, 9.94, Duration::from_micros(388), 9.64)
+    fast_figures(progress, 9.94, Duration::from_micros(388), 9.64)
 }
 
 fn slower_path(progress: &mut Progress) -> Vec<Figure> {
-    fast(progress, 5.21, Duration::from_micros(543), 5.05)
+    fast_figures(progress, 5.21, Duration::from_micros(543), 5.05)
 }
 
 /// Row 4's transfer: a guest without offloads behind a queue of `frames`.
-pub(super) fn behind_queue(frames: usize, when_full: WhenFull, lasts: Duration) -> Transfer {
+pub(crate) fn behind_queue(frames: usize, when_full: WhenFull, lasts: Duration) -> Transfer {
     let rtt = Duration::from_millis(120);
     let guest = Options { burst: 1, send_buffer: SEND_BUFFER, ..Options::default() };
     let path = Path { rtt, bits_per_s: None, tun: Some((frames, when_full)) };
@@ -313,17 +329,26 @@ pub(super) fn behind_queue(frames: usize, when_full: WhenFull, lasts: Duration) 
 }
 
 /// Queue lengths of row 4, frames.
-pub(super) const QUEUES: [usize; 6] = [10, 50, 100, 500, 1000, 5000];
+pub(crate) const QUEUES: [usize; 6] = [10, 50, 100, 500, 1000, 5000];
+
+/// How long row 4 runs: loss and recovery take many round trips to average out, a window to grow takes few.
+pub(crate) const TAIL_DROP_LASTS: Duration = Duration::from_secs(40);
+/// As above.
+pub(crate) const STOP_WAKE_LASTS: Duration = Duration::from_millis(9600);
+
+/// What a queue of `frames` that drops its tail lets through, bytes per second: see [`crate::wan::tun`].
+pub(crate) fn tail_drop_expected(frames: usize) -> f64 {
+    (frames as u64 * 1460).min(SEND_BUFFER) as f64 / 0.12
+}
 
 fn bounded_queue(progress: &mut Progress) -> Vec<Figure> {
     let mut figures = Vec::new();
     for frames in QUEUES {
         let case = format!("Q = {frames}");
         progress.run(&format!("{case}, tail drop"));
-        let drop = behind_queue(frames, WhenFull::Drop, Duration::from_secs(40)).run();
+        let drop = behind_queue(frames, WhenFull::Drop, TAIL_DROP_LASTS).run();
         progress.run(&format!("{case}, stop-wake"));
-        let stop = behind_queue(frames, WhenFull::Stop, Duration::from_secs(10)).run();
-        let window = (frames as u64 * 1460).min(SEND_BUFFER) as f64;
+        let stop = behind_queue(frames, WhenFull::Stop, STOP_WAKE_LASTS).run();
         let alone = |what, unit, expected, value| Figure {
             case: case.clone(),
             what,
@@ -334,7 +359,7 @@ fn bounded_queue(progress: &mut Progress) -> Vec<Figure> {
         };
         let unit = Unit::MegabitPerS;
         figures.extend([
-            alone("tail drop", unit, Expected::Factor(window / 0.12, 2.5), drop.mean(0.5, 1.0)),
+            alone("tail drop", unit, Expected::Factor(tail_drop_expected(frames), 2.5), drop.mean(0.5, 1.0)),
             alone("stop-wake", unit, Expected::About(SEND_BUFFER as f64 / 0.12, 1.0), stop.mean(0.5, 1.0)),
             alone("drops", Unit::Count, Expected::AtMost(0.0, 0.0), stop.dropped as f64),
         ]);
@@ -349,8 +374,8 @@ fn limited_sender(progress: &mut Progress) -> Vec<Figure> {
         let case = format!("RTT {ms} ms");
         let guest = Options { send_buffer: SEND_BUFFER, ..Options::default() };
         let path = Path { rtt, bits_per_s: Some(1_000_000_000), tun: None };
-        let base = transfer(Way::Up, rtt, (64 * KIB, 4 << 20), Duration::from_secs(5));
-        let runs = under_every_rule(progress, &case, &Transfer { guest, path, ..base });
+        let base = transfer(Way::Up, rtt, (64 * KIB, 4 << 20), Duration::from_millis(4800));
+        let runs = under_every_rule(progress, &case, &Transfer { path, guest, ..base });
         let expected = (SEND_BUFFER as f64 / rtt.as_secs_f64()).min(GIGABIT_PAYLOAD);
         let what = (&*case, "throughput", Unit::MegabitPerS);
         figures.push(figure(&runs, Tuning::Rtt, what, Expected::About(expected, 5.0), settled));

@@ -9,7 +9,7 @@
 //! (`BRODO_BLESS=1` writes it anew). Both depend on nothing but the code: no clock is read and every seed is fixed.
 
 pub mod figure;
-mod guest_link;
+pub(crate) mod guest_link;
 mod host_side;
 pub mod print;
 pub mod progress;

@@ -12,6 +12,28 @@ pub enum Style {
     Markdown,
 }
 
+/// Opens the page of the guide.
+const OPENING: &str = "\
+# The tables
+
+Scenarios with expected figures, measured in virtual time by `cargo run --release -p brodo-sim -- tables`. The stack is
+the real one; guest, path, host sockets and clock are simulated, so that these figures are the same on every machine and
+a test holds them to the letter. *Ours* is what is judged; the columns after the verdict show the same scenario under
+each rule for the size of buffers (`--tcp-tuning`), or under what else the row compares with.
+
+";
+
+/// All rows and the summary: what the command prints, and in Markdown the page of the guide.
+pub fn page(all: &[Measured], style: Style) -> String {
+    let mut text = if style == Style::Markdown { OPENING.to_owned() } else { String::new() };
+    for measured in all {
+        text.push_str(&row(measured, style));
+        text.push('\n');
+    }
+    text.push_str(&summary(all));
+    text
+}
+
 /// One row with its set-up and figures.
 pub fn row(measured: &Measured, style: Style) -> String {
     let row = measured.row;

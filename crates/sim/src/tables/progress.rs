@@ -28,7 +28,7 @@ impl Progress {
     pub fn run(&mut self, what: &str) {
         if self.shown {
             // Progress is a courtesy: that it cannot be written changes nothing.
-            let _ = write!(std::io::stderr(), "\r\x1b[Krow {}: {what}", self.row);
+            let _ = write!(std::io::stderr(), "\r\x1b[K{}: {what}", self.row);
         }
     }
 

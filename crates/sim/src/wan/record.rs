@@ -66,7 +66,7 @@ pub struct Record {
 }
 
 /// Samples in a run.
-const SAMPLES: u32 = 2000;
+const SAMPLES: u32 = 4000;
 
 impl Transfer {
     /// Runs it.
@@ -130,7 +130,7 @@ impl Record {
         let last = self.samples.len() - 1;
         let at = |share: f64| self.samples[(share * last as f64) as usize];
         let (a, b) = (at(from), at(to));
-        (b.bytes - a.bytes) as f64 / (b.at - a.at).as_secs_f64()
+        (b.bytes - a.bytes) as f64 / b.at.saturating_sub(a.at).as_secs_f64()
     }
 
     /// When throughput, over a window of `window`, first reached `bytes_per_s`; `None` if it never did.
@@ -142,7 +142,8 @@ impl Record {
             }
             let from = self.samples[first];
             if sample.at >= window && i > first {
-                let rate = (sample.bytes - from.bytes) as f64 / (sample.at - from.at).as_secs_f64();
+                let rate =
+                    (sample.bytes - from.bytes) as f64 / sample.at.saturating_sub(from.at).as_secs_f64();
                 if rate >= bytes_per_s {
                     return Some(sample.at);
                 }

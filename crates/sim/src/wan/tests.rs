@@ -1,6 +1,7 @@
 //! The wide-area world with fixed windows, where every figure follows from the path.
 
 use super::Path;
+use super::peer::SlowReader;
 use super::record::{Record, Transfer, Way};
 use super::tun::WhenFull;
 use crate::linux_guest::Options;
@@ -42,20 +43,49 @@ fn a_window_above_the_product_fills_the_path() {
     }
 }
 
+/// A guest without offloads behind a TUN queue.
+fn behind_queue(frames: usize, when_full: WhenFull) -> Record {
+    let mut transfer = transfer(Way::Up, 1 << 20, 40_000, None, 8000);
+    transfer.guest = Options { burst: 1, ..transfer.guest };
+    transfer.path.tun = Some((frames, when_full));
+    transfer.run()
+}
+
 #[test]
-fn explore() {
-    for q in [10, 50, 100, 500, 1000, 5000] {
-        for when_full in [WhenFull::Drop, WhenFull::Stop] {
-            let mut t = transfer(Way::Up, 4 << 20, 120_000, None, 20_000);
-            t.guest = Options { burst: 1, send_buffer: 2_684_354, ..t.guest };
-            t.path.tun = Some((q, when_full));
-            let r = t.run();
-            println!(
-                "{q} {when_full:?} {:.2} Mbit/s dropped {} again {}",
-                r.mean(0.5, 1.0) * 8e-6,
-                r.dropped,
-                r.retransmitted
-            );
-        }
+fn a_queue_that_drops_its_tail_carries_little_more_than_itself_per_round_trip() {
+    for frames in [10, 100] {
+        let record = behind_queue(frames, WhenFull::Drop);
+        let share = record.mean(0.5, 1.0) / (frames as f64 * 1460.0 / 0.04);
+        assert!((0.4..1.2).contains(&share), "{share:.2} of {frames} frames per round trip");
+        assert!(record.dropped > 0);
+        let unrepaired = record.dropped.checked_sub(record.retransmitted);
+        assert!(
+            unrepaired.is_some_and(|n| n <= frames as u64),
+            "{} dropped, {} sent again",
+            record.dropped,
+            record.retransmitted
+        );
     }
+}
+
+#[test]
+fn a_queue_that_stops_the_guest_drops_nothing_and_slows_nothing() {
+    for frames in [10, 100] {
+        let record = behind_queue(frames, WhenFull::Stop);
+        assert_near(&record, f64::from(1 << 20) / 0.04, 2.0);
+        assert_eq!((record.dropped, record.retransmitted), (0, 0));
+    }
+}
+
+#[test]
+fn a_slow_reader_sets_the_pace() {
+    let mut transfer = transfer(Way::Up, 1 << 20, 10_000, Some(1_000_000_000), 4000);
+    transfer.reader = Some(SlowReader { buffer: 256 << 10, bytes_per_s: 2_000_000 });
+    assert_near(&transfer.run(), 2e6, 2.0);
+}
+
+#[test]
+fn the_same_run_twice_is_the_same_run() {
+    let record = || behind_queue(50, WhenFull::Drop).samples;
+    assert!(record() == record());
 }

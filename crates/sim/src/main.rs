@@ -64,7 +64,7 @@ fn plots(folder: &Path) -> ExitCode {
     let mut progress = Progress::on_terminal();
     for picture in PICTURES {
         progress.row(picture.file);
-        let svg = (picture.draw)(&mut progress).svg();
+        let svg = picture.svg(&mut progress);
         progress.done();
         let path = folder.join(picture.file);
         if let Err(error) = std::fs::write(&path, svg) {

@@ -1,6 +1,7 @@
 //! Rows as text: columns aligned for a terminal, or Markdown for the guide.
 
 use super::{Figure, Measured};
+use crate::pictures::{PICTURES, Picture};
 use std::fmt::Write as _;
 
 /// How a table is written.
@@ -31,6 +32,12 @@ pub fn page(all: &[Measured], style: Style) -> String {
         text.push('\n');
     }
     text.push_str(&summary(all));
+    if style == Style::Markdown {
+        text.push_str("\n## Over time\n\nDrawn by `brodo-sim plots`.\n");
+        for Picture { file, title, .. } in PICTURES {
+            let _ = write!(text, "\n![{title}](images/{file})\n");
+        }
+    }
     text
 }
 
@@ -39,7 +46,7 @@ pub fn row(measured: &Measured, style: Style) -> String {
     let row = measured.row;
     let mut text = match style {
         Style::Terminal => format!("{}  {}\n{}\n\n", row.id, row.title, wrap(row.setup, 110, "   ")),
-        Style::Markdown => format!("### {} {}\n\n{}\n\n", row.id, row.title, row.setup),
+        Style::Markdown => format!("## {} {}\n\n{}\n\n", row.id, row.title, row.setup),
     };
     let cells = cells(&measured.figures);
     match style {

@@ -51,11 +51,14 @@ fn tables(wanted: &[String], style: Style) -> ExitCode {
     }
     let mut progress = Progress::on_terminal();
     let mut all = Vec::new();
+    print!("{}", print::opening(style));
     for row in known.into_iter().filter(|row| wanted.is_empty() || wanted.iter().any(|id| row.id == id)) {
-        all.push(Measured::of(row, &mut progress));
+        let measured = Measured::of(row, &mut progress);
         progress.done();
+        print!("{}", print::row(&measured, style));
+        all.push(measured);
     }
-    print!("{}", print::page(&all, style));
+    print!("{}", print::closing(&all, style));
     if all.iter().any(|measured| measured.failures() > 0) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
@@ -64,7 +67,7 @@ fn plots(folder: &Path) -> ExitCode {
     let mut progress = Progress::on_terminal();
     for picture in PICTURES {
         progress.row(picture.file);
-        let svg = (picture.draw)(&mut progress).svg();
+        let svg = picture.svg(&mut progress);
         progress.done();
         let path = folder.join(picture.file);
         if let Err(error) = std::fs::write(&path, svg) {

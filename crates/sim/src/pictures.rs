@@ -6,7 +6,7 @@ use crate::plot::{Axis, Chart, Panel, Series, Stroke};
 use crate::tables::Progress;
 use crate::tables::guest_link::{self, QUEUES, name};
 use crate::wan::peer::SlowReader;
-use crate::wan::record::{Record, Sample, Transfer, Way};
+use crate::wan::record::{Record, Sample, Transfer};
 use crate::wan::tun::WhenFull;
 use brodo_core::config::Tuning;
 use brodo_core::time::Duration;
@@ -14,21 +14,47 @@ use brodo_core::time::Duration;
 /// Points of a line, at most.
 const POINTS: usize = 400;
 
-/// A picture: the name of its file, and how it is made.
+/// A picture.
 pub struct Picture {
-    /// Without the folder.
+    /// Its name without the folder.
     pub file: &'static str,
-    /// Runs what it shows.
-    pub draw: fn(&mut Progress) -> Chart,
+    /// What it shows.
+    pub title: &'static str,
+    /// Runs it: the x axis, and the panels over it.
+    panels: fn(&mut Progress) -> (Axis, Vec<Panel>),
 }
 
 /// All pictures.
 pub const PICTURES: [Picture; 4] = [
-    Picture { file: "tcp-gigabit-17ms.svg", draw: gigabit },
-    Picture { file: "tcp-10-gigabit-388us.svg", draw: ten_gigabit },
-    Picture { file: "tcp-tun-queue.svg", draw: tun_queue },
-    Picture { file: "tcp-slow-reader.svg", draw: slow_reader },
+    Picture {
+        file: "tcp-gigabit-17ms.svg",
+        title: "Upload at 1 Gbit/s, 17 ms: window from 64 KiB to 16 MiB",
+        panels: gigabit,
+    },
+    Picture {
+        file: "tcp-10-gigabit-388us.svg",
+        title: "Upload at 9.94 Gbit/s, 388 us: window from 256 KiB to 4 MiB",
+        panels: ten_gigabit,
+    },
+    Picture {
+        file: "tcp-tun-queue.svg",
+        title: "Upload at 120 ms through a TUN queue of Q frames",
+        panels: tun_queue,
+    },
+    Picture {
+        file: "tcp-slow-reader.svg",
+        title: "Upload at 1 Gbit/s, 17 ms: from 2 to 4 s the host's program reads 2 MB/s",
+        panels: slow_reader,
+    },
 ];
+
+impl Picture {
+    /// Runs what the picture shows, and draws it.
+    pub fn svg(&self, progress: &mut Progress) -> String {
+        let (x, panels) = (self.panels)(progress);
+        Chart { title: self.title.to_owned(), x, panels }.svg()
+    }
+}
 
 /// Every rule's name and the run under it.
 type Runs = Vec<(Tuning, Record)>;
@@ -89,39 +115,37 @@ fn over_time(label: &str, runs: &Runs, unit: Duration, quantity: Quantity) -> Pa
 }
 
 /// Row 2: 1 Gbit/s at 17 ms from 64 KiB.
-fn gigabit(progress: &mut Progress) -> Chart {
+fn gigabit(progress: &mut Progress) -> (Axis, Vec<Panel>) {
     let transfer = Transfer { lasts: Duration::from_millis(3400), ..guest_link::gigabit(16 << 20) };
     let runs = guest_link::under_every_rule(progress, "1 Gbit/s, 17 ms", &transfer);
     let (second, rtt) = (Duration::from_secs(1), transfer.path.rtt);
-    Chart {
-        title: "Upload at 1 Gbit/s, 17 ms: window from 64 KiB to 16 MiB".to_owned(),
-        x: Axis::linear("time, s"),
-        panels: vec![
+    (
+        Axis::linear("time, s"),
+        vec![
             over_time("throughput, MB/s", &runs, second, Quantity::Rate(rtt, MB_PER_S)),
             over_time("limit, MB", &runs, second, LIMIT),
             over_time("in flight, MB", &runs, second, IN_FLIGHT),
         ],
-    }
+    )
 }
 
 /// Row 3: 9.94 Gbit/s at 388 us from 256 KiB.
-fn ten_gigabit(progress: &mut Progress) -> Chart {
+fn ten_gigabit(progress: &mut Progress) -> (Axis, Vec<Panel>) {
     let transfer = guest_link::fast(9.94, Duration::from_micros(388), Duration::from_millis(40));
     let runs = guest_link::under_every_rule(progress, "9.94 Gbit/s, 388 us", &transfer);
     let (ms, rtt) = (Duration::from_millis(1), transfer.path.rtt);
-    Chart {
-        title: "Upload at 9.94 Gbit/s, 388 us: window from 256 KiB to 4 MiB".to_owned(),
-        x: Axis::linear("time, ms"),
-        panels: vec![
+    (
+        Axis::linear("time, ms"),
+        vec![
             over_time("throughput, Gbit/s", &runs, ms, Quantity::Rate(rtt, GBIT_PER_S)),
             over_time("limit, MB", &runs, ms, LIMIT),
             over_time("in flight, MB", &runs, ms, IN_FLIGHT),
         ],
-    }
+    )
 }
 
 /// Row 4: what the queue of the guest's TUN device does.
-fn tun_queue(progress: &mut Progress) -> Chart {
+fn tun_queue(progress: &mut Progress) -> (Axis, Vec<Panel>) {
     let mut measured = |when_full, seconds, what: &str| -> Vec<(f64, f64)> {
         QUEUES
             .map(|frames| {
@@ -135,10 +159,9 @@ fn tun_queue(progress: &mut Progress) -> Chart {
     let stop = measured(WhenFull::Stop, guest_link::STOP_WAKE_LASTS, "stop-wake");
     let window = QUEUES.map(|frames| (frames as f64, guest_link::tail_drop_expected(frames) * 8e-6));
     let series = |name: &str, stroke, points| Series { name: name.to_owned(), stroke, points };
-    Chart {
-        title: "Upload at 120 ms through a TUN queue of Q frames".to_owned(),
-        x: Axis::log("Q, frames"),
-        panels: vec![Panel {
+    (
+        Axis::log("Q, frames"),
+        vec![Panel {
             y: Axis::log("throughput, Mbit/s"),
             series: vec![
                 series("stop-wake", Stroke::Marked, stop),
@@ -146,27 +169,25 @@ fn tun_queue(progress: &mut Progress) -> Chart {
                 series("Q frames per round trip", Stroke::Dashed, window.into()),
             ],
         }],
-    }
+    )
 }
 
 /// A program that reads fast, then slowly, then fast again.
-fn slow_reader(progress: &mut Progress) -> Chart {
+fn slow_reader(progress: &mut Progress) -> (Axis, Vec<Panel>) {
     let slow = SlowReader { buffer: 256 << 10, bytes_per_s: 2_000_000 };
     let transfer = Transfer {
-        then: Some((Duration::from_secs(2), Some(slow))),
+        slow: Some((Duration::from_secs(2)..Duration::from_secs(4), slow)),
         lasts: Duration::from_secs(6),
-        way: Way::Up,
         ..guest_link::gigabit(16 << 20)
     };
     let runs = guest_link::under_every_rule(progress, "slow reader", &transfer);
     let (second, rtt) = (Duration::from_secs(1), transfer.path.rtt);
-    Chart {
-        title: "Upload at 1 Gbit/s, 17 ms: from 2 s on the host's program reads 2 MB/s".to_owned(),
-        x: Axis::linear("time, s"),
-        panels: vec![
+    (
+        Axis::linear("time, s"),
+        vec![
             over_time("throughput, MB/s", &runs, second, Quantity::Rate(rtt, MB_PER_S)),
             over_time("limit, MB", &runs, second, LIMIT),
             over_time("held by brodo, MB", &runs, second, HELD),
         ],
-    }
+    )
 }

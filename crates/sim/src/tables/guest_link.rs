@@ -116,8 +116,7 @@ fn transfer(way: Way, rtt: Duration, bounds: (u32, u32), lasts: Duration) -> Tra
         bounds: BufferBounds { initial: bounds.0, max: bounds.1 },
         path: Path { rtt, bits_per_s: None, tun: None },
         guest: Options::default(),
-        reader: None,
-        then: None,
+        slow: None,
         lasts,
     }
 }
@@ -132,7 +131,7 @@ pub(crate) fn under_every_rule(
         .into_iter()
         .map(|tuning| {
             progress.run(&format!("{case}, {}", name(tuning)));
-            (tuning, Transfer { tuning, ..*transfer }.run())
+            (tuning, Transfer { tuning, ..transfer.clone() }.run())
         })
         .collect()
 }

@@ -1,6 +1,7 @@
 //! Rows as text: columns aligned for a terminal, or Markdown for the guide.
 
 use super::{Figure, Measured};
+use crate::pictures::{PICTURES, Picture};
 use std::fmt::Write as _;
 
 /// How a table is written.
@@ -23,14 +24,25 @@ each rule for the size of buffers (`--tcp-tuning`), or under what else the row c
 
 ";
 
-/// All rows and the summary: what the command prints, and in Markdown the page of the guide.
-pub fn page(all: &[Measured], style: Style) -> String {
-    let mut text = if style == Style::Markdown { OPENING.to_owned() } else { String::new() };
-    for measured in all {
-        text.push_str(&row(measured, style));
-        text.push('\n');
+/// What stands before the rows: in Markdown the beginning of the page of the guide.
+pub const fn opening(style: Style) -> &'static str {
+    match style {
+        Style::Terminal => "",
+        Style::Markdown => OPENING,
     }
-    text.push_str(&summary(all));
+}
+
+/// What stands after them: how many figures there were and how many failed, and on the page the pictures.
+pub fn closing(all: &[Measured], style: Style) -> String {
+    let judged: usize = all.iter().flat_map(|m| &m.figures).filter(|f| f.passes().is_some()).count();
+    let failed: usize = all.iter().map(Measured::failures).sum();
+    let mut text = format!("{} of {judged} figures within tolerance\n", judged - failed);
+    if style == Style::Markdown {
+        text.push_str("\n## Over time\n\nDrawn by `brodo-sim plots`.\n");
+        for Picture { file, title, .. } in PICTURES {
+            let _ = write!(text, "\n![{title}](images/{file})\n");
+        }
+    }
     text
 }
 
@@ -39,21 +51,15 @@ pub fn row(measured: &Measured, style: Style) -> String {
     let row = measured.row;
     let mut text = match style {
         Style::Terminal => format!("{}  {}\n{}\n\n", row.id, row.title, wrap(row.setup, 110, "   ")),
-        Style::Markdown => format!("### {} {}\n\n{}\n\n", row.id, row.title, row.setup),
+        Style::Markdown => format!("## {} {}\n\n{}\n\n", row.id, row.title, row.setup),
     };
     let cells = cells(&measured.figures);
     match style {
         Style::Terminal => aligned(&mut text, &cells),
         Style::Markdown => markdown(&mut text, &cells),
     }
+    text.push('\n');
     text
-}
-
-/// The last line: how many figures there were and how many failed.
-pub fn summary(all: &[Measured]) -> String {
-    let judged: usize = all.iter().flat_map(|m| &m.figures).filter(|f| f.passes().is_some()).count();
-    let failed: usize = all.iter().map(Measured::failures).sum();
-    format!("{} of {judged} figures within tolerance\n", judged - failed)
 }
 
 /// The table: the head, then one line for each figure. Columns that are empty throughout are left out.

@@ -46,10 +46,10 @@ struct Socket {
 #[derive(Debug)]
 pub struct Peer {
     content: Content,
-    /// What the program behind each new socket writes at once, bytes, and how it reads.
+    /// What the program behind each new socket writes at once, bytes.
     pub writes: u64,
-    /// As above.
-    pub reader: Option<SlowReader>,
+    /// How programs read.
+    reader: Option<SlowReader>,
     sockets: Vec<Socket>,
     ready: Vec<(FlowId, Readiness)>,
     now: Instant,
@@ -119,17 +119,15 @@ impl Peer {
         }
     }
 
-    /// From now on the program behind the socket connected to `to` reads like this; `None` for as fast as bytes come.
-    ///
-    /// # Panics
-    /// If there is no such socket.
-    pub fn set_reader(&mut self, to: SocketAddr, reader: Option<SlowReader>) {
-        let now = self.now;
-        let s = self.sockets.iter_mut().find(|s| s.to == to && !s.closed).expect("connected");
-        s.drain(now);
-        s.reader = reader;
-        if let Some(at) = &mut s.room_at {
-            *at = now;
+    /// From now on programs read like this; `None` for as fast as bytes come.
+    pub fn set_reader(&mut self, reader: Option<SlowReader>) {
+        self.reader = reader;
+        for s in &mut self.sockets {
+            s.drain(self.now);
+            s.reader = reader;
+            if let Some(at) = &mut s.room_at {
+                *at = self.now;
+            }
         }
     }
 

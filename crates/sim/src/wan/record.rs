@@ -6,6 +6,7 @@ use crate::linux_guest::Options;
 use brodo_core::config::{BufferBounds, Config, Tuning};
 use brodo_core::tcp::info::TcpInfo;
 use brodo_core::time::{Duration, Instant};
+use std::ops::Range;
 
 /// Which way the bytes flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,7 +18,7 @@ pub enum Way {
 }
 
 /// A bulk transfer over one connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transfer {
     /// Which way.
     pub way: Way,
@@ -29,10 +30,8 @@ pub struct Transfer {
     pub path: Path,
     /// The guest's TCP.
     pub guest: Options,
-    /// The host's program from the beginning, and then from a time on.
-    pub reader: Option<SlowReader>,
-    /// A second reader, and from when on it reads.
-    pub then: Option<(Duration, Option<SlowReader>)>,
+    /// When the host's program reads slowly, and how; else it reads as fast as bytes come.
+    pub slow: Option<(Range<Duration>, SlowReader)>,
     /// How long it lasts.
     pub lasts: Duration,
 }
@@ -80,19 +79,20 @@ impl Transfer {
             Way::Down => config.tcp_tx = self.bounds,
         }
         let mut wan = Wan::new(&config, self.path, self.guest.burst, 1);
-        wan.peer.reader = self.reader;
         let flow = wan.connect(self.guest);
         match self.way {
             Way::Up => wan.connections[flow].write(u64::MAX),
             Way::Down => wan.peer.writes = u64::MAX,
         }
-        let mut then = self.then;
+        let mut slow = false;
         let mut samples = Vec::with_capacity(SAMPLES as usize + 1);
         for i in 0..=SAMPLES {
             let at = self.lasts * i / SAMPLES;
             wan.run_until(Instant::ZERO + at);
-            if let Some((_, reader)) = then.take_if(|(from, _)| *from <= at) {
-                wan.peer.set_reader(Wan::server(flow), reader);
+            let reader = self.slow.as_ref().filter(|(when, _)| when.contains(&at)).map(|(_, reader)| *reader);
+            if slow != reader.is_some() {
+                slow = !slow;
+                wan.peer.set_reader(reader);
             }
             samples.push(self.sample(&mut wan, flow, at));
         }

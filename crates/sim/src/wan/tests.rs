@@ -15,8 +15,7 @@ fn transfer(way: Way, window: u32, rtt_us: u64, bits_per_s: Option<u64>, lasts_m
         bounds: BufferBounds { initial: window, max: window },
         path: Path { rtt: Duration::from_micros(rtt_us), bits_per_s, tun: None },
         guest: Options::default(),
-        reader: None,
-        then: None,
+        slow: None,
         lasts: Duration::from_millis(lasts_ms),
     }
 }
@@ -80,7 +79,8 @@ fn a_queue_that_stops_the_guest_drops_nothing_and_slows_nothing() {
 #[test]
 fn a_slow_reader_sets_the_pace() {
     let mut transfer = transfer(Way::Up, 1 << 20, 10_000, Some(1_000_000_000), 4000);
-    transfer.reader = Some(SlowReader { buffer: 256 << 10, bytes_per_s: 2_000_000 });
+    let slow = SlowReader { buffer: 256 << 10, bytes_per_s: 2_000_000 };
+    transfer.slow = Some((Duration::ZERO..Duration::MAX, slow));
     assert_near(&transfer.run(), 2e6, 2.0);
 }
 

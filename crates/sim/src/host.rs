@@ -17,7 +17,7 @@ use brodo_core::flow::FlowId;
 use brodo_core::host::{
     Close, Connect, Host, HostError, IcmpCause, IcmpReport, Readiness, Received, SocketId,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 
@@ -129,6 +129,8 @@ pub struct SimHost {
     ping_supported: bool,
     calls: Vec<(SocketId, Call)>,
     calls_made: u64,
+    /// Sockets called on since the last [`SimHost::take_called`].
+    called: BTreeSet<u32>,
     record: bool,
     chatty: bool,
     ready: Vec<(SocketId, FlowId, Readiness)>,
@@ -147,6 +149,7 @@ impl Default for SimHost {
             ping_supported: true,
             calls: Vec::new(),
             calls_made: 0,
+            called: BTreeSet::new(),
             record: true,
             chatty: false,
             ready: Vec::new(),
@@ -239,6 +242,11 @@ impl SimHost {
     /// Calls made so far, recorded or not: what a machine with real system calls would pay for.
     pub fn calls_made(&self) -> u64 {
         self.calls_made
+    }
+
+    /// The sockets that calls were made on since the last time, in order.
+    pub fn take_called(&mut self) -> impl Iterator<Item = SocketId> {
+        std::mem::take(&mut self.called).into_iter().map(SocketId)
     }
 
     /// Where a socket is connected to.
@@ -487,6 +495,7 @@ impl SimHost {
 
     fn note(&mut self, socket: SocketId, call: Call) {
         self.calls_made += 1;
+        self.called.insert(socket.0);
         if self.record {
             self.calls.push((socket, call));
         }

@@ -28,7 +28,7 @@ use brodo_core::time::{Duration, Instant};
 use peer::Peer;
 use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp::{RecvError, State};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
@@ -217,21 +217,49 @@ pub struct World {
     conversations: Vec<Running>,
     /// Those that have not ended, by index.
     active: Vec<usize>,
+    /// Those that something has happened to in this step: only their programs are called.
+    touched: BTreeSet<usize>,
+    /// Those that have just been begun.
+    begun: BTreeSet<usize>,
+    by_guest_port: BTreeMap<u16, usize>,
+    by_socket: BTreeMap<u32, usize>,
     /// Host sockets that have been given to a conversation.
     sockets_seen: u32,
     answers: Vec<Answer>,
     trace: u64,
     frames: u64,
     /// The last frames, for a failure's report.
-    recent: VecDeque<String>,
+    recent: VecDeque<(Instant, &'static str, Vec<u8>)>,
 }
 
 impl Drop for World {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("the last frames, sequence numbers absolute:");
-            self.recent.iter().for_each(|line| eprintln!("{line}"));
+            for (at, direction, frame) in &self.recent {
+                eprintln!("{:12.3}  guest {direction} {}", at.as_ns() as f64 / 1e6, shown(frame));
+            }
         }
+    }
+}
+
+/// A frame in a few words.
+fn shown(frame: &[u8]) -> String {
+    match packet::parse(frame) {
+        Ok(Packet::Tcp(s)) => format!(
+            "{} -> {} {} seq={} ack={} rawwin={} data={}",
+            s.src.port(),
+            s.dst.port(),
+            Line::of_flags(s.flags),
+            s.seq,
+            s.ack,
+            s.window,
+            s.data.len()
+        ),
+        Ok(Packet::Udp(d)) => format!("UDP {} -> {} data={}", d.src, d.dst, d.data.len()),
+        Ok(Packet::Icmp(m)) => format!("ICMP {}/{} {} -> {}", m.kind, m.code, m.src, m.dst),
+        Ok(Packet::Arp(_)) => "ARP".to_owned(),
+        Err(why) => why,
     }
 }
 
@@ -269,6 +297,10 @@ impl World {
             next_tick: Instant::ZERO,
             conversations: Vec::new(),
             active: Vec::new(),
+            touched: BTreeSet::new(),
+            begun: BTreeSet::new(),
+            by_guest_port: BTreeMap::new(),
+            by_socket: BTreeMap::new(),
             sockets_seen: 0,
             answers: Vec::new(),
             trace: 0xcbf2_9ce4_8422_2325,
@@ -281,6 +313,8 @@ impl World {
     pub fn add(&mut self, plan: Conversation) -> usize {
         let index = self.conversations.len();
         self.active.push(index);
+        self.begun.insert(index);
+        self.by_guest_port.insert(Self::guest_port(index), index);
         self.conversations.push(Running::new(plan));
         index
     }
@@ -386,9 +420,11 @@ impl World {
             self.machine.host.has_events().then_some(self.now),
             (self.busy_until > self.now).then_some(self.busy_until),
         ];
+        let begun = (!self.begun.is_empty()).then_some(self.now);
         let turn = work.into_iter().flatten().min().map(|at| at.max(self.busy_until));
         let peers = self.active.iter().filter_map(|&i| self.conversations[i].next()).min();
-        let others = [self.down.next(), self.guest.next_deadline(self.now), peers, Some(self.next_tick)];
+        let others =
+            [self.down.next(), self.guest.next_deadline(self.now), peers, begun, Some(self.next_tick)];
         others.into_iter().chain([turn]).flatten().min().map_or(self.now, |at| at.max(self.now))
     }
 
@@ -404,7 +440,11 @@ impl World {
             }
         }
         for &i in &self.active {
-            if let Some(peer) = &mut self.conversations[i].peer {
+            let c = &mut self.conversations[i];
+            if ticks > 0 || c.next().is_some_and(|at| at <= self.now) {
+                self.touched.insert(i);
+            }
+            if let Some(peer) = &mut c.peer {
                 peer.advance(&mut self.machine.host, self.now);
             }
         }
@@ -413,6 +453,8 @@ impl World {
         }
         self.find_sockets();
         while let Some(frame) = self.down.pop(self.now) {
+            let to = packet::destination_port(&frame).and_then(|port| self.by_guest_port.get(&port));
+            self.touched.extend(to);
             self.guest.receive(frame);
         }
         // Twice, so that what the programs do after they heard something is sent at once.
@@ -420,7 +462,8 @@ impl World {
             for frame in self.guest.poll(self.now) {
                 self.up.push(self.now, frame);
             }
-            for i in self.active.clone() {
+            self.touched.append(&mut self.begun);
+            for i in self.touched.clone() {
                 self.guest_program(i, if round == 0 { ticks } else { 0 });
                 self.peer_program(i, if round == 0 { ticks } else { 0 });
             }
@@ -451,14 +494,16 @@ impl World {
                 self.down.push(self.now.max(self.busy_until), piece);
             }
         }
-        for &i in &self.active {
-            if let Some(peer) = &mut self.conversations[i].peer {
+        let called: Vec<_> = self.machine.host.take_called().collect();
+        for i in called.iter().filter_map(|socket| self.by_socket.get(&socket.0)) {
+            self.touched.insert(*i);
+            if let Some(peer) = &mut self.conversations[*i].peer {
                 peer.settle(&mut self.machine.host, self.now);
             }
         }
     }
 
-    fn note(&mut self, direction: &str, frame: &[u8]) {
+    fn note(&mut self, direction: &'static str, frame: &[u8]) {
         self.frames += 1;
         for &byte in self.now.as_ns().to_le_bytes().iter().chain(frame) {
             self.trace = (self.trace ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
@@ -466,24 +511,7 @@ impl World {
         if self.recent.len() == RECENT {
             self.recent.pop_front();
         }
-        let at = self.now.as_ns() as f64 / 1e6;
-        let what = match packet::parse(frame) {
-            Ok(Packet::Tcp(s)) => format!(
-                "{} -> {} {} seq={} ack={} rawwin={} data={}",
-                s.src.port(),
-                s.dst.port(),
-                Line::of_flags(s.flags),
-                s.seq,
-                s.ack,
-                s.window,
-                s.data.len()
-            ),
-            Ok(Packet::Udp(d)) => format!("UDP {} -> {} data={}", d.src, d.dst, d.data.len()),
-            Ok(Packet::Icmp(m)) => format!("ICMP {}/{} {} -> {}", m.kind, m.code, m.src, m.dst),
-            Ok(Packet::Arp(_)) => "ARP".to_owned(),
-            Err(why) => why,
-        };
-        self.recent.push_back(format!("{at:12.3}  guest {direction} {what}"));
+        self.recent.push_back((self.now, direction, frame.to_vec()));
     }
 
     fn remote(plan: &Conversation, index: usize) -> SocketAddr {
@@ -516,6 +544,8 @@ impl World {
             if let Some(&i) = waiting {
                 self.conversations[i].socket = Some(socket);
                 self.conversations[i].connecting_since = self.now;
+                self.by_socket.insert(socket.0, i);
+                self.touched.insert(i);
             }
         }
         self.sockets_seen = host.opened();
@@ -641,31 +671,38 @@ impl World {
 
     /// Notes conversations that have ended, and checks that they ended as planned.
     fn finish(&mut self) {
-        let (mut active, now) = (std::mem::take(&mut self.active), self.now);
-        active.retain(|&i| {
-            let c = &mut self.conversations[i];
-            let (Some(handle), Some(socket)) = (c.handle, c.socket) else { return true };
-            let state = self.guest.tcp(handle).state();
-            let guest_gone = matches!(state, State::Closed | State::TimeWait);
-            let Some(closed) = self.machine.host.closed(socket).filter(|_| guest_gone) else { return true };
-            if !c.broken {
-                if !c.guest_read.end || !c.peer_read.end {
-                    return true;
-                }
-                let got = (c.peer_read.bytes, c.guest_read.bytes);
-                assert_eq!(got, (c.plan.up, c.plan.down), "bytes delivered of {:?}", c.plan);
-                assert_eq!(closed, Close::Graceful, "how {:?} was closed", c.plan);
+        for i in std::mem::take(&mut self.touched) {
+            if self.has_ended(i) {
+                self.active.retain(|&other| other != i);
             }
-            c.done_at = Some(now);
-            c.peer = None;
-            self.machine.host.forget(socket);
-            // A guest in a loop would keep tens of thousands in TIME-WAIT.
-            if state == State::Closed || c.plan.again > 0 {
-                self.guest.forget(handle);
+        }
+    }
+
+    /// Whether a conversation has ended as planned, both ways; gives up what it held.
+    fn has_ended(&mut self, index: usize) -> bool {
+        let c = &mut self.conversations[index];
+        let (Some(handle), Some(socket), None) = (c.handle, c.socket, c.done_at) else { return false };
+        let state = self.guest.tcp(handle).state();
+        let guest_gone = matches!(state, State::Closed | State::TimeWait);
+        let Some(closed) = self.machine.host.closed(socket).filter(|_| guest_gone) else { return false };
+        if !c.broken {
+            if !c.guest_read.end || !c.peer_read.end {
+                return false;
             }
-            false
-        });
-        self.active = active;
+            let got = (c.peer_read.bytes, c.guest_read.bytes);
+            assert_eq!(got, (c.plan.up, c.plan.down), "bytes delivered of {:?}", c.plan);
+            assert_eq!(closed, Close::Graceful, "how {:?} was closed", c.plan);
+        }
+        c.done_at = Some(self.now);
+        c.peer = None;
+        self.machine.host.forget(socket);
+        self.by_socket.remove(&socket.0);
+        self.by_guest_port.remove(&Self::guest_port(index));
+        // A guest in a loop would keep tens of thousands in TIME-WAIT.
+        if state == State::Closed || c.plan.again > 0 {
+            self.guest.forget(handle);
+        }
+        true
     }
 
     /// The configuration of the stack.

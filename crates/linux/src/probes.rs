@@ -3,13 +3,14 @@
 //! | Probe            | Arguments, in order                                                                          |
 //! |------------------|----------------------------------------------------------------------------------------------|
 //! | `connect`        | flow, the destination as text (`192.0.2.1:443`)                                              |
-//! | `tuned`          | flow, direction, limit before, limit now (bytes), cause, bytes per round trip, round trip (us) |
+//! | `tuned`          | flow, direction, limits (bytes), cause, bytes per round trip, round trip (us)                |
 //! | `window_update`  | flow, window (bytes), 1 if repeated and 0 if not                                             |
 //! | `retransmission` | flow, sequence number, length (bytes), cause                                                 |
 //! | `limited`        | flow, direction, what limited before, what limits now, for how long the former did (us)      |
 //!
-//! A flow is [`FlowId::to_bits`]: slot in the lower 32 bits, generation in the upper. Direction, cause and limits are
-//! pointers to C strings; everything else is an integer.
+//! A flow is [`FlowId::to_bits`]: slot in the lower 32 bits, generation in the upper. Limits are the one now in the
+//! lower 32 bits and the one before in the upper: no probe has more than the six arguments that every tracer reads.
+//! Direction, cause and what limits are pointers to C strings; everything else is an integer.
 //!
 //! Each probe has a semaphore: a word that the tracer increments through the kernel while it listens. With nobody
 //! listening a probe is one load and one branch that is not taken; no argument is computed, and no text is made. The
@@ -44,8 +45,7 @@ pub(crate) fn event(event: &Event) {
                 tuned,
                 flow.to_bits(),
                 text(direction_name(direction)),
-                from,
-                to,
+                u64::from(from) << 32 | u64::from(to),
                 text(cause_name(cause)),
                 per_rtt,
                 rtt_us

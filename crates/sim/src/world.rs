@@ -69,21 +69,22 @@ struct Reading {
     bytes: u64,
     end: bool,
     credit: u64,
+    credited: Instant,
     /// When the program reads again.
     wakes: Instant,
 }
 
 impl Reading {
-    /// Allows what the rate gives in one tick; bytes that may be read now.
-    fn allow(&mut self, now: Instant, rate: Option<u64>, ticks: u64) -> usize {
-        if let Some(rate) = rate {
-            self.credit = (self.credit + rate * ticks).min(rate * 100);
+    /// Bytes that may be read now: what `rate` gives, kept for 100 ms at most.
+    fn allow(&mut self, now: Instant, rate: Option<u64>) -> usize {
+        if now < self.wakes {
+            return 0;
         }
-        match rate {
-            _ if now < self.wakes => 0,
-            None => usize::MAX,
-            Some(_) => self.credit as usize,
-        }
+        let Some(rate) = rate else { return usize::MAX };
+        let ms = (now - self.credited).as_millis() as u64;
+        self.credited = self.credited + Duration::from_millis(ms);
+        self.credit = (self.credit + rate * ms).min(rate * 100);
+        self.credit as usize
     }
 
     fn took(&mut self, n: usize, pattern: Pattern, data: &[u8], who: &str) {
@@ -163,6 +164,17 @@ impl Running {
     fn asks_again(&self) -> bool {
         matches!(self.plan.pace, Pace::Requests { request, .. }
             if self.answered > 0 && self.guest_sent == self.answered * request)
+    }
+
+    /// Whether a program may want to do something because time has passed.
+    fn waits_for_a_tick(&self, now: Instant) -> bool {
+        let sleeps = |rate: Option<u64>, dwells: Duration| rate.is_some() || !dwells.is_zero();
+        (self.handle.is_none() && self.plan.start <= now)
+            || self.plan.pace != Pace::Bulk
+            || (sleeps(self.plan.guest_reads, self.plan.guest_dwells) && self.guest_read.wakes <= now)
+            || (sleeps(self.plan.peer_reads, self.plan.peer_dwells) && self.peer_read.wakes <= now)
+            // smoltcp's own timers may have ended the connection.
+            || now.as_ns().is_multiple_of(10 * TICK.as_nanos() as u64)
     }
 
     /// When something happens behind the host socket.
@@ -431,17 +443,17 @@ impl World {
     /// Everything that happens at the next instant at which something happens.
     fn step(&mut self) {
         self.now = self.next_event();
-        let mut ticks = 0;
+        let mut tick = false;
         if self.next_tick <= self.now {
             self.next_tick = self.now + TICK;
-            ticks = 1;
+            tick = true;
             if self.credit_per_tick.is_some() {
                 self.machine.link.set_credit(self.credit_per_tick);
             }
         }
         for &i in &self.active {
             let c = &mut self.conversations[i];
-            if ticks > 0 || c.next().is_some_and(|at| at <= self.now) {
+            if (tick && c.waits_for_a_tick(self.now)) || c.next().is_some_and(|at| at <= self.now) {
                 self.touched.insert(i);
             }
             if let Some(peer) = &mut c.peer {
@@ -458,14 +470,14 @@ impl World {
             self.guest.receive(frame);
         }
         // Twice, so that what the programs do after they heard something is sent at once.
-        for round in 0..2 {
+        for _ in 0..2 {
             for frame in self.guest.poll(self.now) {
                 self.up.push(self.now, frame);
             }
             self.touched.append(&mut self.begun);
             for i in self.touched.clone() {
-                self.guest_program(i, if round == 0 { ticks } else { 0 });
-                self.peer_program(i, if round == 0 { ticks } else { 0 });
+                self.guest_program(i);
+                self.peer_program(i);
             }
         }
         self.finish();
@@ -551,7 +563,7 @@ impl World {
         self.sockets_seen = host.opened();
     }
 
-    fn guest_program(&mut self, index: usize, ticks: u64) {
+    fn guest_program(&mut self, index: usize) {
         let (up, down) = (self.pattern(index, true), self.pattern(index, false));
         let remote = Self::remote(&self.conversations[index].plan, index);
         let c = &mut self.conversations[index];
@@ -573,7 +585,7 @@ impl World {
             let data = up.bytes(c.guest_sent, len);
             c.guest_sent += socket.send_slice(&data).expect("it can send") as u64;
         }
-        let mut may = c.guest_read.allow(self.now, c.plan.guest_reads, ticks);
+        let mut may = c.guest_read.allow(self.now, c.plan.guest_reads);
         while may > 0 && socket.can_recv() {
             let read = |data: &mut [u8]| {
                 let part = may.min(data.len());
@@ -619,7 +631,7 @@ impl World {
         }
     }
 
-    fn peer_program(&mut self, index: usize, ticks: u64) {
+    fn peer_program(&mut self, index: usize) {
         let (up, down) = (self.pattern(index, true), self.pattern(index, false));
         let host = &mut self.machine.host;
         let c = &mut self.conversations[index];
@@ -635,7 +647,7 @@ impl World {
         }
         let may_send = c.peer_may_send(self.now);
         if let Some(peer) = &mut c.peer {
-            let may = c.peer_read.allow(self.now, c.plan.peer_reads, ticks);
+            let may = c.peer_read.allow(self.now, c.plan.peer_reads);
             let data = if may > 0 { peer.read(host, self.now, may) } else { Vec::new() };
             if !data.is_empty() {
                 c.peer_read.wakes = self.now + c.plan.peer_dwells;

@@ -138,6 +138,14 @@ counters! {
     tcp_resets_sent,
     /// TCP segments sent to the guest again.
     tcp_retransmissions,
+    /// Recoveries from loss toward the guest, however seen.
+    tcp_recoveries,
+    /// Expiries of the retransmission timer.
+    tcp_timeouts,
+    /// Tail loss probes sent (RFC 8985).
+    tcp_tail_probes,
+    /// Segments that the guest says it got twice (RFC 2883).
+    tcp_duplicates_reported,
     /// TCP challenge ACKs sent (RFC 5961).
     tcp_challenge_acks,
     /// Duplicate TCP payload bytes from the guest.

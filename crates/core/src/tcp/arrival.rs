@@ -2,7 +2,8 @@
 //! payload, FIN.
 
 use super::receiver::ReceiverState;
-use super::sender::{AckAction, SenderState};
+use super::recovery::DUP_ACKS;
+use super::sender::SenderState;
 use super::{Connection, State, reset};
 use crate::counters::DropReason;
 use crate::env::Env;
@@ -164,6 +165,9 @@ impl Connection {
             return self.challenge(env, io);
         }
         env.counters.tcp_duplicate_bytes += payload.len() as u64;
+        if (segment.seq + payload.len() as u32).le(self.rx.nxt) && !payload.is_empty() {
+            self.rx.note_duplicate(segment.seq, segment.seq + payload.len() as u32);
+        }
         if self.time_wait_until.is_some() {
             // Our last ACK was lost: the wait begins again (RFC 9293, 3.10.7.4, TIME-WAIT).
             self.time_wait_until = Some(io.now + env.config.timeouts.time_wait);
@@ -212,7 +216,7 @@ impl Connection {
         has_payload: bool,
     ) -> bool {
         if self.tx.state == SenderState::SynSent {
-            if segment.ack != self.tx.max || self.tx.max == self.tx.una {
+            if segment.ack != self.tx.nxt || self.tx.nxt == self.tx.una {
                 reset::answer(env, io.link, &self.key, segment, 0);
                 return false;
             }
@@ -220,15 +224,7 @@ impl Connection {
             self.challenge(env, io);
             return false;
         }
-        let action = self.tx.acknowledge(env, io.now, segment, has_payload);
-        if action == AckAction::Retransmit {
-            self.retransmit_first(env, io);
-        }
-        if self.tx.una == self.tx.max && self.tx.usable() > 0 {
-            // Nothing to retransmit and no closed window to probe.
-            self.tx.rtx_at = None;
-            self.tx.backoff = 0;
-        }
+        self.tx.acknowledge(env, io.now, segment, has_payload);
         true
     }
 
@@ -245,7 +241,10 @@ impl Connection {
             return self.list_ack(env);
         }
         let old = (self.rx.nxt - seq).clamp(0, payload.len() as i32) as usize;
-        env.counters.tcp_duplicate_bytes += old as u64;
+        if old > 0 {
+            env.counters.tcp_duplicate_bytes += old as u64;
+            self.rx.note_duplicate(seq, seq + old as u32);
+        }
         payload = &payload[old..];
         seq += old as u32;
         let room = (self.rx.nxt + self.rx.window() - seq).max(0) as usize;
@@ -256,6 +255,7 @@ impl Connection {
         if fin {
             self.rx.finish_at(seq + payload.len() as u32);
         }
+        let first_gap = !self.rx.has_gaps();
         let in_order = payload.is_empty() || {
             match self.rx.accept(env, io.host, self.socket, seq, payload) {
                 Ok(in_order) => {
@@ -271,9 +271,11 @@ impl Connection {
         if in_order {
             self.list_ack(env);
         } else {
-            // A gap: every segment beyond it is acknowledged at once, so that the guest counts three duplicates
-            // (RFC 5681, 4.2).
-            self.send_ack(env, io);
+            // A gap: every segment beyond it is acknowledged at once (RFC 5681, 4.2), the first three times, because
+            // perhaps nothing follows it. On a link of one hop a gap is a loss and not reordering.
+            for _ in 0..if first_gap { DUP_ACKS } else { 1 } {
+                self.send_ack(env, io);
+            }
         }
     }
 }

@@ -28,10 +28,13 @@ pub(crate) mod isn;
 pub mod limited;
 mod open;
 mod output;
+mod rack;
 mod reassembly;
 mod receiver;
+mod recovery;
 pub(crate) mod reset;
 pub(crate) mod rtt;
+mod scoreboard;
 mod sender;
 mod timeout;
 
@@ -136,7 +139,7 @@ impl Connection {
 
     /// One beyond the last sequence number that was sent.
     pub(crate) fn sequence_used(&self) -> Seq {
-        self.tx.max
+        self.tx.nxt
     }
 
     /// Whether the connection is over and can be removed.
@@ -239,7 +242,7 @@ impl Connection {
                 self.ended = true;
             } else if self.time_wait_until.is_none() {
                 self.time_wait_until = Some(io.now + env.config.timeouts.time_wait);
-                self.tx.rtx_at = None;
+                self.tx.timer = None;
             }
         }
     }

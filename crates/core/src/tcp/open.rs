@@ -48,12 +48,13 @@ impl Connection {
     ) -> Self {
         let default = if key.guest.is_ipv4() { MSS_DEFAULT_V4 } else { MSS_DEFAULT_V6 };
         let mss = syn.options.mss.unwrap_or(default).max(MSS_MIN).min(mss_of_mtu(&key, env.config.mtu));
-        let peer = PeerOptions { mss, scale: syn.options.window_scale };
+        let peer = PeerOptions { mss, scale: syn.options.window_scale, sack: syn.options.sack_permitted };
         let (scale, cap) = match peer.scale {
             Some(_) => (scale_for(env.config.tcp_rx.max), 65_535 << 14),
             None => (0, 65_535),
         };
-        let rx = Receiver::new(syn.seq, scale, Limit::new(env.config.tcp_rx, cap, io.now), io.now);
+        let mut rx = Receiver::new(syn.seq, scale, Limit::new(env.config.tcp_rx, cap, io.now), io.now);
+        rx.sack = syn.options.sack_permitted;
         let iss = match (env.isn.isn(&key, io.now), iss_after) {
             (iss, Some(after)) if !iss.gt(after) => after + ISS_DISTANCE,
             (iss, _) => iss,
@@ -101,6 +102,7 @@ impl Connection {
         let options = TcpOptions {
             mss: Some(mss_of_mtu(&self.key, env.config.mtu)),
             window_scale: self.tx.peer_scales.then_some(self.rx.scale),
+            sack_permitted: self.tx.sack,
             ..TcpOptions::default()
         };
         let header = TcpHeader {

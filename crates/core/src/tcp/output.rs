@@ -1,10 +1,12 @@
 //! What a connection sends: data within the guest's window and our limit, FIN, acknowledgements, resets.
 
 use super::Connection;
+use super::limited::LimitedBy;
 use super::receiver::ReceiverState;
+use super::recovery::Timer;
 use super::reset;
 use super::sender::SenderState;
-use crate::chunk::{Cursor, FILL_CHUNKS, LARGE, SLICES_MAX};
+use crate::chunk::{FILL_CHUNKS, LARGE, SLICES_MAX};
 use crate::counters::Counters;
 use crate::env::Env;
 use crate::host::{Close, Host, HostError};
@@ -12,7 +14,8 @@ use crate::link::{Link, NoCredit};
 use crate::stack::Io;
 use crate::time::Duration;
 use crate::transmit::{self, Outlet, ip_header_len};
-use crate::wire::tcp::{TcpFlags, TcpHeader, TcpOptions};
+use crate::trace::{Direction, Event, Resend};
+use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
 use std::io::IoSlice;
 
 /// How long a read waits when the memory budget is spent.
@@ -30,13 +33,7 @@ impl Connection {
         }
         self.tx.tune(env, io.now);
         let failed = self.read_host(env, io, frames).is_err();
-        let mut sent = Ok(());
-        for _ in 0..frames {
-            sent = self.send_data(env, io);
-            if sent.is_err() || self.tx.unsent() == 0 {
-                break;
-            }
-        }
+        let sent = self.send_frames(env, io, frames);
         if failed || (self.broken && (!self.can_read() || self.read_room() == 0)) {
             return self.reset_guest(env, io);
         }
@@ -45,9 +42,34 @@ impl Connection {
         }
         self.watch_closed_window(env, io);
         self.settle(env, io);
+        self.note_sending_limit(io, sent.is_err());
         if self.wants_service() {
             self.list_ready(env);
         }
+    }
+
+    /// Sends up to `frames` frames: first what was lost, then what is new.
+    fn send_frames<L: Link, H: Host>(
+        &mut self,
+        env: &mut Env,
+        io: &mut Io<'_, L, H>,
+        frames: u32,
+    ) -> Result<(), NoCredit> {
+        for _ in 0..frames {
+            if let Some((piece, why)) = self.next_resend(env) {
+                self.resend(env, io, piece, why)?;
+            } else if self.tx.unsent() > 0 {
+                self.send_data(env, io)?;
+            } else {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn next_resend(&self, env: &Env) -> Option<((Seq, u32), Resend)> {
+        let why = self.tx.recovery?.why;
+        Some((self.tx.next_resend(self.frame_payload_max(env))?, why))
     }
 
     /// Whether [`Connection::serve`] would do something now, credit provided.
@@ -55,6 +77,7 @@ impl Connection {
         !self.ended
             && (self.broken
                 || self.sendable() > 0
+                || self.tx.next_resend(u32::MAX).is_some()
                 || self.tx.fin_due()
                 || (self.can_read() && self.retry_at.is_none() && self.read_room() > 0)
                 || (self.tx.state == SenderState::SynSent && self.tx.nxt == self.tx.una))
@@ -158,15 +181,11 @@ impl Connection {
         if with_fin {
             flags |= TcpFlags::FIN;
         }
-        let again = self.tx.nxt != self.tx.max;
         let window = self.rx.offer(env.pool.available(), self.tx.mss);
         let header = TcpHeader { window, ..self.header(flags) };
         self.send(&mut env.outlet, &mut env.counters, io.link, &header, &slices[..count])?;
         self.tx.cursor = after;
         self.tx.sent(env, io.now, bytes + u32::from(with_fin));
-        if again {
-            env.counters.tcp_retransmissions += 1;
-        }
         if with_fin {
             self.fin_sent();
         }
@@ -179,9 +198,6 @@ impl Connection {
         if self.send(&mut env.outlet, &mut env.counters, io.link, &header, &[]).is_err() {
             return self.list_ready(env);
         }
-        if self.tx.nxt != self.tx.max {
-            env.counters.tcp_retransmissions += 1;
-        }
         self.tx.sent(env, io.now, 1);
         self.fin_sent();
     }
@@ -192,22 +208,30 @@ impl Connection {
         }
     }
 
-    /// Resends the first unacknowledged segment without going back (fast retransmit).
-    pub(super) fn retransmit_first<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        let in_flight = self.tx.in_flight();
-        self.tx.forget_timing();
-        let len = self.tx.queue.len().min(u32::from(self.tx.mss)).min(in_flight);
+    /// Sends again what lies at `piece`, a sequence number and a length, or as much of it as one frame takes.
+    pub(super) fn resend<L: Link, H: Host>(
+        &mut self,
+        env: &mut Env,
+        io: &mut Io<'_, L, H>,
+        piece: (Seq, u32),
+        why: Resend,
+    ) -> Result<(), NoCredit> {
+        let (seq, len) = piece;
+        let offset = (seq - self.tx.una) as u32;
+        let data = len.min(self.tx.queue.len() - offset.min(self.tx.queue.len()));
+        let cursor = env.pool.seek(&self.tx.queue, offset.min(self.tx.queue.len()));
         let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-        let (count, bytes, _) = env.pool.slices(&self.tx.queue, Cursor::FRONT, len, &mut slices);
-        let fin = bytes == self.tx.queue.len() && matches!(self.tx.state, SenderState::FinSent { .. });
+        let (count, bytes, _) = env.pool.slices(&self.tx.queue, cursor, data, &mut slices);
+        // Sequence space beyond the data is the FIN.
+        let fin = bytes == data && data < len;
         let flags = if fin { TcpFlags::ACK | TcpFlags::FIN } else { TcpFlags::ACK };
         let window = self.rx.offer(env.pool.available(), self.tx.mss);
-        let header = TcpHeader { seq: self.tx.una, window, ..self.header(flags) };
-        let result = self.send(&mut env.outlet, &mut env.counters, io.link, &header, &slices[..count]);
-        // Without credit the retransmission timer does it.
-        if result.is_ok() {
-            env.counters.tcp_retransmissions += 1;
-        }
+        let header = TcpHeader { seq, window, ..self.header(flags) };
+        self.send(&mut env.outlet, &mut env.counters, io.link, &header, &slices[..count])?;
+        let len = bytes + u32::from(fin);
+        self.tx.resent(env, io.now, seq, len);
+        io.host.trace(&Event::Retransmission { flow: self.id, seq: seq.0, len, why });
+        Ok(())
     }
 
     /// Acknowledges at the end of a batch, if still due. Err if the link has no credit.
@@ -231,8 +255,8 @@ impl Connection {
 
     fn try_ack<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) -> Result<(), NoCredit> {
         let window = self.rx.offer(env.pool.available(), self.tx.mss);
-        // At SND.NXT as the guest knows it, also after we went back.
-        let header = TcpHeader { seq: self.tx.max, window, ..self.header(TcpFlags::ACK) };
+        let options = TcpOptions { sack: self.rx.take_sack_blocks(), ..TcpOptions::default() };
+        let header = TcpHeader { window, options, ..self.header(TcpFlags::ACK) };
         self.send(&mut env.outlet, &mut env.counters, io.link, &header, &[])
     }
 
@@ -247,7 +271,7 @@ impl Connection {
     /// Resets the guest, and the host's peer if it is still there.
     pub(super) fn reset_guest<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
         let flags = TcpFlags::RST | TcpFlags::ACK;
-        reset::send(env, io.link, &self.key, self.tx.max, self.rx.nxt, flags);
+        reset::send(env, io.link, &self.key, self.tx.nxt, self.rx.nxt, flags);
         self.close_socket(io.host, Close::Reset);
         self.ended = true;
     }
@@ -258,11 +282,34 @@ impl Connection {
         let waiting = self.tx.unsent() > 0 || self.can_read();
         if waiting
             && self.tx.state == SenderState::Open
-            && self.tx.una == self.tx.max
+            && self.tx.una == self.tx.nxt
             && self.tx.usable() == 0
-            && self.tx.rtx_at.is_none()
+            && self.tx.timer.is_none()
         {
-            self.tx.rtx_at = Some(io.now + env.rtt.rto(self.tx.backoff));
+            self.tx.timer = Some((io.now + env.rtt.rto(self.tx.backoff), Timer::Window));
+        }
+    }
+
+    /// Notes what holds the sending back now.
+    fn note_sending_limit<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, no_credit: bool) {
+        let more = self.tx.unsent() > 0 || self.can_read();
+        let by = if no_credit {
+            LimitedBy::Link
+        } else if self.tx.recovery.is_some() {
+            LimitedBy::Loss
+        } else if self.retry_at.is_some() {
+            LimitedBy::Memory
+        } else if !more || self.tx.state != SenderState::Open {
+            LimitedBy::Application
+        } else if self.tx.wnd <= self.tx.limit() {
+            LimitedBy::GuestWindow
+        } else {
+            LimitedBy::OurLimit
+        };
+        if let Some((from, time)) = self.tx.clock.set(io.now, by) {
+            let after_us = time.as_micros() as u64;
+            let direction = Direction::Send;
+            io.host.trace(&Event::Limited { flow: self.id, direction, from, to: by, after_us });
         }
     }
 
@@ -291,7 +338,8 @@ impl Connection {
     ) -> Result<(), NoCredit> {
         let addresses = (self.key.remote.ip(), self.key.guest.ip());
         transmit::tcp(outlet, counters, link, addresses, header, payload, self.tx.mss)?;
-        self.rx.ack_listed = false;
+        // What is selectively acknowledged goes in a segment without data, where there is room for it.
+        self.rx.ack_listed &= !payload.is_empty() && self.rx.has_sack_blocks();
         Ok(())
     }
 }

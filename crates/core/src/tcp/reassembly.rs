@@ -4,7 +4,7 @@
 //! window over thousands of one-byte islands; what would make one range more is dropped and comes again.
 
 use crate::chunk::{ByteQueue, Pool};
-use crate::wire::tcp::Seq;
+use crate::wire::tcp::{SackBlocks, Seq};
 
 /// Most ranges kept for one connection.
 const RANGES_MAX: usize = 32;
@@ -13,6 +13,8 @@ const RANGES_MAX: usize = 32;
 struct Range {
     start: Seq,
     bytes: ByteQueue,
+    /// When something was last added, in insertions.
+    touched: u64,
 }
 
 impl Range {
@@ -25,6 +27,7 @@ impl Range {
 #[derive(Debug, Default)]
 pub(crate) struct Reassembly {
     ranges: Vec<Range>,
+    insertions: u64,
 }
 
 /// There are [`RANGES_MAX`] ranges already, or the memory budget is spent.
@@ -37,8 +40,14 @@ impl Reassembly {
         self.ranges.iter().map(|r| r.bytes.len()).sum()
     }
 
+    /// Whether nothing is held.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
     /// Stores `data` at `seq`; bytes that are held already are kept as they are.
     pub(crate) fn insert(&mut self, pool: &mut Pool, mut seq: Seq, mut data: &[u8]) -> Result<(), Full> {
+        self.insertions += 1;
         let mut i = 0;
         while !data.is_empty() {
             // Ranges that end before `seq` do not matter; one that ends exactly there is extended.
@@ -62,9 +71,10 @@ impl Reassembly {
                 if self.ranges.len() == RANGES_MAX {
                     return Err(Full);
                 }
-                self.ranges.insert(i, Range { start: seq, bytes: ByteQueue::new() });
+                self.ranges.insert(i, Range { start: seq, bytes: ByteQueue::new(), touched: 0 });
             }
             let stored = pool.push(&mut self.ranges[i].bytes, fresh);
+            self.ranges[i].touched = self.insertions;
             seq += stored as u32;
             if stored < fresh.len() {
                 if self.ranges[i].bytes.is_empty() {
@@ -79,6 +89,20 @@ impl Reassembly {
             }
         }
         Ok(())
+    }
+
+    /// The ranges as a guest is told of them: at most `max`, the one that has just grown first (RFC 2018, section 4).
+    pub(crate) fn blocks(&self, max: usize) -> impl Iterator<Item = (Seq, Seq)> {
+        let mut newest = [None::<&Range>; SackBlocks::MAX];
+        for range in &self.ranges {
+            let mut range = Some(range);
+            for slot in &mut newest {
+                if range.map(|r| r.touched) > slot.map(|r| r.touched) {
+                    std::mem::swap(slot, &mut range);
+                }
+            }
+        }
+        newest.into_iter().flatten().take(max).map(|range| (range.start, range.end()))
     }
 
     /// Whether range `i` ends exactly at `seq`.

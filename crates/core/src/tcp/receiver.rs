@@ -19,7 +19,7 @@ use crate::counters::DropReason;
 use crate::env::Env;
 use crate::host::{Host, HostError, SocketId};
 use crate::time::Instant;
-use crate::wire::tcp::Seq;
+use crate::wire::tcp::{SackBlocks, Seq};
 use std::io::IoSlice;
 
 /// Where the stream from the guest stands.
@@ -52,6 +52,10 @@ pub(crate) struct Receiver {
     pub(crate) writable: bool,
     /// Listed in `Env::ack_due`.
     pub(crate) ack_listed: bool,
+    /// The guest understands selective acknowledgements.
+    pub(crate) sack: bool,
+    /// What has just come although it was there already, to be told once (RFC 2883).
+    duplicate: Option<(Seq, Seq)>,
     /// What holds the guest's sending back.
     pub(crate) clock: LimitClock,
     /// Bytes taken in order.
@@ -73,6 +77,8 @@ impl Receiver {
             fin: None,
             writable: false,
             ack_listed: false,
+            sack: false,
+            duplicate: None,
             clock: LimitClock::new(now),
             bytes: 0,
         }
@@ -168,9 +174,39 @@ impl Receiver {
         result.and_then(|()| self.flush(env, host, socket)).map(|()| true)
     }
 
+    /// Whether something waits behind a gap.
+    pub(crate) fn has_gaps(&self) -> bool {
+        !self.gaps.is_empty()
+    }
+
+    /// Notes that the guest has sent again what lies between `start` and `end`.
+    pub(crate) fn note_duplicate(&mut self, start: Seq, end: Seq) {
+        self.duplicate = Some((start, end));
+    }
+
+    /// Whether there is something to tell the guest in a SACK option.
+    pub(crate) fn has_sack_blocks(&self) -> bool {
+        self.sack && (self.duplicate.is_some() || !self.gaps.is_empty())
+    }
+
+    /// The SACK option of the next segment: a duplicate is told of once, what waits behind gaps until it is in order.
+    pub(crate) fn take_sack_blocks(&mut self) -> SackBlocks {
+        let mut blocks = SackBlocks::EMPTY;
+        if !self.has_sack_blocks() {
+            return blocks;
+        }
+        if let Some((start, end)) = self.duplicate.take() {
+            blocks.push(start, end);
+        }
+        for (start, end) in self.gaps.blocks(SackBlocks::MAX) {
+            blocks.push(start, end);
+        }
+        blocks
+    }
+
     /// Whether payload in order would go straight to the host socket, as far as we know.
     pub(crate) fn is_streaming(&self) -> bool {
-        self.state == ReceiverState::Open && self.writable && self.queue.is_empty() && self.gaps.len() == 0
+        self.state == ReceiverState::Open && self.writable && self.queue.is_empty() && self.gaps.is_empty()
     }
 
     /// Takes payload in order: the host socket gets it at once, and what it refuses is kept.

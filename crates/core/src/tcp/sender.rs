@@ -4,20 +4,20 @@
 //! and kept in chunks until the guest has acknowledged them. What cannot be sent soon stays in the host's kernel,
 //! which closes the peer's window: back pressure end to end.
 //!
-//! Loss toward the guest is rare (a link that pushes back loses nothing), but handled: the retransmission timer goes
-//! back to SND.UNA and sends again from there; three duplicate acknowledgements resend the first segment, and partial
-//! acknowledgements the next hole (RFC 6582). Either halves L. A closed window is probed with the same timer.
+//! What was sent is remembered on the [`Scoreboard`] until it is acknowledged; what is done when something does not
+//! arrive is in `recovery`. A closed window is probed with the same timer.
 
 use super::autosize::{Change, Limit};
 use super::info::HalfInfo;
 use super::limited::LimitClock;
+use super::rack::Rack;
+use super::recovery::{Recovery, Timer};
+use super::scoreboard::Scoreboard;
 use crate::chunk::{ByteQueue, Cursor};
 use crate::env::Env;
 use crate::time::Instant;
 use crate::wire::tcp::{Seq, TcpHeader};
 
-/// Duplicate acknowledgements that mean a loss (RFC 5681, 3.2).
-const DUP_ACKS: u8 = 3;
 /// Time-outs in a row after which the guest is taken to be gone: about 15 minutes, as Linux (tcp_retries2).
 pub(crate) const BACKOFF_MAX: u8 = 15;
 
@@ -49,6 +49,8 @@ pub(crate) struct PeerOptions {
     pub(crate) mss: u16,
     /// Its window scale, if it offered one.
     pub(crate) scale: Option<u8>,
+    /// It understands selective acknowledgements.
+    pub(crate) sack: bool,
 }
 
 #[derive(Debug)]
@@ -56,20 +58,18 @@ pub(crate) struct Sender {
     pub(crate) state: SenderState,
     /// Oldest unacknowledged (SND.UNA).
     pub(crate) una: Seq,
-    /// Next to send (SND.NXT); goes back to `una` on a time-out.
+    /// Next to send (SND.NXT).
     pub(crate) nxt: Seq,
-    /// One beyond the highest ever sent.
-    pub(crate) max: Seq,
     /// The guest's window in bytes (SND.WND) and the largest it ever offered.
     pub(crate) wnd: u32,
-    wnd_max: u32,
+    pub(super) wnd_max: u32,
     wl1: Seq,
     wl2: Seq,
     scale: u8,
     /// The guest offered window scaling.
     pub(crate) peer_scales: bool,
     pub(crate) mss: u16,
-    limit: Limit,
+    pub(super) limit: Limit,
     /// Bytes read from the host socket and not acknowledged: from `una` on.
     pub(crate) queue: ByteQueue,
     /// Where `nxt` is in the queue.
@@ -80,28 +80,29 @@ pub(crate) struct Sender {
     pub(crate) hangup: bool,
     /// The end of the host's stream has been read.
     pub(crate) eof: bool,
-    timed: Option<(Seq, Instant)>,
-    /// When the retransmission or probe timer expires.
-    pub(crate) rtx_at: Option<Instant>,
+    /// The segment whose round trip is being measured: its end, and when it was sent.
+    pub(super) timed: Option<(Seq, Instant)>,
+    /// What is being waited for, and until when.
+    pub(super) timer: Option<(Instant, Timer)>,
+    /// Expiries of the retransmission or probe timer in a row.
     pub(crate) backoff: u8,
-    dup_acks: u8,
-    /// In fast recovery until this is acknowledged.
-    recover: Option<Seq>,
+    /// Everything between `una` and `nxt`.
+    pub(super) board: Scoreboard,
+    pub(super) rack: Rack,
+    /// The guest understands selective acknowledgements.
+    pub(crate) sack: bool,
+    /// Duplicate acknowledgements in a row of a guest that does not.
+    pub(super) dup_acks: u8,
+    /// Loss being repaired.
+    pub(super) recovery: Option<Recovery>,
+    /// SND.NXT when a tail loss probe was sent; until it is acknowledged.
+    pub(super) tail_probe: Option<Seq>,
     /// What holds the sending back.
     pub(crate) clock: LimitClock,
     /// Bytes acknowledged.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// Segments sent again.
     pub(crate) retransmissions: u32,
-}
-
-/// What an acknowledgement asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AckAction {
-    /// Nothing.
-    None,
-    /// Resend the first unacknowledged segment now.
-    Retransmit,
 }
 
 impl Sender {
@@ -110,7 +111,6 @@ impl Sender {
             state: SenderState::Connecting,
             una: iss,
             nxt: iss,
-            max: iss,
             wnd: 0,
             wnd_max: 0,
             wl1: Seq(0),
@@ -125,10 +125,14 @@ impl Sender {
             hangup: false,
             eof: false,
             timed: None,
-            rtx_at: None,
+            timer: None,
             backoff: 0,
+            board: Scoreboard::default(),
+            rack: Rack::default(),
+            sack: peer.sack,
             dup_acks: 0,
-            recover: None,
+            recovery: None,
+            tail_probe: None,
             clock: LimitClock::new(now),
             bytes: 0,
             retransmissions: 0,
@@ -140,7 +144,7 @@ impl Sender {
         (self.nxt - self.una) as u32
     }
 
-    /// Bytes read from the host and not sent (since the last time-out).
+    /// Bytes read from the host and not sent.
     pub(crate) fn unsent(&self) -> u32 {
         self.queue.len().saturating_sub(self.in_flight())
     }
@@ -157,17 +161,7 @@ impl Sender {
 
     /// Whether the FIN is what comes next.
     pub(crate) fn fin_due(&self) -> bool {
-        self.eof && self.unsent() == 0 && self.nxt_is_data_end()
-    }
-
-    /// Whether `nxt` stands at the end of the data, before any FIN.
-    fn nxt_is_data_end(&self) -> bool {
-        match self.state {
-            SenderState::Open => true,
-            // Gone back by a time-out: the FIN is sent again after the data.
-            SenderState::FinSent { .. } => self.nxt != self.max && self.in_flight() == self.queue.len(),
-            _ => false,
-        }
+        self.state == SenderState::Open && self.eof && self.unsent() == 0
     }
 
     /// The window with which the guest opened (in its SYN: unscaled).
@@ -180,77 +174,13 @@ impl Sender {
 
     /// Whether an acknowledgement number is one RFC 5961 section 5.2 accepts.
     pub(crate) fn ack_acceptable(&self, ack: Seq) -> bool {
-        ack.le(self.max) && (self.una - ack) <= self.wnd_max.min(i32::MAX as u32) as i32
-    }
-
-    /// Takes an acceptable acknowledgement and the window beside it.
-    pub(crate) fn acknowledge(
-        &mut self,
-        env: &mut Env,
-        now: Instant,
-        segment: &TcpHeader,
-        has_payload: bool,
-    ) -> AckAction {
-        let ack = segment.ack;
-        let wnd_before = self.wnd;
-        self.take_window(segment);
-        if ack.gt(self.una) {
-            return self.advance(env, now, ack);
-        }
-        let duplicate = ack == self.una && !has_payload && self.wnd == wnd_before && self.max != self.una;
-        if !duplicate {
-            return AckAction::None;
-        }
-        self.dup_acks = self.dup_acks.saturating_add(1);
-        if self.dup_acks == DUP_ACKS && self.recover.is_none() {
-            self.recover = Some(self.max);
-            self.shrink(env);
-            return AckAction::Retransmit;
-        }
-        AckAction::None
-    }
-
-    fn advance(&mut self, env: &mut Env, now: Instant, ack: Seq) -> AckAction {
-        let mut bytes = (ack - self.una) as u32;
-        if self.state == SenderState::SynSent {
-            bytes -= 1;
-            self.state = SenderState::Open;
-        }
-        if let SenderState::FinSent { passive } = self.state
-            && ack == self.max
-        {
-            bytes -= 1;
-            self.state = SenderState::Finished { passive };
-        }
-        env.pool.consume(&mut self.queue, bytes);
-        self.bytes += u64::from(bytes);
-        self.una = ack;
-        if self.nxt.le(ack) {
-            self.nxt = ack;
-            self.cursor = Cursor::FRONT;
-        }
-        if let Some((seq, at)) = self.timed
-            && ack.ge(seq)
-        {
-            env.rtt.sample(now - at);
-            self.timed = None;
-        }
-        self.dup_acks = 0;
-        self.backoff = 0;
-        self.rtx_at = (self.una != self.max).then(|| now + env.rtt.rto(0));
-        match self.recover {
-            Some(recover) if ack.lt(recover) => AckAction::Retransmit,
-            _ => {
-                self.recover = None;
-                AckAction::None
-            }
-        }
+        ack.le(self.nxt) && (self.una - ack) <= self.wnd_max.min(i32::MAX as u32) as i32
     }
 
     /// RFC 9293, 3.10.7.4: the newest segment's window counts. One that acknowledges something new is newer than any
     /// before it, even as a repetition with an old sequence number: SND.UNA moves, so the old window would reach
     /// further than the guest has offered. One with an old acknowledgement offers less than it says.
-    fn take_window(&mut self, segment: &TcpHeader) {
+    pub(super) fn take_window(&mut self, segment: &TcpHeader) {
         let newer = segment.ack.gt(self.una)
             || (segment.ack == self.una && self.wl1.lt(segment.seq))
             || (segment.ack == self.una && self.wl1 == segment.seq && self.wl2.le(segment.ack));
@@ -264,17 +194,14 @@ impl Sender {
 
     /// Notes that `len` of sequence space was sent at `nxt`.
     pub(crate) fn sent(&mut self, env: &Env, now: Instant, len: u32) {
-        let first_time = self.nxt == self.max;
-        self.nxt += len;
-        if self.nxt.gt(self.max) {
-            self.max = self.nxt;
+        if self.state != SenderState::SynSent {
+            self.board.sent(self.nxt, len, now);
         }
-        if first_time && self.timed.is_none() {
+        self.nxt += len;
+        if self.timed.is_none() {
             self.timed = Some((self.nxt, now));
         }
-        if self.rtx_at.is_none() {
-            self.rtx_at = Some(now + env.rtt.rto(self.backoff));
-        }
+        self.wait_after_sending(env, now);
     }
 
     /// The bytes in flight reached our limit while there is more: the limit may grow.
@@ -291,22 +218,10 @@ impl Sender {
         }
     }
 
-    fn shrink(&mut self, env: &mut Env) {
+    pub(super) fn shrink(&mut self, env: &mut Env) {
         if self.limit.halve() == Change::Shrank {
             env.counters.tx_buffer_shrinks += 1;
         }
-    }
-
-    /// The retransmission timer has expired: everything from `una` on counts as not sent.
-    pub(crate) fn go_back(&mut self, env: &mut Env, now: Instant) {
-        self.backoff = self.backoff.saturating_add(1);
-        self.timed = None;
-        self.recover = None;
-        self.dup_acks = 0;
-        self.nxt = self.una;
-        self.cursor = Cursor::FRONT;
-        self.shrink(env);
-        self.rtx_at = Some(now + env.rtt.rto(self.backoff));
     }
 
     /// A segment is about to be sent a second time: its round trip must not be measured (Karn).
@@ -318,11 +233,10 @@ impl Sender {
     pub(crate) fn abandon(&mut self, env: &mut Env) {
         self.clear(env);
         self.state = SenderState::Finished { passive: true };
-        self.una = self.max;
-        self.nxt = self.max;
+        self.una = self.nxt;
         self.eof = true;
         self.readable = false;
-        self.rtx_at = None;
+        self.timer = None;
         self.forget_timing();
     }
 
@@ -344,5 +258,7 @@ impl Sender {
     pub(crate) fn clear(&mut self, env: &mut Env) {
         env.pool.clear(&mut self.queue);
         self.cursor = Cursor::FRONT;
+        self.board.clear();
+        self.recovery = None;
     }
 }

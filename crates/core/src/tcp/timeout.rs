@@ -1,12 +1,14 @@
 //! What time does to a connection: retransmission and window probes, TIME-WAIT, keep-alive, retried reads.
 
 use super::Connection;
+use super::recovery::Timer;
 use super::sender::{BACKOFF_MAX, SenderState};
 use crate::env::Env;
 use crate::host::{Close, Host};
 use crate::link::Link;
 use crate::stack::Io;
 use crate::time::{Duration, Instant};
+use crate::trace::Resend;
 
 /// SYN-ACKs sent again before we give up: Linux's tcp_synack_retries.
 const SYN_ACK_RETRIES: u8 = 5;
@@ -19,7 +21,7 @@ impl Connection {
     fn deadline(&self, env: &Env) -> Instant {
         let idle = env.config.timeouts.keep_alive_idle + PROBE_INTERVAL * u32::from(self.probes);
         let keep_alive = self.heard_at + idle;
-        [self.tx.rtx_at, self.time_wait_until, self.retry_at]
+        [self.tx.timer.map(|(at, _)| at), self.time_wait_until, self.retry_at]
             .into_iter()
             .flatten()
             .fold(keep_alive, Instant::min)
@@ -42,40 +44,56 @@ impl Connection {
             self.retry_at = None;
             self.list_ready(env);
         }
-        if due(self.tx.rtx_at) {
-            self.retransmission_timeout(env, io);
+        if let Some((at, timer)) = self.tx.timer
+            && at <= io.now
+        {
+            self.tx.timer = None;
+            self.sender_timer(env, io, timer);
         }
         self.keep_alive(env, io);
     }
 
-    fn retransmission_timeout<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        if self.tx.state == SenderState::SynSent {
-            if self.tx.backoff >= SYN_ACK_RETRIES {
-                self.close_socket(io.host, Close::Reset);
-                self.ended = true;
-                return;
+    fn sender_timer<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, timer: Timer) {
+        match timer {
+            Timer::Retransmit if self.tx.state == SenderState::SynSent => self.syn_ack_timeout(env, io),
+            Timer::Retransmit if self.tx.backoff >= BACKOFF_MAX => self.reset_guest(env, io),
+            Timer::Retransmit => {
+                self.tx.timed_out(env, io.now);
+                self.list_ready(env);
             }
-            self.tx.backoff += 1;
-            self.tx.forget_timing();
-            self.tx.rtx_at = Some(io.now + env.rtt.rto(self.tx.backoff));
-            env.counters.tcp_retransmissions += 1;
-            return self.send_syn_ack(env, io);
+            Timer::Reorder => {
+                self.tx.reorder_wait_over(env, io.now);
+                self.list_ready(env);
+            }
+            Timer::TailProbe => {
+                if let Some((seq, len)) = self.tx.probe_tail(env, io.now) {
+                    // Without credit the retransmission timer does it.
+                    let _ = self.resend(env, io, (seq, len), Resend::TailProbe);
+                }
+            }
+            Timer::Window => {
+                self.tx.backoff = self.tx.backoff.saturating_add(1);
+                self.tx.timer = Some((io.now + env.rtt.rto(self.tx.backoff), Timer::Window));
+                if self.tx.usable() == 0 {
+                    self.send_probe(env, io);
+                } else {
+                    self.list_ready(env);
+                }
+            }
         }
-        let in_flight = self.tx.una != self.tx.max;
-        if in_flight && self.tx.backoff >= BACKOFF_MAX {
-            return self.reset_guest(env, io);
+    }
+
+    fn syn_ack_timeout<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        if self.tx.backoff >= SYN_ACK_RETRIES {
+            self.close_socket(io.host, Close::Reset);
+            self.ended = true;
+            return;
         }
-        if in_flight {
-            self.tx.go_back(env, io.now);
-        } else {
-            self.tx.backoff = self.tx.backoff.saturating_add(1);
-            self.tx.rtx_at = Some(io.now + env.rtt.rto(self.tx.backoff));
-        }
-        if self.tx.usable() == 0 && !self.tx.fin_due() {
-            self.send_probe(env, io);
-        } else {
-            self.list_ready(env);
-        }
+        self.tx.backoff += 1;
+        self.tx.forget_timing();
+        self.tx.timer = Some((io.now + env.rtt.rto(self.tx.backoff), Timer::Retransmit));
+        env.counters.tcp_retransmissions += 1;
+        self.send_syn_ack(env, io);
     }
 
     fn keep_alive<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {

@@ -1,0 +1,276 @@
+//! What the sender makes of acknowledgements, and what it does when something does not arrive.
+//!
+//! A link that pushes back loses nothing, but a guest may be far away (a VPN, a wireless hop) or drop what it gets. With a
+//! guest that understands SACK, RACK ([`super::rack`]) tells which ranges are lost about one round trip after they were
+//! sent, and only those are sent again. When the end of a flight is lost nothing follows that could show it, so its
+//! last segment is sent once more after two round trips (tail loss probe, RFC 8985, section 7). With a guest
+//! without SACK three duplicate acknowledgements resend the first segment, and partial acknowledgements the next hole
+//! (RFC 6582). When all else fails the retransmission timer (RFC 6298) resends the first segment, and each
+//! acknowledgement of it twice as much.
+//!
+//! A loss halves the limit L once per recovery. There is no congestion window beside L: the path is one link with a
+//! known queue, and L is what may be in it.
+
+use super::scoreboard::Range;
+use super::sender::{Sender, SenderState};
+use crate::chunk::Cursor;
+use crate::env::Env;
+use crate::time::{Duration, Instant};
+use crate::trace::Resend;
+use crate::wire::tcp::{SackBlocks, Seq, TcpHeader};
+
+/// Duplicate acknowledgements that mean a loss (RFC 5681, 3.2).
+pub(crate) const DUP_ACKS: u8 = 3;
+/// The shortest wait before a tail loss probe. On a link of 50 us two round trips are less than the time for which a
+/// busy guest may be off its processor, and a probe that was not needed is a segment sent twice.
+const PROBE_WAIT_MIN: Duration = Duration::from_millis(20);
+
+/// What a sender waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Timer {
+    /// An acknowledgement; without it the first segment is sent again (RFC 6298).
+    Retransmit,
+    /// An acknowledgement; without it the last segment is sent again (RFC 8985, section 7).
+    TailProbe,
+    /// Segments out of order; what does not come is lost (RFC 8985, 6.2).
+    Reorder,
+    /// A window that is closed; it is probed (RFC 9293, 3.8.6.1).
+    Window,
+}
+
+/// A loss under repair.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Recovery {
+    /// It has ended when this is acknowledged: SND.NXT when it began.
+    until: Seq,
+    /// How the loss was seen.
+    pub(crate) why: Resend,
+    /// After a time-out nothing is known of the path: most sequence space in flight, growing with what is
+    /// acknowledged.
+    burst: Option<u32>,
+}
+
+impl Sender {
+    /// Takes an acceptable acknowledgement with the window beside it.
+    pub(crate) fn acknowledge(&mut self, env: &mut Env, now: Instant, segment: &TcpHeader, has_payload: bool) {
+        let (ack, wnd_before) = (segment.ack, self.wnd);
+        let advances = ack.gt(self.una);
+        self.take_window(segment);
+        if advances {
+            self.advance(env, now, ack);
+        }
+        let duplicate = self.sack && !segment.options.sack.is_empty() && self.take_sack(env, now, &segment.options.sack);
+        self.answer_to_probe(env, ack, duplicate);
+        if self.sack {
+            self.detect(env, now);
+        } else if advances {
+            self.dup_acks = 0;
+            if self.recovery.is_some_and(|r| r.why == Resend::Duplicates && ack.lt(r.until)) {
+                self.board.mark_first_lost(self.mss.into());
+            }
+        } else if ack == self.una && !has_payload && self.wnd == wnd_before && self.una != self.nxt {
+            self.duplicate_ack(env, now);
+        }
+        if self.recovery.is_some_and(|r| self.una.ge(r.until)) {
+            self.recovery = None;
+            self.rack.recovered();
+        }
+        if self.una == self.nxt && self.usable() > 0 {
+            // Nothing to send again and no closed window to probe.
+            self.timer = None;
+            self.backoff = 0;
+        }
+    }
+
+    /// SND.UNA moves to `ack`.
+    fn advance(&mut self, env: &mut Env, now: Instant, ack: Seq) {
+        let mut bytes = (ack - self.una) as u32;
+        let acknowledged = bytes;
+        if self.state == SenderState::SynSent {
+            bytes -= 1;
+            self.state = SenderState::Open;
+        }
+        if let SenderState::FinSent { passive } = self.state
+            && ack == self.nxt
+        {
+            bytes -= 1;
+            self.state = SenderState::Finished { passive };
+        }
+        env.pool.consume(&mut self.queue, bytes);
+        self.bytes += u64::from(bytes);
+        self.una = ack;
+        if self.nxt == ack {
+            self.cursor = Cursor::FRONT;
+        }
+        if let Some((seq, at)) = self.timed
+            && ack.ge(seq)
+        {
+            env.rtt.sample(now - at);
+            self.timed = None;
+        }
+        let min_rtt = env.rtt.min().unwrap_or_default();
+        let Self { board, rack, .. } = self;
+        board.acknowledge(ack, |range| rack.delivered(now, range, min_rtt));
+        if let Some(Recovery { burst: Some(burst), .. }) = &mut self.recovery {
+            *burst = burst.saturating_add(acknowledged);
+        }
+        // As Linux does, and unlike RFC 6298 (5.7) to the letter: whatever is acknowledged ends the backing off.
+        self.backoff = 0;
+        self.timer = self.waiting(env, now);
+    }
+
+    /// Takes selective acknowledgements (RFC 2018). True if one reports a duplicate (RFC 2883, section 4).
+    fn take_sack(&mut self, env: &mut Env, now: Instant, blocks: &SackBlocks) -> bool {
+        let blocks = blocks.as_slice();
+        let first = blocks[0];
+        let within = |outer: (Seq, Seq)| outer.0.le(first.0) && first.1.le(outer.1);
+        let duplicate = first.0.lt(self.una) || blocks.get(1).is_some_and(|&second| within(second));
+        if duplicate {
+            env.counters.tcp_duplicates_reported += 1;
+            self.rack.duplicate(self.una, self.nxt);
+        }
+        let min_rtt = env.rtt.min().unwrap_or_default();
+        let Self { board, rack, .. } = self;
+        for &(start, end) in &blocks[usize::from(duplicate)..] {
+            if start.ge(self.una) && start.lt(end) && end.le(self.nxt) {
+                board.sack(start, end, |range| rack.delivered(now, range, min_rtt));
+            }
+        }
+        duplicate
+    }
+
+    /// Ends the wait for the answer to a tail loss probe (RFC 8985, 7.4.2): if it repaired a loss, the limit falls.
+    fn answer_to_probe(&mut self, env: &mut Env, ack: Seq, duplicate: bool) {
+        let Some(probe) = self.tail_probe.filter(|&probe| ack.ge(probe)) else { return };
+        if duplicate {
+            self.tail_probe = None;
+        } else if ack.gt(probe) {
+            self.tail_probe = None;
+            self.shrink(env);
+        }
+    }
+
+    /// Lets RACK look for losses.
+    fn detect(&mut self, env: &mut Env, now: Instant) {
+        if self.board.sacked() == 0 && self.recovery.is_none() && self.tail_probe.is_none() {
+            return;
+        }
+        let rtts = (env.rtt.min().unwrap_or_default(), env.rtt.srtt().unwrap_or_default());
+        let recovering = self.recovery.is_some();
+        let wait = self.rack.detect(now, &mut self.board, self.mss.into(), recovering, rtts);
+        if self.board.lost() > 0 {
+            self.recover(env, now, Resend::Rack, None);
+        }
+        if let Some(wait) = wait {
+            self.timer = Some((now + wait, Timer::Reorder));
+        }
+    }
+
+    /// One more acknowledgement that acknowledges nothing, from a guest without SACK.
+    fn duplicate_ack(&mut self, env: &mut Env, now: Instant) {
+        self.dup_acks = self.dup_acks.saturating_add(1);
+        if self.dup_acks == DUP_ACKS && self.recovery.is_none() {
+            self.board.mark_first_lost(self.mss.into());
+            self.recover(env, now, Resend::Duplicates, None);
+        }
+    }
+
+    /// Begins a recovery, unless one is under way.
+    fn recover(&mut self, env: &mut Env, now: Instant, why: Resend, burst: Option<u32>) {
+        // Karn: what is sent twice is not measured.
+        self.timed = None;
+        if self.recovery.is_none() {
+            self.shrink(env);
+            env.counters.tcp_recoveries += 1;
+        }
+        if self.recovery.is_none() || why == Resend::Timeout {
+            self.recovery = Some(Recovery { until: self.nxt, why, burst });
+            self.timer = Some((now + env.rtt.rto(self.backoff), Timer::Retransmit));
+        }
+    }
+
+    /// The retransmission timer has expired: the first segment is lost, and whatever was sent long enough ago.
+    pub(crate) fn timed_out(&mut self, env: &mut Env, now: Instant) {
+        self.backoff = self.backoff.saturating_add(1);
+        self.dup_acks = 0;
+        env.counters.tcp_timeouts += 1;
+        if self.board.first().is_some_and(Range::is_sacked) || self.backoff > 1 {
+            self.board.renege();
+        }
+        self.rack.timed_out(now, &mut self.board, env.rtt.srtt().unwrap_or_default());
+        self.recover(env, now, Resend::Timeout, Some(self.mss.into()));
+    }
+
+    /// The wait for segments out of order has ended.
+    pub(crate) fn reorder_wait_over(&mut self, env: &mut Env, now: Instant) {
+        self.timer = Some((now + env.rtt.rto(self.backoff), Timer::Retransmit));
+        self.detect(env, now);
+    }
+
+    /// The wait for a tail loss probe has ended: what to send again.
+    pub(crate) fn probe_tail(&mut self, env: &mut Env, now: Instant) -> Option<(Seq, u32)> {
+        self.timer = Some((now + env.rtt.rto(self.backoff), Timer::Retransmit));
+        let tail = self.board.tail(self.mss.into())?;
+        self.timed = None;
+        self.tail_probe = Some(self.nxt);
+        env.counters.tcp_tail_probes += 1;
+        Some(tail)
+    }
+
+    /// The next lost piece that may be sent again now, of at most `max`.
+    pub(crate) fn next_resend(&self, max: u32) -> Option<(Seq, u32)> {
+        let range = self.board.next_lost()?;
+        let mss = u32::from(self.mss);
+        let pipe = self.in_flight() - self.board.sacked() - self.board.lost();
+        let cap = self.recovery.and_then(|r| r.burst).unwrap_or(u32::MAX).min(self.limit()).max(mss);
+        let window = (self.una + self.wnd - range.start).max(0) as u32;
+        // The first segment also tells whether a window that has closed meanwhile is open again.
+        let window = if range.start == self.una { window.max(mss) } else { window };
+        let len = range.len.min(cap.saturating_sub(pipe)).min(window).min(max);
+        (len > 0 && (len >= mss.min(range.len) || pipe == 0)).then_some((range.start, len))
+    }
+
+    /// Notes that a piece was sent again.
+    pub(crate) fn resent(&mut self, env: &mut Env, now: Instant, seq: Seq, len: u32) {
+        self.board.resent(seq, len, now);
+        self.retransmissions += 1;
+        env.counters.tcp_retransmissions += 1;
+        if self.timer.is_none() {
+            self.timer = Some((now + env.rtt.rto(self.backoff), Timer::Retransmit));
+        }
+    }
+
+    /// Sees to the timer after something new was sent.
+    pub(super) fn wait_after_sending(&mut self, env: &Env, now: Instant) {
+        match self.timer {
+            None | Some((_, Timer::TailProbe | Timer::Window)) => self.timer = self.waiting(env, now),
+            Some((_, Timer::Retransmit | Timer::Reorder)) => {}
+        }
+    }
+
+    /// What to wait for from `now` on.
+    fn waiting(&self, env: &Env, now: Instant) -> Option<(Instant, Timer)> {
+        if self.una == self.nxt {
+            return None;
+        }
+        let rto = env.rtt.rto(self.backoff);
+        let probe = env.rtt.srtt().map_or(rto, |srtt| srtt * 2).max(PROBE_WAIT_MIN);
+        Some(if self.may_probe_tail() && probe < rto {
+            (now + probe, Timer::TailProbe)
+        } else {
+            (now + rto, Timer::Retransmit)
+        })
+    }
+
+    /// Whether a tail loss probe would tell something (RFC 8985, 7.2). Less than two segments a guest may acknowledge
+    /// late, and then the retransmission timer is not much slower.
+    fn may_probe_tail(&self) -> bool {
+        self.sack
+            && self.recovery.is_none()
+            && self.board.sacked() == 0
+            && self.backoff == 0
+            && self.state != SenderState::SynSent
+            && self.in_flight() >= 2 * u32::from(self.mss)
+            && self.tail_probe.is_none_or(|probe| self.una.ge(probe))
+    }
+}

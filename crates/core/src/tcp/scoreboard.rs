@@ -1,0 +1,250 @@
+//! What has been sent to the guest and not acknowledged, and what is known of it (RFC 6675, RFC 8985).
+//!
+//! A sorted list of disjoint, adjoining ranges that together cover SND.UNA to SND.NXT. Each range was sent at one
+//! time and is in flight, selectively acknowledged, or lost. What is sent in one turn is one range however many
+//! segments it has; an acknowledgement that covers a part splits it. A flow without loss therefore has a handful of
+//! ranges that come at the back and go at the front.
+//!
+//! The number of ranges is bounded, because the guest chooses where they are split: a SACK that would need more is
+//! not used, and what is sent joins the last range. Either costs accuracy, never data.
+
+use crate::time::Instant;
+use crate::wire::tcp::Seq;
+use std::collections::VecDeque;
+
+/// Most ranges kept: 100 KB for a connection that has 4 MiB in flight.
+const RANGES_MAX: usize = 4096;
+/// Ranges for which an idle connection keeps the memory.
+const RANGES_KEPT: usize = 4;
+
+/// What is known of a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// On its way, as far as we know.
+    InFlight,
+    /// Selectively acknowledged.
+    Sacked,
+    /// Lost, to be sent again.
+    Lost,
+}
+
+/// A range of sequence space that was sent at one time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) start: Seq,
+    pub(super) len: u32,
+    /// When it was sent last.
+    pub(super) at: Instant,
+    pub(super) fate: Fate,
+    /// It was sent more than once.
+    pub(super) resent: bool,
+}
+
+impl Range {
+    /// One beyond its last sequence number.
+    pub(super) fn end(&self) -> Seq {
+        self.start + self.len
+    }
+
+    /// Whether it was selectively acknowledged.
+    pub(super) fn is_sacked(&self) -> bool {
+        self.fate == Fate::Sacked
+    }
+
+    /// Whether `next`, which follows it, is in all respects the same.
+    fn joins(&self, next: &Self) -> bool {
+        self.fate == next.fate
+            && (self.fate == Fate::Sacked || (self.at == next.at && self.resent == next.resent))
+    }
+}
+
+/// The ranges of one connection.
+#[derive(Debug, Default)]
+pub(super) struct Scoreboard {
+    ranges: VecDeque<Range>,
+    sacked: u32,
+    lost: u32,
+}
+
+impl Scoreboard {
+    /// Sequence space that was selectively acknowledged.
+    pub(super) fn sacked(&self) -> u32 {
+        self.sacked
+    }
+
+    /// Sequence space that is lost and was not sent again.
+    pub(super) fn lost(&self) -> u32 {
+        self.lost
+    }
+
+    /// All ranges, in order.
+    #[cfg(test)]
+    fn iter(&self) -> impl Iterator<Item = &Range> {
+        self.ranges.iter()
+    }
+
+    /// The first range.
+    pub(super) fn first(&self) -> Option<&Range> {
+        self.ranges.front()
+    }
+
+    /// Notes that `len` from `start` on, which is SND.NXT, was sent for the first time.
+    pub(super) fn sent(&mut self, start: Seq, len: u32, at: Instant) {
+        let full = self.ranges.len() >= RANGES_MAX;
+        let fresh = Range { start, len, at, fate: Fate::InFlight, resent: false };
+        match self.ranges.back_mut() {
+            Some(last) if last.joins(&fresh) => last.len += len,
+            Some(last) if full && last.fate == Fate::InFlight => {
+                last.len += len;
+                last.at = at;
+            }
+            _ => self.ranges.push_back(fresh),
+        }
+    }
+
+    /// Removes what is before `una`; `delivered` is told of every part that was not known to have arrived.
+    pub(super) fn acknowledge(&mut self, una: Seq, mut delivered: impl FnMut(&Range)) {
+        while let Some(first) = self.ranges.front_mut() {
+            if first.start.ge(una) {
+                break;
+            }
+            let mut gone = *first;
+            gone.len = gone.len.min((una - gone.start) as u32);
+            first.start += gone.len;
+            first.len -= gone.len;
+            match gone.fate {
+                Fate::Sacked => self.sacked -= gone.len,
+                Fate::Lost => self.lost -= gone.len,
+                Fate::InFlight => {}
+            }
+            if gone.fate != Fate::Sacked {
+                delivered(&gone);
+            }
+            if first.len == 0 {
+                self.ranges.pop_front();
+            }
+        }
+        if self.ranges.is_empty() && self.ranges.capacity() > RANGES_KEPT {
+            self.ranges.shrink_to(RANGES_KEPT);
+        }
+    }
+
+    /// Marks what lies between `start` and `end` as arrived; `delivered` is told of every part that was not known to.
+    pub(super) fn sack(&mut self, start: Seq, end: Seq, mut delivered: impl FnMut(&Range)) {
+        let (Some(first), Some(last)) = (self.split(start), self.split(end)) else { return };
+        if first == last {
+            return;
+        }
+        let mut len = 0;
+        for range in self.ranges.range_mut(first..last) {
+            len += range.len;
+            match range.fate {
+                Fate::Sacked => continue,
+                Fate::Lost => self.lost -= range.len,
+                Fate::InFlight => {}
+            }
+            self.sacked += range.len;
+            delivered(range);
+            range.fate = Fate::Sacked;
+        }
+        self.ranges[first].len = len;
+        self.ranges.drain(first + 1..last);
+        self.join(first);
+    }
+
+    /// Marks as lost every range in flight that `is_lost` says is.
+    pub(super) fn mark_lost(&mut self, mut is_lost: impl FnMut(&Range) -> bool) {
+        for range in &mut self.ranges {
+            if range.fate == Fate::InFlight && is_lost(range) {
+                range.fate = Fate::Lost;
+                self.lost += range.len;
+            }
+        }
+    }
+
+    /// Marks up to `len` from the front on as lost.
+    pub(super) fn mark_first_lost(&mut self, len: u32) {
+        let Some(start) = self.first().map(|range| range.start) else { return };
+        if let Some(end) = self.split(start + len) {
+            let end = self.ranges.get(end).map_or(start + len, |range| range.start);
+            self.mark_lost(|range| range.start.lt(end));
+        }
+    }
+
+    /// Forgets all selective acknowledgements: the guest has, too (RFC 2018, section 8).
+    pub(super) fn renege(&mut self) {
+        for range in &mut self.ranges {
+            if range.fate == Fate::Sacked {
+                range.fate = Fate::InFlight;
+            }
+        }
+        self.sacked = 0;
+    }
+
+    /// The first lost range.
+    pub(super) fn next_lost(&self) -> Option<Range> {
+        if self.lost == 0 {
+            return None;
+        }
+        self.ranges.iter().find(|range| range.fate == Fate::Lost).copied()
+    }
+
+    /// The last `max` or less of sequence space that has not arrived, in one range.
+    pub(super) fn tail(&self, max: u32) -> Option<(Seq, u32)> {
+        let range = self.ranges.iter().rev().find(|range| range.fate != Fate::Sacked)?;
+        let len = range.len.min(max);
+        Some((range.end() - len, len))
+    }
+
+    /// Notes that `len` from `start` on, part of one range, was sent again.
+    pub(super) fn resent(&mut self, start: Seq, len: u32, at: Instant) {
+        // Without room to split, all of the range counts as sent now: what was not is found lost later.
+        self.split(start + len);
+        self.split(start);
+        let index = self.ranges.partition_point(|range| range.end().le(start));
+        let Some(range) = self.ranges.get_mut(index).filter(|range| range.fate != Fate::Sacked) else { return };
+        if range.fate == Fate::Lost {
+            self.lost -= range.len;
+        }
+        *range = Range { at, fate: Fate::InFlight, resent: true, ..*range };
+        self.join(index);
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The index of the range that begins at `at`, made by splitting one if need be; behind the last for the end of
+    /// all. `None` if `at` lies outside, or there are too many ranges.
+    fn split(&mut self, at: Seq) -> Option<usize> {
+        let (first, last) = (self.ranges.front()?, self.ranges.back()?);
+        if at.lt(first.start) || at.gt(last.end()) {
+            return None;
+        }
+        let index = self.ranges.partition_point(|range| range.end().le(at));
+        let Some(range) = self.ranges.get(index).copied().filter(|range| range.start != at) else {
+            return Some(index);
+        };
+        if self.ranges.len() >= RANGES_MAX {
+            return None;
+        }
+        let len = (at - range.start) as u32;
+        self.ranges[index].len = len;
+        self.ranges.insert(index + 1, Range { start: at, len: range.len - len, ..range });
+        Some(index + 1)
+    }
+
+    /// Joins the range at `index` with its neighbours where they do not differ.
+    fn join(&mut self, index: usize) {
+        for index in [index + 1, index] {
+            if index > 0 && index < self.ranges.len() && self.ranges[index - 1].joins(&self.ranges[index]) {
+                let gone = self.ranges.remove(index).map_or(0, |range| range.len);
+                self.ranges[index - 1].len += gone;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

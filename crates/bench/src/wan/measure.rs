@@ -54,7 +54,7 @@ pub struct Sample {
     /// Segments that the path lost.
     pub path_losses: u64,
     /// Bytes of every interval of about one round trip.
-    series: Value,
+    pub series: Vec<u64>,
 }
 
 /// Measures and prints a table.
@@ -117,21 +117,16 @@ pub fn transfer(row: &Row, place: &Place, way: &Way) -> Result<Sample> {
     }?;
     let mbit = found["mbit_per_second"].as_f64();
     let mbit = mbit.ok_or_else(|| Failure(format!("row {}: the probe printed {found}", row.name)))?;
-    let buckets: Vec<f64> =
-        found["buckets"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
+    let series: Vec<u64> =
+        found["buckets"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
     let path_losses = place.wan.losses() - before;
-    Ok(Sample {
-        mbit,
-        reached_ms: reached_ms(&buckets, row.rtt_ms),
-        path_losses,
-        series: found["buckets"].clone(),
-    })
+    Ok(Sample { mbit, reached_ms: reached_ms(&series, row.rtt_ms), path_losses, series })
 }
 
 /// When a round trip first carried 95 % of the median of the second half.
-fn reached_ms(buckets: &[f64], bucket_ms: u64) -> Option<f64> {
-    let level = Spread::of(buckets[buckets.len() / 2..].iter().copied())?.median;
-    let first = buckets.iter().position(|&bytes| bytes >= 0.95 * level)?;
+fn reached_ms(series: &[u64], bucket_ms: u64) -> Option<f64> {
+    let level = Spread::of(series[series.len() / 2..].iter().map(|&bytes| bytes as f64))?.median;
+    let first = series.iter().position(|&bytes| bytes as f64 >= 0.95 * level)?;
     Some(((first + 1) as u64 * bucket_ms) as f64)
 }
 

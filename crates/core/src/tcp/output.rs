@@ -13,8 +13,8 @@ use crate::host::{Close, Host, HostError};
 use crate::link::{Link, NoCredit};
 use crate::stack::Io;
 use crate::time::Duration;
-use crate::transmit::{self, Outlet, ip_header_len};
 use crate::trace::{Direction, Event, Resend};
+use crate::transmit::{self, Outlet, ip_header_len};
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
 use std::io::IoSlice;
 

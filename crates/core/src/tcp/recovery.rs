@@ -52,14 +52,21 @@ pub(crate) struct Recovery {
 
 impl Sender {
     /// Takes an acceptable acknowledgement with the window beside it.
-    pub(crate) fn acknowledge(&mut self, env: &mut Env, now: Instant, segment: &TcpHeader, has_payload: bool) {
+    pub(crate) fn acknowledge(
+        &mut self,
+        env: &mut Env,
+        now: Instant,
+        segment: &TcpHeader,
+        has_payload: bool,
+    ) {
         let (ack, wnd_before) = (segment.ack, self.wnd);
         let advances = ack.gt(self.una);
         self.take_window(segment);
         if advances {
             self.advance(env, now, ack);
         }
-        let duplicate = self.sack && !segment.options.sack.is_empty() && self.take_sack(env, now, &segment.options.sack);
+        let duplicate =
+            self.sack && !segment.options.sack.is_empty() && self.take_sack(env, now, &segment.options.sack);
         self.answer_to_probe(env, ack, duplicate);
         if self.sack {
             self.detect(env, now);

@@ -202,7 +202,9 @@ impl Scoreboard {
         self.split(start + len);
         self.split(start);
         let index = self.ranges.partition_point(|range| range.end().le(start));
-        let Some(range) = self.ranges.get_mut(index).filter(|range| range.fate != Fate::Sacked) else { return };
+        let Some(range) = self.ranges.get_mut(index).filter(|range| range.fate != Fate::Sacked) else {
+            return;
+        };
         if range.fate == Fate::Lost {
             self.lost -= range.len;
         }

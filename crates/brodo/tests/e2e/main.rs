@@ -19,6 +19,7 @@ mod names;
 mod ping;
 mod programs;
 mod stuck;
+mod trace;
 mod wan;
 
 use bed::{Bed, Link};
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
         ping::TESTS,
         programs::TESTS,
         stuck::TESTS,
+        trace::TESTS,
         wan::TESTS,
     ];
     let trials = tests.into_iter().flatten().flat_map(trials).collect();

@@ -71,13 +71,15 @@ fn both(row: &Row, place: &Place) -> Result<[Sample; 2]> {
     Ok([transfer(row, place, &place.through)?, transfer(row, place, &place.direct)?])
 }
 
-/// At least a good share of what two kernels reach without brodo, and nothing lost on the way.
+/// At least a good share of what two kernels reach without brodo, and nothing lost on the way. That the kernels reach
+/// something, and no more than the link's rate, tests the path itself.
 fn fills(name: &str) -> Result<()> {
     let row = row(name, 3)?;
     let place = place(&row)?;
     let result = both(&row, &place).and_then(|[through, direct]| {
         let text = || format!("{name}: {through:?} beside {direct:?}");
         check(through.mbit >= SHARE_MIN * direct.mbit, text)?;
+        check(direct.mbit > 50.0 && direct.mbit <= row.rate_bit as f64 / 1e6, text)?;
         check(through.path_losses == 0, text)
     });
     conclude(place, result)

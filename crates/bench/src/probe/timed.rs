@@ -8,7 +8,7 @@ use super::server::CHUNK;
 use serde_json::{Value, json};
 use socket2::SockRef;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// How often one that waits for the network looks at the clock.
@@ -35,19 +35,24 @@ pub(super) fn up(peer: SocketAddr, span: Span) -> io::Result<Value> {
     let mut connection = TcpStream::connect(peer)?;
     let (duration_ms, bucket_ms) = (span.duration.as_millis(), span.bucket.as_millis());
     writeln!(connection, "drain-for {duration_ms} {bucket_ms} {token}")?;
-    connection.set_write_timeout(Some(LOOK))?;
-    let buffer = vec![0x55; CHUNK];
-    let end = Instant::now() + span.duration;
-    while Instant::now() < end {
-        match connection.write(&buffer) {
-            Err(e) if e.kind() != io::ErrorKind::WouldBlock => break,
-            _ => {}
-        }
-    }
+    // A writer that waits for room without a time limit, as ordinary programs do: one that looked in between would keep
+    // its send buffer fuller than the kernel's wake-ups do.
+    let writer = connection.try_clone()?;
+    let writer = std::thread::spawn(move || write_all(writer));
     // The server's time began one way later than ours.
-    std::thread::sleep(2 * LOOK);
-    cut(connection)?;
+    std::thread::sleep(span.duration + 2 * LOOK);
+    SockRef::from(&connection).set_linger(Some(Duration::ZERO))?;
+    // Wakes the writer.
+    let _ = connection.shutdown(Shutdown::Both);
+    drop(connection);
+    let _ = writer.join();
     ask(peer, &format!("result {token}"))
+}
+
+/// Sends until the connection ends.
+fn write_all(mut connection: TcpStream) {
+    let buffer = vec![0x55; CHUNK];
+    while connection.write_all(&buffer).is_ok() {}
 }
 
 /// The server's side of [`up`].

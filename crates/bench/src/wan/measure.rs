@@ -49,7 +49,9 @@ pub struct Options {
 pub struct Sample {
     /// Payload over the whole time, from the first byte on.
     pub mbit: f64,
-    /// When a round trip first carried 95 % of the level of the second half, in milliseconds.
+    /// Payload of the median round trip of the second half, in Mbit/s: where it settled.
+    pub level_mbit: f64,
+    /// When a round trip first carried 95 % of that, in milliseconds.
     pub reached_ms: Option<f64>,
     /// Segments that the path lost.
     pub path_losses: u64,
@@ -67,8 +69,8 @@ pub fn run(options: &Options) -> Result<()> {
     };
     let mut rows: Vec<Row> = rows::all().into_iter().filter(|row| chosen(&row.name)).collect();
     let mut table = String::from(
-        "| row | expected, Mbit/s | brodo | direct | brodo / direct | 95 % after, ms | direct | lost on the path | direct |\n\
-         |---|---|---|---|---|---|---|---|---|\n",
+        "| row | expected, Mbit/s | brodo | direct | brodo / direct | brodo in the end | direct | 95 % of that after, ms | direct \
+         | lost on the path | direct |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     let mut all = Vec::new();
     for row in &mut rows {
@@ -120,25 +122,30 @@ pub fn transfer(row: &Row, place: &Place, way: &Way) -> Result<Sample> {
     let series: Vec<u64> =
         found["buckets"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
     let path_losses = place.wan.losses() - before;
-    Ok(Sample { mbit, reached_ms: reached_ms(&series, row.rtt_ms), path_losses, series })
+    let level = level(&series);
+    let first = series.iter().position(|&bytes| bytes as f64 >= 0.95 * level);
+    let reached_ms = first.map(|first| ((first + 1) as u64 * row.rtt_ms) as f64);
+    let level_mbit = level * 8.0 / row.rtt_ms as f64 / 1e3;
+    Ok(Sample { mbit, level_mbit, reached_ms, path_losses, series })
 }
 
-/// When a round trip first carried 95 % of the median of the second half.
-fn reached_ms(series: &[u64], bucket_ms: u64) -> Option<f64> {
-    let level = Spread::of(series[series.len() / 2..].iter().map(|&bytes| bytes as f64))?.median;
-    let first = series.iter().position(|&bytes| bytes as f64 >= 0.95 * level)?;
-    Some(((first + 1) as u64 * bucket_ms) as f64)
+/// The median of the second half, in bytes.
+fn level(series: &[u64]) -> f64 {
+    let half = &series[series.len() / 2..];
+    Spread::of(half.iter().map(|&bytes| bytes as f64)).map_or(0.0, |spread| spread.median)
 }
 
 impl Sample {
     fn line(&self) -> String {
         let reached = self.reached_ms.map_or_else(|| "never".into(), |ms| format!("after {ms:.0} ms"));
-        format!("{:8.2} Mbit/s, 95 % {reached}, {} lost on the path", self.mbit, self.path_losses)
+        let (mbit, level, lost) = (self.mbit, self.level_mbit, self.path_losses);
+        format!("{mbit:8.2} Mbit/s, {level:.2} in the end, 95 % of that {reached}, {lost} lost on the path")
     }
 
     fn json(&self, row: &str, way: &str) -> Value {
         json!({
-            "row": row, "way": way, "mbit_per_second": self.mbit, "reached_ms": self.reached_ms,
+            "row": row, "way": way, "mbit_per_second": self.mbit, "level_mbit_per_second": self.level_mbit,
+            "reached_ms": self.reached_ms,
             "path_losses": self.path_losses, "bytes_per_round_trip": self.series,
         })
     }
@@ -150,6 +157,7 @@ fn line(row: &Row, through: &[Sample], direct: &[Sample]) -> String {
         Spread::of(samples.iter().filter_map(of)).map_or_else(String::new, Spread::text)
     };
     let mbit = |sample: &Sample| Some(sample.mbit);
+    let level = |sample: &Sample| Some(sample.level_mbit);
     let reached = |sample: &Sample| sample.reached_ms;
     let losses = |sample: &Sample| Some(sample.path_losses as f64);
     let median = |samples: &[Sample]| Spread::of(samples.iter().map(|s| s.mbit)).map_or(0.0, |s| s.median);
@@ -158,11 +166,13 @@ fn line(row: &Row, through: &[Sample], direct: &[Sample]) -> String {
         None => row.expected.to_owned(),
     };
     format!(
-        "| {} | {expected} | {} | {} | {:.3} | {} | {} | {} | {} |\n",
+        "| {} | {expected} | {} | {} | {:.3} | {} | {} | {} | {} | {} | {} |\n",
         row.name,
         text(through, &mbit),
         text(direct, &mbit),
         median(through) / median(direct),
+        text(through, &level),
+        text(direct, &level),
         text(through, &reached),
         text(direct, &reached),
         text(through, &losses),

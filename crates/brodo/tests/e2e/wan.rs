@@ -59,7 +59,9 @@ fn fixed_buffers(_: &Bed) -> Result<()> {
         let expected = row.expected_mbit.unwrap_or(f64::NAN);
         let result = transfer(&row, &place, &place.through).and_then(|sample| {
             let bounds = expected * SHARE_MIN..expected * 1.1;
-            check(bounds.contains(&sample.mbit), || format!("{name}: {bounds:?} Mbit/s, but {sample:?}"))
+            check(bounds.contains(&sample.level_mbit), || {
+                format!("{name}: {bounds:?} Mbit/s, but {sample:?}")
+            })
         });
         conclude(place, result)?;
     }

@@ -20,6 +20,7 @@ mod ping;
 mod programs;
 mod stuck;
 mod trace;
+mod wan;
 
 use bed::{Bed, Link};
 use brodo_bench::process::Result;
@@ -79,6 +80,7 @@ fn main() -> ExitCode {
         programs::TESTS,
         stuck::TESTS,
         trace::TESTS,
+        wan::TESTS,
     ];
     let trials = tests.into_iter().flatten().flat_map(trials).collect();
     libtest_mimic::run(&arguments, trials).exit_code()

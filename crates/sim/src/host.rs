@@ -17,6 +17,7 @@ use brodo_core::flow::FlowId;
 use brodo_core::host::{
     Close, Connect, Host, HostError, IcmpCause, IcmpReport, Readiness, Received, SocketId,
 };
+use brodo_core::trace::Event;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
@@ -131,6 +132,7 @@ pub struct SimHost {
     calls_made: u64,
     /// Sockets called on since the last [`SimHost::take_called`].
     called: BTreeSet<u32>,
+    events: Option<Vec<Event>>,
     record: bool,
     chatty: bool,
     ready: Vec<(SocketId, FlowId, Readiness)>,
@@ -150,6 +152,7 @@ impl Default for SimHost {
             calls: Vec::new(),
             calls_made: 0,
             called: BTreeSet::new(),
+            events: None,
             record: true,
             chatty: false,
             ready: Vec::new(),
@@ -197,6 +200,11 @@ impl SimHost {
     /// Whether calls are recorded; switched off for long runs.
     pub fn set_record(&mut self, record: bool) {
         self.record = record;
+    }
+
+    /// What the stack told since the last time; from the first call on.
+    pub fn take_trace(&mut self) -> Vec<Event> {
+        self.events.replace(Vec::new()).unwrap_or_default()
     }
 
     /// All calls so far, with the socket each was for.
@@ -777,6 +785,12 @@ impl Host for SimHost {
             d.error = d.reports.front().map(|next| error_of(next.cause));
         }
         report
+    }
+
+    fn trace(&mut self, event: &Event) {
+        if let Some(events) = &mut self.events {
+            events.push(*event);
+        }
     }
 
     fn close(&mut self, socket: SocketId, how: Close) {

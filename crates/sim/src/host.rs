@@ -17,6 +17,7 @@ use brodo_core::flow::FlowId;
 use brodo_core::host::{
     Close, Connect, Host, HostError, IcmpCause, IcmpReport, Readiness, Received, SocketId,
 };
+use brodo_core::trace::Event;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
@@ -128,6 +129,7 @@ pub struct SimHost {
     refuse_open: VecDeque<HostError>,
     ping_supported: bool,
     calls: Vec<(SocketId, Call)>,
+    events: Vec<Event>,
     record: bool,
     chatty: bool,
     ready: Vec<(SocketId, FlowId, Readiness)>,
@@ -145,6 +147,7 @@ impl Default for SimHost {
             refuse_open: VecDeque::new(),
             ping_supported: true,
             calls: Vec::new(),
+            events: Vec::new(),
             record: true,
             chatty: false,
             ready: Vec::new(),
@@ -197,6 +200,11 @@ impl SimHost {
     /// All calls so far, with the socket each was for.
     pub fn calls(&self) -> &[(SocketId, Call)] {
         &self.calls
+    }
+
+    /// What the stack has told its observers so far, while calls are recorded.
+    pub fn events(&self) -> &[Event] {
+        &self.events
     }
 
     /// The calls on one socket.
@@ -732,6 +740,12 @@ impl Host for SimHost {
             d.error = d.reports.front().map(|next| error_of(next.cause));
         }
         report
+    }
+
+    fn trace(&mut self, event: &Event) {
+        if self.record {
+            self.events.push(*event);
+        }
     }
 
     fn close(&mut self, socket: SocketId, how: Close) {

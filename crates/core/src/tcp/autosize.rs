@@ -169,9 +169,6 @@ impl Limit {
     /// The flow is at the limit while nothing else holds it back.
     pub(crate) fn hit(&mut self) {
         self.hit = true;
-        if self.tuning == Tuning::Pressure {
-            self.look_at = Instant::ZERO;
-        }
     }
 
     /// Whether the host socket leaves us holding bytes.
@@ -209,9 +206,6 @@ impl Limit {
         let measure = self.meter.measure(now, total, round_trip);
         let change = if self.tuning == Tuning::Rtt && idle >= IDLE {
             self.idle(now, idle)
-        } else if self.tuning == Tuning::Pressure && self.hit {
-            self.hit = false;
-            if memory_short { None } else { self.grow(self.now.saturating_mul(2), Cause::Hit, 0) }
         } else {
             measure.and_then(|measure| self.decide(now, measure, rtt, memory_short))
         };
@@ -246,13 +240,14 @@ impl Limit {
         if hit {
             rtt.loaded(now);
         }
-        if let Tuning::Step(bytes) = self.tuning {
-            let grows = hit && !memory_short;
-            return if grows {
-                self.grow(self.now.saturating_add(bytes), Cause::Hit, measure.per_rtt())
-            } else {
-                None
-            };
+        let simple = match self.tuning {
+            Tuning::Step(bytes) => Some(bytes),
+            Tuning::Pressure => Some(self.now),
+            Tuning::Rtt | Tuning::Fixed => None,
+        };
+        if let Some(more) = simple {
+            let to = self.now.saturating_add(more);
+            return if hit && !memory_short { self.grow(to, Cause::Hit, measure.per_rtt()) } else { None };
         }
         if hit || measure.per_rtt() >= self.now / 8 {
             self.used_at = now;

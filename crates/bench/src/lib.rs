@@ -13,6 +13,7 @@
 //! - [`probe`] is the program that runs there: servers and clients small enough to know exactly what they do. It is
 //!   the calling program itself, started again with `probe` as its first argument, so nothing else has to be installed.
 //! - [`process`] runs programs with a time limit; [`facts`] reads what `/proc` knows about them.
+//! - [`wan`] puts a long path with a bottleneck between two of the namespaces.
 //! - [`mod@bench`] interleaves workloads and systems; [`report`] makes the tables. [`demo`] shows one download.
 
 pub mod bench;
@@ -22,4 +23,5 @@ pub mod probe;
 pub mod process;
 pub mod report;
 pub mod system;
+pub mod wan;
 pub mod world;

@@ -4,6 +4,7 @@
 
 use brodo_bench::bench::{Options, Workload};
 use brodo_bench::system::{Programs, System};
+use brodo_bench::wan::{emulator, measure};
 use brodo_bench::{bench, probe};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -27,6 +28,10 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         brodo: Option<PathBuf>,
     },
+    /// Connect two network namespaces by a long path with a bottleneck, until killed; prints what passes every second
+    WanEmulator(emulator::Emulator),
+    /// Measure over emulated long paths, through brodo and directly, and print both as Markdown
+    Wan(measure::Options),
 }
 
 #[derive(Debug, Args)]
@@ -87,12 +92,15 @@ fn main() -> ExitCode {
         return code;
     }
     let line = CommandLine::parse();
-    if let Err(e) = build_brodo() {
+    let needs_brodo = !matches!(line.command, Some(Command::WanEmulator(_)));
+    if needs_brodo && let Err(e) = build_brodo() {
         eprintln!("brodo-bench: {e}");
         return ExitCode::FAILURE;
     }
     let result = match line.command {
         Some(Command::Demo { brodo }) => brodo_bench::demo::run(&Programs { brodo, peers: None }),
+        Some(Command::WanEmulator(emulator)) => emulator::run(&emulator),
+        Some(Command::Wan(options)) => measure::run(&options),
         None => bench::run(&Options {
             workloads: line.measure.workloads,
             mtus: line.measure.mtu,

@@ -11,15 +11,15 @@ const REFERENCES: [System; 3] = [System::HostDirect, System::Veth, System::Pasta
 
 /// Median, minimum and maximum.
 #[derive(Debug, Clone, Copy)]
-struct Spread {
-    median: f64,
+pub(crate) struct Spread {
+    pub(crate) median: f64,
     min: f64,
     max: f64,
 }
 
 impl Spread {
     /// Of at least one value.
-    fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_unstable_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
@@ -32,7 +32,7 @@ impl Spread {
         Some(Self { median, min, max })
     }
 
-    fn text(self) -> String {
+    pub(crate) fn text(self) -> String {
         let number = |value: f64| match value {
             v if v >= 100.0 || v.fract() == 0.0 => format!("{v:.0}"),
             v if v >= 10.0 => format!("{v:.1}"),

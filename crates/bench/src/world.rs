@@ -111,6 +111,11 @@ impl Netns {
         set_sysctls(&self.enter(), parameters)
     }
 
+    /// The file that stands for it.
+    pub fn path(&self) -> PathBuf {
+        Path::new("/run/netns").join(&self.0)
+    }
+
     /// Runs lines of `ip -batch` in this namespace.
     pub fn ip(&self, lines: &str) -> Result<()> {
         ip_batch(&["-n", &self.0], lines)
@@ -268,7 +273,17 @@ impl World {
         words: impl IntoIterator<Item = S>,
         port: u16,
     ) -> Result<u32> {
-        let mut job = self.start(&netns.enter(), words)?;
+        self.serve_behind(&netns.enter(), words, port)
+    }
+
+    /// The same behind words that enter any namespace.
+    pub fn serve_behind<S: AsRef<OsStr>>(
+        &self,
+        enter: &[String],
+        words: impl IntoIterator<Item = S>,
+        port: u16,
+    ) -> Result<u32> {
+        let mut job = self.start(enter, words)?;
         let ready = wait_until(Duration::from_secs(10), || {
             if facts::is_listening(job.pid(), port) {
                 Some(true)
@@ -295,8 +310,13 @@ impl World {
 
     /// Starts the probe's TCP and UDP server on `port`.
     pub fn serve_probe(&self, netns: &Netns, port: u16) -> Result<u32> {
+        self.serve_probe_behind(&netns.enter(), port)
+    }
+
+    /// The same behind words that enter any namespace.
+    pub fn serve_probe_behind(&self, enter: &[String], port: u16) -> Result<u32> {
         let [probe, name] = self.probe();
-        self.serve(netns, [probe, name, "serve".into(), port.to_string()], port)
+        self.serve_behind(enter, [probe, name, "serve".into(), port.to_string()], port)
     }
 
     /// Command lines and outputs of all servers so far.
@@ -349,7 +369,7 @@ pub fn set_sysctls(enter: &[String], parameters: &[(&str, &str)]) -> Result<()> 
     Err(Failure(format!("cannot set {parameters:?}: {}", String::from_utf8_lossy(&output.stderr))))
 }
 
-fn ip_batch(arguments: &[&str], lines: &str) -> Result<()> {
+pub(crate) fn ip_batch(arguments: &[&str], lines: &str) -> Result<()> {
     let mut child = Command::new("ip")
         .args(arguments)
         .args(["-batch", "-"])

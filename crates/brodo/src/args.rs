@@ -3,7 +3,7 @@
 
 use crate::network::Family;
 use crate::value::{self, Cidr};
-use brodo_core::config::BufferBounds;
+use brodo_core::config::{BufferBounds, Tuning};
 use brodo_core::wire::ethernet::MacAddr;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
@@ -191,13 +191,22 @@ pub(crate) struct NetworkOptions {
 
     /// Buffer of a TCP connection from guest to host: where it starts and how far it may grow [default: 64K..4M]
     ///
-    /// In bytes, 4K to 1G, with K, M or G for powers of 1024. A single size is a buffer that does not grow.
+    /// In bytes, 4K to 1048560K (what a TCP window can express), with K, M or G for powers of 1024. A single size is a
+    /// buffer that does not grow. No memory is taken before there are bytes to hold.
     #[arg(long, value_name = "INITIAL..MAX", value_parser = value::bounds, help_heading = "Limits")]
     pub(crate) tcp_rx_buffer: Option<BufferBounds>,
 
     /// Buffer of a TCP connection from host to guest, as --tcp-rx-buffer [default: 64K..4M]
     #[arg(long, value_name = "INITIAL..MAX", value_parser = value::bounds, help_heading = "Limits")]
     pub(crate) tcp_tx_buffer: Option<BufferBounds>,
+
+    /// How the buffers of TCP find their size: rtt, step:BYTES, pressure or fixed [default: rtt]
+    ///
+    /// rtt: from what moves in a round trip; grows what holds a connection back, and shrinks what it does not use. The
+    /// others are there for comparison. step:BYTES: as FreeBSD, so many bytes more per round trip in which the buffer was
+    /// nearly filled. pressure: doubled whenever the buffer is full. fixed: INITIAL for ever. None of these three shrinks.
+    #[arg(long, value_name = "RULE", value_parser = value::tuning, help_heading = "Limits")]
+    pub(crate) tcp_tuning: Option<Tuning>,
 
     /// Memory for the data of all connections in bytes, at least 1M [default: 256M]
     #[arg(long, value_name = "SIZE", value_parser = value::memory, help_heading = "Limits")]

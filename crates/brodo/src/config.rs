@@ -66,6 +66,7 @@ impl Settings {
         stack.mtu = options.mtu.unwrap_or(stack.mtu);
         stack.tcp_rx = options.tcp_rx_buffer.unwrap_or(stack.tcp_rx);
         stack.tcp_tx = options.tcp_tx_buffer.unwrap_or(stack.tcp_tx);
+        stack.tcp_tuning = options.tcp_tuning.unwrap_or(stack.tcp_tuning);
         stack.memory = options.memory.unwrap_or(stack.memory);
         stack.max_flows = options.max_flows.map_or(stack.max_flows, |flows| flows as usize);
         check_memory(&stack)?;

@@ -1,8 +1,8 @@
-//! Values on the command line: networks, sizes, buffer bounds, resolvers, station addresses, interface names.
+//! Values on the command line: networks, sizes, buffer bounds and their tuning, resolvers, station addresses, interface names.
 //!
 //! Each parser takes one word and says in one clause what it expected; clap adds the word and the option.
 
-use brodo_core::config::BufferBounds;
+use brodo_core::config::{BufferBounds, Tuning};
 use brodo_core::wire::ethernet::MacAddr;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -10,8 +10,11 @@ use std::str::FromStr;
 /// Port of DNS (RFC 1035).
 const DNS_PORT: u16 = 53;
 
-/// Smallest and largest limit of a TCP buffer, in bytes. The largest is what a scaled window can express (RFC 7323).
-const BUFFER_RANGE: std::ops::RangeInclusive<u64> = (4 << 10)..=(1 << 30);
+/// Smallest limit of a TCP buffer, in bytes.
+const BUFFER_MIN: u64 = 4 << 10;
+
+/// Largest limit of a TCP buffer, in bytes: 16 bits scaled by the largest shift (RFC 7323, section 2.3).
+const BUFFER_MAX: u64 = 65_535 << 14;
 
 /// Smallest memory budget, in bytes.
 const MEMORY_MIN: u64 = 1 << 20;
@@ -66,15 +69,34 @@ pub(crate) fn memory(word: &str) -> Result<usize, String> {
     usize::try_from(bytes).map_err(|_| "more than this machine can address".to_owned())
 }
 
+/// A limit of one direction.
+fn limit(word: &str) -> Result<u32, String> {
+    let bytes = size(word)?;
+    if (BUFFER_MIN..=BUFFER_MAX).contains(&bytes) {
+        Ok(bytes as u32)
+    } else {
+        Err("a limit must be 4K to 1048560K, the most that a TCP window can express".to_owned())
+    }
+}
+
+/// `rtt`, `step:BYTES`, `pressure` or `fixed`.
+pub(crate) fn tuning(word: &str) -> Result<Tuning, String> {
+    match (word, word.strip_prefix("step:")) {
+        ("rtt", _) => Ok(Tuning::Rtt),
+        ("pressure", _) => Ok(Tuning::Pressure),
+        ("fixed", _) => Ok(Tuning::Fixed),
+        (_, Some(bytes)) => match size(bytes)? {
+            bytes @ 1..=BUFFER_MAX => Ok(Tuning::Step(bytes as u32)),
+            _ => Err("a step must be 1 byte to 1048560K".to_owned()),
+        },
+        _ => Err("expected rtt, step:BYTES, pressure or fixed".to_owned()),
+    }
+}
+
 /// `INITIAL..MAX`, or one size for a buffer that does not grow.
 pub(crate) fn bounds(word: &str) -> Result<BufferBounds, String> {
     let (initial, max) = word.split_once("..").unwrap_or((word, word));
-    let bytes = |word| {
-        let bytes = size(word)?;
-        let in_range = BUFFER_RANGE.contains(&bytes).then_some(bytes as u32);
-        in_range.ok_or_else(|| "a limit must be 4K to 1G".to_owned())
-    };
-    let (initial, max) = (bytes(initial)?, bytes(max)?);
+    let (initial, max) = (limit(initial)?, limit(max)?);
     if initial > max {
         return Err("the initial limit is above the maximum".to_owned());
     }

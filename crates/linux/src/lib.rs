@@ -1,8 +1,8 @@
 //! brodo-linux: everything that owns a descriptor.
 //!
 //! Links toward a guest ([`link`]), the host's sockets ([`sockets`]), the loop that drives a stack with both
-//! ([`driver`]), and what goes with them: time, packet capture, the host's resolvers. The guest's side is made by
-//! [`namespace`] and [`setup`], and the command in it is [`process`]'s. All `unsafe` of the program is in this
+//! ([`driver`]), and what goes with them: time, packet capture, trace probes, the host's resolvers. The guest's side is
+//! made by [`namespace`] and [`setup`], and the command in it is [`process`]'s. All `unsafe` of the program is in this
 //! crate: for the data path in [`sys`], for processes and namespaces in `process/raw.rs`.
 
 pub mod capture;
@@ -11,6 +11,7 @@ pub mod driver;
 pub mod link;
 pub mod namespace;
 pub mod netlink;
+mod probes;
 pub mod process;
 pub mod resolv;
 pub mod setup;

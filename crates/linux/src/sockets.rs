@@ -20,9 +20,10 @@
 
 mod errors;
 
-use crate::sys;
+use crate::{probes, sys};
 use brodo_core::flow::FlowId;
 use brodo_core::host::{Close, Connect, Host, HostError, IcmpReport, Readiness, Received, SocketId};
+use brodo_core::trace::Event;
 use errors::{host_error, icmp_report};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
@@ -202,6 +203,7 @@ impl Host for Sockets {
             rustix::net::socket_with(family(to.ip()), SocketType::STREAM, FLAGS, None).map_err(host_error)?;
         // The guest's own TCP has already decided what to send when.
         sockopt::set_tcp_nodelay(&fd, true).map_err(host_error)?;
+        probes::connect(flow, to);
         let connect = match rustix::net::connect(&fd, &to) {
             Ok(()) => Connect::Done,
             // On loopback the handshake runs inside connect, yet it answers EINPROGRESS; a second call tells.
@@ -311,6 +313,12 @@ impl Host for Sockets {
                 Err(_) => return None,
             }
         }
+    }
+
+    #[expect(clippy::inline_always, reason = "see `probes::event`")]
+    #[inline(always)]
+    fn trace(&mut self, event: &Event) {
+        probes::event(event);
     }
 
     fn close(&mut self, socket: SocketId, how: Close) {

@@ -24,7 +24,7 @@ fn open(peer: SocketAddr, line: &str) -> io::Result<TcpStream> {
 }
 
 /// Asks on a connection of its own; the answer, or null if it is just closed.
-fn ask(peer: SocketAddr, line: &str) -> io::Result<Value> {
+pub(super) fn ask(peer: SocketAddr, line: &str) -> io::Result<Value> {
     let mut answer = String::new();
     BufReader::new(open(peer, line)?).read_line(&mut answer)?;
     if answer.is_empty() { Ok(Value::Null) } else { parse(&answer) }

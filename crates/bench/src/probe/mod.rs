@@ -14,6 +14,7 @@
 //! | `fin-first TOKEN N SEED` | sends, shuts down its half, then reads to the end; `result TOKEN` tells what came |
 //! | `witness TOKEN` | reads to the end; `result TOKEN` tells how many bytes came or which error |
 //! | `drain` | reads and discards to the end, then sends bytes and seconds |
+//! | `drain-for MS BUCKET TOKEN` | reads for that many milliseconds; `result TOKEN` tells bytes by interval |
 //! | `flood MS` | sends for that many milliseconds, then waits for the end |
 //! | `echo` | sends back what comes |
 //! | `reset` | sends a line, then resets the connection |
@@ -29,6 +30,7 @@ mod many;
 mod pattern;
 mod round_trip;
 mod server;
+mod timed;
 
 use clap::{Args, Parser, Subcommand};
 use serde_json::{Value, json};
@@ -37,6 +39,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
+pub(crate) use pattern::mix;
 pub use round_trip::ports as round_trip_ports;
 
 /// Where a client connects to.
@@ -152,6 +155,22 @@ enum Probe {
         flows: usize,
         seconds: f64,
     },
+    /// Send for a time; bytes by interval as the server saw them
+    TimedUp {
+        #[command(flatten)]
+        peer: Peer,
+        duration_ms: u64,
+        bucket_ms: u64,
+    },
+    /// Receive for a time; bytes by interval. What has come lies for a while before each reading
+    TimedDown {
+        #[command(flatten)]
+        peer: Peer,
+        duration_ms: u64,
+        bucket_ms: u64,
+        #[arg(default_value_t = 0)]
+        dwell_ms: u64,
+    },
     /// Measure connect-request-response
     Crr {
         #[command(flatten)]
@@ -231,6 +250,13 @@ fn run(probe: Probe) -> io::Result<Value> {
         }
         Probe::Down { peer, flows, seconds } => {
             bulk::down(peer.socket(), flows, Duration::from_secs_f64(seconds))
+        }
+        Probe::TimedUp { peer, duration_ms, bucket_ms } => {
+            timed::up(peer.socket(), timed::Span::from_ms(duration_ms, bucket_ms))
+        }
+        Probe::TimedDown { peer, duration_ms, bucket_ms, dwell_ms } => {
+            let span = timed::Span::from_ms(duration_ms, bucket_ms);
+            timed::down(peer.socket(), span, Duration::from_millis(dwell_ms))
         }
         Probe::Crr { peer, flows, seconds } => {
             round_trip::measure(peer.socket(), flows, Duration::from_secs_f64(seconds), true)

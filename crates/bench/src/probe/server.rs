@@ -4,6 +4,7 @@
 //! then does the other side begin to read. So a stall always fills every buffer on the way, on any machine.
 
 use super::pattern::{Pattern, Sum};
+use super::timed::Span;
 use serde_json::{Value, json};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::collections::HashMap;
@@ -116,6 +117,13 @@ fn obey(connection: TcpStream) -> io::Result<()> {
             })?;
             let seconds = start.map_or(0.0, |start| start.elapsed().as_secs_f64());
             writeln!(input.connection, "{}", json!({ "bytes": total, "seconds": seconds }))
+        }
+        ["drain-for", duration_ms, bucket_ms, token] => {
+            let span = Span::from_ms(number(duration_ms)?, number(bucket_ms)?);
+            let early = input.early.len();
+            let result = super::timed::drain(&mut input.connection, early, span);
+            post(token, result.unwrap_or_else(|e| json!({ "error": super::errno_name(&e) })));
+            Ok(())
         }
         ["flood", seconds] => {
             let end = Instant::now() + Duration::from_millis(number(seconds)?);

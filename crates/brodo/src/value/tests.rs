@@ -76,7 +76,7 @@ fn buffer_bounds() {
         bounds,
         &[
             ("64K..4M", pair(64 << 10, 4 << 20)),
-            ("4K..1G", pair(4 << 10, 1 << 30)),
+            ("4K..1048560K", pair(4 << 10, 65_535 << 14)),
             ("256K", pair(256 << 10, 256 << 10)),
             ("64K..64K", pair(64 << 10, 64 << 10)),
         ],
@@ -87,11 +87,29 @@ fn buffer_bounds() {
             "..4M",
             "4M..64K",
             "4095..4M",
-            "64K..1025M",
+            "64K..1G",
+            "64K..1073725441",
+            "0",
+            "0..4M",
             "64K...4M",
             "64K-4M",
             "64K..4M..8M",
         ],
+    );
+}
+
+#[test]
+fn tunings() {
+    check(
+        tuning,
+        &[
+            ("rtt", Tuning::Rtt),
+            ("step:16384", Tuning::Step(16 << 10)),
+            ("step:64K", Tuning::Step(64 << 10)),
+            ("pressure", Tuning::Pressure),
+            ("fixed", Tuning::Fixed),
+        ],
+        &["", "RTT", "step", "step:", "step:0", "step:1G", "step:-1", "rtt:1", "double", "none"],
     );
 }
 

@@ -19,6 +19,8 @@ mod names;
 mod ping;
 mod programs;
 mod stuck;
+mod trace;
+mod wan;
 
 use bed::{Bed, Link};
 use brodo_bench::process::Result;
@@ -77,6 +79,8 @@ fn main() -> ExitCode {
         ping::TESTS,
         programs::TESTS,
         stuck::TESTS,
+        trace::TESTS,
+        wan::TESTS,
     ];
     let trials = tests.into_iter().flatten().flat_map(trials).collect();
     libtest_mimic::run(&arguments, trials).exit_code()

@@ -4,6 +4,7 @@
 //! [`GuestLink`]: it has a descriptor to wait on, gives one frame at a time, and says when its guest has gone.
 
 pub mod tap;
+pub mod tun;
 pub mod vnet;
 
 use brodo_core::link::{Link, RxMeta};

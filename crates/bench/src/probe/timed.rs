@@ -1,0 +1,146 @@
+//! Bulk throughput over a given time, seen as it develops: bytes by interval, counted where they arrive.
+//!
+//! Unlike in [`super::bulk`] nobody waits for what is still on its way when the time is over: on a slow path that could be
+//! far more than was measured. The connection is cut, and the server's figures are asked for over another one.
+
+use super::client::ask;
+use super::server::CHUNK;
+use serde_json::{Value, json};
+use socket2::SockRef;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// How often one that waits for the network looks at the clock.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What is to be measured.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Span {
+    /// From the first byte on.
+    pub(super) duration: Duration,
+    /// Length of an interval.
+    pub(super) bucket: Duration,
+}
+
+impl Span {
+    pub(super) fn from_ms(duration_ms: u64, bucket_ms: u64) -> Self {
+        Self { duration: Duration::from_millis(duration_ms), bucket: Duration::from_millis(bucket_ms.max(1)) }
+    }
+}
+
+/// Sends for the time the server asks.
+pub(super) fn up(peer: SocketAddr, span: Span) -> io::Result<Value> {
+    let token = format!("timed-{}", std::process::id());
+    let mut connection = TcpStream::connect(peer)?;
+    let (duration_ms, bucket_ms) = (span.duration.as_millis(), span.bucket.as_millis());
+    writeln!(connection, "drain-for {duration_ms} {bucket_ms} {token}")?;
+    // A writer that waits for room without a time limit, as ordinary programs do: one that looked in between would keep
+    // its send buffer fuller than the kernel's wake-ups do.
+    let writer = connection.try_clone()?;
+    let writer = std::thread::spawn(move || write_all(writer));
+    // The server's time began one way later than ours.
+    std::thread::sleep(span.duration + 2 * LOOK);
+    SockRef::from(&connection).set_linger(Some(Duration::ZERO))?;
+    // Wakes the writer.
+    let _ = connection.shutdown(Shutdown::Both);
+    drop(connection);
+    let _ = writer.join();
+    ask(peer, &format!("result {token}"))
+}
+
+/// Sends until the connection ends.
+fn write_all(mut connection: TcpStream) {
+    let buffer = vec![0x55; CHUNK];
+    while connection.write_all(&buffer).is_ok() {}
+}
+
+/// The server's side of [`up`].
+pub(super) fn drain(connection: &mut TcpStream, early: usize, span: Span) -> io::Result<Value> {
+    let mut series = Series::new(span);
+    if early > 0 {
+        series.add(early);
+    }
+    receive(connection, &mut series, Duration::ZERO)?;
+    Ok(series.json())
+}
+
+/// Receives for the time given, and lets what has come wait for `dwell` before each reading.
+pub(super) fn down(peer: SocketAddr, span: Span, dwell: Duration) -> io::Result<Value> {
+    let mut connection = TcpStream::connect(peer)?;
+    // More than can be needed; it ends when we do.
+    let flood = span.duration + Duration::from_mins(1);
+    writeln!(connection, "flood {}", flood.as_millis())?;
+    let mut series = Series::new(span);
+    receive(&mut connection, &mut series, dwell)?;
+    cut(connection)?;
+    Ok(series.json())
+}
+
+/// Reads until the time of `series` is over, or to the end.
+fn receive(connection: &mut TcpStream, series: &mut Series, dwell: Duration) -> io::Result<()> {
+    let mut buffer = vec![0; CHUNK];
+    if !dwell.is_zero() {
+        connection.set_nonblocking(true)?;
+    }
+    connection.set_read_timeout(Some(LOOK))?;
+    while !series.is_over() {
+        match connection.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(length) => series.add(length),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(dwell),
+            // A sender whose time was over before ours.
+            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Ends a connection without waiting for anything.
+fn cut(connection: TcpStream) -> io::Result<()> {
+    SockRef::from(&connection).set_linger(Some(Duration::ZERO))?;
+    drop(connection);
+    Ok(())
+}
+
+/// Bytes by interval since the first one.
+#[derive(Debug)]
+struct Series {
+    span: Span,
+    start: Option<Instant>,
+    buckets: Vec<u64>,
+}
+
+impl Series {
+    fn new(span: Span) -> Self {
+        Self { span, start: None, buckets: Vec::new() }
+    }
+
+    fn add(&mut self, length: usize) {
+        let start = *self.start.get_or_insert_with(Instant::now);
+        let elapsed = start.elapsed();
+        if elapsed >= self.span.duration {
+            return;
+        }
+        let bucket = (elapsed.as_nanos() / self.span.bucket.as_nanos()) as usize;
+        if self.buckets.len() <= bucket {
+            self.buckets.resize(bucket + 1, 0);
+        }
+        self.buckets[bucket] += length as u64;
+    }
+
+    fn is_over(&self) -> bool {
+        self.start.is_some_and(|start| start.elapsed() >= self.span.duration)
+    }
+
+    fn json(&self) -> Value {
+        let bytes: u64 = self.buckets.iter().sum();
+        json!({
+            "bytes": bytes,
+            "mbit_per_second": bytes as f64 * 8.0 / self.span.duration.as_secs_f64() / 1e6,
+            "bucket_ms": self.span.bucket.as_millis() as u64,
+            "buckets": self.buckets,
+        })
+    }
+}

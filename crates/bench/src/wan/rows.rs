@@ -1,0 +1,158 @@
+//! What is measured over the emulated path: one row for each question that a buffer of the wrong size answers badly.
+//!
+//! Each row is a path, a place for it, options for brodo and a direction. What is to be expected follows from the path and
+//! the buffer alone, window per round-trip time or the rate of the link, and stands beside what is measured.
+
+use super::place::Placement;
+use super::{Overflow, Path, Queue};
+use std::time::Duration;
+
+/// Which way the bulk goes, seen from the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From the guest to the server.
+    Up,
+    /// From the server to the guest.
+    Down,
+}
+
+/// One set-up.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// Its short name, by which it can be chosen.
+    pub name: String,
+    /// Where the path lies.
+    pub placement: Placement,
+    /// There and back, without queues, in milliseconds.
+    pub rtt_ms: u64,
+    /// Of the link in both directions, in wire bits per second.
+    pub rate_bit: u64,
+    /// In front of the link, in both directions.
+    pub queue: Queue,
+    /// What if it is full.
+    pub overflow: Overflow,
+    /// Probability that a segment is lost on the way to brodo or the guest, whichever receives.
+    pub loss: f64,
+    /// For brodo.
+    pub options: &'static [&'static str],
+    /// Of the bulk.
+    pub direction: Direction,
+    /// How long what has come lies in the guest before it is read, in milliseconds; downloads only.
+    pub dwell_ms: u64,
+    /// How long to measure, in seconds.
+    pub seconds: u64,
+    /// What brodo should reach, in Mbit/s of payload, where that follows from the set-up.
+    pub expected_mbit: Option<f64>,
+    /// The same in words.
+    pub expected: &'static str,
+}
+
+impl Row {
+    fn new(name: impl Into<String>, placement: Placement, direction: Direction, rtt_ms: u64) -> Self {
+        Self {
+            name: name.into(),
+            placement,
+            rtt_ms,
+            rate_bit: 1_000_000_000,
+            // Twice what the longest of these paths holds: nothing is dropped by the path.
+            queue: Queue::Bytes(50_000_000),
+            overflow: Overflow::Drop,
+            loss: 0.0,
+            options: &[],
+            direction,
+            dwell_ms: 0,
+            seconds: 5,
+            expected_mbit: None,
+            expected: "",
+        }
+    }
+
+    fn options(mut self, options: &'static [&'static str]) -> Self {
+        self.options = options;
+        self
+    }
+
+    fn expects(mut self, mbit: f64, words: &'static str) -> Self {
+        self.expected_mbit = Some(mbit);
+        self.expected = words;
+        self
+    }
+
+    fn expects_words(mut self, words: &'static str) -> Self {
+        self.expected = words;
+        self
+    }
+
+    /// The path from client to server and back.
+    pub fn paths(&self) -> [Path; 2] {
+        let path = Path {
+            delay: Duration::from_millis(self.rtt_ms) / 2,
+            rate_bit: Some(self.rate_bit),
+            queue: self.queue,
+            overflow: self.overflow,
+            loss: 0.0,
+            seed: 1,
+        };
+        let bulk = Path { loss: self.loss, ..path };
+        match self.direction {
+            Direction::Up => [bulk, path],
+            Direction::Down => [path, bulk],
+        }
+    }
+}
+
+/// The rows, in order.
+pub fn all() -> Vec<Row> {
+    use Direction::{Down, Up};
+    use Placement::{BehindHost, OnGuestLink};
+    let mut rows = vec![
+        Row::new("1-100", OnGuestLink, Down, 100)
+            .options(&["--tcp-tx-buffer", "32K"])
+            .expects(2.62, "32 KiB per round trip"),
+        Row::new("1-200", OnGuestLink, Down, 200)
+            .options(&["--tcp-tx-buffer", "32K"])
+            .expects(1.31, "32 KiB per round trip"),
+        Row::new("1b-100", OnGuestLink, Down, 100)
+            .options(&["--tcp-tx-buffer", "32K..256K"])
+            .expects(20.97, "256 KiB per round trip"),
+        Row::new("1b-200", OnGuestLink, Down, 200)
+            .options(&["--tcp-tx-buffer", "32K..256K"])
+            .expects(10.49, "256 KiB per round trip"),
+        Row::new("2-down", OnGuestLink, Down, 17)
+            .options(&["--tcp-tx-buffer", "64K"])
+            .expects(30.8, "64 KiB per round trip"),
+        Row::new("2-up", OnGuestLink, Up, 17)
+            .options(&["--tcp-rx-buffer", "64K"])
+            .expects(30.8, "64 KiB per round trip"),
+        Row {
+            seconds: 10,
+            ..Row::new("2b-down", OnGuestLink, Down, 17)
+                .options(&["--tcp-tx-buffer", "64K..2M", "--tcp-tuning", "step:16K"])
+                .expects(846.0, "105.8 MB/s over ten seconds, 16 KiB more per round trip")
+        },
+        Row::new("2c-down", OnGuestLink, Down, 17).expects(928.0, "116 MB/s, 95 % of direct"),
+        Row::new("2c-up", OnGuestLink, Up, 17).expects(928.0, "116 MB/s, 95 % of direct"),
+    ];
+    for packets in [10, 50, 100, 500, 1000, 5000] {
+        let row = Row::new(format!("4-drop-{packets}"), OnGuestLink, Up, 120);
+        rows.push(
+            Row { queue: Queue::Packets(packets), ..row }
+                .expects_words("as direct: the guest's loss recovery"),
+        );
+    }
+    for packets in [10, 50, 100, 500, 1000, 5000] {
+        let row = Row::new(format!("4-wait-{packets}"), OnGuestLink, Up, 120);
+        let row = Row { queue: Queue::Packets(packets), overflow: Overflow::Wait, ..row };
+        rows.push(row.expects(178.9, "the guest's send buffer per round trip, at every length"));
+    }
+    for (name, loss) in [("loss-0.01", 1e-4), ("loss-0.1", 1e-3)] {
+        let row = Row::new(format!("{name}%-down"), OnGuestLink, Down, 17);
+        rows.push(Row { loss, ..row }.expects_words("as direct: our loss recovery"));
+    }
+    rows.push(Row::new("8", BehindHost, Up, 50).expects_words("95 % of direct"));
+    for dwell_ms in [0, 10, 40] {
+        let row = Row::new(format!("9-{dwell_ms}"), BehindHost, Down, 50);
+        rows.push(Row { dwell_ms, ..row }.expects_words("95 % of direct"));
+    }
+    rows
+}

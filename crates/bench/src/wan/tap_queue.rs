@@ -1,0 +1,107 @@
+//! Row 6: uploads over a real TAP whose transmit queue holds few packets. No path is emulated.
+//!
+//! The ring between the guest's kernel and brodo drops what finds it full, and tells nobody but a counter. What keeps that
+//! from happening is the window that brodo offers, and that brodo always reads.
+
+use crate::facts;
+use crate::process::Result;
+use crate::report::Spread;
+use crate::system::Guest;
+use crate::world::{HOST_V4, World};
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+/// Lengths of the queue, in packets.
+pub const LENGTHS: [u32; 4] = [1, 10, 100, 1000];
+
+/// Port of the probe's server.
+const PORT: u16 = 7000;
+
+/// A guest with a TAP of its own.
+#[derive(Debug)]
+pub struct TapQueue {
+    guest: Guest,
+    world: World,
+}
+
+/// One upload.
+#[derive(Debug, Clone, Copy)]
+pub struct Upload {
+    /// Payload over the whole time.
+    pub mbit: f64,
+    /// Packets that found the TAP's queue full.
+    pub dropped: u64,
+    /// Segments that the guest's kernel sent again.
+    pub retransmitted: u64,
+}
+
+impl TapQueue {
+    /// Starts brodo with a guest and a server on the host.
+    pub fn new(program: &Path) -> Result<Self> {
+        let world = World::new()?;
+        world.serve_probe(&world.host, PORT)?;
+        let program = world.install_program(program)?.to_string_lossy().into_owned();
+        let guest =
+            Guest::forwarder(&world, &world.enter_host_as_user(), &[&program, "run", "--mtu", "1500", "--"])?;
+        guest.set(&[("ipv4/tcp_no_metrics_save", "1")])?;
+        Ok(Self { guest, world })
+    }
+
+    /// Uploads for so many seconds through a queue of `length` packets.
+    pub fn upload(&self, length: u32, seconds: u64) -> Result<Upload> {
+        let limit = Duration::from_secs(seconds + 60);
+        let set = ["ip", "link", "set", "eth0", "txqueuelen", &length.to_string()];
+        self.world.run(&self.guest.enter_as_root, set, limit)?.success()?;
+        let (dropped, resent) = (self.dropped()?, self.resent());
+        let [probe, name] = self.world.probe();
+        let words = [probe, name, "timed-up".into(), HOST_V4.into(), PORT.to_string()];
+        let words = words.into_iter().chain([(seconds * 1000).to_string(), "100".into()]);
+        let found = self.world.run(&self.guest.enter, words, limit)?.success()?.json()?;
+        Ok(Upload {
+            mbit: found["mbit_per_second"].as_f64().unwrap_or(0.0),
+            dropped: self.dropped()? - dropped,
+            retransmitted: self.resent() - resent,
+        })
+    }
+
+    fn resent(&self) -> u64 {
+        facts::net_counter(self.guest.pid, "Tcp", "RetransSegs")
+    }
+
+    fn dropped(&self) -> Result<u64> {
+        let words = ["ip", "-json", "-statistics", "link", "show", "eth0"];
+        let found: Value =
+            self.world.run(&self.guest.enter_as_root, words, Duration::from_secs(10))?.success()?.json()?;
+        Ok(found[0]["stats64"]["tx"]["dropped"].as_u64().unwrap_or(0))
+    }
+}
+
+/// All lengths in turn, as a table.
+pub(super) fn table(program: &Path, rounds: u32, seconds: u64) -> Result<String> {
+    let bed = TapQueue::new(program)?;
+    let mut runs = vec![Vec::new(); LENGTHS.len()];
+    for round in 1..=rounds {
+        for (length, runs) in LENGTHS.into_iter().zip(&mut runs) {
+            let upload = bed.upload(length, seconds)?;
+            eprintln!("6-{length}, round {round}/{rounds}: {upload:?}");
+            runs.push(upload);
+        }
+    }
+    let mut text = String::from(
+        "| row | expected | upload, Mbit/s | dropped by the TAP | sent again |\n|---|---|---|---|---|\n",
+    );
+    for (length, runs) in LENGTHS.into_iter().zip(&runs) {
+        let column =
+            |of: fn(&Upload) -> f64| Spread::of(runs.iter().map(of)).map_or_else(String::new, Spread::text);
+        let _ = writeln!(
+            text,
+            "| 6-{length} | none dropped, 90 % of the best from 10 on | {} | {} | {} |",
+            column(|upload| upload.mbit),
+            column(|upload| upload.dropped as f64),
+            column(|upload| upload.retransmitted as f64),
+        );
+    }
+    Ok(text)
+}

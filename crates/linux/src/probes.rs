@@ -1,0 +1,145 @@
+//! What a connection tells, as static trace probes (USDT): provider `brodo`, read by bpftrace, SystemTap, perf and gdb.
+//!
+//! | Probe            | Arguments, in order                                                                          |
+//! |------------------|----------------------------------------------------------------------------------------------|
+//! | `connect`        | flow, the destination as text (`192.0.2.1:443`)                                              |
+//! | `tuned`          | flow, direction, limits (bytes), cause, bytes per round trip, round trip (us)                |
+//! | `window_update`  | flow, window (bytes), 1 if repeated and 0 if not                                             |
+//! | `retransmission` | flow, sequence number, length (bytes), cause                                                 |
+//! | `limited`        | flow, direction, what limited before, what limits now, for how long the former did (us)      |
+//!
+//! A flow is [`FlowId::to_bits`]: slot in the lower 32 bits, generation in the upper. Limits are the one now in the
+//! lower 32 bits and the one before in the upper: no probe has more than the six arguments that every tracer reads.
+//! Direction, cause and what limits are pointers to C strings; everything else is an integer.
+//!
+//! Each probe has a semaphore: a word that the tracer increments through the kernel while it listens. With nobody
+//! listening a probe is one load and one branch that is not taken; no argument is computed, and no text is made. The
+//! scripts in `tools/trace` depend on names, order and units given here.
+
+use brodo_core::flow::FlowId;
+use brodo_core::tcp::limited::LimitedBy;
+use brodo_core::trace::{Cause, Direction, Event, Resend};
+use probe::probe_lazy;
+use std::ffi::{CStr, c_char};
+use std::hint::{black_box, cold_path};
+use std::net::SocketAddr;
+
+/// A connection to the host's network begins.
+#[inline]
+pub(crate) fn connect(flow: FlowId, to: SocketAddr) {
+    // Declared here so that it lives while the tracer reads it, and made only if there is one.
+    let text;
+    probe_lazy!(brodo, connect, word(flow), {
+        text = format!("{to}\0");
+        text.as_ptr()
+    });
+}
+
+/// Something happened to a connection.
+#[expect(
+    clippy::inline_always,
+    reason = "where the event is made its kind is known, and it need not be stored"
+)]
+#[inline(always)]
+pub(crate) fn event(event: &Event) {
+    match *event {
+        Event::Tuned { flow, direction, from, to, cause, per_rtt, rtt_us } => {
+            probe_lazy!(
+                brodo,
+                tuned,
+                word(flow),
+                text(direction_name(direction)),
+                u64::from(from) << 32 | u64::from(to),
+                text(cause_name(cause)),
+                per_rtt,
+                rtt_us
+            );
+        }
+        Event::WindowUpdate { flow, window, repeated } => {
+            probe_lazy!(brodo, window_update, word(flow), window, repeated);
+        }
+        Event::Retransmission { flow, seq, len, why } => {
+            probe_lazy!(brodo, retransmission, word(flow), seq, len, text(resend_name(why)));
+        }
+        Event::Limited { flow, direction, from, to, after_us } => {
+            probe_lazy!(
+                brodo,
+                limited,
+                word(flow),
+                text(direction_name(direction)),
+                text(limit_name(from)),
+                text(limit_name(to)),
+                after_us
+            );
+        }
+    }
+}
+
+/// A flow as a tracer reads it. Somebody listens, then, which is not what the code is laid out for.
+#[inline]
+fn word(flow: FlowId) -> u64 {
+    cold_path();
+    flow.to_bits()
+}
+
+/// A text as a tracer reads it. The kernel does not wait for a page that is not in memory but reads nothing, so the
+/// text is read here first.
+fn text(name: &'static CStr) -> *const c_char {
+    // The first byte and the last: it may lie on two pages.
+    let bytes = black_box(name).to_bytes_with_nul();
+    black_box((bytes.first().copied(), bytes.last().copied()));
+    name.as_ptr()
+}
+
+fn direction_name(direction: Direction) -> &'static CStr {
+    match direction {
+        Direction::Receive => c"rx",
+        Direction::Send => c"tx",
+    }
+}
+
+fn cause_name(cause: Cause) -> &'static CStr {
+    match cause {
+        Cause::Hit => c"hit",
+        Cause::Probe => c"probe",
+        Cause::ProbeFailed => c"probe failed",
+        Cause::Unused => c"unused",
+        Cause::Blocked => c"blocked",
+        Cause::Idle => c"idle",
+        Cause::Loss => c"loss",
+        Cause::Memory => c"memory",
+    }
+}
+
+fn resend_name(why: Resend) -> &'static CStr {
+    match why {
+        Resend::Rack => c"rack",
+        Resend::TailProbe => c"tail probe",
+        Resend::Timeout => c"timeout",
+        Resend::Duplicates => c"duplicates",
+    }
+}
+
+fn limit_name(limit: LimitedBy) -> &'static CStr {
+    match limit {
+        LimitedBy::Application => c"application",
+        LimitedBy::GuestWindow => c"guest window",
+        LimitedBy::OurLimit => c"our limit",
+        LimitedBy::HostSocket => c"host socket",
+        LimitedBy::Link => c"link",
+        LimitedBy::Memory => c"memory",
+        LimitedBy::Loss => c"loss",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probes_and_reports_name_limits_alike() {
+        for limit in LimitedBy::ALL {
+            assert_eq!(limit_name(limit).to_str(), Ok(limit.name()));
+        }
+    }
+}

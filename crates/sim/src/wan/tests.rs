@@ -89,3 +89,12 @@ fn the_same_run_twice_is_the_same_run() {
     let record = || behind_queue(50, WhenFull::Drop).samples;
     assert!(record() == record());
 }
+
+#[test]
+fn the_edge_stays_while_much_of_the_window_waits_beyond_gaps() {
+    // The observer holds every segment to it.
+    let mut transfer = transfer(Way::Up, 1 << 20, 40_000, None, 2000);
+    transfer.guest = Options { burst: 1, ..transfer.guest };
+    transfer.path.tun = Some((400, WhenFull::Drop));
+    assert!(transfer.run().dropped > 0);
+}

@@ -42,7 +42,7 @@ pub const PICTURES: [Picture; 4] = [
     },
     Picture {
         file: "tcp-slow-reader.svg",
-        title: "Upload at 1 Gbit/s, 17 ms: from 2 to 4 s the host's program reads 2 MB/s",
+        title: "Upload at 1 Gbit/s, 17 ms, window to 4 MiB: from 2 to 4 s the host's program reads 2 MB/s",
         panels: slow_reader,
     },
 ];
@@ -174,7 +174,7 @@ fn slow_reader(progress: &mut Progress) -> (Axis, Vec<Panel>) {
     let transfer = Transfer {
         slow: Some((Duration::from_secs(2)..Duration::from_secs(4), slow)),
         lasts: Duration::from_secs(6),
-        ..guest_link::gigabit(16 << 20)
+        ..guest_link::gigabit(4 << 20)
     };
     let runs = guest_link::under_every_rule(progress, "slow reader", &transfer);
     let (second, rtt) = (Duration::from_secs(1), transfer.path.rtt);

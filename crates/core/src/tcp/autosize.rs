@@ -191,6 +191,12 @@ impl Limit {
         }
     }
 
+    /// Notes that `total` bytes have moved so far (wraps), where [`Limit::update`] is not called in every turn: a flow
+    /// that waits for its flight to shrink to a limit that has fallen must not seem to move all of that in one turn.
+    pub(crate) fn note(&mut self, now: Instant, total: u32) {
+        self.meter.note(now, total);
+    }
+
     /// Called as data flows: `total` bytes have moved so far (wraps).
     pub(crate) fn update(
         &mut self,

@@ -80,6 +80,40 @@ fn the_binary_has_the_probes_and_each_has_one_semaphore() {
     }
 }
 
+/// The pages of the file that are mapped for writing at the start, as offsets of first and last byte and the address of the
+/// first.
+fn writable_segments(file: &[u8]) -> Vec<(u64, u64, u64)> {
+    const PAGE: u64 = 0x1000;
+    let (table, size, count) = (offset::<8>(file, 0x20), offset::<2>(file, 0x36), offset::<2>(file, 0x38));
+    let header = |index: usize| &file[table + index * size..][..size];
+    let writable = |header: &&[u8]| number::<4>(header, 0) == 1 && number::<4>(header, 4) & 2 != 0;
+    let pages = |header: &[u8]| {
+        let (at, address, len) =
+            (number::<8>(header, 0x08), number::<8>(header, 0x10), number::<8>(header, 0x20));
+        (at / PAGE * PAGE, (at + len).next_multiple_of(PAGE), address / PAGE * PAGE)
+    };
+    (0..count).map(header).filter(writable).map(pages).collect()
+}
+
+#[test]
+fn the_page_with_the_semaphores_is_mapped_once() {
+    let file = fs::read(env!("CARGO_BIN_EXE_brodo")).expect("the program");
+    let segments = writable_segments(&file);
+    let sites = sites(section(&file, ".note.stapsdt").expect("a section with notes"));
+    for site in sites.iter().filter(|site| site.provider == "brodo") {
+        let own = segments
+            .iter()
+            .find(|&&(first, end, address)| (address..address + (end - first)).contains(&site.semaphore));
+        let &(first, _, address) = own.unwrap_or_else(|| panic!("not writable: {site:?}"));
+        let at = site.semaphore - address + first;
+        let mapped = segments.iter().filter(|&&(first, end, _)| (first..end).contains(&at)).count();
+        assert_eq!(
+            mapped, 1,
+            "a process that starts under a tracer would not notice it: {site:?} {segments:x?}"
+        );
+    }
+}
+
 #[test]
 fn scripts_use_only_probes_and_arguments_that_exist() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/trace");

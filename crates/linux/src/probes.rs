@@ -21,7 +21,7 @@ use brodo_core::tcp::limited::LimitedBy;
 use brodo_core::trace::{Cause, Direction, Event, Resend};
 use probe::probe_lazy;
 use std::ffi::{CStr, c_char};
-use std::hint::black_box;
+use std::hint::{black_box, cold_path};
 use std::net::SocketAddr;
 
 /// A connection to the host's network begins.
@@ -29,21 +29,25 @@ use std::net::SocketAddr;
 pub(crate) fn connect(flow: FlowId, to: SocketAddr) {
     // Declared here so that it lives while the tracer reads it, and made only if there is one.
     let text;
-    probe_lazy!(brodo, connect, flow.to_bits(), {
+    probe_lazy!(brodo, connect, word(flow), {
         text = format!("{to}\0");
         text.as_ptr()
     });
 }
 
 /// Something happened to a connection.
-#[inline]
+#[expect(
+    clippy::inline_always,
+    reason = "where the event is made its kind is known, and it need not be stored"
+)]
+#[inline(always)]
 pub(crate) fn event(event: &Event) {
     match *event {
         Event::Tuned { flow, direction, from, to, cause, per_rtt, rtt_us } => {
             probe_lazy!(
                 brodo,
                 tuned,
-                flow.to_bits(),
+                word(flow),
                 text(direction_name(direction)),
                 u64::from(from) << 32 | u64::from(to),
                 text(cause_name(cause)),
@@ -52,16 +56,16 @@ pub(crate) fn event(event: &Event) {
             );
         }
         Event::WindowUpdate { flow, window, repeated } => {
-            probe_lazy!(brodo, window_update, flow.to_bits(), window, repeated);
+            probe_lazy!(brodo, window_update, word(flow), window, repeated);
         }
         Event::Retransmission { flow, seq, len, why } => {
-            probe_lazy!(brodo, retransmission, flow.to_bits(), seq, len, text(resend_name(why)));
+            probe_lazy!(brodo, retransmission, word(flow), seq, len, text(resend_name(why)));
         }
         Event::Limited { flow, direction, from, to, after_us } => {
             probe_lazy!(
                 brodo,
                 limited,
-                flow.to_bits(),
+                word(flow),
                 text(direction_name(direction)),
                 text(limit_name(from)),
                 text(limit_name(to)),
@@ -71,10 +75,19 @@ pub(crate) fn event(event: &Event) {
     }
 }
 
+/// A flow as a tracer reads it. Somebody listens, then, which is not what the code is laid out for.
+#[inline]
+fn word(flow: FlowId) -> u64 {
+    cold_path();
+    flow.to_bits()
+}
+
 /// A text as a tracer reads it. The kernel does not wait for a page that is not in memory but reads nothing, so the
 /// text is read here first.
 fn text(name: &'static CStr) -> *const c_char {
-    black_box(black_box(name).to_bytes().len());
+    // The first byte and the last: it may lie on two pages.
+    let bytes = black_box(name).to_bytes_with_nul();
+    black_box((bytes.first().copied(), bytes.last().copied()));
     name.as_ptr()
 }
 

@@ -315,7 +315,8 @@ impl Host for Sockets {
         }
     }
 
-    #[inline]
+    #[expect(clippy::inline_always, reason = "see `probes::event`")]
+    #[inline(always)]
     fn trace(&mut self, event: &Event) {
         probes::event(event);
     }

@@ -42,9 +42,9 @@ fn a_guest_that_never_answers_is_given_up() {
 }
 
 #[test]
-fn three_duplicates_are_a_loss() {
+fn three_duplicates_are_a_loss_to_a_guest_without_sack() {
     Script::each(|t| {
-        t.establish();
+        t.establish_with("win=65535 mss=1460 wscale=7");
         let mss = t.mss();
         t.host_sends(6 * mss);
         assert_eq!(t.take_all().len(), 6);

@@ -81,6 +81,21 @@ impl Cursor {
     pub const FRONT: Self = Self { chunk: NONE, offset: 0 };
 }
 
+/// How short memory is, and what that forbids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pressure {
+    /// Every connection may hold as much as is still free: n busy ones settle at budget / (n + 1) each.
+    None,
+    /// Above 85 % of the budget: every connection may hold a few segments, no limit grows.
+    Short,
+    /// Above 95 %: nothing more is taken from the guest that would have to be kept. The rest lets bytes toward the guest
+    /// pass, so that peers which read only when they can write do not wait for us while we wait for them.
+    Spent,
+}
+
+/// Segments that a connection may hold when memory is short.
+const SEGMENTS_WHEN_SHORT: u32 = 4;
+
 /// The chunks of one worker.
 #[derive(Debug)]
 pub struct Pool {
@@ -113,6 +128,28 @@ impl Pool {
     /// Bytes that may still be taken.
     pub const fn available(&self) -> usize {
         self.budget.saturating_sub(self.used)
+    }
+
+    /// How short memory is.
+    pub const fn pressure(&self) -> Pressure {
+        // Of a tiny budget the percentages are less than a chunk.
+        let (used, hundredth) = (self.used, self.budget / 100);
+        if used > hundredth * 95 {
+            Pressure::Spent
+        } else if used > hundredth * 85 {
+            Pressure::Short
+        } else {
+            Pressure::None
+        }
+    }
+
+    /// The most that one direction of a connection with segments of `mss` bytes may hold now, bytes.
+    pub fn share(&self, mss: u16) -> u32 {
+        let free = u32::try_from(self.available()).unwrap_or(u32::MAX);
+        match self.pressure() {
+            Pressure::None => free,
+            Pressure::Short | Pressure::Spent => free.min(SEGMENTS_WHEN_SHORT * u32::from(mss)),
+        }
     }
 
     /// Copies `data` to the end of `queue`; gives the bytes stored, fewer only if the budget is spent.

@@ -5,12 +5,14 @@
 //! when a test lets it. [`machine::Machine`] makes the loop turns that a driver makes. Frames are built and read
 //! without the stack's own code ([`packet`]), and every segment in every test passes the rules of [`observer`].
 //!
-//! There are two ways to use it:
+//! There are three ways to use it:
 //!
 //! - [`script::Script`]: one line per segment, for one rule at a time. A failure prints what was seen in the notation
 //!   of the script ([`notation`]).
 //! - [`world::World`]: whole transfers between an independent TCP ([`guest::Guest`], which is smoltcp) and programs
 //!   behind host sockets, over paths with delay, rate, loss, duplication, reordering and corruption ([`net`]).
+//! - [`wan::Wan`]: bulk transfers at up to 10 Gbit/s between a TCP that behaves as Linux's ([`linux_guest`]) and host
+//!   sockets, for figures: [`tables`] measures them, and the program `brodo-sim` prints them.
 //!
 //! All randomness comes from a seed ([`rng`]); a test that draws says how to repeat what failed:
 //! `BRODO_SIM_SEED=7 cargo test -p brodo-sim random_worlds`, and `BRODO_SIM_RUNS=10000` tries more than usual.
@@ -19,11 +21,17 @@
 pub mod guest;
 pub mod host;
 pub mod link;
+pub mod linux_guest;
 pub mod machine;
 pub mod net;
 pub mod notation;
 pub mod observer;
 pub mod packet;
+pub mod pictures;
+pub mod plot;
 pub mod rng;
 pub mod script;
+pub mod tables;
+pub mod tape;
+pub mod wan;
 pub mod world;

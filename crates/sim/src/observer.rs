@@ -28,6 +28,43 @@ pub const fn later(a: u32, b: u32) -> u32 {
     if after(a, b) { a } else { b }
 }
 
+/// What the observer looks at: a segment without its payload, so that bulk transfers can be watched without a copy.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen {
+    src: SocketAddr,
+    dst: SocketAddr,
+    flags: u8,
+    seq: u32,
+    ack: u32,
+    window: u16,
+    mss: Option<u16>,
+    wscale: Option<u8>,
+    /// Payload, bytes.
+    len: u32,
+}
+
+impl Seen {
+    /// A segment whose payload, of `len` bytes, stands elsewhere.
+    pub const fn apart(s: &TcpSegment, len: u32) -> Self {
+        let TcpSegment { src, dst, flags, seq, ack, window, mss, wscale, .. } = *s;
+        Self { src, dst, flags, seq, ack, window, mss, wscale, len }
+    }
+
+    const fn has(&self, bits: u8) -> bool {
+        self.flags & bits == bits
+    }
+
+    fn seq_len(&self) -> u32 {
+        self.len + u32::from(self.has(flags::SYN)) + u32::from(self.has(flags::FIN))
+    }
+}
+
+impl From<&TcpSegment> for Seen {
+    fn from(s: &TcpSegment) -> Self {
+        Self::apart(s, s.data.len() as u32)
+    }
+}
+
 #[derive(Debug, Clone)]
 struct Opening {
     iss: u32,
@@ -81,7 +118,8 @@ impl Observer {
     }
 
     /// Notes a segment that the stack is about to hear.
-    pub fn from_guest(&mut self, s: &TcpSegment) {
+    pub fn from_guest(&mut self, s: impl Into<Seen>) {
+        let s = s.into();
         let key = (s.src, s.dst);
         if s.has(flags::SYN) && !s.has(flags::ACK) {
             let opening = Opening { iss: s.seq, wscale: s.wscale, mss: s.mss, window: s.window };
@@ -106,9 +144,10 @@ impl Observer {
     ///
     /// # Errors
     /// The rule that it breaks.
-    pub fn to_guest(&mut self, s: &TcpSegment) -> Result<(), String> {
+    pub fn to_guest(&mut self, s: impl Into<Seen>) -> Result<(), String> {
+        let s = &s.into();
         let key = (s.dst, s.src);
-        self.data_bytes += s.data.len() as u64;
+        self.data_bytes += u64::from(s.len);
         if s.has(flags::RST) {
             return Ok(());
         }
@@ -126,7 +165,7 @@ impl Observer {
         Ok(())
     }
 
-    fn syn_ack(&mut self, s: &TcpSegment) -> Result<(), String> {
+    fn syn_ack(&mut self, s: &Seen) -> Result<(), String> {
         let key = (s.dst, s.src);
         if let Some(c) = self.connections.get(&key).filter(|c| c.iss == s.seq) {
             self.retransmitted += 1;
@@ -167,7 +206,7 @@ impl Observer {
 }
 
 impl Connection {
-    fn acknowledgement(&mut self, s: &TcpSegment) -> Result<(), String> {
+    fn acknowledgement(&mut self, s: &Seen) -> Result<(), String> {
         if after(self.ack, s.ack) {
             return Err(format!("acknowledgement went back by {}", self.ack.wrapping_sub(s.ack)));
         }
@@ -185,8 +224,8 @@ impl Connection {
     }
 
     /// Checks the sequence space a segment takes; whether all of it had been sent before.
-    fn sequence(&mut self, s: &TcpSegment) -> Result<bool, String> {
-        let len = s.data.len() as u32;
+    fn sequence(&mut self, s: &Seen) -> Result<bool, String> {
+        let len = s.len;
         if after(s.seq, self.max) {
             return Err(format!("a gap of {} bytes before it", s.seq.wrapping_sub(self.max)));
         }

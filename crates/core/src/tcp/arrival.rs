@@ -97,7 +97,7 @@ impl Connection {
         }
         match self.rx.stream(env, io.host, self.socket, payload) {
             Ok(()) => {
-                self.rx.tune(env, io.now, self.tx.mss);
+                self.tune_receiver(env, io);
                 self.list_ack(env);
             }
             Err(_) => self.host_failed(env),
@@ -259,7 +259,7 @@ impl Connection {
         let in_order = payload.is_empty() || {
             match self.rx.accept(env, io.host, self.socket, seq, payload) {
                 Ok(in_order) => {
-                    self.rx.tune(env, io.now, self.tx.mss);
+                    self.tune_receiver(env, io);
                     in_order
                 }
                 Err(_) => return self.host_failed(env),

@@ -1,56 +1,139 @@
 //! Automatic buffer limits: how a connection's receive and send limits find their size.
 //!
-//! A limit starts at `initial` and grows while the connection shows that it is what holds it back. The receiver's
-//! limit (guest to host) doubles when in one interval the guest came close to the edge of the window (*hit*) and the
-//! host socket took everything (*starved*): with the window larger, more would have flowed. The sender's limit (host
-//! to guest) doubles when the bytes in flight reached it while the host socket still had data. A flow that is slow
-//! for any other reason, because the host socket is full, the guest's window is small or the application is idle,
-//! grows nothing. An interval is one smoothed round trip of the link, at least 500 us.
+//! A limit starts at `initial` and grows while the connection shows that it is what holds it back. X is what moves in one
+//! round trip of the link (see `meter`).
 //!
-//! After a second without reaching even an eighth of the limit the limit falls back: an idle connection starts again
-//! from `initial`.
+//! *The receive limit W* (guest to host). A window is advanced with every acknowledgement, so a guest that is
+//! held back by it is mostly seen not by where it stands but by how much it sends: a whole window per round trip. *Hit*
+//! means X >= 7/8 W, or that one batch came within max(MSS, W/8) of the edge, while the host socket took everything.
+//! Then W := max(W, 2X), up to `max`. If that would not grow it twice in a row, the round trip is not what we think it is:
+//! a careful step to 5/4 W, taken back unless it brought 5 % more than was ever seen before it; each failure doubles the
+//! time to the next (32 ms to 8 s), so that a flow which has what it needs is left alone. A host socket that was full at any
+//! time since the last measurement forbids growth, and one that is full for 50 ms takes an eighth: no second queue is
+//! built behind the kernel's. (Not once per interval: a socket that is written until it refuses is full for some ten
+//! milliseconds out of every twenty on an ordinary path, and W would swing between its floor and 2X in each of them.)
+//!
+//! *The send limit L* (host to guest). Hit means that L was in flight and the socket had more. Then L := max(L, 2X), with the
+//! same careful steps. A flow that does not reach its limit loses an eighth of it per 50 ms: 4 MiB are 64 KiB
+//! after 1.6 s. (Per round trip it would be 16 ms on a near link, and every burst of a bursty flow would start from the floor.)
+//! One that reaches it and has more than 5/2 X loses an eighth too, but as a careful step, taken back if it costs 5 % of
+//! the speed: where the round trip is longer than we think, L := 2X would make the flow slower, thereby X smaller, and so
+//! on down to the floor. A loss halves L.
+//!
+//! *Both* fall by half when a second has passed without an eighth of them in use, and to `initial` after two seconds without
+//! any. No timer is needed for that: it is done at the next use, and [`Limit::at`] says before what it will be. Nothing grows
+//! while memory is short.
+//!
+//! The rules of the field are here for comparison ([`Tuning`]); they know `hit`, only grow, and do not measure.
 
-use crate::config::BufferBounds;
+mod meter;
+
+use super::rtt::LinkRtt;
+use crate::config::{BufferBounds, Tuning};
 use crate::time::{Duration, Instant};
+use crate::trace::{Cause, Direction};
+use meter::{Measure, Meter};
 
-const INTERVAL_MIN: Duration = Duration::from_micros(500);
-const INTERVAL_MAX: Duration = Duration::from_millis(100);
 /// A limit that was not used for this long falls.
 const IDLE: Duration = Duration::from_secs(1);
+/// How often a limit that is more than is needed falls by an eighth.
+const FALL: Duration = Duration::from_millis(50);
+/// After a careful step that gained nothing: the least time to the next (or twice as long as the step was on trial), doubled
+/// with each failure up to [`PATIENCE`] times.
+const CAREFUL: Duration = Duration::from_millis(32);
+const PATIENCE: u8 = 8;
+/// A fixed limit is never looked at.
+const NEVER: Instant = Instant::from_ns(u64::MAX);
+
+/// A limit that has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// The limit before and now, bytes.
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+    pub(crate) cause: Cause,
+    /// Bytes per round trip as measured.
+    pub(crate) per_rtt: u32,
+}
+
+/// Careful steps. They are judged by how fast two whole windows move, and not by round trips: they are there for when the
+/// round trip is not what we think it is.
+#[derive(Debug, Clone, Copy, Default)]
+struct Careful {
+    /// Measurements at the limit that did not explain growth, since the two windows began.
+    misses: u8,
+    /// When they began, and the total then.
+    since: (Instant, u32),
+    /// The fastest two since the limit last grew for a reason, in bytes per round trip.
+    best: u32,
+    /// No step before.
+    not_before: Instant,
+    failures: u8,
+    /// The limit before a step on trial.
+    trial: Option<u32>,
+    /// The next step goes down.
+    down: bool,
+}
+
+/// Falling of a send limit that is not reached.
+#[derive(Debug, Clone, Copy)]
+struct Fall {
+    /// When the next eighth goes.
+    at: Instant,
+    /// The largest 2X at the limit since the last one; 0 if it was not reached.
+    need: u32,
+}
 
 /// One direction's limit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limit {
+    direction: Direction,
+    tuning: Tuning,
     bounds: BufferBounds,
     now: u32,
-    /// End of the current interval.
-    interval_end: Instant,
-    /// When the limit was last used to an eighth or more.
-    used_at: Instant,
+    meter: Meter,
+    /// Nothing is to be decided before.
+    look_at: Instant,
     hit: bool,
-    /// How often it grew and shrank.
+    /// The host socket was full since the last measurement; and since when it has been.
+    blocked: bool,
+    blocked_since: Option<Instant>,
+    /// When an eighth was last in use.
+    used_at: Instant,
+    careful: Careful,
+    fall: Fall,
+    /// What a loss did, not yet told.
+    lost: Option<Change>,
     grows: u32,
     shrinks: u32,
 }
 
-/// What an update did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Change {
-    None,
-    Grew,
-    Shrank,
-}
-
 impl Limit {
     /// A limit of `bounds`, capped at `cap` bytes (65535 without window scaling).
-    pub(crate) fn new(bounds: BufferBounds, cap: u32, now: Instant) -> Self {
-        let bounds = BufferBounds { initial: bounds.initial.min(cap), max: bounds.max.min(cap) };
+    pub(crate) fn new(
+        direction: Direction,
+        tuning: Tuning,
+        bounds: BufferBounds,
+        cap: u32,
+        now: Instant,
+    ) -> Self {
+        let initial = bounds.initial.min(cap);
+        let fixed = tuning == Tuning::Fixed || initial == bounds.max.min(cap);
+        let bounds = BufferBounds { initial, max: if fixed { initial } else { bounds.max.min(cap) } };
         Self {
+            direction,
+            tuning: if fixed { Tuning::Fixed } else { tuning },
             bounds,
-            now: bounds.initial,
-            interval_end: now,
-            used_at: now,
+            now: initial,
+            meter: Meter::new(now),
+            look_at: if fixed { NEVER } else { now },
             hit: false,
+            blocked: false,
+            blocked_since: None,
+            used_at: now,
+            careful: Careful::default(),
+            fall: Fall { at: now + FALL, need: 0 },
+            lost: None,
             grows: 0,
             shrinks: 0,
         }
@@ -59,6 +142,18 @@ impl Limit {
     /// The limit in bytes.
     pub(crate) const fn get(&self) -> u32 {
         self.now
+    }
+
+    /// The limit in bytes as it would be if it were used again at `now`.
+    pub(crate) fn at(&self, now: Instant) -> u32 {
+        let idle = now - self.meter.last().0;
+        if self.tuning != Tuning::Rtt || idle < IDLE {
+            self.now
+        } else if idle < 2 * IDLE {
+            (self.now / 2).max(self.bounds.initial)
+        } else {
+            self.bounds.initial
+        }
     }
 
     /// The highest that the limit can get, bytes.
@@ -71,49 +166,207 @@ impl Limit {
         (self.grows, self.shrinks)
     }
 
-    /// The peer reached the limit while nothing else held the flow back.
+    /// The flow is at the limit while nothing else holds it back.
     pub(crate) fn hit(&mut self) {
         self.hit = true;
+        if self.tuning == Tuning::Pressure {
+            self.look_at = Instant::ZERO;
+        }
+    }
+
+    /// Whether the host socket leaves us holding bytes.
+    pub(crate) fn blocked(&mut self, now: Instant, blocked: bool) {
+        self.blocked |= blocked;
+        self.blocked_since = if blocked { self.blocked_since.or(Some(now)) } else { None };
     }
 
     /// Something was lost: half the limit (sender only).
-    pub(crate) fn halve(&mut self) -> Change {
-        self.set((self.now / 2).max(self.bounds.initial))
+    pub(crate) fn halve(&mut self) {
+        if self.tuning == Tuning::Rtt {
+            let change = self.set((self.now / 2).max(self.bounds.initial), Cause::Loss, 0);
+            self.lost = change.or(self.lost);
+            self.look_at = Instant::ZERO;
+        }
     }
 
-    /// Called as data flows; `outstanding` is what the limit bounds now, in bytes, `rtt` the link's.
-    pub(crate) fn update(&mut self, now: Instant, outstanding: u32, rtt: Option<Duration>) -> Change {
-        let idle = now - self.used_at >= IDLE;
-        if outstanding >= self.now / 8 || self.hit {
-            self.used_at = now;
+    /// Called as data flows: `total` bytes have moved so far (wraps).
+    pub(crate) fn update(
+        &mut self,
+        now: Instant,
+        total: u32,
+        rtt: &mut LinkRtt,
+        memory_short: bool,
+    ) -> Option<Change> {
+        if now < self.look_at {
+            self.meter.note(now, total);
+            return None;
         }
-        if idle && !self.hit {
-            self.used_at = now;
-            return self.set(self.bounds.initial);
+        if self.lost.is_some() {
+            return self.lost.take();
         }
-        if now < self.interval_end {
-            return Change::None;
+        let round_trip = rtt.round_trip();
+        let idle = now - self.meter.last().0;
+        let measure = self.meter.measure(now, total, round_trip);
+        let change = if self.tuning == Tuning::Rtt && idle >= IDLE {
+            self.idle(now, idle)
+        } else if self.tuning == Tuning::Pressure && self.hit {
+            self.hit = false;
+            if memory_short { None } else { self.grow(self.now.saturating_mul(2), Cause::Hit, 0) }
+        } else {
+            measure.and_then(|measure| self.decide(now, measure, rtt, memory_short))
+        };
+        if let Some(Change { from, to, .. }) = change
+            && to > from
+        {
+            self.meter.begin_round(from, to, round_trip);
         }
-        let interval = rtt.unwrap_or(INTERVAL_MIN).clamp(INTERVAL_MIN, INTERVAL_MAX);
-        self.interval_end = now + interval;
-        if std::mem::take(&mut self.hit) {
-            return self.set(self.now.saturating_mul(2).min(self.bounds.max));
-        }
-        Change::None
+        self.look_at = self.meter.next(round_trip);
+        change
     }
 
-    fn set(&mut self, limit: u32) -> Change {
-        let before = std::mem::replace(&mut self.now, limit);
-        match limit.cmp(&before) {
-            std::cmp::Ordering::Greater => {
-                self.grows += 1;
-                Change::Grew
-            }
-            std::cmp::Ordering::Less => {
-                self.shrinks += 1;
-                Change::Shrank
-            }
-            std::cmp::Ordering::Equal => Change::None,
+    fn idle(&mut self, now: Instant, idle: Duration) -> Option<Change> {
+        let floor = self.bounds.initial;
+        self.used_at = now;
+        self.careful = Careful { since: self.meter.last(), ..Careful::default() };
+        self.blocked_since = None;
+        self.set(if idle < 2 * IDLE { (self.now / 2).max(floor) } else { floor }, Cause::Idle, 0)
+    }
+
+    fn decide(
+        &mut self,
+        now: Instant,
+        measure: Measure,
+        rtt: &mut LinkRtt,
+        memory_short: bool,
+    ) -> Option<Change> {
+        let blocked = std::mem::take(&mut self.blocked);
+        let fills = self.is_filled_by(measure);
+        let sent_all = fills && self.direction == Direction::Receive;
+        let hit = (std::mem::take(&mut self.hit) || sent_all) && !blocked;
+        if hit {
+            rtt.loaded(now);
         }
+        if let Tuning::Step(bytes) = self.tuning {
+            let grows = hit && !memory_short;
+            return if grows {
+                self.grow(self.now.saturating_add(bytes), Cause::Hit, measure.per_rtt())
+            } else {
+                None
+            };
+        }
+        if hit || measure.per_rtt() >= self.now / 8 {
+            self.used_at = now;
+        }
+        let need = 2 * u64::from(measure.per_rtt().max(if fills && measure.doubled { self.now } else { 0 }));
+        let need = u32::try_from(need).unwrap_or(u32::MAX);
+        if hit {
+            self.fall.need = self.fall.need.max(need);
+        }
+        if hit && !memory_short && need > self.now && self.now < self.bounds.max {
+            self.careful = Careful { not_before: now, since: self.meter.last(), ..Careful::default() };
+            return self.grow(need, Cause::Hit, measure.per_rtt());
+        }
+        self.step_carefully(now, hit && !memory_short, rtt).or_else(|| match self.direction {
+            Direction::Receive => self.shrink_receiver(now, measure),
+            Direction::Send => self.shrink_sender(now, measure, rtt),
+        })
+    }
+
+    /// Whether a window of this size has moved within a round trip. In the first round after doubling that includes the time
+    /// it takes to serialise the half that is new, a third of one at two thirds of what the path holds.
+    fn is_filled_by(&self, measure: Measure) -> bool {
+        let sixteenths = if measure.doubled { 11 } else { 14 };
+        u64::from(measure.rate) * 16 >= u64::from(self.now) * sixteenths
+    }
+
+    /// Tries, judges and takes back careful steps.
+    fn step_carefully(&mut self, now: Instant, hit: bool, rtt: &LinkRtt) -> Option<Change> {
+        let ((_, total), round_trip) = (self.meter.last(), rtt.round_trip());
+        self.careful.misses = self.careful.misses.saturating_add(u8::from(hit));
+        let (began, from) = self.careful.since;
+        let moved = total.wrapping_sub(from);
+        if moved / 2 < self.now && now - began < IDLE {
+            return None;
+        }
+        let x = meter::per_round_trip(moved, now - began, round_trip);
+        let at_limit = self.careful.misses >= 2;
+        (self.careful.since, self.careful.misses) = ((now, total), 0);
+        if let Some(before) = self.careful.trial.take() {
+            let good = if before < self.now {
+                u64::from(x) * 20 >= u64::from(self.careful.best) * 21
+            } else {
+                u64::from(x) * 20 >= u64::from(self.careful.best) * 19
+            };
+            self.careful.best = self.careful.best.max(x);
+            if good {
+                self.careful.failures = 0;
+                return None;
+            }
+            self.careful.not_before = now + CAREFUL.max((now - began) * 2) * (1 << self.careful.failures);
+            self.careful.failures = (self.careful.failures + 1).min(PATIENCE);
+            self.careful.down = !self.careful.down && self.direction == Direction::Send;
+            return self.set(before, Cause::ProbeFailed, x);
+        }
+        self.careful.best = self.careful.best.max(x);
+        if !at_limit || now < self.careful.not_before {
+            return None;
+        }
+        // Two and a half times what a round trip takes is what any flow may keep.
+        self.careful.down &= self.now > self.bounds.initial && self.fall.need < self.now / 5 * 4;
+        let step =
+            if self.careful.down { self.now - self.now / 8 } else { self.now.saturating_add(self.now / 4) };
+        let change = self.set(step.clamp(self.bounds.initial, self.bounds.max), Cause::Probe, x)?;
+        self.careful.trial = Some(change.from);
+        Some(change)
+    }
+
+    fn shrink_receiver(&mut self, now: Instant, measure: Measure) -> Option<Change> {
+        if self.blocked_since.is_some() {
+            self.shrink_blocked(now)
+        } else if now - self.used_at >= IDLE {
+            self.used_at = now;
+            self.set((self.now / 2).max(self.bounds.initial), Cause::Unused, measure.per_rtt())
+        } else {
+            None
+        }
+    }
+
+    /// An eighth less for every 50 ms in which the host socket did not take all.
+    pub(crate) fn shrink_blocked(&mut self, now: Instant) -> Option<Change> {
+        let since = self.blocked_since.filter(|_| self.tuning == Tuning::Rtt)?;
+        let steps = ((now - since).as_nanos() / FALL.as_nanos()).min(64);
+        if steps == 0 {
+            return None;
+        }
+        self.blocked_since = Some(now);
+        let limit = (0..steps).fold(self.now, |limit, _| limit - limit / 8);
+        self.set(limit.max(self.bounds.initial), Cause::Blocked, 0)
+    }
+
+    fn shrink_sender(&mut self, now: Instant, measure: Measure, rtt: &LinkRtt) -> Option<Change> {
+        if now < self.fall.at {
+            return None;
+        }
+        let reached = self.fall.need > 0;
+        self.fall = Fall { at: now + FALL.max(meter::interval(rtt.round_trip()) * 2), need: 0 };
+        if reached {
+            return None;
+        }
+        (self.careful.trial, self.careful.misses) = (None, 0);
+        self.set((self.now - self.now / 8).max(self.bounds.initial), Cause::Unused, measure.per_rtt())
+    }
+
+    fn grow(&mut self, to: u32, cause: Cause, per_rtt: u32) -> Option<Change> {
+        self.set(to.min(self.bounds.max).max(self.now), cause, per_rtt)
+    }
+
+    fn set(&mut self, to: u32, cause: Cause, per_rtt: u32) -> Option<Change> {
+        let from = std::mem::replace(&mut self.now, to);
+        self.grows += u32::from(to > from);
+        self.shrinks += u32::from(to < from);
+        (from != to).then_some(Change { from, to, cause, per_rtt })
     }
 }
+
+#[cfg(test)]
+mod tests;

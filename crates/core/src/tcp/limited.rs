@@ -86,6 +86,11 @@ impl LimitClock {
         Some((before, time))
     }
 
+    /// What limits now, and since when.
+    pub(crate) fn current(&self) -> (LimitedBy, Instant) {
+        (self.by, self.since)
+    }
+
     /// What is known at `now`.
     pub(crate) fn read(&self, now: Instant) -> Limited {
         let mut held = self.held_ns.map(Duration::from_nanos);

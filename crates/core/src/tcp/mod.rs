@@ -37,6 +37,7 @@ pub(crate) mod rtt;
 mod scoreboard;
 mod sender;
 mod timeout;
+mod tune;
 
 use crate::env::Env;
 use crate::flow::{FlowId, FlowKey};
@@ -130,7 +131,7 @@ impl Connection {
             srtt: env.rtt.srtt(),
             min_rtt: env.rtt.min(),
             mss: self.tx.mss,
-            rx: self.rx.info(now),
+            rx: self.rx.info(now, tune::quiet(env)),
             tx: self.tx.info(now),
             in_flight: self.tx.in_flight(),
             retransmissions: self.tx.retransmissions,
@@ -197,13 +198,12 @@ impl Connection {
 
     /// Writes what waits for the host socket; tells the guest if that opened its window.
     fn flush_to_host<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        self.tune_blocked_receiver(env, io);
         if self.rx.flush(env, io.host, self.socket).is_err() {
             self.host_failed(env);
         }
-        // While the SYN-ACK is on its way there is no window to update yet.
-        if self.tx.state != SenderState::SynSent && self.rx.update_due(env.pool.available(), self.tx.mss) {
-            self.list_ack(env);
-        }
+        self.note_receiving_limit(env, io);
+        self.update_window(env, io.now);
         self.settle(env, io);
     }
 

@@ -11,6 +11,7 @@ use crate::host::IcmpCause;
 use crate::host::{Connect, Host, HostError};
 use crate::link::Link;
 use crate::stack::Io;
+use crate::trace::Direction;
 use crate::transmit::{emit_ip, ip_header_len};
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
 use crate::wire::{TCP, ipv6::Ipv6Header};
@@ -53,13 +54,15 @@ impl Connection {
             Some(_) => (scale_for(env.config.tcp_rx.max), 65_535 << 14),
             None => (0, 65_535),
         };
-        let mut rx = Receiver::new(syn.seq, scale, Limit::new(env.config.tcp_rx, cap, io.now), io.now);
+        let limit =
+            |direction, bounds, cap| Limit::new(direction, env.config.tcp_tuning, bounds, cap, io.now);
+        let mut rx = Receiver::new(syn.seq, scale, limit(Direction::Receive, env.config.tcp_rx, cap), io.now);
         rx.sack = syn.options.sack_permitted;
         let iss = match (env.isn.isn(&key, io.now), iss_after) {
             (iss, Some(after)) if !iss.gt(after) => after + ISS_DISTANCE,
             (iss, _) => iss,
         };
-        let mut tx = Sender::new(iss, peer, Limit::new(env.config.tcp_tx, u32::MAX, io.now), io.now);
+        let mut tx = Sender::new(iss, peer, limit(Direction::Send, env.config.tcp_tx, u32::MAX), io.now);
         tx.open_window(syn);
         let mut connection = Self {
             key,

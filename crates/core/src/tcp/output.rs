@@ -31,7 +31,7 @@ impl Connection {
         if self.tx.state == SenderState::SynSent && self.tx.nxt == self.tx.una {
             self.send_syn_ack(env, io);
         }
-        self.tx.tune(env, io.now);
+        self.tune_sender(env, io);
         let failed = self.read_host(env, io, frames).is_err();
         let sent = self.send_frames(env, io, frames);
         if failed || (self.broken && (!self.can_read() || self.read_room() == 0)) {
@@ -127,7 +127,7 @@ impl Connection {
             let room = self.read_room();
             if room < frame_max.min(self.tx.wnd) && self.tx.limit() < self.tx.wnd {
                 // Our limit, not the guest's window, is what keeps these bytes in the kernel.
-                if env.pool.available() > self.tx.limit() as usize {
+                if self.tx.share > self.tx.limit() {
                     self.tx.limit_hit();
                 }
             }
@@ -137,6 +137,10 @@ impl Connection {
                 max -= max % u32::from(self.tx.mss);
             }
             if max == 0 {
+                if self.tx.limit() == self.tx.share && self.tx.share < self.tx.wnd {
+                    // Only time tells when there is memory again.
+                    self.retry_at = Some(io.now + MEMORY_RETRY);
+                }
                 break;
             }
             let read = env.pool.fill(&mut self.tx.queue, max as usize, |into| io.host.tcp_recv(socket, into));
@@ -181,7 +185,7 @@ impl Connection {
         if with_fin {
             flags |= TcpFlags::FIN;
         }
-        let window = self.rx.offer(env.pool.available(), self.tx.mss);
+        let window = self.rx.offer(self.receive_share(env), self.tx.mss);
         let header = TcpHeader { window, ..self.header(flags) };
         self.send(&mut env.outlet, &mut env.counters, io.link, &header, &slices[..count])?;
         self.tx.cursor = after;
@@ -193,7 +197,7 @@ impl Connection {
     }
 
     fn send_fin<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        let window = self.rx.offer(env.pool.available(), self.tx.mss);
+        let window = self.rx.offer(self.receive_share(env), self.tx.mss);
         let header = TcpHeader { window, ..self.header(TcpFlags::FIN | TcpFlags::ACK) };
         if self.send(&mut env.outlet, &mut env.counters, io.link, &header, &[]).is_err() {
             return self.list_ready(env);
@@ -225,7 +229,7 @@ impl Connection {
         // Sequence space beyond the data is the FIN.
         let fin = bytes == data && data < len;
         let flags = if fin { TcpFlags::ACK | TcpFlags::FIN } else { TcpFlags::ACK };
-        let window = self.rx.offer(env.pool.available(), self.tx.mss);
+        let window = self.rx.offer(self.receive_share(env), self.tx.mss);
         let header = TcpHeader { seq, window, ..self.header(flags) };
         self.send(&mut env.outlet, &mut env.counters, io.link, &header, &slices[..count])?;
         let len = bytes + u32::from(fin);
@@ -254,15 +258,18 @@ impl Connection {
     }
 
     fn try_ack<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) -> Result<(), NoCredit> {
-        let window = self.rx.offer(env.pool.available(), self.tx.mss);
+        let window = self.rx.offer(self.receive_share(env), self.tx.mss);
         let options = TcpOptions { sack: self.rx.take_sack_blocks(), ..TcpOptions::default() };
         let header = TcpHeader { window, options, ..self.header(TcpFlags::ACK) };
-        self.send(&mut env.outlet, &mut env.counters, io.link, &header, &[])
+        let before = self.rx.told();
+        self.send(&mut env.outlet, &mut env.counters, io.link, &header, &[])?;
+        self.note_window_update(env, io, before);
+        Ok(())
     }
 
     /// Draws an acknowledgement: a segment one before what the guest expects.
     pub(super) fn send_probe<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        let window = self.rx.offer(env.pool.available(), self.tx.mss);
+        let window = self.rx.offer(self.receive_share(env), self.tx.mss);
         let header = TcpHeader { seq: self.tx.una - 1, window, ..self.header(TcpFlags::ACK) };
         // Without credit the next probe does it.
         let _ = self.send(&mut env.outlet, &mut env.counters, io.link, &header, &[]);
@@ -338,6 +345,7 @@ impl Connection {
     ) -> Result<(), NoCredit> {
         let addresses = (self.key.remote.ip(), self.key.guest.ip());
         transmit::tcp(outlet, counters, link, addresses, header, payload, self.tx.mss)?;
+        self.rx.announced(header);
         // What is selectively acknowledged goes in a segment without data, where there is room for it.
         self.rx.ack_listed &= !payload.is_empty() && self.rx.has_sack_blocks();
         Ok(())

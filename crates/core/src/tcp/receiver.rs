@@ -10,16 +10,16 @@
 //! move left either; only a guest that fills the window with tiny segments against a blocked host socket sees it
 //! rounded down, because the rounding would otherwise creep without bound.
 
-use super::autosize::{Change, Limit};
+use super::autosize::Limit;
 use super::info::HalfInfo;
-use super::limited::LimitClock;
+use super::limited::{LimitClock, LimitedBy};
 use super::reassembly::{Full, Reassembly};
-use crate::chunk::{ByteQueue, SLICES_MAX};
+use crate::chunk::{ByteQueue, Pressure, SLICES_MAX};
 use crate::counters::DropReason;
 use crate::env::Env;
 use crate::host::{Host, HostError, SocketId};
-use crate::time::Instant;
-use crate::wire::tcp::{SackBlocks, Seq};
+use crate::time::{Duration, Instant};
+use crate::wire::tcp::{SackBlocks, Seq, TcpFlags, TcpHeader};
 use std::io::IoSlice;
 
 /// Where the stream from the guest stands.
@@ -42,7 +42,14 @@ pub(crate) struct Receiver {
     edge: Seq,
     /// Our window scale.
     pub(crate) scale: u8,
-    limit: Limit,
+    pub(crate) limit: Limit,
+    /// RCV.NXT in the last segment that was sent.
+    told: Seq,
+    /// When the window is to be looked at or announced again although nothing has happened, and how often it was.
+    pub(crate) update_at: Option<Instant>,
+    pub(crate) updates: u8,
+    /// When data last came.
+    pub(crate) data_at: Instant,
     /// In-order bytes the host socket has not taken.
     queue: ByteQueue,
     gaps: Reassembly,
@@ -59,7 +66,7 @@ pub(crate) struct Receiver {
     /// What holds the guest's sending back.
     pub(crate) clock: LimitClock,
     /// Bytes taken in order.
-    bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl Receiver {
@@ -72,6 +79,10 @@ impl Receiver {
             edge: irs + 1,
             scale,
             limit,
+            told: irs,
+            update_at: None,
+            updates: 0,
+            data_at: now,
             queue: ByteQueue::new(),
             gaps: Reassembly::default(),
             fin: None,
@@ -95,53 +106,70 @@ impl Receiver {
     }
 
     /// The window field for a SYN: never scaled (RFC 7323, 2.2).
-    pub(crate) fn offer_unscaled(&mut self) -> u16 {
-        let field = self.limit.get().min(65_535);
-        let edge = self.nxt + field;
-        if edge.gt(self.edge) {
-            self.edge = edge;
-        }
-        field as u16
+    pub(crate) fn offer_unscaled(&self) -> u16 {
+        self.limit.get().min(65_535) as u16
     }
 
-    /// Advances the edge as far as the limit and silly window avoidance allow, and gives the window field.
-    pub(crate) fn offer(&mut self, available: usize, mss: u16) -> u16 {
-        let free = self.free(available);
-        if self.worth_advancing(free, mss) {
-            self.edge = self.nxt + free;
-        }
+    /// The window field of the next segment: as far as the limit, `share` (what memory leaves) and silly window
+    /// avoidance allow. It is a promise only when it has been sent ([`Receiver::announced`]).
+    pub(crate) fn offer(&self, share: u32, mss: u16) -> u16 {
+        let free = self.free(share);
+        let field = if self.worth_advancing(free, mss) {
+            // Rounded down, so that the limit holds, but not to a window that nothing can be sent into, and not so far
+            // that it would fall behind what was promised.
+            let least = self.window().div_ceil(1 << self.scale);
+            (free >> self.scale).max(least).max(1)
+        } else {
+            self.unmoved()
+        };
+        field.min(65_535) as u16
+    }
+
+    /// The window field that leaves the edge where it is. Rounding down would move the edge that the guest knows to
+    /// the left, so it is rounded up, also after the limit has fallen. Only a guest that sends slivers to a host that does
+    /// not read gets here with more than an eighth above what it could have been offered anyway; to bound it, the
+    /// edge is then rounded down, though what lies below is still taken.
+    fn unmoved(&self) -> u32 {
         let window = self.window();
         let up = window.div_ceil(1 << self.scale);
-        // Rounding down would move the edge that the guest knows to the left, so it is rounded up, also after the
-        // limit has fallen. Only a guest that sends slivers to a host that does not read gets here with more than
-        // an eighth above what it could have been offered anyway.
         let slack = self.limit.max() + self.limit.max() / 8;
-        let field =
-            if self.held() + (up << self.scale) <= slack { up } else { window >> self.scale }.min(65_535);
-        let edge = self.nxt + (field << self.scale);
+        if self.held() + (up << self.scale) <= slack { up } else { window >> self.scale }
+    }
+
+    /// A segment was sent: what it says about the window is a promise from now on.
+    pub(crate) fn announced(&mut self, header: &TcpHeader) {
+        let scale = if header.flags.contains(TcpFlags::SYN) { 0 } else { self.scale };
+        let edge = header.ack + (u32::from(header.window) << scale);
         if edge.gt(self.edge) {
             self.edge = edge;
         }
-        field as u16
+        self.told = header.ack;
+    }
+
+    /// What the guest was told last: RCV.NXT and the right edge.
+    pub(crate) fn told(&self) -> (Seq, Seq) {
+        (self.told, self.edge)
     }
 
     /// Whether an update on its own is due: the window could open by two segments or a quarter, or it was all but
     /// closed and need not be.
-    pub(crate) fn update_due(&self, available: usize, mss: u16) -> bool {
-        let free = self.free(available);
+    pub(crate) fn update_due(&self, share: u32, mss: u16) -> bool {
+        let free = self.free(share);
         let gain = i64::from(free) - i64::from(self.window());
-        let limit = self.limit.get();
-        let closed = self.window() < u32::from(mss).min(limit / 2);
         // After the guest's FIN there is nothing that a window would be for.
         self.state == ReceiverState::Open
             && self.worth_advancing(free, mss)
-            && (closed || gain >= i64::from((2 * u32::from(mss)).max(limit / 4)))
+            && (self.is_shut(mss) || gain >= i64::from((2 * u32::from(mss)).max(self.limit.get() / 4)))
+    }
+
+    /// Whether the window is all but closed: a guest that avoids silly windows may send nothing.
+    pub(crate) fn is_shut(&self, mss: u16) -> bool {
+        self.window() < u32::from(mss).min(self.limit.get() / 2)
     }
 
     /// What the limit and the memory budget leave.
-    fn free(&self, available: usize) -> u32 {
-        let available = u32::try_from(available).unwrap_or(u32::MAX);
-        self.limit.get().saturating_sub(self.held()).min(available)
+    fn free(&self, share: u32) -> u32 {
+        self.limit.get().min(share).saturating_sub(self.held())
     }
 
     /// Silly window avoidance (RFC 9293, 3.8.6.2.2): by at least a segment or half the limit.
@@ -160,7 +188,9 @@ impl Receiver {
         payload: &[u8],
     ) -> Result<bool, HostError> {
         if seq != self.nxt {
-            if self.gaps.insert(&mut env.pool, seq, payload) == Err(Full) {
+            if env.pool.pressure() == Pressure::Spent {
+                env.counters.drop(DropReason::MemoryBudget);
+            } else if self.gaps.insert(&mut env.pool, seq, payload) == Err(Full) {
                 env.counters.drop(DropReason::TooManyGaps);
             }
             return Ok(false);
@@ -228,10 +258,11 @@ impl Receiver {
                 Err(error) => result = Err(error),
             }
         }
+        let keep = env.pool.pressure() < Pressure::Spent;
         for slice in payload {
             let direct = taken.min(slice.len());
             taken -= direct;
-            let stored = env.pool.push(&mut self.queue, &slice[direct..]);
+            let stored = if keep { env.pool.push(&mut self.queue, &slice[direct..]) } else { 0 };
             self.nxt += (direct + stored) as u32;
             self.bytes += (direct + stored) as u64;
             if direct + stored < slice.len() {
@@ -304,27 +335,33 @@ impl Receiver {
         }
     }
 
-    /// Lets the limit follow the flow; called once per batch that brought data.
-    pub(crate) fn tune(&mut self, env: &mut Env, now: Instant, mss: u16) {
-        let limit = self.limit.get();
-        let near_edge = self.window() <= u32::from(mss).max(limit / 8);
-        if near_edge && self.queue.is_empty() && env.pool.available() > limit as usize {
-            self.limit.hit();
-        }
-        let outstanding = limit.saturating_sub(self.window());
-        match self.limit.update(now, outstanding, env.rtt.srtt()) {
-            Change::Grew => env.counters.rx_buffer_grows += 1,
-            Change::Shrank => env.counters.rx_buffer_shrinks += 1,
-            Change::None => {}
-        }
+    /// Whether the host socket has left us holding bytes in order.
+    pub(crate) fn is_blocked(&self) -> bool {
+        !self.queue.is_empty()
     }
 
-    /// What is known of this direction at `now`.
-    pub(crate) fn info(&self, now: Instant) -> HalfInfo {
+    /// Whether the guest has come so close to the edge that the window may hold it back.
+    pub(crate) fn is_near_edge(&self, mss: u16) -> bool {
+        self.window() <= u32::from(mss).max(self.limit.get() / 8)
+    }
+
+    /// A guest that our limit held back and that has sent nothing for `quiet` had nothing to send: since when.
+    pub(crate) fn idle_since(&self, now: Instant, quiet: Duration) -> Option<Instant> {
+        let (by, since) = self.clock.current();
+        let idle = self.data_at.max(since) + quiet;
+        (by == LimitedBy::OurLimit && idle < now).then_some(idle)
+    }
+
+    /// What is known of this direction at `now`; for `quiet` see [`Receiver::idle_since`].
+    pub(crate) fn info(&self, now: Instant, quiet: Duration) -> HalfInfo {
         let (grows, shrinks) = self.limit.changes();
+        let mut clock = self.clock;
+        if let Some(idle) = self.idle_since(now, quiet) {
+            clock.set(idle, LimitedBy::Application);
+        }
         HalfInfo {
-            limited: self.clock.read(now),
-            limit: self.limit.get(),
+            limited: clock.read(now),
+            limit: self.limit.at(now),
             grows,
             shrinks,
             window: self.window(),

@@ -67,7 +67,7 @@ impl Sender {
         }
         let duplicate =
             self.sack && !segment.options.sack.is_empty() && self.take_sack(env, now, &segment.options.sack);
-        self.answer_to_probe(env, ack, duplicate);
+        self.answer_to_probe(ack, duplicate);
         if self.sack {
             self.detect(env, now);
         } else if advances {
@@ -112,7 +112,7 @@ impl Sender {
         if let Some((seq, at)) = self.timed
             && ack.ge(seq)
         {
-            env.rtt.sample(now - at);
+            env.rtt.sample(now, now - at);
             self.timed = None;
         }
         let min_rtt = env.rtt.min().unwrap_or_default();
@@ -147,13 +147,13 @@ impl Sender {
     }
 
     /// Ends the wait for the answer to a tail loss probe (RFC 8985, 7.4.2): if it repaired a loss, the limit falls.
-    fn answer_to_probe(&mut self, env: &mut Env, ack: Seq, duplicate: bool) {
+    fn answer_to_probe(&mut self, ack: Seq, duplicate: bool) {
         let Some(probe) = self.tail_probe.filter(|&probe| ack.ge(probe)) else { return };
         if duplicate {
             self.tail_probe = None;
         } else if ack.gt(probe) {
             self.tail_probe = None;
-            self.shrink(env);
+            self.limit.halve();
         }
     }
 
@@ -187,7 +187,7 @@ impl Sender {
         // Karn: what is sent twice is not measured.
         self.timed = None;
         if self.recovery.is_none() {
-            self.shrink(env);
+            self.limit.halve();
             env.counters.tcp_recoveries += 1;
         }
         if self.recovery.is_none() || why == Resend::Timeout {

@@ -1,10 +1,18 @@
-//! Round-trip time of the guest link, and the retransmission time-out made of it (RFC 6298).
+//! Round-trip time of the guest link: the retransmission time-out (RFC 6298) and the least time of late, by which the
+//! automatic buffers measure.
 //!
 //! All connections of a link share one path of one hop, so they share one estimate: every handshake and every timed
 //! segment of any of them is a sample. Retransmitted segments are never timed (Karn): the sender forgets its timed
 //! segment when it retransmits.
+//!
+//! The minimum is that of the last ten seconds, with one exception. A flow that its limit holds back keeps up to twice
+//! the path's capacity in flight, half of it in a queue on the link, so its own segments see a round trip twice as long.
+//! Were such samples to replace an old minimum, every ten seconds would double the round trip, thereby the limit, and
+//! thereby the queue (`tests::a_queue_of_our_own_does_not_feed_itself` has the figures). So a sample from a loaded link
+//! may lower the minimum and never raise it; a path that has really become longer while every second was busy is found
+//! by the careful steps of [`super::autosize`].
 
-use crate::time::Duration;
+use crate::time::{Duration, Instant};
 
 /// Bounds of the time-out. The lower one is Linux's: a guest may delay its acknowledgement by 40 ms and be
 /// descheduled for longer.
@@ -12,21 +20,43 @@ const RTO_MIN: Duration = Duration::from_millis(200);
 const RTO_MAX: Duration = Duration::from_secs(60);
 /// Before the first sample (RFC 6298, 2.1).
 const RTO_INITIAL: Duration = Duration::from_secs(1);
+/// How long a minimum counts.
+const WINDOW: Duration = Duration::from_secs(10);
+/// What buffers are measured by before the first sample.
+const UNKNOWN: Duration = Duration::from_micros(500);
+/// What the clock can tell: a guest may answer within the turn in which it was asked.
+const RESOLUTION: Duration = Duration::from_micros(20);
+/// Least time after which something unanswered is said again: a tick of the timer wheel.
+const REPEAT_MIN: Duration = Duration::from_millis(1);
 
-/// Smoothed round-trip time of a link.
+/// Round-trip time of a link.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LinkRtt {
     /// Smoothed time and mean deviation; `None` before the first sample.
     estimate: Option<(Duration, Duration)>,
+    least: WindowedMin,
+    /// A limit last held a flow back.
+    loaded_at: Option<Instant>,
 }
 
 impl LinkRtt {
-    /// Takes one sample (RFC 6298, 2.2 and 2.3).
-    pub(crate) fn sample(&mut self, rtt: Duration) {
-        self.estimate = Some(match self.estimate {
+    /// Takes one sample (RFC 6298, 2.2 and 2.3) of a segment acknowledged at `now`.
+    pub(crate) fn sample(&mut self, now: Instant, rtt: Duration) {
+        let (srtt, var) = match self.estimate {
             None => (rtt, rtt / 2),
             Some((srtt, var)) => ((srtt * 7 + rtt) / 8, (var * 3 + srtt.abs_diff(rtt)) / 4),
-        });
+        };
+        self.estimate = Some((srtt, var));
+        // What was sent within a round trip of the load still found its queue.
+        let loaded = self.loaded_at.is_some_and(|at| now - at <= rtt + srtt * 2);
+        if !loaded || self.least.get().is_none_or(|least| rtt < least) {
+            self.least.sample(now, rtt);
+        }
+    }
+
+    /// A limit holds a flow back at `now`: there may be a queue on the link.
+    pub(crate) fn loaded(&mut self, now: Instant) {
+        self.loaded_at = Some(now);
     }
 
     /// The smoothed time, if there was a sample.
@@ -36,7 +66,13 @@ impl LinkRtt {
 
     /// The least round-trip time of late, if there was a sample.
     pub(crate) fn min(&self) -> Option<Duration> {
-        self.srtt()
+        self.least.get()
+    }
+
+    /// The round trip by which buffers are measured (R*): the minimum, and not below what a clock that is read once per
+    /// turn can tell.
+    pub(crate) fn round_trip(&self) -> Duration {
+        self.min().unwrap_or(UNKNOWN).max(RESOLUTION)
     }
 
     /// The time-out after `backoff` expiries in a row (RFC 6298, 5.5).
@@ -44,4 +80,55 @@ impl LinkRtt {
         let base = self.estimate.map_or(RTO_INITIAL, |(srtt, var)| (srtt + var * 4).clamp(RTO_MIN, RTO_MAX));
         (base * (1 << backoff.min(10))).min(RTO_MAX)
     }
+
+    /// How long to wait for the answer to something that costs little to say again, after `repeats`.
+    pub(crate) fn repeat_after(&self, repeats: u8) -> Duration {
+        let base = self.estimate.map_or(RTO_INITIAL, |(srtt, var)| (srtt + var * 4).max(REPEAT_MIN));
+        (base * (1 << repeats.min(10))).min(RTO_MAX)
+    }
 }
+
+/// The least sample of the last [`WINDOW`], from three of them: the best, the best after it, and the best after that
+/// (Kathleen Nichols' filter).
+#[derive(Debug, Clone, Copy, Default)]
+struct WindowedMin {
+    best: [(Instant, Duration); 3],
+    any: bool,
+}
+
+impl WindowedMin {
+    fn get(&self) -> Option<Duration> {
+        self.any.then_some(self.best[0].1)
+    }
+
+    fn sample(&mut self, now: Instant, rtt: Duration) {
+        let new = (now, rtt);
+        if !self.any || rtt <= self.best[0].1 || now - self.best[2].0 > WINDOW {
+            (self.best, self.any) = ([new; 3], true);
+            return;
+        }
+        if rtt <= self.best[1].1 {
+            (self.best[1], self.best[2]) = (new, new);
+        } else if rtt <= self.best[2].1 {
+            self.best[2] = new;
+        }
+        self.age(now, new);
+    }
+
+    /// Lets the best go when it is too old; keeps the others spread over the window, so that there is one to follow it.
+    fn age(&mut self, now: Instant, new: (Instant, Duration)) {
+        if now - self.best[0].0 > WINDOW {
+            self.best = [self.best[1], self.best[2], new];
+            if now - self.best[0].0 > WINDOW {
+                self.best = [self.best[1], new, new];
+            }
+        } else if self.best[1].0 == self.best[0].0 && now - self.best[1].0 > WINDOW / 4 {
+            (self.best[1], self.best[2]) = (new, new);
+        } else if self.best[2].0 == self.best[1].0 && now - self.best[2].0 > WINDOW / 2 {
+            self.best[2] = new;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@
 //! What was sent is remembered on the [`Scoreboard`] until it is acknowledged; what is done when something does not
 //! arrive is in `recovery`. A closed window is probed with the same timer.
 
-use super::autosize::{Change, Limit};
+use super::autosize::Limit;
 use super::info::HalfInfo;
 use super::limited::LimitClock;
 use super::rack::Rack;
@@ -70,6 +70,8 @@ pub(crate) struct Sender {
     pub(crate) peer_scales: bool,
     pub(crate) mss: u16,
     pub(super) limit: Limit,
+    /// What memory leaves to this direction, bytes.
+    pub(super) share: u32,
     /// Bytes read from the host socket and not acknowledged: from `una` on.
     pub(crate) queue: ByteQueue,
     /// Where `nxt` is in the queue.
@@ -119,6 +121,7 @@ impl Sender {
             peer_scales: peer.scale.is_some(),
             mss: peer.mss,
             limit,
+            share: u32::MAX,
             queue: ByteQueue::new(),
             cursor: Cursor::FRONT,
             readable: false,
@@ -149,9 +152,9 @@ impl Sender {
         self.queue.len().saturating_sub(self.in_flight())
     }
 
-    /// The limit in bytes.
+    /// The limit in bytes, or what memory leaves of it.
     pub(crate) fn limit(&self) -> u32 {
-        self.limit.get()
+        self.limit.get().min(self.share)
     }
 
     /// Bytes that the guest's window and our limit still allow in flight.
@@ -209,21 +212,6 @@ impl Sender {
         self.limit.hit();
     }
 
-    /// Lets the limit follow the flow.
-    pub(crate) fn tune(&mut self, env: &mut Env, now: Instant) {
-        match self.limit.update(now, self.in_flight(), env.rtt.srtt()) {
-            Change::Grew => env.counters.tx_buffer_grows += 1,
-            Change::Shrank => env.counters.tx_buffer_shrinks += 1,
-            Change::None => {}
-        }
-    }
-
-    pub(super) fn shrink(&mut self, env: &mut Env) {
-        if self.limit.halve() == Change::Shrank {
-            env.counters.tx_buffer_shrinks += 1;
-        }
-    }
-
     /// A segment is about to be sent a second time: its round trip must not be measured (Karn).
     pub(crate) fn forget_timing(&mut self) {
         self.timed = None;
@@ -245,7 +233,7 @@ impl Sender {
         let (grows, shrinks) = self.limit.changes();
         HalfInfo {
             limited: self.clock.read(now),
-            limit: self.limit.get(),
+            limit: self.limit.at(now),
             grows,
             shrinks,
             window: self.wnd,

@@ -21,7 +21,7 @@ impl Connection {
     fn deadline(&self, env: &Env) -> Instant {
         let idle = env.config.timeouts.keep_alive_idle + PROBE_INTERVAL * u32::from(self.probes);
         let keep_alive = self.heard_at + idle;
-        [self.tx.timer.map(|(at, _)| at), self.time_wait_until, self.retry_at]
+        [self.tx.timer.map(|(at, _)| at), self.time_wait_until, self.retry_at, self.rx.update_at]
             .into_iter()
             .flatten()
             .fold(keep_alive, Instant::min)
@@ -35,7 +35,8 @@ impl Connection {
 
     /// The wheel fired for this flow, perhaps early.
     pub(crate) fn expire<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        let due = |at: Option<Instant>| at.is_some_and(|at| at <= io.now);
+        let now = io.now;
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if due(self.time_wait_until) {
             self.ended = true;
             return;
@@ -49,6 +50,9 @@ impl Connection {
         {
             self.tx.timer = None;
             self.sender_timer(env, io, timer);
+        }
+        if due(self.rx.update_at) {
+            self.window_timer(env, io);
         }
         self.keep_alive(env, io);
     }

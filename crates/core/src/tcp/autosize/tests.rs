@@ -1,0 +1,357 @@
+//! The limits against a path that is simulated in a few lines: a window, a rate, a round trip, a queue.
+
+use super::*;
+use std::collections::VecDeque;
+
+const US: Duration = Duration::from_micros(1);
+const MS: Duration = Duration::from_millis(1);
+const INITIAL: u32 = 64 << 10;
+const BOUNDS: BufferBounds = BufferBounds { initial: INITIAL, max: 64 << 20 };
+
+/// A path of `rate` bytes per second and a round trip `rtt`, on which bytes travel in segments of `segment`, each
+/// acknowledged on arrival.
+struct Path {
+    rate: u64,
+    rtt: Duration,
+    segment: u32,
+    /// What the sender may have in flight besides the limit.
+    window: u32,
+    /// Bytes that the sender has, `None` for any number.
+    supply: Option<u32>,
+    now: Instant,
+    limit: Limit,
+    estimate: LinkRtt,
+    /// When each segment arrives and when it was sent.
+    flight: VecDeque<(Instant, Instant)>,
+    free_at: Instant,
+    total: u32,
+    changes: Vec<(Instant, Change)>,
+}
+
+impl Path {
+    fn new(direction: Direction, tuning: Tuning, rate: u64, rtt: Duration) -> Self {
+        let now = Instant::from_ms(1000);
+        let mut estimate = LinkRtt::default();
+        estimate.sample(now, rtt);
+        Self {
+            rate,
+            rtt,
+            segment: 1448,
+            window: u32::MAX,
+            supply: None,
+            now,
+            limit: Limit::new(direction, tuning, BOUNDS, u32::MAX, now),
+            estimate,
+            flight: VecDeque::new(),
+            free_at: now,
+            total: 0,
+            changes: Vec::new(),
+        }
+    }
+
+    fn bdp(&self) -> u32 {
+        (u128::from(self.rate) * self.rtt.as_nanos() / 1_000_000_000) as u32
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.flight.len() as u32 * self.segment
+    }
+
+    /// Sends what limit and window allow; then moves to the next arrival and tells the limit of it.
+    fn step(&mut self) {
+        let receiving = self.limit.direction == Direction::Receive;
+        while self.in_flight() + self.segment <= self.limit.get().min(self.window)
+            && self.supply.is_none_or(|left| left >= self.segment)
+        {
+            self.supply = self.supply.map(|left| left - self.segment);
+            self.free_at = self.free_at.max(self.now)
+                + Duration::from_nanos(u64::from(self.segment) * 1_000_000_000 / self.rate);
+            self.flight.push_back((self.free_at + self.rtt, self.now));
+        }
+        let more = self.supply.is_none_or(|left| left >= self.segment);
+        if !receiving && more && self.limit.get() <= self.window {
+            self.limit.hit();
+        }
+        let Some((at, sent)) = self.flight.pop_front() else { return };
+        self.now = self.now.max(at);
+        self.total = self.total.wrapping_add(self.segment);
+        if !receiving {
+            self.estimate.sample(self.now, self.now - sent);
+        }
+        if let Some(change) = self.limit.update(self.now, self.total, &mut self.estimate, false) {
+            self.changes.push((self.now, change));
+        }
+    }
+
+    fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end && !self.flight.is_empty() || self.total == 0 {
+            self.step();
+        }
+        self.now = self.now.max(end);
+    }
+
+    /// Runs, and gives the least and the largest limit seen.
+    fn range(&mut self, time: Duration) -> (u32, u32) {
+        let (end, mut least, mut most) = (self.now + time, u32::MAX, 0);
+        while self.now < end {
+            self.step();
+            (least, most) = (least.min(self.limit.get()), most.max(self.limit.get()));
+        }
+        (least, most)
+    }
+}
+
+const BOTH: [Direction; 2] = [Direction::Receive, Direction::Send];
+
+/// Invariants 10, 11 and 12, over paths from 1 MB/s to 4 GB/s and 20 us to 300 ms.
+#[test]
+fn a_flow_held_back_reaches_the_path_in_a_few_round_trips_and_stays() {
+    for direction in BOTH {
+        for rate in [1_000_000, 12_500_000, 125_000_000, 1_250_000_000, 4_000_000_000] {
+            for rtt in [20 * US, 388 * US, 2 * MS, 17 * MS, 100 * MS, 300 * MS] {
+                let mut path = Path::new(direction, Tuning::Rtt, rate, rtt);
+                let bdp = path.bdp();
+                if bdp > 30 << 20 {
+                    continue;
+                }
+                let what = format!("{direction:?}, {rate} B/s, {rtt:?}, BDP {bdp}");
+                let doublings = (f64::from(bdp) / f64::from(INITIAL)).log2().max(0.0).ceil() as u32;
+                // Whoever may send more than the path takes makes a round trip longer by his queue.
+                let intervals = doublings + 3;
+                path.run(meter::interval(rtt) * intervals + rtt);
+                assert!(
+                    path.limit.get() >= bdp.min(BOUNDS.max),
+                    "{what}: {} at first, {:?}",
+                    path.limit.get(),
+                    path.changes
+                );
+                path.run(MS * 500 + rtt * 20);
+                let (least, most) = path.range(MS * 500 + rtt * 20);
+                let ceiling = (u64::from(bdp) * 5 / 2).max((INITIAL + INITIAL / 4).into()) as u32;
+                assert!(
+                    most <= ceiling + ceiling / 500 + 4 * path.segment,
+                    "{what}: {most}, {:?}",
+                    path.changes
+                );
+                assert!(u64::from(most - least) * 4 <= u64::from(most), "{what}: {least} to {most}");
+            }
+        }
+    }
+}
+
+/// A flow that keeps the path full has a queue of its own making on it and sees twice the round trip. Taken for the path's,
+/// that would double the limit every ten seconds.
+#[test]
+fn a_queue_of_our_own_does_not_feed_itself() {
+    let mut path = Path::new(Direction::Send, Tuning::Rtt, 12_500_000, 20 * MS);
+    path.run(MS * 2000);
+    let bdp = path.bdp();
+    for second in 0..60 {
+        path.run(MS * 1000);
+        assert!(path.limit.get() <= bdp * 5 / 2 + 4 * path.segment, "{} after {second} s", path.limit.get());
+    }
+    assert!(path.estimate.srtt().expect("measured") > 30 * MS, "there is a queue");
+}
+
+#[test]
+fn a_flow_that_its_sender_holds_back_grows_nothing() {
+    for direction in BOTH {
+        let mut path = Path::new(direction, Tuning::Rtt, 1_250_000_000, 10 * MS);
+        path.window = INITIAL / 2;
+        path.run(MS * 3000);
+        assert_eq!((path.limit.get(), path.limit.changes()), (INITIAL, (0, 0)), "{direction:?}");
+    }
+}
+
+#[test]
+fn a_window_of_another_size_does_not_grow_with_the_rate_alone() {
+    // Four fifths of the window: close to it and yet not held back by it.
+    let mut path = Path::new(Direction::Receive, Tuning::Rtt, 1_250_000_000, 10 * MS);
+    path.window = INITIAL / 5 * 4;
+    path.run(MS * 3000);
+    assert_eq!(path.limit.changes(), (0, 0));
+}
+
+#[test]
+fn memory_that_is_short_forbids_growth() {
+    let mut limit = Limit::new(Direction::Send, Tuning::Rtt, BOUNDS, u32::MAX, Instant::ZERO);
+    let mut estimate = LinkRtt::default();
+    for ms in 1..1000_u32 {
+        limit.hit();
+        let change = limit.update(Instant::from_ms(ms.into()), ms * INITIAL, &mut estimate, true);
+        assert_eq!(change, None);
+    }
+    limit.hit();
+    let change = limit.update(Instant::from_ms(1000), 1000 * INITIAL, &mut estimate, false);
+    assert_eq!(change.map(|c| c.cause), Some(Cause::Hit));
+}
+
+#[test]
+fn a_blocked_host_socket_forbids_growth_and_takes_an_eighth_at_a_time() {
+    let mut path = Path::new(Direction::Receive, Tuning::Rtt, 125_000_000, 17 * MS);
+    path.run(MS * 1000);
+    let grown = path.limit.get();
+    assert!(grown > 2_000_000);
+    let (end, mut steps) = (path.now + MS * 1000, 0);
+    while path.now < end {
+        path.limit.blocked(path.now, true);
+        let before = path.limit.get();
+        path.step();
+        let after = path.limit.get();
+        assert!(after <= before && after >= before / 8 * 7);
+        steps += u32::from(after < before);
+    }
+    assert!((15..=20).contains(&steps), "{steps} in a second");
+    // Nothing arrives any more: what has become due is done in one go.
+    let now = path.now + MS * 4000;
+    let change = path.limit.shrink_blocked(now).expect("long blocked");
+    assert_eq!((change.to, change.cause), (INITIAL, Cause::Blocked));
+}
+
+/// A socket written until it refuses is full and empty in turn, every few milliseconds.
+#[test]
+fn a_host_socket_that_is_full_at_times_does_not_make_the_window_swing() {
+    let mut path = Path::new(Direction::Receive, Tuning::Rtt, 1_250_000_000, 100 * US);
+    let blocked = |path: &Path| (path.now.as_ns() / 1_000_000) % 20 >= 10;
+    let mut seen = (u32::MAX, 0);
+    let end = path.now + MS * 2000;
+    while path.now < end {
+        let full = blocked(&path);
+        path.limit.blocked(path.now, full);
+        path.step();
+        if path.now > Instant::from_ms(1500) {
+            seen = (seen.0.min(path.limit.get()), seen.1.max(path.limit.get()));
+        }
+    }
+    assert!((seen.1 - seen.0) * 4 <= seen.1, "{seen:?}");
+}
+
+#[test]
+fn a_limit_not_used_falls_to_its_floor_within_two_seconds() {
+    for direction in BOTH {
+        let mut path = Path::new(direction, Tuning::Rtt, 125_000_000, 17 * MS);
+        path.run(MS * 1000);
+        let (last, grown) = (path.limit.meter.last().0, path.limit.get());
+        assert_eq!(path.limit.at(last + MS * 999), grown);
+        assert_eq!(path.limit.at(last + MS * 1000), grown / 2);
+        assert_eq!(path.limit.at(last + MS * 2000), INITIAL);
+        let change = path.limit.update(last + MS * 2500, path.total, &mut path.estimate, false);
+        assert_eq!(change.map(|c| (c.to, c.cause)), Some((INITIAL, Cause::Idle)));
+    }
+}
+
+/// A little now and then is not the use of a large limit.
+#[test]
+fn a_limit_used_by_less_than_an_eighth_halves_every_second() {
+    let mut path = Path::new(Direction::Receive, Tuning::Rtt, 125_000_000, 17 * MS);
+    path.run(MS * 1000);
+    let grown = path.limit.get();
+    path.supply = Some(0);
+    path.run(MS * 500);
+    for _ in 0..21 {
+        path.supply = Some(path.segment);
+        path.step();
+        path.now = path.now + MS * 100;
+    }
+    assert!(path.limit.get() <= grown / 2, "{} of {grown}", path.limit.get());
+    assert!(path.limit.get() >= grown / 8);
+}
+
+#[test]
+fn a_send_limit_that_is_not_reached_is_at_its_floor_after_two_seconds() {
+    let mut path = Path::new(Direction::Send, Tuning::Rtt, 125_000_000, 17 * MS);
+    path.run(MS * 1000);
+    assert!(path.limit.get() > 2_000_000);
+    path.window = INITIAL / 2;
+    path.changes.clear();
+    path.run(MS * 2000);
+    assert_eq!(path.limit.get(), INITIAL);
+    let causes: Vec<_> = path.changes.iter().filter(|(_, c)| c.to < c.from).map(|(_, c)| c.cause).collect();
+    assert!(causes.iter().all(|&cause| cause == Cause::Unused), "{causes:?}");
+}
+
+#[test]
+fn a_loss_halves_the_send_limit_and_is_told() {
+    let mut path = Path::new(Direction::Send, Tuning::Rtt, 125_000_000, 17 * MS);
+    path.run(MS * 1000);
+    let (grown, told) = (path.limit.get(), path.changes.len());
+    path.limit.halve();
+    assert_eq!(path.limit.get(), grown / 2);
+    path.step();
+    let change = path.changes[told].1;
+    assert_eq!((change.from, change.to, change.cause), (grown, grown / 2, Cause::Loss));
+}
+
+/// The estimate says 1 ms where a round trip takes 20.
+#[test]
+fn a_wrong_round_trip_is_overcome_by_careful_steps() {
+    for direction in BOTH {
+        let mut path = Path::new(direction, Tuning::Rtt, 12_500_000, 20 * MS);
+        path.estimate = LinkRtt::default();
+        path.estimate.sample(path.now, MS);
+        let end = path.now + MS * 20_000;
+        while path.now < end {
+            // One batch comes right up to the edge: the guest waits for us.
+            path.limit.hit();
+            path.estimate = LinkRtt::default();
+            path.estimate.sample(path.now, MS);
+            path.step();
+        }
+        let bdp = path.bdp();
+        assert!(
+            (bdp * 9 / 10..bdp * 5 / 2).contains(&path.limit.get()),
+            "{direction:?}: {}, {:?}, {:?}",
+            path.limit.get(),
+            path.changes,
+            path.limit
+        );
+        // And it is not tried for ever.
+        let changes = path.changes.len();
+        path.range(MS * 5_000);
+        assert!(path.changes.len() - changes <= 6, "{direction:?}: {:?}", &path.changes[changes..]);
+    }
+}
+
+#[test]
+fn equal_bounds_and_no_tuning_mean_fixed() {
+    let fixed = BufferBounds { initial: 32 << 10, max: 32 << 10 };
+    for (tuning, bounds) in [(Tuning::Rtt, fixed), (Tuning::Step(16 << 10), fixed), (Tuning::Fixed, BOUNDS)] {
+        let mut path = Path::new(Direction::Send, tuning, 125_000_000, 17 * MS);
+        path.limit = Limit::new(Direction::Send, tuning, bounds, u32::MAX, path.now);
+        path.run(MS * 2000);
+        path.limit.halve();
+        assert_eq!((path.limit.get(), path.limit.at(path.now + IDLE * 10)), (bounds.initial, bounds.initial));
+        assert_eq!(path.limit.max(), bounds.initial);
+    }
+}
+
+#[test]
+fn without_scaling_the_cap_holds() {
+    let mut path = Path::new(Direction::Receive, Tuning::Rtt, 125_000_000, 17 * MS);
+    let bounds = BufferBounds { initial: 16 << 10, max: 4 << 20 };
+    path.limit = Limit::new(Direction::Receive, Tuning::Rtt, bounds, 65_535, path.now);
+    path.run(MS * 2000);
+    assert_eq!(path.limit.get(), 65_535);
+}
+
+/// FreeBSD: a step per round trip, whatever the path.
+#[test]
+fn steps_grow_by_the_step_per_round_trip() {
+    for direction in BOTH {
+        let mut path = Path::new(direction, Tuning::Step(16 << 10), 125_000_000, 17 * MS);
+        path.run(MS * 1000);
+        let steps = (path.limit.get() - INITIAL) / (16 << 10);
+        assert!((50..=59).contains(&steps), "{direction:?}: {steps} in 58 round trips");
+        path.limit.halve();
+        assert_eq!(path.limit.changes().1, 0, "never less");
+    }
+}
+
+/// Consomme: twice as much whenever it is full, up to the bound, and never less.
+#[test]
+fn pressure_doubles_to_the_bound() {
+    let mut path = Path::new(Direction::Send, Tuning::Pressure, 125_000_000, 17 * MS);
+    path.run(MS * 1000);
+    assert_eq!((path.limit.get(), path.limit.changes()), (BOUNDS.max, (10, 0)));
+}

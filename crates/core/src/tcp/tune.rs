@@ -1,0 +1,205 @@
+//! What a connection does about its two limits: it feeds them, tells observers of every change, keeps account of what
+//! holds the guest's sending back, and makes sure that a window which has opened is known to the guest.
+//!
+//! A window update that opens a closed window is a segment that nobody acknowledges; were it lost, both sides would wait.
+//! So it is repeated, after a round trip and then at growing distances, until the guest sends or a bounded number of
+//! times: a guest that has nothing more to send never moves. A window that is closed only because memory is short is
+//! looked at every few milliseconds, since no event of this connection tells that another has given memory back.
+
+use super::Connection;
+use super::autosize::Change;
+use super::limited::LimitedBy;
+use super::receiver::ReceiverState;
+use super::sender::SenderState;
+use crate::chunk::Pressure;
+use crate::env::Env;
+use crate::host::Host;
+use crate::link::Link;
+use crate::stack::Io;
+use crate::time::{Duration, Instant};
+use crate::trace::{Direction, Event};
+use crate::wire::tcp::Seq;
+
+/// Repetitions of an update that opens a window.
+const UPDATES_MAX: u8 = 6;
+/// First and longest wait for memory of a connection whose window is closed for want of it.
+const MEMORY_WAIT: Duration = Duration::from_millis(4);
+const MEMORY_WAIT_DOUBLINGS: u8 = 4;
+/// A guest that was at the edge and sends nothing for this many round trips has nothing to send.
+const QUIET_ROUND_TRIPS: u32 = 4;
+const QUIET_MIN: Duration = Duration::from_millis(1);
+
+/// How long a guest may be silent that our limit holds back.
+pub(super) fn quiet(env: &Env) -> Duration {
+    (env.rtt.round_trip() * QUIET_ROUND_TRIPS).max(QUIET_MIN)
+}
+
+impl Connection {
+    /// What memory leaves to the receiving direction, bytes.
+    pub(super) fn receive_share(&self, env: &Env) -> u32 {
+        if env.pool.pressure() == Pressure::Spent { 0 } else { env.pool.share(self.tx.mss) }
+    }
+
+    /// Lets the receive limit follow the flow; called once per batch that brought data, before it is acknowledged.
+    pub(super) fn tune_receiver<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        let blocked = self.rx.is_blocked();
+        if !blocked && self.rx.is_near_edge(self.tx.mss) && env.pool.share(self.tx.mss) > self.rx.limit.get()
+        {
+            self.rx.limit.hit();
+        }
+        self.rx.limit.blocked(io.now, blocked);
+        let memory_short = env.pool.pressure() > Pressure::None;
+        let change = self.rx.limit.update(io.now, self.rx.bytes as u32, &mut env.rtt, memory_short);
+        if let Some(change) = change {
+            self.tuned(env, io, Direction::Receive, change);
+        }
+        if let Some(idle) = self.rx.idle_since(io.now, quiet(env)) {
+            self.receiving_limited_by(io, idle, LimitedBy::Application);
+        }
+        self.note_receiving_limit(env, io);
+        self.rx.data_at = io.now;
+        self.rx.update_at = None;
+    }
+
+    /// The host socket was full until now.
+    pub(super) fn tune_blocked_receiver<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        if self.rx.is_blocked()
+            && let Some(change) = self.rx.limit.shrink_blocked(io.now)
+        {
+            self.tuned(env, io, Direction::Receive, change);
+        }
+    }
+
+    /// Lets the send limit follow the flow; called whenever this flow is served.
+    pub(super) fn tune_sender<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        self.tx.share = env.pool.share(self.tx.mss);
+        let memory_short = env.pool.pressure() > Pressure::None;
+        let change = self.tx.limit.update(io.now, self.tx.bytes as u32, &mut env.rtt, memory_short);
+        if let Some(change) = change {
+            self.tuned(env, io, Direction::Send, change);
+        }
+    }
+
+    #[cold]
+    fn tuned<L: Link, H: Host>(
+        &self,
+        env: &mut Env,
+        io: &mut Io<'_, L, H>,
+        direction: Direction,
+        change: Change,
+    ) {
+        let grew = change.to > change.from;
+        let counters = &mut env.counters;
+        *match (direction, grew) {
+            (Direction::Receive, true) => &mut counters.rx_buffer_grows,
+            (Direction::Receive, false) => &mut counters.rx_buffer_shrinks,
+            (Direction::Send, true) => &mut counters.tx_buffer_grows,
+            (Direction::Send, false) => &mut counters.tx_buffer_shrinks,
+        } += 1;
+        io.host.trace(&Event::Tuned {
+            flow: self.id,
+            direction,
+            from: change.from,
+            to: change.to,
+            cause: change.cause,
+            per_rtt: change.per_rtt,
+            rtt_us: u32::try_from(env.rtt.round_trip().as_micros()).unwrap_or(u32::MAX),
+        });
+    }
+
+    /// Notes what holds the guest's sending back now.
+    pub(super) fn note_receiving_limit<L: Link, H: Host>(&mut self, env: &Env, io: &mut Io<'_, L, H>) {
+        let blocked = self.rx.is_blocked();
+        self.rx.limit.blocked(io.now, blocked);
+        let by = if blocked && !self.rx.writable {
+            LimitedBy::HostSocket
+        } else if self.rx.state != ReceiverState::Open || !self.rx.is_near_edge(self.tx.mss) {
+            LimitedBy::Application
+        } else if self.receive_share(env) < self.rx.limit.get() {
+            LimitedBy::Memory
+        } else {
+            LimitedBy::OurLimit
+        };
+        self.receiving_limited_by(io, io.now, by);
+    }
+
+    fn receiving_limited_by<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, now: Instant, by: LimitedBy) {
+        if let Some((from, time)) = self.rx.clock.set(now, by) {
+            let after_us = time.as_micros() as u64;
+            let direction = Direction::Receive;
+            io.host.trace(&Event::Limited { flow: self.id, direction, from, to: by, after_us });
+        }
+    }
+
+    /// Lists the flow for a window update if one is due; if only memory stands against it, looks again later.
+    pub(super) fn update_window(&mut self, env: &mut Env, now: Instant) {
+        // While the SYN-ACK is on its way there is no window to update yet.
+        if matches!(self.tx.state, SenderState::Connecting | SenderState::SynSent) {
+            return;
+        }
+        if self.rx.update_due(self.receive_share(env), self.tx.mss) {
+            self.list_ack(env);
+        } else if self.waits_for_memory(env) && self.rx.update_at.is_none() {
+            self.rx.updates = 0;
+            self.rx.update_at = Some(now + MEMORY_WAIT);
+        }
+    }
+
+    /// Whether the window is shut although the host socket has taken everything.
+    fn waits_for_memory(&self, env: &Env) -> bool {
+        self.rx.state == ReceiverState::Open
+            && !self.rx.is_blocked()
+            && self.rx.is_shut(self.tx.mss)
+            && self.receive_share(env) < self.rx.limit.get()
+    }
+
+    /// A segment without payload was sent; before it the guest had been told `told`, RCV.NXT and the right edge.
+    pub(super) fn note_window_update<L: Link, H: Host>(
+        &mut self,
+        env: &mut Env,
+        io: &mut Io<'_, L, H>,
+        (nxt, edge): (Seq, Seq),
+    ) {
+        let window = self.rx.window();
+        if nxt == self.rx.nxt && self.rx.told().1 != edge {
+            io.host.trace(&Event::WindowUpdate { flow: self.id, window, repeated: false });
+            let was_shut = ((edge - nxt).max(0) as u32) < u32::from(self.tx.mss).min(self.rx.limit.get() / 2);
+            if was_shut && !self.rx.is_shut(self.tx.mss) {
+                self.rx.updates = 0;
+                self.rx.update_at = Some(io.now + env.rtt.repeat_after(0));
+            }
+        }
+        if self.rx.update_at.is_none() {
+            self.update_window(env, io.now);
+        }
+    }
+
+    /// The time for another look at the window has come.
+    pub(super) fn window_timer<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        self.rx.update_at = None;
+        self.rx.updates = self.rx.updates.saturating_add(1);
+        if self.waits_for_memory(env) {
+            if self.rx.update_due(self.receive_share(env), self.tx.mss) {
+                self.list_ack(env);
+            } else {
+                let doublings = self.rx.updates.min(MEMORY_WAIT_DOUBLINGS);
+                self.rx.update_at = Some(io.now + MEMORY_WAIT * (1 << doublings));
+            }
+            return;
+        }
+        if self.rx.update_due(self.receive_share(env), self.tx.mss) {
+            return self.list_ack(env);
+        }
+        if self.rx.state != ReceiverState::Open
+            || self.rx.is_shut(self.tx.mss)
+            || self.rx.updates > UPDATES_MAX
+        {
+            return;
+        }
+        let updates = self.rx.updates;
+        self.send_ack(env, io);
+        self.rx.updates = updates;
+        self.rx.update_at = Some(io.now + env.rtt.repeat_after(updates));
+        io.host.trace(&Event::WindowUpdate { flow: self.id, window: self.rx.window(), repeated: true });
+    }
+}

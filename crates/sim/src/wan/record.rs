@@ -1,0 +1,154 @@
+//! One transfer from beginning to end: a scenario, run, and what was seen of it at regular times.
+
+use super::peer::SlowReader;
+use super::{Path, Wan};
+use crate::linux_guest::Options;
+use brodo_core::config::{BufferBounds, Config, Tuning};
+use brodo_core::tcp::info::TcpInfo;
+use brodo_core::time::{Duration, Instant};
+use std::ops::Range;
+
+/// Which way the bytes flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// Guest to host: the receive window bounds it.
+    Up,
+    /// Host to guest: the send limit bounds it.
+    Down,
+}
+
+/// A bulk transfer over one connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transfer {
+    /// Which way.
+    pub way: Way,
+    /// How buffers are sized.
+    pub tuning: Tuning,
+    /// The buffer of that way, bytes.
+    pub bounds: BufferBounds,
+    /// Between guest and stack.
+    pub path: Path,
+    /// The guest's TCP.
+    pub guest: Options,
+    /// When the host's program reads slowly, and how; else it reads as fast as bytes come.
+    pub slow: Option<(Range<Duration>, SlowReader)>,
+    /// How long it lasts.
+    pub lasts: Duration,
+}
+
+/// What was seen at one time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sample {
+    /// Since the guest's SYN.
+    pub at: Duration,
+    /// Bytes that have reached the other end.
+    pub bytes: u64,
+    /// The automatic limit, bytes.
+    pub limit: u32,
+    /// Sent and not acknowledged, bytes.
+    pub in_flight: u64,
+    /// Payload that the stack holds, bytes.
+    pub held: u32,
+}
+
+/// What a run has shown.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// At regular times, first and last included.
+    pub samples: Vec<Sample>,
+    /// What the stack knew at the end.
+    pub last: TcpInfo,
+    /// Frames that the guest's TUN device dropped.
+    pub dropped: u64,
+    /// Segments sent again, by the guest or by the stack.
+    pub retransmitted: u64,
+}
+
+/// Samples in a run.
+const SAMPLES: u32 = 4000;
+
+impl Transfer {
+    /// Runs it.
+    ///
+    /// # Panics
+    /// If the connection is not open at the end, or anything is delivered wrongly.
+    pub fn run(&self) -> Record {
+        let mut config = Config { mtu: self.guest.mss + 40, tcp_tuning: self.tuning, ..Config::default() };
+        match self.way {
+            Way::Up => config.tcp_rx = self.bounds,
+            Way::Down => config.tcp_tx = self.bounds,
+        }
+        let mut wan = Wan::new(&config, self.path, self.guest.burst, 1);
+        let flow = wan.connect(self.guest);
+        match self.way {
+            Way::Up => wan.connections[flow].write(u64::MAX),
+            Way::Down => wan.peer.writes = u64::MAX,
+        }
+        let mut slow = false;
+        let mut samples = Vec::with_capacity(SAMPLES as usize + 1);
+        for i in 0..=SAMPLES {
+            let at = self.lasts * i / SAMPLES;
+            wan.run_until(Instant::ZERO + at);
+            let reader = self.slow.as_ref().filter(|(when, _)| when.contains(&at)).map(|(_, reader)| *reader);
+            if slow != reader.is_some() {
+                slow = !slow;
+                wan.peer.set_reader(reader);
+            }
+            samples.push(self.sample(&mut wan, flow, at));
+        }
+        let last = wan.info(flow).expect("the connection is open");
+        let dropped = wan.tun().map_or(0, super::tun::Tun::dropped);
+        let retransmitted = match self.way {
+            Way::Up => wan.connections[flow].retransmitted(),
+            Way::Down => wan.retransmitted(),
+        };
+        Record { samples, last, dropped, retransmitted }
+    }
+
+    fn sample(&self, wan: &mut Wan, flow: usize, at: Duration) -> Sample {
+        let info = wan.info(flow);
+        let half = info.map(|info| if self.way == Way::Up { info.rx } else { info.tx });
+        let connection = &mut wan.connections[flow];
+        let (bytes, in_flight) = match self.way {
+            Way::Up => (0, connection.in_flight()),
+            Way::Down => (connection.received(), info.map_or(0, |info| info.in_flight.into())),
+        };
+        let bytes = if self.way == Way::Up { wan.peer.got(Wan::server(flow)) } else { bytes };
+        Sample {
+            at,
+            bytes,
+            limit: half.map_or(self.bounds.initial, |half| half.limit),
+            in_flight,
+            held: half.map_or(0, |half| half.held),
+        }
+    }
+}
+
+impl Record {
+    /// Bytes per second between two times, as shares of the whole run.
+    pub fn mean(&self, from: f64, to: f64) -> f64 {
+        let last = self.samples.len() - 1;
+        let at = |share: f64| self.samples[(share * last as f64) as usize];
+        let (a, b) = (at(from), at(to));
+        (b.bytes - a.bytes) as f64 / b.at.saturating_sub(a.at).as_secs_f64()
+    }
+
+    /// When throughput, over a window of `window`, first reached `bytes_per_s`; `None` if it never did.
+    pub fn reaches(&self, bytes_per_s: f64, window: Duration) -> Option<Duration> {
+        let mut first = 0;
+        for (i, sample) in self.samples.iter().enumerate() {
+            while self.samples[first + 1].at + window <= sample.at {
+                first += 1;
+            }
+            let from = self.samples[first];
+            if sample.at >= window && i > first {
+                let rate =
+                    (sample.bytes - from.bytes) as f64 / sample.at.saturating_sub(from.at).as_secs_f64();
+                if rate >= bytes_per_s {
+                    return Some(sample.at);
+                }
+            }
+        }
+        None
+    }
+}

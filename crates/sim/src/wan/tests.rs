@@ -1,0 +1,91 @@
+//! The wide-area world with fixed windows, where every figure follows from the path.
+
+use super::Path;
+use super::peer::SlowReader;
+use super::record::{Record, Transfer, Way};
+use super::tun::WhenFull;
+use crate::linux_guest::Options;
+use brodo_core::config::{BufferBounds, Tuning};
+use brodo_core::time::Duration;
+
+fn transfer(way: Way, window: u32, rtt_us: u64, bits_per_s: Option<u64>, lasts_ms: u64) -> Transfer {
+    Transfer {
+        way,
+        tuning: Tuning::Fixed,
+        bounds: BufferBounds { initial: window, max: window },
+        path: Path { rtt: Duration::from_micros(rtt_us), bits_per_s, tun: None },
+        guest: Options::default(),
+        slow: None,
+        lasts: Duration::from_millis(lasts_ms),
+    }
+}
+
+#[track_caller]
+fn assert_near(record: &Record, expected: f64, percent: f64) {
+    let mean = record.mean(0.5, 1.0);
+    assert!((mean / expected - 1.0).abs() < percent / 100.0, "{mean:.0} bytes per second, not {expected:.0}");
+}
+
+#[test]
+fn a_window_moves_once_per_round_trip() {
+    for way in [Way::Up, Way::Down] {
+        assert_near(&transfer(way, 140_160, 20_000, None, 2000).run(), 140_160.0 / 0.02, 1.0);
+    }
+}
+
+#[test]
+fn a_window_above_the_product_fills_the_path() {
+    for way in [Way::Up, Way::Down] {
+        let record = transfer(way, 4 << 20, 17_000, Some(1_000_000_000), 1000).run();
+        assert_near(&record, 125e6 * 1460.0 / 1514.0, 0.5);
+        assert_eq!(record.retransmitted, 0);
+    }
+}
+
+/// A guest without offloads behind a TUN queue.
+fn behind_queue(frames: usize, when_full: WhenFull) -> Record {
+    let mut transfer = transfer(Way::Up, 1 << 20, 40_000, None, 8000);
+    transfer.guest = Options { burst: 1, ..transfer.guest };
+    transfer.path.tun = Some((frames, when_full));
+    transfer.run()
+}
+
+#[test]
+fn a_queue_that_drops_its_tail_carries_little_more_than_itself_per_round_trip() {
+    for frames in [10, 100] {
+        let record = behind_queue(frames, WhenFull::Drop);
+        let share = record.mean(0.5, 1.0) / (frames as f64 * 1460.0 / 0.04);
+        assert!((0.4..1.2).contains(&share), "{share:.2} of {frames} frames per round trip");
+        assert!(record.dropped > 0);
+        let unrepaired = record.dropped.checked_sub(record.retransmitted);
+        assert!(
+            unrepaired.is_some_and(|n| n <= frames as u64),
+            "{} dropped, {} sent again",
+            record.dropped,
+            record.retransmitted
+        );
+    }
+}
+
+#[test]
+fn a_queue_that_stops_the_guest_drops_nothing_and_slows_nothing() {
+    for frames in [10, 100] {
+        let record = behind_queue(frames, WhenFull::Stop);
+        assert_near(&record, f64::from(1 << 20) / 0.04, 2.0);
+        assert_eq!((record.dropped, record.retransmitted), (0, 0));
+    }
+}
+
+#[test]
+fn a_slow_reader_sets_the_pace() {
+    let mut transfer = transfer(Way::Up, 1 << 20, 10_000, Some(1_000_000_000), 4000);
+    let slow = SlowReader { buffer: 256 << 10, bytes_per_s: 2_000_000 };
+    transfer.slow = Some((Duration::ZERO..Duration::MAX, slow));
+    assert_near(&transfer.run(), 2e6, 2.0);
+}
+
+#[test]
+fn the_same_run_twice_is_the_same_run() {
+    let record = || behind_queue(50, WhenFull::Drop).samples;
+    assert!(record() == record());
+}

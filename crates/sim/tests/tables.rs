@@ -1,0 +1,55 @@
+//! The tables and pictures of the guide are what the simulator measures today, to the letter, and every figure is
+//! within its tolerance.
+//!
+//! `BRODO_BLESS=1 cargo test -p brodo-sim --test tables` writes the committed copies anew. What changed then belongs
+//! into the commit that changed it.
+
+use brodo_sim::pictures::PICTURES;
+use brodo_sim::tables::print::{self, Style};
+use brodo_sim::tables::{self, Measured, Progress};
+use std::path::{Path, PathBuf};
+
+/// A file of the guide.
+fn guide(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src").join(file)
+}
+
+/// Compares `text` with the committed copy, or writes that anew if asked to.
+#[track_caller]
+fn assert_committed(file: &str, text: &str) {
+    let path = guide(file);
+    if std::env::var_os("BRODO_BLESS").is_some() {
+        return std::fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let lines = committed.lines().zip(text.lines()).enumerate();
+    for (number, (was, is)) in lines {
+        assert_eq!(was, is, "{}:{}: BRODO_BLESS=1 writes it anew", path.display(), number + 1);
+    }
+    assert_eq!(committed.lines().count(), text.lines().count(), "lines of {}", path.display());
+}
+
+#[test]
+fn every_figure_is_as_committed_and_within_tolerance() {
+    let all: Vec<Measured> =
+        tables::rows().into_iter().map(|row| Measured::of(row, &mut Progress::silent())).collect();
+    let style = Style::Markdown;
+    let rows: String = all.iter().map(|measured| print::row(measured, style)).collect();
+    assert_committed("tables.md", &[print::opening(style), &rows, &print::closing(&all, style)].concat());
+    let out: Vec<String> = all
+        .iter()
+        .flat_map(|m| m.figures.iter().map(move |f| (m.row.id, f)))
+        .filter(|(_, f)| f.passes() == Some(false))
+        .map(|(id, f)| format!("row {id} {} {}: {} {}", f.case, f.what, f.unit.show(f.value), f.unit.name()))
+        .collect();
+    assert!(out.is_empty(), "out of tolerance:\n{}", out.join("\n"));
+}
+
+#[test]
+fn every_picture_is_as_committed() {
+    for picture in PICTURES {
+        let svg = picture.svg(&mut Progress::silent());
+        assert!(svg.len() < 60_000, "{} has {} bytes", picture.file, svg.len());
+        assert_committed(&format!("images/{}", picture.file), &svg);
+    }
+}

@@ -132,7 +132,7 @@ pub struct SimHost {
     calls_made: u64,
     /// Sockets called on since the last [`SimHost::take_called`].
     called: BTreeSet<u32>,
-    events: Option<Vec<Event>>,
+    events: Vec<Event>,
     record: bool,
     chatty: bool,
     ready: Vec<(SocketId, FlowId, Readiness)>,
@@ -152,7 +152,7 @@ impl Default for SimHost {
             calls: Vec::new(),
             calls_made: 0,
             called: BTreeSet::new(),
-            events: None,
+            events: Vec::new(),
             record: true,
             chatty: false,
             ready: Vec::new(),
@@ -202,14 +202,14 @@ impl SimHost {
         self.record = record;
     }
 
-    /// What the stack told since the last time; from the first call on.
-    pub fn take_trace(&mut self) -> Vec<Event> {
-        self.events.replace(Vec::new()).unwrap_or_default()
-    }
-
     /// All calls so far, with the socket each was for.
     pub fn calls(&self) -> &[(SocketId, Call)] {
         &self.calls
+    }
+
+    /// What the stack has told its observers so far, while calls are recorded.
+    pub fn events(&self) -> &[Event] {
+        &self.events
     }
 
     /// The calls on one socket.
@@ -788,8 +788,8 @@ impl Host for SimHost {
     }
 
     fn trace(&mut self, event: &Event) {
-        if let Some(events) = &mut self.events {
-            events.push(*event);
+        if self.record {
+            self.events.push(*event);
         }
     }
 

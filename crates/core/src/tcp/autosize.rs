@@ -169,9 +169,11 @@ impl Limit {
     /// The flow is at the limit while nothing else holds it back.
     pub(crate) fn hit(&mut self) {
         self.hit = true;
-        if self.tuning == Tuning::Pressure {
-            self.look_at = Instant::ZERO;
-        }
+    }
+
+    /// Whether a full buffer is a reason to grow even if the host socket does not empty it: Consomme's rule asks no more.
+    pub(crate) fn grows_if_blocked(&self) -> bool {
+        self.tuning == Tuning::Pressure
     }
 
     /// Whether the host socket leaves us holding bytes.
@@ -215,9 +217,6 @@ impl Limit {
         let measure = self.meter.measure(now, total, round_trip);
         let change = if self.tuning == Tuning::Rtt && idle >= IDLE {
             self.idle(now, idle)
-        } else if self.tuning == Tuning::Pressure && self.hit {
-            self.hit = false;
-            if memory_short { None } else { self.grow(self.now.saturating_mul(2), Cause::Hit, 0) }
         } else {
             measure.and_then(|measure| self.decide(now, measure, rtt, memory_short))
         };
@@ -253,13 +252,18 @@ impl Limit {
         if hit || (self.direction == Direction::Receive && measure.per_rtt() >= self.now / 4) {
             rtt.loaded(now);
         }
-        if let Tuning::Step(bytes) = self.tuning {
-            let grows = hit && !memory_short;
-            return if grows {
-                self.grow(self.now.saturating_add(bytes), Cause::Hit, measure.per_rtt())
-            } else {
-                None
-            };
+        let simple = match self.tuning {
+            Tuning::Step(bytes) => Some(bytes),
+            Tuning::Pressure => Some(self.now),
+            Tuning::Rtt | Tuning::Fixed => None,
+        };
+        if let Some(more) = simple {
+            let to = self.now.saturating_add(more);
+            return if hit && !memory_short { self.grow(to, Cause::Hit, measure.per_rtt()) } else { None };
+        }
+        if self.tuning == Tuning::Pressure {
+            // Knows nothing but a full buffer.
+            return None;
         }
         if hit || measure.per_rtt() >= self.now / 8 {
             self.used_at = now;

@@ -212,7 +212,7 @@ impl Limit {
         if let Some(Change { from, to, .. }) = change
             && to > from
         {
-            self.meter.begin_round(from, to, round_trip);
+            self.meter.begin_round(from, to);
         }
         self.look_at = self.meter.next(round_trip);
         change

@@ -172,6 +172,10 @@ impl Connection {
         if self.rx.update_at.is_none() {
             self.update_window(env, io.now);
         }
+        if self.rx.update_at.is_some() {
+            // Acknowledgements at the end of a turn are followed by nothing else.
+            self.arm(env);
+        }
     }
 
     /// The time for another look at the window has come.

@@ -248,7 +248,8 @@ impl Limit {
         let fills = self.is_filled_by(measure);
         let sent_all = fills && self.direction == Direction::Receive;
         let hit = (std::mem::take(&mut self.hit) || sent_all) && !blocked;
-        if hit {
+        // A guest that keeps the path full is not held back by a window of 2X, and yet half of it stands in a queue.
+        if hit || (self.direction == Direction::Receive && measure.per_rtt() >= self.now / 4) {
             rtt.loaded(now);
         }
         let simple = match self.tuning {
@@ -273,7 +274,9 @@ impl Limit {
             self.fall.need = self.fall.need.max(need);
         }
         if hit && !memory_short && need > self.now && self.now < self.bounds.max {
-            self.careful = Careful { not_before: now, since: self.meter.last(), ..Careful::default() };
+            // Growth by a segment or two, as the rate is measured a little larger, is no reason to try everything again.
+            let patience = if need - self.now < self.now / 8 { self.careful } else { Careful::default() };
+            self.careful = Careful { misses: 0, since: self.meter.last(), trial: None, ..patience };
             return self.grow(need, Cause::Hit, measure.per_rtt());
         }
         self.step_carefully(now, hit && !memory_short, rtt).or_else(|| match self.direction {

@@ -80,7 +80,7 @@ fn cells(figures: &[Figure]) -> Vec<Vec<String>> {
             figure.expected.show(figure.unit),
             figure.expected.tolerance(),
             figure.unit.show(figure.value),
-            figure.expected.deviation(figure.value).map_or_else(String::new, |d| percent(d)),
+            figure.expected.deviation(figure.value).map_or_else(String::new, percent),
             figure.passes().map_or("", |ok| if ok { "ok" } else { "OUT" }).to_owned(),
         ];
         for name in &controls {

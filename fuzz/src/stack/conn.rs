@@ -186,7 +186,8 @@ impl Conn {
         segment.flags |= flags::PSH;
         let start = i64::from(place.cast_signed());
         let end = start + i64::from(len);
-        if end > 0 {
+        // What is further ahead than any window reaches is not part of the stream.
+        if end > 0 && start <= i64::from(self.next) + (1 << 24) {
             self.sent.add(start.max(0) as u32, end as u32);
             self.odd |= self.fins.iter().any(|&fin| end > i64::from(fin));
         }
@@ -195,7 +196,7 @@ impl Conn {
 
     /// Notes that the guest sends FIN at this place.
     pub(super) fn note_fin(&mut self, place: u32) {
-        self.odd |= place != self.next || self.fins.iter().any(|&fin| fin != place);
+        self.odd |= place != self.next || self.sent.end() > place || self.fins.iter().any(|&fin| fin != place);
         self.fins.push(place);
     }
 

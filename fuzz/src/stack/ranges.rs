@@ -22,6 +22,11 @@ impl Ranges {
         self.0.first().filter(|r| r.0 == 0).map_or(0, |r| r.1)
     }
 
+    /// The end of the last range.
+    pub(super) fn end(&self) -> u32 {
+        self.0.last().map_or(0, |r| r.1)
+    }
+
     /// The ranges beyond the first gap.
     pub(super) fn beyond_gap(&self) -> impl Iterator<Item = (u32, u32)> {
         let contiguous = self.contiguous();

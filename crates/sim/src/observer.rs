@@ -15,9 +15,6 @@ use crate::packet::{TcpSegment, flags};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// The most by which a window may have grown untold, bytes: the default bound of a window.
-const EDGE_UNTOLD: u32 = 4 << 20;
-
 /// `a` is after `b` in sequence space.
 pub const fn after(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) > 0
@@ -128,9 +125,8 @@ impl Observer {
         }
         let Some(c) = self.connections.get_mut(&key) else { return };
         let end = s.seq.wrapping_add(s.seq_len());
-        // What begins beyond the window is not acceptable, and must not be acknowledged. The stack's own edge may be
-        // ahead of the one the guest knows if the link had no credit to tell it.
-        if !after(s.seq, c.edge.wrapping_add(EDGE_UNTOLD)) {
+        // What begins beyond the window as the guest was told it is not acceptable, and must not be acknowledged.
+        if !after(s.seq, c.edge) {
             c.guest_max = later(c.guest_max, end);
         }
         // An ancient acknowledgement, from beyond half the sequence space, says nothing.

@@ -169,9 +169,11 @@ impl Limit {
     /// The flow is at the limit while nothing else holds it back.
     pub(crate) fn hit(&mut self) {
         self.hit = true;
-        if self.tuning == Tuning::Pressure {
-            self.look_at = Instant::ZERO;
-        }
+    }
+
+    /// Whether a full buffer is a reason to grow even if the host socket does not empty it: Consomme's rule asks no more.
+    pub(crate) fn grows_if_blocked(&self) -> bool {
+        self.tuning == Tuning::Pressure
     }
 
     /// Whether the host socket leaves us holding bytes.
@@ -187,6 +189,12 @@ impl Limit {
             self.lost = change.or(self.lost);
             self.look_at = Instant::ZERO;
         }
+    }
+
+    /// Notes that `total` bytes have moved so far (wraps), where [`Limit::update`] is not called in every turn: a flow
+    /// that waits for its flight to shrink to a limit that has fallen must not seem to move all of that in one turn.
+    pub(crate) fn note(&mut self, now: Instant, total: u32) {
+        self.meter.note(now, total);
     }
 
     /// Called as data flows: `total` bytes have moved so far (wraps).
@@ -209,9 +217,6 @@ impl Limit {
         let measure = self.meter.measure(now, total, round_trip);
         let change = if self.tuning == Tuning::Rtt && idle >= IDLE {
             self.idle(now, idle)
-        } else if self.tuning == Tuning::Pressure && self.hit {
-            self.hit = false;
-            if memory_short { None } else { self.grow(self.now.saturating_mul(2), Cause::Hit, 0) }
         } else {
             measure.and_then(|measure| self.decide(now, measure, rtt, memory_short))
         };
@@ -246,13 +251,18 @@ impl Limit {
         if hit {
             rtt.loaded(now);
         }
-        if let Tuning::Step(bytes) = self.tuning {
-            let grows = hit && !memory_short;
-            return if grows {
-                self.grow(self.now.saturating_add(bytes), Cause::Hit, measure.per_rtt())
-            } else {
-                None
-            };
+        let simple = match self.tuning {
+            Tuning::Step(bytes) => Some(bytes),
+            Tuning::Pressure => Some(self.now),
+            Tuning::Rtt | Tuning::Fixed => None,
+        };
+        if let Some(more) = simple {
+            let to = self.now.saturating_add(more);
+            return if hit && !memory_short { self.grow(to, Cause::Hit, measure.per_rtt()) } else { None };
+        }
+        if self.tuning == Tuning::Pressure {
+            // Knows nothing but a full buffer.
+            return None;
         }
         if hit || measure.per_rtt() >= self.now / 8 {
             self.used_at = now;

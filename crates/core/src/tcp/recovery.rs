@@ -68,6 +68,11 @@ impl Sender {
         let duplicate =
             self.sack && !segment.options.sack.is_empty() && self.take_sack(env, now, &segment.options.sack);
         self.answer_to_probe(ack, duplicate);
+        // Before anything is found lost: what was sent after the recovery began is the next one's.
+        if self.recovery.is_some_and(|r| self.una.ge(r.until)) {
+            self.recovery = None;
+            self.rack.recovered();
+        }
         if self.sack {
             self.detect(env, now);
         } else if advances {
@@ -77,10 +82,6 @@ impl Sender {
             }
         } else if ack == self.una && !has_payload && self.wnd == wnd_before && self.una != self.nxt {
             self.duplicate_ack(env, now);
-        }
-        if self.recovery.is_some_and(|r| self.una.ge(r.until)) {
-            self.recovery = None;
-            self.rack.recovered();
         }
         if self.una == self.nxt && self.usable() > 0 {
             // Nothing to send again and no closed window to probe.
@@ -105,6 +106,7 @@ impl Sender {
         }
         env.pool.consume(&mut self.queue, bytes);
         self.bytes += u64::from(bytes);
+        self.limit.note(now, self.bytes as u32);
         self.una = ack;
         if self.nxt == ack {
             self.cursor = Cursor::FRONT;

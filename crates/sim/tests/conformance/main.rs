@@ -9,4 +9,5 @@ mod tcp_data;
 mod tcp_loss;
 mod tcp_open;
 mod tcp_robust;
+mod tcp_window;
 mod world;

@@ -43,6 +43,8 @@ pub(super) struct Meter {
     /// Newest first.
     marks: [(Instant, u32); MARKS],
     last: (Instant, u32),
+    /// What has moved in the turn of `last`, and the most in any.
+    turn: u32,
     burst: u32,
     /// Bytes that the first round after growth brings, and when it counts as over without them.
     round: Option<(u32, Instant)>,
@@ -63,7 +65,7 @@ pub(super) fn per_round_trip(bytes: u32, time: Duration, rtt: Duration) -> u32 {
 
 impl Meter {
     pub(super) fn new(now: Instant) -> Self {
-        Self { marks: [(now, 0); MARKS], last: (now, 0), burst: 0, round: None, doubled: false }
+        Self { marks: [(now, 0); MARKS], last: (now, 0), turn: 0, burst: 0, round: None, doubled: false }
     }
 
     /// When something last moved, and the total then.
@@ -73,7 +75,9 @@ impl Meter {
 
     /// Notes that `total` bytes have moved by `now`; wraps.
     pub(super) fn note(&mut self, now: Instant, total: u32) {
-        self.burst = self.burst.max(total.wrapping_sub(self.last.1));
+        let moved = total.wrapping_sub(self.last.1);
+        self.turn = if now == self.last.0 { self.turn.saturating_add(moved) } else { moved };
+        self.burst = self.burst.max(self.turn);
         self.last = (now, total);
     }
 

@@ -186,7 +186,8 @@ impl Observer {
         let connection = Connection {
             guest_iss: open.iss,
             guest_scale: if scaled { open.wscale.unwrap_or(0).min(14) } else { 0 },
-            guest_mss: open.mss.map_or(default_mss, u32::from),
+            // Below 48 bytes nobody goes, whatever a guest asks for (Linux: tcp_min_snd_mss).
+            guest_mss: open.mss.map_or(default_mss, u32::from).max(48),
             guest_max: s.ack,
             guest_edge: max.wrapping_add(open.window.into()),
             iss: s.seq,

@@ -83,7 +83,7 @@ impl Run {
             let mut segment = conn.ack_with_sack();
             if !conn.odd && conn.told_ack == conn.seq(conn.next) {
                 segment.flags |= flags::FIN;
-            } else if conn.told_ack.wrapping_sub(conn.seq(conn.next)) == 1 {
+            } else if conn.odd || conn.told_ack.wrapping_sub(conn.seq(conn.next)) == 1 {
                 segment.seq = conn.told_ack;
             }
             self.send(&segment, RxMeta::default(), false);

@@ -90,10 +90,10 @@ impl Setup {
                 (4096, 4096),
                 (2000, 100_000),
                 (65_536, 65_536),
-                (1, 1 << 20),
+                (1400, 1 << 20),
                 (300_000, 16 << 20),
                 (8192, 262_144),
-                (100, 100),
+                (600, 600),
             ][usize::from(choice & 7)];
             BufferBounds { initial, max }
         };
@@ -103,7 +103,7 @@ impl Setup {
             tcp_tx: bounds(self.0[4] >> 3),
             tcp_tuning: [Tuning::Rtt, Tuning::Step(16_384), Tuning::Pressure, Tuning::Fixed]
                 [usize::from(self.0[4] >> 6)],
-            memory: [256 << 20, 0, 5000, 70_000, 140_000, 300_000, 1 << 20, 4 << 20][usize::from(self.0[5] & 7)],
+            memory: [256 << 20, 90_000, 200_000, 140_000, 300_000, 500_000, 1 << 20, 4 << 20][usize::from(self.0[5] & 7)],
             ..Config::default()
         }
     }

@@ -34,6 +34,8 @@ pub(super) struct Conn {
     /// Where the guest's next payload in order stands.
     pub(super) next: u32,
     pub(super) sent: Ranges,
+    /// The last place at which anything of the guest's stood.
+    pub(super) ahead: u32,
     /// Where the guest has sent FIN.
     pub(super) fins: Vec<u32>,
     pub(super) got: Ranges,
@@ -81,6 +83,7 @@ impl Conn {
             sack: false,
             next: 0,
             sent: Ranges::default(),
+            ahead: 0,
             fins: Vec::new(),
             got: Ranges::default(),
             got_fin: false,
@@ -186,6 +189,7 @@ impl Conn {
         segment.flags |= flags::PSH;
         let start = i64::from(place.cast_signed());
         let end = start + i64::from(len);
+        self.ahead = self.ahead.max(start.max(0) as u32);
         // What is further ahead than any window reaches is not part of the stream.
         if end > 0 && start <= i64::from(self.next) + (1 << 24) {
             self.sent.add(start.max(0) as u32, end as u32);
@@ -198,6 +202,7 @@ impl Conn {
     pub(super) fn note_fin(&mut self, place: u32) {
         self.odd |= place != self.next || self.sent.end() > place || self.fins.iter().any(|&fin| fin != place);
         self.fins.push(place);
+        self.ahead = self.ahead.max(place);
     }
 
     /// Takes a segment as the guest gets it, or would if it were not `lost`; whatever it says must be right.

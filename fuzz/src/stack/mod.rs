@@ -18,6 +18,7 @@ mod ranges;
 use brodo_core::config::Config;
 use brodo_core::host::HostError;
 use brodo_core::link::RxMeta;
+use brodo_core::tcp::State;
 use brodo_core::tcp::info::TcpInfo;
 use brodo_core::time::{Duration, Instant};
 use brodo_sim::host::ConnectPlan;
@@ -38,6 +39,8 @@ const DOWN_MAX: u32 = 400_000;
 const STEPS_MAX: usize = 100;
 /// Virtual time after which a guest may be taken to be gone.
 const PATIENCE: Duration = Duration::from_secs(50);
+/// The same for one that has not answered the SYN-ACK.
+const OPENING_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A stack, a guest and a host in the middle of an input.
 struct Run {
@@ -177,8 +180,10 @@ impl Run {
     /// Time passes, with a turn at every deadline on the way unless there are too many.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
-        if end - self.start > PATIENCE {
-            self.conns.iter_mut().for_each(|c| c.excused = true);
+        let infos = self.infos();
+        for (conn, info) in self.conns.iter_mut().zip(infos) {
+            let opening = info.is_none_or(|info| info.state == State::SynReceived);
+            conn.excused |= end - self.start > if opening { OPENING_PATIENCE } else { PATIENCE };
         }
         for _ in 0..STEPS_MAX {
             match self.machine.next_deadline() {

@@ -215,7 +215,7 @@ impl Run {
         if segment.has(flags::FIN) {
             conn.note_fin(place.wrapping_add(len));
         }
-        if segment.has(flags::SYN) && !segment.has(flags::ACK) {
+        if segment.flags & (flags::SYN | flags::ACK | flags::RST) == flags::SYN {
             conn.last_syn = segment.seq;
         }
         conn.excused |= segment.has(flags::RST) || opening;

@@ -172,11 +172,6 @@ impl Limit {
         self.hit = true;
     }
 
-    /// Whether a full buffer is a reason to grow even if the host socket does not empty it: Consomme's rule asks no more.
-    pub(crate) fn grows_if_blocked(&self) -> bool {
-        self.tuning == Tuning::Pressure
-    }
-
     /// Whether the host socket leaves us holding bytes.
     pub(crate) fn blocked(&mut self, now: Instant, blocked: bool) {
         self.blocked |= blocked;
@@ -261,10 +256,6 @@ impl Limit {
         if let Some(more) = simple {
             let to = self.now.saturating_add(more);
             return if hit && !memory_short { self.grow(to, Cause::Hit, measure.per_rtt()) } else { None };
-        }
-        if self.tuning == Tuning::Pressure {
-            // Knows nothing but a full buffer.
-            return None;
         }
         if hit || measure.per_rtt() >= self.now / 8 {
             self.used_at = now;

@@ -32,6 +32,7 @@ use super::rtt::LinkRtt;
 use crate::config::{BufferBounds, Tuning};
 use crate::time::{Duration, Instant};
 use crate::trace::{Cause, Direction};
+use core::num::NonZeroU32;
 use meter::{Measure, Meter};
 
 /// A limit that was not used for this long falls.
@@ -103,7 +104,7 @@ pub(crate) struct Limit {
     careful: Careful,
     fall: Fall,
     /// What a loss did, not yet told.
-    lost: Option<Change>,
+    lost_from: Option<NonZeroU32>,
     grows: u32,
     shrinks: u32,
 }
@@ -133,7 +134,7 @@ impl Limit {
             used_at: now,
             careful: Careful::default(),
             fall: Fall { at: now + FALL, need: 0 },
-            lost: None,
+            lost_from: None,
             grows: 0,
             shrinks: 0,
         }
@@ -181,7 +182,7 @@ impl Limit {
     pub(crate) fn halve(&mut self) {
         if self.tuning == Tuning::Rtt {
             let change = self.set((self.now / 2).max(self.bounds.initial), Cause::Loss, 0);
-            self.lost = change.or(self.lost);
+            self.lost_from = self.lost_from.or(change.and_then(|change| NonZeroU32::new(change.from)));
             self.look_at = Instant::ZERO;
         }
     }
@@ -204,8 +205,8 @@ impl Limit {
             self.meter.note(now, total);
             return None;
         }
-        if self.lost.is_some() {
-            return self.lost.take();
+        if let Some(from) = self.lost_from.take() {
+            return Some(Change { from: from.get(), to: self.now, cause: Cause::Loss, per_rtt: 0 });
         }
         let round_trip = rtt.round_trip();
         let idle = now - self.meter.last().0;
@@ -218,7 +219,7 @@ impl Limit {
         if let Some(Change { from, to, .. }) = change
             && to > from
         {
-            self.meter.begin_round(from, to, round_trip);
+            self.meter.begin_round(from, to);
         }
         self.look_at = self.meter.next(round_trip);
         change

@@ -5,11 +5,16 @@
 
 use super::{Expected, Figure, Progress, Row, Unit};
 use crate::kernel_stream::{KernelStream, Wire};
+use crate::link::to_stack;
+use crate::machine::Machine;
 use crate::net::{Bottleneck, Delay, Path};
+use crate::packet::{self, Packet, TcpSegment, flags};
+use crate::script::REMOTE_V4;
 use crate::world::{Answer, Behind, Conversation, Cost, Ending, World};
 use brodo_core::config::Config;
-use brodo_core::link::LinkCaps;
+use brodo_core::link::{LinkCaps, RxMeta};
 use brodo_core::time::{Duration, Instant};
+use std::net::SocketAddr;
 
 /// A guest link like a TAP: checksums and segmentation are the guest kernel's.
 const CAPS: LinkCaps = LinkCaps { checksum: true, tso: true, uso: true };
@@ -49,6 +54,13 @@ pub(super) fn rows() -> Vec<Row> {
              bring, the 99th percentile of the answers' times is at most the time without the bulk flow, one round \
              trip for a queue of one product of bandwidth and delay, and 1 ms.",
             sparse_beside_bulk,
+        ),
+        row(
+            "11",
+            "Ten thousand idle connections",
+            "Each has connected and moved one byte each way, acknowledged. Expected: no payload memory, and at most \
+             1 KiB of state each, tables and what they keep for growth included.",
+            idle,
         ),
         row(
             "12",
@@ -285,6 +297,57 @@ fn sparse_beside_bulk(progress: &mut Progress) -> Vec<Figure> {
         ]);
     }
     figures
+}
+
+/// A stack with `count` connections, each of which has moved a byte each way.
+fn idle_connections(count: u32) -> Machine {
+    let mut machine = Machine::new(ethernet(), CAPS, 1);
+    machine.host.set_record(false);
+    let stations = to_stack(ethernet().mac.0);
+    let guest = ethernet().v4.expect("the default has it").guest;
+    for n in 0..count {
+        let from = SocketAddr::new(guest.into(), 1024 + (n % 50_000) as u16);
+        let to = SocketAddr::new(REMOTE_V4, 80);
+        let now = Instant::from_ms(1 + u64::from(n));
+        let mut turn = |segment: TcpSegment| {
+            let frame = (RxMeta::default(), segment.to_frame(stations));
+            machine.turn(now, &[frame]).iter().rev().find_map(|sent| tcp(&sent.bytes))
+        };
+        let base = TcpSegment { window: 65_535, ..TcpSegment::new(from, to) };
+        let options = TcpSegment { mss: Some(1460), wscale: Some(7), sack_ok: true, ..base.clone() };
+        let answer = turn(TcpSegment { flags: flags::SYN, ..options }).expect("SYN|ACK");
+        let ack = answer.seq.wrapping_add(1);
+        let after = TcpSegment { flags: flags::ACK, seq: 1, ack, ..base };
+        turn(TcpSegment { data: vec![b'?'], ..after.clone() });
+        let socket = machine.host.last().expect("opened");
+        machine.host.peer_take(socket, 1);
+        machine.host.peer_send(socket, b"!");
+        machine.turn(now, &[]);
+        let all = TcpSegment { seq: 2, ack: ack.wrapping_add(1), ..after };
+        machine.turn(now, &[(RxMeta::default(), all.to_frame(stations))]);
+    }
+    machine
+}
+
+/// The TCP segment in a frame.
+fn tcp(frame: &[u8]) -> Option<TcpSegment> {
+    match packet::parse(frame) {
+        Ok(Packet::Tcp(segment)) => Some(segment),
+        _ => None,
+    }
+}
+
+fn idle(progress: &mut Progress) -> Vec<Figure> {
+    const COUNT: u32 = 10_000;
+    progress.run("connecting");
+    let stack = idle_connections(COUNT).stack;
+    let each = stack.state_allocated() as f64 / f64::from(COUNT);
+    let exactly = |count: u32| Expected::Between(f64::from(count), f64::from(count));
+    vec![
+        figure("", "connections", Unit::Count, exactly(COUNT), stack.flows() as f64),
+        figure("", "payload memory", Unit::Kibibyte, exactly(0), stack.memory_used() as f64),
+        figure("", "state of one", Unit::Kibibyte, Expected::AtMost(1024.0, 0.0), each),
+    ]
 }
 
 /// A thousand connections whose reader takes 50 bytes every 50 ms, at the end that `up` says: the most memory held, and

@@ -8,6 +8,7 @@ mod tcp_close;
 mod tcp_data;
 mod tcp_loss;
 mod tcp_open;
+mod tcp_recovery;
 mod tcp_robust;
 mod tcp_window;
 mod world;

@@ -146,7 +146,8 @@ impl Connection {
             let read = env.pool.fill(&mut self.tx.queue, max as usize, |into| io.host.tcp_recv(socket, into));
             match read {
                 Ok(Some(0)) => {
-                    self.tx.eof = true;
+                    // After an error that a write has met, the end is not one: no FIN may say that this was all.
+                    self.tx.eof = !self.broken;
                     self.tx.readable = false;
                 }
                 // Fewer bytes than asked for: the socket is empty now. If its end is known to follow, it is read

@@ -42,7 +42,7 @@ pub const PICTURES: [Picture; 4] = [
     },
     Picture {
         file: "tcp-slow-reader.svg",
-        title: "Upload at 1 Gbit/s, 17 ms, window to 4 MiB: from 2 to 4 s the host's program reads 2 MB/s",
+        title: "Upload at 1 Gbit/s, 17 ms: from 2 to 4 s the host reads only 2 MB/s",
         panels: slow_reader,
     },
 ];

@@ -47,6 +47,8 @@ impl Connection {
             SenderState::SynSent
                 if segment.flags.contains(TcpFlags::SYN) && segment.seq == self.rx.nxt - 1 =>
             {
+                // It may be this one that is acknowledged then, or the first (Karn).
+                self.tx.forget_timing();
                 return self.send_syn_ack(env, io);
             }
             _ => {}

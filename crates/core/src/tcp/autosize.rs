@@ -172,11 +172,6 @@ impl Limit {
         self.hit = true;
     }
 
-    /// Whether a full buffer is a reason to grow even if the host socket does not empty it: Consomme's rule asks no more.
-    pub(crate) fn grows_if_blocked(&self) -> bool {
-        self.tuning == Tuning::Pressure
-    }
-
     /// Whether the host socket leaves us holding bytes.
     pub(crate) fn blocked(&mut self, now: Instant, blocked: bool) {
         self.blocked |= blocked;
@@ -249,7 +244,8 @@ impl Limit {
         let fills = self.is_filled_by(measure);
         let sent_all = fills && self.direction == Direction::Receive;
         let hit = (std::mem::take(&mut self.hit) || sent_all) && !blocked;
-        if hit {
+        // A guest that keeps the path full is not held back by a window of 2X, and yet half of it stands in a queue.
+        if hit || (self.direction == Direction::Receive && measure.per_rtt() >= self.now / 4) {
             rtt.loaded(now);
         }
         let simple = match self.tuning {
@@ -261,10 +257,6 @@ impl Limit {
             let to = self.now.saturating_add(more);
             return if hit && !memory_short { self.grow(to, Cause::Hit, measure.per_rtt()) } else { None };
         }
-        if self.tuning == Tuning::Pressure {
-            // Knows nothing but a full buffer.
-            return None;
-        }
         if hit || measure.per_rtt() >= self.now / 8 {
             self.used_at = now;
         }
@@ -274,7 +266,9 @@ impl Limit {
             self.fall.need = self.fall.need.max(need);
         }
         if hit && !memory_short && need > self.now && self.now < self.bounds.max {
-            self.careful = Careful { not_before: now, since: self.meter.last(), ..Careful::default() };
+            // Growth by a segment or two, as the rate is measured a little larger, is no reason to try everything again.
+            let patience = if need - self.now < self.now / 8 { self.careful } else { Careful::default() };
+            self.careful = Careful { misses: 0, since: self.meter.last(), trial: None, ..patience };
             return self.grow(need, Cause::Hit, measure.per_rtt());
         }
         self.step_carefully(now, hit && !memory_short, rtt).or_else(|| match self.direction {

@@ -107,8 +107,11 @@ impl Connection {
         if room < u32::from(self.tx.mss) && !self.tx.queue.is_empty() { 0 } else { room }
     }
 
-    /// How much of what has been read may be sent now.
+    /// How much of what has been read may be sent now. What is lost goes first, also when it has to wait.
     fn sendable(&self) -> u32 {
+        if self.tx.board.lost() > 0 {
+            return 0;
+        }
         let (unsent, usable) = (self.tx.unsent(), self.tx.usable());
         let sliver = usable < unsent && usable < u32::from(self.tx.mss) && self.tx.in_flight() > 0;
         if sliver || self.tx.state == SenderState::SynSent { 0 } else { unsent.min(usable) }

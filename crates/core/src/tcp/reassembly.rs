@@ -39,6 +39,11 @@ impl Reassembly {
         self.ranges.iter().map(|r| r.bytes.len()).sum()
     }
 
+    /// Bytes that the list of ranges takes.
+    pub(crate) fn allocated(&self) -> usize {
+        self.ranges.capacity() * size_of::<Range>()
+    }
+
     /// Whether nothing is held.
     pub(crate) fn is_empty(&self) -> bool {
         self.ranges.is_empty()

@@ -95,6 +95,11 @@ impl Receiver {
         }
     }
 
+    /// Bytes that the list of what is ahead of gaps takes.
+    pub(crate) fn allocated(&self) -> usize {
+        self.gaps.allocated()
+    }
+
     /// Bytes held: in order and ahead of gaps.
     pub(crate) fn held(&self) -> u32 {
         self.queue.len() + self.gaps.len()

@@ -65,14 +65,11 @@ impl Sender {
         if advances {
             self.advance(env, now, ack);
         }
-        let duplicate =
-            self.sack && !segment.options.sack.is_empty() && self.take_sack(env, now, &segment.options.sack);
-        self.answer_to_probe(ack, duplicate);
-        // Before anything is found lost: what was sent after the recovery began is the next one's.
-        if self.recovery.is_some_and(|r| self.una.ge(r.until)) {
-            self.recovery = None;
-            self.rack.recovered();
-        }
+        let duplicate = self.sack
+            && !segment.options.sack.is_empty()
+            && self.take_sack(env, now, ack, &segment.options.sack);
+        let repeated = !advances && !has_payload && self.wnd == wnd_before;
+        self.answer_to_probe(ack, duplicate, repeated);
         if self.sack {
             self.detect(env, now);
         } else if advances {
@@ -80,7 +77,7 @@ impl Sender {
             if self.recovery.is_some_and(|r| r.why == Resend::Duplicates && ack.lt(r.until)) {
                 self.board.mark_first_lost(self.mss.into());
             }
-        } else if ack == self.una && !has_payload && self.wnd == wnd_before && self.una != self.nxt {
+        } else if ack == self.una && repeated && self.una != self.nxt {
             self.duplicate_ack(env, now);
         }
         if self.una == self.nxt && self.usable() > 0 {
@@ -111,6 +108,11 @@ impl Sender {
         if self.nxt == ack {
             self.cursor = Cursor::FRONT;
         }
+        if self.recovery.is_some_and(|r| ack.ge(r.until)) {
+            // Before anything looks for losses: one that the same acknowledgement shows begins the next recovery.
+            self.recovery = None;
+            self.rack.recovered();
+        }
         if let Some((seq, at)) = self.timed
             && ack.ge(seq)
         {
@@ -129,18 +131,19 @@ impl Sender {
     }
 
     /// Takes selective acknowledgements (RFC 2018). True if one reports a duplicate (RFC 2883, section 4).
-    fn take_sack(&mut self, env: &mut Env, now: Instant, blocks: &SackBlocks) -> bool {
-        let blocks = blocks.as_slice();
-        let first = blocks[0];
+    fn take_sack(&mut self, env: &mut Env, now: Instant, ack: Seq, blocks: &SackBlocks) -> bool {
+        let told = blocks.as_slice();
+        let first = told[0];
         let within = |outer: (Seq, Seq)| outer.0.le(first.0) && first.1.le(outer.1);
-        let duplicate = first.0.lt(self.una) || blocks.get(1).is_some_and(|&second| within(second));
+        let duplicate = first.0.lt(ack) || told.get(1).is_some_and(|&second| within(second));
         if duplicate {
             env.counters.tcp_duplicates_reported += 1;
             self.rack.duplicate(self.una, self.nxt);
         }
         let min_rtt = env.rtt.min().unwrap_or_default();
         let Self { board, rack, .. } = self;
-        for &(start, end) in &blocks[usize::from(duplicate)..] {
+        // From the lowest on: RACK takes what comes below the highest that has arrived for reordering.
+        for &(start, end) in blocks.ascending(self.una).as_slice() {
             if start.ge(self.una) && start.lt(end) && end.le(self.nxt) {
                 board.sack(start, end, |range| rack.delivered(now, range, min_rtt));
             }
@@ -149,9 +152,10 @@ impl Sender {
     }
 
     /// Ends the wait for the answer to a tail loss probe (RFC 8985, 7.4.2): if it repaired a loss, the limit falls.
-    fn answer_to_probe(&mut self, ack: Seq, duplicate: bool) {
+    /// A guest that does not report duplicates repeats its acknowledgement.
+    fn answer_to_probe(&mut self, ack: Seq, duplicate: bool, repeated: bool) {
         let Some(probe) = self.tail_probe.filter(|&probe| ack.ge(probe)) else { return };
-        if duplicate {
+        if duplicate || (repeated && ack == probe) {
             self.tail_probe = None;
         } else if ack.gt(probe) {
             self.tail_probe = None;
@@ -161,7 +165,8 @@ impl Sender {
 
     /// Lets RACK look for losses.
     fn detect(&mut self, env: &mut Env, now: Instant) {
-        if self.board.sacked() == 0 && self.recovery.is_none() && self.tail_probe.is_none() {
+        let Self { board, recovery, tail_probe, .. } = &self;
+        if board.sacked() == 0 && board.lost() == 0 && recovery.is_none() && tail_probe.is_none() {
             return;
         }
         let rtts = (env.rtt.min().unwrap_or_default(), env.rtt.srtt().unwrap_or_default());
@@ -252,8 +257,16 @@ impl Sender {
     /// Sees to the timer after something new was sent.
     pub(super) fn wait_after_sending(&mut self, env: &Env, now: Instant) {
         match self.timer {
-            None | Some((_, Timer::TailProbe | Timer::Window)) => self.timer = self.waiting(env, now),
-            Some((_, Timer::Retransmit | Timer::Reorder)) => {}
+            None | Some((_, Timer::Window)) => self.timer = self.waiting(env, now),
+            Some((_, Timer::Retransmit | Timer::TailProbe)) if self.may_probe_tail() => {
+                // What follows puts the probe off (RFC 8985, 7.2), but not beyond the time-out of what came first.
+                let at = now + self.probe_wait(env);
+                let oldest = self.board.first().map_or(now, |range| range.at);
+                if at < oldest + env.rtt.rto(self.backoff) {
+                    self.timer = Some((at, Timer::TailProbe));
+                }
+            }
+            Some((_, Timer::Retransmit | Timer::TailProbe | Timer::Reorder)) => {}
         }
     }
 
@@ -262,13 +275,18 @@ impl Sender {
         if self.una == self.nxt {
             return None;
         }
-        let rto = env.rtt.rto(self.backoff);
-        let probe = env.rtt.srtt().map_or(rto, |srtt| srtt * 2).max(PROBE_WAIT_MIN);
+        let (rto, probe) = (env.rtt.rto(self.backoff), self.probe_wait(env));
         Some(if self.may_probe_tail() && probe < rto {
             (now + probe, Timer::TailProbe)
         } else {
             (now + rto, Timer::Retransmit)
         })
+    }
+
+    /// How long to wait for an acknowledgement before the tail is probed.
+    fn probe_wait(&self, env: &Env) -> Duration {
+        let rto = env.rtt.rto(self.backoff);
+        env.rtt.srtt().map_or(rto, |srtt| srtt * 2).max(PROBE_WAIT_MIN)
     }
 
     /// Whether a tail loss probe would tell something (RFC 8985, 7.2). Less than two segments a guest may acknowledge

@@ -14,9 +14,10 @@
 
 use crate::time::{Duration, Instant};
 
-/// Bounds of the time-out. The lower one is Linux's: a guest may delay its acknowledgement by 40 ms and be
-/// descheduled for longer.
-const RTO_MIN: Duration = Duration::from_millis(200);
+/// Least time by which the time-out is longer than a round trip. A guest may delay its acknowledgement by 200 ms, a tick
+/// of its timer, and the time until it gets a processor; and on a link whose round trip never varies the deviation
+/// leaves no room for that. Linux has 200 ms.
+const MARGIN_MIN: Duration = Duration::from_millis(220);
 const RTO_MAX: Duration = Duration::from_secs(60);
 /// Before the first sample (RFC 6298, 2.1).
 const RTO_INITIAL: Duration = Duration::from_secs(1);
@@ -77,7 +78,7 @@ impl LinkRtt {
 
     /// The time-out after `backoff` expiries in a row (RFC 6298, 5.5).
     pub(crate) fn rto(&self, backoff: u8) -> Duration {
-        let base = self.estimate.map_or(RTO_INITIAL, |(srtt, var)| (srtt + var * 4).clamp(RTO_MIN, RTO_MAX));
+        let base = self.estimate.map_or(RTO_INITIAL, |(srtt, var)| srtt + (var * 4).max(MARGIN_MIN));
         (base * (1 << backoff.min(10))).min(RTO_MAX)
     }
 

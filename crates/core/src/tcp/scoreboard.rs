@@ -77,6 +77,11 @@ impl Scoreboard {
         self.lost
     }
 
+    /// Bytes that the list of ranges takes.
+    pub(super) fn allocated(&self) -> usize {
+        self.ranges.capacity() * size_of::<Range>()
+    }
+
     /// All ranges, in order.
     #[cfg(test)]
     fn iter(&self) -> impl Iterator<Item = &Range> {
@@ -164,7 +169,9 @@ impl Scoreboard {
 
     /// Marks up to `len` from the front on as lost.
     pub(super) fn mark_first_lost(&mut self, len: u32) {
-        let Some(start) = self.first().map(|range| range.start) else { return };
+        let (Some(first), Some(last)) = (self.ranges.front(), self.ranges.back()) else { return };
+        let len = len.min((last.end() - first.start) as u32);
+        let start = first.start;
         if let Some(end) = self.split(start + len) {
             let end = self.ranges.get(end).map_or(start + len, |range| range.start);
             self.mark_lost(|range| range.start.lt(end));

@@ -60,7 +60,9 @@ impl Connection {
     fn sender_timer<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, timer: Timer) {
         match timer {
             Timer::Retransmit if self.tx.state == SenderState::SynSent => self.syn_ack_timeout(env, io),
-            Timer::Retransmit if self.tx.backoff >= BACKOFF_MAX => self.reset_guest(env, io),
+            Timer::Retransmit if self.tx.backoff >= BACKOFF_MAX && !self.waits_for_window(env, io.now) => {
+                self.reset_guest(env, io);
+            }
             Timer::Retransmit => {
                 self.tx.timed_out(env, io.now);
                 self.list_ready(env);
@@ -85,6 +87,12 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// Whether the guest has closed its window on what was on its way to it, and still answers: then what is sent again
+    /// only probes the window, and there is no end to that (RFC 9293, 3.8.6.1).
+    fn waits_for_window(&self, env: &Env, now: Instant) -> bool {
+        self.tx.wnd == 0 && now - self.heard_at < env.rtt.rto(self.tx.backoff) * 2
     }
 
     fn syn_ack_timeout<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {

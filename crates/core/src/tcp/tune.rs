@@ -44,7 +44,7 @@ impl Connection {
     pub(super) fn tune_receiver<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
         let blocked = self.rx.is_blocked();
         let full = self.rx.is_near_edge(self.tx.mss) && env.pool.share(self.tx.mss) > self.rx.limit.get();
-        if full && (!blocked || self.rx.limit.grows_if_blocked()) {
+        if full && !blocked {
             self.rx.limit.hit();
         }
         self.rx.limit.blocked(io.now, blocked);

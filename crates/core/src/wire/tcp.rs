@@ -141,6 +141,13 @@ impl SackBlocks {
         &self.blocks[..usize::from(self.len)]
     }
 
+    /// The same blocks, the lowest as seen from `base` first.
+    #[must_use]
+    pub fn ascending(mut self, base: Seq) -> Self {
+        self.blocks[..usize::from(self.len)].sort_unstable_by_key(|&(start, _)| start - base);
+        self
+    }
+
     /// Whether there are none.
     pub const fn is_empty(&self) -> bool {
         self.len == 0

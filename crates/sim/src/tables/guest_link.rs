@@ -65,7 +65,7 @@ pub(super) fn rows() -> Vec<Row> {
             "2c",
             "1 Gbit/s at 17 ms: brodo's rule",
             "As row 2, window from 64 KiB to 16 MiB, so that it is the rule that stops the growth. The product of \
-             bandwidth and delay is 2.13 MB. Pressure never sees a full buffer, for the host takes all. The last control is a window of 16 MiB from the beginning: what the guest's \
+             bandwidth and delay is 2.13 MB. The last control is a window of 16 MiB from the beginning: what the guest's \
              own slow start takes.",
             tuned_window,
         ),

@@ -9,6 +9,7 @@ mod tcp_data;
 mod tcp_found;
 mod tcp_loss;
 mod tcp_open;
+mod tcp_recovery;
 mod tcp_robust;
 mod tcp_window;
 mod world;

@@ -95,6 +95,7 @@ fn after_a_time_out_everything_is_sent_again_in_order() {
         let mss = t.mss();
         t.host_sends(5 * mss);
         assert_eq!(t.take_all().len(), 5);
+        t.expect_within_ms(100, &format!("ACK seq={} data={mss}", 1 + 4 * mss));
         t.expect_within_ms(5000, &format!("ACK seq=1 data={mss}"));
         let mut next = 1;
         for _ in 0..20 {

@@ -66,8 +66,8 @@ fn the_time_out_is_bounded_backs_off_and_resets() {
     let mut rtt = LinkRtt::default();
     assert_eq!(rtt.rto(0), Duration::from_secs(1));
     rtt.sample(at(0), MS);
-    assert_eq!(rtt.rto(0), Duration::from_millis(200));
-    assert_eq!(rtt.rto(1), Duration::from_millis(400));
+    assert_eq!(rtt.rto(0), Duration::from_millis(221));
+    assert_eq!(rtt.rto(1), Duration::from_millis(442));
     assert_eq!(rtt.rto(200), Duration::from_secs(60));
     assert!(rtt.repeat_after(0) >= MS && rtt.repeat_after(0) < 5 * MS);
 }

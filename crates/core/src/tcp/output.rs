@@ -75,7 +75,7 @@ impl Connection {
     /// Whether [`Connection::serve`] would do something now, credit provided.
     pub(super) fn wants_service(&self) -> bool {
         !self.ended
-            && (self.broken
+            && ((self.broken && self.retry_at.is_none())
                 || self.sendable() > 0
                 || self.tx.next_resend(u32::MAX).is_some()
                 || self.tx.fin_due()
@@ -149,7 +149,8 @@ impl Connection {
             let read = env.pool.fill(&mut self.tx.queue, max as usize, |into| io.host.tcp_recv(socket, into));
             match read {
                 Ok(Some(0)) => {
-                    self.tx.eof = true;
+                    // After an error that a write has met, the end is not one: no FIN may say that this was all.
+                    self.tx.eof = !self.broken;
                     self.tx.readable = false;
                 }
                 // Fewer bytes than asked for: the socket is empty now. If its end is known to follow, it is read

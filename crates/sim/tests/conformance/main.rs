@@ -6,6 +6,7 @@ mod destinations;
 mod hostile;
 mod tcp_close;
 mod tcp_data;
+mod tcp_found;
 mod tcp_loss;
 mod tcp_open;
 mod tcp_recovery;

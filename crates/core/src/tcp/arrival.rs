@@ -160,6 +160,7 @@ impl Connection {
         if payload.is_empty() && !fin {
             // A keep-alive or window probe, or an attempt to draw acknowledgements.
             if segment.seq == self.rx.nxt - 1
+                && !segment.flags.contains(TcpFlags::SYN)
                 && let Some(socket) = self.socket
             {
                 io.host.tcp_keep_alive(socket);

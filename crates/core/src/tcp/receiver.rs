@@ -187,6 +187,9 @@ impl Receiver {
         seq: Seq,
         payload: &[u8],
     ) -> Result<bool, HostError> {
+        if let Some((start, end)) = self.gaps.held(seq, seq + payload.len() as u32) {
+            self.note_duplicate(start, end);
+        }
         if seq != self.nxt {
             if env.pool.pressure() == Pressure::Spent {
                 env.counters.drop(DropReason::MemoryBudget);

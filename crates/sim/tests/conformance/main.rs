@@ -4,10 +4,12 @@
 mod datagrams;
 mod destinations;
 mod hostile;
+mod states;
 mod tcp_close;
 mod tcp_data;
 mod tcp_loss;
 mod tcp_open;
 mod tcp_recovery;
 mod tcp_robust;
+mod tcp_sack;
 mod world;

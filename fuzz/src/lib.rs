@@ -6,6 +6,8 @@
 //! The bodies are plain functions: libFuzzer calls them (`fuzz_targets`), and so does an ordinary test, with the
 //! committed corpus and a fixed series of mutations of it (`tests/replay.rs`).
 
+pub mod stack;
+
 use brodo_core::config::Config;
 use brodo_core::host::IcmpCause;
 use brodo_core::services::{self, FRAME_LEN_MAX};
@@ -42,6 +44,7 @@ pub const TARGETS: &[Target] = &[
     ("dhcpv6", dhcpv6),
     ("dns", dns),
     ("icmp_error", icmp_error),
+    ("stack", stack::run),
 ];
 
 const GUEST: MacAddr = MacAddr([0x52, 0x54, 0, 0x12, 0x34, 0x56]);

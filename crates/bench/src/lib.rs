@@ -14,11 +14,13 @@
 //!   the calling program itself, started again with `probe` as its first argument, so nothing else has to be installed.
 //! - [`process`] runs programs with a time limit; [`facts`] reads what `/proc` knows about them.
 //! - [`wan`] puts a long path with a bottleneck between two of the namespaces.
-//! - [`mod@bench`] interleaves workloads and systems; [`report`] makes the tables. [`demo`] shows one download.
+//! - [`mod@bench`] interleaves workloads and systems; [`report`] makes the tables. [`demo`] shows one download,
+//!   [`idle`] counts what connections cost that do nothing.
 
 pub mod bench;
 pub mod demo;
 pub mod facts;
+pub mod idle;
 pub mod probe;
 pub mod process;
 pub mod report;

@@ -28,6 +28,15 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         brodo: Option<PathBuf>,
     },
+    /// Measure what idle connections cost: memory with none, a thousand and ten thousand of them
+    Idle {
+        /// The brodo to measure; default: the one beside this program
+        #[arg(long, value_name = "FILE")]
+        brodo: Option<PathBuf>,
+        /// Folder with pasta and slirp4netns; default: $BRODO_PEERS, then PATH
+        #[arg(long, value_name = "FOLDER")]
+        peers: Option<PathBuf>,
+    },
     /// Connect two network namespaces by a long path with a bottleneck, until killed; prints what passes every second
     WanEmulator(emulator::Emulator),
     /// Measure over emulated long paths, through brodo and directly, and print both as Markdown
@@ -99,6 +108,7 @@ fn main() -> ExitCode {
     }
     let result = match line.command {
         Some(Command::Demo { brodo }) => brodo_bench::demo::run(&Programs { brodo, peers: None }),
+        Some(Command::Idle { brodo, peers }) => brodo_bench::idle::run(&Programs { brodo, peers }),
         Some(Command::WanEmulator(emulator)) => emulator::run(&emulator),
         Some(Command::Wan(options)) => measure::run(&options),
         None => bench::run(&Options {

@@ -234,6 +234,21 @@ impl Stack {
         self.env.pool.used()
     }
 
+    /// Bytes that the state of all flows takes: their table, timers and lists, with the room that these keep for growth.
+    /// Payload is not among it.
+    pub fn state_allocated(&self) -> usize {
+        let lists = self.env.ready.capacity() + self.env.ack_due.capacity();
+        let beside: usize = self
+            .flows
+            .iter()
+            .map(|(_, flow)| match flow {
+                Flow::Tcp(connection) => connection.allocated(),
+                Flow::Datagram(_) => 0,
+            })
+            .sum();
+        self.flows.allocated() + self.env.wheel.allocated() + lists * size_of::<FlowId>() + beside
+    }
+
     /// After anything that may have changed a flow: removes it if it has ended, else sees to its timer.
     fn after<H: Host>(&mut self, host: &mut H, id: FlowId) {
         match self.flows.get_mut(id) {

@@ -50,6 +50,11 @@ impl Default for Wheel {
 }
 
 impl Wheel {
+    /// Bytes that the entries take, with the room that is kept for more.
+    pub fn allocated(&self) -> usize {
+        self.nodes.capacity() * size_of::<Node>()
+    }
+
     /// Makes sure that `flow` fires no later than the first tick not before `at` (always in the future). An entry
     /// that is earlier stays.
     pub fn arm(&mut self, flow: FlowId, at: Instant) {

@@ -115,6 +115,11 @@ impl Guest {
         self.sockets.get_mut(handle)
     }
 
+    /// Forgets a connection that has ended.
+    pub fn forget(&mut self, handle: SocketHandle) {
+        self.sockets.remove(handle);
+    }
+
     /// A frame arrives.
     pub fn receive(&mut self, frame: Vec<u8>) {
         self.card.received.push_back(frame);

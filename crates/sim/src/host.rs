@@ -17,7 +17,8 @@ use brodo_core::flow::FlowId;
 use brodo_core::host::{
     Close, Connect, Host, HostError, IcmpCause, IcmpReport, Readiness, Received, SocketId,
 };
-use std::collections::{BTreeMap, VecDeque};
+use brodo_core::trace::Event;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 
@@ -128,6 +129,10 @@ pub struct SimHost {
     refuse_open: VecDeque<HostError>,
     ping_supported: bool,
     calls: Vec<(SocketId, Call)>,
+    calls_made: u64,
+    /// Sockets called on since the last [`SimHost::take_called`].
+    called: BTreeSet<u32>,
+    events: Vec<Event>,
     record: bool,
     chatty: bool,
     ready: Vec<(SocketId, FlowId, Readiness)>,
@@ -145,6 +150,9 @@ impl Default for SimHost {
             refuse_open: VecDeque::new(),
             ping_supported: true,
             calls: Vec::new(),
+            calls_made: 0,
+            called: BTreeSet::new(),
+            events: Vec::new(),
             record: true,
             chatty: false,
             ready: Vec::new(),
@@ -199,6 +207,11 @@ impl SimHost {
         &self.calls
     }
 
+    /// What the stack has told its observers so far, while calls are recorded.
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
     /// The calls on one socket.
     pub fn calls_on(&self, socket: SocketId) -> impl Iterator<Item = Call> {
         self.calls.iter().filter(move |(s, _)| *s == socket).map(|&(_, c)| c)
@@ -224,6 +237,26 @@ impl SimHost {
         matches!(self.get(socket).kind, Kind::Tcp(_))
     }
 
+    /// The sockets opened after the first `count`, in order.
+    pub fn opened_after(&self, count: u32) -> impl Iterator<Item = SocketId> {
+        self.sockets.range(count + 1..).map(|(&id, _)| SocketId(id))
+    }
+
+    /// Sockets opened so far.
+    pub fn opened(&self) -> u32 {
+        self.opened
+    }
+
+    /// Calls made so far, recorded or not: what a machine with real system calls would pay for.
+    pub fn calls_made(&self) -> u64 {
+        self.calls_made
+    }
+
+    /// The sockets that calls were made on since the last time, in order.
+    pub fn take_called(&mut self) -> impl Iterator<Item = SocketId> {
+        std::mem::take(&mut self.called).into_iter().map(SocketId)
+    }
+
     /// Where a socket is connected to.
     pub fn peer(&self, socket: SocketId) -> SocketAddr {
         self.get(socket).to
@@ -234,7 +267,13 @@ impl SimHost {
         self.get(socket).closed
     }
 
-    /// Forgets sockets that are closed and whose data was taken.
+    /// Forgets a socket that is closed, with what it holds.
+    pub fn forget(&mut self, socket: SocketId) {
+        assert!(self.closed(socket).is_some(), "{socket:?} is open");
+        self.sockets.remove(&socket.0);
+    }
+
+    /// Forgets all sockets that are closed.
     pub fn forget_closed(&mut self) {
         self.sockets.retain(|_, s| s.closed.is_none());
     }
@@ -299,6 +338,16 @@ impl SimHost {
     /// Room left in the send buffer, bytes.
     pub fn space(&self, socket: SocketId) -> usize {
         self.tcp_ref(socket).space
+    }
+
+    /// Whether the stack was refused room and waits for the edge that says there is some.
+    pub fn is_refused(&self, socket: SocketId) -> bool {
+        self.get(socket).write_armed
+    }
+
+    /// Whether the stack has shut down its direction.
+    pub fn is_shut(&self, socket: SocketId) -> bool {
+        self.tcp_ref(socket).shut
     }
 
     /// Bytes written by the stack that the peer has not taken.
@@ -453,6 +502,8 @@ impl SimHost {
     }
 
     fn note(&mut self, socket: SocketId, call: Call) {
+        self.calls_made += 1;
+        self.called.insert(socket.0);
         if self.record {
             self.calls.push((socket, call));
         }
@@ -551,9 +602,11 @@ impl TcpSocket {
         let mut given = 0;
         for piece in into {
             let n = piece.len().min(self.inbox.len());
-            for (to, from) in piece.iter_mut().zip(self.inbox.drain(..n)) {
-                *to = from;
-            }
+            let (front, back) = self.inbox.as_slices();
+            let first = n.min(front.len());
+            piece[..first].copy_from_slice(&front[..first]);
+            piece[first..n].copy_from_slice(&back[..n - first]);
+            self.inbox.drain(..n);
             given += n;
         }
         Ok(given)
@@ -732,6 +785,12 @@ impl Host for SimHost {
             d.error = d.reports.front().map(|next| error_of(next.cause));
         }
         report
+    }
+
+    fn trace(&mut self, event: &Event) {
+        if self.record {
+            self.events.push(*event);
+        }
     }
 
     fn close(&mut self, socket: SocketId, how: Close) {

@@ -20,6 +20,8 @@
 
 pub mod guest;
 pub mod host;
+pub mod kernel_socket;
+pub mod kernel_stream;
 pub mod link;
 pub mod linux_guest;
 pub mod machine;

@@ -15,8 +15,9 @@ use crate::packet::{TcpSegment, flags};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// The most by which a window may have grown untold, bytes: the default bound of a window.
-const EDGE_UNTOLD: u32 = 4 << 20;
+/// SYNs remembered of each pair of ends. A hostile guest sends several, and which of them counts is not for the link to
+/// know.
+const OPENINGS_MAX: usize = 8;
 
 /// `a` is after `b` in sequence space.
 pub const fn after(a: u32, b: u32) -> bool {
@@ -95,7 +96,8 @@ struct Connection {
 /// The observer of one link.
 #[derive(Debug, Default)]
 pub struct Observer {
-    openings: BTreeMap<(SocketAddr, SocketAddr), Opening>,
+    /// The guest's SYNs, the last ones of each pair of ends.
+    openings: BTreeMap<(SocketAddr, SocketAddr), Vec<Opening>>,
     connections: BTreeMap<(SocketAddr, SocketAddr), Connection>,
     retransmitted: u64,
     data_bytes: u64,
@@ -121,16 +123,20 @@ impl Observer {
     pub fn from_guest(&mut self, s: impl Into<Seen>) {
         let s = s.into();
         let key = (s.src, s.dst);
-        if s.has(flags::SYN) && !s.has(flags::ACK) {
+        if s.has(flags::SYN) && !s.has(flags::ACK) && !s.has(flags::RST) {
             let opening = Opening { iss: s.seq, wscale: s.wscale, mss: s.mss, window: s.window };
-            self.openings.insert(key, opening);
+            let openings = self.openings.entry(key).or_default();
+            openings.retain(|known| known.iss != opening.iss);
+            openings.push(opening);
+            if openings.len() > OPENINGS_MAX {
+                openings.remove(0);
+            }
             return;
         }
         let Some(c) = self.connections.get_mut(&key) else { return };
         let end = s.seq.wrapping_add(s.seq_len());
-        // What begins beyond the window is not acceptable, and must not be acknowledged. The stack's own edge may be
-        // ahead of the one the guest knows if the link had no credit to tell it.
-        if !after(s.seq, c.edge.wrapping_add(EDGE_UNTOLD)) {
+        // What begins beyond the window as the guest was told it is not acceptable, and must not be acknowledged.
+        if !after(s.seq, c.edge) {
             c.guest_max = later(c.guest_max, end);
         }
         // An ancient acknowledgement, from beyond half the sequence space, says nothing.
@@ -167,17 +173,17 @@ impl Observer {
 
     fn syn_ack(&mut self, s: &Seen) -> Result<(), String> {
         let key = (s.dst, s.src);
-        if let Some(c) = self.connections.get(&key).filter(|c| c.iss == s.seq) {
+        let again = |c: &&Connection| c.iss == s.seq && c.guest_iss.wrapping_add(1) == s.ack;
+        if self.connections.get(&key).filter(again).is_some() {
             self.retransmitted += 1;
-            let same = s.ack == c.guest_iss.wrapping_add(1);
-            return if same { Ok(()) } else { Err("SYN|ACK repeated with another ack".to_owned()) };
+            return Ok(());
         }
-        let Some(open) = self.openings.get(&key) else {
+        let Some(openings) = self.openings.get(&key) else {
             return Err("SYN|ACK without a SYN".to_owned());
         };
-        if s.ack != open.iss.wrapping_add(1) {
-            return Err(format!("SYN|ACK does not acknowledge the SYN: {} for {}", s.ack, open.iss));
-        }
+        let Some(open) = openings.iter().find(|open| open.iss == s.ack.wrapping_sub(1)) else {
+            return Err(format!("SYN|ACK does not acknowledge a SYN: {} for {openings:?}", s.ack));
+        };
         if open.wscale.is_none() && s.wscale.is_some() {
             return Err("window scale though the guest offered none".to_owned());
         }
@@ -190,7 +196,8 @@ impl Observer {
         let connection = Connection {
             guest_iss: open.iss,
             guest_scale: if scaled { open.wscale.unwrap_or(0).min(14) } else { 0 },
-            guest_mss: open.mss.map_or(default_mss, u32::from),
+            // Below 48 bytes nobody goes, whatever a guest asks for (Linux: tcp_min_snd_mss).
+            guest_mss: open.mss.map_or(default_mss, u32::from).max(48),
             guest_max: s.ack,
             guest_edge: max.wrapping_add(open.window.into()),
             iss: s.seq,

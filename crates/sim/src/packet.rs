@@ -298,6 +298,13 @@ pub struct Layout {
     pub l4: usize,
 }
 
+/// The destination port of a TCP or UDP packet, whose checksum may be wrong.
+pub fn destination_port(frame: &[u8]) -> Option<u16> {
+    let at = layout(frame).ok()??;
+    let port = frame.get(at.l4 + 2..at.l4 + 4).filter(|_| matches!(at.protocol, 6 | 17))?;
+    Some(u16::from_be_bytes([port[0], port[1]]))
+}
+
 /// Reads the IP header of a frame; `None` for ARP.
 ///
 /// # Errors

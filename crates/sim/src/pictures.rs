@@ -4,11 +4,10 @@
 
 use crate::plot::{Axis, Chart, Panel, Series, Stroke};
 use crate::tables::Progress;
-use crate::tables::guest_link::{self, QUEUES, name};
+use crate::tables::guest_link::{self, QUEUES, Runs};
 use crate::wan::peer::SlowReader;
-use crate::wan::record::{Record, Sample, Transfer};
+use crate::wan::record::{Sample, Transfer};
 use crate::wan::tun::WhenFull;
-use brodo_core::config::Tuning;
 use brodo_core::time::Duration;
 
 /// Points of a line, at most.
@@ -43,7 +42,7 @@ pub const PICTURES: [Picture; 4] = [
     },
     Picture {
         file: "tcp-slow-reader.svg",
-        title: "Upload at 1 Gbit/s, 17 ms: from 2 to 4 s the host's program reads 2 MB/s",
+        title: "Upload at 1 Gbit/s, 17 ms: from 2 to 4 s the host reads only 2 MB/s",
         panels: slow_reader,
     },
 ];
@@ -55,9 +54,6 @@ impl Picture {
         Chart { title: self.title.to_owned(), x, panels }.svg()
     }
 }
-
-/// Every rule's name and the run under it.
-type Runs = Vec<(Tuning, Record)>;
 
 /// What is shown of a run, in which unit.
 #[derive(Clone, Copy)]
@@ -105,11 +101,11 @@ const HELD: Quantity = Quantity::Level(|s| s.held.into());
 
 /// A line for each run, time in units of `unit`.
 fn over_time(label: &str, runs: &Runs, unit: Duration, quantity: Quantity) -> Panel {
-    let series = runs.iter().map(|(tuning, record)| {
+    let series = runs.iter().map(|(name, record)| {
         let every = (record.samples.len() / POINTS).max(1);
         let at = record.samples.iter().map(|s| s.at.as_secs_f64() / unit.as_secs_f64());
         let points = at.zip(quantity.of(&record.samples)).step_by(every);
-        Series { name: name(*tuning), stroke: Stroke::Solid, points: points.collect() }
+        Series { name: name.clone(), stroke: Stroke::Solid, points: points.collect() }
     });
     Panel { y: Axis::linear(label), series: series.collect() }
 }
@@ -178,7 +174,7 @@ fn slow_reader(progress: &mut Progress) -> (Axis, Vec<Panel>) {
     let transfer = Transfer {
         slow: Some((Duration::from_secs(2)..Duration::from_secs(4), slow)),
         lasts: Duration::from_secs(6),
-        ..guest_link::gigabit(16 << 20)
+        ..guest_link::gigabit(4 << 20)
     };
     let runs = guest_link::under_every_rule(progress, "slow reader", &transfer);
     let (second, rtt) = (Duration::from_secs(1), transfer.path.rtt);

@@ -60,18 +60,32 @@ pub struct Pattern(pub u64);
 impl Pattern {
     /// The byte at `offset`.
     pub const fn byte(self, offset: u64) -> u8 {
-        let word = mix(self.0 ^ (offset >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        (word >> ((offset & 7) * 8)) as u8
+        self.word(offset)[(offset & 7) as usize]
+    }
+
+    /// The eight aligned bytes around `offset`.
+    const fn word(self, offset: u64) -> [u8; 8] {
+        mix(self.0 ^ (offset >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes()
     }
 
     /// `len` bytes from `offset` on.
     pub fn bytes(self, offset: u64, len: usize) -> Vec<u8> {
-        (offset..offset + len as u64).map(|o| self.byte(o)).collect()
+        let skip = (offset & 7) as usize;
+        let words = (skip + len).div_ceil(8) as u64;
+        let mut bytes = Vec::with_capacity(words as usize * 8);
+        (0..words).for_each(|w| bytes.extend_from_slice(&self.word(offset + w * 8)));
+        bytes.drain(..skip);
+        bytes.truncate(len);
+        bytes
     }
 
     /// Where `data`, which should stand at `offset`, first differs.
     pub fn mismatch(self, offset: u64, data: &[u8]) -> Option<u64> {
-        (offset..).zip(data).find(|&(o, &b)| b != self.byte(o)).map(|(o, _)| o)
+        let expected = self.bytes(offset, data.len());
+        if expected == data {
+            return None;
+        }
+        (offset..).zip(data.iter().zip(&expected)).find(|(_, (a, b))| a != b).map(|(o, _)| o)
     }
 }
 

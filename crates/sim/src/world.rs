@@ -8,8 +8,14 @@
 //!
 //! The trace of a run is a hash over every frame and its time, so that two runs can be compared byte for byte.
 
+mod conversation;
+mod peer;
+
+pub use conversation::{Behind, Conversation, Ending, Pace};
+
 use crate::guest::Guest;
 use crate::host::ConnectPlan;
+use crate::kernel_socket::KernelSocket;
 use crate::machine::Machine;
 use crate::net::Path;
 use crate::notation::Line;
@@ -19,9 +25,10 @@ use brodo_core::config::Config;
 use brodo_core::host::{Close, HostError, SocketId};
 use brodo_core::link::{LinkCaps, RxMeta};
 use brodo_core::time::{Duration, Instant};
+use peer::Peer;
 use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp::{RecvError, State};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
@@ -29,66 +36,29 @@ use std::net::{IpAddr, SocketAddr};
 const TICK: Duration = Duration::from_millis(1);
 /// Turns at one instant before a run counts as stuck.
 const STUCK: u32 = 200_000;
-
+/// Bytes that a program writes or reads at a time.
+const PIECE: usize = 64 << 10;
 /// Frames shown when a run fails.
 const RECENT: usize = 60;
 
-/// How a conversation ends.
+/// What the machine's work costs in time. The defaults give 80 us for a connect-request-response and 35 us for a
+/// request-response, which is what brodo's process was measured to use for each, the kernel's part included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
-    /// Each side closes its direction when it has sent everything.
-    Each,
-    /// The guest closes when it has sent everything, the peer after it has read the end of stream.
-    GuestFirst,
-    /// The peer closes when it has sent everything, the guest after it has read the end of stream.
-    HostFirst,
-    /// The guest resets once half of what it sends has been written.
-    GuestResets,
-    /// The peer resets once it has read half of what the guest sends.
-    HostResets,
-    /// The peer refuses the connection.
-    Refused,
+pub struct Cost {
+    /// One turn of the loop: waiting for events, reading the clock.
+    pub turn: Duration,
+    /// One frame read from or written to the guest's link.
+    pub frame: Duration,
+    /// One call on a host socket.
+    pub call: Duration,
 }
 
-/// What one connection does.
-#[derive(Debug, Clone)]
-pub struct Conversation {
-    /// When the guest connects.
-    pub start: Instant,
-    /// Over IPv6.
-    pub v6: bool,
-    /// How long the host's connect takes; zero for one that is done at once.
-    pub connect_after: Duration,
-    /// Bytes from guest to peer.
-    pub up: u64,
-    /// Bytes from peer to guest.
-    pub down: u64,
-    /// Bytes per millisecond that the guest's program reads; `None` for as fast as they come.
-    pub guest_reads: Option<u64>,
-    /// Bytes per millisecond that the peer reads.
-    pub peer_reads: Option<u64>,
-    /// The guest's receive and send buffer, bytes each.
-    pub guest_buffer: usize,
-    /// The host socket's receive and send buffer, bytes each.
-    pub host_buffer: usize,
-    /// How it ends.
-    pub ending: Ending,
-}
-
-impl Default for Conversation {
-    /// Nothing is sent; each side closes at once; buffers of 64 KiB.
+impl Default for Cost {
     fn default() -> Self {
         Self {
-            start: Instant::from_ms(1),
-            v6: false,
-            connect_after: Duration::ZERO,
-            up: 0,
-            down: 0,
-            guest_reads: None,
-            peer_reads: None,
-            guest_buffer: 64 << 10,
-            host_buffer: 64 << 10,
-            ending: Ending::Each,
+            turn: Duration::from_micros(3),
+            frame: Duration::from_micros(4),
+            call: Duration::from_micros(5),
         }
     }
 }
@@ -99,18 +69,22 @@ struct Reading {
     bytes: u64,
     end: bool,
     credit: u64,
+    credited: Instant,
+    /// When the program reads again.
+    wakes: Instant,
 }
 
 impl Reading {
-    /// Allows what the rate gives in one tick; bytes that may be read now.
-    fn allow(&mut self, rate: Option<u64>, ticks: u64) -> usize {
-        match rate {
-            None => usize::MAX,
-            Some(rate) => {
-                self.credit = (self.credit + rate * ticks).min(rate * 100);
-                self.credit as usize
-            }
+    /// Bytes that may be read now: what `rate` gives, kept for 100 ms at most.
+    fn allow(&mut self, now: Instant, rate: Option<u64>) -> usize {
+        if now < self.wakes {
+            return 0;
         }
+        let Some(rate) = rate else { return usize::MAX };
+        let ms = (now - self.credited).as_millis() as u64;
+        self.credited = self.credited + Duration::from_millis(ms);
+        self.credit = (self.credit + rate * ms).min(rate * 100);
+        self.credit as usize
     }
 
     fn took(&mut self, n: usize, pattern: Pattern, data: &[u8], who: &str) {
@@ -124,18 +98,114 @@ impl Reading {
 
 struct Running {
     plan: Conversation,
-    index: usize,
     handle: Option<SocketHandle>,
     socket: Option<SocketId>,
+    /// When the stack asked the host to connect.
+    connecting_since: Instant,
+    peer: Option<Peer>,
     guest_sent: u64,
     guest_closed: bool,
     guest_read: Reading,
+    /// When the guest asked last, and how many answers it has read. The first question counts from the connect.
+    asked: Instant,
+    answered: u64,
     peer_sent: u64,
     peer_closed: bool,
     peer_read: Reading,
     /// A reset was sent by either program.
     broken: bool,
     done_at: Option<Instant>,
+}
+
+impl Running {
+    fn new(plan: Conversation) -> Self {
+        Self {
+            handle: None,
+            socket: None,
+            connecting_since: plan.start,
+            peer: None,
+            guest_sent: 0,
+            guest_closed: false,
+            guest_read: Reading::default(),
+            asked: plan.start,
+            answered: 0,
+            peer_sent: 0,
+            peer_closed: false,
+            peer_read: Reading::default(),
+            broken: false,
+            done_at: None,
+            plan,
+        }
+    }
+
+    /// How much the guest may have sent by now.
+    fn guest_may_send(&self, now: Instant) -> u64 {
+        match self.plan.pace {
+            Pace::Requests { request, every, .. } => {
+                let next = self.answered > 0 && now - self.asked < every;
+                let asked = self.answered + u64::from(!next);
+                self.plan.up.min((asked * request).max(self.guest_sent))
+            }
+            _ => self.plan.burst(now - self.plan.start, self.plan.up),
+        }
+    }
+
+    /// How much the peer may have sent by now.
+    fn peer_may_send(&self, now: Instant) -> u64 {
+        match self.plan.pace {
+            Pace::Requests { request, response, .. } => {
+                self.plan.down.min(self.peer_read.bytes / request * response)
+            }
+            _ => self.plan.burst(now - self.connecting_since, self.plan.down),
+        }
+    }
+
+    /// Whether the next byte that the guest sends begins a question that is not its first.
+    fn asks_again(&self) -> bool {
+        matches!(self.plan.pace, Pace::Requests { request, .. }
+            if self.answered > 0 && self.guest_sent == self.answered * request)
+    }
+
+    /// Whether a program may want to do something because time has passed.
+    fn waits_for_a_tick(&self, now: Instant) -> bool {
+        let sleeps = |rate: Option<u64>, dwells: Duration| rate.is_some() || !dwells.is_zero();
+        (self.handle.is_none() && self.plan.start <= now)
+            || self.plan.pace != Pace::Bulk
+            || (sleeps(self.plan.guest_reads, self.plan.guest_dwells) && self.guest_read.wakes <= now)
+            || (sleeps(self.plan.peer_reads, self.plan.peer_dwells) && self.peer_read.wakes <= now)
+            // smoltcp's own timers may have ended the connection.
+            || now.as_ns().is_multiple_of(10 * TICK.as_nanos() as u64)
+    }
+
+    /// When something happens behind the host socket.
+    fn next(&self) -> Option<Instant> {
+        match &self.peer {
+            Some(peer) => peer.next(),
+            None if self.broken || self.peer_closed => None,
+            None => self.socket.map(|_| self.connecting_since + self.plan.connect_takes()),
+        }
+    }
+
+    /// The time an answer took, if the guest has just read the last byte of one.
+    fn answer(&mut self, now: Instant) -> Option<Duration> {
+        let Pace::Requests { response, .. } = self.plan.pace else { return None };
+        let answered = self.guest_read.bytes / response;
+        (answered > self.answered).then(|| {
+            self.answered = answered;
+            now - self.asked
+        })
+    }
+}
+
+/// The answer to one question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// Which conversation, by the order in which they were added or begun again.
+    pub conversation: usize,
+    /// When its last byte was read.
+    pub at: Instant,
+    /// Since the question was sent; for the first since the connect.
+    pub took: Duration,
 }
 
 /// The world.
@@ -148,24 +218,60 @@ pub struct World {
     pub down: Path,
     /// Frames that the link takes per turn; `None` for any number. Then it has credit again after a tick.
     pub credit_per_tick: Option<usize>,
+    /// What the machine's work costs; `None` for nothing.
+    pub cost: Option<Cost>,
+    busy_until: Instant,
     config: Config,
     seed: u64,
     guest: Guest,
     now: Instant,
     next_tick: Instant,
     conversations: Vec<Running>,
+    /// Those that have not ended, by index.
+    active: Vec<usize>,
+    /// Those that something has happened to in this step: only their programs are called.
+    touched: BTreeSet<usize>,
+    /// Those that have just been begun.
+    begun: BTreeSet<usize>,
+    by_guest_port: BTreeMap<u16, usize>,
+    by_socket: BTreeMap<u32, usize>,
+    /// Host sockets that have been given to a conversation.
+    sockets_seen: u32,
+    answers: Vec<Answer>,
     trace: u64,
     frames: u64,
     /// The last frames, for a failure's report.
-    recent: VecDeque<String>,
+    recent: VecDeque<(Instant, &'static str, Vec<u8>)>,
 }
 
 impl Drop for World {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("the last frames, sequence numbers absolute:");
-            self.recent.iter().for_each(|line| eprintln!("{line}"));
+            for (at, direction, frame) in &self.recent {
+                eprintln!("{:12.3}  guest {direction} {}", at.as_ns() as f64 / 1e6, shown(frame));
+            }
         }
+    }
+}
+
+/// A frame in a few words.
+fn shown(frame: &[u8]) -> String {
+    match packet::parse(frame) {
+        Ok(Packet::Tcp(s)) => format!(
+            "{} -> {} {} seq={} ack={} rawwin={} data={}",
+            s.src.port(),
+            s.dst.port(),
+            Line::of_flags(s.flags),
+            s.seq,
+            s.ack,
+            s.window,
+            s.data.len()
+        ),
+        Ok(Packet::Udp(d)) => format!("UDP {} -> {} data={}", d.src, d.dst, d.data.len()),
+        Ok(Packet::Icmp(m)) => format!("ICMP {}/{} {} -> {}", m.kind, m.code, m.src, m.dst),
+        Ok(Packet::Arp(_)) => "ARP".to_owned(),
+        Err(why) => why,
     }
 }
 
@@ -194,35 +300,73 @@ impl World {
             up,
             down,
             credit_per_tick: None,
+            cost: None,
+            busy_until: Instant::ZERO,
             guest: Guest::new(&config, rng.next()),
             config,
             seed,
             now: Instant::ZERO,
             next_tick: Instant::ZERO,
             conversations: Vec::new(),
+            active: Vec::new(),
+            touched: BTreeSet::new(),
+            begun: BTreeSet::new(),
+            by_guest_port: BTreeMap::new(),
+            by_socket: BTreeMap::new(),
+            sockets_seen: 0,
+            answers: Vec::new(),
             trace: 0xcbf2_9ce4_8422_2325,
             frames: 0,
             recent: VecDeque::new(),
         }
     }
 
-    /// Adds a conversation.
-    pub fn add(&mut self, plan: Conversation) {
+    /// Adds a conversation; gives its index.
+    pub fn add(&mut self, plan: Conversation) -> usize {
         let index = self.conversations.len();
-        self.conversations.push(Running {
-            plan,
-            index,
-            handle: None,
-            socket: None,
-            guest_sent: 0,
-            guest_closed: false,
-            guest_read: Reading::default(),
-            peer_sent: 0,
-            peer_closed: false,
-            peer_read: Reading::default(),
-            broken: false,
-            done_at: None,
-        });
+        self.active.push(index);
+        self.begun.insert(index);
+        self.by_guest_port.insert(Self::guest_port(index), index);
+        self.conversations.push(Running::new(plan));
+        index
+    }
+
+    /// The answers so far, in order of time.
+    pub fn answers(&self) -> &[Answer] {
+        &self.answers
+    }
+
+    /// When a conversation had ended, both ways.
+    pub fn ended(&self, conversation: usize) -> Option<Instant> {
+        self.conversations[conversation].done_at
+    }
+
+    /// Bytes that a conversation's peer and guest have read.
+    pub fn delivered(&self, conversation: usize) -> (u64, u64) {
+        let c = &self.conversations[conversation];
+        (c.peer_read.bytes, c.guest_read.bytes)
+    }
+
+    /// The kernels behind a conversation's host socket, while it is open and has such.
+    pub fn kernel(&self, conversation: usize) -> Option<&KernelSocket> {
+        self.conversations[conversation].peer.as_ref()?.kernel()
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Moves on to the next instant at which something happens, at most a millisecond away.
+    pub fn advance(&mut self) {
+        self.step();
+    }
+
+    /// Runs until `end`, whatever has ended by then.
+    pub fn run_until(&mut self, end: Instant) {
+        while self.next_event() <= end {
+            self.step();
+        }
     }
 
     /// Runs until everything has ended and nothing is left.
@@ -248,7 +392,7 @@ impl World {
     }
 
     fn is_over(&self) -> bool {
-        self.conversations.iter().all(|c| c.done_at.is_some())
+        self.active.is_empty()
             && self.machine.host.open_sockets() == 0
             && self.machine.stack.flows() == 0
             && self.machine.stack.memory_used() == 0
@@ -280,53 +424,98 @@ impl World {
         text
     }
 
+    /// When something happens next.
+    fn next_event(&mut self) -> Instant {
+        let work = [
+            self.up.next(),
+            self.machine.next_deadline(),
+            self.machine.host.has_events().then_some(self.now),
+            (self.busy_until > self.now).then_some(self.busy_until),
+        ];
+        let begun = (!self.begun.is_empty()).then_some(self.now);
+        let turn = work.into_iter().flatten().min().map(|at| at.max(self.busy_until));
+        let peers = self.active.iter().filter_map(|&i| self.conversations[i].next()).min();
+        let others =
+            [self.down.next(), self.guest.next_deadline(self.now), peers, begun, Some(self.next_tick)];
+        others.into_iter().chain([turn]).flatten().min().map_or(self.now, |at| at.max(self.now))
+    }
+
     /// Everything that happens at the next instant at which something happens.
     fn step(&mut self) {
-        let times = [
-            self.up.next(),
-            self.down.next(),
-            self.machine.next_deadline(),
-            self.guest.next_deadline(self.now),
-            Some(self.next_tick),
-        ];
-        self.now = times.into_iter().flatten().min().map_or(self.now, |at| at.max(self.now));
-        let mut ticks = 0;
+        self.now = self.next_event();
+        let mut tick = false;
         if self.next_tick <= self.now {
             self.next_tick = self.now + TICK;
-            ticks = 1;
+            tick = true;
             if self.credit_per_tick.is_some() {
                 self.machine.link.set_credit(self.credit_per_tick);
             }
         }
-        let mut frames = Vec::new();
-        while let Some(frame) = self.up.pop(self.now) {
-            self.note(">", &frame);
-            frames.push((RxMeta::default(), frame));
-        }
-        for sent in self.machine.turn(self.now, &frames) {
-            for piece in sent.cut() {
-                self.note("<", &piece);
-                self.down.push(self.now, piece);
+        for &i in &self.active {
+            let c = &mut self.conversations[i];
+            if (tick && c.waits_for_a_tick(self.now)) || c.next().is_some_and(|at| at <= self.now) {
+                self.touched.insert(i);
             }
+            if let Some(peer) = &mut c.peer {
+                peer.advance(&mut self.machine.host, self.now);
+            }
+        }
+        if self.busy_until <= self.now {
+            self.turn();
         }
         self.find_sockets();
         while let Some(frame) = self.down.pop(self.now) {
+            let to = packet::destination_port(&frame).and_then(|port| self.by_guest_port.get(&port));
+            self.touched.extend(to);
             self.guest.receive(frame);
         }
         // Twice, so that what the programs do after they heard something is sent at once.
-        for round in 0..2 {
+        for _ in 0..2 {
             for frame in self.guest.poll(self.now) {
                 self.up.push(self.now, frame);
             }
-            for i in 0..self.conversations.len() {
-                self.guest_program(i, if round == 0 { ticks } else { 0 });
-                self.peer_program(i, if round == 0 { ticks } else { 0 });
+            self.touched.append(&mut self.begun);
+            for i in self.touched.clone() {
+                self.guest_program(i);
+                self.peer_program(i);
             }
         }
         self.finish();
     }
 
-    fn note(&mut self, direction: &str, frame: &[u8]) {
+    /// One turn of the machine, and the time that it takes.
+    fn turn(&mut self) {
+        let calls = self.machine.host.calls_made();
+        let mut frames = Vec::new();
+        while let Some(frame) = self.up.pop(self.now) {
+            self.note(">", &frame);
+            frames.push((RxMeta::default(), frame));
+        }
+        let sent = self.machine.turn(self.now, &frames);
+        let calls = self.machine.host.calls_made() - calls;
+        if let Some(cost) = self.cost {
+            let moved = (frames.len() + sent.len()) as u32;
+            let work = cost.frame * moved + cost.call * calls as u32;
+            if !work.is_zero() {
+                self.busy_until = self.now + cost.turn + work;
+            }
+        }
+        for sent in sent {
+            for piece in sent.cut() {
+                self.note("<", &piece);
+                self.down.push(self.now.max(self.busy_until), piece);
+            }
+        }
+        let called: Vec<_> = self.machine.host.take_called().collect();
+        for i in called.iter().filter_map(|socket| self.by_socket.get(&socket.0)) {
+            self.touched.insert(*i);
+            if let Some(peer) = &mut self.conversations[*i].peer {
+                peer.settle(&mut self.machine.host, self.now);
+            }
+        }
+    }
+
+    fn note(&mut self, direction: &'static str, frame: &[u8]) {
         self.frames += 1;
         for &byte in self.now.as_ns().to_le_bytes().iter().chain(frame) {
             self.trace = (self.trace ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
@@ -334,29 +523,21 @@ impl World {
         if self.recent.len() == RECENT {
             self.recent.pop_front();
         }
-        let at = self.now.as_ns() as f64 / 1e6;
-        let what = match packet::parse(frame) {
-            Ok(Packet::Tcp(s)) => format!(
-                "{} -> {} {} seq={} ack={} rawwin={} data={}",
-                s.src.port(),
-                s.dst.port(),
-                Line::of_flags(s.flags),
-                s.seq,
-                s.ack,
-                s.window,
-                s.data.len()
-            ),
-            Ok(Packet::Udp(d)) => format!("UDP {} -> {} data={}", d.src, d.dst, d.data.len()),
-            Ok(Packet::Icmp(m)) => format!("ICMP {}/{} {} -> {}", m.kind, m.code, m.src, m.dst),
-            Ok(Packet::Arp(_)) => "ARP".to_owned(),
-            Err(why) => why,
-        };
-        self.recent.push_back(format!("{at:12.3}  guest {direction} {what}"));
+        self.recent.push_back((self.now, direction, frame.to_vec()));
     }
 
     fn remote(plan: &Conversation, index: usize) -> SocketAddr {
         let ip: IpAddr = if plan.v6 { crate::script::REMOTE_V6 } else { crate::script::REMOTE_V4 };
-        SocketAddr::new(ip, 1000 + index as u16)
+        SocketAddr::new(ip, Self::remote_port(index))
+    }
+
+    /// Conversations are known by their ports; 60,000 of them at a time.
+    fn remote_port(index: usize) -> u16 {
+        1000 + (index % 60_000) as u16
+    }
+
+    fn guest_port(index: usize) -> u16 {
+        20_000 + (index % 40_000) as u16
     }
 
     fn pattern(&self, index: usize, up: bool) -> Pattern {
@@ -366,45 +547,69 @@ impl World {
     /// Joins new host sockets to their conversations, by the port each connects to.
     fn find_sockets(&mut self) {
         let host = &mut self.machine.host;
-        for c in self.conversations.iter_mut().filter(|c| c.socket.is_none() && c.handle.is_some()) {
-            let port = 1000 + c.index as u16;
-            c.socket = host.all().find(|&s| host.peer(s).port() == port);
-            if let Some(socket) = c.socket {
-                host.set_space(socket, c.plan.host_buffer);
+        for socket in host.opened_after(self.sockets_seen) {
+            let port = host.peer(socket).port();
+            let waiting = self
+                .active
+                .iter()
+                .find(|&&i| self.conversations[i].socket.is_none() && Self::remote_port(i) == port);
+            if let Some(&i) = waiting {
+                self.conversations[i].socket = Some(socket);
+                self.conversations[i].connecting_since = self.now;
+                self.by_socket.insert(socket.0, i);
+                self.touched.insert(i);
             }
         }
+        self.sockets_seen = host.opened();
     }
 
-    fn guest_program(&mut self, index: usize, ticks: u64) {
+    fn guest_program(&mut self, index: usize) {
         let (up, down) = (self.pattern(index, true), self.pattern(index, false));
         let remote = Self::remote(&self.conversations[index].plan, index);
         let c = &mut self.conversations[index];
         let Some(handle) = c.handle else {
             if c.plan.start <= self.now {
-                let port = 20_000 + index as u16;
-                c.handle = Some(self.guest.connect(remote, port, c.plan.guest_buffer, c.plan.guest_buffer));
+                let buffer = c.plan.guest_buffer;
+                c.handle = Some(self.guest.connect(remote, Self::guest_port(index), buffer, buffer));
             }
             return;
         };
         let socket = self.guest.tcp(handle);
-        while c.guest_sent < c.plan.up && socket.can_send() {
-            let len = (c.plan.up - c.guest_sent).min(16 << 10) as usize;
+        let may_send = c.guest_may_send(self.now);
+        while c.guest_sent < may_send && socket.can_send() {
+            if c.asks_again() {
+                c.asked = self.now;
+            }
+            let room = socket.send_capacity() - socket.send_queue();
+            let len = (may_send - c.guest_sent).min(room.min(PIECE) as u64) as usize;
             let data = up.bytes(c.guest_sent, len);
             c.guest_sent += socket.send_slice(&data).expect("it can send") as u64;
         }
-        let mut may = c.guest_read.allow(c.plan.guest_reads, ticks);
-        let mut buffer = [0; 16 << 10];
+        let mut may = c.guest_read.allow(self.now, c.plan.guest_reads);
         while may > 0 && socket.can_recv() {
-            let part = may.min(buffer.len());
-            let n = socket.recv_slice(&mut buffer[..part]).expect("it can receive");
-            c.guest_read.took(n, down, &buffer[..n], "the guest");
-            may = may.saturating_sub(n);
+            let read = |data: &mut [u8]| {
+                let part = may.min(data.len());
+                c.guest_read.took(part, down, &data[..part], "the guest");
+                (part, part)
+            };
+            may = may.saturating_sub(socket.recv(read).expect("it can receive"));
+            c.guest_read.wakes = self.now + c.plan.guest_dwells;
+        }
+        if let Some(took) = c.answer(self.now) {
+            self.answers.push(Answer { conversation: index, at: self.now, took });
         }
         c.guest_read.end |= socket.recv(|_| (0, ())) == Err(RecvError::Finished);
-        if c.guest_closed || !socket.may_send() {
-            return;
+        if !c.guest_closed && socket.may_send() {
+            self.guest_close(index, handle);
         }
-        let all = c.guest_sent == c.plan.up;
+    }
+
+    /// Closes the guest's direction if the plan says so now.
+    fn guest_close(&mut self, index: usize, handle: SocketHandle) {
+        let c = &mut self.conversations[index];
+        let socket = self.guest.tcp(handle);
+        let answered = !matches!(c.plan.pace, Pace::Requests { .. }) || c.guest_read.bytes == c.plan.down;
+        let all = c.guest_sent == c.plan.up && answered;
         match c.plan.ending {
             Ending::GuestResets if c.guest_sent * 2 >= c.plan.up => {
                 socket.abort();
@@ -420,35 +625,42 @@ impl World {
             }
             _ => {}
         }
+        if c.guest_closed && c.plan.again > 0 {
+            let next = Conversation { start: self.now, again: c.plan.again - 1, ..c.plan.clone() };
+            self.add(next);
+        }
     }
 
-    fn peer_program(&mut self, index: usize, ticks: u64) {
+    fn peer_program(&mut self, index: usize) {
         let (up, down) = (self.pattern(index, true), self.pattern(index, false));
         let host = &mut self.machine.host;
         let c = &mut self.conversations[index];
         let Some(socket) = c.socket else { return };
         if host.is_connecting(socket) {
-            if c.plan.start + c.plan.connect_after <= self.now {
+            if c.connecting_since + c.plan.connect_takes() <= self.now {
                 let refused = c.plan.ending == Ending::Refused;
                 host.finish_connect(socket, if refused { Err(HostError::Refused) } else { Ok(()) });
                 (c.peer_closed, c.broken) = (refused, refused);
+                c.peer = (!refused).then(|| Peer::new(host, socket, c.plan.behind));
             }
             return;
         }
-        let may = c.peer_read.allow(c.plan.peer_reads, ticks);
-        let data = host.peer_take(socket, may);
-        c.peer_read.took(data.len(), up, &data, "the peer");
-        if host.closed(socket).is_none() {
-            host.give_space(socket, data.len());
+        let may_send = c.peer_may_send(self.now);
+        if let Some(peer) = &mut c.peer {
+            let may = c.peer_read.allow(self.now, c.plan.peer_reads);
+            let data = if may > 0 { peer.read(host, self.now, may) } else { Vec::new() };
+            if !data.is_empty() {
+                c.peer_read.wakes = self.now + c.plan.peer_dwells;
+                c.peer_read.took(data.len(), up, &data, "the peer");
+            }
+            c.peer_read.end |= peer.sees_end(host);
         }
-        c.peer_read.end |= host.peer_sees_fin(socket) || host.closed(socket) == Some(Close::Reset);
-        if c.peer_closed || host.closed(socket).is_some() {
-            return;
-        }
-        while c.peer_sent < c.plan.down && host.waiting(socket) < c.plan.host_buffer {
-            let room = c.plan.host_buffer - host.waiting(socket);
-            let len = (c.plan.down - c.peer_sent).min(room as u64).min(16 << 10) as usize;
-            host.peer_send(socket, &down.bytes(c.peer_sent, len));
+        let closed = host.closed(socket);
+        c.peer_read.end |= closed == Some(Close::Reset);
+        let Some(peer) = c.peer.as_mut().filter(|_| !c.peer_closed && closed.is_none()) else { return };
+        while c.peer_sent < may_send && peer.room(host) > 0 {
+            let len = (may_send - c.peer_sent).min(peer.room(host) as u64).min(PIECE as u64) as usize;
+            peer.write(host, self.now, &down.bytes(c.peer_sent, len));
             c.peer_sent += len as u64;
         }
         let all = c.peer_sent == c.plan.down;
@@ -458,36 +670,51 @@ impl World {
             Ending::HostResets if c.peer_read.bytes * 2 >= c.plan.up => {
                 host.peer_error(socket, HostError::Reset);
                 (c.peer_closed, c.broken) = (true, true);
-                false
+                c.peer = None;
+                return;
             }
             _ => false,
         };
         if close {
-            host.peer_fin(socket);
+            peer.close(host, self.now);
             c.peer_closed = true;
         }
     }
 
     /// Notes conversations that have ended, and checks that they ended as planned.
     fn finish(&mut self) {
-        for i in 0..self.conversations.len() {
-            let c = &mut self.conversations[i];
-            let Some(handle) = c.handle.filter(|_| c.done_at.is_none()) else { continue };
-            let state = self.guest.tcp(handle).state();
-            let guest_gone = matches!(state, State::Closed | State::TimeWait);
-            let closed = c.socket.map(|s| self.machine.host.closed(s));
-            if !guest_gone || !matches!(closed, Some(Some(_))) {
-                continue;
-            }
-            if c.broken {
-                c.done_at = Some(self.now);
-            } else if c.guest_read.end && c.peer_read.end {
-                let got = (c.peer_read.bytes, c.guest_read.bytes);
-                assert_eq!(got, (c.plan.up, c.plan.down), "bytes delivered of {:?}", c.plan);
-                assert_eq!(closed, Some(Some(Close::Graceful)), "how {:?} was closed", c.plan);
-                c.done_at = Some(self.now);
+        for i in std::mem::take(&mut self.touched) {
+            if self.has_ended(i) {
+                self.active.retain(|&other| other != i);
             }
         }
+    }
+
+    /// Whether a conversation has ended as planned, both ways; gives up what it held.
+    fn has_ended(&mut self, index: usize) -> bool {
+        let c = &mut self.conversations[index];
+        let (Some(handle), Some(socket), None) = (c.handle, c.socket, c.done_at) else { return false };
+        let state = self.guest.tcp(handle).state();
+        let guest_gone = matches!(state, State::Closed | State::TimeWait);
+        let Some(closed) = self.machine.host.closed(socket).filter(|_| guest_gone) else { return false };
+        if !c.broken {
+            if !c.guest_read.end || !c.peer_read.end {
+                return false;
+            }
+            let got = (c.peer_read.bytes, c.guest_read.bytes);
+            assert_eq!(got, (c.plan.up, c.plan.down), "bytes delivered of {:?}", c.plan);
+            assert_eq!(closed, Close::Graceful, "how {:?} was closed", c.plan);
+        }
+        c.done_at = Some(self.now);
+        c.peer = None;
+        self.machine.host.forget(socket);
+        self.by_socket.remove(&socket.0);
+        self.by_guest_port.remove(&Self::guest_port(index));
+        // A guest in a loop would keep tens of thousands in TIME-WAIT.
+        if state == State::Closed || c.plan.again > 0 {
+            self.guest.forget(handle);
+        }
+        true
     }
 
     /// The configuration of the stack.

@@ -26,6 +26,7 @@ mod conversations;
 mod datagram;
 mod forge;
 mod frames;
+mod idle;
 mod many;
 mod pattern;
 mod round_trip;
@@ -114,6 +115,14 @@ enum Probe {
     Ignore {
         #[command(flatten)]
         peer: Peer,
+    },
+    /// Accept connections on a port and keep them, doing nothing
+    Accept { port: u16 },
+    /// Open connections and keep them, doing nothing, until standard input ends
+    Open {
+        #[command(flatten)]
+        peer: Peer,
+        count: usize,
     },
     /// Hold many connections open at once, each echoing its own bytes
     Many {
@@ -241,6 +250,8 @@ fn run(probe: Probe) -> io::Result<Value> {
         Probe::Abort { peer, token } => client::abort(peer.socket(), &token),
         Probe::Stuff { peer } => client::stuff(peer.socket()),
         Probe::Ignore { peer } => client::ignore(peer.socket()),
+        Probe::Accept { port } => idle::accept(port).map(|()| Value::Null),
+        Probe::Open { peer, count } => idle::open(peer.socket(), count),
         Probe::Many { peer, count } => many::hold(peer.socket(), count),
         Probe::Short { peer, ports, count, threads } => Ok(many::short(peer.socket(), ports, count, threads)),
         Probe::Datagrams { peer, sizes } => datagram::echo(peer.socket(), &sizes),

@@ -14,6 +14,9 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// The row that is not on an emulated path ([`tap_queue`]).
+const TAP_QUEUE: &str = "6";
+
 /// What to run.
 #[derive(Debug, Args)]
 pub struct Options {
@@ -68,6 +71,10 @@ pub fn run(options: &Options) -> Result<()> {
         options.rows.is_empty() || options.rows.iter().any(|wanted| name.starts_with(wanted.as_str()))
     };
     let mut rows: Vec<Row> = rows::all().into_iter().filter(|row| chosen(&row.name)).collect();
+    if rows.is_empty() && !chosen(TAP_QUEUE) {
+        let names: Vec<String> = rows::all().into_iter().map(|row| row.name).collect();
+        return Err(Failure(format!("no row begins so; there are {}, {TAP_QUEUE}", names.join(", "))));
+    }
     let mut table = String::from(
         "| row | expected, Mbit/s | brodo | direct | brodo / direct | brodo in the end | direct | 95 % of that after, ms | direct \
          | lost on the path | direct |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
@@ -97,8 +104,11 @@ pub fn run(options: &Options) -> Result<()> {
             eprintln!("{counted}");
         }
     }
-    println!("{}\n\n{table}", machine());
-    if chosen("6") {
+    println!("{}\n", machine());
+    if !rows.is_empty() {
+        println!("{table}");
+    }
+    if chosen(TAP_QUEUE) {
         println!("{}", tap_queue::table(&program, options.rounds, options.seconds.unwrap_or(2))?);
     }
     if let Some(path) = &options.json {

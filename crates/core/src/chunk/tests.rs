@@ -110,3 +110,24 @@ fn append_moves_without_copy() {
     assert_eq!(pool.used(), used);
     assert_eq!(content(&pool, &a), b"onetwo");
 }
+
+#[test]
+fn shares_shrink_as_memory_is_used() {
+    let mut pool = Pool::new(100 * LARGE);
+    let mut queue = ByteQueue::new();
+    let data = vec![7; LARGE];
+    for n in 0..100 {
+        let expected = match n {
+            0..=85 => Pressure::None,
+            86..=95 => Pressure::Short,
+            _ => Pressure::Spent,
+        };
+        assert_eq!(pool.pressure(), expected, "{n} % used");
+        let free = ((100 - n) * LARGE) as u32;
+        assert_eq!(pool.share(1460), if n <= 85 { free } else { free.min(4 * 1460) });
+        assert_eq!(pool.push(&mut queue, &data), LARGE);
+    }
+    assert_eq!((pool.pressure(), pool.share(1460)), (Pressure::Spent, 0));
+    pool.clear(&mut queue);
+    assert_eq!(pool.pressure(), Pressure::None);
+}

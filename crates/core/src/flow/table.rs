@@ -83,6 +83,13 @@ impl<F> FlowTable<F> {
         self.index.is_empty()
     }
 
+    /// Bytes that the table takes, with the room that it keeps for growth.
+    pub fn allocated(&self) -> usize {
+        self.slots.capacity() * size_of::<Slot<F>>()
+            + self.free.capacity() * size_of::<u32>()
+            + self.index.allocation_size()
+    }
+
     /// The flow with this key.
     pub fn find(&self, key: &FlowKey) -> Option<FlowId> {
         self.index.get(&Packed::from(key)).copied()

@@ -268,7 +268,7 @@ impl Connection {
                 Err(_) => return self.host_failed(env),
             }
         };
-        if self.rx.take_fin() && self.rx.flush(env, io.host, self.socket).is_err() {
+        if self.rx.take_fin(env) && self.rx.flush(env, io.host, self.socket).is_err() {
             self.host_failed(env);
         }
         if in_order {

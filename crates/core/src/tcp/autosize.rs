@@ -32,6 +32,7 @@ use super::rtt::LinkRtt;
 use crate::config::{BufferBounds, Tuning};
 use crate::time::{Duration, Instant};
 use crate::trace::{Cause, Direction};
+use core::num::NonZeroU32;
 use meter::{Measure, Meter};
 
 /// A limit that was not used for this long falls.
@@ -103,7 +104,7 @@ pub(crate) struct Limit {
     careful: Careful,
     fall: Fall,
     /// What a loss did, not yet told.
-    lost: Option<Change>,
+    lost_from: Option<NonZeroU32>,
     grows: u32,
     shrinks: u32,
 }
@@ -133,7 +134,7 @@ impl Limit {
             used_at: now,
             careful: Careful::default(),
             fall: Fall { at: now + FALL, need: 0 },
-            lost: None,
+            lost_from: None,
             grows: 0,
             shrinks: 0,
         }
@@ -169,9 +170,6 @@ impl Limit {
     /// The flow is at the limit while nothing else holds it back.
     pub(crate) fn hit(&mut self) {
         self.hit = true;
-        if self.tuning == Tuning::Pressure {
-            self.look_at = Instant::ZERO;
-        }
     }
 
     /// Whether the host socket leaves us holding bytes.
@@ -184,9 +182,15 @@ impl Limit {
     pub(crate) fn halve(&mut self) {
         if self.tuning == Tuning::Rtt {
             let change = self.set((self.now / 2).max(self.bounds.initial), Cause::Loss, 0);
-            self.lost = change.or(self.lost);
+            self.lost_from = self.lost_from.or(change.and_then(|change| NonZeroU32::new(change.from)));
             self.look_at = Instant::ZERO;
         }
+    }
+
+    /// Notes that `total` bytes have moved so far (wraps), where [`Limit::update`] is not called in every turn: a flow
+    /// that waits for its flight to shrink to a limit that has fallen must not seem to move all of that in one turn.
+    pub(crate) fn note(&mut self, now: Instant, total: u32) {
+        self.meter.note(now, total);
     }
 
     /// Called as data flows: `total` bytes have moved so far (wraps).
@@ -201,24 +205,21 @@ impl Limit {
             self.meter.note(now, total);
             return None;
         }
-        if self.lost.is_some() {
-            return self.lost.take();
+        if let Some(from) = self.lost_from.take() {
+            return Some(Change { from: from.get(), to: self.now, cause: Cause::Loss, per_rtt: 0 });
         }
         let round_trip = rtt.round_trip();
         let idle = now - self.meter.last().0;
         let measure = self.meter.measure(now, total, round_trip);
         let change = if self.tuning == Tuning::Rtt && idle >= IDLE {
             self.idle(now, idle)
-        } else if self.tuning == Tuning::Pressure && self.hit {
-            self.hit = false;
-            if memory_short { None } else { self.grow(self.now.saturating_mul(2), Cause::Hit, 0) }
         } else {
             measure.and_then(|measure| self.decide(now, measure, rtt, memory_short))
         };
         if let Some(Change { from, to, .. }) = change
             && to > from
         {
-            self.meter.begin_round(from, to, round_trip);
+            self.meter.begin_round(from, to);
         }
         self.look_at = self.meter.next(round_trip);
         change
@@ -243,16 +244,18 @@ impl Limit {
         let fills = self.is_filled_by(measure);
         let sent_all = fills && self.direction == Direction::Receive;
         let hit = (std::mem::take(&mut self.hit) || sent_all) && !blocked;
-        if hit {
+        // A guest that keeps the path full is not held back by a window of 2X, and yet half of it stands in a queue.
+        if hit || (self.direction == Direction::Receive && measure.per_rtt() >= self.now / 4) {
             rtt.loaded(now);
         }
-        if let Tuning::Step(bytes) = self.tuning {
-            let grows = hit && !memory_short;
-            return if grows {
-                self.grow(self.now.saturating_add(bytes), Cause::Hit, measure.per_rtt())
-            } else {
-                None
-            };
+        let simple = match self.tuning {
+            Tuning::Step(bytes) => Some(bytes),
+            Tuning::Pressure => Some(self.now),
+            Tuning::Rtt | Tuning::Fixed => None,
+        };
+        if let Some(more) = simple {
+            let to = self.now.saturating_add(more);
+            return if hit && !memory_short { self.grow(to, Cause::Hit, measure.per_rtt()) } else { None };
         }
         if hit || measure.per_rtt() >= self.now / 8 {
             self.used_at = now;
@@ -263,7 +266,9 @@ impl Limit {
             self.fall.need = self.fall.need.max(need);
         }
         if hit && !memory_short && need > self.now && self.now < self.bounds.max {
-            self.careful = Careful { not_before: now, since: self.meter.last(), ..Careful::default() };
+            // Growth by a segment or two, as the rate is measured a little larger, is no reason to try everything again.
+            let patience = if need - self.now < self.now / 8 { self.careful } else { Careful::default() };
+            self.careful = Careful { misses: 0, since: self.meter.last(), trial: None, ..patience };
             return self.grow(need, Cause::Hit, measure.per_rtt());
         }
         self.step_carefully(now, hit && !memory_short, rtt).or_else(|| match self.direction {

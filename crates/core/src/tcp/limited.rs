@@ -61,18 +61,22 @@ pub struct Limited {
     pub held: [Duration; LimitedBy::ALL.len()],
 }
 
+/// Time is added up in units of this many nanoseconds, so that three days fit into 32 bits: ten thousand idle connections
+/// are to cost little. What is left of a unit goes to whatever limits next, as in the accounting of processor time.
+const UNIT_NS: u64 = 1 << 16;
+
 /// Adds up time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LimitClock {
     by: LimitedBy,
     since: Instant,
-    held_ns: [u64; LimitedBy::ALL.len()],
+    held_units: [u32; LimitedBy::ALL.len()],
 }
 
 impl LimitClock {
     /// A clock that begins with nothing to send.
     pub(crate) fn new(now: Instant) -> Self {
-        Self { by: LimitedBy::default(), since: now, held_ns: [0; LimitedBy::ALL.len()] }
+        Self { by: LimitedBy::default(), since: now, held_units: [0; LimitedBy::ALL.len()] }
     }
 
     /// From `now` on `by` is what limits. Gives what did before and for how long, if that is a change.
@@ -81,19 +85,22 @@ impl LimitClock {
             return None;
         }
         let (before, time) = (self.by, now - self.since);
-        self.held_ns[before as usize] += time.as_nanos() as u64;
-        (self.by, self.since) = (by, now);
+        let units = time.as_nanos() as u64 / UNIT_NS;
+        let held = &mut self.held_units[before as usize];
+        *held = held.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
+        self.since = self.since + Duration::from_nanos(units * UNIT_NS);
+        self.by = by;
         Some((before, time))
     }
 
-    /// What limits now, and since when.
+    /// What limits now, and since when, but for less than a unit.
     pub(crate) fn current(&self) -> (LimitedBy, Instant) {
         (self.by, self.since)
     }
 
     /// What is known at `now`.
     pub(crate) fn read(&self, now: Instant) -> Limited {
-        let mut held = self.held_ns.map(Duration::from_nanos);
+        let mut held = self.held_units.map(|units| Duration::from_nanos(u64::from(units) * UNIT_NS));
         held[self.by as usize] += now - self.since;
         Limited { by: self.by, held }
     }

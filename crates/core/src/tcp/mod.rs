@@ -138,6 +138,11 @@ impl Connection {
         }
     }
 
+    /// Bytes that it takes beside itself and its payload.
+    pub(crate) fn allocated(&self) -> usize {
+        self.rx.allocated() + self.tx.board.allocated()
+    }
+
     /// One beyond the last sequence number that was sent.
     pub(crate) fn sequence_used(&self) -> Seq {
         self.tx.nxt

@@ -23,7 +23,7 @@ pub(super) struct Rack {
     /// What was sent last of all that has arrived: when, and its end.
     newest: Option<(Instant, Seq)>,
     /// Its round trip.
-    rtt: Duration,
+    rtt_ns: u64,
     /// The highest sequence number that has arrived.
     fack: Option<Seq>,
     reordering: bool,
@@ -43,7 +43,7 @@ impl Rack {
             // The acknowledgement is for the first transmission.
             return;
         }
-        self.rtt = rtt;
+        self.rtt_ns = rtt.as_nanos() as u64;
         let sent = (range.at, range.end());
         if self.newest.is_none_or(|newest| after(sent, newest)) {
             self.newest = Some(sent);
@@ -92,7 +92,7 @@ impl Rack {
         rtts: (Duration, Duration),
     ) -> Option<Duration> {
         let newest = self.newest?;
-        let patience = self.rtt + self.window(board, mss, recovering, rtts);
+        let patience = Duration::from_nanos(self.rtt_ns) + self.window(board, mss, recovering, rtts);
         let mut wait = None;
         board.mark_lost(|range| {
             if !after(newest, (range.at, range.end())) {
@@ -111,7 +111,7 @@ impl Rack {
     /// The retransmission timer has expired: the first range is lost, and what is old enough (6.3).
     pub(super) fn timed_out(&self, now: Instant, board: &mut Scoreboard, srtt: Duration) {
         let first = board.first().map(|range| range.start);
-        let patience = self.rtt.max(srtt);
+        let patience = Duration::from_nanos(self.rtt_ns).max(srtt);
         board.mark_lost(|range| Some(range.start) == first || now - range.at >= patience);
     }
 }

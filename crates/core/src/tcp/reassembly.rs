@@ -13,7 +13,7 @@ const RANGES_MAX: usize = 32;
 struct Range {
     start: Seq,
     bytes: ByteQueue,
-    /// When something of it last came, in insertions.
+    /// The higher, the later something of it last came.
     touched: u64,
 }
 
@@ -27,7 +27,6 @@ impl Range {
 #[derive(Debug, Default)]
 pub(crate) struct Reassembly {
     ranges: Vec<Range>,
-    insertions: u64,
 }
 
 /// There are [`RANGES_MAX`] ranges already, or the memory budget is spent.
@@ -40,6 +39,11 @@ impl Reassembly {
         self.ranges.iter().map(|r| r.bytes.len()).sum()
     }
 
+    /// Bytes that the list of ranges takes.
+    pub(crate) fn allocated(&self) -> usize {
+        self.ranges.capacity() * size_of::<Range>()
+    }
+
     /// Whether nothing is held.
     pub(crate) fn is_empty(&self) -> bool {
         self.ranges.is_empty()
@@ -47,7 +51,7 @@ impl Reassembly {
 
     /// Stores `data` at `seq`; bytes that are held already are kept as they are.
     pub(crate) fn insert(&mut self, pool: &mut Pool, mut seq: Seq, mut data: &[u8]) -> Result<(), Full> {
-        self.insertions += 1;
+        let newest = self.ranges.iter().map(|range| range.touched).max().unwrap_or(0) + 1;
         let mut i = 0;
         while !data.is_empty() {
             // Ranges that end before `seq` do not matter; one that ends exactly there is extended.
@@ -55,7 +59,7 @@ impl Reassembly {
                 i += 1;
             }
             if let Some(range) = self.ranges.get_mut(i).filter(|r| r.start.le(seq)) {
-                range.touched = self.insertions;
+                range.touched = newest;
                 let known = ((range.end() - seq) as usize).min(data.len());
                 seq += known as u32;
                 data = &data[known..];
@@ -75,7 +79,7 @@ impl Reassembly {
                 self.ranges.insert(i, Range { start: seq, bytes: ByteQueue::new(), touched: 0 });
             }
             let stored = pool.push(&mut self.ranges[i].bytes, fresh);
-            self.ranges[i].touched = self.insertions;
+            self.ranges[i].touched = newest;
             seq += stored as u32;
             if stored < fresh.len() {
                 if self.ranges[i].bytes.is_empty() {

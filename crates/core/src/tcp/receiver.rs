@@ -95,6 +95,11 @@ impl Receiver {
         }
     }
 
+    /// Bytes that the list of what is ahead of gaps takes.
+    pub(crate) fn allocated(&self) -> usize {
+        self.gaps.allocated()
+    }
+
     /// Bytes held: in order and ahead of gaps.
     pub(crate) fn held(&self) -> u32 {
         self.queue.len() + self.gaps.len()
@@ -128,12 +133,13 @@ impl Receiver {
     /// The window field that leaves the edge where it is. Rounding down would move the edge that the guest knows to
     /// the left, so it is rounded up, also after the limit has fallen. Only a guest that sends slivers to a host that does
     /// not read gets here with more than an eighth above what it could have been offered anyway; to bound it, the
-    /// edge is then rounded down, though what lies below is still taken.
+    /// edge is then rounded down, though what lies below is still taken. Bytes beyond a gap lie inside the window and count
+    /// there.
     fn unmoved(&self) -> u32 {
         let window = self.window();
         let up = window.div_ceil(1 << self.scale);
         let slack = self.limit.max() + self.limit.max() / 8;
-        if self.held() + (up << self.scale) <= slack { up } else { window >> self.scale }
+        if self.queue.len() + (up << self.scale) <= slack { up } else { window >> self.scale }
     }
 
     /// A segment was sent: what it says about the window is a promise from now on.
@@ -282,7 +288,7 @@ impl Receiver {
     }
 
     /// Whether the FIN has just become due; moves RCV.NXT over it.
-    pub(crate) fn take_fin(&mut self) -> bool {
+    pub(crate) fn take_fin(&mut self, env: &mut Env) -> bool {
         if self.state != ReceiverState::Open || self.fin != Some(self.nxt) {
             return false;
         }
@@ -292,6 +298,8 @@ impl Receiver {
             self.edge = self.nxt;
         }
         self.state = ReceiverState::Finishing;
+        // Nothing can follow, so what a guest has sent beyond its FIN is no part of the stream.
+        self.gaps.clear(&mut env.pool);
         true
     }
 

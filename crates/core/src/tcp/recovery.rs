@@ -103,6 +103,7 @@ impl Sender {
         }
         env.pool.consume(&mut self.queue, bytes);
         self.bytes += u64::from(bytes);
+        self.limit.note(now, self.bytes as u32);
         self.una = ack;
         if self.nxt == ack {
             self.cursor = Cursor::FRONT;

@@ -77,6 +77,11 @@ impl Scoreboard {
         self.lost
     }
 
+    /// Bytes that the list of ranges takes.
+    pub(super) fn allocated(&self) -> usize {
+        self.ranges.capacity() * size_of::<Range>()
+    }
+
     /// All ranges, in order.
     #[cfg(test)]
     fn iter(&self) -> impl Iterator<Item = &Range> {

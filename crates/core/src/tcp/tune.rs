@@ -43,8 +43,8 @@ impl Connection {
     /// Lets the receive limit follow the flow; called once per batch that brought data, before it is acknowledged.
     pub(super) fn tune_receiver<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
         let blocked = self.rx.is_blocked();
-        if !blocked && self.rx.is_near_edge(self.tx.mss) && env.pool.share(self.tx.mss) > self.rx.limit.get()
-        {
+        let full = self.rx.is_near_edge(self.tx.mss) && env.pool.share(self.tx.mss) > self.rx.limit.get();
+        if full && !blocked {
             self.rx.limit.hit();
         }
         self.rx.limit.blocked(io.now, blocked);
@@ -171,6 +171,10 @@ impl Connection {
         }
         if self.rx.update_at.is_none() {
             self.update_window(env, io.now);
+        }
+        if self.rx.update_at.is_some() {
+            // Acknowledgements at the end of a turn are followed by nothing else.
+            self.arm(env);
         }
     }
 

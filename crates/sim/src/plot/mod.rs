@@ -137,9 +137,11 @@ fn draw_panel(out: &mut String, panel: &Panel, x: &Span, top: f64, last: bool, n
         "<text transform=\"translate(14 {middle:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
         escape(&panel.y.label)
     );
-    for series in &panel.series {
+    // The first is what the picture is about, and lies above the others.
+    for series in panel.series.iter().rev() {
         let colour = names.iter().position(|(name, _)| *name == series.name).unwrap_or(0);
-        line(out, series, COLOURS[colour % COLOURS.len()], |(px, py)| (x.place(px), y.place(py)));
+        let pen = (COLOURS[colour % COLOURS.len()], if colour == 0 { 2.4 } else { 1.6 });
+        line(out, series, pen, |(px, py)| (x.place(px), y.place(py)));
     }
 }
 
@@ -178,7 +180,12 @@ const fn dash(stroke: Stroke) -> &'static str {
     }
 }
 
-fn line(out: &mut String, series: &Series, colour: &str, place: impl Fn((f64, f64)) -> (f64, f64)) {
+fn line(
+    out: &mut String,
+    series: &Series,
+    (colour, width): (&str, f64),
+    place: impl Fn((f64, f64)) -> (f64, f64),
+) {
     let points: Vec<(f64, f64)> = series.points.iter().map(|p| place(*p)).collect();
     let kept = if series.stroke == Stroke::Marked { points.clone() } else { thin(&points) };
     let mut path = String::new();
@@ -188,7 +195,7 @@ fn line(out: &mut String, series: &Series, colour: &str, place: impl Fn((f64, f6
     let dash = dash(series.stroke);
     let _ = writeln!(
         out,
-        "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\" stroke-linejoin=\"round\"{dash}/>"
+        "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\" stroke-linejoin=\"round\"{dash}/>"
     );
     if series.stroke == Stroke::Marked {
         for (x, y) in points {
@@ -256,6 +263,6 @@ mod tests {
         {
             assert!(svg.contains(part), "{part} is not in\n{svg}");
         }
-        assert_eq!(svg.matches("stroke-width=\"1.8\"").count(), 2);
+        assert_eq!(svg.matches("stroke-linejoin").count(), 2);
     }
 }

@@ -10,6 +10,7 @@
 
 pub mod figure;
 pub(crate) mod guest_link;
+mod host_side;
 pub mod print;
 pub mod progress;
 
@@ -31,7 +32,7 @@ pub struct Row {
 
 /// Every row, in order.
 pub fn rows() -> Vec<Row> {
-    guest_link::rows()
+    [guest_link::rows(), host_side::rows()].concat()
 }
 
 /// A row with what came out.

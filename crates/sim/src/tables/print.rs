@@ -50,8 +50,8 @@ pub fn closing(all: &[Measured], style: Style) -> String {
 pub fn row(measured: &Measured, style: Style) -> String {
     let row = measured.row;
     let mut text = match style {
-        Style::Terminal => format!("{}  {}\n{}\n\n", row.id, row.title, wrap(row.setup, 110, "   ")),
-        Style::Markdown => format!("## {} {}\n\n{}\n\n", row.id, row.title, row.setup),
+        Style::Terminal => format!("Row {}: {}\n{}\n\n", row.id, row.title, wrap(row.setup, 110, "   ")),
+        Style::Markdown => format!("## Row {}: {}\n\n{}\n\n", row.id, row.title, row.setup),
     };
     let cells = cells(&measured.figures);
     match style {
@@ -80,7 +80,7 @@ fn cells(figures: &[Figure]) -> Vec<Vec<String>> {
             figure.expected.show(figure.unit),
             figure.expected.tolerance(),
             figure.unit.show(figure.value),
-            figure.expected.deviation(figure.value).map_or_else(String::new, |d| format!("{d:+.1} %")),
+            figure.expected.deviation(figure.value).map_or_else(String::new, percent),
             figure.passes().map_or("", |ok| if ok { "ok" } else { "OUT" }).to_owned(),
         ];
         for name in &controls {
@@ -96,6 +96,11 @@ fn cells(figures: &[Figure]) -> Vec<Vec<String>> {
         line.retain(|_| used.next() == Some(&true));
     }
     lines
+}
+
+/// A deviation with its sign, which nothing has none of.
+fn percent(deviation: f64) -> String {
+    if deviation.abs() < 0.05 { "0.0 %".to_owned() } else { format!("{deviation:+.1} %") }
 }
 
 /// Whether a column is text, which stands to the left; numbers stand to the right.

@@ -1,6 +1,7 @@
 //! One direction of a path: a transmitter of limited rate, then a delay. Frames leave in the order in which they came.
 //!
-//! The transmitter charges what a wire carries: a super-frame costs the headers of every segment cut from it. Its
+//! The transmitter charges what a wire carries: a super-frame costs the headers of every segment cut from it, and each of
+//! them what Ethernet adds. Its
 //! queue has no bound; what bounds queues is in [`super::tun`].
 
 use brodo_core::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use std::collections::VecDeque;
 pub struct Frame {
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// Bytes on the wire, with the headers of every segment.
+    /// Bytes on the wire, with all headers of every segment.
     pub wire_len: usize,
     /// Payload of its segments, bytes, if it is a super-frame.
     pub cut_at: Option<u16>,

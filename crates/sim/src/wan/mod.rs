@@ -39,8 +39,8 @@ use tun::Tun;
 const BATCH: usize = 64;
 /// Turns at one instant before a run counts as stuck.
 const STUCK: u32 = 1_000_000;
-/// Ethernet, IPv4 and TCP headers without options, bytes.
-const HEADERS: usize = 54;
+/// What Ethernet adds to a frame on the wire: preamble, check sequence and gap, bytes.
+const ETHERNET: usize = 8 + 4 + 12;
 /// The guest's first port, and the port of every server.
 const FIRST_PORT: u16 = 20_000;
 const SERVER_PORT: u16 = 5001;
@@ -50,7 +50,7 @@ const SERVER_PORT: u16 = 5001;
 pub struct Path {
     /// There and back, without queueing or transmission.
     pub rtt: Duration,
-    /// Each way, bits per second of Ethernet frames; `None` for no limit.
+    /// Each way, bits per second of Ethernet with all that it adds to a frame; `None` for no limit.
     pub bits_per_s: Option<u64>,
     /// The guest's TUN device: frames, and what happens when it is full. `None` for a queue without bound.
     pub tun: Option<(usize, tun::WhenFull)>,
@@ -120,7 +120,7 @@ impl WanLink {
                 panic!("at {:?} the stack sent a segment that is wrong: {rule}\n{one:?}", self.now);
             }
         }
-        let wire_len = payload + segments * headers;
+        let wire_len = payload + segments.max(1) * (headers + ETHERNET);
         self.line.push(self.now, Frame { bytes, wire_len, cut_at });
     }
 }
@@ -342,8 +342,8 @@ impl Wan {
             let mss = self.connections[index].mss();
             let payload = payload.len();
             let cut_at = (payload > usize::from(mss)).then_some(mss);
-            let headers = HEADERS.max(bytes.len() - payload);
-            let wire_len = payload + payload.div_ceil(mss.into()).max(1) * headers;
+            let headers = bytes.len() - payload;
+            let wire_len = payload + payload.div_ceil(mss.into()).max(1) * (headers + ETHERNET);
             let frame = Frame { bytes, wire_len, cut_at };
             match &mut self.tun {
                 Some(tun) => tun.push(self.now, frame),

@@ -133,20 +133,17 @@ impl Record {
         (b.bytes - a.bytes) as f64 / b.at.saturating_sub(a.at).as_secs_f64()
     }
 
-    /// When throughput, over a window of `window`, first reached `bytes_per_s`; `None` if it never did.
-    pub fn reaches(&self, bytes_per_s: f64, window: Duration) -> Option<Duration> {
-        let mut first = 0;
-        for (i, sample) in self.samples.iter().enumerate() {
-            while self.samples[first + 1].at + window <= sample.at {
-                first += 1;
-            }
-            let from = self.samples[first];
-            if sample.at >= window && i > first {
-                let rate =
-                    (sample.bytes - from.bytes) as f64 / sample.at.saturating_sub(from.at).as_secs_f64();
-                if rate >= bytes_per_s {
-                    return Some(sample.at);
-                }
+    /// From the guest's first byte to the beginning of the first time as long as `over` that carries `bytes_per_s`;
+    /// `None` if there is none.
+    pub fn reaches(&self, bytes_per_s: f64, over: Duration) -> Option<Duration> {
+        let begun = self.samples.iter().find(|s| s.in_flight > 0)?.at;
+        let mut end = self.samples.iter().peekable();
+        for from in &self.samples {
+            while end.next_if(|s| s.at < from.at + over).is_some() {}
+            let to = end.peek()?;
+            let rate = (to.bytes - from.bytes) as f64 / to.at.saturating_sub(from.at).as_secs_f64();
+            if rate >= bytes_per_s {
+                return Some(from.at.saturating_sub(begun));
             }
         }
         None

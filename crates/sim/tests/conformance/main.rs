@@ -12,4 +12,5 @@ mod tcp_open;
 mod tcp_recovery;
 mod tcp_robust;
 mod tcp_sack;
+mod tcp_window;
 mod world;

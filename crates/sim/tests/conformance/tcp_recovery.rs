@@ -673,3 +673,62 @@ fn a_window_that_closes_during_a_recovery() {
         t.expect_nothing();
     });
 }
+
+/// Acknowledgements that tell nothing new put off neither the wait for what is out of order nor the time-out.
+#[test]
+fn repeated_acknowledgements_put_nothing_off() {
+    each_sequence(|t| {
+        establish_at(t, 100);
+        send(t, 4);
+        t.advance_ms(100);
+        for ms in 0..40 {
+            sack(t, 0, &[(1, 2)]);
+            if let [line] = &t.take_all()[..] {
+                assert_eq!(line.value("seq"), Some(1));
+                assert!((24..=27).contains(&ms), "after {ms} ms");
+                return;
+            }
+            t.advance_ms(1);
+        }
+        panic!("the first segment was never sent again");
+    });
+    each_sequence(|t| {
+        establish_at(t, 10);
+        send(t, 1);
+        for ms in 0..300 {
+            sack(t, 0, &[]);
+            if !t.take_all().is_empty() {
+                assert!((220..=245).contains(&ms), "after {ms} ms");
+                return;
+            }
+            t.advance_ms(1);
+        }
+        panic!("the segment was never sent again");
+    });
+}
+
+/// A guest that splits what it has into single bytes makes the sender keep many ranges, not do without its data: the
+/// transfer ends, and what is sent again is bounded by what is in flight.
+#[test]
+fn a_guest_that_sacks_single_bytes_gets_everything() {
+    each_sequence(|t| {
+        establish_at(t, 10);
+        let n = 20;
+        send(t, n);
+        t.advance_ms(10);
+        let end = at(t, n);
+        let mut sent = 0;
+        for first in (10..end - 40).step_by(40) {
+            let blocks: Vec<_> = (0..4).map(|i| first + i * 10).map(|b| format!("{b}-{}", b + 1)).collect();
+            t.guest(&format!("ACK ack=1 sack={}", blocks.join(",")));
+            sent += payload(&t.take_all());
+        }
+        assert!(sent <= 2 * end as i64, "{sent}");
+        sack(t, n, &[]);
+        t.advance_ms(60_000);
+        t.expect_nothing();
+        send(t, 2);
+        sack(t, n + 2, &[]);
+        assert_eq!(t.machine.stack.memory_used(), 0);
+    });
+}

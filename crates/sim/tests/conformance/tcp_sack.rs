@@ -95,6 +95,41 @@ fn data_does_not_take_the_place_of_blocks() {
     });
 }
 
+/// Nor does a FIN.
+#[test]
+fn a_fin_does_not_take_the_place_of_blocks() {
+    Script::each(|t| {
+        t.establish();
+        t.guest("ACK seq=2001 data=100");
+        t.guest("ACK seq=4001 data=100");
+        t.take_all();
+        t.machine.host.peer_fin(t.socket());
+        t.guest("ACK seq=1 data=2000");
+        t.expect("FIN|ACK seq=1 ack=2101 sack=none");
+        t.expect("ACK seq=2 ack=2101 sack=4001-4101");
+        t.expect_nothing();
+    });
+}
+
+/// What a guest sends beyond its own FIN is not kept.
+#[test]
+fn nothing_follows_a_fin() {
+    each_sequence(|t| {
+        t.establish();
+        t.guest("ACK seq=5001 data=1000");
+        t.guest("FIN|ACK seq=101 ack=1");
+        t.take_all();
+        t.guest("ACK seq=1 data=100");
+        t.expect("ACK ack=102 sack=none");
+        t.host_received(100);
+        t.host_saw_fin(true);
+        assert_eq!(t.machine.stack.memory_used(), 0);
+        t.guest("ACK seq=5001 data=1000");
+        t.expect("ACK ack=102 sack=none");
+        t.host_received(0);
+    });
+}
+
 #[test]
 fn a_guest_without_sack_is_told_nothing() {
     Script::each(|t| {

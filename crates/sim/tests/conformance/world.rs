@@ -3,9 +3,10 @@
 use brodo_core::config::Config;
 use brodo_core::link::LinkCaps;
 use brodo_core::time::{Duration, Instant};
+use brodo_sim::kernel_stream::Wire;
 use brodo_sim::net::{Bottleneck, Corrupt, Delay, Duplicate, Loss, Node, Path, Reorder};
 use brodo_sim::rng::Rng;
-use brodo_sim::world::{Conversation, Ending, Report, World};
+use brodo_sim::world::{Behind, Conversation, Cost, Ending, Pace, Report, World};
 
 const OFFLOADS: [LinkCaps; 3] = [
     LinkCaps { checksum: false, tso: false, uso: false },
@@ -76,7 +77,7 @@ fn slow_readers_on_either_side_hold_the_other_back_without_loss() {
     let slow = Conversation { up: 300_000, down: 300_000, ..Conversation::default() };
     clean(1500, OFFLOADS[0], &[Conversation { guest_reads: Some(1000), ..slow.clone() }]);
     clean(1500, OFFLOADS[2], &[Conversation { peer_reads: Some(1000), ..slow.clone() }]);
-    clean(1500, OFFLOADS[1], &[Conversation { guest_buffer: 1000, host_buffer: 700, ..slow }]);
+    clean(1500, OFFLOADS[1], &[Conversation { guest_buffer: 1000, behind: Behind::Buffer(700), ..slow }]);
 }
 
 #[test]
@@ -112,6 +113,48 @@ fn a_link_with_little_credit_delivers_everything_without_retransmission() {
 }
 
 #[test]
+fn every_pace_over_a_long_path_behind_the_host_socket() {
+    let far = Behind::Kernel(Wire::new(Duration::from_millis(20), 100_000_000));
+    let requests = Conversation::requests(20, 300, 5000, Duration::ZERO);
+    let every = Duration::from_millis(30);
+    for (plan, ms) in [
+        // Six round trips of slow start, and 80 ms at 100 Mbit/s less what these carried.
+        (Conversation { up: 1_000_000, ..Conversation::default() }, 195),
+        (Conversation { down: 1_000_000, ..Conversation::default() }, 195),
+        // A round trip to connect, one for every answer, one to close.
+        (requests.clone(), 450),
+        (Conversation { pace: Pace::Requests { request: 300, response: 5000, every }, ..requests }, 650),
+        (
+            Conversation {
+                up: 100_000,
+                pace: Pace::Bursts { bytes: 10_000, every },
+                ..Conversation::default()
+            },
+            280,
+        ),
+    ] {
+        let report = clean(1500, OFFLOADS[0], &[Conversation { behind: far, ..plan.clone() }]);
+        let ended_ms = report.ended.as_ns() / 1_000_000;
+        assert!((ms * 9 / 10..ms * 11 / 10).contains(&ended_ms), "{ended_ms} ms, not {ms}: {plan:?}");
+    }
+}
+
+#[test]
+fn a_guest_in_a_loop_connects_again_and_again() {
+    let mut world = World::new(config(1500), OFFLOADS[0], 1, wire(10), wire(10));
+    world.cost = Some(Cost::default());
+    let one = Conversation::requests(1, 1, 1, Duration::ZERO);
+    world.add(Conversation { ending: Ending::GuestFirst, again: 99, ..one });
+    world.run(Instant::from_ms(10_000));
+    assert_eq!(world.answers().len(), 100);
+    for answer in &world.answers()[1..] {
+        // Two round trips of 20 us, and the machine's work: 80 us for one connection, a part of it for the last one's
+        // closing.
+        assert!((100..160).contains(&answer.took.as_micros()), "{answer:?}");
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_trace() {
     let run = |seed| faulty(seed).1;
     assert_eq!(run(11), run(11));
@@ -139,22 +182,52 @@ fn faulty(seed: u64) -> (World, Report) {
     world.machine.host.set_chatty(rng.chance(300));
     for _ in 0..rng.range(1, 4) {
         let rate = |rng: &mut Rng| rng.chance(300).then(|| rng.range(100, 3000));
+        let (up, down, pace) = traffic(&mut rng);
         world.add(Conversation {
             start: Instant::from_ms(rng.below(50)),
             v6: rng.chance(500),
             connect_after: Duration::from_millis(rng.pick(&[0, 0, 20, 300])),
-            up: rng.pick(&[0, 1, 1000, 20_000, 100_000]),
-            down: rng.pick(&[0, 1, 1000, 20_000, 100_000]),
+            up,
+            down,
+            pace,
             guest_reads: rate(&mut rng),
+            guest_dwells: Duration::from_millis(rng.pick(&[0, 0, 3, 40])),
             peer_reads: rate(&mut rng),
+            peer_dwells: Duration::from_millis(rng.pick(&[0, 0, 0, 40])),
             guest_buffer: rng.pick(&[600, 4000, 64 << 10, 200_000]),
-            host_buffer: rng.pick(&[600, 4000, 64 << 10, 200_000]),
+            behind: behind(&mut rng),
             // Without resets: one that is lost leaves the other side waiting, as on any network.
             ending: rng.pick(&[Ending::Each, Ending::GuestFirst, Ending::HostFirst]),
+            again: 0,
         });
     }
     let report = world.run(Instant::from_ms(3_600_000));
     (world, report)
+}
+
+/// Bytes up and down, and when they are sent.
+fn traffic(rng: &mut Rng) -> (u64, u64, Pace) {
+    let every = Duration::from_millis(rng.range(1, 50));
+    let pace = match rng.below(4) {
+        0 => Pace::Bursts { bytes: rng.range(500, 20_000), every },
+        1 => Pace::Requests { request: rng.range(1, 3000), response: rng.range(1, 10_000), every },
+        _ => Pace::Bulk,
+    };
+    if let Pace::Requests { request, response, .. } = pace {
+        let count = rng.range(1, 20);
+        return (count * request, count * response, pace);
+    }
+    (rng.pick(&[0, 1, 1000, 20_000, 100_000]), rng.pick(&[0, 1, 1000, 20_000, 100_000]), pace)
+}
+
+/// A near peer, or a path of any length whose queue may be too short.
+fn behind(rng: &mut Rng) -> Behind {
+    if rng.chance(500) {
+        return Behind::Buffer(rng.pick(&[600, 4000, 64 << 10, 200_000]));
+    }
+    let rtt = Duration::from_micros(rng.range(10, 300_000));
+    let wire = Wire::new(rtt, rng.range(1, 1000) * 1_000_000);
+    Behind::Kernel(Wire { queue: rng.pick(&[3000, 20_000, wire.queue]), ..wire })
 }
 
 /// Up to five nodes with faults, in random order.

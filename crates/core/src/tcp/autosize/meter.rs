@@ -1,6 +1,6 @@
 //! How many bytes move in one round trip, from a running total.
 //!
-//! A [`Meter`] keeps four marks of time and total, at least a quarter of an interval apart, and tells what has moved since
+//! A [`Meter`] keeps three marks of time and total, at least a third of an interval apart, and tells what has moved since
 //! the newest that is an interval old. An interval is a round trip, at least 500 us (below that a batch of frames is most of what is seen) and at most
 //! a second; the result is always per round trip. (A flow that its window holds back sends a window in one go and then waits
 //! for the rest of the round trip: with 100 ms where the round trip is 300, X comes out three times too large.) A pause of more than two intervals ends a measurement where it began,
@@ -15,10 +15,11 @@
 //! do. In time that is a gap of burst / rate; as bytes it needs no second clock.
 
 use crate::time::{Duration, Instant};
+use core::num::NonZeroU32;
 
 const INTERVAL_MIN: Duration = Duration::from_micros(500);
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
-const MARKS: usize = 4;
+const MARKS: usize = 3;
 
 /// What was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,15 +39,19 @@ impl Measure {
     }
 }
 
+/// Times and totals stand apart so that no room is lost between them: ten thousand idle connections have two each.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Meter {
     /// Newest first.
-    marks: [(Instant, u32); MARKS],
-    last: (Instant, u32),
+    marked_at: [Instant; MARKS],
+    last_at: Instant,
+    marked: [u32; MARKS],
+    last: u32,
+    /// What has moved in the turn of `last`, and the most in any.
+    turn: u32,
     burst: u32,
-    /// Bytes that the first round after growth brings, and when it counts as over without them.
-    round: Option<(u32, Instant)>,
-    doubled: bool,
+    /// Bytes that the first round after growth brings, and whether it has about doubled.
+    round: Option<(NonZeroU32, bool)>,
 }
 
 /// How often a flow of this round trip is looked at.
@@ -63,38 +68,55 @@ pub(super) fn per_round_trip(bytes: u32, time: Duration, rtt: Duration) -> u32 {
 
 impl Meter {
     pub(super) fn new(now: Instant) -> Self {
-        Self { marks: [(now, 0); MARKS], last: (now, 0), burst: 0, round: None, doubled: false }
+        Self::from((now, 0))
+    }
+
+    fn from((now, total): (Instant, u32)) -> Self {
+        Self {
+            marked_at: [now; MARKS],
+            last_at: now,
+            marked: [total; MARKS],
+            last: total,
+            turn: 0,
+            burst: 0,
+            round: None,
+        }
     }
 
     /// When something last moved, and the total then.
     pub(super) fn last(&self) -> (Instant, u32) {
-        self.last
+        (self.last_at, self.last)
     }
 
     /// Notes that `total` bytes have moved by `now`; wraps.
     pub(super) fn note(&mut self, now: Instant, total: u32) {
-        self.burst = self.burst.max(total.wrapping_sub(self.last.1));
-        self.last = (now, total);
+        let moved = total.wrapping_sub(self.last);
+        self.turn = if now == self.last_at { self.turn.saturating_add(moved) } else { moved };
+        self.burst = self.burst.max(self.turn);
+        (self.last_at, self.last) = (now, total);
     }
 
     /// Notes the same, and measures if there is enough to measure.
     pub(super) fn measure(&mut self, now: Instant, total: u32, rtt: Duration) -> Option<Measure> {
         let interval = interval(rtt);
-        if now - self.last.0 > interval * 2 {
-            let whole = self.since(self.marks[MARKS - 1], rtt, interval);
-            let moved = total.wrapping_sub(self.last.1);
-            *self = Self { marks: [(now, total); MARKS], last: (now, total), burst: moved, ..Self::new(now) };
+        if now - self.last_at > interval * 2 {
+            let whole = self.since(MARKS - 1, rtt, interval);
+            let burst = total.wrapping_sub(self.last);
+            *self = Self { burst, ..Self::from((now, total)) };
             return Some(whole);
         }
         self.note(now, total);
-        let from = self.marks.into_iter().find(|&(at, _)| now - at >= interval);
-        let is_round_over =
-            |(bytes, until), (_, from): (_, u32)| total.wrapping_sub(from) >= bytes || now >= until;
-        let from = from.filter(|&from| self.round.is_none_or(|round| is_round_over(round, from)));
-        let measure = from.map(|from| self.since(from, rtt, interval));
+        let is_round_over = |bytes: NonZeroU32, mark: usize| {
+            total.wrapping_sub(self.marked[mark]) >= bytes.get() || now - self.marked_at[mark] >= interval * 2
+        };
+        let mark = (0..MARKS)
+            .find(|&mark| now - self.marked_at[mark] >= interval)
+            .filter(|&mark| self.round.is_none_or(|(bytes, _)| is_round_over(bytes, mark)));
+        let measure = mark.map(|mark| self.since(mark, rtt, interval));
         if self.round.is_none() || measure.is_some() {
-            self.marks.copy_within(..MARKS - 1, 1);
-            self.marks[0] = (now, total);
+            self.marked_at.copy_within(..MARKS - 1, 1);
+            self.marked.copy_within(..MARKS - 1, 1);
+            (self.marked_at[0], self.marked[0]) = (now, total);
         }
         if measure.is_some() {
             (self.burst, self.round) = (0, None);
@@ -102,24 +124,26 @@ impl Meter {
         measure
     }
 
-    fn since(&self, (began, from): (Instant, u32), rtt: Duration, interval: Duration) -> Measure {
-        let rate = per_round_trip(self.last.1.wrapping_sub(from), (self.last.0 - began).max(interval), rtt);
-        Measure { rate, burst: self.burst, doubled: self.doubled && self.round.is_some() }
+    fn since(&self, mark: usize, rtt: Duration, interval: Duration) -> Measure {
+        let time = (self.last_at - self.marked_at[mark]).max(interval);
+        let rate = per_round_trip(self.last.wrapping_sub(self.marked[mark]), time, rtt);
+        Measure { rate, burst: self.burst, doubled: self.round.is_some_and(|(_, doubled)| doubled) }
     }
 
     /// The limit has grown: measures from now on, until a window of the new size has moved.
-    pub(super) fn begin_round(&mut self, from: u32, limit: u32, rtt: Duration) {
-        self.marks = [self.last; MARKS];
-        (self.burst, self.doubled) = (0, limit - from >= from / 4 * 3);
-        // Whole segments may not fill it.
-        self.round = Some((limit - limit / 16, self.last.0 + interval(rtt) * 2));
+    pub(super) fn begin_round(&mut self, from: u32, limit: u32) {
+        *self = Self {
+            // Whole segments may not fill it.
+            round: NonZeroU32::new(limit - limit / 16).map(|bytes| (bytes, limit - from >= from / 4 * 3)),
+            ..Self::from(self.last())
+        };
     }
 
     /// When [`Meter::measure`] is worth calling next.
     pub(super) fn next(&self, rtt: Duration) -> Instant {
         match self.round {
-            Some(_) => self.marks[0].0 + interval(rtt),
-            None => self.last.0 + interval(rtt) / 4,
+            Some(_) => self.marked_at[0] + interval(rtt),
+            None => self.last_at + interval(rtt) / 3,
         }
     }
 }

@@ -268,7 +268,8 @@ fn a_send_limit_that_is_not_reached_is_at_its_floor_after_two_seconds() {
     path.run(MS * 2000);
     assert_eq!(path.limit.get(), INITIAL);
     let causes: Vec<_> = path.changes.iter().filter(|(_, c)| c.to < c.from).map(|(_, c)| c.cause).collect();
-    assert!(causes.iter().all(|&cause| cause == Cause::Unused), "{causes:?}");
+    // A careful step may have been on trial.
+    assert!(causes[1..].iter().all(|&cause| cause == Cause::Unused), "{causes:?}");
 }
 
 #[test]
@@ -354,4 +355,11 @@ fn pressure_doubles_to_the_bound() {
     let mut path = Path::new(Direction::Send, Tuning::Pressure, 125_000_000, 17 * MS);
     path.run(MS * 1000);
     assert_eq!((path.limit.get(), path.limit.changes()), (BOUNDS.max, (10, 0)));
+}
+
+/// Besides its place in the flow table and the timer wheel, which are some 100 bytes.
+#[test]
+fn a_connection_costs_less_than_a_kibibyte() {
+    let (limit, connection) = (size_of::<Limit>(), size_of::<crate::tcp::Connection>());
+    assert!(connection <= 920, "{connection} bytes, {limit} in each of two limits");
 }

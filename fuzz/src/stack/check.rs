@@ -1,0 +1,74 @@
+//! What must hold after every turn, whatever the guest and the host do.
+
+use super::{CONNS, Run};
+use brodo_core::flow::FlowId;
+use brodo_core::tcp::State;
+use brodo_core::tcp::info::TcpInfo;
+
+type Infos = [Option<TcpInfo>; CONNS];
+
+impl Run {
+    /// Compares the state before a turn with that after it. `flows` says which connection each was before.
+    pub(super) fn check(&self, flows: &[(u32, Option<FlowId>)], before: &Infos, after: &Infos) {
+        // Invariant 8: payload in memory stays within the budget.
+        let (used, budget) = (self.machine.stack.memory_used(), self.config.memory);
+        assert!(used <= budget, "{used} bytes of memory in use, the budget is {budget}");
+        // Invariant 22: a stack that waits for the link has been refused by a link that is still full.
+        let waits = self.machine.stack.is_stalled();
+        assert!(!waits || !self.machine.link.has_credit(), "waits for a link that has credit");
+        for i in 0..CONNS {
+            match (&before[i], &after[i]) {
+                (Some(_), None) => self.check_gone(i),
+                (Some(before), Some(after)) if before.flow == after.flow => {
+                    assert!(flows[i].1 == Some(after.flow) || self.conns[i].flow == Some(after.flow));
+                    self.check_one(i, before, after);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A connection that nobody gave a reason to end ends when both directions have.
+    fn check_gone(&self, i: usize) {
+        let conn = &self.conns[i];
+        let both = !conn.fins.is_empty() && conn.down_fin;
+        assert!(conn.excused || both, "connection {i} has ended without a reason");
+    }
+
+    fn check_one(&self, i: usize, before: &TcpInfo, after: &TcpInfo) {
+        let conn = &self.conns[i];
+        assert!(conn.resets == 0 || conn.excused, "connection {i} was reset without a reason");
+        let delivered = conn.delivered(&self.machine.host);
+        if !conn.broken {
+            // Invariant 4: what is taken, and may therefore be acknowledged, is stored or was passed on.
+            let kept = delivered + u64::from(after.rx.held);
+            assert!(after.rx.bytes <= kept, "{} bytes taken, {kept} kept or passed on", after.rx.bytes);
+        }
+        // Invariant 19: what is sent for the first time lies within the guest's window and our limit.
+        let grew = after.tx.bytes == before.tx.bytes && after.in_flight > before.in_flight;
+        if grew && before.state != State::SynReceived {
+            let window = before.tx.window.max(after.tx.window);
+            let limit = before.tx.limit.max(after.tx.limit);
+            // FIN needs no window.
+            let most = window.min(limit) + 1;
+            assert!(after.in_flight <= most, "{} in flight, at most {most} allowed", after.in_flight);
+        }
+        self.check_window(i, after);
+    }
+
+    /// Invariant 13: a window does not stay closed when there is nothing in the queue. The guest has been told at the
+    /// end of the turn.
+    fn check_window(&self, i: usize, after: &TcpInfo) {
+        let open = matches!(after.state, State::Established | State::FinWait1 | State::FinWait2);
+        let plenty = self.config.memory >= 256 << 20;
+        if !open || !plenty || !self.credit || after.rx.held > 0 || self.conns[i].broken {
+            return;
+        }
+        let least = u32::from(after.mss).min(after.rx.limit / 2).max(1);
+        assert!(after.rx.window >= least, "a window of {} with nothing queued", after.rx.window);
+        let edge = self.machine.observer.offered_edge(self.conns[i].guest, self.conns[i].remote);
+        let expected = self.expected(i, after);
+        let told = edge.map(|edge| edge.wrapping_sub(expected));
+        assert_eq!(told, Some(after.rx.window), "the guest knows of another window");
+    }
+}

@@ -1,0 +1,153 @@
+//! The end of an input: guest and host behave from now on, and everything must arrive and go.
+
+use super::Run;
+use brodo_core::link::RxMeta;
+use brodo_core::time::Duration;
+use brodo_sim::host::UNLIMITED;
+use brodo_sim::packet::{TcpSegment, flags};
+
+/// Rounds of good behaviour.
+const ROUNDS_MAX: usize = 3000;
+/// Segments that the guest sends again in one round.
+const SEGMENTS: u32 = 40;
+/// The longest that a stack with something to send may wait: its longest time-out, and a little.
+const WAIT_MAX: Duration = Duration::from_secs(70);
+
+impl Run {
+    /// Lets all connections come to their end, then resets what is left.
+    pub(super) fn finish(mut self) {
+        self.say(|| "everyone behaves from here on".to_owned());
+        (self.lose, self.credit) = (0, true);
+        self.machine.link.set_credit(None);
+        let host = &mut self.machine.host;
+        host.set_send_at_most(usize::MAX);
+        for socket in host.all().collect::<Vec<_>>() {
+            if host.is_connecting(socket) {
+                host.finish_connect(socket, Ok(()));
+            }
+            host.give_space(socket, UNLIMITED);
+        }
+        self.turn();
+        for i in 0..self.conns.len() {
+            let conn = &mut self.conns[i];
+            conn.window = 1 << 20;
+            // What the guest has sent ahead belongs to its stream, which it sends without gaps from now on.
+            // Very far ahead, that would take long and show nothing more.
+            if conn.sent.end() <= conn.next + (1 << 18) {
+                conn.next = conn.next.max(conn.sent.end());
+            } else {
+                conn.odd = true;
+            }
+            let host = &mut self.machine.host;
+            if let Some(socket) = conn.socket.filter(|&s| host.peer_is_open(s)) {
+                conn.down_fin = true;
+                host.peer_fin(socket);
+            }
+        }
+        self.turn();
+        for _ in 0..ROUNDS_MAX {
+            if (0..self.conns.len()).all(|i| self.is_done(i)) {
+                break;
+            }
+            if !self.round() && !self.wait() {
+                break;
+            }
+        }
+        for i in 0..self.conns.len() {
+            self.check_delivered(i);
+        }
+        self.reset_all();
+    }
+
+    /// Whether everything of connection `i` has arrived, or never will.
+    fn is_done(&self, i: usize) -> bool {
+        let Some(info) = self.info(i) else { return true };
+        let conn = &self.conns[i];
+        let up = conn.odd || (info.rx.bytes >= conn.next.into() && !conn.fins.is_empty());
+        let down = conn.lied || (conn.got.contiguous() == conn.down && conn.got_fin);
+        conn.broken || (up && down)
+    }
+
+    /// Everybody does what is to be done now. False if that was nothing new.
+    fn round(&mut self) -> bool {
+        let state = |run: &Self| -> Vec<_> {
+            run.conns.iter().map(|c| (c.iss, c.told_ack, c.received(), c.taken)).collect()
+        };
+        let before = state(self);
+        for i in 0..self.conns.len() {
+            self.conns[i].resent_at.clear();
+            if self.info(i).is_none() || self.conns[i].iss.is_none() {
+                continue;
+            }
+            if self.conns[i].fins.is_empty() {
+                let place = self.conns[i].next;
+                self.conns[i].note_fin(place);
+            }
+            self.again(i, SEGMENTS, 1400);
+            let conn = &self.conns[i];
+            let mut segment = conn.ack_with_sack();
+            if !conn.odd && conn.told_ack == conn.seq(conn.next) {
+                segment.flags |= flags::FIN;
+            } else if conn.odd || conn.told_ack.wrapping_sub(conn.seq(conn.next)) == 1 {
+                segment.seq = conn.told_ack;
+            }
+            self.send(&segment, RxMeta::default(), false);
+            if self.conns[i].ahead > self.conns[i].next || self.conns[i].odd {
+                // Windows count in the order of sequence numbers: one at the edge is newer than all that was heard.
+                let mut segment = self.conns[i].ack_with_sack();
+                segment.seq = self.conns[i].told_edge;
+                self.send(&segment, RxMeta::default(), false);
+            }
+            self.conns[i].take(&mut self.machine.host, usize::MAX);
+        }
+        before != state(self)
+    }
+
+    /// Waits until the stack does something of itself. False if it will not.
+    fn wait(&mut self) -> bool {
+        match self.machine.next_deadline() {
+            Some(at) if at.max(self.now) - self.now <= WAIT_MAX => {
+                self.pass(at.max(self.now) - self.now);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Invariants 5, 21 and 28: both streams have arrived in full, on every connection that nobody harmed.
+    fn check_delivered(&mut self, i: usize) {
+        self.conns[i].take(&mut self.machine.host, usize::MAX);
+        let conn = &self.conns[i];
+        if conn.broken || conn.iss.is_none() || (self.info(i).is_none() && conn.excused) {
+            return;
+        }
+        if !conn.lied {
+            let got = (conn.got.contiguous(), conn.got_fin);
+            assert_eq!(got, (conn.down, true), "to the guest on connection {i}");
+        }
+        if !conn.odd {
+            assert_eq!(conn.taken, conn.next, "to the host on connection {i}");
+        }
+    }
+
+    /// A reset where it counts ends whatever is left; then nothing may be left.
+    fn reset_all(&mut self) {
+        for (i, info) in self.infos().into_iter().enumerate() {
+            let Some(info) = info else { continue };
+            let conn = &mut self.conns[i];
+            conn.excused = true;
+            let mut reset = TcpSegment { flags: flags::RST, ..TcpSegment::new(conn.guest, conn.remote) };
+            reset.seq = self.expected(i, &info);
+            self.send(&reset, RxMeta::default(), false);
+        }
+        for _ in 0..100 {
+            if self.machine.stack.flows() == 0 || !self.wait() {
+                break;
+            }
+        }
+        let stack = &self.machine.stack;
+        // Invariant 8: everything is given back.
+        let left = (stack.flows(), stack.memory_used(), self.machine.host.open_sockets());
+        assert_eq!(left, (0, 0, 0), "flows, bytes of memory and sockets left at the end");
+    }
+}

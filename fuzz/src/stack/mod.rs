@@ -1,0 +1,308 @@
+//! Fuzz target for the whole stack: an input is a configuration and a sequence of operations (see `op`) of three
+//! connections of a guest, their host sockets, the link and the clock.
+//!
+//! The guest does what it likes. Whatever it does, some things must hold after every turn (`check`), every segment must
+//! keep the rules of [`brodo_sim::observer`], and every call the contract of [`brodo_sim::host`]. At the end the
+//! guest and the host behave: everything that was sent must arrive then, on every connection that nobody gave a
+//! reason to end; and when all are gone nothing may be left (`finish`).
+//!
+//! `BRODO_FUZZ_TRACE=1` prints what an input does, line by line.
+
+mod check;
+mod conn;
+mod finish;
+mod guest;
+pub mod op;
+mod ranges;
+
+use brodo_core::config::Config;
+use brodo_core::host::HostError;
+use brodo_core::link::RxMeta;
+use brodo_core::tcp::State;
+use brodo_core::tcp::info::TcpInfo;
+use brodo_core::time::{Duration, Instant};
+use brodo_sim::host::ConnectPlan;
+use brodo_sim::link::to_stack;
+use brodo_sim::machine::Machine;
+use brodo_sim::packet::{self, Packet, TcpSegment};
+use brodo_sim::script::{REMOTE_V4, REMOTE_V6};
+use conn::Conn;
+use op::{Kind, Op, Setup};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::OnceLock;
+
+/// Connections that an input plays with.
+const CONNS: usize = 3;
+/// Most bytes that one host peer sends.
+const DOWN_MAX: u32 = 400_000;
+/// Deadlines that one passing of time stops at.
+const STEPS_MAX: usize = 100;
+/// Virtual time after which a guest may be taken to be gone.
+const PATIENCE: Duration = Duration::from_secs(50);
+/// The same for one that has not answered the SYN-ACK.
+const OPENING_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A stack, a guest and a host in the middle of an input.
+struct Run {
+    setup: Setup,
+    config: Config,
+    machine: Machine,
+    conns: Vec<Conn>,
+    start: Instant,
+    now: Instant,
+    batch: Vec<(RxMeta, Vec<u8>)>,
+    /// Frames to the guest that are still to be lost.
+    lose: u32,
+    /// The link has as much credit as it is asked for.
+    credit: bool,
+    trace: bool,
+}
+
+/// Plays one input.
+pub fn run(data: &[u8]) {
+    let Some((setup, ops)) = op::decode(data) else { return };
+    let mut run = Run::new(setup);
+    for op in ops {
+        run.say(|| format!("{op:?}"));
+        run.step(op);
+    }
+    run.finish();
+}
+
+impl Run {
+    fn new(setup: Setup) -> Self {
+        let config = setup.config();
+        let mut machine = Machine::new(config.clone(), setup.caps(), 1);
+        machine.host.set_record(false);
+        machine.host.set_chatty(setup.chatty());
+        machine.host.set_default_space(setup.space());
+        let plan = if setup.connects_at_once() { ConnectPlan::Done } else { ConnectPlan::Pending };
+        machine.host.set_default_connect(plan);
+        let conns = (0..CONNS as u16)
+            .map(|i| {
+                let (guest, remote) = ends(&config, setup.v6(), i);
+                Conn::new(setup, guest, remote, 0, setup.irs(0))
+            })
+            .collect();
+        let start = setup.iss_before_wrap().map_or(Instant::from_ms(1), |before| start_for(setup.v6(), before));
+        static TRACE: OnceLock<bool> = OnceLock::new();
+        let trace = *TRACE.get_or_init(|| std::env::var_os("BRODO_FUZZ_TRACE").is_some());
+        let mut run = Self {
+            setup,
+            config,
+            machine,
+            conns,
+            start,
+            now: start,
+            batch: Vec::new(),
+            lose: 0,
+            credit: true,
+            trace,
+        };
+        run.say(|| format!("{:?} {:?}", setup.caps(), setup.config()));
+        run.turn();
+        run
+    }
+
+    fn say(&self, what: impl FnOnce() -> String) {
+        if self.trace {
+            eprintln!("{:12.3}  {}", (self.now - self.start).as_nanos() as f64 / 1e6, what());
+        }
+    }
+
+    fn infos(&self) -> [Option<TcpInfo>; CONNS] {
+        let mut infos = [None; CONNS];
+        for info in self.machine.stack.tcp_infos(self.now) {
+            if let Some(i) = self.conns.iter().position(|c| (c.guest, c.remote) == (info.guest, info.remote)) {
+                infos[i] = Some(info);
+            }
+        }
+        infos
+    }
+
+    fn info(&self, i: usize) -> Option<TcpInfo> {
+        self.infos()[i]
+    }
+
+    /// The guest sends; without `batched` all that it has sent reaches the stack now.
+    fn send(&mut self, segment: &TcpSegment, meta: RxMeta, batched: bool) {
+        self.say(|| format!("guest > {}", brief(segment)));
+        self.batch.push((meta, segment.to_frame(to_stack(self.config.mac.0))));
+        if !batched {
+            self.turn();
+        }
+    }
+
+    /// One turn of the driver, and all that must hold after it.
+    fn turn(&mut self) {
+        let before = self.infos();
+        for conn in &mut self.conns {
+            (conn.resets, conn.frames, conn.bare_acks) = (0, 0, 0);
+        }
+        let flows: Vec<_> = self.conns.iter().map(|c| (c.incarnation, c.flow)).collect();
+        let frames = std::mem::take(&mut self.batch);
+        for sent in self.machine.turn(self.now, &frames) {
+            for piece in sent.cut() {
+                let lost = self.lose > 0;
+                self.lose = self.lose.saturating_sub(1);
+                self.hear(&piece, lost, &before);
+            }
+        }
+        let after = self.infos();
+        for (i, conn) in self.conns.iter_mut().enumerate() {
+            let flow = after[i].map(|info| info.flow);
+            if flow.is_some() && flow != conn.flow {
+                if conn.last_syn != conn.irs {
+                    conn.restart(conn.last_syn);
+                }
+                conn.flow = flow;
+            }
+            let host = &self.machine.host;
+            if let Some(socket) = host.all().filter(|&s| host.peer(s) == conn.remote).last()
+                && conn.flow.is_some()
+            {
+                conn.socket = Some(socket);
+            }
+        }
+        self.check(&flows, &before, &after);
+    }
+
+    fn hear(&mut self, frame: &[u8], lost: bool, before: &[Option<TcpInfo>; CONNS]) {
+        let Ok(Packet::Tcp(segment)) = packet::parse(frame) else { return };
+        let verb = if lost { "lost" } else { "<" };
+        self.say(|| format!("guest {verb} {}", brief(&segment)));
+        let ends = (segment.dst, segment.src);
+        if let Some(i) = self.conns.iter().position(|c| (c.guest, c.remote) == ends) {
+            self.conns[i].hear(&segment, lost, self.now, before[i].as_ref());
+        }
+    }
+
+    /// Time passes, with a turn at every deadline on the way unless there are too many.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        let infos = self.infos();
+        for (conn, info) in self.conns.iter_mut().zip(infos) {
+            let opening = info.is_none_or(|info| info.state == State::SynReceived);
+            conn.excused |= end - self.start > if opening { OPENING_PATIENCE } else { PATIENCE };
+        }
+        for _ in 0..STEPS_MAX {
+            match self.machine.next_deadline() {
+                Some(at) if at < end => self.now = self.now.max(at),
+                _ => break,
+            }
+            self.turn();
+        }
+        self.now = end;
+        self.turn();
+    }
+
+    fn step(&mut self, op: Op) {
+        let (i, a, v) = (op.flow, op.a, op.v);
+        if !matches!(op.kind, Kind::Time | Kind::Deadline) {
+            self.conns.iter_mut().for_each(|c| c.resent_at.clear());
+        }
+        match op.kind {
+            Kind::Lose => self.lose = u32::from(a & 31),
+            Kind::Credit => {
+                self.credit = a & 128 != 0;
+                self.machine.link.set_credit((!self.credit).then_some(usize::from(a & 15)));
+                self.turn();
+            }
+            Kind::Time => {
+                const MS: u64 = 1000;
+                let us = [
+                    1, 20, 100, MS, 3 * MS, 10 * MS, 21 * MS, 50 * MS, 101 * MS, 205 * MS, 450 * MS, 1100 * MS,
+                    2100 * MS, 5000 * MS, 61_000 * MS, 7_500_000 * MS,
+                ][usize::from(a & 15)];
+                self.pass(Duration::from_micros(us * u64::from(1 + (v & 7))));
+            }
+            Kind::Deadline => {
+                if let Some(at) = self.machine.next_deadline() {
+                    self.pass(at.max(self.now) - self.now);
+                }
+            }
+            Kind::AtMost => {
+                self.machine.host.set_send_at_most(if v == 0 { usize::MAX } else { v.into() });
+            }
+            Kind::HostSend | Kind::HostFin | Kind::HostError | Kind::Space | Kind::Take | Kind::Connected => {
+                self.host_step(op);
+            }
+            _ => self.guest_step(i, op),
+        }
+    }
+
+    /// What the host's peer, or the host's kernel, does.
+    fn host_step(&mut self, op: Op) {
+        let conn = &mut self.conns[op.flow];
+        let host = &mut self.machine.host;
+        let Some(socket) = conn.socket.filter(|&s| host.closed(s).is_none()) else { return };
+        let errors = [HostError::Reset, HostError::TimedOut, HostError::HostUnreachable, HostError::Refused];
+        let error = errors[usize::from(op.a & 3)];
+        if host.is_connecting(socket) {
+            if op.kind == Kind::Connected {
+                conn.excused |= op.a & 4 != 0;
+                host.finish_connect(socket, if op.a & 4 == 0 { Ok(()) } else { Err(error) });
+                self.turn();
+            }
+            return;
+        }
+        let open = host.peer_is_open(socket);
+        match op.kind {
+            Kind::HostSend if open && conn.down < DOWN_MAX => {
+                let data = conn.down_bytes(op.v.into());
+                conn.down += u32::from(op.v);
+                host.peer_send(socket, &data);
+            }
+            Kind::HostFin if open => {
+                conn.down_fin = true;
+                host.peer_fin(socket);
+            }
+            Kind::HostError if !conn.broken => {
+                (conn.excused, conn.broken) = (true, true);
+                if op.a & 8 == 0 { host.peer_error(socket, error) } else { host.break_silently(socket, error) }
+            }
+            Kind::Space => host.give_space(socket, op.v.into()),
+            Kind::Take => {
+                let n = conn.take(host, op.v.into());
+                host.give_space(socket, n);
+            }
+            _ => {}
+        }
+        if !op.batched {
+            self.turn();
+        }
+    }
+}
+
+/// A segment in a few words.
+fn brief(s: &TcpSegment) -> String {
+    format!(
+        "{} -> {} flags {:02x} seq {} ack {} win {} len {} {:?}",
+        s.src.port(), s.dst.port(), s.flags, s.seq, s.ack, s.window, s.data.len(), s.sack
+    )
+}
+
+/// The ends of connection number `i`.
+fn ends(config: &Config, v6: bool, i: u16) -> (SocketAddr, SocketAddr) {
+    let guest: Option<IpAddr> = if v6 { config.v6.map(|n| n.guest.into()) } else { config.v4.map(|n| n.guest.into()) };
+    let remote = if v6 { REMOTE_V6 } else { REMOTE_V4 };
+    (SocketAddr::new(guest.expect("both are configured"), 40_000 + i), SocketAddr::new(remote, 80 + i))
+}
+
+/// When a stack must be started for the first connection's numbers to begin `before` the end of sequence space.
+fn start_for(v6: bool, before: u32) -> Instant {
+    static AT_ZERO: [OnceLock<u32>; 2] = [OnceLock::new(), OnceLock::new()];
+    let iss = *AT_ZERO[usize::from(v6)].get_or_init(|| {
+        let config = Config::default();
+        let (guest, remote) = ends(&config, v6, 0);
+        let syn = TcpSegment { flags: packet::flags::SYN, ..TcpSegment::new(guest, remote) };
+        let mut machine = Machine::new(config.clone(), brodo_core::link::LinkCaps::default(), 1);
+        let sent = machine.turn(Instant::ZERO, &[(RxMeta::default(), syn.to_frame(to_stack(config.mac.0)))]);
+        match packet::parse(&sent[0].bytes) {
+            Ok(Packet::Tcp(answer)) => answer.seq,
+            other => panic!("not an answer to a SYN: {other:?}"),
+        }
+    });
+    // One number per 4 us (RFC 6528).
+    Instant::ZERO + Duration::from_micros(4 * u64::from(0_u32.wrapping_sub(before).wrapping_sub(iss)))
+}

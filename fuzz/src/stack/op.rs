@@ -1,0 +1,218 @@
+//! What an input means: eight bytes of configuration, then operations of four bytes each.
+//!
+//! Every input means something, and every operation has the same length, so that a mutation changes one operation and
+//! leaves the others what they were. A number larger than makes sense is reduced where it is used.
+
+use brodo_core::config::{BufferBounds, Config, Tuning};
+use brodo_core::link::LinkCaps;
+
+/// Bytes of configuration.
+const SETUP_LEN: usize = 8;
+/// Most operations of one input.
+const OPS_MAX: usize = 400;
+
+/// What a run begins with.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup([u8; SETUP_LEN]);
+
+impl Setup {
+    /// Whether the guest uses IPv6.
+    pub const fn v6(self) -> bool {
+        self.0[0] & 1 != 0
+    }
+
+    /// What the link can do.
+    pub const fn caps(self) -> LinkCaps {
+        let checksum = self.0[0] & 2 != 0;
+        LinkCaps { checksum, tso: checksum && self.0[0] & 4 != 0, uso: false }
+    }
+
+    /// Whether the host tells of every change.
+    pub const fn chatty(self) -> bool {
+        self.0[0] & 8 != 0
+    }
+
+    /// Whether host sockets are connected at once.
+    pub const fn connects_at_once(self) -> bool {
+        self.0[0] & 16 == 0
+    }
+
+    /// Whether the guest offers selective acknowledgement.
+    pub const fn sack(self) -> bool {
+        self.0[0] & 32 == 0
+    }
+
+    /// The guest's window scale, if it offers one; above 14 in one case of eight.
+    pub const fn scale(self) -> Option<u8> {
+        if self.0[0] & 64 != 0 { None } else { Some([7, 0, 2, 14, 7, 10, 15, 1][(self.0[1] & 7) as usize]) }
+    }
+
+    /// Whether the guest puts timestamps into its segments.
+    pub const fn timestamps(self) -> bool {
+        self.0[0] & 128 != 0
+    }
+
+    /// The guest's MSS option.
+    pub const fn mss(self) -> Option<u16> {
+        match self.0[1] >> 3 & 7 {
+            0 => None,
+            1 => Some(48),
+            2 => Some(1),
+            3 => Some(536),
+            4 => Some(9000),
+            5 => Some(65_535),
+            _ => Some(1460),
+        }
+    }
+
+    /// Room in a host socket's send buffer at first, bytes.
+    pub fn space(self) -> usize {
+        [usize::MAX, 0, 1, 700, 65_536, 262_144, 3000, usize::MAX][usize::from(self.0[2] & 7)]
+    }
+
+    /// How far before the end of sequence space the stack's numbers begin; `None` leaves them alone.
+    pub fn iss_before_wrap(self) -> Option<u32> {
+        [None, Some(0), Some(1), Some(2), Some(1000), Some(100_000), Some(1 << 31), None]
+            [usize::from(self.0[2] >> 3 & 7)]
+    }
+
+    /// The guest's initial sequence number on its connection number `incarnation`.
+    pub const fn irs(self, incarnation: u32) -> u32 {
+        let from_end = [0x1234_5678, 0, 1, 2, 1000, 70_000, 1 << 31, 3][(self.0[3] & 7) as usize];
+        0_u32.wrapping_sub(from_end).wrapping_add(incarnation << 26)
+    }
+
+    /// The stack's configuration.
+    pub fn config(self) -> Config {
+        let bounds = |choice: u8| {
+            let (initial, max) = [
+                (65_536, 4 << 20),
+                (4096, 4096),
+                (2000, 100_000),
+                (65_536, 65_536),
+                (1400, 1 << 20),
+                (300_000, 16 << 20),
+                (8192, 262_144),
+                (600, 600),
+            ][usize::from(choice & 7)];
+            BufferBounds { initial, max }
+        };
+        Config {
+            mtu: [1500, 1280, 9000, 65_520][usize::from(self.0[3] >> 3 & 3)],
+            tcp_rx: bounds(self.0[4]),
+            tcp_tx: bounds(self.0[4] >> 3),
+            tcp_tuning: [Tuning::Rtt, Tuning::Step(16_384), Tuning::Pressure, Tuning::Fixed]
+                [usize::from(self.0[4] >> 6)],
+            memory: [256 << 20, 90_000, 200_000, 140_000, 300_000, 500_000, 1 << 20, 4 << 20][usize::from(self.0[5] & 7)],
+            ..Config::default()
+        }
+    }
+}
+
+macro_rules! kinds {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// What is done.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Kind { $($(#[doc = $doc])+ $name,)+ }
+
+        /// All kinds, in the order of their bytes.
+        const KINDS: &[Kind] = &[$(Kind::$name,)+];
+    };
+}
+
+kinds! {
+    /// The guest opens a connection, or sends its SYN again.
+    Syn,
+    /// The next data, in order.
+    Data,
+    /// Data at another place.
+    DataAt,
+    /// Several segments of data in order, in one batch.
+    Bulk,
+    /// One super-segment of data in order.
+    Super,
+    /// An honest acknowledgement.
+    Ack,
+    /// An acknowledgement of something else.
+    AckAt,
+    /// SACK blocks of something the guest may not have.
+    SackLie,
+    /// An honest acknowledgement that reports a duplicate.
+    Duplicate,
+    /// Another window.
+    Window,
+    /// A reset.
+    Reset,
+    /// FIN where the data ends.
+    Fin,
+    /// FIN at another place.
+    FinAt,
+    /// SYN in a connection.
+    SynAt,
+    /// Any flags.
+    Flags,
+    /// Options that no TCP sends.
+    Options,
+    /// What the stack has not acknowledged, again.
+    Again,
+    /// A keep-alive or window probe.
+    KeepAlive,
+    /// The next frames to the guest are lost.
+    Lose,
+    /// The host's peer sends.
+    HostSend,
+    /// The host's peer closes its direction.
+    HostFin,
+    /// The connection behind the host socket breaks.
+    HostError,
+    /// Room in the host socket.
+    Space,
+    /// The host's peer reads, which gives room.
+    Take,
+    /// Partial writes.
+    AtMost,
+    /// A connect ends.
+    Connected,
+    /// Time passes.
+    Time,
+    /// Time passes until the stack's next deadline.
+    Deadline,
+    /// Link credit.
+    Credit,
+    /// An honest acknowledgement of half of what the guest has.
+    AckHalf,
+}
+
+/// One operation.
+#[derive(Debug, Clone, Copy)]
+pub struct Op {
+    /// What is done.
+    pub kind: Kind,
+    /// To which connection, 0 to 2.
+    pub flow: usize,
+    /// What the guest sends waits for the next frame without this mark: the driver gets both in one batch.
+    pub batched: bool,
+    /// Two numbers.
+    pub a: u8,
+    /// As above.
+    pub v: u16,
+}
+
+/// Takes an input apart.
+pub fn decode(data: &[u8]) -> Option<(Setup, impl Iterator<Item = Op>)> {
+    let (setup, rest) = data.split_first_chunk::<SETUP_LEN>()?;
+    let ops = rest.chunks_exact(4).take(OPS_MAX).map(|b| Op {
+        kind: KINDS[usize::from(b[0] & 31) % KINDS.len()],
+        flow: usize::from(b[0] >> 5 & 3) % 3,
+        batched: b[0] & 128 != 0,
+        a: b[1],
+        v: u16::from_le_bytes([b[2], b[3]]),
+    });
+    Some((Setup(*setup), ops))
+}
+
+/// The bytes that mean this operation on flow 0; for seeds.
+pub fn encode(kind: Kind, flow: u8, a: u8, v: u16) -> [u8; 4] {
+    let index = KINDS.iter().position(|&k| k == kind).unwrap_or_default() as u8;
+    [index | flow << 5, a, v.to_le_bytes()[0], v.to_le_bytes()[1]]
+}

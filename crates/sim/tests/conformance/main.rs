@@ -4,6 +4,7 @@
 mod datagrams;
 mod destinations;
 mod hostile;
+mod states;
 mod tcp_close;
 mod tcp_data;
 mod tcp_found;
@@ -11,5 +12,6 @@ mod tcp_loss;
 mod tcp_open;
 mod tcp_recovery;
 mod tcp_robust;
+mod tcp_sack;
 mod tcp_window;
 mod world;

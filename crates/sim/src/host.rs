@@ -273,11 +273,6 @@ impl SimHost {
         self.sockets.remove(&socket.0);
     }
 
-    /// Forgets all sockets that are closed.
-    pub fn forget_closed(&mut self) {
-        self.sockets.retain(|_, s| s.closed.is_none());
-    }
-
     /// Readiness since the last call, in the order in which it arose.
     pub fn take_events(&mut self) -> Vec<(FlowId, Readiness)> {
         self.ready.drain(..).map(|(_, flow, ready)| (flow, ready)).collect()

@@ -173,8 +173,8 @@ impl Observer {
 
     fn syn_ack(&mut self, s: &Seen) -> Result<(), String> {
         let key = (s.dst, s.src);
-        let again = |c: &&Connection| c.iss == s.seq && c.guest_iss.wrapping_add(1) == s.ack;
-        if self.connections.get(&key).filter(again).is_some() {
+        let again = |c: &Connection| c.iss == s.seq && c.guest_iss.wrapping_add(1) == s.ack;
+        if self.connections.get(&key).is_some_and(again) {
             self.retransmitted += 1;
             return Ok(());
         }

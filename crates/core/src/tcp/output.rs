@@ -75,7 +75,7 @@ impl Connection {
     /// Whether [`Connection::serve`] would do something now, credit provided.
     pub(super) fn wants_service(&self) -> bool {
         !self.ended
-            && (self.broken
+            && ((self.broken && self.retry_at.is_none())
                 || self.sendable() > 0
                 || self.tx.next_resend(u32::MAX).is_some()
                 || self.tx.fin_due()
@@ -149,7 +149,8 @@ impl Connection {
             let read = env.pool.fill(&mut self.tx.queue, max as usize, |into| io.host.tcp_recv(socket, into));
             match read {
                 Ok(Some(0)) => {
-                    self.tx.eof = true;
+                    // After an error that a write has met, the end is not one: no FIN may say that this was all.
+                    self.tx.eof = !self.broken;
                     self.tx.readable = false;
                 }
                 // Fewer bytes than asked for: the socket is empty now. If its end is known to follow, it is read
@@ -349,8 +350,8 @@ impl Connection {
         let addresses = (self.key.remote.ip(), self.key.guest.ip());
         transmit::tcp(outlet, counters, link, addresses, header, payload, self.tx.mss)?;
         self.rx.announced(header);
-        // What is selectively acknowledged goes in a segment without data, where there is room for it.
-        self.rx.ack_listed &= !payload.is_empty() && self.rx.has_sack_blocks();
+        // What is selectively acknowledged goes in a segment of its own; others leave it owed.
+        self.rx.ack_listed &= header.options.sack.is_empty() && self.rx.has_sack_blocks();
         Ok(())
     }
 }

@@ -4,11 +4,14 @@
 mod datagrams;
 mod destinations;
 mod hostile;
+mod states;
 mod tcp_close;
 mod tcp_data;
+mod tcp_found;
 mod tcp_loss;
 mod tcp_open;
 mod tcp_recovery;
 mod tcp_robust;
+mod tcp_sack;
 mod tcp_window;
 mod world;

@@ -1,0 +1,53 @@
+//! Rules that sequences of random operations (the fuzz target `stack`) found broken, each as the shortest script.
+
+use brodo_core::config::Config;
+use brodo_core::host::HostError;
+use brodo_sim::script::{Script, Setup};
+
+#[test]
+fn an_error_that_a_write_meets_does_not_look_like_an_end() {
+    Script::each(|t| {
+        t.establish_with("win=3000 mss=1460 sackok");
+        t.host_sends(5000);
+        t.take_all();
+        // The write takes the error, so what is read after the rest of the data is an end of stream.
+        t.machine.host.break_silently(t.socket(), HostError::Reset);
+        t.guest(&format!("ACK ack={} win=30000 data=10", 1 + 2 * t.mss()));
+        let seen = t.take_all();
+        assert!(seen.iter().all(|line| !line.to_string().contains("FIN")), "{seen:?}");
+        assert!(seen.iter().any(|line| line.to_string().contains("RST")), "{seen:?}");
+        t.expect_all_gone();
+    });
+}
+
+#[test]
+fn a_broken_connection_waits_for_memory_without_turning_in_circles() {
+    let config = Config { mtu: 9000, memory: 70_000, ..Config::default() };
+    Script::each_with(&Setup { config, ..Setup::default() }, |t| {
+        // One connection holds nearly all memory: the host does not take what the guest sends.
+        t.establish();
+        t.host_accepts(0);
+        t.guest("ACK data=4000");
+        t.guest("ACK data=8000");
+        t.take_all();
+        let first = t.flow_index();
+        // The other can neither read what its host has sent nor write.
+        t.connection(40_001, 80);
+        t.establish();
+        t.host_sends(100);
+        t.expect_nothing();
+        t.machine.host.break_silently(t.socket(), HostError::Reset);
+        t.guest("ACK data=10");
+        t.advance_ms(100);
+        t.take_all();
+        // With memory again the guest gets what there is, and then the reset.
+        let second = t.flow_index();
+        t.select(first);
+        t.host_accepts_all();
+        t.select(second);
+        t.advance_ms(20);
+        let seen: Vec<_> = t.take_all().iter().map(ToString::to_string).collect();
+        assert!(seen.iter().any(|line| line.contains("data=100")), "{seen:?}");
+        assert!(seen.last().is_some_and(|line| line.contains("RST")), "{seen:?}");
+    });
+}

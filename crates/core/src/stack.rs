@@ -234,8 +234,7 @@ impl Stack {
         self.env.pool.used()
     }
 
-    /// Bytes that the state of all flows takes: their table, timers and lists, with the room that these keep for growth.
-    /// Payload is not among it.
+    /// Bytes that the state of all flows takes: their table, timers and lists. Payload is not among it.
     pub fn state_allocated(&self) -> usize {
         let lists = self.env.ready.capacity() + self.env.ack_due.capacity();
         let beside: usize = self

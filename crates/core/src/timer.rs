@@ -50,9 +50,9 @@ impl Default for Wheel {
 }
 
 impl Wheel {
-    /// Bytes that the entries take, with the room that is kept for more.
+    /// Bytes that the entries take.
     pub fn allocated(&self) -> usize {
-        self.nodes.capacity() * size_of::<Node>()
+        self.nodes.len() * size_of::<Node>()
     }
 
     /// Makes sure that `flow` fires no later than the first tick not before `at` (always in the future). An entry

@@ -149,3 +149,6 @@ impl KernelSocket {
         self.down.finish(now);
     }
 }
+
+#[cfg(test)]
+mod tests;

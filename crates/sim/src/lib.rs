@@ -10,7 +10,8 @@
 //! - [`script::Script`]: one line per segment, for one rule at a time. A failure prints what was seen in the notation
 //!   of the script ([`notation`]).
 //! - [`world::World`]: whole transfers between an independent TCP ([`guest::Guest`], which is smoltcp) and programs
-//!   behind host sockets, over paths with delay, rate, loss, duplication, reordering and corruption ([`net`]).
+//!   behind host sockets, over paths with delay, rate, loss, duplication, reordering and corruption ([`net`]). Behind a host socket may lie
+//!   Linux's own buffers and another path ([`kernel_socket`], [`kernel_stream`]).
 //! - [`wan::Wan`]: bulk transfers at up to 10 Gbit/s between a TCP that behaves as Linux's ([`linux_guest`]) and host
 //!   sockets, for figures: [`tables`] measures them, and the program `brodo-sim` prints them.
 //!

@@ -181,7 +181,7 @@ impl Line {
             && self.fields.iter().all(|(name, number)| number.fits(value(name)))
             && self.psh.is_none_or(|p| seen.psh == Some(p))
             && self.sack_ok.is_none_or(|s| seen.sack_ok == Some(s))
-            && self.sack.as_ref().is_none_or(|s| seen.sack.as_ref() == Some(s))
+            && self.sack.as_ref().is_none_or(|s| seen.sack.as_deref().unwrap_or_default() == s)
     }
 }
 

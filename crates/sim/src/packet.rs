@@ -412,14 +412,19 @@ fn parse_tcp(tcp: &TcpPacket<&[u8]>, src: IpAddr, dst: IpAddr) -> Result<TcpSegm
     let mut options = tcp.options();
     while !options.is_empty() {
         let (rest, option) = TcpOption::parse(options).map_err(|_| "TCP options contradict")?;
-        options = rest;
+        let bytes = std::mem::replace(&mut options, rest);
         match option {
             TcpOption::EndOfList => break,
             TcpOption::NoOperation => {}
             TcpOption::MaxSegmentSize(mss) => segment.mss = Some(mss),
             TcpOption::WindowScale(shift) => segment.wscale = Some(shift),
             TcpOption::SackPermitted => segment.sack_ok = true,
-            TcpOption::SackRange(blocks) => segment.sack = blocks.into_iter().flatten().collect(),
+            // The parser keeps three blocks of the four that there may be.
+            TcpOption::SackRange(_) => {
+                let number = |at: &[u8]| u32::from_be_bytes([at[0], at[1], at[2], at[3]]);
+                let blocks = bytes[2..usize::from(bytes[1])].chunks_exact(8);
+                segment.sack = blocks.map(|block| (number(block), number(&block[4..]))).collect();
+            }
             TcpOption::TimeStamp { tsval, tsecr } => segment.timestamps = Some((tsval, tsecr)),
             TcpOption::Unknown { kind, .. } => return Err(format!("TCP option {kind}")),
         }

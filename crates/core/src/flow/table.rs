@@ -83,9 +83,9 @@ impl<F> FlowTable<F> {
         self.index.is_empty()
     }
 
-    /// Bytes that the table takes, with the room that it keeps for growth.
+    /// Bytes that the table takes. Room behind the last slot, kept for growth, is not counted: no page of it was touched.
     pub fn allocated(&self) -> usize {
-        self.slots.capacity() * size_of::<Slot<F>>()
+        self.slots.len() * size_of::<Slot<F>>()
             + self.free.capacity() * size_of::<u32>()
             + self.index.allocation_size()
     }

@@ -160,6 +160,7 @@ impl Connection {
         if payload.is_empty() && !fin {
             // A keep-alive or window probe, or an attempt to draw acknowledgements.
             if segment.seq == self.rx.nxt - 1
+                && !segment.flags.contains(TcpFlags::SYN)
                 && let Some(socket) = self.socket
             {
                 io.host.tcp_keep_alive(socket);
@@ -267,7 +268,7 @@ impl Connection {
                 Err(_) => return self.host_failed(env),
             }
         };
-        if self.rx.take_fin() && self.rx.flush(env, io.host, self.socket).is_err() {
+        if self.rx.take_fin(env) && self.rx.flush(env, io.host, self.socket).is_err() {
             self.host_failed(env);
         }
         if in_order {

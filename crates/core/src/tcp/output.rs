@@ -350,8 +350,8 @@ impl Connection {
         let addresses = (self.key.remote.ip(), self.key.guest.ip());
         transmit::tcp(outlet, counters, link, addresses, header, payload, self.tx.mss)?;
         self.rx.announced(header);
-        // What is selectively acknowledged goes in a segment without data, where there is room for it.
-        self.rx.ack_listed &= !payload.is_empty() && self.rx.has_sack_blocks();
+        // What is selectively acknowledged goes in a segment of its own; others leave it owed.
+        self.rx.ack_listed &= header.options.sack.is_empty() && self.rx.has_sack_blocks();
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ const RANGES_MAX: usize = 32;
 struct Range {
     start: Seq,
     bytes: ByteQueue,
-    /// The higher, the later something was last added.
+    /// The higher, the later something of it last came.
     touched: u64,
 }
 
@@ -58,7 +58,8 @@ impl Reassembly {
             while self.ranges.get(i).is_some_and(|r| r.end().lt(seq)) {
                 i += 1;
             }
-            if let Some(range) = self.ranges.get(i).filter(|r| r.start.le(seq)) {
+            if let Some(range) = self.ranges.get_mut(i).filter(|r| r.start.le(seq)) {
+                range.touched = newest;
                 let known = ((range.end() - seq) as usize).min(data.len());
                 seq += known as u32;
                 data = &data[known..];
@@ -95,7 +96,16 @@ impl Reassembly {
         Ok(())
     }
 
-    /// The ranges as a guest is told of them: at most `max`, the one that has just grown first (RFC 2018, section 4).
+    /// The first part of what lies between `start` and `end` that is held already.
+    pub(crate) fn held(&self, start: Seq, end: Seq) -> Option<(Seq, Seq)> {
+        let range = self.ranges.iter().find(|r| r.start.lt(end) && r.end().gt(start))?;
+        let from = if range.start.gt(start) { range.start } else { start };
+        let to = if range.end().lt(end) { range.end() } else { end };
+        Some((from, to))
+    }
+
+    /// The ranges as a guest is told of them: at most `max`, the one that the newest segment belongs to first (RFC
+    /// 2018, section 4).
     pub(crate) fn blocks(&self, max: usize) -> impl Iterator<Item = (Seq, Seq)> {
         let mut newest = [None::<&Range>; SackBlocks::MAX];
         for range in &self.ranges {

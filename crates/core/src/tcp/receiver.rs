@@ -193,6 +193,9 @@ impl Receiver {
         seq: Seq,
         payload: &[u8],
     ) -> Result<bool, HostError> {
+        if let Some((start, end)) = self.gaps.held(seq, seq + payload.len() as u32) {
+            self.note_duplicate(start, end);
+        }
         if seq != self.nxt {
             if env.pool.pressure() == Pressure::Spent {
                 env.counters.drop(DropReason::MemoryBudget);
@@ -285,7 +288,7 @@ impl Receiver {
     }
 
     /// Whether the FIN has just become due; moves RCV.NXT over it.
-    pub(crate) fn take_fin(&mut self) -> bool {
+    pub(crate) fn take_fin(&mut self, env: &mut Env) -> bool {
         if self.state != ReceiverState::Open || self.fin != Some(self.nxt) {
             return false;
         }
@@ -295,6 +298,8 @@ impl Receiver {
             self.edge = self.nxt;
         }
         self.state = ReceiverState::Finishing;
+        // Nothing can follow, so what a guest has sent beyond its FIN is no part of the stream.
+        self.gaps.clear(&mut env.pool);
         true
     }
 

@@ -14,8 +14,6 @@ use std::collections::VecDeque;
 
 /// Most ranges kept: 100 KB for a connection that has 4 MiB in flight.
 const RANGES_MAX: usize = 4096;
-/// Ranges for which an idle connection keeps the memory.
-const RANGES_KEPT: usize = 4;
 
 /// What is known of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,8 +127,10 @@ impl Scoreboard {
                 self.ranges.pop_front();
             }
         }
-        if self.ranges.is_empty() && self.ranges.capacity() > RANGES_KEPT {
-            self.ranges.shrink_to(RANGES_KEPT);
+        if self.ranges.is_empty() {
+            // An idle connection keeps none: that is a tenth of what it may take, and an allocation for each flight is
+            // a thousandth of a round trip.
+            self.ranges = VecDeque::new();
         }
     }
 

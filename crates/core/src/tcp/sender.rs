@@ -18,7 +18,8 @@ use crate::env::Env;
 use crate::time::Instant;
 use crate::wire::tcp::{Seq, TcpHeader};
 
-/// Time-outs in a row after which the guest is taken to be gone: about 15 minutes, as Linux (tcp_retries2).
+/// Time-outs in a row after which the guest is taken to be gone: as many as Linux (tcp_retries2), about 9
+/// minutes.
 pub(crate) const BACKOFF_MAX: u8 = 15;
 
 /// Where the stream to the guest stands.

@@ -13,6 +13,8 @@ pub enum Unit {
     Second,
     /// Seconds, shown as milliseconds.
     Millisecond,
+    /// Bytes, shown as such.
+    Byte,
     /// Bytes, shown as KiB.
     Kibibyte,
     /// Bytes, shown as MB.
@@ -32,6 +34,7 @@ impl Unit {
             Self::MegabytePerS => "MB/s",
             Self::Second => "s",
             Self::Millisecond => "ms",
+            Self::Byte => "B",
             Self::Kibibyte => "KiB",
             Self::Megabyte => "MB",
             Self::Count => "",
@@ -48,7 +51,7 @@ impl Unit {
             Self::Second => (1.0, 3),
             Self::Millisecond => (1e3, 2),
             Self::Kibibyte => (1.0 / 1024.0, 1),
-            Self::Count => (1.0, 0),
+            Self::Byte | Self::Count => (1.0, 0),
             Self::Percent => (100.0, 1),
         };
         if value.is_finite() { format!("{:.decimals$}", value * factor) } else { "never".to_owned() }

@@ -87,7 +87,8 @@ pub(super) fn rows() -> Vec<Row> {
             "A bounded queue in the guest's TUN device",
             "Upload at 120 ms, a send buffer of 4 MiB (2.68 MB of payload), frames of 1500 bytes, a TUN queue of Q \
              frames. Tail drop is the control: expected is the lesser of Q frames and the send buffer per round trip. \
-             With stop-wake a full queue stops the guest: expected is the send buffer per round trip at every Q.",
+             With stop-wake a full queue stops the guest: expected is the send buffer per round trip at every Q, and no \
+             segment sent twice.",
             bounded_queue,
         ),
         row(
@@ -365,8 +366,9 @@ fn bounded_queue(progress: &mut Progress) -> Vec<Figure> {
         let unit = Unit::MegabitPerS;
         figures.extend([
             alone("tail drop", unit, Expected::Factor(tail_drop_expected(frames), 2.5), drop.mean(0.5, 1.0)),
+            alone("dropped", Unit::Count, Expected::Shown, drop.dropped as f64),
             alone("stop-wake", unit, Expected::About(SEND_BUFFER as f64 / 0.12, 1.0), stop.mean(0.5, 1.0)),
-            alone("drops", Unit::Count, Expected::AtMost(0.0, 0.0), stop.dropped as f64),
+            alone("sent again", Unit::Count, Expected::AtMost(0.0, 0.0), stop.retransmitted as f64),
         ]);
     }
     figures

@@ -59,7 +59,7 @@ pub(super) fn rows() -> Vec<Row> {
             "11",
             "Ten thousand idle connections",
             "Each has connected and moved one byte each way, acknowledged. Expected: no payload memory, and at most \
-             1 KiB of state each, tables and what they keep for growth included.",
+             1 KiB of state each: its slot, index, timer and lists.",
             idle,
         ),
         row(
@@ -345,8 +345,8 @@ fn idle(progress: &mut Progress) -> Vec<Figure> {
     let exactly = |count: u32| Expected::Between(f64::from(count), f64::from(count));
     vec![
         figure("", "connections", Unit::Count, exactly(COUNT), stack.flows() as f64),
-        figure("", "payload memory", Unit::Kibibyte, exactly(0), stack.memory_used() as f64),
-        figure("", "state of one", Unit::Kibibyte, Expected::AtMost(1024.0, 0.0), each),
+        figure("", "payload memory", Unit::Byte, exactly(0), stack.memory_used() as f64),
+        figure("", "state of one", Unit::Byte, Expected::AtMost(1024.0, 0.0), each),
     ]
 }
 

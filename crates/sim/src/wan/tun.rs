@@ -11,10 +11,11 @@
 //! And bursts do not disperse. What the reader takes together travels together, arrives together, and is acknowledged
 //! by one acknowledgement, for brodo acknowledges once for each batch; that one acknowledgement releases the next
 //! burst, twice as long in slow start. A window therefore crosses the path as a few bursts, in the end as one, and
-//! a queue of Q frames that drops its tail carries about Q frames in a round trip: `Q * MSS / RTT`.
+//! a queue of Q frames that drops its tail carries about Q frames in a round trip: `Q * MSS / RTT`. What is measured
+//! lies some 10 to 15 per cent below, which are the troughs of CUBIC, and is the same with 5 us and 500 us for the wake.
 //!
 //! With stop and wake the same queue, once full, stops the guest's queueing discipline instead; the frames stay where
-//! they are until the reader has taken half.
+//! they are until the reader has had its turn.
 
 use super::line::Frame;
 use brodo_core::time::{Duration, Instant};

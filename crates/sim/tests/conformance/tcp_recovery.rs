@@ -44,6 +44,39 @@ fn expect_segments(t: &mut Script, from: usize, to: usize) {
     t.expect_nothing();
 }
 
+/// The next connection's sequence numbers wrap after about 8000 bytes: its first number moves with the clock, one every
+/// 4 us.
+fn near_wrap(t: &mut Script) {
+    t.host_connects_at_once();
+    t.guest("SYN win=65535");
+    let isn = t.stack_isn().expect("accepted");
+    t.guest("RST|ACK seq=1");
+    t.take_all();
+    t.advance_ms(u64::from((u32::MAX - 8000).wrapping_sub(isn)) * 4 / 1000);
+    let (guest, remote) = t.endpoints();
+    t.connection_to(guest, remote);
+}
+
+/// Runs `body` as [`Script::each`] does, with sequence numbers anywhere and with some that wrap.
+fn each_sequence(body: impl Fn(&mut Script)) {
+    Script::each(&body);
+    Script::each(|t| {
+        near_wrap(t);
+        body(t);
+        assert!(t.stack_isn().is_some_and(|isn| isn > u32::MAX - 10_000));
+    });
+}
+
+/// Segments sent again so far.
+fn resent(t: &Script) -> u64 {
+    t.machine.stack.counters().tcp_retransmissions
+}
+
+/// The sender's limit now, bytes.
+fn limit(t: &Script) -> u32 {
+    t.machine.stack.tcp_infos(t.now()).next().expect("a connection").tx.limit
+}
+
 /// Payload in what was sent and not expected.
 fn payload(lines: &[Line]) -> i64 {
     lines.iter().filter_map(|l| l.value("data")).sum()
@@ -251,4 +284,451 @@ fn a_probe_that_was_not_needed_does_not_halve_the_limit() {
             assert_eq!(t.machine.stack.counters().tcp_tail_probes, 1);
         });
     }
+}
+
+/// RFC 2018, section 5, RFC 6675, RFC 8985: only what is missing is sent again, once, and a round trip after it was sent
+/// for the first time: not after a time-out.
+#[test]
+fn one_lost_segment_costs_a_round_trip() {
+    for rtt in [1, 10, 50] {
+        each_sequence(|t| {
+            establish_at(t, rtt);
+            let before = resent(t);
+            send(t, 10);
+            t.advance_ms(rtt);
+            sack(t, 2, &[(3, 10)]);
+            expect_segments(t, 2, 3);
+            sack(t, 2, &[(3, 10)]);
+            t.expect_nothing();
+            t.advance_ms(rtt);
+            sack(t, 10, &[]);
+            t.advance_ms(10_000);
+            t.expect_nothing();
+            assert_eq!(resent(t) - before, 1);
+            // With one segment behind it, a quarter of a round trip and a tick more: it might be reordering.
+            send(t, 3);
+            t.advance_ms(rtt);
+            sack(t, 11, &[(12, 13)]);
+            let us = t.expect_within_ms(rtt / 4 + 2, &format!("ACK seq={} data={}", at(t, 11), t.mss()));
+            assert!(us <= rtt * 250 + 1000, "{us}");
+            t.advance_ms(rtt);
+            sack(t, 13, &[]);
+            t.advance_ms(10_000);
+            t.expect_nothing();
+            assert_eq!(resent(t) - before, 2);
+        });
+    }
+}
+
+#[test]
+fn every_hole_is_filled_and_nothing_else() {
+    each_sequence(|t| {
+        establish_at(t, 10);
+        let before = resent(t);
+        send(t, 12);
+        t.advance_ms(10);
+        sack(t, 1, &[(8, 12), (4, 6), (2, 3)]);
+        for n in [1, 3, 6, 7] {
+            t.expect(&format!("ACK seq={} data={}", at(t, n), t.mss()));
+        }
+        t.expect_nothing();
+        t.advance_ms(10);
+        // Partial acknowledgements: everything that is missing is on its way.
+        sack(t, 3, &[(8, 12), (4, 6)]);
+        sack(t, 6, &[(8, 12)]);
+        sack(t, 7, &[(8, 12)]);
+        sack(t, 12, &[]);
+        t.advance_ms(10_000);
+        t.expect_nothing();
+        assert_eq!(resent(t) - before, 4);
+        assert_eq!(t.machine.stack.counters().tcp_recoveries, 1);
+    });
+}
+
+/// A guest that lies about what it has: nothing is sent beyond the truth, nothing is forgotten, nothing stands still.
+#[test]
+fn blocks_that_cannot_be_are_not_believed() {
+    each_sequence(|t| {
+        establish_at(t, 10);
+        send(t, 4);
+        t.advance_ms(10);
+        sack(t, 2, &[]);
+        let (mss, nxt) = (t.mss(), at(t, 4));
+        for blocks in [
+            format!("{}-{}", nxt, nxt + mss),
+            format!("{}-{}", nxt - mss, nxt + 1),
+            format!("{}-{}", nxt + 2_000_000_000, nxt + 1),
+            format!("{}-{}", at(t, 3), at(t, 3)),
+            format!("{}-{}", at(t, 3) + 10, at(t, 3)),
+            format!("1-{}", at(t, 2)),
+            format!("1-{}", at(t, 3)),
+            format!("{}-2000000000", at(t, 3)),
+        ] {
+            t.guest(&format!("ACK ack={} sack={blocks}", at(t, 2)));
+            t.expect_nothing();
+        }
+        // What was sacked must still be sent again if it is not acknowledged after all.
+        t.guest(&format!("ACK ack={0} sack={0}-{1},{0}-{1},{2}-{1}", at(t, 2), nxt, at(t, 3)));
+        t.expect_nothing();
+        t.expect_within_ms(1000, &format!("ACK seq={} data={mss}", at(t, 2)));
+        sack(t, 4, &[]);
+        send(t, 2);
+        sack(t, 6, &[]);
+        t.advance_ms(60_000);
+        t.expect_nothing();
+        assert_eq!(t.machine.stack.memory_used(), 0);
+    });
+}
+
+/// RFC 2018, section 8: a guest may drop what it has only sacked. After time-outs everything is sent again.
+#[test]
+fn a_guest_that_has_forgotten_what_it_had_gets_it_again() {
+    each_sequence(|t| {
+        establish_at(t, 10);
+        send(t, 5);
+        t.advance_ms(10);
+        sack(t, 0, &[(1, 5)]);
+        expect_segments(t, 0, 1);
+        t.advance_ms(10);
+        sack(t, 1, &[]);
+        t.expect_nothing();
+        t.expect_within_ms(2000, &format!("ACK seq={} data={}", at(t, 1), t.mss()));
+        sack(t, 2, &[]);
+        expect_segments(t, 2, 4);
+        sack(t, 4, &[]);
+        expect_segments(t, 4, 5);
+        sack(t, 5, &[]);
+        t.advance_ms(60_000);
+        t.expect_nothing();
+    });
+}
+
+/// RFC 8985, 3.3 and 6.2, step 5: what was sent again and lost again is known by what was sent after it.
+#[test]
+fn a_retransmission_that_is_lost_is_sent_again() {
+    each_sequence(|t| {
+        establish_at(t, 10);
+        send(t, 10);
+        t.advance_ms(10);
+        sack(t, 0, &[(1, 4)]);
+        expect_segments(t, 0, 1);
+        t.advance_ms(2);
+        send(t, 4);
+        t.advance_ms(3);
+        // Sent before the retransmission, so they tell nothing of it.
+        sack(t, 0, &[(1, 10)]);
+        t.expect_nothing();
+        t.advance_ms(7);
+        sack(t, 0, &[(1, 11)]);
+        expect_segments(t, 0, 1);
+        // Nothing follows: the time-out does it.
+        sack(t, 0, &[(1, 14)]);
+        t.expect_nothing();
+        let us = t.expect_within_ms(1000, &format!("ACK seq=1 data={}", t.mss()));
+        assert!(us >= 200_000, "{us}");
+        sack(t, 14, &[]);
+        t.advance_ms(60_000);
+        t.expect_nothing();
+    });
+}
+
+/// RFC 8985, 6.2, step 4: once reordering was seen, what follows must be a quarter of a round trip ahead to show a
+/// loss, and a quarter more after each round trip in which the guest reports a duplicate.
+#[test]
+fn reordering_is_no_loss() {
+    each_sequence(|t| {
+        establish_at(t, 100);
+        let before = resent(t);
+        send(t, 6);
+        t.advance_ms(100);
+        sack(t, 0, &[(1, 2)]);
+        t.advance_ms(5);
+        sack(t, 2, &[]);
+        sack(t, 6, &[]);
+        send(t, 6);
+        t.advance_ms(100);
+        sack(t, 6, &[(7, 12)]);
+        t.advance_ms(20);
+        t.expect_nothing();
+        sack(t, 12, &[]);
+        t.advance_ms(1000);
+        t.expect_nothing();
+        assert_eq!(resent(t), before);
+        // Later than that: it is sent again, and the guest reports that it has it twice.
+        send(t, 6);
+        t.advance_ms(100);
+        sack(t, 12, &[(13, 18)]);
+        let us = t.expect_within_ms(200, &format!("ACK seq={} data={}", at(t, 12), t.mss()));
+        assert!((20_000..=27_000).contains(&us), "{us}");
+        sack(t, 18, &[]);
+        t.guest(&format!("ACK ack={} sack={}-{}", at(t, 18), at(t, 12), at(t, 13)));
+        assert_eq!(t.machine.stack.counters().tcp_duplicates_reported, 1);
+        send(t, 6);
+        t.advance_ms(100);
+        sack(t, 18, &[(19, 24)]);
+        let us = t.expect_within_ms(200, &format!("ACK seq={} data={}", at(t, 18), t.mss()));
+        assert!((45_000..=52_000).contains(&us), "{us}");
+    });
+}
+
+/// RFC 8985, 7.2 and 7.3: the last segment once more after two round trips, not a second time before the time-out.
+#[test]
+fn a_lost_tail_is_probed_once() {
+    for (rtt, wait) in [(1, 20), (10, 20), (50, 100)] {
+        each_sequence(|t| {
+            establish_at(t, rtt);
+            send(t, 4);
+            let us = t.expect_within_ms(1000, &format!("ACK seq={} data={}", at(t, 3), t.mss()));
+            assert!((wait * 1000..=wait * 1000 + 1000).contains(&us), "{us}");
+            let us = t.expect_within_ms(1000, &format!("ACK seq=1 data={}", t.mss()));
+            assert!(us >= 220_000, "{us}");
+            assert_eq!(t.machine.stack.counters().tcp_tail_probes, 1);
+        });
+        each_sequence(|t| {
+            // Two of four are lost: the probe's answer shows the other.
+            establish_at(t, rtt);
+            send(t, 4);
+            t.advance_ms(rtt);
+            sack(t, 2, &[]);
+            t.expect_within_ms(wait + 1, &format!("ACK seq={} data={}", at(t, 3), t.mss()));
+            t.advance_ms(rtt);
+            sack(t, 2, &[(3, 4)]);
+            expect_segments(t, 2, 3);
+            sack(t, 4, &[]);
+            t.advance_ms(60_000);
+            t.expect_nothing();
+            assert_eq!(t.machine.stack.counters().tcp_timeouts, 0);
+        });
+    }
+}
+
+/// RFC 8985, 7.2: one segment a guest may acknowledge late, and without SACK the answer would tell nothing.
+#[test]
+fn what_is_not_probed_waits_for_the_time_out() {
+    for (fields, segments) in [("win=65535 mss=1460 wscale=7 sackok", 1), ("win=65535 mss=1460 wscale=7", 4)]
+    {
+        each_sequence(|t| {
+            establish_at_with(t, 10, fields);
+            send(t, segments);
+            let us = t.expect_within_ms(1000, &format!("ACK seq=1 data={}", t.mss()));
+            assert!((220_000..=260_000).contains(&us), "{us}");
+            assert_eq!(t.machine.stack.counters().tcp_tail_probes, 0);
+            sack(t, segments, &[]);
+            t.advance_ms(60_000);
+            t.expect_nothing();
+        });
+    }
+}
+
+/// RFC 8985, 7.4.2: the probe that was needed is a loss, for the limit too; the one that was not is none.
+#[test]
+fn a_probe_that_repaired_a_loss_halves_the_limit() {
+    for needed in [true, false] {
+        Script::each(|t| {
+            establish_at(t, 10);
+            t.host_sends(400_000);
+            t.guest("ACK win=4000000");
+            while limit(t) < 200_000 {
+                t.advance_ms(10);
+                t.guest("ACK");
+            }
+            while t.host_waiting() > 0 || t.received_in_order() < 400_000 {
+                t.advance_ms(10);
+                t.guest("ACK");
+            }
+            t.take_all();
+            let base = 400_000 / t.mss() + 1;
+            let rest = base * t.mss() - 400_000;
+            t.host_sends(rest);
+            t.guest("ACK");
+            t.take_all();
+            t.advance_ms(1);
+            let before = limit(t);
+            send(t, 4);
+            t.expect_within_ms(100, &format!("ACK seq={} data={}", at(t, base + 3), t.mss()));
+            sack(t, base + 4, &[]);
+            if !needed {
+                t.guest(&format!("ACK sack={}-{}", at(t, base + 3), at(t, base + 4)));
+            }
+            send(t, 1);
+            sack(t, base + 5, &[]);
+            let after = limit(t);
+            assert_eq!(after < before * 3 / 4, needed, "{before} then {after}");
+        });
+    }
+}
+
+/// RFC 6298, 5.5 and 5.7: the time-out doubles, and whatever is acknowledged ends that.
+#[test]
+fn backing_off_ends_with_any_acknowledgement() {
+    each_sequence(|t| {
+        establish_at_with(t, 10, "win=65535 mss=1460 wscale=7");
+        send(t, 2);
+        let first = format!("ACK seq=1 data={}", t.mss());
+        let times: Vec<_> = (0..4).map(|_| t.expect_within_ms(10_000, &first)).collect();
+        assert!(times.windows(2).all(|pair| pair[1].abs_diff(2 * pair[0]) <= 2000), "{times:?}");
+        sack(t, 1, &[]);
+        expect_segments(t, 1, 2);
+        let again = t.expect_within_ms(10_000, &format!("ACK seq={} data={}", at(t, 1), t.mss()));
+        assert!(again.abs_diff(times[0]) <= 1000, "{again} after {times:?}");
+        sack(t, 2, &[]);
+        t.advance_ms(60_000);
+        t.expect_nothing();
+    });
+}
+
+/// RFC 6582: one hole in each round trip, and the duplicates that retransmissions draw begin nothing new.
+#[test]
+fn a_guest_without_sack_gets_hole_after_hole() {
+    each_sequence(|t| {
+        establish_at_with(t, 10, "win=65535 mss=1460 wscale=7");
+        let before = resent(t);
+        send(t, 10);
+        for _ in 0..3 {
+            sack(t, 1, &[]);
+        }
+        // The first of these is new, so it is no duplicate.
+        t.expect_nothing();
+        sack(t, 1, &[]);
+        expect_segments(t, 1, 2);
+        for hole in [4, 5, 8] {
+            sack(t, hole, &[]);
+            expect_segments(t, hole, hole + 1);
+            sack(t, hole, &[]);
+            sack(t, hole, &[]);
+            sack(t, hole, &[]);
+            t.expect_nothing();
+        }
+        sack(t, 10, &[]);
+        assert_eq!(resent(t) - before, 4);
+        send(t, 4);
+        sack(t, 14, &[]);
+        t.advance_ms(60_000);
+        t.expect_nothing();
+    });
+}
+
+/// The FIN is lost with the data before it, or alone though that has arrived.
+#[test]
+fn a_lost_fin_is_sent_again() {
+    each_sequence(|t| {
+        establish_at(t, 10);
+        let mss = t.mss();
+        t.host_sends_last(4 * mss);
+        assert_eq!(t.take_all().len(), 4);
+        t.expect_within_ms(100, &format!("FIN|ACK seq={} data={}", at(t, 3) + 1, mss - 1));
+        t.advance_ms(10);
+        t.guest(&format!("ACK ack={} sack={}-{}", at(t, 2), at(t, 3) + 1, at(t, 4) + 1));
+        // The first byte of the last segment was not in the probe.
+        t.expect(&format!("ACK seq={} data={mss}", at(t, 2)));
+        t.expect(&format!("ACK seq={} data=1", at(t, 3)));
+        t.guest(&format!("ACK ack={}", at(t, 4) + 1));
+        t.guest("FIN|ACK");
+        t.expect("ACK ack=2");
+        t.advance_ms(3000);
+        t.expect_all_gone();
+    });
+    each_sequence(|t| {
+        establish_at(t, 10);
+        send(t, 4);
+        t.host_eof();
+        t.expect(&format!("FIN|ACK seq={}", at(t, 4)));
+        t.advance_ms(10);
+        sack(t, 4, &[]);
+        t.expect_within_ms(1000, &format!("FIN|ACK seq={}", at(t, 4)));
+        t.guest(&format!("FIN|ACK ack={}", at(t, 4) + 1));
+        t.expect("ACK ack=2");
+        t.advance_ms(3000);
+        t.expect_all_gone();
+    });
+}
+
+/// A window that closes while something is being repaired: only the first segment, which also probes the window, goes
+/// into it; the rest follows when it opens.
+#[test]
+fn a_window_that_closes_during_a_recovery() {
+    each_sequence(|t| {
+        establish_at(t, 10);
+        send(t, 10);
+        t.advance_ms(10);
+        t.guest(&format!("ACK ack=1 win=0 sack={}-{},{}-{}", at(t, 5), at(t, 10), at(t, 1), at(t, 4)));
+        expect_segments(t, 0, 1);
+        t.host_sends(100);
+        t.expect_nothing();
+        t.expect_within_ms(1000, &format!("ACK seq=1 data={}", t.mss()));
+        t.guest(&format!("ACK ack={} win=65408 sack={}-{}", at(t, 4), at(t, 5), at(t, 10)));
+        t.expect(&format!("ACK seq={} data={}", at(t, 4), t.mss()));
+        t.expect(&format!("ACK seq={} data=100", at(t, 10)));
+        t.guest("ACK");
+        t.advance_ms(60_000);
+        t.expect_nothing();
+        // The window closes on an acknowledgement of everything: then it is probed.
+        t.guest("ACK win=0");
+        t.host_sends(100);
+        t.expect_within_ms(1000, &format!("ACK seq={}", at(t, 10) + 99));
+        t.guest("ACK win=65408");
+        t.expect(&format!("ACK seq={} data=100", at(t, 10) + 100));
+        t.guest("ACK");
+        t.advance_ms(60_000);
+        t.expect_nothing();
+    });
+}
+
+/// Acknowledgements that tell nothing new put off neither the wait for what is out of order nor the time-out.
+#[test]
+fn repeated_acknowledgements_put_nothing_off() {
+    each_sequence(|t| {
+        establish_at(t, 100);
+        send(t, 4);
+        t.advance_ms(100);
+        for ms in 0..40 {
+            sack(t, 0, &[(1, 2)]);
+            if let [line] = &t.take_all()[..] {
+                assert_eq!(line.value("seq"), Some(1));
+                assert!((24..=27).contains(&ms), "after {ms} ms");
+                return;
+            }
+            t.advance_ms(1);
+        }
+        panic!("the first segment was never sent again");
+    });
+    each_sequence(|t| {
+        establish_at(t, 10);
+        send(t, 1);
+        for ms in 0..300 {
+            sack(t, 0, &[]);
+            if !t.take_all().is_empty() {
+                assert!((220..=245).contains(&ms), "after {ms} ms");
+                return;
+            }
+            t.advance_ms(1);
+        }
+        panic!("the segment was never sent again");
+    });
+}
+
+/// A guest that splits what it has into single bytes makes the sender keep many ranges, not do without its data: the
+/// transfer ends, and what is sent again is bounded by what is in flight.
+#[test]
+fn a_guest_that_sacks_single_bytes_gets_everything() {
+    each_sequence(|t| {
+        establish_at(t, 10);
+        let n = 20;
+        send(t, n);
+        t.advance_ms(10);
+        let end = at(t, n);
+        let mut sent = 0;
+        for first in (10..end - 40).step_by(40) {
+            let blocks: Vec<_> = (0..4).map(|i| first + i * 10).map(|b| format!("{b}-{}", b + 1)).collect();
+            t.guest(&format!("ACK ack=1 sack={}", blocks.join(",")));
+            sent += payload(&t.take_all());
+        }
+        assert!(sent <= 2 * end as i64, "{sent}");
+        sack(t, n, &[]);
+        t.advance_ms(60_000);
+        t.expect_nothing();
+        send(t, 2);
+        sack(t, n + 2, &[]);
+        assert_eq!(t.machine.stack.memory_used(), 0);
+    });
 }

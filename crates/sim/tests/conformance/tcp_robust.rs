@@ -62,6 +62,65 @@ fn a_syn_on_an_open_connection_is_challenged() {
     });
 }
 
+/// RFC 5961, 3.2: a reset counts at RCV.NXT alone, is challenged up to the edge, and is nothing elsewhere.
+#[test]
+fn a_reset_counts_at_one_number_only() {
+    Script::each(|t| {
+        t.establish();
+        t.guest("RST seq=2");
+        t.expect("ACK ack=1");
+        t.advance_ms(20);
+        let edge = i64::from(t.offered_edge());
+        for (seq, challenged) in [(0, false), (2, true), (edge - 1, true), (edge, true), (edge + 1, false)] {
+            t.guest(&format!("RST seq={seq}"));
+            assert_eq!(t.take_all().len(), usize::from(challenged), "{seq}");
+            t.advance_ms(20);
+        }
+        t.host_closed(None);
+        t.guest("RST seq=1");
+        t.host_closed(Some(Close::Reset));
+    });
+}
+
+/// RFC 5961, 5.2: acknowledgements from the largest window ever offered before SND.UNA up to SND.NXT.
+#[test]
+fn acknowledgements_have_two_bounds() {
+    Script::each(|t| {
+        t.establish_with("win=20000 mss=1460");
+        t.host_sends(1000);
+        t.guest("ACK ack=1001 win=20000");
+        t.host_sends(100);
+        t.take_all();
+        let mut next = 1;
+        for (ack, good) in [(1101 - 100, true), (1001 - 20_000, true), (1000 - 20_000, false), (1102, false)]
+        {
+            t.guest(&format!("ACK seq={next} ack={ack} data=10"));
+            next += if good { 10 } else { 0 };
+            t.expect(&format!("ACK ack={next}"));
+            t.advance_ms(20);
+        }
+        t.guest(&format!("ACK seq={next} ack=1101"));
+        t.host_received(20);
+        t.advance_ms(60_000);
+        t.expect_nothing();
+    });
+}
+
+/// One challenge in 10 ms, whatever draws it.
+#[test]
+fn challenges_of_all_kinds_share_a_limit() {
+    Script::each(|t| {
+        t.establish();
+        for i in 0..200 {
+            t.guest(["RST seq=5", "SYN seq=5", "ACK ack=9999", "ACK seq=0"][i % 4]);
+            t.advance_ms(1);
+        }
+        let sent = t.take_all().len();
+        assert!((15..=20).contains(&sent), "{sent}");
+        still_alive(t, 0);
+    });
+}
+
 #[test]
 fn challenges_are_rate_limited() {
     Script::each(|t| {

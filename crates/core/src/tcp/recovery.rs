@@ -239,9 +239,10 @@ impl Sender {
         let pipe = self.in_flight() - self.board.sacked() - self.board.lost();
         let cap = self.recovery.and_then(|r| r.burst).unwrap_or(u32::MAX).min(self.limit()).max(mss);
         let window = (self.una + self.wnd - range.start).max(0) as u32;
-        // The first segment also tells whether a window that has closed meanwhile is open again.
-        let window = if range.start == self.una { window.max(mss) } else { window };
-        let len = range.len.min(cap.saturating_sub(pipe)).min(window).min(max);
+        // The first segment goes whatever else may be on its way: it is what a time-out is for (RFC 6298, 5.4). It also
+        // tells whether a window that has closed meanwhile is open again.
+        let least = if range.start == self.una { mss } else { 0 };
+        let len = range.len.min(cap.saturating_sub(pipe).max(least)).min(window.max(least)).min(max);
         (len > 0 && (len >= mss.min(range.len) || pipe == 0)).then_some((range.start, len))
     }
 

@@ -4,6 +4,7 @@
 mod datagrams;
 mod destinations;
 mod hostile;
+mod seeds;
 mod states;
 mod tcp_close;
 mod tcp_data;

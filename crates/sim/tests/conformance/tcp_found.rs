@@ -51,3 +51,28 @@ fn a_broken_connection_waits_for_memory_without_turning_in_circles() {
         assert!(seen.last().is_some_and(|line| line.contains("RST")), "{seen:?}");
     });
 }
+
+#[test]
+fn every_time_out_sends_the_first_segment_again() {
+    Script::each(|t| {
+        t.establish_with("win=65535 mss=1460 wscale=7");
+        let mss = t.mss();
+        // An acknowledgement that comes after 700 ms: what is younger than that is not old enough to be lost.
+        t.host_sends(100);
+        t.take_all();
+        t.expect_within_ms(1000, "ACK seq=1 data=100");
+        t.expect_within_ms(1000, "ACK seq=1 data=100");
+        t.advance_ms(700);
+        t.guest("ACK");
+        t.expect_nothing();
+        // One segment, and later more than the one that a time-out allows.
+        t.guest("ACK win=1536");
+        t.host_sends(4 * mss);
+        t.expect(&format!("ACK seq=101 data={mss}"));
+        t.advance_ms(100);
+        t.guest("ACK ack=101 win=65535");
+        assert_eq!(t.take_all().len(), 3);
+        let after_us = t.expect_within_ms(1000, &format!("ACK seq=101 data={mss}"));
+        assert!(after_us < 150_000, "sent again {after_us} us later");
+    });
+}

@@ -1,5 +1,6 @@
 //! Whole transfers between smoltcp and programs behind host sockets.
 
+use super::seeds;
 use brodo_core::config::Config;
 use brodo_core::link::LinkCaps;
 use brodo_core::time::{Duration, Instant};
@@ -253,29 +254,8 @@ fn faults(rng: &mut Rng) -> Path {
 }
 
 /// The stream delivered is the stream sent, both ways, under any loss, duplication, reordering and corruption, and
-/// nothing is left at the end. `BRODO_SIM_SEED` repeats one seed, `BRODO_SIM_RUNS` sets how many are tried.
+/// nothing is left at the end.
 #[test]
 fn random_worlds_deliver_everything() {
-    let number = |name| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
-    if let Some(seed) = number("BRODO_SIM_SEED") {
-        faulty(seed);
-        return;
-    }
-    for seed in 1..=number("BRODO_SIM_RUNS").unwrap_or(60) {
-        let failed = Failed(seed);
-        faulty(seed);
-        std::mem::forget(failed);
-    }
-}
-
-/// Says how to repeat a run that panics.
-struct Failed(u64);
-
-impl Drop for Failed {
-    fn drop(&mut self) {
-        eprintln!(
-            "seed {0} failed; repeat with: BRODO_SIM_SEED={0} cargo test -p brodo-sim random_worlds",
-            self.0
-        );
-    }
+    seeds::each("random_worlds_deliver_everything", 60, |seed| _ = faulty(seed));
 }

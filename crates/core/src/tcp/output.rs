@@ -133,11 +133,9 @@ impl Connection {
         while self.can_read() {
             let Some(socket) = self.socket else { break };
             let room = self.read_room();
-            if room < frame_max.min(self.tx.wnd) && self.tx.limit() < self.tx.wnd {
-                // Our limit, not the guest's window, is what keeps these bytes in the kernel.
-                if self.tx.share > self.tx.limit() {
-                    self.tx.limit_hit();
-                }
+            if room == 0 && self.tx.limit() < self.tx.wnd && self.tx.share > self.tx.limit() {
+                // Our limit, not the guest's window or memory, is what keeps these bytes in the kernel.
+                self.tx.limit_hit();
             }
             let mut max = room.min((frame_max * frames).saturating_sub(self.tx.unsent()));
             if max > u32::from(self.tx.mss) {

@@ -38,32 +38,117 @@ fn conversations() -> Vec<(&'static str, Vec<Step>)> {
     };
     vec![
         ("echo", [open(0), on(0, &[(Data, 0, 100), (HostSend, 0, 100), (Ack, 0, 0)]), close(0)].concat()),
-        ("upload", [open(0), on(0, &[(Bulk, 40, 1459), (Bulk, 60, 1459), (Take, 0, 60_000), (Super, 0, 60_000)]), close(0)].concat()),
-        ("download", [open(0), on(0, &[(HostSend, 0, 60_000), (Ack, 0, 0), (HostSend, 0, 60_000), (AckHalf, 0, 0), (Ack, 0, 0)]), close(0)].concat()),
+        (
+            "upload",
+            [
+                open(0),
+                on(0, &[(Bulk, 40, 1459), (Bulk, 60, 1459), (Take, 0, 60_000), (Super, 0, 60_000)]),
+                close(0),
+            ]
+            .concat(),
+        ),
+        (
+            "download",
+            [
+                open(0),
+                on(
+                    0,
+                    &[
+                        (HostSend, 0, 60_000),
+                        (Ack, 0, 0),
+                        (HostSend, 0, 60_000),
+                        (AckHalf, 0, 0),
+                        (Ack, 0, 0),
+                    ],
+                ),
+                close(0),
+            ]
+            .concat(),
+        ),
         (
             "lost-down",
             [
                 open(0),
-                on(0, &[(HostSend, 0, 5000), (Ack, 0, 0), (Lose, 2, 0), (HostSend, 0, 20_000), (Ack, 0, 0), (Deadline, 0, 0), (Ack, 0, 0), (Time, 9, 2), (Ack, 0, 0)]),
+                on(
+                    0,
+                    &[
+                        (HostSend, 0, 5000),
+                        (Ack, 0, 0),
+                        (Lose, 2, 0),
+                        (HostSend, 0, 20_000),
+                        (Ack, 0, 0),
+                        (Deadline, 0, 0),
+                        (Ack, 0, 0),
+                        (Time, 9, 2),
+                        (Ack, 0, 0),
+                    ],
+                ),
                 close(0),
             ]
             .concat(),
         ),
         (
             "lost-up",
-            [open(0), on(0, &[(Data, 0, 999), (DataAt, 2, 0x2000 | 500), (DataAt, 4, 0x2000 | 900), (Ack, 0, 0), (Again, 3, 1459), (DataAt, 246, 900)]), close(0)]
-                .concat(),
+            [
+                open(0),
+                on(
+                    0,
+                    &[
+                        (Data, 0, 999),
+                        (DataAt, 2, 0x2000 | 500),
+                        (DataAt, 4, 0x2000 | 900),
+                        (Ack, 0, 0),
+                        (Again, 3, 1459),
+                        (DataAt, 246, 900),
+                    ],
+                ),
+                close(0),
+            ]
+            .concat(),
         ),
         (
             "time-outs",
-            [open(0), on(0, &[(HostSend, 0, 9000), (Deadline, 0, 0), (Deadline, 0, 0), (Deadline, 0, 0), (Deadline, 0, 0), (Ack, 0, 0), (SackLie, 3, 0x8303), (Time, 11, 3), (Ack, 0, 0)])]
-                .concat(),
+            [
+                open(0),
+                on(
+                    0,
+                    &[
+                        (HostSend, 0, 9000),
+                        (Deadline, 0, 0),
+                        (Deadline, 0, 0),
+                        (Deadline, 0, 0),
+                        (Deadline, 0, 0),
+                        (Ack, 0, 0),
+                        (SackLie, 3, 0x8303),
+                        (Time, 11, 3),
+                        (Ack, 0, 0),
+                    ],
+                ),
+            ]
+            .concat(),
         ),
         (
             "windows",
             [
                 open(0),
-                on(0, &[(Window, 0, 0), (HostSend, 0, 3000), (Deadline, 0, 0), (Deadline, 0, 0), (Window, 4, 0), (Window, 1, 0), (Window, 9, 0), (Bulk, 50, 1459), (Space, 0, 3000), (Take, 0, 9000), (Time, 3, 0), (Space, 0, 60_000), (KeepAlive, 1, 0)]),
+                on(
+                    0,
+                    &[
+                        (Window, 0, 0),
+                        (HostSend, 0, 3000),
+                        (Deadline, 0, 0),
+                        (Deadline, 0, 0),
+                        (Window, 4, 0),
+                        (Window, 1, 0),
+                        (Window, 9, 0),
+                        (Bulk, 50, 1459),
+                        (Space, 0, 3000),
+                        (Take, 0, 9000),
+                        (Time, 3, 0),
+                        (Space, 0, 60_000),
+                        (KeepAlive, 1, 0),
+                    ],
+                ),
                 close(0),
             ]
             .concat(),
@@ -72,7 +157,22 @@ fn conversations() -> Vec<(&'static str, Vec<Step>)> {
             "hostile",
             [
                 open(0),
-                on(0, &[(Data, 0, 10), (Reset, 5, 0), (SynAt, 250, 0), (SynAt, 5, 0x8000), (AckAt, 20, 0x4000), (AckAt, 200, 0xc000), (Flags, 0x3b, 0x0101), (Options, 5, 0x0305), (FinAt, 9, 0x4000), (Duplicate, 9, 20), (Reset, 0, 0x4000)]),
+                on(
+                    0,
+                    &[
+                        (Data, 0, 10),
+                        (Reset, 5, 0),
+                        (SynAt, 250, 0),
+                        (SynAt, 5, 0x8000),
+                        (AckAt, 20, 0x4000),
+                        (AckAt, 200, 0xc000),
+                        (Flags, 0x3b, 0x0101),
+                        (Options, 5, 0x0305),
+                        (FinAt, 9, 0x4000),
+                        (Duplicate, 9, 20),
+                        (Reset, 0, 0x4000),
+                    ],
+                ),
                 open(0),
                 on(0, &[(Data, 0, 10)]),
             ]
@@ -82,7 +182,23 @@ fn conversations() -> Vec<(&'static str, Vec<Step>)> {
             "credit",
             [
                 open(0),
-                on(0, &[(Credit, 0, 0), (HostSend, 0, 9000), (Data, 0, 10), (Credit, 1, 0), (Credit, 2, 0), (Time, 9, 0), (Ack, 0, 0), (Credit, 128, 0), (Ack, 0, 0), (AtMost, 0, 100), (Bulk, 5, 1000), (AtMost, 0, 0)]),
+                on(
+                    0,
+                    &[
+                        (Credit, 0, 0),
+                        (HostSend, 0, 9000),
+                        (Data, 0, 10),
+                        (Credit, 1, 0),
+                        (Credit, 2, 0),
+                        (Time, 9, 0),
+                        (Ack, 0, 0),
+                        (Credit, 128, 0),
+                        (Ack, 0, 0),
+                        (AtMost, 0, 100),
+                        (Bulk, 5, 1000),
+                        (AtMost, 0, 0),
+                    ],
+                ),
                 close(0),
             ]
             .concat(),
@@ -101,8 +217,19 @@ fn conversations() -> Vec<(&'static str, Vec<Step>)> {
             ]
             .concat(),
         ),
-        ("refused", vec![(Kind::Syn, 0, 0, 0), (Kind::Time, 0, 9, 0), (Kind::Connected, 0, 4, 0), (Kind::Syn, 0, 0, 0)]),
-        ("again-after-close", [open(0), close(0), open(0), on(0, &[(Data, 0, 5)]), close(0), on(0, &[(SynAt, 9, 0)])].concat()),
+        (
+            "refused",
+            vec![
+                (Kind::Syn, 0, 0, 0),
+                (Kind::Time, 0, 9, 0),
+                (Kind::Connected, 0, 4, 0),
+                (Kind::Syn, 0, 0, 0),
+            ],
+        ),
+        (
+            "again-after-close",
+            [open(0), close(0), open(0), on(0, &[(Data, 0, 5)]), close(0), on(0, &[(SynAt, 9, 0)])].concat(),
+        ),
     ]
 }
 
@@ -118,7 +245,11 @@ fn the_corpus_holds_the_conversations() {
                 std::fs::write(&path, &bytes).expect("the corpus can be written");
             }
             let found = std::fs::read(&path).unwrap_or_default();
-            assert!(found == bytes, "{} is not what this test makes; BRODO_BLESS=1 writes it", path.display());
+            assert!(
+                found == bytes,
+                "{} is not what this test makes; BRODO_BLESS=1 writes it",
+                path.display()
+            );
         }
     }
 }

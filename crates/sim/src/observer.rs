@@ -143,7 +143,8 @@ impl Observer {
         let s = s.into();
         let key = (s.src, s.dst);
         if s.has(flags::SYN) && !s.has(flags::ACK) && !s.has(flags::RST) {
-            let opening = Opening { iss: s.seq, wscale: s.wscale, mss: s.mss, window: s.window, sack_ok: s.sack_ok };
+            let opening =
+                Opening { iss: s.seq, wscale: s.wscale, mss: s.mss, window: s.window, sack_ok: s.sack_ok };
             let openings = self.openings.entry(key).or_default();
             openings.retain(|known| known.iss != opening.iss);
             openings.push(opening);
@@ -201,8 +202,8 @@ impl Observer {
 
     fn syn_ack(&mut self, s: &Seen) -> Result<(), String> {
         let key = (s.dst, s.src);
-        let again = |c: &&Connection| c.iss == s.seq && c.guest_iss.wrapping_add(1) == s.ack;
-        if self.connections.get(&key).filter(again).is_some() {
+        let again = |c: &Connection| c.iss == s.seq && c.guest_iss.wrapping_add(1) == s.ack;
+        if self.connections.get(&key).is_some_and(again) {
             self.retransmitted += 1;
             return Ok(());
         }

@@ -69,7 +69,13 @@ pub(super) struct Conn {
 }
 
 impl Conn {
-    pub(super) fn new(setup: Setup, guest: SocketAddr, remote: SocketAddr, incarnation: u32, irs: u32) -> Self {
+    pub(super) fn new(
+        setup: Setup,
+        guest: SocketAddr,
+        remote: SocketAddr,
+        incarnation: u32,
+        irs: u32,
+    ) -> Self {
         Self {
             setup,
             guest,
@@ -200,7 +206,8 @@ impl Conn {
 
     /// Notes that the guest sends FIN at this place.
     pub(super) fn note_fin(&mut self, place: u32) {
-        self.odd |= place != self.next || self.sent.end() > place || self.fins.iter().any(|&fin| fin != place);
+        self.odd |=
+            place != self.next || self.sent.end() > place || self.fins.iter().any(|&fin| fin != place);
         self.fins.push(place);
         self.ahead = self.ahead.max(place);
     }
@@ -273,7 +280,12 @@ impl Conn {
         self.taken += data.len() as u32;
         assert!(self.taken <= self.sent.contiguous(), "{} bytes out of nothing", self.taken);
         if host.peer_sees_fin(socket) && !self.excused && !self.fins.is_empty() {
-            assert!(self.fins.contains(&self.taken), "an end after {} bytes, sent {:?}", self.taken, self.fins);
+            assert!(
+                self.fins.contains(&self.taken),
+                "an end after {} bytes, sent {:?}",
+                self.taken,
+                self.fins
+            );
         }
         data.len()
     }

@@ -48,7 +48,8 @@ impl Run {
                 self.send(&segment, RxMeta::default(), op.batched);
             }
             Kind::Window => {
-                let windows = [0, 1, 10, 48, 1000, 1460, 2920, 5000, 20_000, 65_535, 200_000, 1 << 20, u32::MAX];
+                let windows =
+                    [0, 1, 10, 48, 1000, 1460, 2920, 5000, 20_000, 65_535, 200_000, 1 << 20, u32::MAX];
                 self.conns[i].window = windows[usize::from(a) % windows.len()];
                 self.send(&self.conns[i].ack_with_sack(), RxMeta::default(), op.batched);
             }

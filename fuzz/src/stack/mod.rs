@@ -84,7 +84,8 @@ impl Run {
                 Conn::new(setup, guest, remote, 0, setup.irs(0))
             })
             .collect();
-        let start = setup.iss_before_wrap().map_or(Instant::from_ms(1), |before| start_for(setup.v6(), before));
+        let start =
+            setup.iss_before_wrap().map_or(Instant::from_ms(1), |before| start_for(setup.v6(), before));
         static TRACE: OnceLock<bool> = OnceLock::new();
         let trace = *TRACE.get_or_init(|| std::env::var_os("BRODO_FUZZ_TRACE").is_some());
         let mut run = Self {
@@ -113,7 +114,8 @@ impl Run {
     fn infos(&self) -> [Option<TcpInfo>; CONNS] {
         let mut infos = [None; CONNS];
         for info in self.machine.stack.tcp_infos(self.now) {
-            if let Some(i) = self.conns.iter().position(|c| (c.guest, c.remote) == (info.guest, info.remote)) {
+            if let Some(i) = self.conns.iter().position(|c| (c.guest, c.remote) == (info.guest, info.remote))
+            {
                 infos[i] = Some(info);
             }
         }
@@ -211,8 +213,22 @@ impl Run {
             Kind::Time => {
                 const MS: u64 = 1000;
                 let us = [
-                    1, 20, 100, MS, 3 * MS, 10 * MS, 21 * MS, 50 * MS, 101 * MS, 205 * MS, 450 * MS, 1100 * MS,
-                    2100 * MS, 5000 * MS, 61_000 * MS, 7_500_000 * MS,
+                    1,
+                    20,
+                    100,
+                    MS,
+                    3 * MS,
+                    10 * MS,
+                    21 * MS,
+                    50 * MS,
+                    101 * MS,
+                    205 * MS,
+                    450 * MS,
+                    1100 * MS,
+                    2100 * MS,
+                    5000 * MS,
+                    61_000 * MS,
+                    7_500_000 * MS,
                 ][usize::from(a & 15)];
                 self.pass(Duration::from_micros(us * u64::from(1 + (v & 7))));
             }
@@ -259,7 +275,11 @@ impl Run {
             }
             Kind::HostError if !conn.broken => {
                 (conn.excused, conn.broken) = (true, true);
-                if op.a & 8 == 0 { host.peer_error(socket, error) } else { host.break_silently(socket, error) }
+                if op.a & 8 == 0 {
+                    host.peer_error(socket, error)
+                } else {
+                    host.break_silently(socket, error)
+                }
             }
             Kind::Space => host.give_space(socket, op.v.into()),
             Kind::Take => {
@@ -278,13 +298,21 @@ impl Run {
 fn brief(s: &TcpSegment) -> String {
     format!(
         "{} -> {} flags {:02x} seq {} ack {} win {} len {} {:?}",
-        s.src.port(), s.dst.port(), s.flags, s.seq, s.ack, s.window, s.data.len(), s.sack
+        s.src.port(),
+        s.dst.port(),
+        s.flags,
+        s.seq,
+        s.ack,
+        s.window,
+        s.data.len(),
+        s.sack
     )
 }
 
 /// The ends of connection number `i`.
 fn ends(config: &Config, v6: bool, i: u16) -> (SocketAddr, SocketAddr) {
-    let guest: Option<IpAddr> = if v6 { config.v6.map(|n| n.guest.into()) } else { config.v4.map(|n| n.guest.into()) };
+    let guest: Option<IpAddr> =
+        if v6 { config.v6.map(|n| n.guest.into()) } else { config.v4.map(|n| n.guest.into()) };
     let remote = if v6 { REMOTE_V6 } else { REMOTE_V4 };
     (SocketAddr::new(guest.expect("both are configured"), 40_000 + i), SocketAddr::new(remote, 80 + i))
 }

@@ -103,7 +103,8 @@ impl Setup {
             tcp_tx: bounds(self.0[4] >> 3),
             tcp_tuning: [Tuning::Rtt, Tuning::Step(16_384), Tuning::Pressure, Tuning::Fixed]
                 [usize::from(self.0[4] >> 6)],
-            memory: [256 << 20, 90_000, 200_000, 140_000, 300_000, 500_000, 1 << 20, 4 << 20][usize::from(self.0[5] & 7)],
+            memory: [256 << 20, 90_000, 200_000, 140_000, 300_000, 500_000, 1 << 20, 4 << 20]
+                [usize::from(self.0[5] & 7)],
             ..Config::default()
         }
     }

@@ -7,8 +7,8 @@ use brodo_core::link::{LinkCaps, RxMeta};
 use brodo_core::tcp::info::TcpInfo;
 use brodo_core::time::{Duration, Instant};
 use brodo_core::trace::{Cause, Event};
-use brodo_sim::linux_guest::Options;
 use brodo_sim::link::to_stack;
+use brodo_sim::linux_guest::Options;
 use brodo_sim::machine::Machine;
 use brodo_sim::net::{Delay, Path};
 use brodo_sim::packet::{self, Packet, TcpSegment, flags};
@@ -51,7 +51,11 @@ fn limits_find_their_size_and_lose_it() {
         // The careful steps of the rule take up to seconds to end; they are in units of the round trip below that.
         let lasts = path.rtt * 400;
         let total = product * 400;
-        if up { wan.connections[flow].write(total) } else { wan.peer.writes = total }
+        if up {
+            wan.connections[flow].write(total)
+        } else {
+            wan.peer.writes = total
+        }
         let mut limits = Vec::new();
         for i in 1..=300_u32 {
             wan.run_until(Instant::ZERO + lasts * i / 400);
@@ -92,7 +96,8 @@ fn limits_double_every_round_trip() {
         let flow = wan.connect(Options::default());
         let doublings = (product as f64 / f64::from(FLOOR)).log2().ceil().max(0.0) as u32;
         // One round trip for the handshake. A round trip is measured with what its segments take to be sent.
-        let transmission = Duration::from_nanos(u64::from(FLOOR) * 8_000_000_000 / path.bits_per_s.unwrap_or(1));
+        let transmission =
+            Duration::from_nanos(u64::from(FLOOR) * 8_000_000_000 / path.bits_per_s.unwrap_or(1));
         let interval = path.rtt.max(Duration::from_micros(500)) + transmission;
         wan.run_until(Instant::ZERO + path.rtt + interval * (doublings + 3));
         let limit = wan.info(flow).expect("open").tx.limit;
@@ -140,13 +145,8 @@ fn frame(config: &Config, i: u16, segment: &TcpSegment) -> (RxMeta, Vec<u8>) {
 fn open(machine: &mut Machine, config: &Config, i: u16) -> u32 {
     let (src, dst) = ends(config, i);
     let plain = TcpSegment { window: 65_535, ..TcpSegment::new(src, dst) };
-    let syn = TcpSegment {
-        flags: flags::SYN,
-        mss: Some(1460),
-        wscale: Some(7),
-        sack_ok: true,
-        ..plain.clone()
-    };
+    let syn =
+        TcpSegment { flags: flags::SYN, mss: Some(1460), wscale: Some(7), sack_ok: true, ..plain.clone() };
     let answer = machine.turn(machine.now(), &[frame(config, i, &syn)]);
     let Ok(Packet::Tcp(answer)) = packet::parse(&answer[0].bytes) else { panic!("not a SYN-ACK") };
     let ack = TcpSegment { flags: flags::ACK, seq: 1, ack: answer.seq.wrapping_add(1), ..plain };
@@ -205,7 +205,8 @@ fn batches_change_nothing_but_time() {
     seeds::each("batches_change_nothing_but_time", 60, |seed| {
         let mut rng = Rng::new(seed);
         let config = Config { mtu: 1500, ..Config::default() };
-        let mut places: Vec<_> = (0..rng.range(1, 60)).map(|i| (i as u32 * 1000, rng.range(1, 1200))).collect();
+        let mut places: Vec<_> =
+            (0..rng.range(1, 60)).map(|i| (i as u32 * 1000, rng.range(1, 1200))).collect();
         for _ in 0..rng.below(20) {
             let (a, b) = (rng.below(places.len() as u64) as usize, rng.below(places.len() as u64) as usize);
             if rng.chance(500) { places.swap(a, b) } else { places.insert(a, places[b]) }

@@ -236,7 +236,7 @@ impl Run {
         l4.extend([((5 + words) << 4) as u8, s.flags]);
         l4.extend(s.window.to_be_bytes());
         l4.extend([0; 4]);
-        let kinds = [v as u8, (v >> 8) as u8, a, 1, v as u8 ^ 5, (v >> 8) as u8 ^ 10];
+        let kinds = [v as u8, (v >> 8) as u8, a, 1, v as u8 ^ 5, (v >> 8) as u8 ^ 0x0a];
         l4.extend(kinds.iter().cycle().take(4 * words));
         let (src, dst) = (self.conns[i].guest.ip(), self.conns[i].remote.ip());
         self.say(|| format!("guest > options {:02x?}", &l4[20..]));

@@ -69,6 +69,9 @@ pub fn run(data: &[u8]) {
     run.finish();
 }
 
+/// Whether every operation is printed, to read what an input does.
+static TRACE: OnceLock<bool> = OnceLock::new();
+
 impl Run {
     fn new(setup: Setup) -> Self {
         let config = setup.config();
@@ -86,7 +89,6 @@ impl Run {
             .collect();
         let start =
             setup.iss_before_wrap().map_or(Instant::from_ms(1), |before| start_for(setup.v6(), before));
-        static TRACE: OnceLock<bool> = OnceLock::new();
         let trace = *TRACE.get_or_init(|| std::env::var_os("BRODO_FUZZ_TRACE").is_some());
         let mut run = Self {
             setup,
@@ -276,9 +278,9 @@ impl Run {
             Kind::HostError if !conn.broken => {
                 (conn.excused, conn.broken) = (true, true);
                 if op.a & 8 == 0 {
-                    host.peer_error(socket, error)
+                    host.peer_error(socket, error);
                 } else {
-                    host.break_silently(socket, error)
+                    host.break_silently(socket, error);
                 }
             }
             Kind::Space => host.give_space(socket, op.v.into()),

@@ -1,4 +1,4 @@
-//! Sets of places in a stream, as ranges.
+//! Sets of places in a stream, kept as few ranges as it takes.
 
 /// Disjoint ranges that do not touch, in order.
 #[derive(Debug, Default, Clone)]

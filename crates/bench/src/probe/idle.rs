@@ -1,4 +1,4 @@
-//! Connections that are opened and do nothing.
+//! Connections that are opened and then do nothing, to see what they cost.
 
 use super::many::raise_descriptor_limit;
 use super::server::listen;

@@ -22,8 +22,9 @@ use crate::wire::tcp::{SackBlocks, Seq, TcpHeader};
 /// Duplicate acknowledgements that mean a loss (RFC 5681, 3.2).
 pub(crate) const DUP_ACKS: u8 = 3;
 /// The shortest wait before a tail loss probe. On a link of 50 us two round trips are less than the time for which a
-/// busy guest may be off its processor, and a probe that was not needed is a segment sent twice.
-const PROBE_WAIT_MIN: Duration = Duration::from_millis(20);
+/// busy guest may be off its processor; and Linux holds its acknowledgement back for 40 ms and a tick, however much
+/// has arrived, while its program does not read. A probe that was not needed is a segment sent twice.
+const PROBE_WAIT_MIN: Duration = Duration::from_millis(60);
 
 /// What a sender waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

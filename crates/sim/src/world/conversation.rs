@@ -1,4 +1,4 @@
-//! What one connection of a [`World`](super::World) does.
+//! What one connection of a [`World`](super::World) does, and what each of its ends has seen so far.
 
 use crate::kernel_stream::Wire;
 use brodo_core::time::{Duration, Instant};

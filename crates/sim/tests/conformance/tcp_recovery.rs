@@ -162,7 +162,7 @@ fn after_a_time_out_the_first_segment_only() {
         establish_at(t, 10);
         send(t, 8);
         let us = t.expect_within_ms(1000, &format!("ACK seq={} data={}", at(t, 7), t.mss()));
-        assert!((20_000..=22_000).contains(&us), "a tail loss probe after {us}");
+        assert!((60_000..=62_000).contains(&us), "a tail loss probe after {us}");
         t.expect_within_ms(1000, &format!("ACK seq=1 data={}", t.mss()));
         t.host_sends(5 * t.mss());
         t.expect_nothing();
@@ -474,7 +474,7 @@ fn reordering_is_no_loss() {
 /// RFC 8985, 7.2 and 7.3: the last segment once more after two round trips, not a second time before the time-out.
 #[test]
 fn a_lost_tail_is_probed_once() {
-    for (rtt, wait) in [(1, 20), (10, 20), (50, 100)] {
+    for (rtt, wait) in [(1, 60), (10, 60), (50, 100)] {
         each_sequence(|t| {
             establish_at(t, rtt);
             send(t, 4);

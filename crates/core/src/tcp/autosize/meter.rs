@@ -12,7 +12,8 @@
 //!
 //! The *burst* is the most that moved between two calls, that is in one turn of the driver. It stands for what the round
 //! trip cannot tell: while we are busy with a batch the guest waits, and while the guest collects acknowledgements we
-//! do. In time that is a gap of burst / rate; as bytes it needs no second clock.
+//! do. In time that is a gap of burst / rate; as bytes it needs no second clock. It counts up to half a MiB, about what one
+//! turn handles: beyond, a burst is large because the limit is, and the two would raise each other.
 
 use crate::time::{Duration, Instant};
 use core::num::NonZeroU32;
@@ -20,6 +21,8 @@ use core::num::NonZeroU32;
 const INTERVAL_MIN: Duration = Duration::from_micros(500);
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
 const MARKS: usize = 3;
+/// Most that a burst counts, bytes.
+const BURST_MAX: u32 = 512 << 10;
 
 /// What was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +38,7 @@ pub(super) struct Measure {
 impl Measure {
     /// Bytes that a round trip of the path and the gaps of both ends take (X).
     pub(super) fn per_rtt(&self) -> u32 {
-        self.rate.saturating_add(self.burst)
+        self.rate.saturating_add(self.burst.min(BURST_MAX))
     }
 }
 

@@ -66,6 +66,7 @@ impl Machine {
         self.now = now;
         let mut sent = Vec::new();
         self.call(&mut sent, Stack::expire);
+        self.observer.begin_batch();
         for (_, frame) in frames {
             if let Ok(Packet::Tcp(segment)) = packet::parse(frame) {
                 self.observer.from_guest(&segment);

@@ -3,10 +3,11 @@
 //! The observer stands on the link. It hears what the guest sends in the order in which the stack hears it, and what
 //! the stack sends when it sends it, and holds the stack to what it has told the guest:
 //!
-//! - the right edge of the offered window never moves left, across scaling and rounding (RFC 9293, 3.8.6);
-//! - acknowledgements never go back, and never cover what the guest has not sent;
+//! - the right edge of the offered window never moves left, across scaling and rounding (RFC 9293, 3.8.6; invariant 1);
+//! - acknowledgements never go back, and never cover what the guest has not sent (4) or has sent beyond the window (3);
 //! - nothing is sent beyond the guest's window, except one byte to probe it, nor in segments above its MSS;
-//! - the sequence space is sent without gaps, FIN once and after all data;
+//! - the sequence space is sent without gaps, FIN once and after all data (6);
+//! - SACK blocks tell of what the guest has sent and of nothing else, and only if it permitted them;
 //! - every segment after the handshake carries ACK, and windows in SYN segments are unscaled (RFC 7323, 2.2).
 //!
 //! It also counts what was sent twice, so that a run without loss can be held to zero retransmissions.
@@ -15,6 +16,8 @@ use crate::packet::{TcpSegment, flags};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+/// SACK blocks that an option has room for.
+const SACK_MAX: usize = 4;
 /// SYNs remembered of each pair of ends. A hostile guest sends several, and which of them counts is not for the link to
 /// know.
 const OPENINGS_MAX: usize = 8;
@@ -40,15 +43,22 @@ pub struct Seen {
     window: u16,
     mss: Option<u16>,
     wscale: Option<u8>,
+    sack_ok: bool,
+    /// The first blocks of its SACK option, and how many it has.
+    sack: [(u32, u32); SACK_MAX],
+    sack_count: usize,
     /// Payload, bytes.
     len: u32,
 }
 
 impl Seen {
     /// A segment whose payload, of `len` bytes, stands elsewhere.
-    pub const fn apart(s: &TcpSegment, len: u32) -> Self {
-        let TcpSegment { src, dst, flags, seq, ack, window, mss, wscale, .. } = *s;
-        Self { src, dst, flags, seq, ack, window, mss, wscale, len }
+    pub fn apart(s: &TcpSegment, len: u32) -> Self {
+        let TcpSegment { src, dst, flags, seq, ack, window, mss, wscale, sack_ok, .. } = *s;
+        let mut sack = [(0, 0); SACK_MAX];
+        sack.iter_mut().zip(&s.sack).for_each(|(to, from)| *to = *from);
+        let sack_count = s.sack.len().min(SACK_MAX);
+        Self { src, dst, flags, seq, ack, window, mss, wscale, sack_ok, sack, sack_count, len }
     }
 
     const fn has(&self, bits: u8) -> bool {
@@ -72,6 +82,7 @@ struct Opening {
     wscale: Option<u8>,
     mss: Option<u16>,
     window: u16,
+    sack_ok: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -80,6 +91,7 @@ struct Connection {
     guest_iss: u32,
     guest_scale: u8,
     guest_mss: u32,
+    guest_sack: bool,
     /// One after the last sequence number the guest has sent.
     guest_max: u32,
     /// Right edge of the guest's window.
@@ -99,6 +111,8 @@ pub struct Observer {
     /// The guest's SYNs, the last ones of each pair of ends.
     openings: BTreeMap<(SocketAddr, SocketAddr), Vec<Opening>>,
     connections: BTreeMap<(SocketAddr, SocketAddr), Connection>,
+    /// Segments of this batch that begin beyond the window as it was before: whose, and from where to where.
+    ahead: Vec<((SocketAddr, SocketAddr), u32, u32)>,
     retransmitted: u64,
     data_bytes: u64,
 }
@@ -119,12 +133,18 @@ impl Observer {
         self.connections.get(&(guest, remote)).map(|c| c.edge)
     }
 
+    /// The stack is about to hear a batch of segments, which [`Observer::from_guest`] notes one by one.
+    pub fn begin_batch(&mut self) {
+        self.ahead.clear();
+    }
+
     /// Notes a segment that the stack is about to hear.
     pub fn from_guest(&mut self, s: impl Into<Seen>) {
         let s = s.into();
         let key = (s.src, s.dst);
         if s.has(flags::SYN) && !s.has(flags::ACK) && !s.has(flags::RST) {
-            let opening = Opening { iss: s.seq, wscale: s.wscale, mss: s.mss, window: s.window };
+            let opening =
+                Opening { iss: s.seq, wscale: s.wscale, mss: s.mss, window: s.window, sack_ok: s.sack_ok };
             let openings = self.openings.entry(key).or_default();
             openings.retain(|known| known.iss != opening.iss);
             openings.push(opening);
@@ -135,8 +155,11 @@ impl Observer {
         }
         let Some(c) = self.connections.get_mut(&key) else { return };
         let end = s.seq.wrapping_add(s.seq_len());
-        // What begins beyond the window as the guest was told it is not acceptable, and must not be acknowledged.
-        if !after(s.seq, c.edge) {
+        // What begins beyond the window as the guest was told it is not acceptable, and must not be acknowledged, unless
+        // an acknowledgement in the middle of the batch moves the edge before the stack comes to it.
+        if after(s.seq, c.edge) {
+            self.ahead.push((key, s.seq, end));
+        } else {
             c.guest_max = later(c.guest_max, end);
         }
         // An ancient acknowledgement, from beyond half the sequence space, says nothing.
@@ -166,7 +189,13 @@ impl Observer {
         let Some(c) = self.connections.get_mut(&key) else {
             return Err("for a connection that was never accepted".to_owned());
         };
+        for &(_, seq, end) in self.ahead.iter().filter(|ahead| ahead.0 == key) {
+            if !after(seq, c.edge) {
+                c.guest_max = later(c.guest_max, end);
+            }
+        }
         c.acknowledgement(s)?;
+        c.selective(s)?;
         self.retransmitted += u64::from(c.sequence(s)?);
         Ok(())
     }
@@ -198,6 +227,7 @@ impl Observer {
             guest_scale: if scaled { open.wscale.unwrap_or(0).min(14) } else { 0 },
             // Below 48 bytes nobody goes, whatever a guest asks for (Linux: tcp_min_snd_mss).
             guest_mss: open.mss.map_or(default_mss, u32::from).max(48),
+            guest_sack: open.sack_ok,
             guest_max: s.ack,
             guest_edge: max.wrapping_add(open.window.into()),
             iss: s.seq,
@@ -213,6 +243,24 @@ impl Observer {
 }
 
 impl Connection {
+    /// SACK blocks, if the guest understands them, tell of what it has sent beyond the acknowledgement; the first may
+    /// report something received twice (RFC 2018, section 4; RFC 2883, section 4).
+    fn selective(&self, s: &Seen) -> Result<(), String> {
+        let blocks = &s.sack[..s.sack_count];
+        if !blocks.is_empty() && !self.guest_sack {
+            return Err("SACK blocks for a guest that did not permit them".to_owned());
+        }
+        for (i, &(start, end)) in blocks.iter().enumerate() {
+            if !after(end, start) || after(end, self.guest_max) {
+                return Err(format!("a SACK block of what the guest has not sent: {start} to {end}"));
+            }
+            if i > 0 && !after(start, s.ack) {
+                return Err(format!("a SACK block that the acknowledgement covers: {start} to {end}"));
+            }
+        }
+        Ok(())
+    }
+
     fn acknowledgement(&mut self, s: &Seen) -> Result<(), String> {
         if after(self.ack, s.ack) {
             return Err(format!("acknowledgement went back by {}", self.ack.wrapping_sub(s.ack)));

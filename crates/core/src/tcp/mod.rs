@@ -94,6 +94,8 @@ pub(crate) struct Connection {
     broken: bool,
     /// Listed in `Env::ready`.
     ready_listed: bool,
+    /// Frames that are left of a turn which the link has interrupted.
+    turn_left: u16,
     /// To be removed from the table.
     ended: bool,
 }
@@ -223,7 +225,12 @@ impl Connection {
     pub(super) fn list_ready(&mut self, env: &mut Env) {
         if !self.ready_listed {
             self.ready_listed = true;
-            env.ready.push_back(self.id);
+            if self.turn_left > 0 {
+                // Its turn goes on before others have theirs, or whoever the link interrupts would get less.
+                env.ready.push_front(self.id);
+            } else {
+                env.ready.push_back(self.id);
+            }
         }
     }
 

@@ -78,6 +78,7 @@ impl Connection {
             probes: 0,
             broken: false,
             ready_listed: false,
+            turn_left: 0,
             ended: false,
         };
         env.counters.tcp_opened += 1;

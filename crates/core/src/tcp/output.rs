@@ -26,14 +26,16 @@ impl Connection {
     /// while others wait, and more if nobody does: fewer and longer reads from the host socket.
     pub(crate) fn serve<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
         self.ready_listed = false;
-        let chunks = if env.ready.is_empty() { FILL_CHUNKS } else { 1 };
-        let frames = ((chunks * LARGE) as u32 / self.frame_payload_max(env)).max(1);
+        if self.turn_left == 0 {
+            let chunks = if env.ready.is_empty() { FILL_CHUNKS } else { 1 };
+            self.turn_left = (((chunks * LARGE) as u32 / self.frame_payload_max(env)).max(1)) as u16;
+        }
         if self.tx.state == SenderState::SynSent && self.tx.nxt == self.tx.una {
             self.send_syn_ack(env, io);
         }
         self.tune_sender(env, io);
-        let failed = self.read_host(env, io, frames).is_err();
-        let sent = self.send_frames(env, io, frames);
+        let failed = self.read_host(env, io, self.turn_left.into()).is_err();
+        let sent = self.send_frames(env, io);
         if failed || (self.broken && (!self.can_read() || self.read_room() == 0)) {
             return self.reset_guest(env, io);
         }
@@ -43,19 +45,21 @@ impl Connection {
         self.watch_closed_window(env, io);
         self.settle(env, io);
         self.note_sending_limit(io, sent.is_err());
+        if sent.is_ok() {
+            self.turn_left = 0;
+        }
         if self.wants_service() {
             self.list_ready(env);
         }
     }
 
-    /// Sends up to `frames` frames: first what was lost, then what is new.
+    /// Sends what is left of this turn: first what was lost, then what is new.
     fn send_frames<L: Link, H: Host>(
         &mut self,
         env: &mut Env,
         io: &mut Io<'_, L, H>,
-        frames: u32,
     ) -> Result<(), NoCredit> {
-        for _ in 0..frames {
+        while self.turn_left > 0 {
             if let Some((piece, why)) = self.next_resend(env) {
                 self.resend(env, io, piece, why)?;
             } else if self.tx.unsent() > 0 {
@@ -63,6 +67,7 @@ impl Connection {
             } else {
                 break;
             }
+            self.turn_left -= 1;
         }
         Ok(())
     }
@@ -128,11 +133,9 @@ impl Connection {
         while self.can_read() {
             let Some(socket) = self.socket else { break };
             let room = self.read_room();
-            if room < frame_max.min(self.tx.wnd) && self.tx.limit() < self.tx.wnd {
-                // Our limit, not the guest's window, is what keeps these bytes in the kernel.
-                if self.tx.share > self.tx.limit() {
-                    self.tx.limit_hit();
-                }
+            if room == 0 && self.tx.limit() < self.tx.wnd && self.tx.share > self.tx.limit() {
+                // Our limit, not the guest's window or memory, is what keeps these bytes in the kernel.
+                self.tx.limit_hit();
             }
             let mut max = room.min((frame_max * frames).saturating_sub(self.tx.unsent()));
             if max > u32::from(self.tx.mss) {

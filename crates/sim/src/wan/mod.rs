@@ -312,6 +312,7 @@ impl Wan {
         let batch = std::mem::take(&mut self.batch);
         self.frames += batch.len() as u64;
         let mut frames = Vec::with_capacity(batch.len());
+        self.link.observer.begin_batch();
         for frame in &batch {
             if let Some((segment, payload)) = wire::read(&frame.bytes) {
                 self.link.observer.from_guest(Seen::apart(&segment, payload.len() as u32));

@@ -4,6 +4,7 @@
 mod datagrams;
 mod destinations;
 mod hostile;
+mod properties;
 mod seeds;
 mod states;
 mod tcp_close;

@@ -1,0 +1,277 @@
+//! What holds for the limits and for flows beside each other, over random paths and loads: properties that one segment
+//! does not show. The guest is the one that behaves as Linux's where figures count.
+
+use super::seeds;
+use brodo_core::config::{BufferBounds, Config};
+use brodo_core::link::{LinkCaps, RxMeta};
+use brodo_core::tcp::info::TcpInfo;
+use brodo_core::time::{Duration, Instant};
+use brodo_core::trace::{Cause, Event};
+use brodo_sim::link::to_stack;
+use brodo_sim::linux_guest::Options;
+use brodo_sim::machine::Machine;
+use brodo_sim::net::{Delay, Path};
+use brodo_sim::packet::{self, Packet, TcpSegment, flags};
+use brodo_sim::rng::{Pattern, Rng};
+use brodo_sim::script::REMOTE_V4;
+use brodo_sim::wan::{self, Wan};
+use brodo_sim::world::{Conversation, Ending, World};
+use std::net::{IpAddr, SocketAddr};
+
+/// The limit that every flow of these tests begins with.
+const FLOOR: u32 = 64 << 10;
+
+/// A path drawn from a seed, whose product of bandwidth and delay is in reach of the limit; and that product, bytes.
+fn path(rng: &mut Rng) -> (wan::Path, u64) {
+    let rtt = Duration::from_micros(rng.pick(&[600, 1000, 2500, 6000, 15_000, 40_000]));
+    let product = rng.range(100_000, 1_200_000);
+    let bits_per_s = (product as u128 * 8_000_000_000 / rtt.as_nanos()) as u64;
+    (wan::Path { rtt, bits_per_s: Some(bits_per_s), tun: None }, product)
+}
+
+/// A world of a guest and a stack with the usual bounds.
+fn wan(path: wan::Path, rng: &mut Rng) -> Wan {
+    let bounds = BufferBounds { initial: FLOOR, max: 16 << 20 };
+    let config = Config { mtu: 1500, tcp_rx: bounds, tcp_tx: bounds, ..Config::default() };
+    Wan::new(&config, path, Options::default().burst, rng.next())
+}
+
+/// A backlogged flow over a path without loss: at last both limits are at most two and a half times what the path
+/// holds (invariant 10) and stay within a quarter of their mean (12), nothing is sent twice or dropped (20), growth
+/// has a cause (9), and two seconds after the last byte the limit is where it began (29).
+#[test]
+fn limits_find_their_size_and_lose_it() {
+    seeds::each("limits_find_their_size_and_lose_it", 24, |seed| {
+        let mut rng = Rng::new(seed);
+        let (path, product) = path(&mut rng);
+        let up = rng.chance(500);
+        let mut wan = wan(path, &mut rng);
+        let flow = wan.connect(Options::default());
+        let of = |info: TcpInfo| if up { info.rx } else { info.tx };
+        // The careful steps of the rule take up to seconds to end; they are in units of the round trip below that.
+        let lasts = path.rtt * 400;
+        let total = product * 400;
+        if up {
+            wan.connections[flow].write(total)
+        } else {
+            wan.peer.writes = total
+        }
+        let mut limits = Vec::new();
+        for i in 1..=300_u32 {
+            wan.run_until(Instant::ZERO + lasts * i / 400);
+            limits.push(of(wan.info(flow).expect("open")).limit);
+        }
+        let last = &limits[200..];
+        let (low, high) = (*last.iter().min().expect("some"), *last.iter().max().expect("some"));
+        // A round trip is measured with the time in which a super-frame is sent, so the path holds one more each way.
+        let super_frame = u64::from(Options::default().burst) * 1460;
+        let most = ((product + 2 * super_frame) * 5 / 2).max(FLOOR.into());
+        assert!(u64::from(high) <= most, "a limit of {high} on a path that holds {product}: {path:?}");
+        assert!(high - low <= (high + low) / 4, "the limit swings between {low} and {high}: {path:?}");
+        for (at, event) in wan.peer.take_trace() {
+            if let Event::Tuned { from, to, cause, .. } = event {
+                let grows = matches!(cause, Cause::Hit | Cause::Probe | Cause::ProbeFailed);
+                assert!(to <= from || grows, "grew at {at:?} because of {cause:?}");
+            }
+        }
+        wan.run_until(Instant::ZERO + lasts * 2 + Duration::from_secs(2));
+        assert_eq!(wan.retransmitted() + wan.connections[flow].retransmitted(), 0);
+        assert_eq!(wan.stack().counters().drops().count(), 0);
+        let moved = if up { wan.peer.got(Wan::server(flow)) } else { wan.connections[flow].received() };
+        assert_eq!(moved, total, "moved by the end: {path:?}");
+        wan.run_until(wan.now() + Duration::from_secs(2));
+        assert_eq!(of(wan.info(flow).expect("open")).limit, FLOOR, "two seconds after the end");
+    });
+}
+
+/// From the first byte on a limit that is too small for its path reaches what the path holds in as many round trips as
+/// it takes to double it that often, and three (invariant 11). A download: the limit is all that holds it back.
+#[test]
+fn limits_double_every_round_trip() {
+    seeds::each("limits_double_every_round_trip", 24, |seed| {
+        let mut rng = Rng::new(seed);
+        let (path, product) = path(&mut rng);
+        let mut wan = wan(path, &mut rng);
+        wan.peer.writes = u64::MAX;
+        let flow = wan.connect(Options::default());
+        let doublings = (product as f64 / f64::from(FLOOR)).log2().ceil().max(0.0) as u32;
+        // One round trip for the handshake. A round trip is measured with what its segments take to be sent.
+        let transmission =
+            Duration::from_nanos(u64::from(FLOOR) * 8_000_000_000 / path.bits_per_s.unwrap_or(1));
+        let interval = path.rtt.max(Duration::from_micros(500)) + transmission;
+        wan.run_until(Instant::ZERO + path.rtt + interval * (doublings + 3));
+        let limit = wan.info(flow).expect("open").tx.limit;
+        assert!(u64::from(limit) >= product, "{limit} of {product} after {doublings} doublings: {path:?}");
+    });
+}
+
+/// A flow that its application holds back grows nothing (invariant 9).
+#[test]
+fn limits_of_slow_applications_stay() {
+    seeds::each("limits_of_slow_applications_stay", 12, |seed| {
+        let mut rng = Rng::new(seed);
+        let (path, _) = path(&mut rng);
+        let mut wan = wan(path, &mut rng);
+        let flow = wan.connect(Options::default());
+        wan.run_until(Instant::ZERO + path.rtt * 2);
+        for _ in 0..200 {
+            // At most a quarter of the limit in a round trip.
+            let bytes = rng.range(1, 4000);
+            wan.connections[flow].write(bytes);
+            wan.poll(flow);
+            wan.peer.write(Wan::server(flow), bytes);
+            wan.run_until(wan.now() + path.rtt / 4);
+        }
+        let info = wan.info(flow).expect("open");
+        assert_eq!((info.rx.grows, info.tx.grows), (0, 0), "{path:?}");
+        assert!(info.rx.bytes > 0 && info.tx.bytes > 0);
+    });
+}
+
+/// The ends of a plain guest's connection number `i`.
+fn ends(config: &Config, i: u16) -> (SocketAddr, SocketAddr) {
+    let guest: IpAddr = config.v4.expect("IPv4 is on").guest.into();
+    (SocketAddr::new(guest, 30_000 + i), SocketAddr::new(REMOTE_V4, 1000 + i))
+}
+
+/// A segment of a plain guest, which begins at 0, as a frame.
+fn frame(config: &Config, i: u16, segment: &TcpSegment) -> (RxMeta, Vec<u8>) {
+    let (src, dst) = ends(config, i);
+    let segment = TcpSegment { src, dst, ..segment.clone() };
+    (RxMeta::default(), segment.to_frame(to_stack(config.mac.0)))
+}
+
+/// Opens connection `i` of a plain guest; the stack's first sequence number.
+fn open(machine: &mut Machine, config: &Config, i: u16) -> u32 {
+    let (src, dst) = ends(config, i);
+    let plain = TcpSegment { window: 65_535, ..TcpSegment::new(src, dst) };
+    let syn =
+        TcpSegment { flags: flags::SYN, mss: Some(1460), wscale: Some(7), sack_ok: true, ..plain.clone() };
+    let answer = machine.turn(machine.now(), &[frame(config, i, &syn)]);
+    let Ok(Packet::Tcp(answer)) = packet::parse(&answer[0].bytes) else { panic!("not a SYN-ACK") };
+    let ack = TcpSegment { flags: flags::ACK, seq: 1, ack: answer.seq.wrapping_add(1), ..plain };
+    machine.turn(machine.now(), &[frame(config, i, &ack)]);
+    answer.seq
+}
+
+/// However little credit the link gives, and whenever: flows that always have something to send differ by at most one
+/// round's share and one super-segment (invariant 24).
+#[test]
+fn backlogged_flows_share_the_link() {
+    seeds::each("backlogged_flows_share_the_link", 24, |seed| {
+        let mut rng = Rng::new(seed);
+        let tso = rng.chance(500);
+        // Send limits that nobody reaches: it is the link alone that holds them back.
+        let bounds = BufferBounds { initial: 4 << 20, max: 4 << 20 };
+        let config = Config { mtu: 1500, tcp_tx: bounds, ..Config::default() };
+        let mut machine = Machine::new(config.clone(), LinkCaps { checksum: tso, tso, uso: false }, seed);
+        let flows = rng.range(2, 6) as u16;
+        let iss: Vec<_> = (0..flows).map(|i| open(&mut machine, &config, i)).collect();
+        let backlog = vec![0; 4 << 20];
+        for socket in machine.host.all().collect::<Vec<_>>() {
+            machine.host.peer_send(socket, &backlog);
+        }
+        let mut sent = vec![0_u32; iss.len()];
+        for round in 1..=400 {
+            machine.link.set_credit(Some(rng.range(0, 40) as usize));
+            let acks: Vec<_> = (0..flows)
+                .map(|i| {
+                    let (src, dst) = ends(&config, i);
+                    let ack = iss[usize::from(i)].wrapping_add(1 + sent[usize::from(i)]);
+                    let plain = TcpSegment { window: 65_535, seq: 1, ack, ..TcpSegment::new(src, dst) };
+                    frame(&config, i, &TcpSegment { flags: flags::ACK, ..plain })
+                })
+                .collect();
+            for frame in machine.turn(Instant::from_ms(round), &acks) {
+                for piece in frame.cut() {
+                    let Ok(Packet::Tcp(s)) = packet::parse(&piece) else { continue };
+                    sent[usize::from(s.dst.port() - 30_000)] += s.data.len() as u32;
+                }
+            }
+            if sent.iter().any(|&bytes| bytes > 3 << 20) {
+                break;
+            }
+            let (low, high) = (sent.iter().min().expect("some"), sent.iter().max().expect("some"));
+            assert!(high - low <= 2 * (64 << 10), "round {round}: {sent:?}");
+        }
+        assert!(sent.iter().all(|&bytes| bytes > 0), "{sent:?}");
+    });
+}
+
+/// The same frames in one batch, in several, or one by one: the host gets the same bytes and the guest the same last
+/// acknowledgement and window (invariant 27).
+#[test]
+fn batches_change_nothing_but_time() {
+    seeds::each("batches_change_nothing_but_time", 60, |seed| {
+        let mut rng = Rng::new(seed);
+        let config = Config { mtu: 1500, ..Config::default() };
+        let mut places: Vec<_> =
+            (0..rng.range(1, 60)).map(|i| (i as u32 * 1000, rng.range(1, 1200))).collect();
+        for _ in 0..rng.below(20) {
+            let (a, b) = (rng.below(places.len() as u64) as usize, rng.below(places.len() as u64) as usize);
+            if rng.chance(500) { places.swap(a, b) } else { places.insert(a, places[b]) }
+        }
+        let (space, at_most) = (rng.pick(&[usize::MAX, 5000, 20_000]), rng.pick(&[usize::MAX, 700]));
+        let play = |cut: &mut dyn FnMut() -> usize| {
+            let mut machine = Machine::new(config.clone(), LinkCaps::default(), 1);
+            machine.host.set_default_space(space);
+            machine.host.set_send_at_most(at_most);
+            let iss = open(&mut machine, &config, 0);
+            let (src, dst) = ends(&config, 0);
+            let frames: Vec<_> = places
+                .iter()
+                .map(|&(place, len)| {
+                    let mut s = TcpSegment { seq: 1 + place, window: 65_535, ..TcpSegment::new(src, dst) };
+                    (s.flags, s.ack) = (flags::ACK, iss.wrapping_add(1));
+                    s.data = Pattern(7).bytes(place.into(), len as usize);
+                    frame(&config, 0, &s)
+                })
+                .collect();
+            let mut rest = &frames[..];
+            while !rest.is_empty() {
+                let (now, later) = rest.split_at(cut().clamp(1, rest.len()));
+                machine.turn(machine.now(), now);
+                rest = later;
+            }
+            let socket = machine.host.last().expect("connected");
+            machine.host.give_space(socket, 1 << 20);
+            machine.turn(Instant::from_ms(10), &[]);
+            let info = machine.stack.tcp_infos(machine.now()).next().expect("open");
+            let got = machine.host.peer_take(socket, usize::MAX);
+            (got, info.rx.bytes, info.rx.held)
+        };
+        let together = play(&mut || usize::MAX);
+        assert_eq!(Pattern(7).mismatch(0, &together.0), None);
+        assert!(!together.0.is_empty() || places.iter().all(|p| p.0 > 0));
+        assert_eq!(play(&mut || 1), together, "one by one");
+        assert_eq!(play(&mut || rng.range(1, 9) as usize), together, "in pieces");
+    });
+}
+
+/// Connections that end in any way, in the middle of what they do, hold up no other: those that go on deliver
+/// everything without a retransmission, and in the time that their own bytes take (invariant 28).
+#[test]
+fn endings_of_some_do_not_hold_up_others() {
+    seeds::each("endings_of_some_do_not_hold_up_others", 24, |seed| {
+        let mut rng = Rng::new(seed);
+        let wire = || Path::new(vec![Box::new(Delay(Duration::from_micros(50)))]);
+        let config = Config { mtu: 1500, ..Config::default() };
+        let caps = LinkCaps { checksum: true, tso: rng.chance(500), uso: false };
+        let mut world = World::new(config, caps, rng.next(), wire(), wire());
+        for i in 0..rng.range(3, 12) {
+            let rude = [Ending::GuestResets, Ending::HostResets, Ending::Refused];
+            world.add(Conversation {
+                start: Instant::from_ms(1 + rng.below(3)),
+                v6: rng.chance(500),
+                up: rng.range(1, 150_000),
+                down: rng.range(1, 150_000),
+                ending: if i % 2 == 0 { Ending::Each } else { rng.pick(&rude) },
+                ..Conversation::default()
+            });
+        }
+        let report = world.run(Instant::from_ms(20_000));
+        assert_eq!(report.retransmitted, 0);
+        // smoltcp asks for the station address of another destination only a second after the last question.
+        assert!(report.ended < Instant::from_ms(1300), "the last ended at {:?}", report.ended);
+    });
+}

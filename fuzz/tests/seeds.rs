@@ -217,15 +217,7 @@ fn conversations() -> Vec<(&'static str, Vec<Step>)> {
             ]
             .concat(),
         ),
-        (
-            "refused",
-            vec![
-                (Kind::Syn, 0, 0, 0),
-                (Kind::Time, 0, 9, 0),
-                (Kind::Connected, 0, 4, 0),
-                (Kind::Syn, 0, 0, 0),
-            ],
-        ),
+        ("refused", vec![(Syn, 0, 0, 0), (Time, 0, 9, 0), (Connected, 0, 4, 0), (Syn, 0, 0, 0)]),
         (
             "again-after-close",
             [open(0), close(0), open(0), on(0, &[(Data, 0, 5)]), close(0), on(0, &[(SynAt, 9, 0)])].concat(),

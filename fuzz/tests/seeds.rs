@@ -95,8 +95,8 @@ fn conversations() -> Vec<(&'static str, Vec<Step>)> {
                     0,
                     &[
                         (Data, 0, 999),
-                        (DataAt, 2, 0x2000 | 500),
-                        (DataAt, 4, 0x2000 | 900),
+                        (DataAt, 2, 0x2000 + 500),
+                        (DataAt, 4, 0x2000 + 900),
                         (Ack, 0, 0),
                         (Again, 3, 1459),
                         (DataAt, 246, 900),
@@ -231,7 +231,9 @@ fn the_corpus_holds_the_conversations() {
     for (setup_name, setup) in SETUPS {
         for (name, steps) in conversations() {
             let mut bytes = setup.to_vec();
-            steps.iter().for_each(|&(kind, flow, a, v)| bytes.extend(encode(kind, flow, a, v)));
+            for &(kind, flow, a, v) in &steps {
+                bytes.extend(encode(kind, flow, a, v));
+            }
             let path = directory.join(format!("{name}-{setup_name}"));
             if std::env::var_os("BRODO_BLESS").is_some() {
                 std::fs::write(&path, &bytes).expect("the corpus can be written");

@@ -95,8 +95,8 @@ fn conversations() -> Vec<(&'static str, Vec<Step>)> {
                     0,
                     &[
                         (Data, 0, 999),
-                        (DataAt, 2, 0x2000 | 500),
-                        (DataAt, 4, 0x2000 | 900),
+                        (DataAt, 2, 0x21f4),
+                        (DataAt, 4, 0x2384),
                         (Ack, 0, 0),
                         (Again, 3, 1459),
                         (DataAt, 246, 900),
@@ -217,15 +217,7 @@ fn conversations() -> Vec<(&'static str, Vec<Step>)> {
             ]
             .concat(),
         ),
-        (
-            "refused",
-            vec![
-                (Kind::Syn, 0, 0, 0),
-                (Kind::Time, 0, 9, 0),
-                (Kind::Connected, 0, 4, 0),
-                (Kind::Syn, 0, 0, 0),
-            ],
-        ),
+        ("refused", vec![(Syn, 0, 0, 0), (Time, 0, 9, 0), (Connected, 0, 4, 0), (Syn, 0, 0, 0)]),
         (
             "again-after-close",
             [open(0), close(0), open(0), on(0, &[(Data, 0, 5)]), close(0), on(0, &[(SynAt, 9, 0)])].concat(),
@@ -239,7 +231,9 @@ fn the_corpus_holds_the_conversations() {
     for (setup_name, setup) in SETUPS {
         for (name, steps) in conversations() {
             let mut bytes = setup.to_vec();
-            steps.iter().for_each(|&(kind, flow, a, v)| bytes.extend(encode(kind, flow, a, v)));
+            for &(kind, flow, a, v) in &steps {
+                bytes.extend(encode(kind, flow, a, v));
+            }
             let path = directory.join(format!("{name}-{setup_name}"));
             if std::env::var_os("BRODO_BLESS").is_some() {
                 std::fs::write(&path, &bytes).expect("the corpus can be written");

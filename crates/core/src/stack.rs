@@ -15,7 +15,7 @@ use crate::counters::{Counters, DropReason};
 use crate::datagram::DatagramFlow;
 use crate::destination::{self, Destination};
 use crate::env::Env;
-use crate::flow::table::FlowTable;
+use crate::flow::table::{FlowTable, Keyed};
 use crate::flow::{FlowId, FlowKey, Protocol};
 use crate::host::{Host, HostError, IcmpCause, Readiness};
 use crate::icmp;
@@ -67,14 +67,16 @@ enum Flow {
     Datagram(DatagramFlow),
 }
 
-impl Flow {
-    fn key(&self) -> FlowKey {
+impl Keyed for Flow {
+    fn key(&self) -> &FlowKey {
         match self {
-            Self::Tcp(connection) => connection.key,
-            Self::Datagram(flow) => *flow.key(),
+            Self::Tcp(connection) => &connection.key,
+            Self::Datagram(flow) => flow.key(),
         }
     }
+}
 
+impl Flow {
     fn has_ended(&self) -> bool {
         match self {
             Self::Tcp(connection) => connection.has_ended(),
@@ -259,9 +261,8 @@ impl Stack {
     }
 
     fn remove<H: Host>(&mut self, host: &mut H, id: FlowId) {
-        let Some(key) = self.flows.get(id).map(Flow::key) else { return };
         self.env.wheel.cancel(id);
-        match self.flows.remove(id, &key) {
+        match self.flows.remove(id) {
             Some(Flow::Tcp(mut connection)) => {
                 connection.dispose(&mut self.env, host);
                 self.env.counters.tcp_closed += 1;

@@ -4,52 +4,42 @@
 //! collisions. The index is only ever looked up, never iterated, so nothing depends on its order.
 
 use super::{FlowId, FlowKey, Protocol};
-use hashbrown::HashMap;
+use hashbrown::HashTable;
 use siphasher::sip::SipHasher13;
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};
 
-/// Hashing with a given key.
-#[derive(Debug, Clone, Copy)]
-struct Keyed([u8; 16]);
-
-impl BuildHasher for Keyed {
-    type Hasher = SipHasher13;
-    fn build_hasher(&self) -> SipHasher13 {
-        SipHasher13::new_with_key(&self.0)
-    }
+/// What is kept in the table knows its key, so that the index need not repeat it.
+pub trait Keyed {
+    /// The key, the same for ever.
+    fn key(&self) -> &FlowKey;
 }
 
-/// A key as the bytes that are hashed and compared: one write into the hasher instead of a dozen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Packed([u8; 38]);
-
-impl Hash for Packed {
-    fn hash<S: Hasher>(&self, state: &mut S) {
-        state.write(&self.0);
-    }
+/// A key as the bytes that are hashed: one write into the hasher instead of a dozen.
+fn packed(key: &FlowKey) -> [u8; 38] {
+    let mut bytes = [0; 38];
+    let put = |bytes: &mut [u8; 38], at: usize, address: &SocketAddr| {
+        match address.ip() {
+            IpAddr::V4(ip) => bytes[at..at + 4].copy_from_slice(&ip.octets()),
+            IpAddr::V6(ip) => bytes[at..at + 16].copy_from_slice(&ip.octets()),
+        }
+        bytes[at + 16..at + 18].copy_from_slice(&address.port().to_ne_bytes());
+    };
+    put(&mut bytes, 0, &key.guest);
+    put(&mut bytes, 18, &key.remote);
+    bytes[36] = match key.protocol {
+        Protocol::Tcp => 0,
+        Protocol::Udp => 1,
+        Protocol::Echo => 2,
+    };
+    bytes[37] = u8::from(key.guest.is_ipv6());
+    bytes
 }
 
-impl From<&FlowKey> for Packed {
-    fn from(key: &FlowKey) -> Self {
-        let mut bytes = [0; 38];
-        let put = |bytes: &mut [u8; 38], at: usize, address: &SocketAddr| {
-            match address.ip() {
-                IpAddr::V4(ip) => bytes[at..at + 4].copy_from_slice(&ip.octets()),
-                IpAddr::V6(ip) => bytes[at..at + 16].copy_from_slice(&ip.octets()),
-            }
-            bytes[at + 16..at + 18].copy_from_slice(&address.port().to_ne_bytes());
-        };
-        put(&mut bytes, 0, &key.guest);
-        put(&mut bytes, 18, &key.remote);
-        bytes[36] = match key.protocol {
-            Protocol::Tcp => 0,
-            Protocol::Udp => 1,
-            Protocol::Echo => 2,
-        };
-        bytes[37] = u8::from(key.guest.is_ipv6());
-        Self(bytes)
-    }
+fn hash(secret: &[u8; 16], key: &FlowKey) -> u64 {
+    let mut hasher = SipHasher13::new_with_key(secret);
+    hasher.write(&packed(key));
+    hasher.finish()
 }
 
 #[derive(Debug)]
@@ -63,14 +53,16 @@ struct Slot<F> {
 pub struct FlowTable<F> {
     slots: Vec<Slot<F>>,
     free: Vec<u32>,
-    index: HashMap<Packed, FlowId, Keyed>,
+    /// Slots by the hash of the key of what is in them.
+    index: HashTable<u32>,
+    secret: [u8; 16],
     sweep: usize,
 }
 
-impl<F> FlowTable<F> {
+impl<F: Keyed> FlowTable<F> {
     /// An empty table that hashes with `key`.
     pub fn new(key: [u8; 16]) -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), index: HashMap::with_hasher(Keyed(key)), sweep: 0 }
+        Self { slots: Vec::new(), free: Vec::new(), index: HashTable::new(), secret: key, sweep: 0 }
     }
 
     /// Flows in the table.
@@ -92,7 +84,13 @@ impl<F> FlowTable<F> {
 
     /// The flow with this key.
     pub fn find(&self, key: &FlowKey) -> Option<FlowId> {
-        self.index.get(&Packed::from(key)).copied()
+        let is_it = |&index: &u32| self.key_at(index) == Some(key);
+        let &index = self.index.find(hash(&self.secret, key), is_it)?;
+        Some(FlowId { index, generation: self.slots[index as usize].generation })
+    }
+
+    fn key_at(&self, index: u32) -> Option<&FlowKey> {
+        self.slots[index as usize].flow.as_ref().map(Keyed::key)
     }
 
     /// The id that the next flow inserted will have, so that its socket can be opened in its name first.
@@ -105,23 +103,29 @@ impl<F> FlowTable<F> {
         FlowId { index, generation: self.slots[index as usize].generation }
     }
 
-    /// Adds a flow, made by `make` from its id. The key must be free.
-    pub fn insert(&mut self, key: &FlowKey, make: impl FnOnce(FlowId) -> F) -> FlowId {
+    /// Adds a flow, made by `make` from its id. Its key must be free.
+    pub fn insert(&mut self, make: impl FnOnce(FlowId) -> F) -> FlowId {
         let id = self.reserve();
         self.free.pop();
-        self.slots[id.index as usize].flow = Some(make(id));
-        let previous = self.index.insert(Packed::from(key), id);
-        debug_assert!(previous.is_none(), "the key was in use");
+        let flow = make(id);
+        debug_assert!(self.find(flow.key()).is_none(), "the key was in use");
+        let Self { slots, index, secret, .. } = self;
+        let hash_of = |flow: &Option<F>| flow.as_ref().map_or(0, |flow| hash(secret, flow.key()));
+        slots[id.index as usize].flow = Some(flow);
+        let own = hash_of(&slots[id.index as usize].flow);
+        index.insert_unique(own, id.index, |&slot| hash_of(&slots[slot as usize].flow));
         id
     }
 
     /// Removes a flow; its id finds nothing from now on.
-    pub fn remove(&mut self, id: FlowId, key: &FlowKey) -> Option<F> {
+    pub fn remove(&mut self, id: FlowId) -> Option<F> {
         let slot = self.slots.get_mut(id.index as usize).filter(|s| s.generation == id.generation)?;
         let flow = slot.flow.take()?;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(id.index);
-        self.index.remove(&Packed::from(key));
+        if let Ok(entry) = self.index.find_entry(hash(&self.secret, flow.key()), |&index| index == id.index) {
+            entry.remove();
+        }
         Some(flow)
     }
 

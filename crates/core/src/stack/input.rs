@@ -213,8 +213,7 @@ impl Stack {
             return Err(DropReason::FlowTableFull);
         }
         let env = &mut self.env;
-        let id =
-            self.flows.insert(&key, |id| Flow::Tcp(Connection::open(env, io, id, (key, to), syn, iss_after)));
+        let id = self.flows.insert(|id| Flow::Tcp(Connection::open(env, io, id, (key, to), syn, iss_after)));
         self.after(io.host, id);
         Ok(())
     }
@@ -328,8 +327,7 @@ impl Stack {
             Protocol::Echo => self.env.counters.echo_opened += 1,
             _ => self.env.counters.udp_opened += 1,
         }
-        let id =
-            self.flows.insert(&key, |id| Flow::Datagram(DatagramFlow::new(id, key, socket, dns, io.now)));
+        let id = self.flows.insert(|id| Flow::Datagram(DatagramFlow::new(id, key, socket, dns, io.now)));
         Ok(Ok(id))
     }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 /// Mutations per target.
 const MUTATIONS: usize = 20_000;
 /// The same for `stack`, where each is a conversation.
-const STACK_MUTATIONS: usize = 1500;
+const STACK_MUTATIONS: usize = 5000;
 /// Longest input tried, in bytes.
 const LEN_MAX: usize = 2048;
 

@@ -95,8 +95,8 @@ fn conversations() -> Vec<(&'static str, Vec<Step>)> {
                     0,
                     &[
                         (Data, 0, 999),
-                        (DataAt, 2, 0x2000 + 500),
-                        (DataAt, 4, 0x2000 + 900),
+                        (DataAt, 2, 0x21f4),
+                        (DataAt, 4, 0x2384),
                         (Ack, 0, 0),
                         (Again, 3, 1459),
                         (DataAt, 246, 900),

@@ -247,6 +247,9 @@ impl Run {
             }
             _ => self.guest_step(i, op),
         }
+        if !matches!(op.kind, Kind::Time | Kind::Deadline) {
+            self.conns.iter_mut().for_each(|c| c.resent_at.clear());
+        }
     }
 
     /// What the host's peer, or the host's kernel, does.

@@ -217,6 +217,8 @@ impl Connection {
     /// The host socket failed on a write. What it received before is still passed on, by `serve`.
     fn host_failed(&mut self, env: &mut Env) {
         self.broken = true;
+        // Nobody will take these bytes any more, and their memory may be what that needs.
+        self.rx.clear(env);
         self.tx.readable = true;
         self.list_ready(env);
     }

@@ -41,7 +41,7 @@ fn wan(path: wan::Path, rng: &mut Rng) -> Wan {
 /// has a cause (9), and two seconds after the last byte the limit is where it began (29).
 #[test]
 fn limits_find_their_size_and_lose_it() {
-    seeds::each("limits_find_their_size_and_lose_it", 24, |seed| {
+    seeds::each("limits_find_their_size_and_lose_it", 100, |seed| {
         let mut rng = Rng::new(seed);
         let (path, product) = path(&mut rng);
         let up = rng.chance(500);
@@ -52,9 +52,9 @@ fn limits_find_their_size_and_lose_it() {
         let lasts = path.rtt * 400;
         let total = product * 400;
         if up {
-            wan.connections[flow].write(total)
+            wan.connections[flow].write(total);
         } else {
-            wan.peer.writes = total
+            wan.peer.writes = total;
         }
         let mut limits = Vec::new();
         for i in 1..=300_u32 {
@@ -88,7 +88,7 @@ fn limits_find_their_size_and_lose_it() {
 /// it takes to double it that often, and three (invariant 11). A download: the limit is all that holds it back.
 #[test]
 fn limits_double_every_round_trip() {
-    seeds::each("limits_double_every_round_trip", 24, |seed| {
+    seeds::each("limits_double_every_round_trip", 100, |seed| {
         let mut rng = Rng::new(seed);
         let (path, product) = path(&mut rng);
         let mut wan = wan(path, &mut rng);
@@ -108,7 +108,7 @@ fn limits_double_every_round_trip() {
 /// A flow that its application holds back grows nothing (invariant 9).
 #[test]
 fn limits_of_slow_applications_stay() {
-    seeds::each("limits_of_slow_applications_stay", 12, |seed| {
+    seeds::each("limits_of_slow_applications_stay", 60, |seed| {
         let mut rng = Rng::new(seed);
         let (path, _) = path(&mut rng);
         let mut wan = wan(path, &mut rng);
@@ -158,7 +158,7 @@ fn open(machine: &mut Machine, config: &Config, i: u16) -> u32 {
 /// round's share and one super-segment (invariant 24).
 #[test]
 fn backlogged_flows_share_the_link() {
-    seeds::each("backlogged_flows_share_the_link", 24, |seed| {
+    seeds::each("backlogged_flows_share_the_link", 100, |seed| {
         let mut rng = Rng::new(seed);
         let tso = rng.chance(500);
         // Send limits that nobody reaches: it is the link alone that holds them back.
@@ -252,7 +252,7 @@ fn batches_change_nothing_but_time() {
 /// everything without a retransmission, and in the time that their own bytes take (invariant 28).
 #[test]
 fn endings_of_some_do_not_hold_up_others() {
-    seeds::each("endings_of_some_do_not_hold_up_others", 24, |seed| {
+    seeds::each("endings_of_some_do_not_hold_up_others", 100, |seed| {
         let mut rng = Rng::new(seed);
         let wire = || Path::new(vec![Box::new(Delay(Duration::from_micros(50)))]);
         let config = Config { mtu: 1500, ..Config::default() };

@@ -76,3 +76,22 @@ fn every_time_out_sends_the_first_segment_again() {
         assert!(after_us < 150_000, "sent again {after_us} us later");
     });
 }
+
+#[test]
+fn what_a_broken_host_socket_will_not_take_is_given_up() {
+    let config = Config { mtu: 9000, memory: 70_000, ..Config::default() };
+    Script::each_with(&Setup { config, ..Setup::default() }, |t| {
+        t.establish();
+        t.host_accepts(0);
+        t.guest("ACK data=4000");
+        t.guest("ACK data=8000");
+        t.take_all();
+        // What waits for the host holds the memory with which this would be read.
+        t.host_sends_and_breaks(100, HostError::Reset);
+        t.advance_ms(20);
+        let seen: Vec<_> = t.take_all().iter().map(ToString::to_string).collect();
+        assert!(seen.iter().any(|line| line.contains("data=100")), "{seen:?}");
+        assert!(seen.last().is_some_and(|line| line.contains("RST")), "{seen:?}");
+        t.expect_all_gone();
+    });
+}

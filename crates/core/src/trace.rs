@@ -34,8 +34,6 @@ pub enum Cause {
     Idle,
     /// Something was lost.
     Loss,
-    /// The memory budget leaves less.
-    Memory,
 }
 
 /// Why a segment was sent again.

@@ -107,7 +107,6 @@ fn cause_name(cause: Cause) -> &'static CStr {
         Cause::Blocked => c"blocked",
         Cause::Idle => c"idle",
         Cause::Loss => c"loss",
-        Cause::Memory => c"memory",
     }
 }
 

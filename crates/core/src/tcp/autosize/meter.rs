@@ -13,7 +13,9 @@
 //! The *burst* is the most that moved between two calls, that is in one turn of the driver. It stands for what the round
 //! trip cannot tell: while we are busy with a batch the guest waits, and while the guest collects acknowledgements we
 //! do. In time that is a gap of burst / rate; as bytes it needs no second clock. It counts up to half a MiB, about what one
-//! turn handles: beyond, a burst is large because the limit is, and the two would raise each other.
+//! turn handles: beyond, a burst is large because the limit is, and the two would raise each other. Only what comes after a
+//! long silence counts in full: a Linux guest holds its acknowledgement back for 40 ms while its program does not read, and
+//! then that, and not the round trip, is the time for which the limit must last.
 
 use crate::time::{Duration, Instant};
 use core::num::NonZeroU32;
@@ -23,6 +25,8 @@ const INTERVAL_MAX: Duration = Duration::from_secs(1);
 const MARKS: usize = 3;
 /// Most that a burst counts, bytes.
 const BURST_MAX: u32 = 512 << 10;
+/// A silence after which it counts in full.
+const SILENCE: Duration = Duration::from_millis(30);
 
 /// What was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +42,7 @@ pub(super) struct Measure {
 impl Measure {
     /// Bytes that a round trip of the path and the gaps of both ends take (X).
     pub(super) fn per_rtt(&self) -> u32 {
-        self.rate.saturating_add(self.burst.min(BURST_MAX))
+        self.rate.saturating_add(self.burst)
     }
 }
 
@@ -69,6 +73,11 @@ pub(super) fn per_round_trip(bytes: u32, time: Duration, rtt: Duration) -> u32 {
     u32::try_from(u64::from(bytes) * rtt_ns / (time.as_nanos() as u64).max(1)).unwrap_or(u32::MAX)
 }
 
+/// What `burst` bytes after a silence count.
+fn counted(burst: u32, silence: Duration) -> u32 {
+    if silence >= SILENCE { burst } else { burst.min(BURST_MAX) }
+}
+
 impl Meter {
     pub(super) fn new(now: Instant) -> Self {
         Self::from((now, 0))
@@ -95,7 +104,7 @@ impl Meter {
     pub(super) fn note(&mut self, now: Instant, total: u32) {
         let moved = total.wrapping_sub(self.last);
         self.turn = if now == self.last_at { self.turn.saturating_add(moved) } else { moved };
-        self.burst = self.burst.max(self.turn);
+        self.burst = self.burst.max(counted(self.turn, now - self.last_at));
         (self.last_at, self.last) = (now, total);
     }
 
@@ -104,7 +113,7 @@ impl Meter {
         let interval = interval(rtt);
         if now - self.last_at > interval * 2 {
             let whole = self.since(MARKS - 1, rtt, interval);
-            let burst = total.wrapping_sub(self.last);
+            let burst = counted(total.wrapping_sub(self.last), now - self.last_at);
             *self = Self { burst, ..Self::from((now, total)) };
             return Some(whole);
         }

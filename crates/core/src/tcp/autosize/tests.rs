@@ -357,6 +357,36 @@ fn pressure_doubles_to_the_bound() {
     assert_eq!((path.limit.get(), path.limit.changes()), (BOUNDS.max, (10, 0)));
 }
 
+/// A guest that holds its acknowledgement back for 40 ms on a link of 50 us: the limit lasts that long. The same bytes
+/// without the silence are a turn of ours, and count half a MiB.
+#[test]
+fn a_burst_counts_in_full_after_a_silence() {
+    let limit_after = |silence: Duration| {
+        let mut rtt = LinkRtt::default();
+        let mut limit = Limit::new(
+            Direction::Send,
+            Tuning::Rtt,
+            BufferBounds { initial: 1 << 20, max: 16 << 20 },
+            u32::MAX,
+            Instant::ZERO,
+        );
+        let (mut now, mut total) = (Instant::from_ms(1), 0u32);
+        rtt.sample(now, Duration::from_micros(50));
+        for _ in 0..400 {
+            now = now + silence;
+            total += 1 << 20;
+            for _ in 0..2 {
+                limit.hit();
+                limit.update(now, total, &mut rtt, false);
+                now = now + Duration::from_micros(600);
+            }
+        }
+        limit.get()
+    };
+    assert!(limit_after(Duration::from_millis(40)) >= 2 << 20);
+    assert!(limit_after(Duration::from_micros(600)) < 2 << 20);
+}
+
 /// Besides its place in the flow table and the timer wheel, which are some 100 bytes.
 #[test]
 fn a_connection_costs_less_than_a_kibibyte() {

@@ -12,6 +12,9 @@ const ROUNDS_MAX: usize = 3000;
 const SEGMENTS: u32 = 40;
 /// The longest that a stack with something to send may wait: its longest time-out, and a little.
 const WAIT_MAX: Duration = Duration::from_secs(70);
+/// The shortest wait: a stack that looks every few milliseconds whether there is memory again must not use up all rounds
+/// before a time-out of a minute.
+const WAIT_MIN: Duration = Duration::from_millis(50);
 
 impl Run {
     /// Lets all connections come to their end, then resets what is left.
@@ -107,7 +110,7 @@ impl Run {
     fn wait(&mut self) -> bool {
         match self.machine.next_deadline() {
             Some(at) if at.max(self.now) - self.now <= WAIT_MAX => {
-                self.pass(at.max(self.now) - self.now);
+                self.pass((at.max(self.now) - self.now).max(WAIT_MIN));
                 true
             }
             _ => false,

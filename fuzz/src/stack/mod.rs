@@ -196,6 +196,10 @@ impl Run {
             }
             self.turn();
         }
+        if self.machine.next_deadline().is_some_and(|at| at < end) {
+            // What should have happened on the way happens late: nothing follows from when it does.
+            self.conns.iter_mut().for_each(|c| c.resent_at.clear());
+        }
         self.now = end;
         self.turn();
     }

@@ -31,11 +31,21 @@ fn close(f: u8) -> Vec<Step> {
     vec![(Kind::Fin, f, 0, 0), (Kind::HostFin, f, 0, 0), (Kind::Ack, f, 0, 0), (Kind::Time, f, 12, 0)]
 }
 
-fn conversations() -> Vec<(&'static str, Vec<Step>)> {
+/// Steps on flow `f`.
+fn on(f: u8, steps: &[(Kind, u8, u16)]) -> Vec<Step> {
+    steps.iter().map(|&(kind, a, v)| (kind, f, a, v)).collect()
+}
+
+/// A name and what happens.
+type Conversation = (&'static str, Vec<Step>);
+
+fn conversations() -> Vec<Conversation> {
+    [plain_transfers(), losses(), obstacles(), ends()].concat()
+}
+
+/// Data flows, and comes.
+fn plain_transfers() -> Vec<Conversation> {
     use Kind::*;
-    let on = |f: u8, steps: &[(Kind, u8, u16)]| -> Vec<Step> {
-        steps.iter().map(|&(kind, a, v)| (kind, f, a, v)).collect()
-    };
     vec![
         ("echo", [open(0), on(0, &[(Data, 0, 100), (HostSend, 0, 100), (Ack, 0, 0)]), close(0)].concat()),
         (
@@ -65,6 +75,13 @@ fn conversations() -> Vec<(&'static str, Vec<Step>)> {
             ]
             .concat(),
         ),
+    ]
+}
+
+/// Something does not arrive.
+fn losses() -> Vec<Conversation> {
+    use Kind::*;
+    vec![
         (
             "lost-down",
             [
@@ -127,6 +144,13 @@ fn conversations() -> Vec<(&'static str, Vec<Step>)> {
             ]
             .concat(),
         ),
+    ]
+}
+
+/// Windows, credit and hostile segments.
+fn obstacles() -> Vec<Conversation> {
+    use Kind::*;
+    vec![
         (
             "windows",
             [
@@ -203,6 +227,13 @@ fn conversations() -> Vec<(&'static str, Vec<Step>)> {
             ]
             .concat(),
         ),
+    ]
+}
+
+/// Several connections, and how they end.
+fn ends() -> Vec<Conversation> {
+    use Kind::*;
+    vec![
         (
             "three",
             [

@@ -170,8 +170,13 @@ impl Run {
         let mut segment = if op.kind == Kind::Reset {
             TcpSegment { flags: flags::RST, ..conn.ack(place) }
         } else {
-            conn.last_syn = conn.seq(place);
-            conn.syn(conn.seq(place))
+            let irs = conn.seq(place);
+            if before.is_none() {
+                // Whatever was there is over, for example after hours without a word.
+                conn.restart(irs);
+            }
+            conn.last_syn = irs;
+            conn.syn(irs)
         };
         if op.kind == Kind::Reset && op.v & 1 != 0 {
             segment.flags |= flags::ACK;
@@ -205,8 +210,8 @@ impl Run {
 
     fn any_flags(&mut self, i: usize, a: u8, v: u16) {
         self.turn();
-        let opening =
-            self.info(i).is_none_or(|info| matches!(info.state, State::SynReceived | State::TimeWait));
+        let before = self.info(i);
+        let opening = before.is_none_or(|info| matches!(info.state, State::SynReceived | State::TimeWait));
         let place = self.place(i, (v & 0xff) as u8, v & 0xc000);
         let conn = &mut self.conns[i];
         let len = u32::from(v >> 8 & 0x1f);
@@ -217,6 +222,9 @@ impl Run {
             conn.note_fin(place.wrapping_add(len));
         }
         if segment.flags & (flags::SYN | flags::ACK | flags::RST) == flags::SYN {
+            if before.is_none() {
+                conn.restart(segment.seq);
+            }
             conn.last_syn = segment.seq;
         }
         conn.excused |= segment.has(flags::RST) || opening;

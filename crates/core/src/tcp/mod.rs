@@ -19,7 +19,9 @@
 //!   the bytes that had arrived before it. Out-of-window resets, SYNs and acknowledgements get at most a rate-limited
 //!   challenge ACK (RFC 5961).
 //!
-//! Files: `arrival` what a segment does, `output` what is sent, `timeout` what time does, `open` how it begins.
+//! Files: `arrival` what a segment does, `output` what is sent, `timeout` what time does, `open` how it begins;
+//! `scoreboard`, `rack` and `recovery` what was sent and may not have arrived; `autosize`, `tune` and `rtt` how the limits
+//! find their size; `limited` and `info` what a connection tells about itself.
 
 mod arrival;
 pub(crate) mod autosize;

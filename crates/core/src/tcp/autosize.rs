@@ -189,8 +189,11 @@ impl Limit {
 
     /// Notes that `total` bytes have moved so far (wraps), where [`Limit::update`] is not called in every turn: a flow
     /// that waits for its flight to shrink to a limit that has fallen must not seem to move all of that in one turn.
+    /// What ends a long silence is left to `update`, which lets the limit fall first.
     pub(crate) fn note(&mut self, now: Instant, total: u32) {
-        self.meter.note(now, total);
+        if now - self.meter.last().0 < IDLE {
+            self.meter.note(now, total);
+        }
     }
 
     /// Called as data flows: `total` bytes have moved so far (wraps).
@@ -205,11 +208,11 @@ impl Limit {
             self.meter.note(now, total);
             return None;
         }
-        if let Some(from) = self.lost_from.take() {
-            return Some(Change { from: from.get(), to: self.now, cause: Cause::Loss, per_rtt: 0 });
-        }
         let round_trip = rtt.round_trip();
         let idle = now - self.meter.last().0;
+        if let Some(from) = self.lost_from.take_if(|_| idle < IDLE) {
+            return Some(Change { from: from.get(), to: self.now, cause: Cause::Loss, per_rtt: 0 });
+        }
         let measure = self.meter.measure(now, total, round_trip);
         let change = if self.tuning == Tuning::Rtt && idle >= IDLE {
             self.idle(now, idle)

@@ -357,6 +357,19 @@ fn pressure_doubles_to_the_bound() {
     assert_eq!((path.limit.get(), path.limit.changes()), (BOUNDS.max, (10, 0)));
 }
 
+/// The acknowledgement that ends a silence is told of before the limit is looked at.
+#[test]
+fn what_ends_a_silence_does_not_keep_the_limit() {
+    let mut path = Path::new(Direction::Send, Tuning::Rtt, 125_000_000, 17 * MS);
+    path.run(MS * 1000);
+    assert!(path.limit.get() > BOUNDS.initial);
+    let (last, total) = path.limit.meter.last();
+    let now = last + Duration::from_millis(2500);
+    path.limit.note(now, total + 1000);
+    path.limit.update(now, total + 1000, &mut LinkRtt::default(), false);
+    assert_eq!(path.limit.get(), BOUNDS.initial);
+}
+
 /// A guest that holds its acknowledgement back for 40 ms on a link of 50 us: the limit lasts that long. The same bytes
 /// without the silence are a turn of ours, and count half a MiB.
 #[test]

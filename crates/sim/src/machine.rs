@@ -29,17 +29,21 @@ pub struct Machine {
     now: Instant,
 }
 
+/// The keys of a stack, drawn.
+pub(crate) fn keys(rng: &mut Rng) -> Keys {
+    let mut key = || {
+        let mut key = [0; 16];
+        key[..8].copy_from_slice(&rng.next().to_le_bytes());
+        key[8..].copy_from_slice(&rng.next().to_le_bytes());
+        key
+    };
+    Keys { table: key(), isn: key() }
+}
+
 impl Machine {
     /// A machine at time zero whose stack draws its keys from `seed`.
     pub fn new(config: Config, caps: LinkCaps, seed: u64) -> Self {
-        let mut rng = Rng::new(seed);
-        let mut key = || {
-            let mut key = [0; 16];
-            key[..8].copy_from_slice(&rng.next().to_le_bytes());
-            key[8..].copy_from_slice(&rng.next().to_le_bytes());
-            key
-        };
-        let keys = Keys { table: key(), isn: key() };
+        let keys = keys(&mut Rng::new(seed));
         Self {
             link: SimLink::new(caps, config.mtu, config.mac.0),
             stack: Stack::new(config, keys, caps),

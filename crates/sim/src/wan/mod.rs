@@ -19,6 +19,7 @@ pub mod record;
 pub mod tun;
 
 use crate::linux_guest::{Connection, Content, Options, wire};
+use crate::machine::keys;
 use crate::observer::{Observer, Seen};
 use crate::packet::flags::{FIN, PSH};
 use crate::rng::{Pattern, Rng};
@@ -26,7 +27,7 @@ use crate::script::REMOTE_V4;
 use crate::tape::Tape;
 use brodo_core::config::Config;
 use brodo_core::link::{Gso, Link, LinkCaps, NoCredit, RxChecksum, RxFrame, RxMeta, TxFrame};
-use brodo_core::stack::{Io, Keys, Stack};
+use brodo_core::stack::{Io, Stack};
 use brodo_core::tcp::info::TcpInfo;
 use brodo_core::time::{Duration, Instant};
 use line::{Frame, Line};
@@ -148,13 +149,7 @@ impl Wan {
     /// A stack of this configuration at the end of this path; super-frames hold at most `burst` segments.
     pub fn new(config: &Config, path: Path, burst: u16, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
-        let mut key = || {
-            let mut key = [0; 16];
-            key[..8].copy_from_slice(&rng.next().to_le_bytes());
-            key[8..].copy_from_slice(&rng.next().to_le_bytes());
-            key
-        };
-        let keys = Keys { table: key(), isn: key() };
+        let keys = keys(&mut rng);
         let content =
             Content { up: Rc::new(Tape::new(Pattern(seed))), down: Rc::new(Tape::new(Pattern(!seed))) };
         let link = WanLink {

@@ -200,7 +200,7 @@ impl Sender {
         }
         if self.recovery.is_none() || why == Resend::Timeout {
             self.recovery = Some(Recovery { until: self.nxt, why, burst });
-            self.timer = Some((now + env.rtt.rto(self.backoff), Timer::Retransmit));
+            self.start_retransmission_timer(env, now);
         }
     }
 
@@ -218,13 +218,13 @@ impl Sender {
 
     /// The wait for segments out of order has ended.
     pub(crate) fn reorder_wait_over(&mut self, env: &mut Env, now: Instant) {
-        self.timer = Some((now + env.rtt.rto(self.backoff), Timer::Retransmit));
+        self.start_retransmission_timer(env, now);
         self.detect(env, now);
     }
 
     /// The wait for a tail loss probe has ended: what to send again.
     pub(crate) fn probe_tail(&mut self, env: &mut Env, now: Instant) -> Option<(Seq, u32)> {
-        self.timer = Some((now + env.rtt.rto(self.backoff), Timer::Retransmit));
+        self.start_retransmission_timer(env, now);
         let tail = self.board.tail(self.mss.into())?;
         self.timed = None;
         self.tail_probe = Some(self.nxt);
@@ -252,8 +252,13 @@ impl Sender {
         self.retransmissions += 1;
         env.counters.tcp_retransmissions += 1;
         if self.timer.is_none() {
-            self.timer = Some((now + env.rtt.rto(self.backoff), Timer::Retransmit));
+            self.start_retransmission_timer(env, now);
         }
+    }
+
+    /// From `now` on an acknowledgement is waited for, and nothing else.
+    pub(super) fn start_retransmission_timer(&mut self, env: &Env, now: Instant) {
+        self.timer = Some((now + env.rtt.rto(self.backoff), Timer::Retransmit));
     }
 
     /// Sees to the timer after something new was sent.

@@ -103,7 +103,7 @@ impl Connection {
         }
         self.tx.backoff += 1;
         self.tx.forget_timing();
-        self.tx.timer = Some((io.now + env.rtt.rto(self.tx.backoff), Timer::Retransmit));
+        self.tx.start_retransmission_timer(env, io.now);
         env.counters.tcp_retransmissions += 1;
         self.send_syn_ack(env, io);
     }

@@ -71,3 +71,6 @@ impl Crew {
         self.stopping.load(Ordering::Acquire)
     }
 }
+
+#[cfg(test)]
+mod tests;

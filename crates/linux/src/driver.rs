@@ -24,7 +24,7 @@ use crate::crew::Crew;
 use crate::link::{CreditWait, GuestLink};
 use crate::resolv::Watch;
 use crate::sockets::{Sockets, readiness};
-use crate::sys;
+use crate::sys::{self, Events};
 use brodo_core::counters::DropReason;
 use brodo_core::flow::FlowId;
 use brodo_core::link::{FRAME_MAX, RxFrame};
@@ -104,7 +104,7 @@ pub struct Worker<L> {
     clock: Clock,
     /// Frames from the guest, one behind the other.
     arena: Box<[u8]>,
-    events: Vec<epoll::Event>,
+    events: Events,
     watch: Option<Watch>,
     now: Instant,
     /// The link may have frames that no event will report again.
@@ -135,7 +135,7 @@ impl<L: GuestLink> Worker<L> {
             sockets,
             clock,
             arena: vec![0; BATCH_BYTES + FRAME_MAX].into_boxed_slice(),
-            events: Vec::with_capacity(EVENTS),
+            events: Events(Vec::with_capacity(EVENTS)),
             watch: None,
             now: clock.now(),
             link_readable: true,
@@ -231,17 +231,17 @@ impl<L: GuestLink> Worker<L> {
         };
         let epoll = self.sockets.epoll();
         let waited = if self.nanoseconds {
-            sys::epoll_wait(epoll, &mut self.events, timeout)
+            sys::epoll_wait(epoll, &mut self.events.0, timeout)
         } else {
-            wait_ms(epoll, &mut self.events, timeout)
+            wait_ms(epoll, &mut self.events.0, timeout)
         };
         match waited {
             Ok(()) => {}
-            Err(Errno::INTR) => self.events.clear(),
+            Err(Errno::INTR) => self.events.0.clear(),
             // Before Linux 5.11, or a seccomp profile of that age.
             Err(Errno::NOSYS | Errno::PERM) if self.nanoseconds => {
                 self.nanoseconds = false;
-                self.events.clear();
+                self.events.0.clear();
             }
             Err(e) => return Err(e.into()),
         }
@@ -288,7 +288,7 @@ impl<L: GuestLink> Worker<L> {
     fn own_events(&mut self) -> Option<u32> {
         let mut extra = None;
         let mut writable = matches!(self.credit, Credit::Retry { at, .. } if at <= self.now);
-        for event in &self.events {
+        for event in &self.events.0 {
             let (flags, id) = (event.flags, FlowId::from_bits({ event.data }.u64()));
             match id {
                 FlowId { index: NOT_A_FLOW, generation: LINK } => {
@@ -347,7 +347,7 @@ impl<L: GuestLink> Worker<L> {
     /// Passes the events of sockets on.
     fn socket_events(&mut self) {
         let Self { stack, port, sockets, now, events, .. } = self;
-        for event in events.drain(..) {
+        for event in events.0.drain(..) {
             let (flags, flow) = (event.flags, FlowId::from_bits({ event.data }.u64()));
             if flow.index != NOT_A_FLOW {
                 stack.socket_event(&mut Io { now: *now, link: port, host: sockets }, flow, readiness(flags));

@@ -66,11 +66,14 @@ impl Handoff {
             Message::Go => (GO, Vec::new(), [].as_slice()),
             Message::Failed(error) => (FAILED, error.encode(), [].as_slice()),
         };
+        if descriptors.len() > DESCRIPTORS_MAX {
+            return Err(SetupError::new(Step::Handoff, Errno::TOOMANYREFS, ""));
+        }
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-            return Err(SetupError::new(Step::Handoff, Errno::TOOMANYREFS, ""));
+        if !descriptors.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&descriptors));
         }
         let body = &body[..body.len().min(MESSAGE_MAX - 1)];
         sendmsg(&self.0, &[IoSlice::new(&[tag]), IoSlice::new(body)], &mut control, SendFlags::NOSIGNAL)

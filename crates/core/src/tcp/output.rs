@@ -84,8 +84,14 @@ impl Connection {
                 || self.sendable() > 0
                 || self.tx.next_resend(u32::MAX).is_some()
                 || self.tx.fin_due()
-                || (self.can_read() && self.retry_at.is_none() && self.read_room() > 0)
+                || self.wants_to_read()
                 || (self.tx.state == SenderState::SynSent && self.tx.nxt == self.tx.una))
+    }
+
+    /// While what is lost waits for an acknowledgement nothing new could be sent, and a turn that has read all it may would
+    /// be followed by another that does nothing.
+    fn wants_to_read(&self) -> bool {
+        self.can_read() && self.retry_at.is_none() && self.tx.board.lost() == 0 && self.read_room() > 0
     }
 
     fn can_read(&self) -> bool {

@@ -9,13 +9,13 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::flow::FlowId;
 use crate::link::LinkCaps;
+use crate::schedule::Schedule;
 use crate::tcp::isn::IsnKey;
 use crate::tcp::rtt::LinkRtt;
 use crate::timer::Wheel;
 use crate::transmit::Outlet;
 use crate::waiting::Waiting;
 use crate::wire::ethernet::MacAddr;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 pub(crate) struct Env {
@@ -27,8 +27,8 @@ pub(crate) struct Env {
     pub(crate) isn: IsnKey,
     /// Round-trip time of the guest link, shared by all its connections.
     pub(crate) rtt: LinkRtt,
-    /// Flows to be served, each at most once (the flow remembers that it is listed).
-    pub(crate) ready: VecDeque<FlowId>,
+    /// Flows to be served.
+    pub(crate) schedule: Schedule,
     /// TCP flows that wait for memory to read from their host socket.
     pub(crate) reads: Waiting,
     /// TCP flows that wait for memory to open their window.
@@ -57,7 +57,7 @@ impl Env {
             outlet: Outlet { caps, mac: config.mac, guest_mac: MacAddr::BROADCAST, stalled: false },
             isn: IsnKey(isn),
             rtt: LinkRtt::default(),
-            ready: VecDeque::new(),
+            schedule: Schedule::default(),
             ack_due: Vec::new(),
             resolver: 0,
             config,

@@ -24,6 +24,7 @@ pub mod flow;
 pub mod host;
 mod icmp;
 pub mod link;
+mod schedule;
 pub mod services;
 pub mod stack;
 pub mod tcp;

@@ -154,12 +154,12 @@ static GOALS: [Goal; 20] = {
         goal("TCP download, MTU 65520", Runs(&["down1"], &[65520], Throughput), true, Of(Pasta, 1.4)),
         goal("retransmissions", Runs(BULK, BOTH, Retransmissions), false, Absolute(0.0)),
         goal("CPU of bulk", Runs(&["up1", "down1"], BOTH, CpuPerGib), false, Absolute(250.0)),
-        goal("connect-request-response", Runs(&["crr1"], BOTH, P50), false, Of(HostDirect, 2.2)),
-        goal("the same with 8 flows, rate", Runs(&["crr8"], BOTH, OperationRate), true, Of(HostDirect, 0.5)),
-        goal("the same", Runs(&["crr8"], BOTH, OperationRate), true, Of(Pasta, 1.9)),
-        goal("the same", Runs(&["crr8"], BOTH, OperationRate), true, Of(Slirp4netns, 1.3)),
-        goal("its CPU", Runs(&["crr1", "crr8"], BOTH, CpuPerOperation), false, Absolute(80.0)),
-        goal("request-response", Runs(&["rr1"], BOTH, P50), false, Of(HostDirect, 1.2)),
+        goal("connect-request-response (CRR)", Runs(&["crr1"], BOTH, P50), false, Of(HostDirect, 2.2)),
+        goal("CRR of 8 flows", Runs(&["crr8"], BOTH, OperationRate), true, Of(HostDirect, 0.5)),
+        goal("CRR of 8 flows", Runs(&["crr8"], BOTH, OperationRate), true, Of(Pasta, 1.9)),
+        goal("CRR of 8 flows", Runs(&["crr8"], BOTH, OperationRate), true, Of(Slirp4netns, 1.3)),
+        goal("CPU of CRR", Runs(&["crr1", "crr8"], BOTH, CpuPerOperation), false, Absolute(80.0)),
+        goal("request-response (RR)", Runs(&["rr1"], BOTH, P50), false, Of(HostDirect, 1.2)),
         goal("UDP as fast as it goes", Runs(&["uup", "udown"], BOTH, Throughput), true, Of(Veth, 0.8)),
         goal("UDP at half of veth's rate", Runs(&["uup-half", "udown-half"], BOTH, Loss), false, Absolute(0.1)),
         goal("memory after start", Subject::Resident(BOTH), false, Absolute(4.0)),
@@ -176,7 +176,7 @@ impl Goal {
         match self.bound {
             Bound::Absolute(value) => {
                 let unit = self.subject.figures().first().map_or("", |figure| figure.unit());
-                format!("{sign} {value} {unit}")
+                if value == 0.0 { format!("0 {unit}") } else { format!("{sign} {value} {unit}") }
             }
             Bound::Of(system, factor) if factor < 1.0 => format!("{sign} {factor} of {}", system.name()),
             Bound::Of(system, factor) => format!("{sign} {factor} × {}", system.name()),

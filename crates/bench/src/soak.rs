@@ -272,9 +272,10 @@ fn sleep(pause: Duration, stop: &AtomicBool) {
 
 /// What is more in the last third than in the middle one.
 fn growth(looks: &[Look]) -> Vec<String> {
+    type Quantity = (&'static str, fn(&Look) -> f64, f64);
     let third = looks.len() / 3;
     let (middle, last) = (&looks[third..2 * third], &looks[2 * third..]);
-    let quantities: [(&str, fn(&Look) -> f64, f64); 4] = [
+    let quantities: [Quantity; 4] = [
         ("resident memory, KiB", |look| look.rss_kib as f64, GROWTH_KIB_MAX),
         ("its share of it, KiB", |look| look.pss_kib as f64, GROWTH_KIB_MAX),
         ("descriptors", |look| look.descriptors as f64, GROWTH_DESCRIPTORS_MAX),

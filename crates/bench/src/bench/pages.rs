@@ -7,6 +7,7 @@ use crate::idle;
 use crate::report::{Block, Document, Table, number};
 use crate::system::System;
 use brodo_plot::bars::{Bar, Bars, Group};
+use std::fmt::Write as _;
 
 /// Systems that others are compared with.
 const REFERENCES: [System; 3] = [System::HostDirect, System::Veth, System::Pasta];
@@ -47,7 +48,7 @@ fn opening(results: &Results) -> String {
         results.seconds
     );
     if !results.versions.is_empty() {
-        text += &format!(" Forwarders: {}.", results.versions.join("; "));
+        let _ = write!(text, " Forwarders: {}.", results.versions.join("; "));
     }
     text
 }

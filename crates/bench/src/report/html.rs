@@ -61,14 +61,18 @@ fn table(out: &mut String, table: &Table) {
     if !table.caption.is_empty() {
         let _ = writeln!(out, "<caption>{}</caption>", inline(&table.caption));
     }
-    let head: String =
-        table.head.iter().map(|name| format!("<th scope=\"col\">{}</th>", inline(name))).collect();
-    let _ = writeln!(out, "<thead><tr>{head}</tr></thead>\n<tbody>");
+    out.push_str("<thead><tr>");
+    for name in &table.head {
+        let _ = write!(out, "<th scope=\"col\">{}</th>", inline(name));
+    }
+    out.push_str("</tr></thead>\n<tbody>\n");
     for cells in &table.rows {
         let mut cells = cells.iter().map(|cell| inline(cell));
-        let first = cells.next().unwrap_or_default();
-        let rest: String = cells.map(|cell| format!("<td>{cell}</td>")).collect();
-        let _ = writeln!(out, "<tr><th scope=\"row\">{first}</th>{rest}</tr>");
+        let _ = write!(out, "<tr><th scope=\"row\">{}</th>", cells.next().unwrap_or_default());
+        for cell in cells {
+            let _ = write!(out, "<td>{cell}</td>");
+        }
+        out.push_str("</tr>\n");
     }
     out.push_str("</tbody>\n</table>\n</div>\n");
 }

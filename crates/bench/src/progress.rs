@@ -3,6 +3,9 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+/// A terminal's narrowest usual width, less one.
+const COLUMNS: usize = 79;
+
 /// What has been done of what was planned.
 #[derive(Debug)]
 pub struct Progress {
@@ -10,7 +13,6 @@ pub struct Progress {
     done: Duration,
     start: Instant,
     terminal: bool,
-    last: String,
 }
 
 impl Progress {
@@ -18,7 +20,7 @@ impl Progress {
     pub fn new(planned: Duration) -> Self {
         eprintln!("This takes about {}.", words(planned));
         let terminal = std::io::stderr().is_terminal();
-        Self { planned, done: Duration::ZERO, start: Instant::now(), terminal, last: String::new() }
+        Self { planned, done: Duration::ZERO, start: Instant::now(), terminal }
     }
 
     /// Something begins.
@@ -27,8 +29,9 @@ impl Progress {
             let share = self.done.as_secs_f64() / self.planned.as_secs_f64().max(1e-9);
             let percent = (100.0 * share).min(99.0);
             let left = words(self.left());
-            // Cursor to the line's beginning, then clear to its end.
-            eprint!("\r\x1b[2K[{percent:2.0} %, {left} left] {what} (last: {})", self.last);
+            let line = format!("[{percent:2.0} %, {left} left] {what}");
+            // Cursor to the line's beginning, then clear to its end; a line that is broken could not be written over.
+            eprint!("\r\x1b[2K{line:.COLUMNS$}");
             let _ = std::io::stderr().flush();
         }
     }
@@ -36,9 +39,7 @@ impl Progress {
     /// Something that was planned to take so long has ended, with this result if it has one.
     pub fn done(&mut self, planned: Duration, result: &str) {
         self.done += planned;
-        if self.terminal {
-            result.clone_into(&mut self.last);
-        } else if !result.is_empty() {
+        if !self.terminal && !result.is_empty() {
             eprintln!("{result}");
         }
     }

@@ -28,6 +28,9 @@ const LOOK: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a sender with a rate sleeps between bursts, at least; at 100,000 datagrams per second ten are due after it.
 const PAUSE: Duration = Duration::from_micros(100);
+/// How many datagrams a sender with a rate sends at once, at most: one that did not run for a while does not make up for it, as that
+/// would measure the receiver's buffer and not the path.
+const BURST_MAX: u32 = 64;
 
 /// What is sent.
 #[derive(Debug, Clone, Copy)]
@@ -159,16 +162,21 @@ pub(super) fn source(control: &mut TcpStream, stream: Stream) -> io::Result<()> 
 /// Sends for the time given; how many.
 fn send(socket: &UdpSocket, stream: Stream) -> io::Result<u64> {
     let buffer = vec![0x55; stream.size];
-    let start = Instant::now();
+    let interval = Duration::from_secs_f64(1.0 / stream.rate.max(1) as f64);
+    let mut due = Instant::now();
+    let end = due + stream.duration;
     let mut sent = 0;
     loop {
-        let elapsed = start.elapsed();
-        if elapsed >= stream.duration {
+        let now = Instant::now();
+        if now >= end {
             return Ok(sent);
         }
-        if stream.rate > 0 && sent >= (elapsed.as_secs_f64() * stream.rate as f64) as u64 {
-            thread::sleep(PAUSE);
-            continue;
+        if stream.rate > 0 {
+            if due > now {
+                thread::sleep(PAUSE);
+                continue;
+            }
+            due = due.max(now - interval * BURST_MAX) + interval;
         }
         match socket.send(&buffer) {
             // One that the sender's own kernel refuses for want of room has not been sent.

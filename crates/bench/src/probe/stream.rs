@@ -176,7 +176,8 @@ fn send(socket: &UdpSocket, stream: Stream) -> io::Result<u64> {
                 thread::sleep(PAUSE);
                 continue;
             }
-            due = due.max(now - interval * BURST_MAX) + interval;
+            let late = now.duration_since(due);
+            due += interval.max(late.saturating_sub(interval * BURST_MAX));
         }
         match socket.send(&buffer) {
             // One that the sender's own kernel refuses for want of room has not been sent.

@@ -74,6 +74,7 @@ impl Preparation {
         let sockets = Sockets::new().map_err(Failure::io("wait for sockets: epoll_create1"))?;
         let mut worker = Worker::new(stack, link, sockets, self.clock)
             .map_err(Failure::io("wait for the network interface: epoll_ctl"))?;
+        worker.busy_poll(self.settings.busy_poll);
         if let Some(capture) = self.capture {
             worker.capture(capture);
         }

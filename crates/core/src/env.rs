@@ -8,8 +8,10 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::flow::FlowId;
 use crate::link::LinkCaps;
+use crate::tcp::answer::Habits;
 use crate::tcp::isn::IsnKey;
 use crate::tcp::rtt::LinkRtt;
+use crate::tcp::scoreboard::Lists;
 use crate::timer::Wheel;
 use crate::transmit::Outlet;
 use crate::wire::ethernet::MacAddr;
@@ -28,6 +30,10 @@ pub(crate) struct Env {
     pub(crate) ready: VecDeque<FlowId>,
     /// TCP flows that owe the guest an acknowledgement at the end of this turn, each at most once.
     pub(crate) ack_due: Vec<FlowId>,
+    /// For what connections remember of their flights.
+    pub(crate) lists: Lists,
+    /// How promptly destinations answer.
+    pub(crate) habits: Habits,
     /// Which of the host's resolvers is asked; moves on when one does not answer.
     pub(crate) resolver: usize,
 }
@@ -43,6 +49,8 @@ impl Env {
             rtt: LinkRtt::default(),
             ready: VecDeque::new(),
             ack_due: Vec::new(),
+            lists: Lists::default(),
+            habits: Habits::default(),
             resolver: 0,
             config,
         }

@@ -92,8 +92,9 @@ impl Settings {
         };
         let offload = if options.no_offload { Wanted::NoOffload } else { Wanted::Everything };
         let dns = v4.map(|net| net.dns.into()).into_iter().chain(v6.map(|net| net.dns.into())).collect();
+        let queues = options.workers.unwrap_or(1);
         let busy_poll = Duration::from_micros(options.busy_poll.unwrap_or(0).into());
-        Ok(Self { stack, plan: Plan { interface, offload }, dns, follow_resolvers, busy_poll })
+        Ok(Self { stack, plan: Plan { interface, offload, queues }, dns, follow_resolvers, busy_poll })
     }
 }
 

@@ -154,6 +154,8 @@ fn nothing_is_allocated(mtu: u16) {
     let worker = serve_guest(Wanted::Everything, mtu, move || {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("bind");
         socket.connect((HOST[0], echo)).expect("connect");
+        connect_request_response(echo, 1);
+        assert!(ALLOCATIONS.load(Ordering::Relaxed) > 0, "the first connection takes what it needs");
         none_after_warm_up("100 connections with a request each", || connect_request_response(echo, 100));
         none_after_warm_up("1000 requests", || request_response(echo, 1000));
         none_after_warm_up("64 MiB up", || upload(sink));

@@ -110,13 +110,7 @@ impl Stack {
 
     /// A stack that shares `budget`, which takes the place of [`Config::memory`], with others. `worker` is its number
     /// among them, less than [`crate::budget::WORKERS_MAX`]; see [`Stack::take_wakes`].
-    pub fn sharing(
-        config: Config,
-        keys: Keys,
-        caps: LinkCaps,
-        budget: Arc<Budget>,
-        worker: u32,
-    ) -> Self {
+    pub fn sharing(config: Config, keys: Keys, caps: LinkCaps, budget: Arc<Budget>, worker: u32) -> Self {
         Self {
             worker,
             env: Env::new(config, caps, keys.isn, budget, worker),

@@ -8,7 +8,11 @@
 //! A worker is stopped for good if it has gone to sleep and nobody has been told to wake it. Nothing here sleeps: each
 //! thread says how it ended, and the verdict is spoken when all have.
 
-#![allow(dead_code, unreachable_pub, reason = "the file is part of a crate, and the models do not use all of it")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the file is part of a crate, and the models do not use all of it"
+)]
 
 mod atomic {
     pub(crate) use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -130,9 +134,8 @@ fn whoever_takes_what_was_freed_wakes_in_turn() {
         let first = budget.clone();
         let first = thread::spawn(move || first.give_back(READ_ROOM));
         let second = budget.clone();
-        let second = thread::spawn(move || {
-            if second.take(READ_ROOM) { second.give_back(READ_ROOM) } else { 0 }
-        });
+        let second =
+            thread::spawn(move || if second.take(READ_ROOM) { second.give_back(READ_ROOM) } else { 0 });
         let asleep = !budget.take(READ_ROOM) && by_the_rules(&budget);
         let woken = first.join().expect("gives back") | second.join().expect("takes and gives back");
         assert!(!asleep || woken & (1 << WAITER) != 0, "lost wake-up");

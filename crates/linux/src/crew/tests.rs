@@ -1,8 +1,8 @@
 //! Bells ring for those they are meant for, each time, although nobody ever answers them.
 
 use super::*;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 /// An epoll instance with the bell of one worker in it, as a worker has it.
 fn listener(crew: &Crew, worker: u32) -> OwnedFd {

@@ -200,7 +200,7 @@ impl Stack {
     fn wake<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) -> bool {
         let mut more = false;
         for need in Need::ALL {
-            for _ in 0..self.env.waiting(need).to_wake() {
+            for _ in 0..self.env.waiting(need).wakeable() {
                 let Some(id) = self.env.waiting(need).pop() else { break };
                 if let Some(Flow::Tcp(connection)) = self.flows.get_mut(id) {
                     connection.memory_freed(&mut self.env, io.now, need);

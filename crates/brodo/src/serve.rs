@@ -80,6 +80,7 @@ impl Preparation {
             let sockets = Sockets::new().map_err(Failure::io("wait for sockets: epoll_create1"))?;
             let epoll_ctl = || Failure::io("wait for the network interface: epoll_ctl");
             let mut worker = Worker::new(stack, link, sockets, self.clock).map_err(epoll_ctl())?;
+            worker.busy_poll(self.settings.busy_poll);
             if count > 1 {
                 worker.join(crew.clone(), number).map_err(epoll_ctl())?;
             }

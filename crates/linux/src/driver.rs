@@ -16,6 +16,7 @@
 //! A worker with nothing to do sleeps without a time-out. It polls nothing: the resolver file is looked at when
 //! something else has woken it, a capture only adds a deadline while frames wait to be written.
 
+mod busy_poll;
 mod port;
 
 use crate::capture::Capture;
@@ -30,6 +31,7 @@ use brodo_core::flow::FlowId;
 use brodo_core::link::{FRAME_MAX, RxFrame};
 use brodo_core::stack::{Io, Stack};
 use brodo_core::time::{Duration, Instant};
+use busy_poll::BusyPoll;
 use port::Port;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -92,8 +94,12 @@ enum Credit {
 pub struct Activity {
     /// Turns of the loop, each with one wait.
     pub turns: u64,
-    /// Waits that could sleep: there was nothing left to do.
+    /// Waits that slept: there was nothing left to do, and nothing came while it was looked for.
     pub sleeps: u64,
+    /// Looks for work that were made instead of sleeping (`busy_poll`).
+    pub polls: u64,
+    /// Waits that such looks have ended.
+    pub polled: u64,
 }
 
 /// One guest link, its stack and its sockets.
@@ -116,6 +122,7 @@ pub struct Worker<L> {
     armed: bool,
     /// epoll_pwait2 works here.
     nanoseconds: bool,
+    busy_poll: BusyPoll,
     activity: Activity,
     told_of_ping: bool,
     /// The other workers, if there are any.
@@ -143,10 +150,17 @@ impl<L: GuestLink> Worker<L> {
             credit: Credit::Free,
             armed: false,
             nanoseconds: true,
+            busy_poll: BusyPoll::new(Duration::ZERO),
             activity: Activity::default(),
             told_of_ping: false,
             crew: None,
         })
+    }
+
+    /// Looks for work for up to `bound` before sleeping, while pauses are so short that it pays. Zero, which is the default:
+    /// never.
+    pub fn busy_poll(&mut self, bound: Duration) {
+        self.busy_poll = BusyPoll::new(bound);
     }
 
     /// Makes this the worker of that number among others. Its stack shares their memory budget under the same number
@@ -223,12 +237,32 @@ impl<L: GuestLink> Worker<L> {
     /// Fills `events` and sets the time.
     fn wait(&mut self) -> io::Result<()> {
         self.activity.turns += 1;
-        let timeout = if self.busy {
-            Some(Duration::ZERO)
-        } else {
-            self.activity.sleeps += 1;
-            self.deadline().map(|at| at.since(self.now))
-        };
+        if self.busy {
+            return self.take_events(Some(Duration::ZERO));
+        }
+        let (idle, deadline) = (self.clock.now(), self.deadline());
+        if let Some(until) = self.busy_poll.until(idle) {
+            let until = deadline.map_or(until, |at| at.min(until));
+            while self.now < until {
+                self.activity.polls += 1;
+                self.take_events(Some(Duration::ZERO))?;
+                if !self.events.0.is_empty() {
+                    self.activity.polled += 1;
+                    self.busy_poll.resumed(self.now - idle);
+                    return Ok(());
+                }
+                // Whoever is to give us work may need this processor for it.
+                std::thread::yield_now();
+            }
+        }
+        self.activity.sleeps += 1;
+        self.take_events(deadline.map(|at| at.since(self.now)))?;
+        self.busy_poll.resumed(self.now - idle);
+        Ok(())
+    }
+
+    /// Waits for events for at most `timeout`; sets the time.
+    fn take_events(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let epoll = self.sockets.epoll();
         let waited = if self.nanoseconds {
             sys::epoll_wait(epoll, &mut self.events.0, timeout)
@@ -443,6 +477,8 @@ fn wait_ms(
     epoll::wait(epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()).map(drop)
 }
 
+#[cfg(test)]
+mod allocations;
 #[cfg(test)]
 mod end_to_end;
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod hostile;
 mod properties;
 mod seeds;
 mod states;
+mod tcp_answer;
 mod tcp_close;
 mod tcp_data;
 mod tcp_found;

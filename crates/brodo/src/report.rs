@@ -8,9 +8,11 @@ pub(crate) fn tell(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Every counter of the stack; then, if above zero, what the link lost and every reason for a drop.
-pub(crate) fn report(counters: &Counters, link: &[(&str, u64)]) -> String {
-    let counted = counters.named().map(|(name, count)| (name.to_owned(), count));
+/// Every counter of the stack and what the guest's kernel dropped before brodo could read it; then, if above zero, what the
+/// link lost and every reason for a drop.
+pub(crate) fn report(counters: &Counters, ring_dropped: u64, link: &[(&str, u64)]) -> String {
+    let counted = counters.named().chain([("link_ring_dropped", ring_dropped)]);
+    let counted = counted.map(|(name, count)| (name.to_owned(), count));
     let lost = link.iter().filter(|(_, count)| *count > 0).map(|&(name, count)| (name.to_owned(), count));
     let dropped = counters.drops().map(|(reason, count)| (format!("drop {}", reason.name()), count));
     let lines = counted.chain(lost).chain(dropped).map(|(name, count)| format!("brodo: {name} {count}\n"));
@@ -27,11 +29,12 @@ mod tests {
         let mut counters = Counters::default();
         counters.rx_frames = 7;
         counters.drop(DropReason::SpoofedSource);
-        let text = report(&counters, &[("link_down", 0), ("link_refused", 2)]);
+        let text = report(&counters, 0, &[("link_down", 0), ("link_refused", 2)]);
         for line in [
             "brodo: rx_frames 7",
             "brodo: tx_frames 0",
             "brodo: link_refused 2",
+            "brodo: link_ring_dropped 0",
             "brodo: drop SpoofedSource 1",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} not in\n{text}");

@@ -10,8 +10,9 @@ use brodo_linux::clock::Clock;
 use brodo_linux::driver::{Wake, Worker};
 use brodo_linux::link::GuestLink;
 use brodo_linux::link::tap::Tap;
-use brodo_linux::namespace::leave_interface;
+use brodo_linux::namespace::{Made, leave_interface};
 use brodo_linux::resolv::{ResolvConf, Watch};
+use brodo_linux::ring::RingWatch;
 use brodo_linux::sockets::{Sockets, raise_nofile};
 use brodo_linux::{process, setup};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,6 +24,10 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// Descriptors that brodo needs for itself, besides one per flow.
 const DESCRIPTORS_RESERVED: u64 = 64;
+
+/// Tags of descriptors that the worker watches: the guest's end, and changes of its interface.
+const GUEST: u32 = 0;
+const RING: u32 = 1;
 
 /// Said once, when the guest pings another host.
 const PING_FORBIDDEN: &str = "brodo: ping to other hosts does not work because the host lets no group of this user open \
@@ -65,8 +70,11 @@ impl Preparation {
     }
 
     /// A service for the interface that was made.
-    pub(crate) fn serve(self, tap: OwnedFd) -> Result<Service, Failure> {
-        let link = Tap::from_fd(tap, self.settings.plan.offload).map_err(Failure::Tap)?;
+    pub(crate) fn serve(self, made: Made) -> Result<Service, Failure> {
+        let link = Tap::from_fd(made.tap, self.settings.plan.offload).map_err(Failure::Tap)?;
+        let ring = RingWatch::new(made.watch, &self.settings.plan.interface.name).map_err(|errno| {
+            Failure::Io("watch the network interface: ioctl SIOCGIFINDEX".into(), errno.into())
+        })?;
         let mut config = self.settings.stack;
         let flows_max = raise_nofile().saturating_sub(DESCRIPTORS_RESERVED).max(1);
         config.max_flows = config.max_flows.min(usize::try_from(flows_max).unwrap_or(usize::MAX));
@@ -80,7 +88,19 @@ impl Preparation {
         if self.settings.follow_resolvers {
             worker.follow_resolvers(Watch::new(RESOLV_CONF.into()));
         }
-        Ok(Service { worker, ready: self.ready, report: self.report, quiet: self.quiet })
+        worker
+            .watch(ring.descriptor(), RING)
+            .map_err(Failure::io("watch the network interface: epoll_ctl"))?;
+        let mut service = Service {
+            worker,
+            ring,
+            ring_dropped: 0,
+            ready: self.ready,
+            report: self.report,
+            quiet: self.quiet,
+        };
+        service.look_at_ring();
+        Ok(service)
     }
 }
 
@@ -98,6 +118,9 @@ fn keys() -> Result<Keys, Failure> {
 /// A network that is being served.
 pub(crate) struct Service {
     worker: Worker<Tap>,
+    ring: RingWatch,
+    /// Frames that the ring has dropped, as of the last look.
+    ring_dropped: u64,
     ready: Option<OwnedFd>,
     report: bool,
     quiet: bool,
@@ -106,7 +129,7 @@ pub(crate) struct Service {
 impl Service {
     /// Asks to be called back by [`Service::run`] when `descriptor` is readable.
     pub(crate) fn watch(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), Failure> {
-        self.worker.watch(descriptor.as_fd(), 0).map_err(Failure::io("wait for the guest: epoll_ctl"))
+        self.worker.watch(descriptor.as_fd(), GUEST).map_err(Failure::io("wait for the guest: epoll_ctl"))
     }
 
     /// Tells whoever waits for it that the network is there.
@@ -125,6 +148,7 @@ impl Service {
     ) -> Result<Option<T>, Failure> {
         loop {
             match self.worker.run().map_err(Failure::io("serve the network interface: epoll_wait"))? {
+                Wake::Extra(RING) => self.look_at_ring(),
                 Wake::Extra(_) => {
                     if let ControlFlow::Break(value) = check()? {
                         return Ok(Some(value));
@@ -142,6 +166,16 @@ impl Service {
 }
 
 impl Service {
+    /// Tells the stack how many frames the ring holds now, and notes how many it has dropped. Once the interface is gone there is
+    /// nothing new to tell.
+    fn look_at_ring(&mut self) {
+        if let Ok(state) = self.ring.look() {
+            let loses = !self.worker.link().has_back_pressure();
+            self.worker.stack_mut().set_ring(loses.then_some(state.frames));
+            self.ring_dropped = state.dropped;
+        }
+    }
+
     /// To be called when the command is done whose namespace was made for this service.
     pub(crate) fn leave_interface(&self) {
         leave_interface(self.worker.link().descriptor());
@@ -152,9 +186,10 @@ impl Drop for Service {
     /// Prints the counters if they were asked for, however the service ended.
     fn drop(&mut self) {
         if self.report {
+            self.look_at_ring();
             let losses = self.worker.link().losses();
             let link = [("link_down", losses.down), ("link_refused", losses.refused)];
-            let text = crate::report::report(self.worker.stack().counters(), &link);
+            let text = crate::report::report(self.worker.stack().counters(), self.ring_dropped, &link);
             crate::report::tell(&text);
         }
     }

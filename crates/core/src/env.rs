@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::flow::FlowId;
 use crate::link::LinkCaps;
+use crate::slots::Slots;
 use crate::tcp::isn::IsnKey;
 use crate::tcp::rtt::LinkRtt;
 use crate::timer::Wheel;
@@ -38,7 +39,13 @@ impl Env {
             pool: Pool::new(config.memory),
             counters: Counters::default(),
             wheel: Wheel::default(),
-            outlet: Outlet { caps, mac: config.mac, guest_mac: MacAddr::BROADCAST, stalled: false },
+            outlet: Outlet {
+                caps,
+                mac: config.mac,
+                guest_mac: MacAddr::BROADCAST,
+                stalled: false,
+                slots: Slots::default(),
+            },
             isn: IsnKey(isn),
             rtt: LinkRtt::default(),
             ready: VecDeque::new(),

@@ -20,6 +20,7 @@ pub mod host;
 mod icmp;
 pub mod link;
 pub mod services;
+mod slots;
 pub mod stack;
 pub mod tcp;
 pub mod time;

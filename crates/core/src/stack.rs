@@ -142,6 +142,17 @@ impl Stack {
         self.env.outlet.stalled = false;
     }
 
+    /// The link's ring toward us holds so many frames, and loses those that find it full: windows are offered so that together
+    /// they fit. `None`, as at the start: it loses none. It may change while flows are open; what was promised stands.
+    pub fn set_ring(&mut self, frames: Option<u32>) {
+        self.env.outlet.slots.set_ring(frames);
+    }
+
+    /// Frames of the link's ring that windows may claim, and how many they do; `None` if that is not bounded.
+    pub fn use_of_ring(&self) -> Option<(u32, u32)> {
+        self.env.outlet.slots.use_of_ring()
+    }
+
     /// Whether the stack waits for [`Stack::link_writable`].
     pub fn is_stalled(&self) -> bool {
         self.env.outlet.stalled
@@ -185,6 +196,7 @@ impl Stack {
 
     /// Expires timers.
     pub fn expire<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) {
+        self.env.outlet.slots.advance(io.now);
         self.env.wheel.advance(io.now);
         while let Some(id) = self.env.wheel.pop() {
             match self.flows.get_mut(id) {

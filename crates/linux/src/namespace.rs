@@ -18,6 +18,7 @@ pub use target::{Target, Watch};
 
 use crate::link::tap::Wanted;
 use crate::process::{self, Child, Signals, raw};
+use crate::ring::RingWatch;
 use crate::setup::{self, Interface, SetupError, Step, resolv_conf};
 use handoff::{Handoff, Message};
 use rustix::fd::{AsFd, OwnedFd};
@@ -35,6 +36,30 @@ pub struct Plan {
     pub offload: Wanted,
 }
 
+/// What brodo holds of an interface that was made.
+#[derive(Debug)]
+pub struct Made {
+    /// The TAP.
+    pub tap: OwnedFd,
+    /// For a [`crate::ring::RingWatch`].
+    pub watch: OwnedFd,
+}
+
+impl Made {
+    /// Makes and configures the interface in the caller's namespace; in the order in which `from_descriptors` takes them.
+    fn descriptors(plan: &Plan) -> Result<Vec<OwnedFd>, SetupError> {
+        let tap = setup::create_tap(&plan.interface.name, plan.offload)?;
+        setup::configure(&plan.interface)?;
+        let watch = RingWatch::socket().map_err(|errno| SetupError::new(Step::OpenNetlink, errno, ""))?;
+        Ok(vec![tap, watch])
+    }
+
+    fn from_descriptors(descriptors: Vec<OwnedFd>) -> Result<Self, SetupError> {
+        let [tap, watch] = descriptors.try_into().map_err(|_| out_of_turn())?;
+        Ok(Self { tap, watch })
+    }
+}
+
 /// A command and the namespaces made for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
@@ -47,16 +72,16 @@ pub struct Session {
 }
 
 /// Makes fresh namespaces with the interface of `plan` in them, and a child that is ready to become the command.
-/// Returns the TAP's descriptor and the child, which waits for [`Child::start`].
-pub fn fresh(plan: &Plan, session: &Session, signals: Signals) -> Result<(OwnedFd, Child), SetupError> {
+/// Returns the interface and the child, which waits for [`Child::start`].
+pub fn fresh(plan: &Plan, session: &Session, signals: Signals) -> Result<(Made, Child), SetupError> {
     let brodo = rustix::process::getpid();
     let (pid, handoff) = fork(|handoff| become_command(plan, session, handoff, brodo))?;
     let child = Child::new(pid, handoff, signals);
     let Message::Unshared = child.handoff().expect()? else { return Err(out_of_turn()) };
     id_map::write(child.pid(), session.identity)?;
     child.handoff().send(&Message::Go)?;
-    let Message::Ready(tap) = child.handoff().expect()? else { return Err(out_of_turn()) };
-    Ok((tap, child))
+    let Message::Ready(made) = child.handoff().expect()? else { return Err(out_of_turn()) };
+    Ok((Made::from_descriptors(made)?, child))
 }
 
 /// The child of [`fresh`]: everything up to execve, after which nothing of this is left.
@@ -68,29 +93,25 @@ fn become_command(plan: &Plan, session: &Session, handoff: &Handoff, brodo: Pid)
     // Not earlier: the kernel forgets it when a process changes its credentials.
     process::die_with_parent(brodo)?;
     resolv_conf::separate_mounts()?;
-    let tap = setup::create_tap(&plan.interface.name, plan.offload)?;
-    setup::configure(&plan.interface)?;
+    let made = Made::descriptors(plan)?;
     let groups = id_map::own_groups();
     setup::allow_ping(groups.min, groups.max);
     resolv_conf::install(&session.resolv_conf)?;
-    handoff.send(&Message::Ready(tap))?;
+    handoff.send(&Message::Ready(made))?;
     wait_for_go(handoff)?;
     Err(process::execute(&session.command))
 }
 
-/// Makes the interface of `plan` in the target's network namespace; returns its descriptor. The target's mounts are
-/// left alone.
-pub fn attach(plan: &Plan, target: &Target) -> Result<OwnedFd, SetupError> {
+/// Makes the interface of `plan` in the target's network namespace. The target's mounts are left alone.
+pub fn attach(plan: &Plan, target: &Target) -> Result<Made, SetupError> {
     let (pid, handoff) = fork(|handoff| {
         target.enter()?;
-        let tap = setup::create_tap(&plan.interface.name, plan.offload)?;
-        setup::configure(&plan.interface)?;
-        handoff.send(&Message::Ready(tap))
+        handoff.send(&Message::Ready(Made::descriptors(plan)?))
     })?;
     let answer = handoff.expect();
     let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
     match answer? {
-        Message::Ready(tap) => Ok(tap),
+        Message::Ready(made) => Made::from_descriptors(made),
         _ => Err(out_of_turn()),
     }
 }

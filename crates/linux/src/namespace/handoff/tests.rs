@@ -3,11 +3,12 @@
 use super::*;
 
 #[test]
-fn a_descriptor_arrives_usable() {
+fn descriptors_arrive_usable_and_in_order() {
     let (ours, theirs) = Handoff::pair().unwrap();
     let (read, write) = std::io::pipe().unwrap();
-    theirs.send(&Message::Ready(write.into())).unwrap();
-    let Ok(Message::Ready(write)) = ours.expect() else { panic!("no descriptor") };
+    theirs.send(&Message::Ready(vec![read.into(), write.into()])).unwrap();
+    let Ok(Message::Ready(both)) = ours.expect() else { panic!("no descriptors") };
+    let [read, write] = <[_; 2]>::try_from(both).unwrap();
     rustix::io::write(&write, b"through").unwrap();
     let mut bytes = [0; 16];
     assert_eq!(rustix::io::read(&read, &mut bytes), Ok(7));

@@ -1,0 +1,133 @@
+//! The guest's transmit ring, counted in frames: what the windows on offer may bring into it at once.
+//!
+//! Between the guest's kernel and us lies a ring of so many *frames* (`txqueuelen`), whatever they carry. A frame that finds it
+//! full is lost, and its sender hears nothing. Windows are counted in bytes, and 4 MiB are 64 frames or 2,900. So every
+//! window on offer is also a *claim* on the ring: the window divided by what one frame of this connection carries, rounded up.
+//! A window is advanced only as far as the claims of all connections together stay within four fifths of the ring. The last fifth
+//! is for what no window governs: acknowledgements, datagrams, neighbour discovery.
+//!
+//! *What a frame carries* is measured for each connection, an average that moves by an eighth per frame. It begins with one
+//! segment: whether the guest hands over super-segments is believed when they are seen. Less than [`PAYLOAD_MIN`] is not
+//! believed: a program that asks and waits sends one byte per frame, and never many frames.
+//!
+//! *Sharing*: a connection may claim what the others leave, less a quarter of that. One alone gets three quarters of all, n settle at
+//! 3/(3n + 1) each, as with the budget of memory ([`crate::chunk`]), and a newcomer finds room. A claim counts from the
+//! segment that promised it until the next such segment, and is forgotten when the guest has sent nothing for one to two
+//! [`PERIOD`]s: ten thousand idle connections must not keep the one that is busy from its speed. A guest that resumes after such a pause
+//! begins with a small congestion window, and its first segment makes the claim count again.
+//!
+//! *Progress*: a connection whose window is less than a segment may advance it by one segment in any case. So the bound is exceeded
+//! by at most two frames for each connection that has no share, as in a ring of one. Neither can a promise be taken back: where frames begin
+//! to carry less than they did, the claim grows and the window stands until it has been used up.
+//!
+//! A link that makes its guest wait when the ring is full needs none of this, and has no bound here.
+
+use crate::time::{Duration, Instant};
+
+/// A frame is never taken to carry less, bytes, unless a segment is smaller.
+const PAYLOAD_MIN: u16 = 1024;
+/// The divisor of what a connection leaves of what it might claim.
+const LEAVE: u32 = 4;
+/// Claims that were not renewed in this period or the one before are forgotten. Longer than the shortest retransmission
+/// timeout of guests (200 ms), after which they begin anew with a small congestion window.
+const PERIOD: Duration = Duration::from_millis(250);
+
+/// What one connection claims.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claim {
+    /// Frames that its window may bring.
+    frames: u16,
+    /// When it was made.
+    period: u16,
+    /// Payload of a frame, measured, bytes.
+    payload: u16,
+    /// What is not believed to be less.
+    payload_min: u16,
+}
+
+impl Claim {
+    /// No claim yet, of a connection whose segments carry `mss` bytes.
+    pub(crate) fn new(mss: u16) -> Self {
+        Self { frames: 0, period: 0, payload: mss, payload_min: mss.min(PAYLOAD_MIN) }
+    }
+
+    /// So many frames have come, with so many bytes of payload in all.
+    pub(crate) fn measure(&mut self, frames: usize, bytes: usize) {
+        let (Some(mean), weight) = (bytes.checked_div(frames), frames.min(8) as i32) else { return };
+        let payload = i32::from(self.payload);
+        let change = (mean.min(usize::from(u16::MAX)) as i32 - payload) * weight / 8;
+        self.payload = ((payload + change) as u16).max(self.payload_min);
+    }
+
+    /// Frames that a window of so many bytes may bring.
+    fn frames_of(self, window: u32) -> u16 {
+        u16::try_from(window.div_ceil(self.payload.into())).unwrap_or(u16::MAX)
+    }
+}
+
+/// The claims of all connections.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    /// Frames that may be claimed, if there is a bound.
+    bound: Option<u32>,
+    /// Claims made in this period, and in the one before and not renewed.
+    claimed: [u32; 2],
+    period: u16,
+    period_ends: Instant,
+}
+
+impl Slots {
+    /// The ring holds so many frames; `None` if it loses none, however many come.
+    pub(crate) fn set_ring(&mut self, frames: Option<u32>) {
+        self.bound = frames.map(|frames| (u64::from(frames) * 4 / 5).max(1) as u32);
+        if self.bound.is_none() {
+            self.claimed = [0; 2];
+        }
+    }
+
+    /// Frames that may be claimed, if there is a bound, and those that are.
+    pub(crate) fn use_of_ring(&self) -> Option<(u32, u32)> {
+        self.bound.map(|bound| (bound, self.claimed[0] + self.claimed[1]))
+    }
+
+    /// To be called as time passes. A period ends at most once per call, so that a pause of ours, in which nobody could renew
+    /// anything, forgets nothing that the ring still holds.
+    pub(crate) fn advance(&mut self, now: Instant) {
+        if now >= self.period_ends {
+            self.period = self.period.wrapping_add(1);
+            self.claimed = [0, self.claimed[0]];
+            self.period_ends = now + PERIOD;
+        }
+    }
+
+    /// The largest window, in bytes, that `claim` may grow to; `u32::MAX` without a bound.
+    pub(crate) fn window_max(&self, claim: &Claim) -> u32 {
+        let Some(bound) = self.bound else { return u32::MAX };
+        let others = self.claimed[0] + self.claimed[1] - self.counted(claim).map_or(0, |(_, frames)| frames);
+        let left = bound.saturating_sub(others);
+        (left - left.div_ceil(LEAVE)).saturating_mul(claim.payload.into())
+    }
+
+    /// The window that was promised is so many bytes now.
+    pub(crate) fn claim(&mut self, claim: &mut Claim, window: u32) {
+        if self.bound.is_none() {
+            return;
+        }
+        if let Some((age, frames)) = self.counted(claim) {
+            self.claimed[age] -= frames;
+        }
+        (claim.frames, claim.period) = (claim.frames_of(window), self.period);
+        self.claimed[0] += u32::from(claim.frames);
+    }
+
+    /// Where a claim is counted, and how much of it.
+    fn counted(&self, claim: &Claim) -> Option<(usize, u32)> {
+        let age = usize::from(self.period.wrapping_sub(claim.period));
+        // A claim as old as the counter is wide looks new; what it is taken for is corrected within two periods.
+        let frames = u32::from(claim.frames).min(*self.claimed.get(age)?);
+        Some((age, frames))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,9 @@
 //! A window is advanced only as far as the claims of all connections together stay within four fifths of the ring. The last fifth
 //! is for what no window governs: acknowledgements, datagrams, neighbour discovery.
 //!
+//! *Acknowledgements* of what we send come while we send it, on a TAP inside the same call. So no more frames of data are sent
+//! than half of what is not claimed, for an acknowledgement and a window update each, before the link has been read until it is empty.
+//!
 //! *What a frame carries* is measured for each connection, an average that moves by an eighth per frame. It begins with one
 //! segment: whether the guest hands over super-segments is believed when they are seen. Less than [`PAYLOAD_MIN`] is not
 //! believed: a program that asks and waits sends one byte per frame, and never many frames.
@@ -16,8 +19,9 @@
 //! [`PERIOD`]s: ten thousand idle connections must not keep the one that is busy from its speed. A guest that resumes after such a pause
 //! begins with a small congestion window, and its first segment makes the claim count again.
 //!
-//! *Progress*: a connection whose window is less than a segment may advance it by one segment in any case. So the bound is exceeded
-//! by at most two frames for each connection that has no share, as in a ring of one. Neither can a promise be taken back: where frames begin
+//! *Progress*: a connection may always have the window of one frame; where the guest may hand over super-segments, half of one more or a
+//! segment, for otherwise it could never show that it does. So the bound is exceeded by at most two frames for each connection
+//! that has no share, as in a ring of one. Neither can a promise be taken back: where frames begin
 //! to carry less than they did, the claim grows and the window stands until it has been used up.
 //!
 //! A link that makes its guest wait when the ring is full needs none of this, and has no bound here.
@@ -68,8 +72,11 @@ impl Claim {
 /// The claims of all connections.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    /// Frames that may be claimed, if there is a bound.
-    bound: Option<u32>,
+    /// Frames that the ring holds, if there is a bound, and those of them that may be claimed.
+    frames: Option<u32>,
+    bound: u32,
+    /// Frames of data sent since the link was found empty.
+    sent: u32,
     /// Claims made in this period, and in the one before and not renewed.
     claimed: [u32; 2],
     period: u16,
@@ -79,15 +86,37 @@ pub(crate) struct Slots {
 impl Slots {
     /// The ring holds so many frames; `None` if it loses none, however many come.
     pub(crate) fn set_ring(&mut self, frames: Option<u32>) {
-        self.bound = frames.map(|frames| (u64::from(frames) * 4 / 5).max(1) as u32);
-        if self.bound.is_none() {
+        self.frames = frames;
+        self.bound = (u64::from(frames.unwrap_or(0)) * 4 / 5).max(1) as u32;
+        if frames.is_none() {
             self.claimed = [0; 2];
         }
     }
 
     /// Frames that may be claimed, if there is a bound, and those that are.
     pub(crate) fn use_of_ring(&self) -> Option<(u32, u32)> {
-        self.bound.map(|bound| (bound, self.claimed[0] + self.claimed[1]))
+        self.frames.map(|_| (self.bound, self.claimed()))
+    }
+
+    /// Frames claimed.
+    const fn claimed(&self) -> u32 {
+        self.claimed[0] + self.claimed[1]
+    }
+
+    /// Frames of data that may be sent before the link is read.
+    pub(crate) fn sendable(&self) -> u32 {
+        let Some(frames) = self.frames else { return u32::MAX };
+        (frames.saturating_sub(self.claimed()) / 2).max(1).saturating_sub(self.sent)
+    }
+
+    /// A frame of data was sent.
+    pub(crate) fn sent(&mut self) {
+        self.sent = self.sent.saturating_add(1);
+    }
+
+    /// The link was read until it was empty.
+    pub(crate) fn drained(&mut self) {
+        self.sent = 0;
     }
 
     /// To be called as time passes. A period ends at most once per call, so that a pause of ours, in which nobody could renew
@@ -100,17 +129,22 @@ impl Slots {
         }
     }
 
-    /// The largest window, in bytes, that `claim` may grow to; `u32::MAX` without a bound.
-    pub(crate) fn window_max(&self, claim: &Claim) -> u32 {
-        let Some(bound) = self.bound else { return u32::MAX };
-        let others = self.claimed[0] + self.claimed[1] - self.counted(claim).map_or(0, |(_, frames)| frames);
-        let left = bound.saturating_sub(others);
-        (left - left.div_ceil(LEAVE)).saturating_mul(claim.payload.into())
+    /// The largest window, in bytes, that `claim` may grow to; `u32::MAX` without a bound. `tso`: the guest may hand over
+    /// super-segments of segments of `mss` bytes.
+    pub(crate) fn window_max(&self, claim: &Claim, tso: bool, mss: u16) -> u32 {
+        if self.frames.is_none() {
+            return u32::MAX;
+        }
+        let others = self.claimed() - self.counted(claim).map_or(0, |(_, frames)| frames);
+        let left = self.bound.saturating_sub(others);
+        let payload = u32::from(claim.payload);
+        let more = if tso { (payload / 2).max(mss.into()) } else { 0 };
+        (left - left.div_ceil(LEAVE)).saturating_mul(payload).max(payload + more)
     }
 
     /// The window that was promised is so many bytes now.
     pub(crate) fn claim(&mut self, claim: &mut Claim, window: u32) {
-        if self.bound.is_none() {
+        if self.frames.is_none() {
             return;
         }
         if let Some((age, frames)) = self.counted(claim) {

@@ -153,6 +153,17 @@ impl Stack {
         self.env.outlet.slots.use_of_ring()
     }
 
+    /// The link was read until it had nothing more.
+    pub fn link_drained(&mut self) {
+        self.env.outlet.slots.drained();
+    }
+
+    /// Whether [`Stack::serve`] does nothing until [`Stack::link_drained`]: what answers to more frames might find the link's
+    /// ring full ([`Stack::set_ring`]).
+    pub fn awaits_drain(&self) -> bool {
+        self.env.outlet.slots.sendable() == 0
+    }
+
     /// Whether the stack waits for [`Stack::link_writable`].
     pub fn is_stalled(&self) -> bool {
         self.env.outlet.stalled
@@ -164,6 +175,9 @@ impl Stack {
         for _ in 0..self.env.ready.len() {
             if self.env.outlet.stalled {
                 return false;
+            }
+            if self.awaits_drain() {
+                break;
             }
             let Some(id) = self.env.ready.pop_front() else { break };
             match self.flows.get_mut(id) {

@@ -250,7 +250,7 @@ impl<L: GuestLink> Worker<L> {
         }
         self.socket_events();
         self.serve();
-        if self.port.sent && !self.busy && self.take_frames()? {
+        if self.port.sent && (!self.busy || self.stack.awaits_drain()) && self.take_frames()? {
             self.serve();
         }
         self.busy |= self.link_readable || self.port.sent;
@@ -305,6 +305,9 @@ impl<L: GuestLink> Worker<L> {
                 if len < BULK_MIN {
                     break;
                 }
+            }
+            if empty {
+                stack.link_drained();
             }
             stack.frames(&mut Io { now: *now, link: port, host: sockets }, &frames[..gathered]);
             taken += gathered;

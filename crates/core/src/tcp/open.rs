@@ -113,7 +113,7 @@ impl Connection {
         };
         let header = TcpHeader {
             seq: self.tx.una,
-            window: self.rx.offer_unscaled(&env.outlet.slots, self.tx.mss),
+            window: self.rx.offer_unscaled(self.window_max(env)),
             options,
             ..self.header(TcpFlags::SYN | TcpFlags::ACK)
         };

@@ -28,7 +28,8 @@ impl Connection {
         self.ready_listed = false;
         if self.turn_left == 0 {
             let chunks = if env.ready.is_empty() { FILL_CHUNKS } else { 1 };
-            self.turn_left = (((chunks * LARGE) as u32 / self.frame_payload_max(env)).max(1)) as u16;
+            let frames = ((chunks * LARGE) as u32 / self.frame_payload_max(env)).max(1);
+            self.turn_left = frames.min(env.outlet.slots.sendable()) as u16;
         }
         if self.tx.state == SenderState::SynSent && self.tx.nxt == self.tx.una {
             self.send_syn_ack(env, io);
@@ -352,6 +353,9 @@ impl Connection {
     ) -> Result<(), NoCredit> {
         let addresses = (self.key.remote.ip(), self.key.guest.ip());
         transmit::tcp(outlet, counters, link, addresses, header, payload, self.tx.mss)?;
+        if !payload.is_empty() {
+            outlet.slots.sent();
+        }
         self.rx.announced(header, &mut outlet.slots);
         // What is selectively acknowledged goes in a segment of its own; others leave it owed.
         self.rx.ack_listed &= header.options.sack.is_empty() && self.rx.has_sack_blocks();

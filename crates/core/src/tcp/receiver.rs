@@ -22,6 +22,7 @@ use crate::env::Env;
 use crate::host::{Host, HostError, SocketId};
 use crate::slots::{Claim, Slots};
 use crate::time::{Duration, Instant};
+use crate::transmit::Outlet;
 use crate::wire::tcp::{SackBlocks, Seq, TcpFlags, TcpHeader};
 use std::io::IoSlice;
 
@@ -117,15 +118,17 @@ impl Receiver {
     }
 
     /// The window field for a SYN: never scaled (RFC 7323, 2.2), and never less than in the SYN before it.
-    pub(crate) fn offer_unscaled(&self, slots: &Slots, mss: u16) -> u16 {
-        self.limit.get().min(self.window_max(slots, mss)).max(self.window()).min(65_535) as u16
+    pub(crate) fn offer_unscaled(&self, window_max: u32) -> u16 {
+        self.limit.get().min(window_max).max(self.window()).min(65_535) as u16
     }
 
-    /// The largest window that the link's ring has room for, but a segment in any case.
-    pub(crate) fn window_max(&self, slots: &Slots, mss: u16) -> u32 {
-        let (window, mss) = (self.window(), u32::from(mss));
-        let least = if window < mss { (window + mss).next_multiple_of(1 << self.scale) } else { window };
-        slots.window_max(&self.claim).max(least)
+    /// The largest window that the link's ring has room for. If less than a segment is on offer it may be a segment more in any
+    /// case: what is left of the window may be too little for the guest to send anything.
+    pub(crate) fn window_max(&self, outlet: &Outlet, mss: u16) -> u32 {
+        let window = self.window();
+        let rest = if window < u32::from(mss) { window + u32::from(mss) } else { 0 };
+        let most = outlet.slots.window_max(&self.claim, outlet.caps.tso, mss);
+        most.max(rest.next_multiple_of(1 << self.scale))
     }
 
     /// The window field of the next segment: as far as the limit, `share` (what memory leaves) and silly window

@@ -46,8 +46,8 @@ impl Connection {
     }
 
     /// What the link's ring leaves to the receiving direction, bytes not held yet.
-    fn window_max(&self, env: &Env) -> u32 {
-        self.rx.window_max(&env.outlet.slots, self.tx.mss)
+    pub(super) fn window_max(&self, env: &Env) -> u32 {
+        self.rx.window_max(&env.outlet, self.tx.mss)
     }
 
     /// Lets the receive limit follow the flow; called once per batch that brought data, before it is acknowledged.

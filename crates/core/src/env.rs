@@ -8,13 +8,13 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::flow::FlowId;
 use crate::link::LinkCaps;
+use crate::schedule::Schedule;
 use crate::slots::Slots;
 use crate::tcp::isn::IsnKey;
 use crate::tcp::rtt::LinkRtt;
 use crate::timer::Wheel;
 use crate::transmit::Outlet;
 use crate::wire::ethernet::MacAddr;
-use std::collections::VecDeque;
 
 pub(crate) struct Env {
     pub(crate) config: Config,
@@ -25,8 +25,8 @@ pub(crate) struct Env {
     pub(crate) isn: IsnKey,
     /// Round-trip time of the guest link, shared by all its connections.
     pub(crate) rtt: LinkRtt,
-    /// Flows to be served, each at most once (the flow remembers that it is listed).
-    pub(crate) ready: VecDeque<FlowId>,
+    /// Flows to be served.
+    pub(crate) schedule: Schedule,
     /// TCP flows that owe the guest an acknowledgement at the end of this turn, each at most once.
     pub(crate) ack_due: Vec<FlowId>,
     /// Which of the host's resolvers is asked; moves on when one does not answer.
@@ -48,7 +48,7 @@ impl Env {
             },
             isn: IsnKey(isn),
             rtt: LinkRtt::default(),
-            ready: VecDeque::new(),
+            schedule: Schedule::default(),
             ack_due: Vec::new(),
             resolver: 0,
             config,

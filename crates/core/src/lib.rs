@@ -19,6 +19,7 @@ pub mod flow;
 pub mod host;
 mod icmp;
 pub mod link;
+mod schedule;
 pub mod services;
 mod slots;
 pub mod stack;

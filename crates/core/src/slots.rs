@@ -26,6 +26,7 @@
 //!
 //! A link that makes its guest wait when the ring is full needs none of this, and has no bound here.
 
+use crate::link::NoCredit;
 use crate::time::{Duration, Instant};
 
 /// A frame is never taken to carry less, bytes, unless a segment is smaller.
@@ -109,9 +110,13 @@ impl Slots {
         (frames.saturating_sub(self.claimed()) / 2).max(1).saturating_sub(self.sent)
     }
 
-    /// A frame of data was sent.
-    pub(crate) fn sent(&mut self) {
+    /// Room for the answer to a frame of data that is to be sent.
+    pub(crate) fn take_answer(&mut self) -> Result<(), NoCredit> {
+        if self.sendable() == 0 {
+            return Err(NoCredit);
+        }
         self.sent = self.sent.saturating_add(1);
+        Ok(())
     }
 
     /// The link was read until it was empty.

@@ -39,6 +39,9 @@ mod input;
 
 /// Slots looked at for a victim when a flow comes to a full table.
 const VICTIM_LOOK: usize = 64;
+/// Bytes to the guest after which a round ends, with those that had no turn first in the next: frames from the guest, its
+/// acknowledgements among them, do not wait until a thousand bulk transfers have had theirs.
+const ROUND_BYTES: u64 = 256 << 10;
 /// Room for any datagram.
 const SCRATCH: usize = 64 << 10;
 
@@ -169,25 +172,37 @@ impl Stack {
         self.env.outlet.stalled
     }
 
-    /// One round over the flows that have something to do, each at most one super-segment. True if there is more to
-    /// do at once.
+    /// One round over the flows that have something to do: all sparse ones, then others until [`ROUND_BYTES`] were
+    /// sent (see [`crate::schedule`]). True if there is more to do at once.
     pub fn serve<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) -> bool {
-        for _ in 0..self.env.ready.len() {
-            if self.env.outlet.stalled {
-                return false;
-            }
-            if self.awaits_drain() {
+        let (sparse, bulk) = self.env.schedule.len();
+        for _ in 0..sparse {
+            if self.env.outlet.stalled || self.awaits_drain() {
                 break;
             }
-            let Some(id) = self.env.ready.pop_front() else { break };
-            match self.flows.get_mut(id) {
-                Some(Flow::Tcp(connection)) => connection.serve(&mut self.env, io),
-                Some(Flow::Datagram(flow)) => flow.serve(&mut self.env, io, &mut self.scratch),
-                None => continue,
+            if let Some(id) = self.env.schedule.next_sparse() {
+                self.serve_flow(io, id);
             }
-            self.after(io.host, id);
         }
-        !self.env.ready.is_empty() && !self.env.outlet.stalled
+        let end = self.env.counters.tx_bytes + ROUND_BYTES;
+        for _ in 0..bulk {
+            if self.env.outlet.stalled || self.awaits_drain() || self.env.counters.tx_bytes >= end {
+                break;
+            }
+            if let Some(id) = self.env.schedule.next_bulk() {
+                self.serve_flow(io, id);
+            }
+        }
+        !self.env.schedule.is_empty() && !self.env.outlet.stalled
+    }
+
+    fn serve_flow<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, id: FlowId) {
+        match self.flows.get_mut(id) {
+            Some(Flow::Tcp(connection)) => connection.serve(&mut self.env, io),
+            Some(Flow::Datagram(flow)) => flow.serve(&mut self.env, io, &mut self.scratch),
+            None => return,
+        }
+        self.after(io.host, id);
     }
 
     /// Sends the acknowledgements and window updates that have become due in this turn.
@@ -264,7 +279,7 @@ impl Stack {
 
     /// Bytes that the state of all flows takes: their table, timers and lists. Payload is not among it.
     pub fn state_allocated(&self) -> usize {
-        let lists = self.env.ready.capacity() + self.env.ack_due.capacity();
+        let lists = self.env.schedule.capacity() + self.env.ack_due.capacity();
         let beside: usize = self
             .flows
             .iter()

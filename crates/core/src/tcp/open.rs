@@ -10,6 +10,7 @@ use crate::flow::{FlowId, FlowKey};
 use crate::host::IcmpCause;
 use crate::host::{Connect, Host, HostError};
 use crate::link::Link;
+use crate::schedule::Turn;
 use crate::stack::Io;
 use crate::trace::Direction;
 use crate::transmit::{emit_ip, ip_header_len};
@@ -79,8 +80,7 @@ impl Connection {
             retry_at: None,
             probes: 0,
             broken: false,
-            ready_listed: false,
-            turn_left: 0,
+            turn: Turn::default(),
             ended: false,
         };
         env.counters.tcp_opened += 1;

@@ -19,9 +19,9 @@
 //! [`PERIOD`]s: ten thousand idle connections must not keep the one that is busy from its speed. A guest that resumes after such a pause
 //! begins with a small congestion window, and its first segment makes the claim count again.
 //!
-//! *Progress*: a connection may always have the window of one frame; where the guest may hand over super-segments, half of one more or a
-//! segment, for otherwise it could never show that it does. So the bound is exceeded by at most two frames for each connection
-//! that has no share, as in a ring of one. Neither can a promise be taken back: where frames begin
+//! *Progress*: a connection may always have the window of one frame, though it has no share, and if less than a segment of that is left,
+//! of a segment more; so the bound is exceeded by at most two frames for each. Where the guest may hand over super-segments and the ring
+//! has room for two frames it may be half a frame more, or a segment: a connection could otherwise never show that it does. Neither can a promise be taken back: where frames begin
 //! to carry less than they did, the claim grows and the window stands until it has been used up.
 //!
 //! A link that makes its guest wait when the ring is full needs none of this, and has no bound here.
@@ -31,6 +31,8 @@ use crate::time::{Duration, Instant};
 
 /// A frame is never taken to carry less, bytes, unless a segment is smaller.
 const PAYLOAD_MIN: u16 = 1024;
+/// A guest whose frames carry so many bytes hands over super-segments, and need not show it.
+const PAYLOAD_LEARNT: u32 = 32 << 10;
 /// The divisor of what a connection leaves of what it might claim.
 const LEAVE: u32 = 4;
 /// Claims that were not renewed in this period or the one before are forgotten. Longer than the shortest retransmission
@@ -64,9 +66,12 @@ impl Claim {
         self.payload = ((payload + change) as u16).max(self.payload_min);
     }
 
-    /// Frames that a window of so many bytes may bring.
-    fn frames_of(self, window: u32) -> u16 {
-        u16::try_from(window.div_ceil(self.payload.into())).unwrap_or(u16::MAX)
+    /// Frames that a window of so many bytes may bring. Windows are rounded to `unit` bytes, so a whole number of frames may
+    /// seem to be a little more; a guest with more to send does not send such a rest alone.
+    fn frames_of(self, window: u32, unit: u32) -> u16 {
+        let payload = u32::from(self.payload);
+        let rounding = (unit - 1).min(payload / 2);
+        u16::try_from(window.saturating_sub(rounding).div_ceil(payload)).unwrap_or(u16::MAX)
     }
 }
 
@@ -137,25 +142,24 @@ impl Slots {
     /// The largest window, in bytes, that `claim` may grow to; `u32::MAX` without a bound. `tso`: the guest may hand over
     /// super-segments of segments of `mss` bytes.
     pub(crate) fn window_max(&self, claim: &Claim, tso: bool, mss: u16) -> u32 {
-        if self.frames.is_none() {
-            return u32::MAX;
-        }
+        let Some(frames) = self.frames else { return u32::MAX };
         let others = self.claimed() - self.counted(claim).map_or(0, |(_, frames)| frames);
         let left = self.bound.saturating_sub(others);
         let payload = u32::from(claim.payload);
-        let more = if tso { (payload / 2).max(mss.into()) } else { 0 };
+        let may_grow = tso && others + 2 <= frames && payload < PAYLOAD_LEARNT;
+        let more = if may_grow { (payload / 2).max(mss.into()) } else { 0 };
         (left - left.div_ceil(LEAVE)).saturating_mul(payload).max(payload + more)
     }
 
-    /// The window that was promised is so many bytes now.
-    pub(crate) fn claim(&mut self, claim: &mut Claim, window: u32) {
+    /// The window that was promised is so many bytes now, rounded to `unit` bytes.
+    pub(crate) fn claim(&mut self, claim: &mut Claim, window: u32, unit: u32) {
         if self.frames.is_none() {
             return;
         }
         if let Some((age, frames)) = self.counted(claim) {
             self.claimed[age] -= frames;
         }
-        (claim.frames, claim.period) = (claim.frames_of(window), self.period);
+        (claim.frames, claim.period) = (claim.frames_of(window, unit), self.period);
         self.claimed[0] += u32::from(claim.frames);
     }
 

@@ -15,14 +15,18 @@ fn window_max(slots: &Slots, claim: &Claim) -> u32 {
     slots.window_max(claim, false, MSS)
 }
 
+fn set(slots: &mut Slots, claim: &mut Claim, window: u32) {
+    slots.claim(claim, window, 1);
+}
+
 /// Lets every claim take what it may, again and again.
 fn settle(slots: &mut Slots, claims: &mut [Claim]) -> Vec<u32> {
     let mut windows = Vec::new();
     for _ in 0..200 {
         windows.clear();
-        for claim in &mut *claims {
-            let window = window_max(&slots, claim);
-            slots.claim(claim, window);
+        for one in &mut *claims {
+            let window = window_max(slots, one);
+            set(slots, one, window);
             windows.push(window);
         }
     }
@@ -50,7 +54,7 @@ fn what_is_given_back_is_there_for_others() {
     let mut claims = [Claim::new(MSS); 3];
     settle(&mut slots, &mut claims);
     for claim in &mut claims[1..] {
-        slots.claim(claim, 0);
+        set(&mut slots, claim, 0);
     }
     assert_eq!(window_max(&slots, &claims[0]), 600 * u32::from(MSS));
 }
@@ -59,7 +63,7 @@ fn what_is_given_back_is_there_for_others() {
 fn a_claim_is_forgotten_after_silence_and_counts_again_with_the_next_segment() {
     let mut slots = ring(1000);
     let (mut busy, mut idle) = (Claim::new(MSS), Claim::new(MSS));
-    slots.claim(&mut idle, 400 * u32::from(MSS));
+    set(&mut slots, &mut idle, 400 * u32::from(MSS));
     let mut now = Instant::from_ms(1);
     for _ in 0..2 {
         assert_eq!(window_max(&slots, &busy), 300 * u32::from(MSS));
@@ -67,13 +71,13 @@ fn a_claim_is_forgotten_after_silence_and_counts_again_with_the_next_segment() {
         slots.advance(now);
     }
     assert_eq!(window_max(&slots, &busy), 600 * u32::from(MSS));
-    slots.claim(&mut busy, 600 * u32::from(MSS));
-    slots.claim(&mut idle, 400 * u32::from(MSS));
+    set(&mut slots, &mut busy, 600 * u32::from(MSS));
+    set(&mut slots, &mut idle, 400 * u32::from(MSS));
     // More than there is, because promises stand: neither may advance.
     assert_eq!(slots.use_of_ring(), Some((800, 1000)));
     assert_eq!(window_max(&slots, &idle), 150 * u32::from(MSS));
     assert_eq!(window_max(&slots, &busy), 300 * u32::from(MSS));
-    slots.claim(&mut idle, 0);
+    set(&mut slots, &mut idle, 0);
     assert_eq!(slots.use_of_ring(), Some((800, 600)));
 }
 
@@ -81,7 +85,7 @@ fn a_claim_is_forgotten_after_silence_and_counts_again_with_the_next_segment() {
 fn a_pause_of_ours_forgets_nothing() {
     let mut slots = ring(1000);
     let mut claim = Claim::new(MSS);
-    slots.claim(&mut claim, 400 * u32::from(MSS));
+    set(&mut slots, &mut claim, 400 * u32::from(MSS));
     slots.advance(Instant::from_ms(60_000));
     assert_eq!(slots.use_of_ring(), Some((800, 400)));
     slots.advance(Instant::from_ms(60_000) + PERIOD / 2);
@@ -107,7 +111,7 @@ fn what_a_frame_carries_is_measured() {
     assert_eq!(window_max(&slots, &claim), 600 * 1024);
     // A segment of less than that.
     assert_eq!(window_max(&slots, &Claim::new(536)), 600 * 536);
-    slots.claim(&mut claim, 10 * 1024 + 1);
+    set(&mut slots, &mut claim, 10 * 1024 + 1);
     assert_eq!(slots.use_of_ring(), Some((800, 11)));
 }
 
@@ -115,13 +119,13 @@ fn what_a_frame_carries_is_measured() {
 fn without_a_bound_nothing_is_claimed() {
     let mut slots = ring(10);
     let mut claim = Claim::new(MSS);
-    slots.claim(&mut claim, 100_000);
+    set(&mut slots, &mut claim, 100_000);
     slots.set_ring(None);
     assert_eq!((window_max(&slots, &claim), slots.use_of_ring()), (u32::MAX, None));
-    slots.claim(&mut claim, 200_000);
+    set(&mut slots, &mut claim, 200_000);
     slots.set_ring(Some(1000));
     // The old claim, of which nothing is counted any more, takes nothing from others when it changes.
-    slots.claim(&mut claim, 3 * u32::from(MSS));
+    set(&mut slots, &mut claim, 3 * u32::from(MSS));
     assert_eq!(slots.use_of_ring(), Some((800, 3)));
 }
 
@@ -131,7 +135,7 @@ fn a_ring_of_one_has_room_for_one_and_every_number_is_safe() {
         let mut slots = ring(frames);
         let mut claim = Claim::new(MSS);
         for window in [0, 1, u32::MAX] {
-            slots.claim(&mut claim, window);
+            set(&mut slots, &mut claim, window);
             let _ = window_max(&slots, &claim);
         }
     }

@@ -128,7 +128,7 @@ impl Receiver {
         let window = self.window();
         let rest = if window < u32::from(mss) { window + u32::from(mss) } else { 0 };
         let most = outlet.slots.window_max(&self.claim, outlet.caps.tso, mss);
-        most.max(rest.next_multiple_of(1 << self.scale))
+        most.max(rest).checked_next_multiple_of(1 << self.scale).unwrap_or(u32::MAX)
     }
 
     /// The window field of the next segment: as far as the limit, `share` (what memory leaves) and silly window
@@ -168,7 +168,7 @@ impl Receiver {
         }
         if moved || self.told != header.ack {
             let window = if self.state == ReceiverState::Open { self.window() } else { 0 };
-            slots.claim(&mut self.claim, window);
+            slots.claim(&mut self.claim, window, 1 << self.scale);
         }
         self.told = header.ack;
     }
@@ -406,7 +406,7 @@ impl Receiver {
 
     /// Gives all memory back.
     pub(crate) fn clear(&mut self, env: &mut Env) {
-        env.outlet.slots.claim(&mut self.claim, 0);
+        env.outlet.slots.claim(&mut self.claim, 0, 1);
         env.pool.clear(&mut self.queue);
         self.gaps.clear(&mut env.pool);
     }

@@ -141,7 +141,7 @@ impl Slots {
 
     /// The largest window, in bytes, that `claim` may grow to; `u32::MAX` without a bound. `tso`: the guest may hand over
     /// super-segments of segments of `mss` bytes.
-    pub(crate) fn window_max(&self, claim: &Claim, tso: bool, mss: u16) -> u32 {
+    pub(crate) fn window_max(&self, claim: Claim, tso: bool, mss: u16) -> u32 {
         let Some(frames) = self.frames else { return u32::MAX };
         let others = self.claimed() - self.counted(claim).map_or(0, |(_, frames)| frames);
         let left = self.bound.saturating_sub(others);
@@ -156,7 +156,7 @@ impl Slots {
         if self.frames.is_none() {
             return;
         }
-        if let Some((age, frames)) = self.counted(claim) {
+        if let Some((age, frames)) = self.counted(*claim) {
             self.claimed[age] -= frames;
         }
         (claim.frames, claim.period) = (claim.frames_of(window, unit), self.period);
@@ -164,7 +164,7 @@ impl Slots {
     }
 
     /// Where a claim is counted, and how much of it.
-    fn counted(&self, claim: &Claim) -> Option<(usize, u32)> {
+    fn counted(&self, claim: Claim) -> Option<(usize, u32)> {
         let age = usize::from(self.period.wrapping_sub(claim.period));
         // A claim as old as the counter is wide looks new; what it is taken for is corrected within two periods.
         let frames = u32::from(claim.frames).min(*self.claimed.get(age)?);

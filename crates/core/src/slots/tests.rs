@@ -11,7 +11,7 @@ fn ring(frames: u32) -> Slots {
 }
 
 /// Of a link without offload.
-fn window_max(slots: &Slots, claim: &Claim) -> u32 {
+fn window_max(slots: &Slots, claim: Claim) -> u32 {
     slots.window_max(claim, false, MSS)
 }
 
@@ -25,7 +25,7 @@ fn settle(slots: &mut Slots, claims: &mut [Claim]) -> Vec<u32> {
     for _ in 0..200 {
         windows.clear();
         for one in &mut *claims {
-            let window = window_max(slots, one);
+            let window = window_max(slots, *one);
             set(slots, one, window);
             windows.push(window);
         }
@@ -56,7 +56,7 @@ fn what_is_given_back_is_there_for_others() {
     for claim in &mut claims[1..] {
         set(&mut slots, claim, 0);
     }
-    assert_eq!(window_max(&slots, &claims[0]), 600 * u32::from(MSS));
+    assert_eq!(window_max(&slots, claims[0]), 600 * u32::from(MSS));
 }
 
 #[test]
@@ -66,17 +66,17 @@ fn a_claim_is_forgotten_after_silence_and_counts_again_with_the_next_segment() {
     set(&mut slots, &mut idle, 400 * u32::from(MSS));
     let mut now = Instant::from_ms(1);
     for _ in 0..2 {
-        assert_eq!(window_max(&slots, &busy), 300 * u32::from(MSS));
+        assert_eq!(window_max(&slots, busy), 300 * u32::from(MSS));
         now = now + PERIOD;
         slots.advance(now);
     }
-    assert_eq!(window_max(&slots, &busy), 600 * u32::from(MSS));
+    assert_eq!(window_max(&slots, busy), 600 * u32::from(MSS));
     set(&mut slots, &mut busy, 600 * u32::from(MSS));
     set(&mut slots, &mut idle, 400 * u32::from(MSS));
     // More than there is, because promises stand: neither may advance.
     assert_eq!(slots.use_of_ring(), Some((800, 1000)));
-    assert_eq!(window_max(&slots, &idle), 150 * u32::from(MSS));
-    assert_eq!(window_max(&slots, &busy), 300 * u32::from(MSS));
+    assert_eq!(window_max(&slots, idle), 150 * u32::from(MSS));
+    assert_eq!(window_max(&slots, busy), 300 * u32::from(MSS));
     set(&mut slots, &mut idle, 0);
     assert_eq!(slots.use_of_ring(), Some((800, 600)));
 }
@@ -96,21 +96,21 @@ fn a_pause_of_ours_forgets_nothing() {
 fn what_a_frame_carries_is_measured() {
     let mut slots = ring(1000);
     let mut claim = Claim::new(MSS);
-    assert_eq!(window_max(&slots, &claim), 600 * u32::from(MSS));
+    assert_eq!(window_max(&slots, claim), 600 * u32::from(MSS));
     for _ in 0..60 {
         claim.measure(1, 65_160);
     }
-    let super_segments = window_max(&slots, &claim);
+    let super_segments = window_max(&slots, claim);
     assert!((600 * 65_000..=600 * 65_160).contains(&super_segments), "{super_segments}");
     claim.measure(64, 64 * 1460);
-    assert_eq!(window_max(&slots, &claim), 600 * 1460);
+    assert_eq!(window_max(&slots, claim), 600 * 1460);
     // Somebody who asks and waits.
     for _ in 0..60 {
         claim.measure(1, 1);
     }
-    assert_eq!(window_max(&slots, &claim), 600 * 1024);
+    assert_eq!(window_max(&slots, claim), 600 * 1024);
     // A segment of less than that.
-    assert_eq!(window_max(&slots, &Claim::new(536)), 600 * 536);
+    assert_eq!(window_max(&slots, Claim::new(536)), 600 * 536);
     set(&mut slots, &mut claim, 10 * 1024 + 1);
     assert_eq!(slots.use_of_ring(), Some((800, 11)));
 }
@@ -121,7 +121,7 @@ fn without_a_bound_nothing_is_claimed() {
     let mut claim = Claim::new(MSS);
     set(&mut slots, &mut claim, 100_000);
     slots.set_ring(None);
-    assert_eq!((window_max(&slots, &claim), slots.use_of_ring()), (u32::MAX, None));
+    assert_eq!((window_max(&slots, claim), slots.use_of_ring()), (u32::MAX, None));
     set(&mut slots, &mut claim, 200_000);
     slots.set_ring(Some(1000));
     // The old claim, of which nothing is counted any more, takes nothing from others when it changes.
@@ -136,7 +136,7 @@ fn a_ring_of_one_has_room_for_one_and_every_number_is_safe() {
         let mut claim = Claim::new(MSS);
         for window in [0, 1, u32::MAX] {
             set(&mut slots, &mut claim, window);
-            let _ = window_max(&slots, &claim);
+            let _ = window_max(&slots, claim);
         }
     }
     assert_eq!(ring(1).use_of_ring(), Some((1, 0)));

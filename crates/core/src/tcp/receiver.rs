@@ -127,7 +127,7 @@ impl Receiver {
     pub(crate) fn window_max(&self, outlet: &Outlet, mss: u16) -> u32 {
         let window = self.window();
         let rest = if window < u32::from(mss) { window + u32::from(mss) } else { 0 };
-        let most = outlet.slots.window_max(&self.claim, outlet.caps.tso, mss);
+        let most = outlet.slots.window_max(self.claim, outlet.caps.tso, mss);
         most.max(rest).checked_next_multiple_of(1 << self.scale).unwrap_or(u32::MAX)
     }
 

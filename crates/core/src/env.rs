@@ -3,6 +3,7 @@
 //!
 //! Handed to every flow's methods beside the flow itself, so that a flow can borrow it while the table lends the flow.
 
+use crate::budget::{Budget, Need};
 use crate::chunk::Pool;
 use crate::config::Config;
 use crate::counters::Counters;
@@ -14,7 +15,9 @@ use crate::tcp::isn::IsnKey;
 use crate::tcp::rtt::LinkRtt;
 use crate::timer::Wheel;
 use crate::transmit::Outlet;
+use crate::waiting::Waiting;
 use crate::wire::ethernet::MacAddr;
+use std::sync::Arc;
 
 pub(crate) struct Env {
     pub(crate) config: Config,
@@ -27,6 +30,10 @@ pub(crate) struct Env {
     pub(crate) rtt: LinkRtt,
     /// Flows to be served.
     pub(crate) schedule: Schedule,
+    /// TCP flows that wait for memory to read from their host socket.
+    pub(crate) reads: Waiting,
+    /// TCP flows that wait for memory to open their window.
+    pub(crate) windows: Waiting,
     /// TCP flows that owe the guest an acknowledgement at the end of this turn, each at most once.
     pub(crate) ack_due: Vec<FlowId>,
     /// Which of the host's resolvers is asked; moves on when one does not answer.
@@ -34,9 +41,18 @@ pub(crate) struct Env {
 }
 
 impl Env {
-    pub(crate) fn new(config: Config, caps: LinkCaps, isn: [u8; 16]) -> Self {
+    /// For the worker of this number, which shares `budget` with the others.
+    pub(crate) fn new(
+        config: Config,
+        caps: LinkCaps,
+        isn: [u8; 16],
+        budget: Arc<Budget>,
+        worker: u32,
+    ) -> Self {
         Self {
-            pool: Pool::new(config.memory),
+            reads: Waiting::new(budget.clone(), Need::Read, worker),
+            windows: Waiting::new(budget.clone(), Need::Window, worker),
+            pool: Pool::new(budget),
             counters: Counters::default(),
             wheel: Wheel::default(),
             outlet: Outlet {
@@ -52,6 +68,13 @@ impl Env {
             ack_due: Vec::new(),
             resolver: 0,
             config,
+        }
+    }
+    /// The flows with this need.
+    pub(crate) fn waiting(&mut self, need: Need) -> &mut Waiting {
+        match need {
+            Need::Read => &mut self.reads,
+            Need::Window => &mut self.windows,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Namespaces: a fresh one for a command, or one that exists; either way an interface in it that brodo serves.
 //!
 //! brodo itself never leaves the host's namespaces, because its sockets must be the host's. What has to be done inside
-//! is done by a forked child: it enters the namespaces, makes the TAP, configures it and passes its descriptor back.
+//! is done by a forked child: it enters the namespaces, makes the TAP, configures it and passes its descriptors back.
 //! For [`fresh`] the child then becomes the command; for [`attach`] it ends.
 //!
 //! An ordinary user holds no right on the host that this needs: the fresh user namespace gives the child all rights
@@ -34,29 +34,32 @@ pub struct Plan {
     pub interface: Interface,
     /// Offloads to ask for.
     pub offload: Wanted,
+    /// Its queues, one for each worker.
+    pub queues: u32,
 }
 
 /// What brodo holds of an interface that was made.
 #[derive(Debug)]
 pub struct Made {
-    /// The TAP.
-    pub tap: OwnedFd,
-    /// For a [`crate::ring::RingWatch`].
+    /// The queues of the TAP.
+    pub taps: Vec<OwnedFd>,
+    /// For a [`RingWatch`].
     pub watch: OwnedFd,
 }
 
 impl Made {
-    /// Makes and configures the interface in the caller's namespace; in the order in which `from_descriptors` takes them.
+    /// Makes and configures the interface in the caller's namespace; what [`Made::from_descriptors`] takes.
     fn descriptors(plan: &Plan) -> Result<Vec<OwnedFd>, SetupError> {
-        let tap = setup::create_tap(&plan.interface.name, plan.offload)?;
+        let mut descriptors = setup::create_tap(&plan.interface.name, plan.offload, plan.queues)?;
         setup::configure(&plan.interface)?;
         let watch = RingWatch::socket().map_err(|errno| SetupError::new(Step::OpenNetlink, errno, ""))?;
-        Ok(vec![tap, watch])
+        descriptors.push(watch);
+        Ok(descriptors)
     }
 
-    fn from_descriptors(descriptors: Vec<OwnedFd>) -> Result<Self, SetupError> {
-        let [tap, watch] = descriptors.try_into().map_err(|_| out_of_turn())?;
-        Ok(Self { tap, watch })
+    fn from_descriptors(mut taps: Vec<OwnedFd>) -> Result<Self, SetupError> {
+        let watch = taps.pop().ok_or_else(out_of_turn)?;
+        Ok(Self { taps, watch })
     }
 }
 

@@ -16,6 +16,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Longest message taken, in bytes; the kernel's about a TAP have 1 to 2 KiB.
 const MESSAGE_MAX: usize = 16 << 10;
@@ -24,23 +25,23 @@ const LINK_HEADER_LEN: usize = 16;
 /// Where `struct rtnl_link_stats64` has `tx_dropped`, in bytes.
 const TX_DROPPED_AT: usize = 7 * 8;
 
-/// What is known of a ring.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct RingState {
-    /// Frames it holds.
-    pub frames: u32,
-    /// Frames that the guest has sent and brodo never saw, since the interface was made: they found the ring full, or the
-    /// interface without a reader.
-    pub dropped: u64,
+/// What the kernel said of a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct RingState {
+    frames: u32,
+    dropped: u64,
 }
 
-/// Follows the ring of one interface.
+/// Follows the ring of one interface; of an interface with several queues each has a ring of this length.
 #[derive(Debug)]
 pub struct RingWatch {
     socket: OwnedFd,
     index: u32,
     port: u32,
-    sequence: u32,
+    sequence: AtomicU32,
+    /// As of the last look.
+    frames: AtomicU32,
+    dropped: AtomicU64,
 }
 
 impl RingWatch {
@@ -60,7 +61,8 @@ impl RingWatch {
     pub fn new(socket: OwnedFd, name: &str) -> Result<Self, Errno> {
         let index = rustix::net::netdevice::name_to_index(&socket, name)?;
         let port = SocketAddrNetlink::try_from(rustix::net::getsockname(&socket)?)?.pid();
-        Ok(Self { socket, index, port, sequence: 0 })
+        let (sequence, frames, dropped) = Default::default();
+        Ok(Self { socket, index, port, sequence, frames, dropped })
     }
 
     /// Readable when a look may be worth while.
@@ -68,20 +70,37 @@ impl RingWatch {
         self.socket.as_fd()
     }
 
-    /// Looks; what had been notified until then is taken note of by that.
-    ///
-    /// # Errors
-    /// The interface is gone, or the kernel's answer was not understood.
-    pub fn look(&mut self) -> Result<RingState, Errno> {
+    /// Frames that each queue's ring holds, as of the last look; `None` if nobody could look yet.
+    pub fn frames(&self) -> Option<u32> {
+        Some(self.frames.load(Ordering::Relaxed)).filter(|&frames| frames > 0)
+    }
+
+    /// Frames that the guest has sent and brodo never saw, from the making of the interface to the last look: they found a ring
+    /// full, or the interface without a reader.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Looks; what had been notified until then is taken note of by that. Of an interface that is gone there is nothing
+    /// new to see. Only one thread may look at a time, or they take each other's answers.
+    pub fn look(&self) {
+        if let Ok(state) = self.ask() {
+            self.frames.store(state.frames, Ordering::Relaxed);
+            self.dropped.store(state.dropped, Ordering::Relaxed);
+        }
+    }
+
+    fn ask(&self) -> Result<RingState, Errno> {
         let mut buffer = vec![0; MESSAGE_MAX];
         self.forget_notifications(&mut buffer)?;
-        self.ask()?;
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        self.send(sequence)?;
         loop {
             // The kernel answers within `send`, so nothing to read means no answer.
             let length = self.receive(&mut buffer)?;
             let message = NetlinkBuffer::new_checked(&buffer[..length]).map_err(|_| Errno::BADMSG)?;
             // A notification bears the numbers of the request that made the change.
-            if (message.sequence_number(), message.port_number()) == (self.sequence, self.port) {
+            if (message.sequence_number(), message.port_number()) == (sequence, self.port) {
                 return match i32::from(message.message_type()) {
                     kind if kind == i32::from(libc::RTM_NEWLINK) => parse(message.payload()),
                     libc::NLMSG_ERROR => Err(error_of(message.payload())),
@@ -111,11 +130,10 @@ impl RingWatch {
         }
     }
 
-    fn ask(&mut self) -> Result<(), Errno> {
-        self.sequence = self.sequence.wrapping_add(1);
+    fn send(&self, sequence: u32) -> Result<(), Errno> {
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST;
-        header.sequence_number = self.sequence;
+        header.sequence_number = sequence;
         let mut link = LinkMessage::default();
         link.header.index = self.index;
         let mut message =

@@ -92,6 +92,7 @@ impl Machine {
             self.call(&mut sent, Stack::flush);
             let done = !more || self.stack.awaits_drain();
             if done && !self.host.has_events() {
+                assert_eq!(self.stack.counters().lost_wakeups, 0, "at {now:?} a flow was forgotten");
                 return sent;
             }
         }

@@ -6,20 +6,18 @@ use super::receiver::ReceiverState;
 use super::recovery::Timer;
 use super::reset;
 use super::sender::SenderState;
+use crate::budget::Need;
 use crate::chunk::{FILL_CHUNKS, SLICES_MAX};
 use crate::counters::Counters;
 use crate::env::Env;
 use crate::host::{Close, Host, HostError};
 use crate::link::{Link, NoCredit};
 use crate::stack::Io;
-use crate::time::Duration;
+use crate::time::Instant;
 use crate::trace::{Direction, Event, Resend};
 use crate::transmit::{self, Outlet, ip_header_len};
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
 use std::io::IoSlice;
-
-/// How long a read waits when the memory budget is spent.
-const MEMORY_RETRY: Duration = Duration::from_millis(5);
 
 impl Connection {
     /// Does what this flow can do now; lists it again if it can do more. How much it may send to the guest in a turn is
@@ -41,6 +39,10 @@ impl Connection {
         }
         self.watch_closed_window(env, io);
         self.settle(env, io);
+        if self.rx.is_shut(self.tx.mss) {
+            // Data has taken the acknowledgement along that would have seen to this.
+            self.update_window(env, io.now);
+        }
         self.note_sending_limit(io, sent.is_err());
         match sent {
             Ok(()) => {
@@ -81,7 +83,7 @@ impl Connection {
     /// Whether [`Connection::serve`] would do something now, credit provided.
     pub(super) fn wants_service(&self) -> bool {
         !self.ended
-            && ((self.broken && self.retry_at.is_none())
+            && ((self.broken && !self.short_of_memory)
                 || self.sendable() > 0
                 || self.tx.next_resend(u32::MAX).is_some()
                 || self.tx.fin_due()
@@ -92,7 +94,7 @@ impl Connection {
     /// While what is lost waits for an acknowledgement nothing new could be sent, and a turn that has read all it may would
     /// be followed by another that does nothing.
     fn wants_to_read(&self) -> bool {
-        self.can_read() && self.retry_at.is_none() && self.tx.board.lost() == 0 && self.read_room() > 0
+        self.can_read() && !self.short_of_memory && self.tx.board.lost() == 0 && self.read_room() > 0
     }
 
     fn can_read(&self) -> bool {
@@ -139,6 +141,7 @@ impl Connection {
     ) -> Result<(), HostError> {
         let frame_max = self.frame_payload_max(env);
         let ahead = (bytes / frame_max).max(1) * frame_max;
+        self.short_of_memory = false;
         while self.can_read() {
             let Some(socket) = self.socket else { break };
             let room = self.read_room();
@@ -152,9 +155,12 @@ impl Connection {
                 max -= max % u32::from(self.tx.mss);
             }
             if max == 0 {
-                if self.tx.limit() == self.tx.share && self.tx.share < self.tx.wnd {
-                    // Only time tells when there is memory again.
-                    self.retry_at = Some(io.now + MEMORY_RETRY);
+                // With bytes in flight an acknowledgement makes room, however little there is for each.
+                if self.memory_holds_back()
+                    && (self.tx.queue.is_empty() || !env.pool.budget().has_room(Need::Read))
+                    && !self.wait_to_read(env, io.now)
+                {
+                    continue;
                 }
                 break;
             }
@@ -169,14 +175,28 @@ impl Connection {
                 // at once, so that FIN goes out with the last bytes.
                 Ok(Some(n)) => self.tx.readable = n == max as usize || self.tx.hangup,
                 Ok(None) => {
-                    self.retry_at = Some(io.now + MEMORY_RETRY);
-                    break;
+                    if self.wait_to_read(env, io.now) {
+                        break;
+                    }
                 }
                 Err(HostError::WouldBlock) => self.tx.readable = false,
                 Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    /// Whether our limit is what memory leaves, and the guest would take more.
+    fn memory_holds_back(&self) -> bool {
+        self.tx.limit() == self.tx.share && self.tx.share < self.tx.wnd
+    }
+
+    /// Waits for memory; false if there is some after all.
+    fn wait_to_read(&mut self, env: &mut Env, now: Instant) -> bool {
+        env.reads.stop(now, self.id, &mut self.read_listed);
+        self.tx.share = env.pool.share(self.tx.mss);
+        self.short_of_memory = !env.pool.budget().has_room(Need::Read);
+        self.short_of_memory
     }
 
     /// Sends one frame of data if it may; gives the bytes in it.
@@ -321,7 +341,7 @@ impl Connection {
             LimitedBy::Link
         } else if self.tx.recovery.is_some() {
             LimitedBy::Loss
-        } else if self.retry_at.is_some() {
+        } else if self.short_of_memory || (self.can_read() && self.memory_holds_back()) {
             LimitedBy::Memory
         } else if !more || self.tx.state != SenderState::Open {
             LimitedBy::Application

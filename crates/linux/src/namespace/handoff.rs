@@ -4,7 +4,7 @@
 //! child                                   brodo
 //! unshare                 -- Unshared -->
 //!                         <-- Go --       maps ids
-//! interface, mounts       -- Ready + descriptors -->
+//! interface, mounts       -- Ready + descriptors  -->
 //!                         <-- Go --       serves the TAP
 //! execve (closes the pair)
 //! at any point            -- Failed(step, errno, subject) --> ends
@@ -27,7 +27,7 @@ use std::mem::MaybeUninit;
 pub(crate) enum Message {
     /// The child is in fresh namespaces and has no ids there yet.
     Unshared,
-    /// All is set up; these descriptors, [`DESCRIPTORS_MAX`] at most, are what brodo serves.
+    /// All is set up; these are the queues of the guest's TAP and the socket to watch it.
     Ready(Vec<OwnedFd>),
     /// The other side may go on.
     Go,
@@ -40,11 +40,11 @@ const READY: u8 = 2;
 const GO: u8 = 3;
 const FAILED: u8 = 4;
 
+/// Most descriptors in one message; the kernel takes 253.
+pub(crate) const DESCRIPTORS_MAX: usize = 128;
+
 /// Longest message, in bytes: a path and some words.
 const MESSAGE_MAX: usize = 8192;
-
-/// Most descriptors in a message.
-const DESCRIPTORS_MAX: usize = 2;
 
 /// One end of the socket pair.
 #[derive(Debug)]
@@ -61,16 +61,19 @@ impl Handoff {
     /// Sends one message.
     pub(crate) fn send(&self, message: &Message) -> Result<(), SetupError> {
         let (tag, body, descriptors) = match message {
-            Message::Unshared => (UNSHARED, Vec::new(), &[][..]),
-            Message::Ready(descriptors) => (READY, Vec::new(), &descriptors[..]),
-            Message::Go => (GO, Vec::new(), &[][..]),
-            Message::Failed(error) => (FAILED, error.encode(), &[][..]),
+            Message::Unshared => (UNSHARED, Vec::new(), [].as_slice()),
+            Message::Ready(descriptors) => (READY, Vec::new(), descriptors.as_slice()),
+            Message::Go => (GO, Vec::new(), [].as_slice()),
+            Message::Failed(error) => (FAILED, error.encode(), [].as_slice()),
         };
+        if descriptors.len() > DESCRIPTORS_MAX {
+            return Err(SetupError::new(Step::Handoff, Errno::TOOMANYREFS, ""));
+        }
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-            return Err(SetupError::new(Step::Handoff, Errno::TOOBIG, ""));
+        if !descriptors.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&descriptors));
         }
         let body = &body[..body.len().min(MESSAGE_MAX - 1)];
         sendmsg(&self.0, &[IoSlice::new(&[tag]), IoSlice::new(body)], &mut control, SendFlags::NOSIGNAL)
@@ -98,11 +101,11 @@ impl Handoff {
         });
         let descriptors: Vec<OwnedFd> = rights.flatten().collect();
         let Some((&tag, body)) = bytes[..length].split_first() else { return Ok(None) };
-        let message = match tag {
-            UNSHARED => Some(Message::Unshared),
-            READY => Some(Message::Ready(descriptors)),
-            GO => Some(Message::Go),
-            FAILED => SetupError::decode(body).map(Message::Failed),
+        let message = match (tag, descriptors) {
+            (UNSHARED, _) => Some(Message::Unshared),
+            (READY, descriptors) if !descriptors.is_empty() => Some(Message::Ready(descriptors)),
+            (GO, _) => Some(Message::Go),
+            (FAILED, _) => SetupError::decode(body).map(Message::Failed),
             _ => None,
         };
         message.map(Some).ok_or_else(|| fail(Errno::BADMSG))

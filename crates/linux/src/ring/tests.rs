@@ -23,29 +23,35 @@ fn length_changes_and_drops_are_seen() {
         ip("addr add 10.0.2.15/24 dev tap0");
         ip("link set tap0 up");
         ip("neigh add 10.0.2.2 lladdr 02:00:00:00:00:02 dev tap0");
-        let mut watch = RingWatch::new(RingWatch::socket().expect("socket"), "tap0").expect("watch");
+        let watch = RingWatch::new(RingWatch::socket().expect("socket"), "tap0").expect("watch");
         assert!(!is_readable(&watch), "what was before is not news");
-        assert_eq!(watch.look(), Ok(RingState { frames: 4, dropped: 0 }));
+        assert_eq!(watch.ask(), Ok(RingState { frames: 4, dropped: 0 }));
 
         ip("link set tap0 txqueuelen 10");
         assert!(is_readable(&watch), "the change is notified");
-        assert_eq!(watch.look(), Ok(RingState { frames: 10, dropped: 0 }));
+        assert_eq!(watch.ask(), Ok(RingState { frames: 10, dropped: 0 }));
         assert!(!is_readable(&watch), "and that was it");
 
         let socket = UdpSocket::bind("10.0.2.15:0").expect("bind");
         for _ in 0..15 {
             socket.send_to(b"datagram", "10.0.2.2:9").expect("the sender does not hear of a full ring");
         }
-        let dropped = if tap.has_back_pressure() { 0 } else { 5 };
-        assert_eq!(watch.look(), Ok(RingState { frames: 10, dropped }));
+        let dropped = if tap.has_lossy_ring() { 5 } else { 0 };
+        assert_eq!(watch.ask(), Ok(RingState { frames: 10, dropped }));
         let mut frames = 0;
         while tap.recv(&mut vec![0; FRAME_MAX]).expect("read").is_some() {
             frames += 1;
         }
         assert_eq!(frames + dropped, 15);
 
+        assert_eq!((watch.frames(), watch.dropped()), (None, 0), "nobody has looked");
+        watch.look();
+        assert_eq!((watch.frames(), watch.dropped()), (Some(10), dropped));
+
         drop(tap);
-        assert_eq!(watch.look(), Err(Errno::NODEV));
+        watch.look();
+        assert_eq!((watch.frames(), watch.dropped()), (Some(10), dropped));
+        assert_eq!(watch.ask(), Err(Errno::NODEV));
         assert_eq!(RingWatch::new(RingWatch::socket().expect("socket"), "tap0").map(drop), Err(Errno::NODEV));
     });
 }

@@ -153,14 +153,14 @@ impl Connection {
     /// Sees to the acknowledgement of what has come in order: `segments` of them, `len` bytes together.
     pub(super) fn owe_ack(&mut self, env: &mut Env, now: Instant, segments: u8, len: usize) {
         self.rx.answer.heard(now, segments);
-        if self.may_wait_for_answer(len) {
+        if self.may_wait_for_answer(env, len) {
             self.rx.answer.waiting = true;
         } else {
             self.list_ack(env);
         }
     }
 
-    fn may_wait_for_answer(&self, len: usize) -> bool {
+    fn may_wait_for_answer(&self, env: &Env, len: usize) -> bool {
         let rx = &self.rx;
         rx.answer.segments == 1
             && rx.answer.habit.is_prompt()
@@ -169,7 +169,7 @@ impl Connection {
             && !rx.has_gaps()
             && !rx.has_sack_blocks()
             && !rx.is_blocked()
-            && (rx.state != ReceiverState::Open || !rx.is_near_edge(self.tx.mss))
+            && (rx.state != ReceiverState::Open || !rx.is_near_edge(self.window_max(env), self.tx.mss))
             && self.tx.state == SenderState::Open
             && !self.tx.eof
             && !self.broken

@@ -28,6 +28,8 @@ pub(crate) struct Env {
     pub(crate) ready: VecDeque<FlowId>,
     /// TCP flows that owe the guest an acknowledgement at the end of this turn, each at most once.
     pub(crate) ack_due: Vec<FlowId>,
+    /// Bytes of datagrams that wait for room in their host sockets.
+    pub(crate) held: usize,
     /// Which of the host's resolvers is asked; moves on when one does not answer.
     pub(crate) resolver: usize,
 }
@@ -43,6 +45,7 @@ impl Env {
             rtt: LinkRtt::default(),
             ready: VecDeque::new(),
             ack_due: Vec::new(),
+            held: 0,
             resolver: 0,
             config,
         }

@@ -13,10 +13,11 @@
 use crate::config::Config;
 use crate::counters::{Counters, DropReason};
 use crate::datagram::DatagramFlow;
+use crate::datagram::inbox::Inbox;
 use crate::destination::{self, Destination};
 use crate::env::Env;
 use crate::flow::table::{FlowTable, Keyed};
-use crate::flow::{FlowId, FlowKey, Protocol};
+use crate::flow::{FlowId, FlowKey, Protocol, Usefulness};
 use crate::host::{Host, HostError, IcmpCause, Readiness};
 use crate::icmp;
 use crate::link::{Gso, Link, LinkCaps, RxChecksum, RxFrame, RxMeta};
@@ -37,9 +38,7 @@ use std::net::{IpAddr, SocketAddr};
 mod bulk;
 mod input;
 
-/// Slots looked at for a victim when a flow comes to a full table.
-const VICTIM_LOOK: usize = 64;
-/// Room for any datagram.
+/// Room for any packet that brodo itself answers with.
 const SCRATCH: usize = 64 << 10;
 
 /// What the stack may touch during one call: the time, the guest link, the host's sockets.
@@ -77,6 +76,13 @@ impl Keyed for Flow {
 }
 
 impl Flow {
+    fn usefulness(&self) -> Usefulness {
+        match self {
+            Self::Tcp(connection) => connection.usefulness(),
+            Self::Datagram(flow) => flow.usefulness(),
+        }
+    }
+
     fn has_ended(&self) -> bool {
         match self {
             Self::Tcp(connection) => connection.has_ended(),
@@ -90,6 +96,8 @@ pub struct Stack {
     env: Env,
     flows: FlowTable<Flow>,
     scratch: Box<[u8]>,
+    /// Datagrams on their way to the guest.
+    inbox: Inbox,
     /// When the next router advertisement is due: once a guest has asked for one, it depends on them.
     advertise_at: Option<Instant>,
 }
@@ -101,6 +109,7 @@ impl Stack {
             env: Env::new(config, caps, keys.isn),
             flows: FlowTable::new(keys.table),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
+            inbox: Inbox::default(),
             advertise_at: None,
         }
     }
@@ -150,6 +159,9 @@ impl Stack {
     /// One round over the flows that have something to do, each at most one super-segment. True if there is more to
     /// do at once.
     pub fn serve<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) -> bool {
+        if !self.inbox.is_empty() && self.inbox.deliver(&mut self.env, io.link).is_err() {
+            return false;
+        }
         for _ in 0..self.env.ready.len() {
             if self.env.outlet.stalled {
                 return false;
@@ -157,9 +169,10 @@ impl Stack {
             let Some(id) = self.env.ready.pop_front() else { break };
             match self.flows.get_mut(id) {
                 Some(Flow::Tcp(connection)) => connection.serve(&mut self.env, io),
-                Some(Flow::Datagram(flow)) => flow.serve(&mut self.env, io, &mut self.scratch),
+                Some(Flow::Datagram(flow)) => flow.serve(&mut self.env, io, &mut self.inbox),
                 None => continue,
             }
+            self.used(id, io.now);
             self.after(io.host, id);
         }
         !self.env.ready.is_empty() && !self.env.outlet.stalled
@@ -268,21 +281,27 @@ impl Stack {
                 self.env.counters.tcp_closed += 1;
             }
             Some(Flow::Datagram(mut flow)) => {
-                flow.dispose(host);
+                flow.dispose(&mut self.env, host);
                 self.env.counters.datagram_closed += 1;
             }
             None => {}
         }
     }
 
-    /// Whether there is room for one more flow, if need be made by evicting the least useful of a few.
+    /// Notes that a flow has been used, and what it is good for by now.
+    fn used(&mut self, id: FlowId, now: Instant) {
+        let Some(flow) = self.flows.get(id) else { return };
+        self.flows.touch(id, flow.usefulness() as usize, now);
+    }
+
+    /// Whether there is room for one more flow, if need be made by evicting the least useful.
     fn make_room<H: Host>(&mut self, host: &mut H, now: Instant) -> bool {
         if self.flows.len() < self.env.config.max_flows {
             return true;
         }
-        let victim = self.flows.victim(VICTIM_LOOK, |flow| match flow {
-            Flow::Tcp(connection) => connection.eviction_rank(now),
-            Flow::Datagram(flow) => Some(flow.eviction_rank(now)),
+        let victim = self.flows.victim(now, |flow, idle| match flow {
+            Flow::Tcp(connection) => connection.eviction_rank(idle),
+            Flow::Datagram(flow) => Some(flow.eviction_rank(idle)),
         });
         let Some(victim) = victim else { return false };
         self.remove(host, victim);

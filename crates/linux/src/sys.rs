@@ -124,15 +124,13 @@ impl<const N: usize> Control<N> {
         // SAFETY: cmsghdr is three integers (and padding on some targets); zero is a value of each.
         Self { header: unsafe { MaybeUninit::zeroed().assume_init() }, data: [0; N] }
     }
-}
 
-/// An `msghdr` without address and control message for one buffer.
-fn message(iov: &mut libc::iovec) -> libc::msghdr {
-    // SAFETY: msghdr is integers and pointers; null pointers with zero lengths mean "none".
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = iov;
-    message.msg_iovlen = 1;
-    message
+    /// The first `len` bytes, header first, or all.
+    const fn bytes(&self, len: usize) -> &[u8] {
+        let len = if len < size_of::<Self>() { len } else { size_of::<Self>() };
+        // SAFETY: it is integers without padding between them, all of them initialised, and `len` bytes are within it.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast::<u8>(), len) }
+    }
 }
 
 /// sendmsg, with UDP_SEGMENT if `segment` is given: `data`, gathered, leaves as datagrams of `segment` bytes, the last
@@ -191,9 +189,7 @@ pub fn recv_datagrams(
     for (i, (message, control)) in messages.iter().zip(&controls).enumerate().take(count.min(wanted)) {
         // SAFETY: both were initialised before the call, for at most `wanted` messages.
         let (message, control) = unsafe { (message.assume_init_ref(), control.assume_init_ref()) };
-        let len = (message.msg_hdr.msg_controllen as usize).min(size_of::<Control<CONTROL_LEN>>());
-        // SAFETY: a Control is integers without padding between them, all of it initialised, and `len` bytes of it.
-        let control = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(control).cast::<u8>(), len) };
+        let control = control.bytes(message.msg_hdr.msg_controllen as usize);
         each(i, message.msg_len as usize, control);
     }
     Ok(count)
@@ -228,19 +224,23 @@ pub const ERROR_ENTRY_LEN: usize = 48;
 /// recvmsg with MSG_ERRQUEUE: takes one entry; the datagram that caused it is discarded. `WOULDBLOCK` if there is
 /// none, `PROTO` if the kernel gave something that is not an error report.
 pub fn recv_error(fd: BorrowedFd<'_>) -> Result<ErrorEntry> {
-    let mut control = Control::<ERROR_ENTRY_LEN>::zeroed();
-    let mut iov = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-    let mut message = message(&mut iov);
+    // What else the socket asks for comes before the error.
+    const LEN: usize = ERROR_ENTRY_LEN + 2 * 24;
+    let mut control = Control::<LEN>::zeroed();
+    // SAFETY: msghdr is integers and pointers; null pointers with zero lengths mean "none".
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_control = (&raw mut control).cast();
-    message.msg_controllen = size_of::<Control<ERROR_ENTRY_LEN>>() as _;
-    // SAFETY: the control pointer is to a local with its true length; the data buffer is empty.
+    message.msg_controllen = size_of::<Control<LEN>>() as _;
+    // SAFETY: the control pointer is to a local with its true length; there is no data buffer.
     check(unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_ERRQUEUE) })?;
-    let known = matches!(
-        (control.header.cmsg_level, control.header.cmsg_type),
-        (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR)
-    );
+    let error = control_messages(control.bytes(message.msg_controllen as usize)).find(|(level, kind, _)| {
+        matches!((*level, *kind), (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR))
+    });
+    let (.., found) = error.ok_or(Errno::PROTO)?;
     // What the kernel left out of the address stays zero, an unknown family.
-    if known { Ok(ErrorEntry { data: control.data }) } else { Err(Errno::PROTO) }
+    let mut data = [0; ERROR_ENTRY_LEN];
+    data.iter_mut().zip(found).for_each(|(to, from)| *to = *from);
+    Ok(ErrorEntry { data })
 }
 
 /// epoll_pwait2: waits with a resolution of nanoseconds, `NOSYS` before Linux 5.11. The events replace the content of

@@ -7,6 +7,7 @@
 use crate::facts;
 use crate::process::{Failure, Job, Result, find_program, wait_until};
 use crate::world::{World, become_user, set_sysctls};
+use clap::Args;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -61,15 +62,25 @@ impl System {
 }
 
 /// Where the forwarders' programs are.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Args)]
 pub struct Programs {
-    /// The brodo to test; default: beside the running program, then on `PATH`.
+    /// The brodo to measure; default: the one beside this program, then PATH
+    #[arg(long, value_name = "FILE")]
     pub brodo: Option<PathBuf>,
-    /// A folder with pasta and slirp4netns; default: `$BRODO_PEERS`, then `PATH`.
+    /// Folder with pasta and slirp4netns; default: $BRODO_PEERS, then PATH
+    #[arg(long, value_name = "FOLDER")]
     pub peers: Option<PathBuf>,
+    /// More options for brodo, separated by spaces
+    #[arg(long, value_name = "OPTIONS", default_value = "", allow_hyphen_values = true)]
+    pub options: String,
 }
 
 impl Programs {
+    /// brodo's options as words.
+    pub fn options(&self) -> impl Iterator<Item = &str> {
+        self.options.split_whitespace()
+    }
+
     /// The program of a system; an error that says where it was looked for.
     pub fn find(&self, system: System) -> Result<PathBuf> {
         let name = system.name();
@@ -128,7 +139,10 @@ impl Guest {
             }
             System::Brodo => {
                 let program = world.install_program(&programs.find(system)?)?;
-                let words = [&program.to_string_lossy(), "run", "--mtu", &mtu, "--"];
+                let program = program.to_string_lossy();
+                let mut words = vec![&*program, "run", "--mtu", &mtu];
+                words.extend(programs.options());
+                words.push("--");
                 Self::forwarder(world, &world.enter_host_as_user(), &words)
             }
         }

@@ -8,12 +8,14 @@
 //! A [`ByteQueue`] is a list of chunks linked through the pool: moving bytes from one queue to the end of another
 //! copies nothing, and no operation allocates once the pool has grown to the load.
 
+use crate::budget::{Budget, Pressure, READ_ROOM};
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
 
 /// Capacity of a small chunk in bytes.
 pub const SMALL: usize = 2 << 10;
 /// Capacity of a large chunk in bytes: one super-segment.
-pub const LARGE: usize = 64 << 10;
+pub const LARGE: usize = READ_ROOM;
 /// Free large chunks kept for use; more than that go back to the allocator.
 const FREE_LARGE_MAX: usize = 64;
 /// Free small chunks kept for use.
@@ -81,71 +83,55 @@ impl Cursor {
     pub const FRONT: Self = Self { chunk: NONE, offset: 0 };
 }
 
-/// How short memory is, and what that forbids.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Pressure {
-    /// Every connection may hold as much as is still free: n busy ones settle at budget / (n + 1) each.
-    None,
-    /// Above 85 % of the budget: every connection may hold a few segments, no limit grows.
-    Short,
-    /// Above 95 %: nothing more is taken from the guest that would have to be kept. The rest lets bytes toward the guest
-    /// pass, so that peers which read only when they can write do not wait for us while we wait for them.
-    Spent,
-}
-
 /// Segments that a connection may hold when memory is short.
 const SEGMENTS_WHEN_SHORT: u32 = 4;
 
-/// The chunks of one worker.
+/// The chunks of one worker, taken from the memory of all.
 #[derive(Debug)]
 pub struct Pool {
     chunks: Vec<Chunk>,
     free_small: Vec<u32>,
     free_large: Vec<u32>,
     vacant: Vec<u32>,
-    used: usize,
-    budget: usize,
+    budget: Arc<Budget>,
+    /// Bytes that are counted as used already, for small chunks that take the place of a large one.
+    reserved: usize,
+    /// Workers that have to be woken because memory was given back, one bit each.
+    wakes: u64,
 }
 
 impl Pool {
-    /// A pool whose chunks in use never exceed `budget` bytes.
-    pub const fn new(budget: usize) -> Self {
+    /// A pool whose chunks in use, with those of all other pools of this budget, never exceed it.
+    pub const fn new(budget: Arc<Budget>) -> Self {
         Self {
             chunks: Vec::new(),
             free_small: Vec::new(),
             free_large: Vec::new(),
             vacant: Vec::new(),
-            used: 0,
             budget,
+            reserved: 0,
+            wakes: 0,
         }
     }
 
-    /// Bytes of chunk memory in use.
-    pub const fn used(&self) -> usize {
-        self.used
+    /// The memory it takes from.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
     }
 
-    /// Bytes that may still be taken.
-    pub const fn available(&self) -> usize {
-        self.budget.saturating_sub(self.used)
+    /// Takes note of the workers that have to be woken since the last call, one bit each.
+    pub const fn take_wakes(&mut self) -> u64 {
+        std::mem::replace(&mut self.wakes, 0)
     }
 
     /// How short memory is.
-    pub const fn pressure(&self) -> Pressure {
-        // Of a tiny budget the percentages are less than a chunk.
-        let (used, hundredth) = (self.used, self.budget / 100);
-        if used > hundredth * 95 {
-            Pressure::Spent
-        } else if used > hundredth * 85 {
-            Pressure::Short
-        } else {
-            Pressure::None
-        }
+    pub fn pressure(&self) -> Pressure {
+        self.budget.pressure()
     }
 
     /// The most that one direction of a connection with segments of `mss` bytes may hold now, bytes.
     pub fn share(&self, mss: u16) -> u32 {
-        let free = u32::try_from(self.available()).unwrap_or(u32::MAX);
+        let free = u32::try_from(self.budget.available()).unwrap_or(u32::MAX);
         match self.pressure() {
             Pressure::None => free,
             Pressure::Short | Pressure::Spent => free.min(SEGMENTS_WHEN_SHORT * u32::from(mss)),
@@ -233,14 +219,15 @@ impl Pool {
             queue.len += len as u32;
             return;
         }
-        // Packing a few KiB costs less than holding 64 KiB for them until the guest has acknowledged. The chunk is
-        // counted as free first so that the budget cannot stop what was already read.
-        self.used -= LARGE;
+        // Packing a few KiB costs less than holding 64 KiB for them until the guest has acknowledged. What the chunk was
+        // counted for is theirs first, so that the budget, or another worker, cannot stop what was already read.
+        self.reserved = LARGE;
         let stored = self.push(queue, &buffer[..len]);
         debug_assert_eq!(stored, len, "small chunks for at most {PACK_MAX} bytes fit where a large one did");
-        self.used += LARGE;
         self.chunks[chunk as usize].buf = buffer;
-        self.release(chunk);
+        self.set_free(chunk);
+        let unused = std::mem::take(&mut self.reserved);
+        self.give_back(unused);
     }
 
     /// Removes `n` bytes from the front; chunks that become empty go back to the pool.
@@ -360,10 +347,11 @@ impl Pool {
     }
 
     fn take(&mut self, size: usize) -> Option<u32> {
-        if self.available() < size {
+        if self.reserved >= size {
+            self.reserved -= size;
+        } else if !self.budget.take(size) {
             return None;
         }
-        self.used += size;
         let free = if size == LARGE { &mut self.free_large } else { &mut self.free_small };
         if let Some(index) = free.pop() {
             return Some(index);
@@ -379,10 +367,20 @@ impl Pool {
     }
 
     fn release(&mut self, index: u32) {
+        let size = self.chunks[index as usize].buf.len();
+        self.set_free(index);
+        self.give_back(size);
+    }
+
+    fn give_back(&mut self, bytes: usize) {
+        self.wakes |= self.budget.give_back(bytes);
+    }
+
+    /// Puts a chunk among the free ones; what it was counted for stays counted.
+    fn set_free(&mut self, index: u32) {
         let chunk = &mut self.chunks[index as usize];
         let size = chunk.buf.len();
         (chunk.start, chunk.end, chunk.next) = (0, 0, NONE);
-        self.used -= size;
         let (free, keep) = if size == LARGE {
             (&mut self.free_large, FREE_LARGE_MAX)
         } else {

@@ -25,6 +25,7 @@ use crate::flow::{FlowId, FlowKey, Protocol, Rank, Usefulness};
 use crate::host::{Close, Host, HostError, IcmpCause, Readiness, SocketId};
 use crate::icmp;
 use crate::link::Link;
+use crate::schedule::Turn;
 use crate::services::icmp_error::{QUOTE_LEN_MAX, quote};
 use crate::stack::Io;
 use crate::time::{Duration, Instant};
@@ -36,10 +37,10 @@ use std::io::IoSlice;
 pub(crate) const SEGMENTS_MAX: usize = 64;
 /// Most bytes of payload in one: what an IPv6 packet of the largest frame takes.
 pub(crate) const SEND_BYTES_MAX: usize = 65_535 - 40 - 8;
-/// Most receives for one flow before the next gets its turn, and bytes after which it gets it. The last receive asks for no
-/// more than as many again, going by the longest that came before.
+/// Most receives for one flow before the next gets its turn, and bytes: no receive asks for more than are left of them, going by
+/// the longest that came before. What that gives beyond the flow's share it owes.
 const RECEIVES_MAX: usize = 16;
-const BYTES_MAX: usize = 64 << 10;
+const BYTES_MAX: usize = 128 << 10;
 /// Datagrams asked for at first: more than most answers have, so that one call also tells that there are no more.
 const WANT_MIN: u8 = 8;
 /// ICMP errors passed on for one event.
@@ -63,7 +64,7 @@ pub(crate) struct DatagramFlow {
     longest: u32,
     backlog: Backlog,
     readable: bool,
-    ready_listed: bool,
+    turn: Turn,
     ended: bool,
 }
 
@@ -81,7 +82,7 @@ impl DatagramFlow {
             longest: 1,
             backlog: Backlog::default(),
             readable: false,
-            ready_listed: false,
+            turn: Turn::default(),
             ended: false,
         }
     }
@@ -211,10 +212,7 @@ impl DatagramFlow {
     }
 
     fn list_ready(&mut self, env: &mut Env) {
-        if !self.ready_listed {
-            self.ready_listed = true;
-            env.ready.push_back(self.id);
-        }
+        env.schedule.list(self.id, &mut self.turn);
     }
 
     /// Passes on what has arrived, within bounds; lists the flow again if there may be more. `inbox` is empty.
@@ -224,14 +222,14 @@ impl DatagramFlow {
         io: &mut Io<'_, L, H>,
         inbox: &mut Inbox,
     ) {
-        self.ready_listed = false;
+        self.turn.begin(false, 1);
         let Some(socket) = self.socket else { return };
         let mut bytes = 0;
         for _ in 0..RECEIVES_MAX {
-            if !self.readable || env.outlet.stalled || bytes >= BYTES_MAX {
+            if !self.readable || env.outlet.stalled || !self.turn.goes_on() {
                 break;
             }
-            let fit = ((2 * BYTES_MAX - bytes) / self.longest as usize).max(1);
+            let fit = (BYTES_MAX.saturating_sub(bytes) / self.longest as usize).max(1);
             let want = usize::from(self.want).min(fit);
             match inbox.receive(io.host, (self.key, socket), want) {
                 Ok(batch) => {
@@ -244,7 +242,8 @@ impl DatagramFlow {
                     } else {
                         (self.want / 2).max(WANT_MIN)
                     };
-                    bytes += batch.bytes.max(1);
+                    bytes += batch.bytes;
+                    self.turn.spend(batch.bytes.max(1) as u32);
                     env.counters.udp_host_overflows += batch.lost;
                     if inbox.deliver(env, io.link).is_err() {
                         break;

@@ -2,6 +2,10 @@
 
 use super::*;
 
+fn pool(budget: usize) -> Pool {
+    Pool::new(Arc::new(Budget::new(budget)))
+}
+
 fn content(pool: &Pool, queue: &ByteQueue) -> Vec<u8> {
     let mut all = Vec::new();
     let mut cursor = Cursor::FRONT;
@@ -17,7 +21,7 @@ fn content(pool: &Pool, queue: &ByteQueue) -> Vec<u8> {
 
 #[test]
 fn push_fill_consume_follow_the_model() {
-    let mut pool = Pool::new(64 << 20);
+    let mut pool = pool(64 << 20);
     let (mut queue, mut model) = (ByteQueue::new(), Vec::new());
     let mut x = 12345u32;
     let mut random = move |n: u32| {
@@ -68,52 +72,52 @@ fn push_fill_consume_follow_the_model() {
         }
     }
     pool.clear(&mut queue);
-    assert_eq!(pool.used(), 0);
+    assert_eq!(pool.budget().used(), 0);
 }
 
 #[test]
 fn empty_queue_holds_no_chunk() {
-    let mut pool = Pool::new(1 << 20);
+    let mut pool = pool(1 << 20);
     let mut queue = ByteQueue::new();
     pool.push(&mut queue, &[1; 100]);
-    assert_eq!(pool.used(), SMALL);
+    assert_eq!(pool.budget().used(), SMALL);
     pool.consume(&mut queue, 100);
-    assert_eq!((pool.used(), queue.head), (0, NONE));
+    assert_eq!((pool.budget().used(), queue.head), (0, NONE));
 }
 
 #[test]
 fn budget_is_never_exceeded() {
-    let mut pool = Pool::new(LARGE + SMALL);
+    let mut pool = pool(LARGE + SMALL);
     let mut queue = ByteQueue::new();
     assert_eq!(pool.push(&mut queue, &vec![7; 3 * LARGE]), LARGE);
-    assert!(pool.used() <= LARGE + SMALL);
+    assert!(pool.budget().used() <= LARGE + SMALL);
     assert_eq!(pool.fill(&mut queue, 10, |_| Ok::<_, ()>(1)), Ok(None));
     assert_eq!(pool.fill::<()>(&mut ByteQueue::new(), 10, |_| unreachable!()), Ok(None));
 }
 
 #[test]
 fn failed_read_keeps_nothing() {
-    let mut pool = Pool::new(1 << 20);
+    let mut pool = pool(1 << 20);
     let mut queue = ByteQueue::new();
     assert_eq!(pool.fill(&mut queue, 100, |_| Err("no")), Err("no"));
-    assert_eq!((pool.used(), queue.len()), (0, 0));
+    assert_eq!((pool.budget().used(), queue.len()), (0, 0));
 }
 
 #[test]
 fn append_moves_without_copy() {
-    let mut pool = Pool::new(1 << 20);
+    let mut pool = pool(1 << 20);
     let (mut a, mut b) = (ByteQueue::new(), ByteQueue::new());
     pool.push(&mut a, b"one");
     pool.push(&mut b, b"two");
-    let used = pool.used();
+    let used = pool.budget().used();
     pool.append(&mut a, b);
-    assert_eq!(pool.used(), used);
+    assert_eq!(pool.budget().used(), used);
     assert_eq!(content(&pool, &a), b"onetwo");
 }
 
 #[test]
 fn shares_shrink_as_memory_is_used() {
-    let mut pool = Pool::new(100 * LARGE);
+    let mut pool = pool(100 * LARGE);
     let mut queue = ByteQueue::new();
     let data = vec![7; LARGE];
     for n in 0..100 {
@@ -130,4 +134,27 @@ fn shares_shrink_as_memory_is_used() {
     assert_eq!((pool.pressure(), pool.share(1460)), (Pressure::Spent, 0));
     pool.clear(&mut queue);
     assert_eq!(pool.pressure(), Pressure::None);
+}
+
+/// However much has passed, bulk of one flow touches as many chunks as it has in flight and those of one read, the same
+/// ones over and over; a burst before, which needed many, leaves no trace.
+#[test]
+fn chunks_are_used_again_last_in_first_out() {
+    use std::collections::BTreeSet;
+    let mut pool = pool(64 << 20);
+    let mut burst = ByteQueue::new();
+    pool.push(&mut burst, &vec![0; 60 * LARGE]);
+    pool.clear(&mut burst);
+    let (mut queue, mut touched) = (ByteQueue::new(), BTreeSet::new());
+    let in_flight = 4 * LARGE as u32;
+    for _ in 0..10_000 {
+        let max = FILL_CHUNKS * LARGE;
+        pool.fill::<()>(&mut queue, max, |into| Ok(into.iter().map(|slice| slice.len()).sum())).unwrap();
+        let mut out = [IoSlice::new(&[]); SLICES_MAX];
+        let (count, ..) = pool.slices(&queue, Cursor::FRONT, queue.len(), &mut out);
+        touched.extend(out[..count].iter().map(|slice| slice.as_ptr()));
+        let acknowledged = queue.len().saturating_sub(in_flight);
+        pool.consume(&mut queue, acknowledged);
+    }
+    assert!(touched.len() <= 4 + FILL_CHUNKS, "{} chunks", touched.len());
 }

@@ -10,7 +10,8 @@
 
 use super::codel::CoDel;
 use super::{SEGMENTS_MAX, SEND_BYTES_MAX};
-use crate::chunk::{ByteQueue, Cursor, LARGE, Pool, Pressure, SLICES_MAX, SMALL};
+use crate::budget::Pressure;
+use crate::chunk::{ByteQueue, Cursor, LARGE, Pool, SLICES_MAX, SMALL};
 use crate::counters::DropReason;
 use crate::env::Env;
 use crate::host::{Host, HostError, SocketId};
@@ -19,7 +20,7 @@ use std::io::IoSlice;
 
 /// Most bytes that one flow holds, headers of records included.
 pub(super) const FLOW_BYTES: u32 = 256 << 10;
-/// All flows together hold at most this part of the memory budget.
+/// All flows of a worker together hold at most this part of the memory budget; all workers, as long as it is not spent.
 const MEMORY_PART: usize = 4;
 /// Slices of one send: one for each datagram, and one more for each border between two chunks, of which a run that fills
 /// the largest send has the most in the smallest chunks.
@@ -84,7 +85,7 @@ impl Backlog {
         }
         // A record needs at most its own size rounded up to chunks: a large one, or small ones.
         let room = datagram.len() + LARGE + 2 * SMALL;
-        if env.pool.pressure() == Pressure::Spent || env.pool.available() < room {
+        if env.pool.pressure() == Pressure::Spent || env.pool.budget().available() < room {
             return env.counters.drop(DropReason::MemoryBudget);
         }
         let stored =

@@ -10,7 +10,7 @@
 //!   SYN-ACK, so that a refused, unreachable or silent destination looks to the guest as it would on the host: a
 //!   reset, an ICMP error, or nothing. A SYN that comes again meanwhile changes nothing.
 //! * *Data.* See the two halves. Acknowledgements are one flag per flow, sent at the end of a batch
-//!   ([`Connection::acknowledge_now`]); segments out of order are acknowledged at once, one by one, so that the guest
+//!   ([`Connection::acknowledge_now`]), and left to the host's answer where one is sure to come ([`answer`]); segments out of order are acknowledged at once, one by one, so that the guest
 //!   sees duplicates.
 //! * *Closing.* The guest's FIN becomes a shutdown of the host socket when all bytes before it have been written. The
 //!   host's end of stream becomes a FIN when all bytes before it have been sent. The socket is closed when both have
@@ -19,10 +19,11 @@
 //!   the bytes that had arrived before it. Out-of-window resets, SYNs and acknowledgements get at most a rate-limited
 //!   challenge ACK (RFC 5961).
 //!
-//! Files: `arrival` what a segment does, `output` what is sent, `timeout` what time does, `open` how it begins;
+//! Files: `arrival` what a segment does, `answer` when its acknowledgement waits, `output` what is sent, `timeout` what time does, `open` how it begins;
 //! `scoreboard`, `rack` and `recovery` what was sent and may not have arrived; `autosize`, `tune` and `rtt` how the limits
 //! find their size; `limited` and `info` what a connection tells about itself.
 
+pub(crate) mod answer;
 mod arrival;
 pub(crate) mod autosize;
 pub mod info;
@@ -36,7 +37,7 @@ mod receiver;
 mod recovery;
 pub(crate) mod reset;
 pub(crate) mod rtt;
-mod scoreboard;
+pub(crate) mod scoreboard;
 mod sender;
 mod timeout;
 mod tune;
@@ -45,6 +46,7 @@ use crate::env::Env;
 use crate::flow::{FlowId, FlowKey, Rank, Usefulness};
 use crate::host::{Close, Connect, Host, Readiness, SocketId};
 use crate::link::Link;
+use crate::schedule::Turn;
 use crate::stack::Io;
 use crate::time::{Duration, Instant};
 use crate::wire::tcp::Seq;
@@ -92,16 +94,16 @@ pub(crate) struct Connection {
     heard_at: Instant,
     challenged_at: Option<Instant>,
     time_wait_until: Option<Instant>,
-    /// Memory for a read was not to be had: try again then.
-    retry_at: Option<Instant>,
+    /// Memory for a read was not to be had, and nobody has said that there is some again.
+    short_of_memory: bool,
+    /// Listed in `Env::reads`, and in `Env::windows`.
+    read_listed: bool,
+    window_listed: bool,
     /// Keep-alive probes sent since the guest was last heard.
     probes: u8,
     /// The host socket failed: what it still holds goes to the guest, then a reset.
     broken: bool,
-    /// Listed in `Env::ready`.
-    ready_listed: bool,
-    /// Frames that are left of a turn which the link has interrupted.
-    turn_left: u16,
+    turn: Turn,
     /// To be removed from the table.
     ended: bool,
 }
@@ -239,15 +241,7 @@ impl Connection {
 
     /// Lists the flow for service in this turn.
     pub(super) fn list_ready(&mut self, env: &mut Env) {
-        if !self.ready_listed {
-            self.ready_listed = true;
-            if self.turn_left > 0 {
-                // Its turn goes on before others have theirs, or whoever the link interrupts would get less.
-                env.ready.push_front(self.id);
-            } else {
-                env.ready.push_back(self.id);
-            }
-        }
+        env.schedule.list(self.id, &mut self.turn);
     }
 
     /// Lists the flow for an acknowledgement at the end of this turn.

@@ -10,6 +10,7 @@ use crate::flow::{FlowId, FlowKey};
 use crate::host::IcmpCause;
 use crate::host::{Connect, Host, HostError};
 use crate::link::Link;
+use crate::schedule::Turn;
 use crate::stack::Io;
 use crate::trace::Direction;
 use crate::transmit::{emit_ip, ip_header_len};
@@ -56,7 +57,8 @@ impl Connection {
         };
         let limit =
             |direction, bounds, cap| Limit::new(direction, env.config.tcp_tuning, bounds, cap, io.now);
-        let mut rx = Receiver::new(syn.seq, scale, limit(Direction::Receive, env.config.tcp_rx, cap), io.now);
+        let rx_limit = limit(Direction::Receive, env.config.tcp_rx, cap);
+        let mut rx = Receiver::new(syn.seq, scale, rx_limit, env.habits.of(&key.remote), io.now);
         rx.sack = syn.options.sack_permitted;
         let iss = match (env.isn.isn(&key, io.now), iss_after) {
             (iss, Some(after)) if !iss.gt(after) => after + ISS_DISTANCE,
@@ -74,11 +76,12 @@ impl Connection {
             heard_at: io.now,
             challenged_at: None,
             time_wait_until: None,
-            retry_at: None,
+            short_of_memory: false,
+            read_listed: false,
+            window_listed: false,
             probes: 0,
             broken: false,
-            ready_listed: false,
-            turn_left: 0,
+            turn: Turn::default(),
             ended: false,
         };
         env.counters.tcp_opened += 1;

@@ -10,11 +10,13 @@
 //! move left either; only a guest that fills the window with tiny segments against a blocked host socket sees it
 //! rounded down, because the rounding would otherwise creep without bound.
 
+use super::answer::{Answer, Habit};
 use super::autosize::Limit;
 use super::info::HalfInfo;
 use super::limited::{LimitClock, LimitedBy};
 use super::reassembly::{Full, Reassembly};
-use crate::chunk::{ByteQueue, Pressure, SLICES_MAX};
+use crate::budget::Pressure;
+use crate::chunk::{ByteQueue, SLICES_MAX};
 use crate::counters::DropReason;
 use crate::env::Env;
 use crate::host::{Host, HostError, SocketId};
@@ -59,6 +61,8 @@ pub(crate) struct Receiver {
     pub(crate) writable: bool,
     /// Listed in `Env::ack_due`.
     pub(crate) ack_listed: bool,
+    /// What the guest has asked, and whether its acknowledgement waits for the answer.
+    pub(crate) answer: Answer,
     /// The guest understands selective acknowledgements.
     pub(crate) sack: bool,
     /// What has just come although it was there already, to be told once (RFC 2883).
@@ -71,8 +75,8 @@ pub(crate) struct Receiver {
 
 impl Receiver {
     /// A receiver for a guest whose first sequence number is `irs`; `scale` is our window scale, `cap` bounds the
-    /// window (65535 without scaling).
-    pub(crate) fn new(irs: Seq, scale: u8, limit: Limit, now: Instant) -> Self {
+    /// window (65535 without scaling); `habit` is how its destination answers.
+    pub(crate) fn new(irs: Seq, scale: u8, limit: Limit, habit: Habit, now: Instant) -> Self {
         Self {
             state: ReceiverState::Open,
             nxt: irs + 1,
@@ -88,6 +92,7 @@ impl Receiver {
             fin: None,
             writable: false,
             ack_listed: false,
+            answer: Answer::new(habit, now),
             sack: false,
             duplicate: None,
             clock: LimitClock::new(now),

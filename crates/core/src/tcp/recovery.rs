@@ -123,6 +123,7 @@ impl Sender {
         let min_rtt = env.rtt.min().unwrap_or_default();
         let Self { board, rack, .. } = self;
         board.acknowledge(ack, |range| rack.delivered(now, range, min_rtt));
+        board.give_list(&mut env.lists);
         if let Some(Recovery { burst: Some(burst), .. }) = &mut self.recovery {
             *burst = burst.saturating_add(acknowledged);
         }
@@ -225,11 +226,14 @@ impl Sender {
     /// The wait for a tail loss probe has ended: what to send again.
     pub(crate) fn probe_tail(&mut self, env: &mut Env, now: Instant) -> Option<(Seq, u32)> {
         self.start_retransmission_timer(env, now);
-        let tail = self.board.tail(self.mss.into())?;
+        self.board.tail(self.mss.into())
+    }
+
+    /// The tail was probed.
+    pub(crate) fn tail_probed(&mut self, env: &mut Env) {
         self.timed = None;
         self.tail_probe = Some(self.nxt);
         env.counters.tcp_tail_probes += 1;
-        Some(tail)
     }
 
     /// The next lost piece that may be sent again now, of at most `max`.
@@ -254,6 +258,11 @@ impl Sender {
         if self.timer.is_none() {
             self.start_retransmission_timer(env, now);
         }
+    }
+
+    /// From `now` on a window that is closed is waited for; then it is probed.
+    pub(super) fn start_window_timer(&mut self, env: &Env, now: Instant) {
+        self.timer = Some((now + env.rtt.rto(self.backoff), Timer::Window));
     }
 
     /// From `now` on an acknowledgement is waited for, and nothing else.

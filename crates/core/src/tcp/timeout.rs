@@ -1,4 +1,4 @@
-//! What time does to a connection: retransmission and window probes, TIME-WAIT, keep-alive, retried reads.
+//! What time does to a connection: retransmission and window probes, TIME-WAIT, keep-alive.
 
 use super::Connection;
 use super::recovery::Timer;
@@ -21,7 +21,8 @@ impl Connection {
     fn deadline(&self, env: &Env) -> Instant {
         let idle = env.config.timeouts.keep_alive_idle + PROBE_INTERVAL * u32::from(self.probes);
         let keep_alive = self.heard_at + idle;
-        [self.tx.timer.map(|(at, _)| at), self.time_wait_until, self.retry_at, self.rx.update_at]
+        let (sender, ack) = (self.tx.timer.map(|(at, _)| at), self.rx.answer.deadline());
+        [sender, self.time_wait_until, self.rx.update_at, ack]
             .into_iter()
             .flatten()
             .fold(keep_alive, Instant::min)
@@ -41,15 +42,14 @@ impl Connection {
             self.ended = true;
             return;
         }
-        if due(self.retry_at) {
-            self.retry_at = None;
-            self.list_ready(env);
-        }
         if let Some((at, timer)) = self.tx.timer
             && at <= io.now
         {
             self.tx.timer = None;
             self.sender_timer(env, io, timer);
+        }
+        if due(self.rx.answer.deadline()) {
+            self.answer_is_late(env);
         }
         if due(self.rx.update_at) {
             self.window_timer(env, io);
@@ -72,14 +72,16 @@ impl Connection {
                 self.list_ready(env);
             }
             Timer::TailProbe => {
-                if let Some((seq, len)) = self.tx.probe_tail(env, io.now) {
-                    // Without credit the retransmission timer does it.
-                    let _ = self.resend(env, io, (seq, len), Resend::TailProbe);
+                // Without credit the retransmission timer does it.
+                if let Some(tail) = self.tx.probe_tail(env, io.now)
+                    && self.resend(env, io, tail, Resend::TailProbe).is_ok()
+                {
+                    self.tx.tail_probed(env);
                 }
             }
             Timer::Window => {
                 self.tx.backoff = self.tx.backoff.saturating_add(1);
-                self.tx.timer = Some((io.now + env.rtt.rto(self.tx.backoff), Timer::Window));
+                self.tx.start_window_timer(env, io.now);
                 if self.tx.usable() == 0 {
                     self.send_probe(env, io);
                 } else {

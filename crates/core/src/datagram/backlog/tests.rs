@@ -1,6 +1,7 @@
 //! Records in chunks: order, runs, bounds and what is given back.
 
 use super::*;
+use crate::budget::Budget;
 use crate::config::Config;
 use crate::flow::FlowId;
 use crate::host::{Close, Connect, IcmpReport, Received};
@@ -8,6 +9,7 @@ use crate::link::LinkCaps;
 use crate::time::Duration;
 use std::io::IoSliceMut;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 /// A host that takes a number of datagrams and notes each send: sizes of its datagrams, and marks.
 #[derive(Default)]
@@ -77,7 +79,8 @@ const SOCKET: SocketId = SocketId(1);
 const NOW: Instant = Instant::from_ms(1000);
 
 fn env(memory: usize) -> Env {
-    Env::new(Config { memory, ..Config::default() }, LinkCaps::default(), [0; 16])
+    let budget = Arc::new(Budget::new(memory));
+    Env::new(Config { memory, ..Config::default() }, LinkCaps::default(), [0; 16], budget, 0)
 }
 
 /// A datagram with content of its own.
@@ -120,7 +123,7 @@ fn runs_leave_together_and_in_order() {
     );
     assert!(host.bytes == all);
     assert!(backlog.is_empty());
-    assert_eq!((env.held, env.pool.used()), (0, 0));
+    assert_eq!((env.held, env.pool.budget().used()), (0, 0));
 }
 
 #[test]
@@ -141,7 +144,7 @@ fn what_is_not_taken_stays() {
     }
     assert!(host.bytes == all);
     assert!(host.sends.iter().all(|(sizes, _)| sizes.len() <= 7 && sizes.iter().all(|&s| s == 100)));
-    assert_eq!((env.held, env.pool.used()), (0, 0));
+    assert_eq!((env.held, env.pool.budget().used()), (0, 0));
 }
 
 #[test]
@@ -155,11 +158,11 @@ fn bounded_for_a_flow_and_for_all() {
     }
     assert!(env.held <= 1 << 20, "{}", env.held);
     assert!(env.held > (1 << 20) - 1100);
-    assert!(env.pool.used() <= (1 << 20) + 8 * SMALL * 2);
+    assert!(env.pool.budget().used() <= (1 << 20) + 8 * SMALL * 2);
     let held = env.counters.udp_held;
     assert_eq!(env.counters.dropped(DropReason::HostSocketFull), 8000 - held);
     flows.iter_mut().for_each(|flow| flow.clear(&mut env));
-    assert_eq!((env.held, env.pool.used()), (0, 0));
+    assert_eq!((env.held, env.pool.budget().used()), (0, 0));
 }
 
 #[test]

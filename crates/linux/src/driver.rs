@@ -391,8 +391,10 @@ impl<L: GuestLink> Worker<L> {
     fn take_frames(&mut self) -> io::Result<bool> {
         let Self { stack, port, sockets, arena, now, .. } = self;
         let (mut taken, mut bytes) = (0, 0);
+        let mut after_datagram = false;
         while taken < BATCH_FRAMES && bytes < BATCH_BYTES {
-            // Bulk is gathered and handled together; a small frame is handled at once, for somebody waits for it.
+            // Bulk is gathered and handled together; a small frame is handled at once, for somebody waits for it. Only
+            // small datagrams that follow one another are many because someone sends many.
             let mut frames = [RxFrame::default(); BATCH_FRAMES];
             let (mut gathered, mut rest) = (0, &mut arena[..]);
             let mut empty = false;
@@ -406,7 +408,8 @@ impl<L: GuestLink> Worker<L> {
                 rest = unused;
                 gathered += 1;
                 bytes += len;
-                if len < BULK_MIN {
+                let follows = std::mem::replace(&mut after_datagram, frames[gathered - 1].is_datagram());
+                if len < BULK_MIN && !(follows && after_datagram) {
                     break;
                 }
             }

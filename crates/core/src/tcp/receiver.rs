@@ -98,7 +98,7 @@ impl Receiver {
             fin: None,
             writable: false,
             ack_listed: false,
-            answer: Answer::new(habit, now),
+            answer: Answer::new(habit),
             sack: false,
             duplicate: None,
             claim: Claim::new(mss),

@@ -21,7 +21,7 @@ impl Connection {
     fn deadline(&self, env: &Env) -> Instant {
         let idle = env.config.timeouts.keep_alive_idle + PROBE_INTERVAL * u32::from(self.probes);
         let keep_alive = self.heard_at + idle;
-        let (sender, ack) = (self.tx.timer.map(|(at, _)| at), self.rx.answer.deadline());
+        let (sender, ack) = (self.tx.timer.map(|(at, _)| at), self.answer_deadline());
         [sender, self.time_wait_until, self.rx.update_at, ack]
             .into_iter()
             .flatten()
@@ -48,7 +48,7 @@ impl Connection {
             self.tx.timer = None;
             self.sender_timer(env, io, timer);
         }
-        if due(self.rx.answer.deadline()) {
+        if due(self.answer_deadline()) {
             self.answer_is_late(env);
         }
         if due(self.rx.update_at) {

@@ -1,9 +1,13 @@
 //! The loop of one worker: descriptors in, a [`Stack`] in the middle, one thread, nothing shared.
 //!
-//! One turn: wait (until the stack's next deadline, not at all while it has more to do), read the clock, expire timers,
-//! take a bounded batch of guest frames, pass on socket events, serve flows, flush acknowledgements. Before it sleeps
+//! One turn: wait (until the stack's next deadline, not at all while it has more to do), read the clock, take a bounded batch
+//! of guest frames, expire timers, pass on socket events, serve flows, flush acknowledgements. Before it sleeps
 //! the link is read again if anything was sent, because a write to a TAP runs the guest's TCP inside it and the
 //! acknowledgement is there already.
+//!
+//! Frames come before timers because a machine may keep us off the processor for longer than a time-out: what the guest
+//! has answered meanwhile lies on the link, and must not be taken for lost. After such a pause the timers wait until the link
+//! has been read empty, within a bound.
 //!
 //! The link and all sockets are edge-triggered, so a turn that leaves frames behind remembers it. The link asks for
 //! writability only while it owes us credit: it is nearly always writable, and every frame of the guest would report that
@@ -45,6 +49,10 @@ const SENT_BYTES: usize = 512 << 10;
 const BULK_MIN: usize = 1024;
 /// Events taken per wait; more come with the next.
 const EVENTS: usize = 128;
+/// A loop that has not turned for this long, asleep or not, may have left the guest's answers lying.
+const PAUSE: Duration = Duration::from_millis(5);
+/// For how long timers wait then for the link to be read empty; a guest that never stops sending has its timers all the same.
+const CATCH_UP_MAX: Duration = Duration::from_millis(50);
 /// First and longest pause before a link that was out of memory is tried again.
 const RETRY_MIN: Duration = Duration::from_millis(1);
 const RETRY_MAX: Duration = Duration::from_millis(8);
@@ -98,6 +106,8 @@ pub struct Worker<L> {
     events: Vec<epoll::Event>,
     watch: Option<Watch>,
     now: Instant,
+    /// After a pause: timers wait until the link has been read empty, or until then.
+    catch_up: Option<Instant>,
     /// The link may have frames that no event will report again.
     link_readable: bool,
     /// The stack has more to do at once, or nobody has looked yet.
@@ -127,6 +137,7 @@ impl<L: GuestLink> Worker<L> {
             events: Vec::with_capacity(EVENTS),
             watch: None,
             now: clock.now(),
+            catch_up: None,
             link_readable: true,
             busy: true,
             credit: Credit::Free,
@@ -222,7 +233,12 @@ impl<L: GuestLink> Worker<L> {
             }
             Err(e) => return Err(e.into()),
         }
-        self.now = self.clock.now();
+        let before = std::mem::replace(&mut self.now, self.clock.now());
+        if self.now - before >= PAUSE {
+            self.catch_up = Some(self.now + CATCH_UP_MAX);
+            // Its event may be behind those of many sockets.
+            self.link_readable = true;
+        }
         Ok(())
     }
 
@@ -243,10 +259,13 @@ impl<L: GuestLink> Worker<L> {
             self.stack.set_resolvers(conf.resolvers);
         }
         let extra = self.own_events();
-        let Self { stack, port, sockets, now, .. } = self;
-        stack.expire(&mut Io { now: *now, link: port, host: sockets });
         if self.link_readable {
             self.take_frames()?;
+        }
+        if !self.link_readable || self.catch_up.is_none_or(|until| until <= self.now) {
+            self.catch_up = None;
+            let Self { stack, port, sockets, now, .. } = self;
+            stack.expire(&mut Io { now: *now, link: port, host: sockets });
         }
         self.socket_events();
         self.serve();

@@ -14,7 +14,7 @@ use super::autosize::Limit;
 use super::info::HalfInfo;
 use super::limited::{LimitClock, LimitedBy};
 use super::reassembly::{Full, Reassembly};
-use crate::chunk::{ByteQueue, Pressure, SLICES_MAX};
+use crate::chunk::{ByteQueue, Pool, Pressure, SLICES_MAX};
 use crate::counters::DropReason;
 use crate::env::Env;
 use crate::host::{Host, HostError, SocketId};
@@ -67,6 +67,8 @@ pub(crate) struct Receiver {
     pub(crate) clock: LimitClock,
     /// Bytes taken in order.
     pub(crate) bytes: u64,
+    /// What of the window counts against the memory budget, bytes.
+    promised: u32,
 }
 
 impl Receiver {
@@ -92,6 +94,7 @@ impl Receiver {
             duplicate: None,
             clock: LimitClock::new(now),
             bytes: 0,
+            promised: 0,
         }
     }
 
@@ -111,15 +114,30 @@ impl Receiver {
     }
 
     /// The window field for a SYN: never scaled (RFC 7323, 2.2).
-    pub(crate) fn offer_unscaled(&self) -> u16 {
-        self.limit.get().min(65_535) as u16
+    pub(crate) fn offer_unscaled(&self, share: u32) -> u16 {
+        self.limit.get().min(share).min(65_535) as u16
+    }
+
+    /// Sees to it that what the guest may still send counts against the memory budget. Called after whatever may have
+    /// changed the window or the queue.
+    pub(crate) fn count_promise(&mut self, pool: &mut Pool) {
+        let window = self.window().saturating_sub(self.gaps.len());
+        let now = if self.is_blocked() {
+            window.saturating_sub(pool.room(&self.queue))
+        } else {
+            pool.counted(window)
+        };
+        if now != self.promised {
+            pool.promise(self.promised, now);
+            self.promised = now;
+        }
     }
 
     /// The window field of the next segment: as far as the limit, `share` (what memory leaves) and silly window
     /// avoidance allow. It is a promise only when it has been sent ([`Receiver::announced`]).
     pub(crate) fn offer(&self, share: u32, mss: u16) -> u16 {
         let free = self.free(share);
-        let field = if self.worth_advancing(free, mss) {
+        let field = if self.worth_advancing(free, share, mss) {
             // Rounded down, so that the limit holds, but not to a window that nothing can be sent into, and not so far
             // that it would fall behind what was promised.
             let least = self.window().div_ceil(1 << self.scale);
@@ -164,7 +182,7 @@ impl Receiver {
         let gain = i64::from(free) - i64::from(self.window());
         // After the guest's FIN there is nothing that a window would be for.
         self.state == ReceiverState::Open
-            && self.worth_advancing(free, mss)
+            && self.worth_advancing(free, share, mss)
             && (self.is_shut(mss) || gain >= i64::from((2 * u32::from(mss)).max(self.limit.get() / 4)))
     }
 
@@ -178,10 +196,10 @@ impl Receiver {
         self.limit.get().min(share).saturating_sub(self.held())
     }
 
-    /// Silly window avoidance (RFC 9293, 3.8.6.2.2): by at least a segment or half the limit.
-    fn worth_advancing(&self, free: u32, mss: u16) -> bool {
+    /// Silly window avoidance (RFC 9293, 3.8.6.2.2): by at least a segment or half of what the connection may hold.
+    fn worth_advancing(&self, free: u32, share: u32, mss: u16) -> bool {
         let gain = i64::from(free) - i64::from(self.window());
-        gain >= i64::from(u32::from(mss).min(self.limit.get() / 2).max(1))
+        gain >= i64::from(u32::from(mss).min(self.limit.get().min(share) / 2).max(1))
     }
 
     /// Takes payload at or above RCV.NXT, already trimmed to the window. True if it was in order.
@@ -385,5 +403,6 @@ impl Receiver {
     pub(crate) fn clear(&mut self, env: &mut Env) {
         env.pool.clear(&mut self.queue);
         self.gaps.clear(&mut env.pool);
+        self.count_promise(&mut env.pool);
     }
 }

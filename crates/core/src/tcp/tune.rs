@@ -37,13 +37,13 @@ pub(super) fn quiet(env: &Env) -> Duration {
 impl Connection {
     /// What memory leaves to the receiving direction, bytes.
     pub(super) fn receive_share(&self, env: &Env) -> u32 {
-        if env.pool.pressure() == Pressure::Spent { 0 } else { env.pool.share(self.tx.mss) }
+        env.pool.receive_share(self.rx.is_blocked())
     }
 
     /// Lets the receive limit follow the flow; called once per batch that brought data, before it is acknowledged.
     pub(super) fn tune_receiver<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
         let blocked = self.rx.is_blocked();
-        let full = self.rx.is_near_edge(self.tx.mss) && env.pool.share(self.tx.mss) > self.rx.limit.get();
+        let full = self.rx.is_near_edge(self.tx.mss) && self.receive_share(env) > self.rx.limit.get();
         if full && !blocked {
             self.rx.limit.hit();
         }

@@ -316,8 +316,8 @@ impl Wan {
             frames.push(RxFrame { meta: RxMeta { checksum: RxChecksum::Valid, gso }, bytes: &frame.bytes });
         }
         let mut io = Io { now: self.now, link: &mut self.link, host: &mut self.peer };
-        self.stack.expire(&mut io);
         self.stack.frames(&mut io, &frames);
+        self.stack.expire(&mut io);
         loop {
             for (flow, ready) in io.host.take_events() {
                 self.stack.socket_event(&mut io, flow, ready);

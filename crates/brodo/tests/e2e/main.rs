@@ -18,6 +18,7 @@ mod many;
 mod names;
 mod ping;
 mod programs;
+mod stress;
 mod stuck;
 mod trace;
 mod wan;
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
         names::TESTS,
         ping::TESTS,
         programs::TESTS,
+        stress::TESTS,
         stuck::TESTS,
         trace::TESTS,
         wan::TESTS,

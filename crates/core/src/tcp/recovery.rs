@@ -8,7 +8,9 @@
 //! (RFC 6582). When all else fails the retransmission timer (RFC 6298) resends the first segment, and each
 //! acknowledgement of it twice as much.
 //!
-//! A loss halves the limit L once per recovery. There is no congestion window beside L: the path is one link with a
+//! A loss halves the limit L once per recovery. A guest that was only late (its kernel was off the processor for longer
+//! than a time-out, say) reports all that was sent again as duplicates (RFC 2883); then L is restored, as Linux does with its
+//! congestion window. A guest that reports duplicates falsely wins back its own limit. There is no congestion window beside L: the path is one link with a
 //! known queue, and L is what may be in it.
 
 use super::scoreboard::Range;
@@ -37,6 +39,17 @@ pub(crate) enum Timer {
     Reorder,
     /// A window that is closed; it is probed (RFC 9293, 3.8.6.1).
     Window,
+}
+
+/// What to undo if a recovery turns out to have been needless.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Undo {
+    /// The limit before, bytes.
+    limit: u32,
+    /// Bytes sent again that the guest has not reported as duplicates.
+    resent: u32,
+    /// What is acknowledged beyond this was sent after the recovery: reports of its duplicates have come.
+    until: Seq,
 }
 
 /// A loss under repair.
@@ -113,6 +126,11 @@ impl Sender {
             // Before anything looks for losses: one that the same acknowledgement shows begins the next recovery.
             self.recovery = None;
             self.rack.recovered();
+            if let Some(undo) = &mut self.undo {
+                undo.until = self.nxt;
+            }
+        } else if self.recovery.is_none() && self.undo.is_some_and(|undo| ack.gt(undo.until)) {
+            self.undo = None;
         }
         if let Some((seq, at)) = self.timed
             && ack.ge(seq)
@@ -140,6 +158,7 @@ impl Sender {
         if duplicate {
             env.counters.tcp_duplicates_reported += 1;
             self.rack.duplicate(self.una, self.nxt);
+            self.undo_recovery((first.1 - first.0).max(0) as u32);
         }
         let min_rtt = env.rtt.min().unwrap_or_default();
         let Self { board, rack, .. } = self;
@@ -150,6 +169,20 @@ impl Sender {
             }
         }
         duplicate
+    }
+
+    /// The guest has got `len` bytes twice. If that was all that a recovery has sent again, it was needless.
+    fn undo_recovery(&mut self, len: u32) {
+        let Some(undo) = self.undo.as_mut().filter(|undo| undo.resent > 0) else { return };
+        undo.resent = undo.resent.saturating_sub(len);
+        if undo.resent > 0 {
+            return;
+        }
+        self.limit.restore(undo.limit);
+        self.undo = None;
+        if let Some(recovery) = &mut self.recovery {
+            recovery.burst = None;
+        }
     }
 
     /// Ends the wait for the answer to a tail loss probe (RFC 8985, 7.4.2): if it repaired a loss, the limit falls.
@@ -195,6 +228,7 @@ impl Sender {
         // Karn: what is sent twice is not measured.
         self.timed = None;
         if self.recovery.is_none() {
+            self.undo = Some(Undo { limit: self.limit.get(), resent: 0, until: self.nxt });
             self.limit.halve();
             env.counters.tcp_recoveries += 1;
         }
@@ -249,6 +283,9 @@ impl Sender {
     /// Notes that a piece was sent again.
     pub(crate) fn resent(&mut self, env: &mut Env, now: Instant, seq: Seq, len: u32) {
         self.board.resent(seq, len, now);
+        if let Some(undo) = self.undo.as_mut().filter(|_| self.recovery.is_some()) {
+            undo.resent = undo.resent.saturating_add(len);
+        }
         self.retransmissions += 1;
         env.counters.tcp_retransmissions += 1;
         if self.timer.is_none() {

@@ -3,7 +3,7 @@
 
 CARGO ?= cargo
 # The end-to-end tests and the benchmark build network namespaces, which needs root; the program under test runs as nobody.
-SUDO := $(shell [ "$$(id -u)" = 0 ] || echo 'sudo --preserve-env=CI,BRODO_E2E_SCALE')
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo 'sudo --preserve-env=CI,BRODO_E2E_SCALE,BRODO_WORKERS')
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 BENCH_ARGS ?=
 
@@ -56,11 +56,15 @@ unit:
 sim:
 	$(CARGO) test -p brodo-sim
 
-# Built as the user, run as root; with it the brodo under test.
+# Built as the user, run as root; with it the brodo under test. All of it with one worker, then with two and with four; those
+# make a fifth of the many short connections.
+E2E = $$($(CARGO) test -q --workspace --test e2e --no-run --message-format=json \
+	  | sed -n 's/.*"executable":"\([^"]*\/deps\/e2e-[0-9a-f]*\)".*/\1/p')
 e2e:
 	$(CARGO) test --workspace --test e2e --no-run
-	$(SUDO) $$($(CARGO) test -q --workspace --test e2e --no-run --message-format=json \
-	  | sed -n 's/.*"executable":"\([^"]*\/deps\/e2e-[0-9a-f]*\)".*/\1/p')
+	$(SUDO) $(E2E)
+	BRODO_WORKERS=2 BRODO_E2E_SCALE=$(or $(BRODO_E2E_SCALE),20) $(SUDO) $(E2E)
+	BRODO_WORKERS=4 BRODO_E2E_SCALE=$(or $(BRODO_E2E_SCALE),20) $(SUDO) $(E2E)
 
 replay:
 	$(CARGO) test -p brodo-fuzz

@@ -220,6 +220,14 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20), help_heading = "Limits")]
     pub(crate) max_flows: Option<u32>,
 
+    /// Threads that share the work, each with a queue of the interface, 1 to 64 [default: 1]
+    ///
+    /// A connection belongs to one of them for its life, so one connection is not faster with more; several at once are if
+    /// the host has processors to spare beside those the guest and its peers keep busy. On two processors one worker is best.
+    /// --memory is shared by all; --max-flows is divided among them.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "Limits")]
+    pub(crate) workers: Option<u32>,
+
     /// Write every frame on the guest's link to a file, in pcapng format
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Diagnosis")]
     pub(crate) pcap: Option<PathBuf>,

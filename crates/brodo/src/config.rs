@@ -89,7 +89,8 @@ impl Settings {
         };
         let offload = if options.no_offload { Wanted::NoOffload } else { Wanted::Everything };
         let dns = v4.map(|net| net.dns.into()).into_iter().chain(v6.map(|net| net.dns.into())).collect();
-        Ok(Self { stack, plan: Plan { interface, offload }, dns, follow_resolvers })
+        let queues = options.workers.unwrap_or(1);
+        Ok(Self { stack, plan: Plan { interface, offload, queues }, dns, follow_resolvers })
     }
 }
 

@@ -14,6 +14,7 @@ mod report;
 mod run;
 mod serve;
 mod value;
+mod workers;
 
 use args::{Cli, Command};
 use clap::Parser;

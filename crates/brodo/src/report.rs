@@ -8,8 +8,32 @@ pub(crate) fn tell(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
+/// The counters of all workers as one, with [`sum`]; of several workers also what each of them has had to do.
+pub(crate) fn report_all(workers: &[&Counters], link: &[(&str, u64)]) -> String {
+    let mut text = report(&sum(workers), link);
+    for (number, counters) in (1..).zip(workers).take_while(|_| workers.len() > 1) {
+        let shares = [
+            ("rx_frames", counters.rx_frames),
+            ("tx_frames", counters.tx_frames),
+            ("tcp_opened", counters.tcp_opened),
+            ("udp_opened", counters.udp_opened),
+        ];
+        text.extend(shares.map(|(name, count)| format!("brodo: worker {number}: {name} {count}\n")));
+    }
+    text
+}
+
+/// One set of counters for all workers.
+fn sum(workers: &[&Counters]) -> Counters {
+    let mut sum = Counters::default();
+    for counters in workers {
+        sum.add(counters);
+    }
+    sum
+}
+
 /// Every counter of the stack; then, if above zero, what the link lost and every reason for a drop.
-pub(crate) fn report(counters: &Counters, link: &[(&str, u64)]) -> String {
+fn report(counters: &Counters, link: &[(&str, u64)]) -> String {
     let counted = counters.named().map(|(name, count)| (name.to_owned(), count));
     let lost = link.iter().filter(|(_, count)| *count > 0).map(|&(name, count)| (name.to_owned(), count));
     let dropped = counters.drops().map(|(reason, count)| (format!("drop {}", reason.name()), count));
@@ -37,5 +61,24 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} not in\n{text}");
         }
         assert!(!text.contains("link_down") && !text.contains("Malformed"));
+    }
+
+    #[test]
+    fn several_workers_are_summed_and_told_apart() {
+        let (mut first, mut second) = (Counters::default(), Counters::default());
+        (first.tcp_opened, second.tcp_opened) = (3, 4);
+        first.drop(DropReason::SpoofedSource);
+        second.drop(DropReason::SpoofedSource);
+        let text = report_all(&[&first, &second], &[]);
+        let lines = [
+            "brodo: tcp_opened 7",
+            "brodo: drop SpoofedSource 2",
+            "brodo: worker 1: tcp_opened 3",
+            "brodo: worker 2: tcp_opened 4",
+        ];
+        for line in lines {
+            assert!(text.lines().any(|found| found == line), "{line} not in\n{text}");
+        }
+        assert!(!report_all(&[&first], &[]).contains("worker"), "one alone is all");
     }
 }

@@ -1,15 +1,18 @@
-//! What `run` and `attach` share: facts about the host before, the worker during, the report after.
+//! What `run` and `attach` share: facts about the host before, the workers during, the report after.
 
 use crate::args::NetworkOptions;
 use crate::config::{HostFacts, Settings};
 use crate::failure::Failure;
+use crate::workers::{self, Notices};
+use brodo_core::budget::Budget;
 use brodo_core::link::Link;
 use brodo_core::stack::{Keys, Stack};
 use brodo_linux::capture::Capture;
 use brodo_linux::clock::Clock;
-use brodo_linux::driver::{Wake, Worker};
+use brodo_linux::crew::Crew;
+use brodo_linux::driver::Worker;
 use brodo_linux::link::GuestLink;
-use brodo_linux::link::tap::Tap;
+use brodo_linux::link::tap::{Tap, TapLosses};
 use brodo_linux::namespace::leave_interface;
 use brodo_linux::resolv::{ResolvConf, Watch};
 use brodo_linux::sockets::{Sockets, raise_nofile};
@@ -18,16 +21,13 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Descriptors that brodo needs for itself, besides one per flow.
-const DESCRIPTORS_RESERVED: u64 = 64;
-
-/// Said once, when the guest pings another host.
-const PING_FORBIDDEN: &str = "brodo: ping to other hosts does not work because the host lets no group of this user open \
-    ping sockets (socket: Permission denied); `sysctl -w net.ipv4.ping_group_range='0 2147483647'` on the host allows \
-    it; everything else works\n";
+/// Descriptors that brodo needs for itself, besides one per flow; and those that each worker needs.
+const DESCRIPTORS_RESERVED: u64 = 60;
+const DESCRIPTORS_PER_WORKER: u64 = 4;
 
 /// All that is checked and opened before anything is made.
 pub(crate) struct Preparation {
@@ -64,23 +64,35 @@ impl Preparation {
         Ok(Self { settings, ready, capture, clock, report: options.verbose, quiet: options.quiet })
     }
 
-    /// A service for the interface that was made.
-    pub(crate) fn serve(self, tap: OwnedFd) -> Result<Service, Failure> {
-        let link = Tap::from_fd(tap, self.settings.plan.offload).map_err(Failure::Tap)?;
+    /// A service for the interface that was made, of which these are the queues: a worker for each.
+    pub(crate) fn serve(self, taps: Vec<OwnedFd>) -> Result<Service, Failure> {
+        let count = taps.len() as u32;
         let mut config = self.settings.stack;
-        let flows_max = raise_nofile().saturating_sub(DESCRIPTORS_RESERVED).max(1);
-        config.max_flows = config.max_flows.min(usize::try_from(flows_max).unwrap_or(usize::MAX));
-        let stack = Stack::new(config, keys()?, link.caps());
-        let sockets = Sockets::new().map_err(Failure::io("wait for sockets: epoll_create1"))?;
-        let mut worker = Worker::new(stack, link, sockets, self.clock)
-            .map_err(Failure::io("wait for the network interface: epoll_ctl"))?;
-        if let Some(capture) = self.capture {
-            worker.capture(capture);
+        let reserved = DESCRIPTORS_RESERVED + DESCRIPTORS_PER_WORKER * u64::from(count);
+        let flows_max = usize::try_from(raise_nofile().saturating_sub(reserved)).unwrap_or(usize::MAX);
+        config.max_flows = (config.max_flows.min(flows_max) / taps.len().max(1)).max(1);
+        let budget = Arc::new(Budget::new(config.memory));
+        let crew = Arc::new(Crew::new(count).map_err(Failure::io("wake workers: eventfd"))?);
+        let mut workers = Vec::with_capacity(taps.len());
+        for (number, tap) in (0..).zip(taps) {
+            let link = Tap::from_fd(tap, self.settings.plan.offload).map_err(Failure::Tap)?;
+            let stack = Stack::sharing(config.clone(), keys()?, link.caps(), budget.clone(), number);
+            let sockets = Sockets::new().map_err(Failure::io("wait for sockets: epoll_create1"))?;
+            let epoll_ctl = || Failure::io("wait for the network interface: epoll_ctl");
+            let mut worker = Worker::new(stack, link, sockets, self.clock).map_err(epoll_ctl())?;
+            if count > 1 {
+                worker.join(crew.clone(), number).map_err(epoll_ctl())?;
+            }
+            if let Some(capture) = &self.capture {
+                worker.capture(capture.clone());
+            }
+            if self.settings.follow_resolvers {
+                worker.follow_resolvers(Watch::new(RESOLV_CONF.into()));
+            }
+            workers.push(worker);
         }
-        if self.settings.follow_resolvers {
-            worker.follow_resolvers(Watch::new(RESOLV_CONF.into()));
-        }
-        Ok(Service { worker, ready: self.ready, report: self.report, quiet: self.quiet })
+        let notices = Notices::new(self.quiet);
+        Ok(Service { workers, crew, notices, ready: self.ready, report: self.report })
     }
 }
 
@@ -97,16 +109,18 @@ fn keys() -> Result<Keys, Failure> {
 
 /// A network that is being served.
 pub(crate) struct Service {
-    worker: Worker<Tap>,
+    workers: Vec<Worker<Tap>>,
+    crew: Arc<Crew>,
+    notices: Notices,
     ready: Option<OwnedFd>,
     report: bool,
-    quiet: bool,
 }
 
 impl Service {
     /// Asks to be called back by [`Service::run`] when `descriptor` is readable.
     pub(crate) fn watch(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), Failure> {
-        self.worker.watch(descriptor.as_fd(), 0).map_err(Failure::io("wait for the guest: epoll_ctl"))
+        let watched = self.workers.first_mut().map_or(Ok(()), |worker| worker.watch(descriptor.as_fd(), 0));
+        watched.map_err(Failure::io("wait for the guest: epoll_ctl"))
     }
 
     /// Tells whoever waits for it that the network is there.
@@ -121,30 +135,16 @@ impl Service {
     /// interface is gone (`None`).
     pub(crate) fn run<T>(
         &mut self,
-        mut check: impl FnMut() -> Result<ControlFlow<T>, Failure>,
+        check: impl FnMut() -> Result<ControlFlow<T>, Failure>,
     ) -> Result<Option<T>, Failure> {
-        loop {
-            match self.worker.run().map_err(Failure::io("serve the network interface: epoll_wait"))? {
-                Wake::Extra(_) => {
-                    if let ControlFlow::Break(value) = check()? {
-                        return Ok(Some(value));
-                    }
-                }
-                Wake::GuestGone => return Ok(None),
-                Wake::CaptureFailed(error) if !self.quiet => {
-                    crate::report::tell(&format!("brodo: the capture has ended early: {error}\n"));
-                }
-                Wake::PingForbidden if !self.quiet => crate::report::tell(PING_FORBIDDEN),
-                Wake::CaptureFailed(_) | Wake::PingForbidden => {}
-            }
-        }
+        workers::run(&mut self.workers, &self.crew, &self.notices, check)
     }
-}
 
-impl Service {
     /// To be called when the command is done whose namespace was made for this service.
     pub(crate) fn leave_interface(&self) {
-        leave_interface(self.worker.link().descriptor());
+        if let Some(worker) = self.workers.first() {
+            leave_interface(worker.link().descriptor());
+        }
     }
 }
 
@@ -152,10 +152,11 @@ impl Drop for Service {
     /// Prints the counters if they were asked for, however the service ended.
     fn drop(&mut self) {
         if self.report {
-            let losses = self.worker.link().losses();
+            let mut losses = TapLosses::default();
+            self.workers.iter().for_each(|worker| losses.add(worker.link().losses()));
             let link = [("link_down", losses.down), ("link_refused", losses.refused)];
-            let text = crate::report::report(self.worker.stack().counters(), &link);
-            crate::report::tell(&text);
+            let counters: Vec<_> = self.workers.iter().map(|worker| worker.stack().counters()).collect();
+            crate::report::tell(&crate::report::report_all(&counters, &link));
         }
     }
 }

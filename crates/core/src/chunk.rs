@@ -18,12 +18,14 @@
 //! connection gets when the first half is gone. So two thousand connections find room for all they were promised, even
 //! if all their hosts stop reading at once. Of more some would have to send again.
 
+use crate::budget::{Budget, Pressure, READ_ROOM};
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
 
 /// Capacity of a small chunk in bytes.
 pub const SMALL: usize = 2 << 10;
 /// Capacity of a large chunk in bytes: one super-segment.
-pub const LARGE: usize = 64 << 10;
+pub const LARGE: usize = READ_ROOM;
 /// Free large chunks kept for use; more than that go back to the allocator.
 const FREE_LARGE_MAX: usize = 64;
 /// Free small chunks kept for use.
@@ -91,18 +93,6 @@ impl Cursor {
     pub const FRONT: Self = Self { chunk: NONE, offset: 0 };
 }
 
-/// How short memory is, and what that forbids.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Pressure {
-    /// Every connection may hold as much as is still free: n busy ones settle at budget / (n + 1) each.
-    None,
-    /// Above 85 % of the budget, promises included: every connection may hold a few segments, no limit grows.
-    Short,
-    /// Above 95 %: nothing more is taken from the guest that would have to be kept. The rest lets bytes toward the guest
-    /// pass, so that peers which read only when they can write do not wait for us while we wait for them.
-    Spent,
-}
-
 /// Segments that a connection may hold when memory is short.
 const SEGMENTS_WHEN_SHORT: u32 = 4;
 /// What a connection whose host socket takes nothing may hold however little memory is left: a small chunk.
@@ -113,62 +103,58 @@ pub fn first_window(budget: usize) -> u32 {
     u32::try_from(budget / 4096).unwrap_or(u32::MAX).clamp(PROMISE_MIN, LARGE as u32)
 }
 
-/// The chunks of one worker.
+/// The chunks of one worker, taken from the memory of all.
 #[derive(Debug)]
 pub struct Pool {
     chunks: Vec<Chunk>,
     free_small: Vec<u32>,
     free_large: Vec<u32>,
     vacant: Vec<u32>,
-    used: usize,
-    /// Bytes that guests may still send, as far as they count.
-    promised: usize,
-    budget: usize,
+    budget: Arc<Budget>,
+    /// Bytes that are counted as used already, for small chunks that take the place of a large one.
+    reserved: usize,
+    /// Workers that have to be woken because memory was given back, one bit each.
+    wakes: u64,
 }
 
 impl Pool {
-    /// A pool whose chunks in use never exceed `budget` bytes.
-    pub const fn new(budget: usize) -> Self {
+    /// A pool whose chunks in use, with those of all other pools of this budget, never exceed it.
+    pub const fn new(budget: Arc<Budget>) -> Self {
         Self {
             chunks: Vec::new(),
             free_small: Vec::new(),
             free_large: Vec::new(),
             vacant: Vec::new(),
-            used: 0,
-            promised: 0,
             budget,
+            reserved: 0,
+            wakes: 0,
         }
     }
 
-    /// Bytes of chunk memory in use.
-    pub const fn used(&self) -> usize {
-        self.used
+    /// The memory it takes from.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
     }
 
-    /// Bytes that may still be taken.
-    pub const fn available(&self) -> usize {
-        self.budget.saturating_sub(self.used)
+    /// Takes note of the workers that have to be woken since the last call, one bit each.
+    pub const fn take_wakes(&mut self) -> u64 {
+        std::mem::replace(&mut self.wakes, 0)
     }
 
     /// How short memory is.
-    pub const fn pressure(&self) -> Pressure {
-        // Of a tiny budget the percentages are less than a chunk.
-        let hundredth = self.budget / 100;
-        if self.used > hundredth * 95 {
-            Pressure::Spent
-        } else if self.used + self.promised > hundredth * 85 {
-            Pressure::Short
-        } else {
-            Pressure::None
-        }
+    pub fn pressure(&self) -> Pressure {
+        self.budget.pressure()
     }
 
     /// The most that may be held for a guest with segments of `mss` bytes now, bytes: what the host sends to it.
     pub fn share(&self, mss: u16) -> u32 {
-        let free = u32::try_from(self.available().saturating_sub(self.promised)).unwrap_or(u32::MAX);
-        let few = SEGMENTS_WHEN_SHORT * u32::from(mss);
-        let available = u32::try_from(self.available()).unwrap_or(u32::MAX);
-        if self.pressure() == Pressure::None { free } else { available.min(few) }
+        let bytes = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
+        let (free, few) = (bytes(self.budget.available()), SEGMENTS_WHEN_SHORT * u32::from(mss));
+        let unpromised = bytes(self.budget.available().saturating_sub(self.budget.promised()));
+        match self.pressure() {
+            Pressure::None => unpromised.max(free.min(few)),
+            Pressure::Short | Pressure::Spent => free.min(few),
+        }
     }
 
     /// The most that a connection may hold of what its guest sends, and promise to it, now, bytes; `blocked` says
@@ -177,19 +163,19 @@ impl Pool {
         if self.pressure() == Pressure::Spent {
             return 0;
         }
-        let free = (self.budget / 2).saturating_sub(self.used + self.promised);
-        let least = if blocked { PROMISE_MIN } else { first_window(self.budget) };
-        u32::try_from(free).unwrap_or(u32::MAX).max(least)
+        let (total, taken) = (self.budget.total(), self.budget.used() + self.budget.promised());
+        let least = if blocked { PROMISE_MIN } else { first_window(total) };
+        u32::try_from((total / 2).saturating_sub(taken)).unwrap_or(u32::MAX).max(least)
     }
 
     /// What of a window of `window` bytes counts while the host socket takes everything.
     pub fn counted(&self, window: u32) -> u32 {
-        window.saturating_sub(first_window(self.budget))
+        window.saturating_sub(first_window(self.budget.total()))
     }
 
     /// What counts of one connection's promise was `before` and is now `now` bytes.
     pub fn promise(&mut self, before: u32, now: u32) {
-        self.promised = (self.promised + now as usize).saturating_sub(before as usize);
+        self.budget.promise(before as usize, now as usize);
     }
 
     /// Bytes that fit into the queue's last chunk: they take no more memory.
@@ -278,14 +264,15 @@ impl Pool {
             queue.len += len as u32;
             return;
         }
-        // Packing a few KiB costs less than holding 64 KiB for them until the guest has acknowledged. The chunk is
-        // counted as free first so that the budget cannot stop what was already read.
-        self.used -= LARGE;
+        // Packing a few KiB costs less than holding 64 KiB for them until the guest has acknowledged. What the chunk was
+        // counted for is theirs first, so that the budget, or another worker, cannot stop what was already read.
+        self.reserved = LARGE;
         let stored = self.push(queue, &buffer[..len]);
         debug_assert_eq!(stored, len, "small chunks for at most {PACK_MAX} bytes fit where a large one did");
-        self.used += LARGE;
         self.chunks[chunk as usize].buf = buffer;
-        self.release(chunk);
+        self.set_free(chunk);
+        let unused = std::mem::take(&mut self.reserved);
+        self.give_back(unused);
     }
 
     /// Removes `n` bytes from the front; chunks that become empty go back to the pool.
@@ -405,10 +392,11 @@ impl Pool {
     }
 
     fn take(&mut self, size: usize) -> Option<u32> {
-        if self.available() < size {
+        if self.reserved >= size {
+            self.reserved -= size;
+        } else if !self.budget.take(size) {
             return None;
         }
-        self.used += size;
         let free = if size == LARGE { &mut self.free_large } else { &mut self.free_small };
         if let Some(index) = free.pop() {
             return Some(index);
@@ -424,10 +412,20 @@ impl Pool {
     }
 
     fn release(&mut self, index: u32) {
+        let size = self.chunks[index as usize].buf.len();
+        self.set_free(index);
+        self.give_back(size);
+    }
+
+    fn give_back(&mut self, bytes: usize) {
+        self.wakes |= self.budget.give_back(bytes);
+    }
+
+    /// Puts a chunk among the free ones; what it was counted for stays counted.
+    fn set_free(&mut self, index: u32) {
         let chunk = &mut self.chunks[index as usize];
         let size = chunk.buf.len();
         (chunk.start, chunk.end, chunk.next) = (0, 0, NONE);
-        self.used -= size;
         let (free, keep) = if size == LARGE {
             (&mut self.free_large, FREE_LARGE_MAX)
         } else {

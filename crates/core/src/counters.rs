@@ -1,7 +1,7 @@
 //! Counters: one documented place for everything brodo counts.
 //!
 //! A packet that cannot be used is never an error and never a log line: it increments exactly one [`DropReason`].
-//! Plain integers, owned by one worker; whoever wants to look copies them.
+//! Plain integers, owned by one worker; whoever wants to look copies or adds them.
 
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
@@ -113,6 +113,14 @@ macro_rules! counters {
         }
 
         impl Counters {
+            /// Adds what another worker has counted.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)+
+                for (sum, count) in self.drops.iter_mut().zip(&other.drops) {
+                    *sum += count;
+                }
+            }
+
             /// Every counter except drops, by name.
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)+].into_iter()
@@ -168,6 +176,8 @@ counters! {
     flows_evicted,
     /// Times the link had no credit.
     link_stalls,
+    /// Flows that waited for memory and were forgotten, until the watchdog found them: a defect, so always 0.
+    lost_wakeups,
 }
 
 impl Counters {

@@ -16,15 +16,15 @@ use crate::flow::{FlowId, FlowKey, Protocol};
 use crate::host::{Close, Host, HostError, IcmpCause, Readiness, Received, SocketId};
 use crate::icmp;
 use crate::link::Link;
+use crate::schedule::Turn;
 use crate::services::icmp_error::{QUOTE_LEN_MAX, quote};
 use crate::stack::Io;
 use crate::time::{Duration, Instant};
 use crate::transmit::{self, ip_header_len};
 use crate::wire::udp::UdpHeader;
 
-/// Most receives for one flow before the next gets its turn, and most bytes.
+/// Most receives for one flow before the next gets its turn.
 const RECEIVES_MAX: usize = 16;
-const BYTES_MAX: usize = 64 << 10;
 /// ICMP errors passed on for one event.
 const ERRORS_MAX: usize = 4;
 
@@ -40,7 +40,7 @@ pub(crate) struct DatagramFlow {
     answered: bool,
     used_at: Instant,
     readable: bool,
-    ready_listed: bool,
+    turn: Turn,
     ended: bool,
 }
 
@@ -48,8 +48,8 @@ impl DatagramFlow {
     /// A flow over a socket that has just been opened.
     pub(crate) fn new(id: FlowId, key: FlowKey, socket: SocketId, dns: bool, now: Instant) -> Self {
         let socket = Some(socket);
-        let (answered, readable, ready_listed, ended) = (false, false, false, false);
-        Self { key, id, socket, dns, answered, used_at: now, readable, ready_listed, ended }
+        let turn = Turn::default();
+        Self { key, id, socket, dns, answered: false, used_at: now, readable: false, turn, ended: false }
     }
 
     pub(crate) fn key(&self) -> &FlowKey {
@@ -112,10 +112,7 @@ impl DatagramFlow {
     }
 
     fn list_ready(&mut self, env: &mut Env) {
-        if !self.ready_listed {
-            self.ready_listed = true;
-            env.ready.push_back(self.id);
-        }
+        env.schedule.list(self.id, &mut self.turn);
     }
 
     /// Passes on what has arrived, within bounds; lists the flow again if there may be more.
@@ -125,18 +122,17 @@ impl DatagramFlow {
         io: &mut Io<'_, L, H>,
         scratch: &mut [u8],
     ) {
-        self.ready_listed = false;
+        self.turn.begin(false, 1);
         let Some(socket) = self.socket else { return };
-        let mut bytes = 0;
         for _ in 0..RECEIVES_MAX {
-            if !self.readable || env.outlet.stalled || bytes >= BYTES_MAX {
+            if !self.readable || env.outlet.stalled || !self.turn.goes_on() {
                 break;
             }
             match io.host.datagram_recv(socket, scratch) {
                 Ok(received) => {
                     self.used_at = io.now;
                     self.answered = true;
-                    bytes += received.len;
+                    self.turn.spend(received.len as u32);
                     self.deliver(env, io, received, scratch);
                 }
                 Err(HostError::WouldBlock) => self.readable = false,

@@ -3,17 +3,20 @@
 //!
 //! Handed to every flow's methods beside the flow itself, so that a flow can borrow it while the table lends the flow.
 
+use crate::budget::{Budget, Need};
 use crate::chunk::Pool;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::flow::FlowId;
 use crate::link::LinkCaps;
+use crate::schedule::Schedule;
 use crate::tcp::isn::IsnKey;
 use crate::tcp::rtt::LinkRtt;
 use crate::timer::Wheel;
 use crate::transmit::Outlet;
+use crate::waiting::Waiting;
 use crate::wire::ethernet::MacAddr;
-use std::collections::VecDeque;
+use std::sync::Arc;
 
 pub(crate) struct Env {
     pub(crate) config: Config,
@@ -24,8 +27,12 @@ pub(crate) struct Env {
     pub(crate) isn: IsnKey,
     /// Round-trip time of the guest link, shared by all its connections.
     pub(crate) rtt: LinkRtt,
-    /// Flows to be served, each at most once (the flow remembers that it is listed).
-    pub(crate) ready: VecDeque<FlowId>,
+    /// Flows to be served.
+    pub(crate) schedule: Schedule,
+    /// TCP flows that wait for memory to read from their host socket.
+    pub(crate) reads: Waiting,
+    /// TCP flows that wait for memory to open their window.
+    pub(crate) windows: Waiting,
     /// TCP flows that owe the guest an acknowledgement at the end of this turn, each at most once.
     pub(crate) ack_due: Vec<FlowId>,
     /// Which of the host's resolvers is asked; moves on when one does not answer.
@@ -33,18 +40,34 @@ pub(crate) struct Env {
 }
 
 impl Env {
-    pub(crate) fn new(config: Config, caps: LinkCaps, isn: [u8; 16]) -> Self {
+    /// For the worker of this number, which shares `budget` with the others.
+    pub(crate) fn new(
+        config: Config,
+        caps: LinkCaps,
+        isn: [u8; 16],
+        budget: Arc<Budget>,
+        worker: u32,
+    ) -> Self {
         Self {
-            pool: Pool::new(config.memory),
+            reads: Waiting::new(budget.clone(), Need::Read, worker),
+            windows: Waiting::new(budget.clone(), Need::Window, worker),
+            pool: Pool::new(budget),
             counters: Counters::default(),
             wheel: Wheel::default(),
             outlet: Outlet { caps, mac: config.mac, guest_mac: MacAddr::BROADCAST, stalled: false },
             isn: IsnKey(isn),
             rtt: LinkRtt::default(),
-            ready: VecDeque::new(),
+            schedule: Schedule::default(),
             ack_due: Vec::new(),
             resolver: 0,
             config,
+        }
+    }
+    /// The flows with this need.
+    pub(crate) fn waiting(&mut self, need: Need) -> &mut Waiting {
+        match need {
+            Need::Read => &mut self.reads,
+            Need::Window => &mut self.windows,
         }
     }
 }

@@ -10,6 +10,7 @@
 //! 5. [`Stack::flush`]: acknowledgements, once per flow and batch;
 //! 6. read the link again before sleeping, because what was sent may have been answered already.
 
+use crate::budget::{Budget, Need};
 use crate::config::Config;
 use crate::counters::{Counters, DropReason};
 use crate::datagram::DatagramFlow;
@@ -33,12 +34,16 @@ use crate::wire::tcp::{TcpFlags, TcpHeader};
 use crate::wire::udp::UdpHeader;
 use crate::wire::{ICMP, ICMPV6, TCP, UDP, checksum};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 mod bulk;
 mod input;
 
 /// Slots looked at for a victim when a flow comes to a full table.
 const VICTIM_LOOK: usize = 64;
+/// Bytes to the guest after which a round ends, with those that had no turn first in the next: frames from the guest, its
+/// acknowledgements among them, do not wait until a thousand bulk transfers have had theirs.
+const ROUND_BYTES: u64 = 256 << 10;
 /// Room for any datagram.
 const SCRATCH: usize = 64 << 10;
 
@@ -87,6 +92,8 @@ impl Flow {
 
 /// The network stack of one worker.
 pub struct Stack {
+    /// Its number among those that share a budget.
+    worker: u32,
     env: Env,
     flows: FlowTable<Flow>,
     scratch: Box<[u8]>,
@@ -95,10 +102,18 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// A stack for one guest link with the given capabilities.
+    /// A stack for one guest link with the given capabilities, alone with its memory.
     pub fn new(config: Config, keys: Keys, caps: LinkCaps) -> Self {
+        let budget = Arc::new(Budget::new(config.memory));
+        Self::sharing(config, keys, caps, budget, 0)
+    }
+
+    /// A stack that shares `budget`, which takes the place of [`Config::memory`], with others. `worker` is its number
+    /// among them, less than [`crate::budget::WORKERS_MAX`]; see [`Stack::take_wakes`].
+    pub fn sharing(config: Config, keys: Keys, caps: LinkCaps, budget: Arc<Budget>, worker: u32) -> Self {
         Self {
-            env: Env::new(config, caps, keys.isn),
+            worker,
+            env: Env::new(config, caps, keys.isn, budget, worker),
             flows: FlowTable::new(keys.table),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
             advertise_at: None,
@@ -147,22 +162,59 @@ impl Stack {
         self.env.outlet.stalled
     }
 
-    /// One round over the flows that have something to do, each at most one super-segment. True if there is more to
-    /// do at once.
+    /// One round over the flows that have something to do: all sparse ones, then others until [`ROUND_BYTES`] were
+    /// sent (see [`crate::schedule`]). True if there is more to do at once.
     pub fn serve<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) -> bool {
-        for _ in 0..self.env.ready.len() {
+        let (sparse, bulk) = self.env.schedule.len();
+        for _ in 0..sparse {
             if self.env.outlet.stalled {
-                return false;
+                break;
             }
-            let Some(id) = self.env.ready.pop_front() else { break };
-            match self.flows.get_mut(id) {
-                Some(Flow::Tcp(connection)) => connection.serve(&mut self.env, io),
-                Some(Flow::Datagram(flow)) => flow.serve(&mut self.env, io, &mut self.scratch),
-                None => continue,
+            if let Some(id) = self.env.schedule.next_sparse() {
+                self.serve_flow(io, id);
             }
-            self.after(io.host, id);
         }
-        !self.env.ready.is_empty() && !self.env.outlet.stalled
+        let end = self.env.counters.tx_bytes + ROUND_BYTES;
+        for _ in 0..bulk {
+            if self.env.outlet.stalled || self.env.counters.tx_bytes >= end {
+                break;
+            }
+            if let Some(id) = self.env.schedule.next_bulk() {
+                self.serve_flow(io, id);
+            }
+        }
+        let more = self.wake(io);
+        (more || !self.env.schedule.is_empty()) && !self.env.outlet.stalled
+    }
+
+    fn serve_flow<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, id: FlowId) {
+        match self.flows.get_mut(id) {
+            Some(Flow::Tcp(connection)) => connection.serve(&mut self.env, io),
+            Some(Flow::Datagram(flow)) => flow.serve(&mut self.env, io, &mut self.scratch),
+            None => return,
+        }
+        self.after(io.host, id);
+    }
+
+    /// Lets flows that wait for memory look again after some was given back. True if more of them may.
+    fn wake<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) -> bool {
+        let mut more = false;
+        for need in Need::ALL {
+            for _ in 0..self.env.waiting(need).to_wake() {
+                let Some(id) = self.env.waiting(need).pop() else { break };
+                if let Some(Flow::Tcp(connection)) = self.flows.get_mut(id) {
+                    connection.memory_freed(&mut self.env, io.now, need);
+                    self.after(io.host, id);
+                }
+            }
+            more |= self.env.waiting(need).rest();
+        }
+        more
+    }
+
+    /// The other workers that have to turn because memory was given back since the last call, one bit each.
+    pub fn take_wakes(&mut self) -> u64 {
+        self.env.pool.take_wakes() & !(1 << self.worker)
     }
 
     /// Sends the acknowledgements and window updates that have become due in this turn.
@@ -185,6 +237,12 @@ impl Stack {
 
     /// Expires timers.
     pub fn expire<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) {
+        for need in Need::ALL {
+            let flows = &self.flows;
+            let waiting = self.env.waiting(need);
+            waiting.prune(flows.len(), |id| flows.get(id).is_some());
+            waiting.watch(io.now);
+        }
         self.env.wheel.advance(io.now);
         while let Some(id) = self.env.wheel.pop() {
             match self.flows.get_mut(id) {
@@ -204,7 +262,8 @@ impl Stack {
 
     /// When [`Stack::expire`] must be called next, if at all.
     pub fn next_deadline(&self) -> Option<Instant> {
-        [self.env.wheel.next(), self.advertise_at].into_iter().flatten().min()
+        let watch = [self.env.reads.watch_at(), self.env.windows.watch_at()];
+        watch.into_iter().chain([self.env.wheel.next(), self.advertise_at]).flatten().min()
     }
 
     /// Replaces the host's resolvers.
@@ -231,14 +290,14 @@ impl Stack {
         self.flows.len()
     }
 
-    /// Bytes of payload memory in use now.
+    /// Bytes of payload memory in use now, by all who share the budget.
     pub fn memory_used(&self) -> usize {
-        self.env.pool.used()
+        self.env.pool.budget().used()
     }
 
     /// Bytes that the state of all flows takes: their table, timers and lists. Payload is not among it.
     pub fn state_allocated(&self) -> usize {
-        let lists = self.env.ready.capacity() + self.env.ack_due.capacity();
+        let lists = self.env.schedule.capacity() + self.env.ack_due.capacity();
         let beside: usize = self
             .flows
             .iter()
@@ -247,7 +306,8 @@ impl Stack {
                 Flow::Datagram(_) => 0,
             })
             .sum();
-        self.flows.allocated() + self.env.wheel.allocated() + lists * size_of::<FlowId>() + beside
+        let waiting = self.env.reads.allocated() + self.env.windows.allocated();
+        self.flows.allocated() + self.env.wheel.allocated() + waiting + lists * size_of::<FlowId>() + beside
     }
 
     /// After anything that may have changed a flow: removes it if it has ended, else sees to its timer.

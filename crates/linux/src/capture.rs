@@ -6,7 +6,11 @@
 //!
 //! A capture must never hold up or end the data path: a write that fails ends the capture, and the error is kept for the
 //! driver to report once. Blocks are collected in a buffer that is written when it is full, a second after its first
-//! block at the latest, and when the capture is dropped.
+//! block at the latest, and when the last handle is dropped.
+//!
+//! Several workers write to one file: each has a handle ([`Capture::clone`]), and a lock is held for as long as it takes to
+//! add one frame to the buffer. Frames stand in the order in which they were added; their times, which are those of a
+//! turn's begin, may go back between workers by as long as a turn takes. Frames of one connection are always in order.
 //!
 //! Format: one section header, one interface description (Ethernet, nanoseconds), then one enhanced packet block
 //! per frame (draft-ietf-opsawg-pcapng), in the byte order of the machine.
@@ -17,6 +21,7 @@ use brodo_core::time::{Duration, Instant};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Longest time that a captured frame stays in memory only.
 const FLUSH_AFTER: Duration = Duration::from_secs(1);
@@ -43,13 +48,37 @@ pub enum Direction {
     Outbound,
 }
 
-/// An open capture file.
+/// The file, and what waits to be written to it.
+#[derive(Debug)]
+struct Writer {
+    out: BufWriter<File>,
+    /// Nothing more is written, because of an error.
+    ended: bool,
+    error: Option<io::Error>,
+}
+
+impl Writer {
+    fn note(&mut self, result: io::Result<()>) {
+        if let Err(error) = result {
+            self.ended = true;
+            self.error = Some(error);
+        }
+    }
+}
+
+/// A worker's handle of an open capture file.
 #[derive(Debug)]
 pub struct Capture {
-    out: BufWriter<File>,
+    writer: Arc<Mutex<Writer>>,
     clock: Clock,
     flush_at: Option<Instant>,
-    error: Option<io::Error>,
+}
+
+impl Clone for Capture {
+    /// A handle for another worker.
+    fn clone(&self) -> Self {
+        Self { writer: self.writer.clone(), clock: self.clock, flush_at: None }
+    }
 }
 
 impl Capture {
@@ -83,7 +112,8 @@ impl Capture {
         option(&mut description, OPT_END, &[]);
         block(&mut out, INTERFACE_DESCRIPTION, &description)?;
         out.flush()?;
-        Ok(Self { out, clock, flush_at: None, error: None })
+        let writer = Writer { out, ended: false, error: None };
+        Ok(Self { writer: Arc::new(Mutex::new(writer)), clock, flush_at: None })
     }
 
     /// Adds a frame that the guest has sent.
@@ -107,14 +137,22 @@ impl Capture {
     /// Writes what was collected.
     pub fn flush(&mut self) {
         self.flush_at = None;
-        if self.error.is_none() {
-            self.error = self.out.flush().err();
+        let mut writer = self.lock();
+        if !writer.ended {
+            let flushed = writer.out.flush();
+            writer.note(flushed);
         }
     }
 
-    /// The error that has ended this capture, if one has. A capture with an error takes no more frames.
+    /// The error that has ended this capture, if one has; told to one of its handles. A capture with an error takes no
+    /// more frames.
     pub fn take_error(&mut self) -> Option<io::Error> {
-        self.error.take()
+        self.lock().error.take()
+    }
+
+    /// A worker that has panicked ends the program; until then the others may write.
+    fn lock(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes one enhanced packet block whose data is `len` bytes, written by `data`.
@@ -125,14 +163,19 @@ impl Capture {
         len: usize,
         data: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
     ) {
-        if self.error.is_some() {
+        let unix_ns = self.clock.unix_ns(now);
+        let mut writer = self.lock();
+        if writer.ended {
             return;
         }
-        let written = self.write_packet(self.clock.unix_ns(now), direction, len, data);
-        self.error = written.err();
+        let written = writer.write_packet(unix_ns, direction, len, data);
+        writer.note(written);
+        drop(writer);
         self.flush_at.get_or_insert(now + FLUSH_AFTER);
     }
+}
 
+impl Writer {
     fn write_packet(
         &mut self,
         unix_ns: u64,

@@ -1,4 +1,7 @@
-//! The loop of one worker: descriptors in, a [`Stack`] in the middle, one thread, nothing shared.
+//! The loop of one worker: descriptors in, a [`Stack`] in the middle, one thread.
+//!
+//! Of several workers ([`Worker::join`]) each runs this loop for itself; a bell in its epoll instance makes it turn when
+//! another has given back memory for which flows wait here, or when all are to end ([`crate::crew`]).
 //!
 //! One turn: wait (until the stack's next deadline, not at all while it has more to do), read the clock, take a bounded batch
 //! of guest frames, expire timers, pass on socket events, serve flows, flush acknowledgements. Before it sleeps
@@ -21,10 +24,11 @@ mod port;
 
 use crate::capture::Capture;
 use crate::clock::Clock;
+use crate::crew::Crew;
 use crate::link::{CreditWait, GuestLink};
 use crate::resolv::Watch;
 use crate::sockets::{Sockets, readiness};
-use crate::sys;
+use crate::sys::{self, Events};
 use brodo_core::counters::DropReason;
 use brodo_core::flow::FlowId;
 use brodo_core::link::{FRAME_MAX, RxFrame};
@@ -35,6 +39,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 /// Most frames per batch: acknowledgements stay frequent, and sockets get their turn.
 const BATCH_FRAMES: usize = 64;
@@ -61,6 +66,8 @@ const RETRY_MAX: Duration = Duration::from_millis(8);
 const NOT_A_FLOW: u32 = u32::MAX;
 /// Tag of the link.
 const LINK: u32 = u32::MAX;
+/// Tag of the bell that other workers ring.
+const BELL: u32 = u32::MAX - 1;
 
 /// Why [`Worker::run`] has returned. It may be called again after each.
 #[derive(Debug)]
@@ -73,6 +80,8 @@ pub enum Wake {
     CaptureFailed(io::Error),
     /// The guest has pinged another host, and the host's kernel lets this user open no ping socket. Told once.
     PingForbidden,
+    /// All workers are to end: [`Crew::stop`].
+    Stopped,
 }
 
 /// How the link's credit stands.
@@ -103,7 +112,7 @@ pub struct Worker<L> {
     clock: Clock,
     /// Frames from the guest, one behind the other.
     arena: Box<[u8]>,
-    events: Vec<epoll::Event>,
+    events: Events,
     watch: Option<Watch>,
     now: Instant,
     /// After a pause: timers wait until the link has been read empty, or until then.
@@ -119,6 +128,8 @@ pub struct Worker<L> {
     nanoseconds: bool,
     activity: Activity,
     told_of_ping: bool,
+    /// The other workers, if there are any.
+    crew: Option<Arc<Crew>>,
 }
 
 impl<L: GuestLink> Worker<L> {
@@ -134,7 +145,7 @@ impl<L: GuestLink> Worker<L> {
             sockets,
             clock,
             arena: vec![0; BATCH_BYTES + FRAME_MAX].into_boxed_slice(),
-            events: Vec::with_capacity(EVENTS),
+            events: Events(Vec::with_capacity(EVENTS)),
             watch: None,
             now: clock.now(),
             catch_up: None,
@@ -145,7 +156,19 @@ impl<L: GuestLink> Worker<L> {
             nanoseconds: true,
             activity: Activity::default(),
             told_of_ping: false,
+            crew: None,
         })
+    }
+
+    /// Makes this the worker of that number among others. Its stack shares their memory budget under the same number
+    /// ([`Stack::sharing`]).
+    ///
+    /// # Errors
+    /// The bell cannot be registered with epoll.
+    pub fn join(&mut self, crew: Arc<Crew>, worker: u32) -> io::Result<()> {
+        epoll::add(self.sockets.epoll(), crew.bell(worker), own(BELL), EventFlags::IN | EventFlags::ET)?;
+        self.crew = Some(crew);
+        Ok(())
     }
 
     /// Captures all frames of the link from now on. [`Wake::CaptureFailed`] tells if it has ended.
@@ -162,9 +185,9 @@ impl<L: GuestLink> Worker<L> {
     /// closing it ends the watch.
     ///
     /// # Errors
-    /// `fd` cannot be registered with epoll, or the tag is `u32::MAX`, which is taken.
+    /// `fd` cannot be registered with epoll, or the tag is one of the two highest, which are taken.
     pub fn watch(&mut self, fd: impl AsFd, tag: u32) -> io::Result<()> {
-        if tag == LINK {
+        if tag >= BELL {
             return Err(Errno::INVAL.into());
         }
         Ok(epoll::add(self.sockets.epoll(), fd, own(tag), EventFlags::IN)?)
@@ -219,17 +242,17 @@ impl<L: GuestLink> Worker<L> {
         };
         let epoll = self.sockets.epoll();
         let waited = if self.nanoseconds {
-            sys::epoll_wait(epoll, &mut self.events, timeout)
+            sys::epoll_wait(epoll, &mut self.events.0, timeout)
         } else {
-            wait_ms(epoll, &mut self.events, timeout)
+            wait_ms(epoll, &mut self.events.0, timeout)
         };
         match waited {
             Ok(()) => {}
-            Err(Errno::INTR) => self.events.clear(),
+            Err(Errno::INTR) => self.events.0.clear(),
             // Before Linux 5.11, or a seccomp profile of that age.
             Err(Errno::NOSYS | Errno::PERM) if self.nanoseconds => {
                 self.nanoseconds = false;
-                self.events.clear();
+                self.events.0.clear();
             }
             Err(e) => return Err(e.into()),
         }
@@ -274,6 +297,9 @@ impl<L: GuestLink> Worker<L> {
         }
         self.busy |= self.link_readable || self.port.sent;
         self.follow_credit()?;
+        if let Some(crew) = &self.crew {
+            crew.wake(self.stack.take_wakes());
+        }
         Ok(self.wake(extra))
     }
 
@@ -281,13 +307,14 @@ impl<L: GuestLink> Worker<L> {
     fn own_events(&mut self) -> Option<u32> {
         let mut extra = None;
         let mut writable = matches!(self.credit, Credit::Retry { at, .. } if at <= self.now);
-        for event in &self.events {
+        for event in &self.events.0 {
             let (flags, id) = (event.flags, FlowId::from_bits({ event.data }.u64()));
             match id {
                 FlowId { index: NOT_A_FLOW, generation: LINK } => {
                     self.link_readable = true;
                     writable |= flags.contains(EventFlags::OUT) && self.armed;
                 }
+                FlowId { index: NOT_A_FLOW, generation: BELL } => {}
                 FlowId { index: NOT_A_FLOW, generation } => extra = extra.or(Some(generation)),
                 _ => {}
             }
@@ -339,7 +366,7 @@ impl<L: GuestLink> Worker<L> {
     /// Passes the events of sockets on.
     fn socket_events(&mut self) {
         let Self { stack, port, sockets, now, events, .. } = self;
-        for event in events.drain(..) {
+        for event in events.0.drain(..) {
             let (flags, flow) = (event.flags, FlowId::from_bits({ event.data }.u64()));
             if flow.index != NOT_A_FLOW {
                 stack.socket_event(&mut Io { now: *now, link: port, host: sockets }, flow, readiness(flags));
@@ -408,6 +435,9 @@ impl<L: GuestLink> Worker<L> {
         }
         if self.port.link.gone() {
             return Some(Wake::GuestGone);
+        }
+        if self.crew.as_ref().is_some_and(|crew| crew.is_stopping()) {
+            return Some(Wake::Stopped);
         }
         extra.map(Wake::Extra)
     }

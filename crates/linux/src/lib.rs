@@ -7,6 +7,7 @@
 
 pub mod capture;
 pub mod clock;
+pub mod crew;
 pub mod driver;
 pub mod link;
 pub mod namespace;

@@ -1,7 +1,7 @@
 //! Namespaces: a fresh one for a command, or one that exists; either way an interface in it that brodo serves.
 //!
 //! brodo itself never leaves the host's namespaces, because its sockets must be the host's. What has to be done inside
-//! is done by a forked child: it enters the namespaces, makes the TAP, configures it and passes its descriptor back.
+//! is done by a forked child: it enters the namespaces, makes the TAP, configures it and passes its descriptors back.
 //! For [`fresh`] the child then becomes the command; for [`attach`] it ends.
 //!
 //! An ordinary user holds no right on the host that this needs: the fresh user namespace gives the child all rights
@@ -33,6 +33,8 @@ pub struct Plan {
     pub interface: Interface,
     /// Offloads to ask for.
     pub offload: Wanted,
+    /// Its queues, one for each worker.
+    pub queues: u32,
 }
 
 /// A command and the namespaces made for it.
@@ -47,16 +49,17 @@ pub struct Session {
 }
 
 /// Makes fresh namespaces with the interface of `plan` in them, and a child that is ready to become the command.
-/// Returns the TAP's descriptor and the child, which waits for [`Child::start`].
-pub fn fresh(plan: &Plan, session: &Session, signals: Signals) -> Result<(OwnedFd, Child), SetupError> {
+/// Returns the descriptors of the TAP's
+/// queues and the child, which waits for [`Child::start`].
+pub fn fresh(plan: &Plan, session: &Session, signals: Signals) -> Result<(Vec<OwnedFd>, Child), SetupError> {
     let brodo = rustix::process::getpid();
     let (pid, handoff) = fork(|handoff| become_command(plan, session, handoff, brodo))?;
     let child = Child::new(pid, handoff, signals);
     let Message::Unshared = child.handoff().expect()? else { return Err(out_of_turn()) };
     id_map::write(child.pid(), session.identity)?;
     child.handoff().send(&Message::Go)?;
-    let Message::Ready(tap) = child.handoff().expect()? else { return Err(out_of_turn()) };
-    Ok((tap, child))
+    let Message::Ready(taps) = child.handoff().expect()? else { return Err(out_of_turn()) };
+    Ok((taps, child))
 }
 
 /// The child of [`fresh`]: everything up to execve, after which nothing of this is left.
@@ -68,29 +71,29 @@ fn become_command(plan: &Plan, session: &Session, handoff: &Handoff, brodo: Pid)
     // Not earlier: the kernel forgets it when a process changes its credentials.
     process::die_with_parent(brodo)?;
     resolv_conf::separate_mounts()?;
-    let tap = setup::create_tap(&plan.interface.name, plan.offload)?;
+    let taps = setup::create_tap(&plan.interface.name, plan.offload, plan.queues)?;
     setup::configure(&plan.interface)?;
     let groups = id_map::own_groups();
     setup::allow_ping(groups.min, groups.max);
     resolv_conf::install(&session.resolv_conf)?;
-    handoff.send(&Message::Ready(tap))?;
+    handoff.send(&Message::Ready(taps))?;
     wait_for_go(handoff)?;
     Err(process::execute(&session.command))
 }
 
-/// Makes the interface of `plan` in the target's network namespace; returns its descriptor. The target's mounts are
+/// Makes the interface of `plan` in the target's network namespace; returns the descriptors of its queues. The target's mounts are
 /// left alone.
-pub fn attach(plan: &Plan, target: &Target) -> Result<OwnedFd, SetupError> {
+pub fn attach(plan: &Plan, target: &Target) -> Result<Vec<OwnedFd>, SetupError> {
     let (pid, handoff) = fork(|handoff| {
         target.enter()?;
-        let tap = setup::create_tap(&plan.interface.name, plan.offload)?;
+        let taps = setup::create_tap(&plan.interface.name, plan.offload, plan.queues)?;
         setup::configure(&plan.interface)?;
-        handoff.send(&Message::Ready(tap))
+        handoff.send(&Message::Ready(taps))
     })?;
     let answer = handoff.expect();
     let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
     match answer? {
-        Message::Ready(tap) => Ok(tap),
+        Message::Ready(taps) => Ok(taps),
         _ => Err(out_of_turn()),
     }
 }

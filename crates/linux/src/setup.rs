@@ -52,9 +52,9 @@ pub struct Interface {
     pub v6: Option<Addressing<Ipv6Addr>>,
 }
 
-/// Makes the TAP, with the offloads that are `wanted`, in the caller's network namespace.
-pub(crate) fn create_tap(name: &str, wanted: Wanted) -> Result<OwnedFd, SetupError> {
-    let tap = Tap::create(name, wanted).map_err(|error| match error {
+/// Makes the TAP, with the offloads that are `wanted`, in the caller's network namespace; gives its queues.
+pub(crate) fn create_tap(name: &str, wanted: Wanted, queues: u32) -> Result<Vec<OwnedFd>, SetupError> {
+    let taps = Tap::create_queues(name, wanted, queues).map_err(|error| match error {
         TapError::Open(errno) => SetupError::new(Step::OpenTun, errno, "/dev/net/tun"),
         TapError::Attach(_, errno) => SetupError::new(Step::CreateTap, errno, name),
         TapError::Header(errno) | TapError::NonBlocking(errno) => {
@@ -62,7 +62,7 @@ pub(crate) fn create_tap(name: &str, wanted: Wanted) -> Result<OwnedFd, SetupErr
         }
         TapError::NotTap => SetupError::new(Step::PrepareTap, Errno::BADF, name),
     })?;
-    Ok(tap.into_fd())
+    Ok(taps.into_iter().map(Tap::into_fd).collect())
 }
 
 /// Gives the interface, which exists and is down, all it needs, and brings it and the loopback up.

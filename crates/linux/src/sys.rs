@@ -195,6 +195,14 @@ pub fn recv_error(fd: BorrowedFd<'_>) -> Result<ErrorEntry> {
     if known { Ok(ErrorEntry { data: control.data }) } else { Err(Errno::PROTO) }
 }
 
+/// Events of an epoll instance, whose data are numbers.
+#[derive(Default)]
+pub struct Events(pub Vec<epoll::Event>);
+
+// SAFETY: what keeps an event from another thread is that its data may be a pointer; here it is a number in which
+// nobody sees one, and whatever thread has it may copy it.
+unsafe impl Send for Events {}
+
 /// epoll_pwait2: waits with a resolution of nanoseconds, `NOSYS` before Linux 5.11. The events replace the content of
 /// `events`, as many as its capacity takes; `None` waits for ever.
 pub fn epoll_wait(

@@ -90,6 +90,7 @@ impl Machine {
             self.call(&mut sent, |stack, io| more = stack.serve(io));
             self.call(&mut sent, Stack::flush);
             if !more && !self.host.has_events() {
+                assert_eq!(self.stack.counters().lost_wakeups, 0, "at {now:?} a flow was forgotten");
                 return sent;
             }
         }

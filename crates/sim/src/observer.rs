@@ -105,14 +105,17 @@ struct Connection {
     edge: u32,
 }
 
+/// The guest's end of a connection and the other.
+type Ends = (SocketAddr, SocketAddr);
+
 /// The observer of one link.
 #[derive(Debug, Default)]
 pub struct Observer {
     /// The guest's SYNs, the last ones of each pair of ends.
-    openings: BTreeMap<(SocketAddr, SocketAddr), Vec<Opening>>,
-    connections: BTreeMap<(SocketAddr, SocketAddr), Connection>,
+    openings: BTreeMap<Ends, Vec<Opening>>,
+    connections: BTreeMap<Ends, Connection>,
     /// Segments of this batch that begin beyond the window as it was before: whose, and from where to where.
-    ahead: Vec<((SocketAddr, SocketAddr), u32, u32)>,
+    ahead: Vec<(Ends, u32, u32)>,
     retransmitted: u64,
     data_bytes: u64,
 }
@@ -135,7 +138,11 @@ impl Observer {
 
     /// The stack is about to hear a batch of segments, which [`Observer::from_guest`] notes one by one.
     pub fn begin_batch(&mut self) {
-        self.ahead.clear();
+        let ahead = std::mem::take(&mut self.ahead);
+        for (key, c) in &mut self.connections {
+            // What is acknowledged late, because the link had no credit, was taken all the same.
+            c.take_ahead(&ahead, key);
+        }
     }
 
     /// Notes a segment that the stack is about to hear.
@@ -189,11 +196,7 @@ impl Observer {
         let Some(c) = self.connections.get_mut(&key) else {
             return Err("for a connection that was never accepted".to_owned());
         };
-        for &(_, seq, end) in self.ahead.iter().filter(|ahead| ahead.0 == key) {
-            if !after(seq, c.edge) {
-                c.guest_max = later(c.guest_max, end);
-            }
-        }
+        c.take_ahead(&self.ahead, &key);
         c.acknowledgement(s)?;
         c.selective(s)?;
         self.retransmitted += u64::from(c.sequence(s)?);
@@ -243,6 +246,15 @@ impl Observer {
 }
 
 impl Connection {
+    /// Notes as sent what began beyond the window when it was sent, and lies within it now.
+    fn take_ahead(&mut self, ahead: &[(Ends, u32, u32)], key: &Ends) {
+        for &(_, seq, end) in ahead.iter().filter(|ahead| ahead.0 == *key) {
+            if !after(seq, self.edge) {
+                self.guest_max = later(self.guest_max, end);
+            }
+        }
+    }
+
     /// SACK blocks, if the guest understands them, tell of what it has sent beyond the acknowledgement; the first may
     /// report something received twice (RFC 2018, section 4; RFC 2883, section 4).
     fn selective(&self, s: &Seen) -> Result<(), String> {

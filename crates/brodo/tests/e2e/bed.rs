@@ -142,10 +142,26 @@ impl Bed {
         self.world.run(&self.enter, words, LIMIT)
     }
 
+    /// Runs any program in the guest's network namespace with all rights over it; an error unless it succeeds.
+    pub(crate) fn root_run(&self, words: &[&str]) -> Result<Finished> {
+        self.world.run(&self.enter_as_root, words, LIMIT)?.success()
+    }
+
     /// Ends the guest; what brodo printed in the end.
     pub(crate) fn finish(&self) -> Result<Finished> {
         let guest = self.guest.lock().map_err(|e| Failure(e.to_string()))?.take();
         guest.ok_or_else(|| Failure("brodo has been ended".into()))?.finish(Duration::from_secs(10))
+    }
+
+    /// After a test that has passed: if brodo still runs, ends it and looks at what it says of itself.
+    pub(crate) fn close(&self) -> Result<()> {
+        if self.guest.lock().is_ok_and(|guest| guest.is_none()) {
+            return Ok(());
+        }
+        let finished = self.finish()?;
+        // A peer counts nothing.
+        let forgotten = counters(&finished.stderr).any(|(name, count)| name == "lost_wakeups" && count > 0);
+        check(!forgotten, || finished.failure("a flow waited for memory and was forgotten").0)
     }
 
     /// A failure with all that is known about it.
@@ -167,8 +183,26 @@ fn brodo(world: &World, command: &str, link: Link, options: &[&str]) -> Result<V
     if !link.offload {
         words.push("--no-offload".to_owned());
     }
+    if let Some(workers) = workers()
+        && !options.contains(&"--workers")
+    {
+        words.extend(["--workers".to_owned(), workers]);
+    }
     words.extend(options.iter().map(|option| (*option).to_owned()));
     Ok(words)
+}
+
+/// How many workers brodo is to have, from `BRODO_WORKERS`.
+pub(crate) fn workers() -> Option<String> {
+    std::env::var("BRODO_WORKERS").ok().filter(|workers| !workers.is_empty())
+}
+
+/// What brodo has counted, by name, from what it has said in the end.
+pub(crate) fn counters(said: &str) -> impl Iterator<Item = (&str, u64)> {
+    said.lines().filter_map(|line| {
+        let (name, count) = line.strip_prefix("brodo: ")?.rsplit_once(' ')?;
+        Some((name, count.parse().ok()?))
+    })
 }
 
 /// An error unless the condition holds.

@@ -7,7 +7,7 @@
 //!
 //! Needs root for the namespaces (`make e2e` uses sudo). Under `CI=true` a missing program is a failure; elsewhere the
 //! tests that want it are skipped, and said to be. `BRODO_E2E_SYSTEM=pasta` runs the suite on a peer instead, which
-//! tells a wrong test from a wrong brodo.
+//! tells a wrong test from a wrong brodo, and `BRODO_WORKERS=4` runs it on a brodo with so many workers.
 
 mod bed;
 mod content;
@@ -22,6 +22,7 @@ mod stress;
 mod stuck;
 mod trace;
 mod wan;
+mod workers;
 
 use bed::{Bed, Link};
 use brodo_bench::process::Result;
@@ -83,6 +84,7 @@ fn main() -> ExitCode {
         stuck::TESTS,
         trace::TESTS,
         wan::TESTS,
+        workers::TESTS,
     ];
     let trials = tests.into_iter().flatten().flat_map(trials).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
@@ -107,7 +109,8 @@ fn trials(test: &'static Test) -> impl Iterator<Item = Trial> {
                 return Err(Failed::from(format!("it needs {}", missing.join(", "))));
             }
             let bed = Bed::new(*link, test.options)?;
-            (test.run)(&bed).map_err(|failure| Failed::from(bed.explain(&failure)))
+            let result = (test.run)(&bed).and_then(|()| bed.close());
+            result.map_err(|failure| Failed::from(bed.explain(&failure)))
         };
         Trial::test(name, run).with_ignored_flag(skip)
     })

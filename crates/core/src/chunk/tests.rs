@@ -2,6 +2,10 @@
 
 use super::*;
 
+fn pool(budget: usize) -> Pool {
+    Pool::new(Arc::new(Budget::new(budget)))
+}
+
 fn content(pool: &Pool, queue: &ByteQueue) -> Vec<u8> {
     let mut all = Vec::new();
     let mut cursor = Cursor::FRONT;
@@ -17,7 +21,7 @@ fn content(pool: &Pool, queue: &ByteQueue) -> Vec<u8> {
 
 #[test]
 fn push_fill_consume_follow_the_model() {
-    let mut pool = Pool::new(64 << 20);
+    let mut pool = pool(64 << 20);
     let (mut queue, mut model) = (ByteQueue::new(), Vec::new());
     let mut x = 12345u32;
     let mut random = move |n: u32| {
@@ -68,52 +72,52 @@ fn push_fill_consume_follow_the_model() {
         }
     }
     pool.clear(&mut queue);
-    assert_eq!(pool.used(), 0);
+    assert_eq!(pool.budget().used(), 0);
 }
 
 #[test]
 fn empty_queue_holds_no_chunk() {
-    let mut pool = Pool::new(1 << 20);
+    let mut pool = pool(1 << 20);
     let mut queue = ByteQueue::new();
     pool.push(&mut queue, &[1; 100]);
-    assert_eq!(pool.used(), SMALL);
+    assert_eq!(pool.budget().used(), SMALL);
     pool.consume(&mut queue, 100);
-    assert_eq!((pool.used(), queue.head), (0, NONE));
+    assert_eq!((pool.budget().used(), queue.head), (0, NONE));
 }
 
 #[test]
 fn budget_is_never_exceeded() {
-    let mut pool = Pool::new(LARGE + SMALL);
+    let mut pool = pool(LARGE + SMALL);
     let mut queue = ByteQueue::new();
     assert_eq!(pool.push(&mut queue, &vec![7; 3 * LARGE]), LARGE);
-    assert!(pool.used() <= LARGE + SMALL);
+    assert!(pool.budget().used() <= LARGE + SMALL);
     assert_eq!(pool.fill(&mut queue, 10, |_| Ok::<_, ()>(1)), Ok(None));
     assert_eq!(pool.fill::<()>(&mut ByteQueue::new(), 10, |_| unreachable!()), Ok(None));
 }
 
 #[test]
 fn failed_read_keeps_nothing() {
-    let mut pool = Pool::new(1 << 20);
+    let mut pool = pool(1 << 20);
     let mut queue = ByteQueue::new();
     assert_eq!(pool.fill(&mut queue, 100, |_| Err("no")), Err("no"));
-    assert_eq!((pool.used(), queue.len()), (0, 0));
+    assert_eq!((pool.budget().used(), queue.len()), (0, 0));
 }
 
 #[test]
 fn append_moves_without_copy() {
-    let mut pool = Pool::new(1 << 20);
+    let mut pool = pool(1 << 20);
     let (mut a, mut b) = (ByteQueue::new(), ByteQueue::new());
     pool.push(&mut a, b"one");
     pool.push(&mut b, b"two");
-    let used = pool.used();
+    let used = pool.budget().used();
     pool.append(&mut a, b);
-    assert_eq!(pool.used(), used);
+    assert_eq!(pool.budget().used(), used);
     assert_eq!(content(&pool, &a), b"onetwo");
 }
 
 #[test]
 fn shares_shrink_as_memory_is_used() {
-    let mut pool = Pool::new(100 * LARGE);
+    let mut pool = pool(100 * LARGE);
     let mut queue = ByteQueue::new();
     let data = vec![7; LARGE];
     for n in 0..100 {
@@ -134,7 +138,7 @@ fn shares_shrink_as_memory_is_used() {
 
 #[test]
 fn promises_come_out_of_the_first_half() {
-    let mut pool = Pool::new(256 << 20);
+    let mut pool = pool(256 << 20);
     let half = 128 << 20;
     assert_eq!((pool.receive_share(false), pool.receive_share(true)), (half, half));
     // Ten thousand windows of 64 KiB whose hosts take everything count nothing.
@@ -148,9 +152,9 @@ fn promises_come_out_of_the_first_half() {
     // When the first half is gone.
     assert_eq!((pool.receive_share(false), pool.receive_share(true)), (64 << 10, 2 << 10));
     assert_eq!((pool.pressure(), pool.share(1460)), (Pressure::None, (256 - 140) << 20));
-    pool.promise(120 << 20, 220 << 20);
-    assert_eq!((pool.pressure(), pool.share(1460)), (Pressure::Short, 4 * 1460));
-    pool.promise(220 << 20, 0);
+    pool.promise(120 << 20, 250 << 20);
+    assert_eq!((pool.pressure(), pool.share(1460)), (Pressure::None, 4 * 1460));
+    pool.promise(250 << 20, 0);
     pool.clear(&mut queue);
     assert_eq!(pool.receive_share(true), half);
 }

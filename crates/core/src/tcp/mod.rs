@@ -45,6 +45,7 @@ use crate::env::Env;
 use crate::flow::{FlowId, FlowKey};
 use crate::host::{Close, Connect, Host, Readiness, SocketId};
 use crate::link::Link;
+use crate::schedule::Turn;
 use crate::stack::Io;
 use crate::time::Instant;
 use crate::wire::tcp::Seq;
@@ -88,16 +89,16 @@ pub(crate) struct Connection {
     heard_at: Instant,
     challenged_at: Option<Instant>,
     time_wait_until: Option<Instant>,
-    /// Memory for a read was not to be had: try again then.
-    retry_at: Option<Instant>,
+    /// Memory for a read was not to be had, and nobody has said that there is some again.
+    short_of_memory: bool,
+    /// Listed in `Env::reads`, and in `Env::windows`.
+    read_listed: bool,
+    window_listed: bool,
     /// Keep-alive probes sent since the guest was last heard.
     probes: u8,
     /// The host socket failed: what it still holds goes to the guest, then a reset.
     broken: bool,
-    /// Listed in `Env::ready`.
-    ready_listed: bool,
-    /// Frames that are left of a turn which the link has interrupted.
-    turn_left: u16,
+    turn: Turn,
     /// To be removed from the table.
     ended: bool,
 }
@@ -227,15 +228,7 @@ impl Connection {
 
     /// Lists the flow for service in this turn.
     pub(super) fn list_ready(&mut self, env: &mut Env) {
-        if !self.ready_listed {
-            self.ready_listed = true;
-            if self.turn_left > 0 {
-                // Its turn goes on before others have theirs, or whoever the link interrupts would get less.
-                env.ready.push_front(self.id);
-            } else {
-                env.ready.push_back(self.id);
-            }
-        }
+        env.schedule.list(self.id, &mut self.turn);
     }
 
     /// Lists the flow for an acknowledgement at the end of this turn.

@@ -10,6 +10,7 @@ use crate::flow::{FlowId, FlowKey};
 use crate::host::IcmpCause;
 use crate::host::{Connect, Host, HostError};
 use crate::link::Link;
+use crate::schedule::Turn;
 use crate::stack::Io;
 use crate::trace::Direction;
 use crate::transmit::{emit_ip, ip_header_len};
@@ -74,11 +75,12 @@ impl Connection {
             heard_at: io.now,
             challenged_at: None,
             time_wait_until: None,
-            retry_at: None,
+            short_of_memory: false,
+            read_listed: false,
+            window_listed: false,
             probes: 0,
             broken: false,
-            ready_listed: false,
-            turn_left: 0,
+            turn: Turn::default(),
             ended: false,
         };
         env.counters.tcp_opened += 1;

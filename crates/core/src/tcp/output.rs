@@ -6,35 +6,29 @@ use super::receiver::ReceiverState;
 use super::recovery::Timer;
 use super::reset;
 use super::sender::SenderState;
-use crate::chunk::{FILL_CHUNKS, LARGE, SLICES_MAX};
+use crate::budget::Need;
+use crate::chunk::{FILL_CHUNKS, SLICES_MAX};
 use crate::counters::Counters;
 use crate::env::Env;
 use crate::host::{Close, Host, HostError};
 use crate::link::{Link, NoCredit};
 use crate::stack::Io;
-use crate::time::Duration;
+use crate::time::Instant;
 use crate::trace::{Direction, Event, Resend};
 use crate::transmit::{self, Outlet, ip_header_len};
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
 use std::io::IoSlice;
 
-/// How long a read waits when the memory budget is spent.
-const MEMORY_RETRY: Duration = Duration::from_millis(5);
-
 impl Connection {
-    /// Does what this flow can do now; lists it again if it can do more. Toward the guest that is at most 64 KiB
-    /// while others wait, and more if nobody does: fewer and longer reads from the host socket.
+    /// Does what this flow can do now; lists it again if it can do more. How much it may send to the guest in a turn is
+    /// said in [`crate::schedule`].
     pub(crate) fn serve<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        self.ready_listed = false;
-        if self.turn_left == 0 {
-            let chunks = if env.ready.is_empty() { FILL_CHUNKS } else { 1 };
-            self.turn_left = (((chunks * LARGE) as u32 / self.frame_payload_max(env)).max(1)) as u16;
-        }
+        let bytes = self.turn.begin(env.schedule.is_empty(), FILL_CHUNKS as i32);
         if self.tx.state == SenderState::SynSent && self.tx.nxt == self.tx.una {
             self.send_syn_ack(env, io);
         }
         self.tune_sender(env, io);
-        let failed = self.read_host(env, io, self.turn_left.into()).is_err();
+        let failed = self.read_host(env, io, bytes).is_err();
         let sent = self.send_frames(env, io);
         if failed || (self.broken && (!self.can_read() || self.read_room() == 0)) {
             return self.reset_guest(env, io);
@@ -44,12 +38,19 @@ impl Connection {
         }
         self.watch_closed_window(env, io);
         self.settle(env, io);
-        self.note_sending_limit(io, sent.is_err());
-        if sent.is_ok() {
-            self.turn_left = 0;
+        if self.rx.is_shut(self.tx.mss) {
+            // Data has taken the acknowledgement along that would have seen to this.
+            self.update_window(env, io.now);
         }
-        if self.wants_service() {
-            self.list_ready(env);
+        self.note_sending_limit(io, sent.is_err());
+        match sent {
+            Ok(()) => {
+                self.turn.end();
+                if self.wants_service() {
+                    env.schedule.list_again(self.id, &mut self.turn);
+                }
+            }
+            Err(NoCredit) => self.list_ready(env),
         }
     }
 
@@ -59,15 +60,16 @@ impl Connection {
         env: &mut Env,
         io: &mut Io<'_, L, H>,
     ) -> Result<(), NoCredit> {
-        while self.turn_left > 0 {
-            if let Some((piece, why)) = self.next_resend(env) {
-                self.resend(env, io, piece, why)?;
-            } else if self.tx.unsent() > 0 {
-                self.send_data(env, io)?;
+        while self.turn.goes_on() {
+            let sent = if let Some((piece, why)) = self.next_resend(env) {
+                self.resend(env, io, piece, why)?
             } else {
+                self.send_data(env, io)?
+            };
+            if sent == 0 {
                 break;
             }
-            self.turn_left -= 1;
+            self.turn.spend(sent);
         }
         Ok(())
     }
@@ -80,12 +82,18 @@ impl Connection {
     /// Whether [`Connection::serve`] would do something now, credit provided.
     pub(super) fn wants_service(&self) -> bool {
         !self.ended
-            && ((self.broken && self.retry_at.is_none())
+            && ((self.broken && !self.short_of_memory)
                 || self.sendable() > 0
                 || self.tx.next_resend(u32::MAX).is_some()
                 || self.tx.fin_due()
-                || (self.can_read() && self.retry_at.is_none() && self.read_room() > 0)
+                || self.wants_to_read()
                 || (self.tx.state == SenderState::SynSent && self.tx.nxt == self.tx.una))
+    }
+
+    /// While what is lost waits for an acknowledgement nothing new could be sent, and a turn that has read all it may would
+    /// be followed by another that does nothing.
+    fn wants_to_read(&self) -> bool {
+        self.can_read() && !self.short_of_memory && self.tx.board.lost() == 0 && self.read_room() > 0
     }
 
     fn can_read(&self) -> bool {
@@ -122,14 +130,17 @@ impl Connection {
         if sliver || self.tx.state == SenderState::SynSent { 0 } else { unsent.min(usable) }
     }
 
-    /// Reads from the host socket, straight into chunks. An error means that the connection is over.
+    /// Reads from the host socket, straight into chunks, what fills the frames that `bytes` make. An error means that the
+    /// connection is over.
     fn read_host<L: Link, H: Host>(
         &mut self,
         env: &mut Env,
         io: &mut Io<'_, L, H>,
-        frames: u32,
+        bytes: u32,
     ) -> Result<(), HostError> {
         let frame_max = self.frame_payload_max(env);
+        let ahead = (bytes / frame_max).max(1) * frame_max;
+        self.short_of_memory = false;
         while self.can_read() {
             let Some(socket) = self.socket else { break };
             let room = self.read_room();
@@ -137,15 +148,18 @@ impl Connection {
                 // Our limit, not the guest's window or memory, is what keeps these bytes in the kernel.
                 self.tx.limit_hit();
             }
-            let mut max = room.min((frame_max * frames).saturating_sub(self.tx.unsent()));
+            let mut max = room.min(ahead.saturating_sub(self.tx.unsent()));
             if max > u32::from(self.tx.mss) {
                 // Whole segments: the sliver behind them stays in the kernel until it has become one.
                 max -= max % u32::from(self.tx.mss);
             }
             if max == 0 {
-                if self.tx.limit() == self.tx.share && self.tx.share < self.tx.wnd {
-                    // Only time tells when there is memory again.
-                    self.retry_at = Some(io.now + MEMORY_RETRY);
+                // With bytes in flight an acknowledgement makes room, however little there is for each.
+                if self.memory_holds_back()
+                    && (self.tx.queue.is_empty() || !env.pool.budget().has_room(Need::Read))
+                    && !self.wait_to_read(env, io.now)
+                {
+                    continue;
                 }
                 break;
             }
@@ -160,8 +174,9 @@ impl Connection {
                 // at once, so that FIN goes out with the last bytes.
                 Ok(Some(n)) => self.tx.readable = n == max as usize || self.tx.hangup,
                 Ok(None) => {
-                    self.retry_at = Some(io.now + MEMORY_RETRY);
-                    break;
+                    if self.wait_to_read(env, io.now) {
+                        break;
+                    }
                 }
                 Err(HostError::WouldBlock) => self.tx.readable = false,
                 Err(error) => return Err(error),
@@ -170,13 +185,26 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends one frame of data if it may.
-    fn send_data<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) -> Result<(), NoCredit> {
+    /// Whether our limit is what memory leaves, and the guest would take more.
+    fn memory_holds_back(&self) -> bool {
+        self.tx.limit() == self.tx.share && self.tx.share < self.tx.wnd
+    }
+
+    /// Waits for memory; false if there is some after all.
+    fn wait_to_read(&mut self, env: &mut Env, now: Instant) -> bool {
+        env.reads.stop(now, self.id, &mut self.read_listed);
+        self.tx.share = env.pool.share(self.tx.mss);
+        self.short_of_memory = !env.pool.budget().has_room(Need::Read);
+        self.short_of_memory
+    }
+
+    /// Sends one frame of data if it may; gives the bytes in it.
+    fn send_data<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) -> Result<u32, NoCredit> {
         let mss = u32::from(self.tx.mss);
         let unsent = self.tx.unsent();
         let mut len = self.sendable().min(self.frame_payload_max(env));
         if len == 0 {
-            return Ok(());
+            return Ok(0);
         }
         if len > mss && len < unsent {
             len -= len % mss;
@@ -200,7 +228,7 @@ impl Connection {
         if with_fin {
             self.fin_sent();
         }
-        Ok(())
+        Ok(bytes)
     }
 
     fn send_fin<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
@@ -219,14 +247,15 @@ impl Connection {
         }
     }
 
-    /// Sends again what lies at `piece`, a sequence number and a length, or as much of it as one frame takes.
+    /// Sends again what lies at `piece`, a sequence number and a length, or as much of it as one frame takes; gives how
+    /// much.
     pub(super) fn resend<L: Link, H: Host>(
         &mut self,
         env: &mut Env,
         io: &mut Io<'_, L, H>,
         piece: (Seq, u32),
         why: Resend,
-    ) -> Result<(), NoCredit> {
+    ) -> Result<u32, NoCredit> {
         let (seq, len) = piece;
         let offset = (seq - self.tx.una) as u32;
         let data = len.min(self.tx.queue.len() - offset.min(self.tx.queue.len()));
@@ -242,7 +271,7 @@ impl Connection {
         let len = bytes + u32::from(fin);
         self.tx.resent(env, io.now, seq, len);
         io.host.trace(&Event::Retransmission { flow: self.id, seq: seq.0, len, why });
-        Ok(())
+        Ok(len)
     }
 
     /// Acknowledges at the end of a batch, if still due. Err if the link has no credit.
@@ -312,7 +341,7 @@ impl Connection {
             LimitedBy::Link
         } else if self.tx.recovery.is_some() {
             LimitedBy::Loss
-        } else if self.retry_at.is_some() {
+        } else if self.short_of_memory || (self.can_read() && self.memory_holds_back()) {
             LimitedBy::Memory
         } else if !more || self.tx.state != SenderState::Open {
             LimitedBy::Application

@@ -1,4 +1,4 @@
-//! What time does to a connection: retransmission and window probes, TIME-WAIT, keep-alive, retried reads.
+//! What time does to a connection: retransmission and window probes, TIME-WAIT, keep-alive.
 
 use super::Connection;
 use super::recovery::Timer;
@@ -24,7 +24,7 @@ impl Connection {
     fn deadline(&self, env: &Env) -> Instant {
         let idle = env.config.timeouts.keep_alive_idle + PROBE_INTERVAL * u32::from(self.probes);
         let keep_alive = self.heard_at + idle;
-        [self.tx.timer.map(|(at, _)| at), self.time_wait_until, self.retry_at, self.rx.update_at]
+        [self.tx.timer.map(|(at, _)| at), self.time_wait_until, self.rx.update_at]
             .into_iter()
             .flatten()
             .fold(keep_alive, Instant::min)
@@ -43,10 +43,6 @@ impl Connection {
         if due(self.time_wait_until) {
             self.ended = true;
             return;
-        }
-        if due(self.retry_at) {
-            self.retry_at = None;
-            self.list_ready(env);
         }
         if let Some((at, timer)) = self.tx.timer
             && at <= io.now

@@ -4,14 +4,14 @@
 //! A window update that opens a closed window is a segment that nobody acknowledges; were it lost, both sides would wait.
 //! So it is repeated, after a round trip and then at growing distances, until the guest sends or a bounded number of
 //! times: a guest that has nothing more to send never moves. A window that is closed only because memory is short is
-//! looked at every few milliseconds, since no event of this connection tells that another has given memory back.
+//! listed, to be looked at when some was given back ([`crate::waiting`]).
 
 use super::Connection;
 use super::autosize::Change;
 use super::limited::LimitedBy;
 use super::receiver::ReceiverState;
 use super::sender::SenderState;
-use crate::chunk::Pressure;
+use crate::budget::{Need, Pressure};
 use crate::env::Env;
 use crate::host::Host;
 use crate::link::Link;
@@ -22,9 +22,6 @@ use crate::wire::tcp::Seq;
 
 /// Repetitions of an update that opens a window.
 const UPDATES_MAX: u8 = 6;
-/// First and longest wait for memory of a connection whose window is closed for want of it.
-const MEMORY_WAIT: Duration = Duration::from_millis(4);
-const MEMORY_WAIT_DOUBLINGS: u8 = 4;
 /// A guest that was at the edge and sends nothing for this many round trips has nothing to send.
 const QUIET_ROUND_TRIPS: u32 = 4;
 const QUIET_MIN: Duration = Duration::from_millis(1);
@@ -131,26 +128,56 @@ impl Connection {
         }
     }
 
-    /// Lists the flow for a window update if one is due; if only memory stands against it, looks again later.
+    /// Lists the flow for a window update if one is due; if only memory stands against it, lists it to wait for that.
     pub(super) fn update_window(&mut self, env: &mut Env, now: Instant) {
         // While the SYN-ACK is on its way there is no window to update yet.
         if matches!(self.tx.state, SenderState::Connecting | SenderState::SynSent) {
             return;
         }
         if self.rx.update_due(self.receive_share(env), self.tx.mss) {
-            self.list_ack(env);
-        } else if self.waits_for_memory(env) && self.rx.update_at.is_none() {
-            self.rx.updates = 0;
-            self.rx.update_at = Some(now + MEMORY_WAIT);
+            return self.list_ack(env);
+        }
+        if self.waits_for_memory(env) {
+            env.windows.stop(now, self.id, &mut self.window_listed);
+            if self.rx.update_due(self.receive_share(env), self.tx.mss) {
+                self.list_ack(env);
+            }
         }
     }
 
-    /// Whether the window is shut although the host socket has taken everything.
+    /// Memory was given back for which this flow may have waited.
+    pub(crate) fn memory_freed(&mut self, env: &mut Env, now: Instant, need: Need) {
+        if self.ended {
+            return;
+        }
+        let goes_on = match need {
+            Need::Read => {
+                self.read_listed = false;
+                let waited = std::mem::take(&mut self.short_of_memory);
+                // What memory leaves is told anew when the flow is served.
+                if waited {
+                    self.list_ready(env);
+                }
+                waited
+            }
+            Need::Window => {
+                self.window_listed = false;
+                let waited = self.waits_for_memory(env);
+                self.update_window(env, now);
+                waited && self.rx.ack_listed
+            }
+        };
+        if goes_on && env.waiting(need).was_forgotten() {
+            env.counters.lost_wakeups += 1;
+        }
+    }
+
+    /// Whether the window is shut, although the host socket has taken everything, and has to stay so.
     fn waits_for_memory(&self, env: &Env) -> bool {
         self.rx.state == ReceiverState::Open
             && !self.rx.is_blocked()
             && self.rx.is_shut(self.tx.mss)
-            && self.receive_share(env) < self.rx.limit.get()
+            && self.receive_share(env) == 0
     }
 
     /// A segment without payload was sent; before it the guest had been told `told`, RCV.NXT and the right edge.
@@ -182,17 +209,8 @@ impl Connection {
     pub(super) fn window_timer<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
         self.rx.update_at = None;
         self.rx.updates = self.rx.updates.saturating_add(1);
-        if self.waits_for_memory(env) {
-            if self.rx.update_due(self.receive_share(env), self.tx.mss) {
-                self.list_ack(env);
-            } else {
-                let doublings = self.rx.updates.min(MEMORY_WAIT_DOUBLINGS);
-                self.rx.update_at = Some(io.now + MEMORY_WAIT * (1 << doublings));
-            }
-            return;
-        }
-        if self.rx.update_due(self.receive_share(env), self.tx.mss) {
-            return self.list_ack(env);
+        if self.rx.update_due(self.receive_share(env), self.tx.mss) || self.waits_for_memory(env) {
+            return self.update_window(env, io.now);
         }
         if self.rx.state != ReceiverState::Open
             || self.rx.is_shut(self.tx.mss)

@@ -114,3 +114,35 @@ fn a_full_disk_ends_the_capture_with_one_error() {
     assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
     assert!(capture.take_error().is_none(), "once");
 }
+
+#[test]
+fn several_workers_write_whole_blocks_to_one_file() {
+    const WORKERS: u8 = 4;
+    const FRAMES: u8 = 200;
+    let file = Scratch::new("workers");
+    let capture = Capture::create(&file.0, "tap0", Clock::start()).expect("file");
+    std::thread::scope(|scope| {
+        for worker in 0..WORKERS {
+            let mut capture = capture.clone();
+            scope.spawn(move || {
+                for number in 0..FRAMES {
+                    let frame = [&[worker, number][..], &[worker; 3000]].concat();
+                    capture.outbound(Instant::from_ms(number.into()), &frame);
+                }
+                // Due for those who have written.
+                assert_eq!(capture.flush_at(), Some(Instant::from_ms(1000)));
+                capture.flush();
+            });
+        }
+    });
+    assert_eq!(capture.flush_at(), None);
+    drop(capture);
+    let mut next = [0; WORKERS as usize];
+    for (_, body) in &blocks(&std::fs::read(&file.0).expect("file"))[2..] {
+        let (worker, number) = (body[20], body[21]);
+        assert_eq!(number, next[usize::from(worker)], "the frames of a worker are in order");
+        assert!(body[22..3022].iter().all(|&byte| byte == worker), "blocks of others are not inside");
+        next[usize::from(worker)] += 1;
+    }
+    assert_eq!(next, [FRAMES; WORKERS as usize]);
+}

@@ -3,6 +3,7 @@
 use super::{Activity, BATCH_FRAMES, Credit, Wake, Worker};
 use crate::capture::Capture;
 use crate::clock::Clock;
+use crate::crew::Crew;
 use crate::link::{CreditWait, GuestLink};
 use crate::resolv::Watch;
 use crate::sockets::Sockets;
@@ -15,6 +16,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// A link whose frames are the messages of a socket pair.
 struct Pair {
@@ -183,4 +185,19 @@ fn resolvers_follow_the_file() {
     let mut watch = worker.watch.take().expect("still there");
     assert_eq!(watch.poll(Instant::from_ms(3_600_000)), None, "the loop has read it already");
     std::fs::remove_file(path).expect("remove");
+}
+
+#[test]
+fn a_crew_that_stops_ends_a_worker_that_sleeps() {
+    let (mut worker, _guest) = worker(None);
+    let crew = Arc::new(Crew::new(2).expect("eventfd"));
+    worker.join(crew.clone(), 1).expect("epoll");
+    let ringer = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        crew.wake(0b10);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        crew.stop();
+    });
+    assert!(matches!(worker.run(), Ok(Wake::Stopped)));
+    ringer.join().expect("rings");
 }

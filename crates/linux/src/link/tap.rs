@@ -105,15 +105,44 @@ pub struct Tap {
     losses: TapLosses,
 }
 
+impl TapLosses {
+    /// Adds what another queue has lost.
+    pub fn add(&mut self, other: Self) {
+        self.down += other.down;
+        self.refused += other.refused;
+    }
+}
+
 impl Tap {
     /// Makes (or joins) the TAP interface `name` in the network namespace of the calling thread.
     ///
     /// # Errors
     /// [`TapError`] names the system call that failed.
     pub fn create(name: &str, wanted: Wanted) -> Result<Self, TapError> {
+        let bare = (libc::IFF_TAP | libc::IFF_NO_PI) as i16;
+        Self::open(name, wanted, bare)
+    }
+
+    /// Makes the TAP interface `name` with so many queues in the network namespace of the calling thread; gives its
+    /// queues.
+    ///
+    /// To be called before the interface is brought up, and all queues are to be kept open as long as any is used: the
+    /// kernel divides flows by the number of queues (see [`crate::crew`]).
+    ///
+    /// # Errors
+    /// [`TapError`] names the system call that failed.
+    pub fn create_queues(name: &str, wanted: Wanted, queues: u32) -> Result<Vec<Self>, TapError> {
+        if queues <= 1 {
+            return Self::create(name, wanted).map(|tap| vec![tap]);
+        }
+        let flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE) as i16;
+        (0..queues).map(|_| Self::open(name, wanted, flags)).collect()
+    }
+
+    /// Opens one queue of the interface with these flags, and the header if it is wanted and there.
+    fn open(name: &str, wanted: Wanted, bare: i16) -> Result<Self, TapError> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map_err(TapError::Open)?;
-        let bare = (libc::IFF_TAP | libc::IFF_NO_PI) as i16;
         let with_header = bare | libc::IFF_VNET_HDR as i16;
         let attached = match wanted {
             Wanted::NoHeader => sys::tun_attach(&fd, name, bare),

@@ -4,7 +4,7 @@
 //! child                                   brodo
 //! unshare                 -- Unshared -->
 //!                         <-- Go --       maps ids
-//! interface, mounts       -- Ready + TAP descriptor -->
+//! interface, mounts       -- Ready + descriptors  -->
 //!                         <-- Go --       serves the TAP
 //! execve (closes the pair)
 //! at any point            -- Failed(step, errno, subject) --> ends
@@ -27,8 +27,8 @@ use std::mem::MaybeUninit;
 pub(crate) enum Message {
     /// The child is in fresh namespaces and has no ids there yet.
     Unshared,
-    /// All is set up; this is the guest's TAP.
-    Ready(OwnedFd),
+    /// All is set up; these are the queues of the guest's TAP.
+    Ready(Vec<OwnedFd>),
     /// The other side may go on.
     Go,
     /// The child gave up.
@@ -39,6 +39,9 @@ const UNSHARED: u8 = 1;
 const READY: u8 = 2;
 const GO: u8 = 3;
 const FAILED: u8 = 4;
+
+/// Most descriptors in one message; the kernel takes 253.
+pub(crate) const DESCRIPTORS_MAX: usize = 128;
 
 /// Longest message, in bytes: a path and some words.
 const MESSAGE_MAX: usize = 8192;
@@ -57,16 +60,20 @@ impl Handoff {
 
     /// Sends one message.
     pub(crate) fn send(&self, message: &Message) -> Result<(), SetupError> {
-        let (tag, body, tap) = match message {
-            Message::Unshared => (UNSHARED, Vec::new(), None),
-            Message::Ready(tap) => (READY, Vec::new(), Some([tap.as_fd()])),
-            Message::Go => (GO, Vec::new(), None),
-            Message::Failed(error) => (FAILED, error.encode(), None),
+        let (tag, body, descriptors) = match message {
+            Message::Unshared => (UNSHARED, Vec::new(), [].as_slice()),
+            Message::Ready(descriptors) => (READY, Vec::new(), descriptors.as_slice()),
+            Message::Go => (GO, Vec::new(), [].as_slice()),
+            Message::Failed(error) => (FAILED, error.encode(), [].as_slice()),
         };
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        if descriptors.len() > DESCRIPTORS_MAX {
+            return Err(SetupError::new(Step::Handoff, Errno::TOOMANYREFS, ""));
+        }
+        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        if let Some(tap) = &tap {
-            control.push(SendAncillaryMessage::ScmRights(tap));
+        if !descriptors.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&descriptors));
         }
         let body = &body[..body.len().min(MESSAGE_MAX - 1)];
         sendmsg(&self.0, &[IoSlice::new(&[tag]), IoSlice::new(body)], &mut control, SendFlags::NOSIGNAL)
@@ -78,7 +85,7 @@ impl Handoff {
     pub(crate) fn receive(&self) -> Result<Option<Message>, SetupError> {
         let fail = |errno| SetupError::new(Step::Handoff, errno, "");
         let mut bytes = [0; MESSAGE_MAX];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let length = loop {
             let mut parts = [IoSliceMut::new(&mut bytes)];
@@ -88,15 +95,15 @@ impl Handoff {
                 other => break other.map_err(fail)?.bytes,
             }
         };
-        let mut descriptors = control.drain().filter_map(|message| match message {
+        let rights = control.drain().filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(rights) => Some(rights),
             _ => None,
         });
-        let tap = descriptors.next().and_then(|mut rights| rights.next());
+        let descriptors: Vec<OwnedFd> = rights.flatten().collect();
         let Some((&tag, body)) = bytes[..length].split_first() else { return Ok(None) };
-        let message = match (tag, tap) {
+        let message = match (tag, descriptors) {
             (UNSHARED, _) => Some(Message::Unshared),
-            (READY, Some(tap)) => Some(Message::Ready(tap)),
+            (READY, descriptors) if !descriptors.is_empty() => Some(Message::Ready(descriptors)),
             (GO, _) => Some(Message::Go),
             (FAILED, _) => SetupError::decode(body).map(Message::Failed),
             _ => None,

@@ -16,4 +16,5 @@ mod tcp_recovery;
 mod tcp_robust;
 mod tcp_sack;
 mod tcp_window;
+mod workers;
 mod world;

@@ -143,10 +143,15 @@ fn frame(config: &Config, i: u16, segment: &TcpSegment) -> (RxMeta, Vec<u8>) {
 
 /// Opens connection `i` of a plain guest; the stack's first sequence number.
 fn open(machine: &mut Machine, config: &Config, i: u16) -> u32 {
+    open_with(machine, config, i, 1460)
+}
+
+/// The same for a guest that takes segments of `mss` bytes.
+fn open_with(machine: &mut Machine, config: &Config, i: u16, mss: u16) -> u32 {
     let (src, dst) = ends(config, i);
     let plain = TcpSegment { window: 65_535, ..TcpSegment::new(src, dst) };
     let syn =
-        TcpSegment { flags: flags::SYN, mss: Some(1460), wscale: Some(7), sack_ok: true, ..plain.clone() };
+        TcpSegment { flags: flags::SYN, mss: Some(mss), wscale: Some(7), sack_ok: true, ..plain.clone() };
     let answer = machine.turn(machine.now(), &[frame(config, i, &syn)]);
     let Ok(Packet::Tcp(answer)) = packet::parse(&answer[0].bytes) else { panic!("not a SYN-ACK") };
     let ack = TcpSegment { flags: flags::ACK, seq: 1, ack: answer.seq.wrapping_add(1), ..plain };
@@ -166,7 +171,9 @@ fn backlogged_flows_share_the_link() {
         let config = Config { mtu: 1500, tcp_tx: bounds, ..Config::default() };
         let mut machine = Machine::new(config.clone(), LinkCaps { checksum: tso, tso, uso: false }, seed);
         let flows = rng.range(2, 6) as u16;
-        let iss: Vec<_> = (0..flows).map(|i| open(&mut machine, &config, i)).collect();
+        // Each with segments of its own size, so that a turn is another number of bytes.
+        let mut mss = || rng.range(536, 1460) as u16;
+        let iss: Vec<_> = (0..flows).map(|i| open_with(&mut machine, &config, i, mss())).collect();
         let backlog = vec![0; 4 << 20];
         for socket in machine.host.all().collect::<Vec<_>>() {
             machine.host.peer_send(socket, &backlog);
@@ -195,6 +202,48 @@ fn backlogged_flows_share_the_link() {
             assert!(high - low <= 2 * (64 << 10), "round {round}: {sent:?}");
         }
         assert!(sent.iter().all(|&bytes| bytes > 0), "{sent:?}");
+    });
+}
+
+/// Answers to small requests, whose sockets become readable behind those of any number of bulk transfers, are the first
+/// frames of the turn; and many of them hold no transfer back.
+#[test]
+fn sparse_flows_go_first_and_hold_nobody_back() {
+    seeds::each("sparse_flows_go_first_and_hold_nobody_back", 100, |seed| {
+        let mut rng = Rng::new(seed);
+        let bounds = BufferBounds { initial: 4 << 20, max: 4 << 20 };
+        let config = Config { mtu: 1500, tcp_tx: bounds, ..Config::default() };
+        let caps = LinkCaps { checksum: true, tso: rng.chance(500), uso: false };
+        let mut machine = Machine::new(config.clone(), caps, seed);
+        let (bulk, sparse) = (rng.range(1, 6) as u16, rng.range(1, 20) as u16);
+        for i in 0..bulk + sparse {
+            open(&mut machine, &config, i);
+        }
+        let sockets: Vec<_> = machine.host.all().collect();
+        let (transfers, requests) = sockets.split_at(usize::from(bulk));
+        // Each transfer has had a turn and waits for the link; the window still lets it send 6 MB.
+        machine.link.set_credit(Some(usize::from(bulk) * if caps.tso { 8 } else { 64 }));
+        for &socket in transfers {
+            machine.host.peer_send(socket, &vec![0; 2 << 20]);
+        }
+        machine.turn(Instant::from_ms(1), &[]);
+        for &socket in requests {
+            machine.host.peer_send(socket, &[1; 100]);
+        }
+        machine.link.set_credit(Some(usize::from(sparse) + 300));
+        let frames = machine.turn(Instant::from_ms(2), &[]);
+        let ports: Vec<_> = frames
+            .iter()
+            .filter_map(|frame| match packet::parse(&frame.bytes) {
+                Ok(Packet::Tcp(s)) if !s.data.is_empty() => Some(s.dst.port() - 30_000),
+                _ => None,
+            })
+            .collect();
+        // One transfer whose turn the link interrupted may go on before them.
+        let interrupted = ports.iter().take_while(|&&port| port == ports[0] && port < bulk).count();
+        let first = &ports[interrupted..][..usize::from(sparse)];
+        assert!(first.iter().all(|&port| port >= bulk), "{ports:?}");
+        assert!(ports.iter().any(|&port| port < bulk), "{ports:?}");
     });
 }
 

@@ -1,6 +1,6 @@
 //! Rules that sequences of random operations (the fuzz target `stack`) found broken, each as the shortest script.
 
-use brodo_core::config::Config;
+use brodo_core::config::{BufferBounds, Config};
 use brodo_core::host::HostError;
 use brodo_sim::script::{Script, Setup};
 
@@ -93,5 +93,23 @@ fn what_a_broken_host_socket_will_not_take_is_given_up() {
         assert!(seen.iter().any(|line| line.contains("data=100")), "{seen:?}");
         assert!(seen.last().is_some_and(|line| line.contains("RST")), "{seen:?}");
         t.expect_all_gone();
+    });
+}
+
+#[test]
+fn what_is_read_ahead_during_a_repair_is_bounded_and_the_stack_rests() {
+    let tcp_tx = BufferBounds { initial: 400_000, max: 400_000 };
+    let config = Config { tcp_tx, ..Config::default() };
+    Script::each_with(&Setup { config, ..Setup::default() }, |t| {
+        t.establish_with("win=48180 mss=1460 wscale=7 sackok");
+        t.host_sends(500_000);
+        t.take_all();
+        // Nothing arrives; after the time-out the guest acknowledges little and offers much.
+        t.advance_ms(1000);
+        t.take_all();
+        t.guest("ACK ack=1461 win=1000000");
+        // A turn that does not end panics.
+        let resent = t.take_all();
+        assert!(!resent.is_empty() && resent.len() <= 2, "{resent:?}");
     });
 }

@@ -1,8 +1,10 @@
 //! Reassembly against a map of bytes as its model, across sequence wrap.
 
 use super::*;
+use crate::budget::Budget;
 use crate::chunk::{Cursor, SLICES_MAX};
 use std::io::IoSlice;
+use std::sync::Arc;
 
 fn bytes(pool: &Pool, queue: &ByteQueue) -> Vec<u8> {
     let (mut all, mut cursor) = (Vec::new(), Cursor::FRONT);
@@ -23,7 +25,7 @@ fn any_order_with_overlaps_gives_the_stream() {
         (x >> 8) % n
     };
     for _ in 0..300 {
-        let mut pool = Pool::new(1 << 20);
+        let mut pool = Pool::new(Arc::new(Budget::new(1 << 20)));
         let base = Seq(u32::MAX - random(4000));
         let stream: Vec<u8> = (0..5000u32).map(|i| (i * 7 % 251) as u8).collect();
         let mut gaps = Reassembly::default();
@@ -46,13 +48,13 @@ fn any_order_with_overlaps_gives_the_stream() {
         }
         assert_eq!(delivered, stream);
         gaps.clear(&mut pool);
-        assert_eq!(pool.used(), 0);
+        assert_eq!(pool.budget().used(), 0);
     }
 }
 
 #[test]
 fn islands_are_bounded() {
-    let mut pool = Pool::new(1 << 20);
+    let mut pool = Pool::new(Arc::new(Budget::new(1 << 20)));
     let mut gaps = Reassembly::default();
     for i in 0..RANGES_MAX as u32 {
         assert_eq!(gaps.insert(&mut pool, Seq(10 + 2 * i), b"x"), Ok(()));

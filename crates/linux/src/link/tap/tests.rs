@@ -21,12 +21,17 @@ const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 /// A TAP named tap0 with an address, a neighbour and no traffic of its own accord.
 fn guest(wanted: Wanted) -> Tap {
     let tap = Tap::create("tap0", wanted).expect("TAP");
+    bring_up();
+    tap
+}
+
+/// Gives tap0 what [`guest`] promises.
+fn bring_up() {
     std::fs::write("/proc/sys/net/ipv6/conf/tap0/disable_ipv6", "1").expect("no IPv6 chatter");
     ip("link set tap0 address 02:00:00:00:00:01");
     ip("addr add 10.0.2.15/24 dev tap0");
     ip("link set tap0 up");
     ip("neigh add 10.0.2.2 lladdr 02:00:00:00:00:02 dev tap0");
-    tap
 }
 
 fn ipv4_headers(protocol: u8, l4: &[u8], payload: usize) -> Vec<u8> {
@@ -211,6 +216,68 @@ fn udp_super_frames_both_ways() {
         let (meta, frame) = recv(&mut tap);
         assert_eq!(meta, RxMeta { checksum: RxChecksum::Valid, gso: Gso::Udp(1400) });
         assert_eq!(frame.len(), 42 + data.len());
+    });
+}
+
+/// The guest's datagrams from `sockets`, one each: which queue got which, by source port.
+fn queues_of(taps: &mut [Tap], sockets: &[UdpSocket]) -> Vec<(u16, usize)> {
+    for socket in sockets {
+        socket.send_to(b"ping", (PEER, 9)).expect("send");
+    }
+    let (mut found, mut buf) = (Vec::new(), vec![0; FRAME_MAX]);
+    for (queue, tap) in taps.iter_mut().enumerate() {
+        while let Some((_, len)) = tap.recv(&mut buf).expect("read") {
+            assert_eq!((len, buf[23]), (14 + 20 + 8 + 4, 17), "only UDP is sent");
+            found.push((u16::from_be_bytes([buf[34], buf[35]]), queue));
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
+#[test]
+fn a_flow_stays_with_its_queue() {
+    in_namespace_with_tun("link::tap::tests::a_flow_stays_with_its_queue", || {
+        let mut taps = Tap::create_queues("tap0", Wanted::Everything, 4).expect("TAP");
+        let caps = taps[0].caps();
+        assert!(taps.iter().all(|tap| tap.has_header() && tap.caps() == caps));
+        bring_up();
+        let sockets: Vec<_> = (0..200).map(|_| UdpSocket::bind((GUEST, 0)).expect("bind")).collect();
+        let first = queues_of(&mut taps, &sockets);
+        assert_eq!(first.len(), sockets.len(), "each datagram came once");
+        for queue in 0..4 {
+            let share = first.iter().filter(|(_, at)| *at == queue).count();
+            assert!((20..=80).contains(&share), "queue {queue} has {share} of 200 flows");
+        }
+        // An answer through the same queue changes nothing ...
+        let answer = |tap: &mut Tap, port: u16| {
+            let [high, low] = port.to_be_bytes();
+            let headers = ipv4_headers(17, &[0, 9, high, low, 0, 12, 0, 0], 4);
+            send(tap, &headers, b"pong", 6, Gso::None);
+        };
+        for &(port, queue) in &first {
+            answer(&mut taps[queue], port);
+        }
+        assert_eq!(queues_of(&mut taps, &sockets), first);
+        // ... while one through another turns the flow to that: hence no worker may write for another.
+        let (port, queue) = first[0];
+        answer(&mut taps[(queue + 1) % 4], port);
+        let mut turned = first.clone();
+        turned[0] = (port, (queue + 1) % 4);
+        assert_eq!(queues_of(&mut taps, &sockets), turned);
+        // Down and up again the queues are the same.
+        answer(&mut taps[queue], port);
+        ip("link set tap0 down");
+        ip("link set tap0 up");
+        ip("neigh replace 10.0.2.2 lladdr 02:00:00:00:00:02 dev tap0");
+        assert_eq!(queues_of(&mut taps, &sockets), first);
+        // A queue less, and flows that were not turned anywhere go elsewhere: all stay open to the end.
+        let fresh: Vec<_> = (0..200).map(|_| UdpSocket::bind((GUEST, 0)).expect("bind")).collect();
+        let before = queues_of(&mut taps, &fresh);
+        drop(taps.pop());
+        let after = queues_of(&mut taps, &fresh);
+        let moved = before.iter().zip(&after).filter(|((_, old), (_, new))| *old < 3 && old != new).count();
+        assert!(moved > 0, "the hash depends on the number of queues");
     });
 }
 

@@ -3,14 +3,22 @@
 use super::*;
 
 #[test]
-fn a_descriptor_arrives_usable() {
+fn descriptors_arrive_usable_and_in_order() {
     let (ours, theirs) = Handoff::pair().unwrap();
-    let (read, write) = std::io::pipe().unwrap();
-    theirs.send(&Message::Ready(write.into())).unwrap();
-    let Ok(Message::Ready(write)) = ours.expect() else { panic!("no descriptor") };
-    rustix::io::write(&write, b"through").unwrap();
-    let mut bytes = [0; 16];
-    assert_eq!(rustix::io::read(&read, &mut bytes), Ok(7));
+    for count in [1, 4, DESCRIPTORS_MAX] {
+        let (reads, writes): (Vec<_>, Vec<_>) = (0..count).map(|_| std::io::pipe().unwrap()).unzip();
+        theirs.send(&Message::Ready(writes.into_iter().map(Into::into).collect())).unwrap();
+        let Ok(Message::Ready(writes)) = ours.expect() else { panic!("no descriptors") };
+        assert_eq!(writes.len(), count);
+        for (number, (read, write)) in reads.into_iter().zip(writes).enumerate() {
+            rustix::io::write(&write, &[number as u8]).unwrap();
+            let mut bytes = [0; 16];
+            assert_eq!(rustix::io::read(&read, &mut bytes), Ok(1));
+            assert_eq!(bytes[0], number as u8);
+        }
+    }
+    let too_many = (0..=DESCRIPTORS_MAX).map(|_| std::io::pipe().unwrap().1.into()).collect();
+    assert!(theirs.send(&Message::Ready(too_many)).is_err());
 }
 
 #[test]

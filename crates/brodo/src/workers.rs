@@ -1,0 +1,128 @@
+//! The threads that serve one guest: one worker each, the first on the thread that calls.
+//!
+//! The first worker alone watches the caller's descriptors (signals, the command). Whatever ends one worker ends all: the
+//! caller's word, an interface that is gone, an error, a panic. With one worker there is no thread and no crew.
+//!
+//! What several workers do alone and what together:
+//!
+//! | | |
+//! |---|---|
+//! | connections, datagram flows, timers, sockets, sequence numbers | each its own, see [`brodo_linux::crew`] |
+//! | memory for payload | one budget |
+//! | number of flows | divided: a guest that aims at one worker gets that one's part |
+//! | the guest's station address | learned by each from the first frame it gets, before it answers |
+//! | ARP, neighbour discovery, DHCP, echo to brodo | stateless: whoever is asked answers |
+//! | router advertisements | sent now and then by whoever was asked for one; twice as many do no harm |
+//! | resolvers | each worker reads the host's file when it has changed |
+//! | capture | one file |
+//! | notices to the user | told once |
+//! | counters | each its own, added up at the end |
+
+use crate::failure::Failure;
+use brodo_linux::crew::Crew;
+use brodo_linux::driver::{Wake, Worker};
+use brodo_linux::link::GuestLink;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+/// Said once, when the guest pings another host.
+const PING_FORBIDDEN: &str = "brodo: ping to other hosts does not work because the host lets no group of this user open \
+    ping sockets (socket: Permission denied); `sysctl -w net.ipv4.ping_group_range='0 2147483647'` on the host allows \
+    it; everything else works\n";
+
+/// What the user is told while the network is served.
+#[derive(Debug)]
+pub(crate) struct Notices {
+    quiet: bool,
+    told_of_ping: AtomicBool,
+}
+
+impl Notices {
+    pub(crate) fn new(quiet: bool) -> Self {
+        Self { quiet, told_of_ping: AtomicBool::new(false) }
+    }
+
+    /// Tells what is to be told.
+    fn tell(&self, wake: &Wake) {
+        match wake {
+            _ if self.quiet => {}
+            Wake::CaptureFailed(error) => {
+                crate::report::tell(&format!("brodo: the capture has ended early: {error}\n"));
+            }
+            Wake::PingForbidden if !self.told_of_ping.swap(true, Ordering::Relaxed) => {
+                crate::report::tell(PING_FORBIDDEN);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Stops the crew when its worker ends, however that comes.
+struct StopOnDrop<'a>(&'a Crew);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// Serves until `check` breaks, which is asked whenever a descriptor that the first worker watches is readable, or until
+/// the guest's interface is gone (`None`). Several workers have joined `crew`.
+pub(crate) fn run<L: GuestLink + Send, T>(
+    workers: &mut [Worker<L>],
+    crew: &Arc<Crew>,
+    notices: &Notices,
+    mut check: impl FnMut() -> Result<ControlFlow<T>, Failure>,
+) -> Result<Option<T>, Failure> {
+    let Some((first, others)) = workers.split_first_mut() else { return Ok(None) };
+    if others.is_empty() {
+        return serve(first, notices, check);
+    }
+    thread::scope(|scope| {
+        let stop = StopOnDrop(crew);
+        let mut threads = Vec::with_capacity(others.len());
+        for (number, worker) in (2..).zip(others) {
+            let body = move || {
+                let _stop = StopOnDrop(crew);
+                serve(worker, notices, || Ok(ControlFlow::<()>::Continue(()))).map(|_| ())
+            };
+            let spawned = thread::Builder::new().name(format!("worker {number}")).spawn_scoped(scope, body);
+            threads.push(spawned.map_err(Failure::io("start a worker: clone"))?);
+        }
+        let result = serve(first, notices, &mut check);
+        drop(stop);
+        for thread in threads {
+            match thread.join() {
+                // What another worker failed of is why this one was stopped.
+                Ok(ended) if matches!(result, Ok(None)) => ended?,
+                Ok(_) => {}
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        result
+    })
+}
+
+/// Runs one worker until it is to end.
+fn serve<L: GuestLink, T>(
+    worker: &mut Worker<L>,
+    notices: &Notices,
+    mut check: impl FnMut() -> Result<ControlFlow<T>, Failure>,
+) -> Result<Option<T>, Failure> {
+    loop {
+        match worker.run().map_err(Failure::io("serve the network interface: epoll_wait"))? {
+            Wake::Extra(_) => {
+                if let ControlFlow::Break(value) = check()? {
+                    return Ok(Some(value));
+                }
+            }
+            Wake::GuestGone | Wake::Stopped => return Ok(None),
+            notice @ (Wake::CaptureFailed(_) | Wake::PingForbidden) => notices.tell(&notice),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

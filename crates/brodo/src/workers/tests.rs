@@ -1,0 +1,128 @@
+//! Several workers end together, whichever ends first and however, and what ended them is told.
+
+use super::*;
+use brodo_core::budget::Budget;
+use brodo_core::config::Config;
+use brodo_core::link::{Link, LinkCaps, NoCredit, RxMeta, TxFrame};
+use brodo_core::stack::{Keys, Stack};
+use brodo_linux::clock::Clock;
+use brodo_linux::link::CreditWait;
+use brodo_linux::sockets::Sockets;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use std::io;
+
+/// A link that does what a byte through its pipe says.
+struct Remote {
+    fd: OwnedFd,
+    gone: bool,
+}
+
+const GONE: u8 = 1;
+const BROKEN: u8 = 2;
+const PANIC: u8 = 3;
+
+impl Link for Remote {
+    fn caps(&self) -> LinkCaps {
+        LinkCaps::default()
+    }
+
+    fn send(&mut self, _: &TxFrame<'_>) -> Result<(), NoCredit> {
+        Ok(())
+    }
+}
+
+impl GuestLink for Remote {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn recv(&mut self, _: &mut [u8]) -> io::Result<Option<(RxMeta, usize)>> {
+        let mut bytes = [0];
+        match rustix::io::read(&self.fd, &mut bytes) {
+            Ok(1) => match bytes[0] {
+                GONE => self.gone = true,
+                PANIC => panic!("the link said so"),
+                _ => return Err(Errno::NOTRECOVERABLE.into()),
+            },
+            Ok(_) | Err(Errno::AGAIN) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(None)
+    }
+
+    fn credit_wait(&self) -> Option<CreditWait> {
+        None
+    }
+
+    fn forget_refusal(&mut self) {}
+
+    fn gone(&self) -> bool {
+        self.gone
+    }
+}
+
+/// Workers of one crew, and the far ends of their links.
+fn workers(count: u32) -> (Vec<Worker<Remote>>, Arc<Crew>, Vec<OwnedFd>) {
+    let crew = Arc::new(Crew::new(count).expect("eventfd"));
+    let budget = Arc::new(Budget::new(1 << 20));
+    let (workers, ends) = (0..count)
+        .map(|number| {
+            let (fd, end) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).expect("pipe");
+            let keys = Keys { table: [1; 16], isn: [2; 16] };
+            let caps = LinkCaps::default();
+            let stack = Stack::sharing(Config::default(), keys, caps, budget.clone(), number);
+            let sockets = Sockets::new().expect("epoll");
+            let link = Remote { fd, gone: false };
+            let mut worker = Worker::new(stack, link, sockets, Clock::start()).expect("worker");
+            worker.join(crew.clone(), number).expect("epoll");
+            (worker, end)
+        })
+        .unzip();
+    (workers, crew, ends)
+}
+
+/// Runs three workers of which one is told a byte; the first watches a descriptor that is never readable.
+fn told(number: usize, byte: u8) -> Result<Option<()>, Failure> {
+    let (mut workers, crew, ends) = workers(3);
+    let (quiet, _end) = pipe_with(PipeFlags::CLOEXEC).expect("pipe");
+    workers[0].watch(&quiet, 0).expect("watch");
+    rustix::io::write(&ends[number], &[byte]).expect("pipe");
+    run(&mut workers, &crew, &Notices::new(true), || Ok(ControlFlow::Continue(())))
+}
+
+#[test]
+fn the_end_of_one_is_the_end_of_all() {
+    for number in 0..3 {
+        assert!(matches!(told(number, GONE), Ok(None)), "worker {number}");
+    }
+}
+
+#[test]
+fn an_error_of_any_is_told() {
+    for number in 0..3 {
+        let told = told(number, BROKEN).expect_err("broken").to_string();
+        assert!(told.contains("serve the network interface"), "worker {number}: {told}");
+    }
+}
+
+#[test]
+fn a_panic_of_any_goes_on_in_the_caller() {
+    for number in 0..3 {
+        let panic = std::panic::catch_unwind(|| told(number, PANIC)).expect_err("it panics");
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"the link said so"), "worker {number}");
+    }
+}
+
+#[test]
+fn the_callers_word_ends_all() {
+    for count in [1, 2, 4] {
+        let (mut workers, crew, _ends) = workers(count);
+        let (signal, sender) = pipe_with(PipeFlags::CLOEXEC).expect("pipe");
+        workers[0].watch(&signal, 0).expect("watch");
+        rustix::io::write(&sender, &[0]).expect("pipe");
+        let result = run(&mut workers, &crew, &Notices::new(true), || Ok(ControlFlow::Break(7)));
+        assert!(matches!(result, Ok(Some(7))), "{result:?}");
+    }
+}

@@ -1,0 +1,90 @@
+//! Several workers behind one interface: connections spread over all of them, each stays where it is, memory is shared.
+//!
+//! Every other test runs with several workers too (`make e2e`).
+
+use crate::Test;
+use crate::bed::{Bed, LIMIT, Link, PORT, check, counters};
+use brodo_bench::process::{Finished, Job, Result, wait_until};
+use brodo_bench::world::{HOST_V4, HOST_V6, WORLD_V4};
+use std::time::Duration;
+
+pub(crate) const TESTS: &[Test] = &[
+    Test::new("connections spread over four workers", spread).options(&["--workers", "4"]),
+    Test::new("sixty-four workers", sixty_four).on(&[Link::LARGE]).options(&["--workers", "64"]),
+    Test::new("four workers share one memory", memory).options(&["--workers", "4", "--memory", "4M"]),
+    Test::new("an interface that is deleted ends all workers", deleted)
+        .on(&[Link::LARGE])
+        .options(&["--workers", "4"]),
+];
+
+const WORKERS: usize = 4;
+/// Connections at a time; a worker that gets fewer than a tenth of them is as good as left out.
+const CONNECTIONS: u64 = 200;
+
+fn named(finished: &Finished, name: &str) -> u64 {
+    counters(&finished.stderr).find(|(found, _)| *found == name).map_or(0, |(_, count)| count)
+}
+
+fn spread(bed: &Bed) -> Result<()> {
+    // A connection that moved to another worker would be reset: that one knows nothing of it.
+    for server in [HOST_V4, HOST_V6] {
+        let found = bed.probe(&["many", server, PORT, &CONNECTIONS.to_string()])?;
+        check(found["equal"] == true, || format!("{server}: {found}"))?;
+    }
+    for direction in ["upload", "download"] {
+        let found = bed.probe(&[direction, WORLD_V4, PORT, "50000000"])?;
+        check(found["equal"] == true, || format!("{direction}: {found}"))?;
+    }
+    let finished = bed.finish()?;
+    let each: Vec<u64> =
+        (1..=WORKERS).map(|worker| named(&finished, &format!("worker {worker}: tcp_opened"))).collect();
+    let told = || finished.failure(&format!("connections per worker: {each:?}")).0;
+    check(each.iter().all(|&count| count >= CONNECTIONS / 10), told)?;
+    check(each.iter().sum::<u64>() == named(&finished, "tcp_opened"), told)?;
+    for never in ["drop NoConnection", "tcp_resets_sent", "lost_wakeups"] {
+        check(named(&finished, never) == 0, || finished.failure(&format!("{never} above zero")).0)?;
+    }
+    Ok(())
+}
+
+fn sixty_four(bed: &Bed) -> Result<()> {
+    let found = bed.probe(&["many", HOST_V4, PORT, &CONNECTIONS.to_string()])?;
+    check(found["equal"] == true, || format!("{found}"))?;
+    let finished = bed.finish()?;
+    let idle = (1..=64).filter(|n| named(&finished, &format!("worker {n}: tcp_opened")) == 0).count();
+    check(idle <= 16, || finished.failure(&format!("{idle} workers have had no connection")).0)
+}
+
+/// What others hold is not there for a connection of any worker, and comes back to it when they give it up.
+fn memory(bed: &Bed) -> Result<()> {
+    let mut jobs: Vec<Job> =
+        (0..24).map(|_| bed.start_probe(&["stuff", HOST_V4, PORT])).collect::<Result<_>>()?;
+    for job in &mut jobs {
+        let stuck = wait_until(LIMIT, || (!job.stdout().is_empty()).then_some(()));
+        check(stuck.is_some() && job.is_running(), || format!("did not get stuck: {}", job.describe()))?;
+    }
+    for _ in 0..2 {
+        for direction in ["upload", "download"] {
+            let found = bed.probe(&[direction, HOST_V6, PORT, "16777216"])?;
+            check(found["equal"] == true, || format!("{direction}: {found}"))?;
+        }
+        // Once with the memory that is left, once with all of it.
+        jobs.clear();
+    }
+    Ok(())
+}
+
+fn deleted(bed: &Bed) -> Result<()> {
+    let found = bed.probe(&["many", HOST_V4, PORT, "40"])?;
+    check(found["equal"] == true, || format!("{found}"))?;
+    let threads = |bed: &Bed| {
+        let pid = bed.guest(|guest| guest.forwarder[0])?;
+        Ok(std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count))
+    };
+    let before: usize = threads(bed)?;
+    check(before == WORKERS, || format!("{before} threads"))?;
+    bed.root_run(&["ip", "link", "del", "eth0"])?;
+    // The command goes on, as with one worker; brodo waits for it with what is left of itself.
+    let ended = wait_until(Duration::from_secs(10), || (threads(bed).ok()? == 1).then_some(()));
+    check(ended.is_some(), || "threads are left".into())
+}

@@ -1,0 +1,180 @@
+//! The memory that all workers of a program share: one figure, and the protocol by which whoever finds it spent waits.
+//!
+//! Workers share nothing but this, and this is two kinds of atomic integers: no lock, no list. [`Budget`] counts the chunk
+//! memory in use; from that figure come the pressure and the share of a flow, the same for all workers.
+//!
+//! Whoever waits for a bounded store does not ask again and again: it stops, and whoever makes room wakes it. That is
+//! [`StopWake`], with one rule for each side:
+//!
+//! * who is stopped says so, passes a fence, and then asks once more for *its own* room: what it needs to go on, not
+//!   whether the store is empty, for others may hold the rest for as long as they like;
+//! * who makes room does so, passes a fence, and then wakes those who have said that they are stopped, if there is enough.
+//!
+//! Of the two fences one comes second, and whoever passes it sees what the other did before his. So either the first sees
+//! the room or the second sees that somebody is stopped; both may happen, and a wake for nothing is harmless. What counts
+//! as enough must not be more than what whoever is stopped asks for, or he would wait for what nobody tells.
+//!
+//! `tests/stop_wake.rs` compiles this file against a model checker, which tries all interleavings and all that the
+//! processor's memory model allows, and finds the lost wake-up in the variants that leave one of these steps out.
+
+use crate::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+
+/// Most workers that can share a budget: one bit each.
+pub const WORKERS_MAX: u32 = 64;
+
+/// What must be free for a read from a host socket: one large chunk, in bytes.
+pub const READ_ROOM: usize = 64 << 10;
+
+/// How short memory is, and what that forbids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pressure {
+    /// Every connection may hold as much as is still free: n busy ones settle at budget / (n + 1) each.
+    None,
+    /// Above 85 % of the budget: every connection may hold a few segments, no limit grows.
+    Short,
+    /// Above 95 %: nothing more is taken from the guest that would have to be kept. The rest lets bytes toward the guest
+    /// pass, so that peers which read only when they can write do not wait for us while we wait for them.
+    Spent,
+}
+
+/// What a flow waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// To read from its host socket: [`READ_ROOM`].
+    Read,
+    /// To open its window to the guest: pressure below [`Pressure::Spent`].
+    Window,
+}
+
+impl Need {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Read, Self::Window];
+}
+
+/// Who is stopped, as one bit per worker.
+#[derive(Debug)]
+pub struct StopWake {
+    stopped: AtomicU64,
+}
+
+impl Default for StopWake {
+    fn default() -> Self {
+        Self { stopped: AtomicU64::new(0) }
+    }
+}
+
+impl StopWake {
+    /// Says that `worker` is stopped. It has then to look for its own room once more, and goes on if there is some.
+    /// False if somebody has woken it since it last said so.
+    pub fn stop(&self, worker: u32) -> bool {
+        let bit = 1 << worker;
+        let before = self.stopped.fetch_or(bit, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        before & bit != 0
+    }
+
+    /// Whether `worker` has stopped and nobody has woken it since.
+    pub fn is_stopped(&self, worker: u32) -> bool {
+        self.stopped.load(Ordering::Relaxed) & (1 << worker) != 0
+    }
+
+    /// To be called after room was made: the workers that have to be woken, one bit each; none if there is not `enough`.
+    #[must_use = "whoever is not woken now waits for ever"]
+    pub fn freed(&self, enough: impl FnOnce() -> bool) -> u64 {
+        fence(Ordering::SeqCst);
+        if self.stopped.load(Ordering::Relaxed) == 0 || !enough() {
+            return 0;
+        }
+        self.stopped.swap(0, Ordering::Relaxed)
+    }
+}
+
+/// Chunk memory of all workers.
+#[derive(Debug)]
+pub struct Budget {
+    total: usize,
+    used: AtomicUsize,
+    promised: AtomicUsize,
+    reads: StopWake,
+    windows: StopWake,
+}
+
+impl Budget {
+    /// A budget of `total` bytes.
+    pub fn new(total: usize) -> Self {
+        let (used, promised) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { total, used, promised, reads: StopWake::default(), windows: StopWake::default() }
+    }
+
+    /// All there is, bytes.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Bytes that guests may still send into windows, as far as they count, of all workers.
+    pub fn promised(&self) -> usize {
+        self.promised.load(Ordering::Relaxed)
+    }
+
+    /// What counts of one promise was `before` and is now `now` bytes. Nobody waits for this: it bounds how far windows are
+    /// opened, and none is shut by it.
+    pub fn promise(&self, before: usize, now: usize) {
+        if now >= before {
+            self.promised.fetch_add(now - before, Ordering::Relaxed);
+        } else {
+            self.promised.fetch_sub(before - now, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes of chunk memory in use, by all workers.
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that may still be taken.
+    pub fn available(&self) -> usize {
+        self.total.saturating_sub(self.used())
+    }
+
+    /// How short memory is.
+    pub fn pressure(&self) -> Pressure {
+        // Of a tiny budget the percentages are less than a chunk.
+        let (used, hundredth) = (self.used(), self.total / 100);
+        if used > hundredth * 95 {
+            Pressure::Spent
+        } else if used > hundredth * 85 {
+            Pressure::Short
+        } else {
+            Pressure::None
+        }
+    }
+
+    /// Takes `bytes`; false, and nothing taken, if that would exceed the budget.
+    pub fn take(&self, bytes: usize) -> bool {
+        let fits = |used: usize| used.checked_add(bytes).filter(|&after| after <= self.total);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    }
+
+    /// Gives `bytes` back; the workers that have to be woken, one bit each.
+    #[must_use = "whoever is not woken now waits for ever"]
+    pub fn give_back(&self, bytes: usize) -> u64 {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        self.reads.freed(|| self.has_room(Need::Read)) | self.windows.freed(|| self.has_room(Need::Window))
+    }
+
+    /// Whether there is what a flow with this need may have waited for.
+    pub fn has_room(&self, need: Need) -> bool {
+        match need {
+            Need::Read => self.available() >= READ_ROOM,
+            Need::Window => self.pressure() < Pressure::Spent,
+        }
+    }
+
+    /// Who is stopped for want of this.
+    pub fn stopped(&self, need: Need) -> &StopWake {
+        match need {
+            Need::Read => &self.reads,
+            Need::Window => &self.windows,
+        }
+    }
+}

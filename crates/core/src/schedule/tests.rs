@@ -1,0 +1,81 @@
+//! Bytes per round for flows of any frame size, and who comes first.
+
+use super::{QUANTUM, Schedule, Turn};
+use crate::flow::FlowId;
+
+const SUPER: u32 = 65_480;
+
+fn id(index: u32) -> FlowId {
+    FlowId { index, generation: 0 }
+}
+
+/// A turn of a flow that always has a frame of `frame` bytes more; gives what it sent.
+fn backlogged(schedule: &mut Schedule, turn: &mut Turn, id: FlowId, frame: u32) -> u32 {
+    let mut sent = 0;
+    turn.begin(false, 1);
+    while turn.goes_on() {
+        turn.spend(frame);
+        sent += frame;
+    }
+    turn.end();
+    schedule.list_again(id, turn);
+    sent
+}
+
+#[test]
+fn backlogged_flows_move_equally_many_bytes_whatever_their_frames() {
+    let frames = [SUPER, 1448, 40_000, 65_160, 64];
+    let mut turns: Vec<Turn> = frames.iter().map(|_| Turn::default()).collect();
+    let mut sent = [0_u64; 5];
+    let mut schedule = Schedule::default();
+    for (i, turn) in turns.iter_mut().enumerate() {
+        schedule.list(id(i as u32), turn);
+    }
+    for round in 0..10_000 {
+        let (sparse, bulk) = schedule.len();
+        let first: Vec<_> = (0..sparse).filter_map(|_| schedule.next_sparse()).collect();
+        let then: Vec<_> = (0..bulk).filter_map(|_| schedule.next_bulk()).collect();
+        for flow in first.into_iter().chain(then) {
+            let i = flow.index as usize;
+            sent[i] += u64::from(backlogged(&mut schedule, &mut turns[i], flow, frames[i]));
+        }
+        let (least, most) = (sent.iter().min().copied(), sent.iter().max().copied());
+        let apart = most.zip(least).map(|(most, least)| most - least);
+        assert!(apart <= Some(QUANTUM as u64 + u64::from(SUPER)), "round {round}: {sent:?}");
+    }
+}
+
+#[test]
+fn a_flow_is_sparse_until_it_has_sent_a_quantum() {
+    let mut schedule = Schedule::default();
+    let mut turn = Turn::default();
+    let mut sparse = 0;
+    for _ in 0..QUANTUM {
+        schedule.list(id(1), &mut turn);
+        sparse += schedule.len().0;
+        assert!(schedule.next_sparse().or_else(|| schedule.next_bulk()).is_some());
+        turn.begin(false, 1);
+        turn.spend(1000);
+        turn.end();
+    }
+    // It has sent a thousand quanta, and with each after the first it has waited with the others once.
+    assert_eq!(sparse, QUANTUM as usize - 999);
+}
+
+#[test]
+fn a_flow_is_listed_once() {
+    let mut schedule = Schedule::default();
+    let mut turn = Turn::default();
+    schedule.list(id(1), &mut turn);
+    schedule.list(id(1), &mut turn);
+    assert_eq!(schedule.len(), (1, 0));
+}
+
+#[test]
+fn one_that_is_alone_keeps_no_more_than_a_quantum_for_later() {
+    let mut turn = Turn::default();
+    assert_eq!(turn.begin(true, 4), 4 * QUANTUM as u32);
+    turn.spend(100);
+    turn.end();
+    assert_eq!(turn.begin(false, 1), QUANTUM as u32);
+}

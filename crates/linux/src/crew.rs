@@ -1,0 +1,76 @@
+//! What the workers of one program have to do with each other.
+//!
+//! A worker has a thread, a queue of the guest's TAP, a stack, sockets and an epoll instance of its own, and no other worker
+//! looks at them. That works because the kernel never gives frames of one flow to two queues. A frame of the guest's goes to
+//! the queue that last wrote a frame of its flow; for a flow that no queue has written a frame of in the last seconds, a
+//! hash of its addresses and ports that is the same both ways chooses among the queues (`tun_automq_select_queue` and
+//! `tun_flow_update` in the kernel's drivers/net/tun.c). Each worker answers only what came by its own queue, so what was
+//! written never says anything else than the hash; and the hash says the same as long as the number of queues does. So all
+//! queues are attached before the interface comes up, and stay open until all workers have ended. `link/tap/tests.rs` holds
+//! the running kernel to it.
+//!
+//! Not every packet has ports: ICMP goes by its two addresses alone. An ICMP error of the guest's (nobody listens on a UDP
+//! port) may therefore reach a worker that has no such flow; the flow then ends by its time-out. And a worker's ICMP error
+//! about a remote host may for some seconds turn the guest's pings of that host to that worker, which opens an echo flow
+//! of its own; answers to earlier ones still arrive.
+//!
+//! What workers share is little: the memory budget ([`brodo_core::budget`]), a capture's file, and this: each has a bell, an
+//! eventfd in its epoll instance, that another rings when it has given back memory for which the first one waits, or
+//! when all are to end.
+//!
+//! System calls: eventfd, write.
+
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The bells of all workers of one program.
+#[derive(Debug)]
+pub struct Crew {
+    bells: Vec<OwnedFd>,
+    stopping: AtomicBool,
+}
+
+impl Crew {
+    /// A crew of so many workers, at most [`brodo_core::budget::WORKERS_MAX`].
+    ///
+    /// # Errors
+    /// eventfd failed: no descriptors.
+    pub fn new(workers: u32) -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let bells = (0..workers).map(|_| eventfd(0, flags)).collect::<rustix::io::Result<_>>()?;
+        Ok(Self { bells, stopping: AtomicBool::new(false) })
+    }
+
+    /// The descriptor to wait for, edge-triggered: every ring is an event, and nobody reads it.
+    pub(crate) fn bell(&self, worker: u32) -> BorrowedFd<'_> {
+        self.bells[worker as usize].as_fd()
+    }
+
+    /// Rings for some workers, one bit each.
+    pub fn wake(&self, mut workers: u64) {
+        while workers != 0 {
+            let worker = workers.trailing_zeros();
+            workers &= workers - 1;
+            if let Some(bell) = self.bells.get(worker as usize) {
+                // It could only fail after 2^64 rings.
+                let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+            }
+        }
+    }
+
+    /// Tells all workers to end.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.wake(u64::MAX);
+    }
+
+    /// Whether all are to end.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,42 @@
+//! Bells ring for those they are meant for, each time, although nobody ever answers them.
+
+use super::*;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+
+/// An epoll instance with the bell of one worker in it, as a worker has it.
+fn listener(crew: &Crew, worker: u32) -> OwnedFd {
+    let epoll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
+    let flags = EventFlags::IN | EventFlags::ET;
+    epoll::add(&epoll, crew.bell(worker), EventData::new_u64(7), flags).expect("epoll_ctl");
+    epoll
+}
+
+fn rings(epoll: &OwnedFd) -> usize {
+    let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 4];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    epoll::wait(epoll, &mut events, Some(&now)).expect("epoll_wait")
+}
+
+#[test]
+fn every_ring_is_one_event_and_nobody_reads() {
+    let crew = Crew::new(3).expect("eventfd");
+    let listeners: Vec<_> = (0..3).map(|worker| listener(&crew, worker)).collect();
+    for _ in 0..3 {
+        crew.wake(0b101);
+        assert_eq!(listeners.iter().map(rings).collect::<Vec<_>>(), [1, 0, 1]);
+        assert_eq!(listeners.iter().map(rings).collect::<Vec<_>>(), [0, 0, 0], "once");
+    }
+    // A ring that came before anybody listened is heard too.
+    crew.wake(0b10);
+    assert_eq!(rings(&listener(&crew, 1)), 1);
+}
+
+#[test]
+fn to_stop_rings_for_all_and_stays() {
+    let crew = Crew::new(64).expect("eventfd");
+    let listeners: Vec<_> = (0..64).map(|worker| listener(&crew, worker)).collect();
+    assert!(!crew.is_stopping());
+    crew.stop();
+    assert!(crew.is_stopping() && listeners.iter().all(|listener| rings(listener) == 1));
+}

@@ -1,0 +1,109 @@
+//! Workers that share a memory budget, and flows that wait for it: they go on at once when memory is given back, by whomever.
+
+use brodo_core::budget::Budget;
+use brodo_core::config::Config;
+use brodo_core::stack::{Keys, Stack};
+use brodo_sim::script::{Script, Setup};
+use std::sync::Arc;
+
+/// A worker of that number.
+fn worker(setup: &Setup, budget: &Arc<Budget>, number: u32) -> Script {
+    let mut t = Script::new(setup.clone());
+    let keys = Keys { table: [number as u8; 16], isn: [7; 16] };
+    t.machine.stack = Stack::sharing(setup.config.clone(), keys, setup.caps, budget.clone(), number);
+    t
+}
+
+/// A connection whose host takes nothing, and a guest that fills its window.
+fn hoard(t: &mut Script) {
+    t.establish();
+    t.host_accepts(0);
+    for _ in 0..40 {
+        let (next, edge) = (t.acknowledged(), t.offered_edge());
+        let len = edge.saturating_sub(next).min(t.mss() as u32);
+        if len > 0 {
+            t.guest(&format!("ACK seq={next} data={len}"));
+        }
+    }
+    t.take_all();
+}
+
+#[test]
+fn a_read_waits_for_memory_of_another_worker() {
+    let setup = Setup { config: Config { mtu: 9000, ..Config::default() }, ..Setup::default() };
+    let budget = Arc::new(Budget::new(70_000));
+    let mut holds = worker(&setup, &budget, 0);
+    let mut waits = worker(&setup, &budget, 5);
+    hoard(&mut holds);
+    assert_eq!(holds.machine.stack.take_wakes(), 0);
+    waits.establish();
+    waits.host_sends(100);
+    waits.expect_nothing();
+    // Time alone changes nothing.
+    waits.advance_ms(5000);
+    waits.expect_nothing();
+    holds.host_accepts_all();
+    assert_eq!(holds.machine.stack.take_wakes(), 1 << 5, "the other one is to turn");
+    assert_eq!(holds.machine.stack.take_wakes(), 0, "once");
+    waits.rung();
+    waits.expect("ACK|PSH seq=1 data=100");
+    assert_eq!(waits.machine.stack.take_wakes(), 0, "it needs no telling what it has itself given back");
+}
+
+#[test]
+fn a_window_waits_for_memory_of_another_worker() {
+    let budget = Arc::new(Budget::new(256 << 10));
+    let setup = Setup::default();
+    let mut holds = worker(&setup, &budget, 3);
+    let mut waits = worker(&setup, &budget, 4);
+    waits.establish();
+    // Of windows only half of the budget, and a little for everybody.
+    let flows: Vec<_> = (0..100).map(|port| holds.connection(41_000 + port, 80)).collect();
+    for &flow in &flows {
+        holds.select(flow);
+        hoard(&mut holds);
+    }
+    assert_eq!(holds.machine.stack.memory_used(), waits.machine.stack.memory_used());
+    // All that it was promised it may send, and then there is no more.
+    while waits.offered_edge() > waits.guest_progress().0 {
+        let len = (waits.offered_edge() - waits.guest_progress().0).min(waits.mss() as u32);
+        waits.guest(&format!("ACK data={len}"));
+        waits.host_received_some();
+    }
+    waits.take_all();
+    waits.advance_ms(5000);
+    waits.expect_nothing();
+    holds.select(flows[0]);
+    holds.host_accepts_all();
+    assert_eq!(holds.machine.stack.take_wakes(), 1 << 4);
+    waits.rung();
+    waits.expect("ACK win>=1460");
+}
+
+#[test]
+fn reads_that_wait_go_on_in_the_turn_that_gives_memory_back() {
+    let mut setup = Setup::default();
+    setup.config.memory = 256 << 10;
+    Script::each_with(&setup, |t| {
+        let hoards: Vec<_> = (0..50).map(|port| t.connection(41_000 + port, 80)).collect();
+        for &flow in &hoards {
+            t.select(flow);
+            hoard(t);
+        }
+        for port in 0..20 {
+            t.connection(42_000 + port, 80);
+            t.establish();
+            t.host_sends(100);
+        }
+        t.expect_nothing();
+        // Each needs 64 KiB to read into and keeps 2 KiB: as many go on as there is room for, one after the other.
+        let mut seen = Vec::new();
+        for &flow in &hoards {
+            t.select(flow);
+            t.host_accepts_all();
+            let now = t.take_all().iter().filter(|line| line.to_string().contains("data=100")).count();
+            seen.push(now);
+        }
+        assert!(seen[0] > 0 && seen.iter().sum::<usize>() == 20, "{seen:?}");
+    });
+}

@@ -1,18 +1,20 @@
 # The two commands of the README: `make run` shows brodo at work, `make test` passes every test. Both set up what they need.
-# `make bench` measures it against its peers.
+# `make bench` measures it against its peers, `make soak` works it for long.
 
 CARGO ?= cargo
 # The end-to-end tests and the benchmark build network namespaces, which needs root; the program under test runs as nobody.
-SUDO := $(shell [ "$$(id -u)" = 0 ] || echo 'sudo --preserve-env=CI,BRODO_E2E_SCALE,BRODO_WORKERS')
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo 'sudo --preserve-env=CI,BRODO_E2E_SCALE,BRODO_WORKERS,BRODO_PEERS')
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 BENCH_ARGS ?=
+SOAK_MINUTES ?= 20
 
-.PHONY: help run test bench setup setup-test fmt clippy tidy deny unit sim e2e replay doc
+.PHONY: help run test bench soak setup setup-test fmt clippy tidy deny unit sim e2e smoke replay doc
 
 help:
 	@echo 'make run    build the release and watch it work: a download through brodo, checked and timed'
 	@echo 'make test   format, lints, tidiness, licences, unit, simulation and end-to-end tests, fuzz replay, documentation'
 	@echo 'make bench  throughput, latency, CPU and memory against the direct path and the peers (BENCH_ARGS=...)'
+	@echo 'make soak   one brodo under every load for SOAK_MINUTES=20: does it grow, drop or corrupt anything?'
 
 run: setup
 	$(CARGO) build --release -p brodo -p brodo-bench
@@ -22,10 +24,14 @@ bench: setup
 	$(CARGO) build --release -p brodo -p brodo-bench
 	$(SUDO) $(TARGET_DIR)/release/brodo-bench $(BENCH_ARGS)
 
+soak: setup
+	$(CARGO) build --release -p brodo -p brodo-bench
+	$(SUDO) $(TARGET_DIR)/release/brodo-bench soak --minutes $(SOAK_MINUTES) $(BENCH_ARGS)
+
 # In this order: what fails fastest and most often comes first. All tests share cargo's test profile, and name the whole
 # workspace: with `-p` features are resolved anew and half of the dependencies are built again.
 test: setup-test
-	@set -e; for step in fmt clippy tidy deny unit sim e2e replay doc; do \
+	@set -e; for step in fmt clippy tidy deny unit sim e2e smoke replay doc; do \
 	  echo "==> $$step"; start=$$(date +%s); $(MAKE) --no-print-directory $$step; \
 	  echo "==> $$step passed in $$(( $$(date +%s) - start )) s"; done
 	@echo '==> all tests passed'
@@ -65,6 +71,11 @@ e2e:
 	$(SUDO) $(E2E)
 	BRODO_WORKERS=2 BRODO_E2E_SCALE=$(or $(BRODO_E2E_SCALE),20) $(SUDO) $(E2E)
 	BRODO_WORKERS=4 BRODO_E2E_SCALE=$(or $(BRODO_E2E_SCALE),20) $(SUDO) $(E2E)
+
+# All of the benchmark in about a minute; its figures say nothing, so they are not shown.
+smoke:
+	$(CARGO) build --workspace --bins
+	$(SUDO) $(TARGET_DIR)/debug/brodo-bench --smoke >/dev/null
 
 replay:
 	$(CARGO) test -p brodo-fuzz

@@ -38,6 +38,33 @@ pub fn fd_count(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
 }
 
+/// Threads.
+pub fn thread_count(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
+}
+
+/// What the kernel counts of an interface.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Interface {
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+    /// Packets that were not sent: what found a TAP's queue full is among them.
+    pub tx_dropped: u64,
+}
+
+/// The counters of an interface in the process's network namespace, from `/proc/PID/net/dev`.
+pub fn interface(pid: u32, name: &str) -> Interface {
+    let text = fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'));
+    let numbers: Vec<u64> =
+        line.unwrap_or_default().split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let column = |i: usize| numbers.get(i).copied().unwrap_or(0);
+    // Eight columns received, then bytes, packets, errors and drops sent.
+    Interface { rx_bytes: column(0), tx_bytes: column(8), tx_dropped: column(11) }
+}
+
 /// Whether the process exists and is not a zombie.
 pub fn is_alive(pid: u32) -> bool {
     stat(pid).is_some_and(|(state, _)| state != 'Z')

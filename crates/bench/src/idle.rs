@@ -5,44 +5,136 @@
 //! connection is the difference between the last two counts.
 
 use crate::process::{Context, Failure, Result, wait_until};
-use crate::report;
+use crate::progress::Progress;
+use crate::report::{Block, Document, Machine, Outputs, Table};
 use crate::system::{Guest, Programs, System};
 use crate::world::{HOST_V4, World};
+use clap::Args;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Connections open when memory is read.
-const COUNTS: [usize; 3] = [0, 1000, 10_000];
+pub const COUNTS: [usize; 3] = [0, 1000, 10_000];
+/// Whatever the handshakes needed has been given back by then.
+pub const SETTLE: Duration = Duration::from_secs(2);
 /// What one may cost, bytes.
 const BYTES_MAX: f64 = 1024.0;
 const PORT: u16 = 7000;
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Measures every forwarder that is installed and prints a table; fails if brodo's connections cost too much.
-pub fn run(programs: &Programs) -> Result<()> {
-    println!("{}\n", report::machine());
-    println!("| | RSS with 0, KiB | 1,000 | 10,000 | bytes per connection |\n|---|---:|---:|---:|---:|");
-    let mut brodo = f64::NAN;
-    for system in System::ALL.into_iter().filter(|system| system.is_forwarder()) {
-        if let Err(missing) = programs.find(system) {
-            eprintln!("left out: {missing}");
-            continue;
-        }
-        let rss = measure(system, programs).context(|| system.name().to_owned())?;
-        let each = (rss[2] as f64 - rss[1] as f64) * 1024.0 / (COUNTS[2] - COUNTS[1]) as f64;
-        println!("| {} | {} | {} | {} | {each:.0} |", system.name(), rss[0], rss[1], rss[2]);
-        if system == System::Brodo {
-            brodo = each;
-        }
+/// What to run.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Where the programs are.
+    #[command(flatten)]
+    programs: Programs,
+    /// Where results go.
+    #[command(flatten)]
+    outputs: Outputs,
+}
+
+/// One forwarder's memory.
+#[derive(Debug, Clone)]
+pub struct Idle {
+    /// Whose.
+    pub system: System,
+    /// With how many connections.
+    pub counts: [usize; 3],
+    /// Resident KiB with each.
+    pub rss_kib: [u64; 3],
+}
+
+impl Idle {
+    /// Bytes that one connection takes.
+    pub fn bytes_each(&self) -> f64 {
+        let more = self.rss_kib[2] as f64 - self.rss_kib[1] as f64;
+        more * 1024.0 / (self.counts[2] - self.counts[1]) as f64
     }
-    if brodo <= BYTES_MAX {
-        Ok(())
-    } else {
-        Err(Failure(format!("an idle connection of brodo takes {brodo:.0} bytes, not {BYTES_MAX} or less")))
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        json!({
+            "system": self.system.name(), "connections": self.counts, "rss_kib": self.rss_kib,
+            "bytes_per_connection": self.bytes_each(),
+        })
     }
 }
 
-/// The forwarder's resident memory in KiB with each of [`COUNTS`] connections.
-fn measure(system: System, programs: &Programs) -> Result<[u64; 3]> {
+/// `brodo-bench idle`: every forwarder that is installed; fails if brodo's connections cost too much.
+pub fn run(options: &Options) -> Result<()> {
+    let machine = Machine::now();
+    eprintln!("{}", machine.text());
+    let there = |system: &System| match options.programs.find(*system) {
+        Ok(_) => true,
+        Err(missing) => {
+            eprintln!("left out: {missing}");
+            false
+        }
+    };
+    let forwarders = [System::Pasta, System::Slirp4netns, System::Brodo];
+    let systems: Vec<System> = forwarders.into_iter().filter(there).collect();
+    let depth = (COUNTS, SETTLE);
+    let mut progress = Progress::new(planned(depth) * systems.len() as u32);
+    let found = measure(&systems, &options.programs, depth, &mut progress)?;
+    drop(progress);
+    let mut document = Document::new("Idle connections");
+    document.blocks = vec![Block::Text(machine.text()), Block::Table(table(&found))];
+    let samples: Vec<Value> = found.iter().map(Idle::json).collect();
+    let samples = json!({ "machine": machine.json(), "idle": samples });
+    options.outputs.write(&document, &document, &samples)?;
+    match found.iter().find(|idle| idle.system == System::Brodo && idle.bytes_each() > BYTES_MAX) {
+        None => Ok(()),
+        Some(idle) => {
+            let each = idle.bytes_each();
+            Err(Failure(format!(
+                "an idle connection of brodo takes {each:.0} bytes, not {BYTES_MAX} or less"
+            )))
+        }
+    }
+}
+
+/// About how long one forwarder takes.
+pub fn planned((counts, settle): ([usize; 3], Duration)) -> Duration {
+    // A connection takes about 100 us to open.
+    (settle + Duration::from_millis(100)) * 3 + Duration::from_micros(100) * counts[2] as u32
+}
+
+/// Measures forwarders one after the other.
+pub fn measure(
+    systems: &[System],
+    programs: &Programs,
+    depth: ([usize; 3], Duration),
+    progress: &mut Progress,
+) -> Result<Vec<Idle>> {
+    let mut found = Vec::new();
+    for &system in systems {
+        progress.begin(&format!("idle {}", system.name()));
+        let (counts, settle) = depth;
+        let rss_kib = memory(system, programs, counts, settle).context(|| system.name().to_owned())?;
+        let idle = Idle { system, counts, rss_kib };
+        let text = format!("idle {}: {:.0} bytes per connection", system.name(), idle.bytes_each());
+        progress.done(planned(depth), &text);
+        found.push(idle);
+    }
+    Ok(found)
+}
+
+/// Memory and what one connection takes.
+pub fn table(found: &[Idle]) -> Table {
+    let counts = found.first().map_or(COUNTS, |idle| idle.counts);
+    let head = ["forwarder".to_owned()].into_iter().chain(counts.map(|count| format!("with {count}, KiB")));
+    let head = head.chain(["bytes per connection".to_owned()]);
+    let mut table = Table::new("Resident memory with idle connections", head);
+    for idle in found {
+        let cells =
+            [idle.system.name().to_owned()].into_iter().chain(idle.rss_kib.map(|kib| kib.to_string()));
+        table.row(cells.chain([format!("{:.0}", idle.bytes_each())]));
+    }
+    table
+}
+
+/// The forwarder's resident memory in KiB with so many connections.
+fn memory(system: System, programs: &Programs, counts: [usize; 3], settle: Duration) -> Result<[u64; 3]> {
     let world = World::new()?;
     let port = PORT.to_string();
     let words = world.probe();
@@ -50,7 +142,7 @@ fn measure(system: System, programs: &Programs) -> Result<[u64; 3]> {
     world.serve(&world.host, accept, PORT)?;
     let guest = Guest::start(&world, system, programs, 65_520)?;
     let (mut rss, mut jobs, mut open) = ([0; 3], Vec::new(), 0);
-    for (slot, count) in rss.iter_mut().zip(COUNTS) {
+    for (slot, count) in rss.iter_mut().zip(counts) {
         if count > open {
             let more = (count - open).to_string();
             let words = [words[0].as_str(), words[1].as_str(), "open", HOST_V4, &port, &more];
@@ -63,8 +155,7 @@ fn measure(system: System, programs: &Programs) -> Result<[u64; 3]> {
             jobs.push(job);
             open = count;
         }
-        // Whatever the handshakes needed has been given back by then.
-        std::thread::sleep(Duration::from_secs(2));
+        std::thread::sleep(settle);
         *slot = guest.rss_kib();
     }
     Ok(rss)

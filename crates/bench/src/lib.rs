@@ -14,8 +14,9 @@
 //!   the calling program itself, started again with `probe` as its first argument, so nothing else has to be installed.
 //! - [`process`] runs programs with a time limit; [`facts`] reads what `/proc` knows about them.
 //! - [`wan`] puts a long path with a bottleneck between two of the namespaces.
-//! - [`mod@bench`] interleaves workloads and systems; [`report`] makes the tables. [`demo`] shows one download,
-//!   [`idle`] counts what connections cost that do nothing.
+//! - [`mod@bench`] interleaves workloads and systems, with [`progress`] on the terminal; [`report`] makes tables and charts.
+//! - [`idle`] counts what connections cost that do nothing; [`soak`] works one brodo for long and looks whether it grows;
+//!   [`smoke`] runs all of the benchmark in a minute to see that it works; [`demo`] shows one download.
 
 pub mod bench;
 pub mod demo;
@@ -23,7 +24,10 @@ pub mod facts;
 pub mod idle;
 pub mod probe;
 pub mod process;
+pub mod progress;
 pub mod report;
+pub mod smoke;
+pub mod soak;
 pub mod system;
 pub mod wan;
 pub mod world;

@@ -10,6 +10,7 @@ use brodo_linux::namespace::Plan;
 use brodo_linux::resolv::ResolvConf;
 use brodo_linux::setup::{Addressing, Interface, TX_QUEUE_LEN_DEFAULT};
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// What the options are completed with: facts about the host.
 #[derive(Debug, Clone, Default)]
@@ -31,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) dns: Vec<IpAddr>,
     /// Whether the resolvers are the host's, and to be followed when they change.
     pub(crate) follow_resolvers: bool,
+    /// How long to look for work before sleeping.
+    pub(crate) busy_poll: Duration,
 }
 
 impl Settings {
@@ -75,7 +78,7 @@ impl Settings {
             name: options.ifname.clone(),
             mac: guest_mac.0,
             mtu: stack.mtu,
-            tx_queue_len: TX_QUEUE_LEN_DEFAULT,
+            tx_queue_len: options.tx_queue_len.unwrap_or(TX_QUEUE_LEN_DEFAULT),
             v4: v4.map(|net| Addressing {
                 address: net.guest,
                 prefix_len: net.prefix_len,
@@ -90,7 +93,8 @@ impl Settings {
         let offload = if options.no_offload { Wanted::NoOffload } else { Wanted::Everything };
         let dns = v4.map(|net| net.dns.into()).into_iter().chain(v6.map(|net| net.dns.into())).collect();
         let queues = options.workers.unwrap_or(1);
-        Ok(Self { stack, plan: Plan { interface, offload, queues }, dns, follow_resolvers })
+        let busy_poll = Duration::from_micros(options.busy_poll.unwrap_or(0).into());
+        Ok(Self { stack, plan: Plan { interface, offload, queues }, dns, follow_resolvers, busy_poll })
     }
 }
 

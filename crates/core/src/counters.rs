@@ -154,6 +154,10 @@ counters! {
     tcp_tail_probes,
     /// Segments that the guest says it got twice (RFC 2883).
     tcp_duplicates_reported,
+    /// Acknowledgements that waited for an answer and went with it.
+    tcp_acks_carried,
+    /// Acknowledgements that waited for an answer which did not come in time.
+    tcp_acks_late,
     /// TCP challenge ACKs sent (RFC 5961).
     tcp_challenge_acks,
     /// Duplicate TCP payload bytes from the guest.

@@ -10,8 +10,11 @@ use crate::counters::Counters;
 use crate::flow::FlowId;
 use crate::link::LinkCaps;
 use crate::schedule::Schedule;
+use crate::slots::Slots;
+use crate::tcp::answer::Habits;
 use crate::tcp::isn::IsnKey;
 use crate::tcp::rtt::LinkRtt;
+use crate::tcp::scoreboard::Lists;
 use crate::timer::Wheel;
 use crate::transmit::Outlet;
 use crate::waiting::Waiting;
@@ -35,6 +38,10 @@ pub(crate) struct Env {
     pub(crate) windows: Waiting,
     /// TCP flows that owe the guest an acknowledgement at the end of this turn, each at most once.
     pub(crate) ack_due: Vec<FlowId>,
+    /// For what connections remember of their flights.
+    pub(crate) lists: Lists,
+    /// How promptly destinations answer.
+    pub(crate) habits: Habits,
     /// Which of the host's resolvers is asked; moves on when one does not answer.
     pub(crate) resolver: usize,
 }
@@ -54,11 +61,19 @@ impl Env {
             pool: Pool::new(budget),
             counters: Counters::default(),
             wheel: Wheel::default(),
-            outlet: Outlet { caps, mac: config.mac, guest_mac: MacAddr::BROADCAST, stalled: false },
+            outlet: Outlet {
+                caps,
+                mac: config.mac,
+                guest_mac: MacAddr::BROADCAST,
+                stalled: false,
+                slots: Slots::default(),
+            },
             isn: IsnKey(isn),
             rtt: LinkRtt::default(),
             schedule: Schedule::default(),
             ack_due: Vec::new(),
+            lists: Lists::default(),
+            habits: Habits::default(),
             resolver: 0,
             config,
         }

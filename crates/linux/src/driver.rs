@@ -20,6 +20,7 @@
 //! A worker with nothing to do sleeps without a time-out. It polls nothing: the resolver file is looked at when
 //! something else has woken it, a capture only adds a deadline while frames wait to be written.
 
+mod busy_poll;
 mod port;
 
 use crate::capture::Capture;
@@ -27,6 +28,7 @@ use crate::clock::Clock;
 use crate::crew::Crew;
 use crate::link::{CreditWait, GuestLink};
 use crate::resolv::Watch;
+use crate::ring::RingWatch;
 use crate::sockets::{Sockets, readiness};
 use crate::sys::{self, Events};
 use brodo_core::counters::DropReason;
@@ -34,6 +36,7 @@ use brodo_core::flow::FlowId;
 use brodo_core::link::{FRAME_MAX, RxFrame};
 use brodo_core::stack::{Io, Stack};
 use brodo_core::time::{Duration, Instant};
+use busy_poll::BusyPoll;
 use port::Port;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -68,6 +71,8 @@ const NOT_A_FLOW: u32 = u32::MAX;
 const LINK: u32 = u32::MAX;
 /// Tag of the bell that other workers ring.
 const BELL: u32 = u32::MAX - 1;
+/// Tag of the watch of the link's ring.
+const RING: u32 = u32::MAX - 2;
 
 /// Why [`Worker::run`] has returned. It may be called again after each.
 #[derive(Debug)]
@@ -100,8 +105,12 @@ enum Credit {
 pub struct Activity {
     /// Turns of the loop, each with one wait.
     pub turns: u64,
-    /// Waits that could sleep: there was nothing left to do.
+    /// Waits that slept: there was nothing left to do, and nothing came while it was looked for.
     pub sleeps: u64,
+    /// Looks for work that were made instead of sleeping (`busy_poll`).
+    pub polls: u64,
+    /// Waits that such looks have ended.
+    pub polled: u64,
 }
 
 /// One guest link, its stack and its sockets.
@@ -126,10 +135,14 @@ pub struct Worker<L> {
     armed: bool,
     /// epoll_pwait2 works here.
     nanoseconds: bool,
+    busy_poll: BusyPoll,
     activity: Activity,
     told_of_ping: bool,
     /// The other workers, if there are any.
     crew: Option<Arc<Crew>>,
+    ring: Option<Arc<RingWatch>>,
+    /// Frames that the ring holds, as the stack was told.
+    ring_frames: Option<u32>,
 }
 
 impl<L: GuestLink> Worker<L> {
@@ -154,10 +167,19 @@ impl<L: GuestLink> Worker<L> {
             credit: Credit::Free,
             armed: false,
             nanoseconds: true,
+            busy_poll: BusyPoll::new(Duration::ZERO),
             activity: Activity::default(),
             told_of_ping: false,
             crew: None,
+            ring: None,
+            ring_frames: None,
         })
+    }
+
+    /// Looks for work for up to `bound` before sleeping, while pauses are so short that it pays. Zero, which is the default:
+    /// never.
+    pub fn busy_poll(&mut self, bound: Duration) {
+        self.busy_poll = BusyPoll::new(bound);
     }
 
     /// Makes this the worker of that number among others. Its stack shares their memory budget under the same number
@@ -168,6 +190,20 @@ impl<L: GuestLink> Worker<L> {
     pub fn join(&mut self, crew: Arc<Crew>, worker: u32) -> io::Result<()> {
         epoll::add(self.sockets.epoll(), crew.bell(worker), own(BELL), EventFlags::IN | EventFlags::ET)?;
         self.crew = Some(crew);
+        Ok(())
+    }
+
+    /// Tells the stack how many frames the link's ring holds, now and when that has changed, if it loses what finds it full. One of
+    /// those who follow a watch `looks` for all.
+    ///
+    /// # Errors
+    /// The watch cannot be registered with epoll.
+    pub fn follow_ring(&mut self, ring: Arc<RingWatch>, looks: bool) -> io::Result<()> {
+        if looks {
+            epoll::add(self.sockets.epoll(), ring.descriptor(), own(RING), EventFlags::IN)?;
+            ring.look();
+        }
+        self.ring = Some(ring);
         Ok(())
     }
 
@@ -185,9 +221,9 @@ impl<L: GuestLink> Worker<L> {
     /// closing it ends the watch.
     ///
     /// # Errors
-    /// `fd` cannot be registered with epoll, or the tag is one of the two highest, which are taken.
+    /// `fd` cannot be registered with epoll, or the tag is one of the three highest, which are taken.
     pub fn watch(&mut self, fd: impl AsFd, tag: u32) -> io::Result<()> {
-        if tag >= BELL {
+        if tag >= RING {
             return Err(Errno::INVAL.into());
         }
         Ok(epoll::add(self.sockets.epoll(), fd, own(tag), EventFlags::IN)?)
@@ -234,12 +270,32 @@ impl<L: GuestLink> Worker<L> {
     /// Fills `events` and sets the time.
     fn wait(&mut self) -> io::Result<()> {
         self.activity.turns += 1;
-        let timeout = if self.busy {
-            Some(Duration::ZERO)
-        } else {
-            self.activity.sleeps += 1;
-            self.deadline().map(|at| at.since(self.now))
-        };
+        if self.busy {
+            return self.take_events(Some(Duration::ZERO));
+        }
+        let (idle, deadline) = (self.clock.now(), self.deadline());
+        if let Some(until) = self.busy_poll.until(idle) {
+            let until = deadline.map_or(until, |at| at.min(until));
+            while self.now < until {
+                self.activity.polls += 1;
+                self.take_events(Some(Duration::ZERO))?;
+                if !self.events.0.is_empty() {
+                    self.activity.polled += 1;
+                    self.busy_poll.resumed(self.now - idle);
+                    return Ok(());
+                }
+                // Whoever is to give us work may need this processor for it.
+                std::thread::yield_now();
+            }
+        }
+        self.activity.sleeps += 1;
+        self.take_events(deadline.map(|at| at.since(self.now)))?;
+        self.busy_poll.resumed(self.now - idle);
+        Ok(())
+    }
+
+    /// Waits for events for at most `timeout`; sets the time.
+    fn take_events(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let epoll = self.sockets.epoll();
         let waited = if self.nanoseconds {
             sys::epoll_wait(epoll, &mut self.events.0, timeout)
@@ -282,6 +338,7 @@ impl<L: GuestLink> Worker<L> {
             self.stack.set_resolvers(conf.resolvers);
         }
         let extra = self.own_events();
+        self.tell_of_ring();
         if self.link_readable {
             self.take_frames()?;
         }
@@ -292,7 +349,7 @@ impl<L: GuestLink> Worker<L> {
         }
         self.socket_events();
         self.serve();
-        if self.port.sent && !self.busy && self.take_frames()? {
+        if self.port.sent && (!self.busy || self.stack.awaits_drain()) && self.take_frames()? {
             self.serve();
         }
         self.busy |= self.link_readable || self.port.sent;
@@ -315,6 +372,9 @@ impl<L: GuestLink> Worker<L> {
                     writable |= flags.contains(EventFlags::OUT) && self.armed;
                 }
                 FlowId { index: NOT_A_FLOW, generation: BELL } => {}
+                FlowId { index: NOT_A_FLOW, generation: RING } => {
+                    self.ring.as_deref().inspect(|ring| ring.look());
+                }
                 FlowId { index: NOT_A_FLOW, generation } => extra = extra.or(Some(generation)),
                 _ => {}
             }
@@ -327,6 +387,16 @@ impl<L: GuestLink> Worker<L> {
             }
         }
         extra
+    }
+
+    /// Another worker may have seen that the ring's length has changed.
+    fn tell_of_ring(&mut self) {
+        let lossy = self.ring.as_deref().filter(|_| self.port.link.has_lossy_ring());
+        let frames = lossy.and_then(RingWatch::frames);
+        if frames != self.ring_frames {
+            self.ring_frames = frames;
+            self.stack.set_ring(frames);
+        }
     }
 
     /// Takes one batch of guest frames; true if there was any.
@@ -351,6 +421,9 @@ impl<L: GuestLink> Worker<L> {
                 if len < BULK_MIN {
                     break;
                 }
+            }
+            if empty {
+                stack.link_drained();
             }
             stack.frames(&mut Io { now: *now, link: port, host: sockets }, &frames[..gathered]);
             taken += gathered;
@@ -462,6 +535,8 @@ fn wait_ms(
     epoll::wait(epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()).map(drop)
 }
 
+#[cfg(test)]
+mod allocations;
 #[cfg(test)]
 mod end_to_end;
 #[cfg(test)]

@@ -12,10 +12,10 @@
 //!
 //! | For           | System calls                                                                             |
 //! |---------------|------------------------------------------------------------------------------------------|
-//! | open TCP      | socket, setsockopt TCP_NODELAY, connect, connect (has it completed?), epoll_ctl           |
+//! | open TCP      | socket, connect, connect (has it completed?), epoll_ctl                                   |
 //! | open UDP      | socket, setsockopt IP_RECVERR and UDP_GRO, connect, epoll_ctl                             |
 //! | open echo     | socket, setsockopt IP_RECVERR, connect, epoll_ctl                                         |
-//! | data          | sendmsg (epoll_ctl when full), readv; send, sendmsg UDP_SEGMENT, recvmsg UDP_GRO, recvmsg MSG_ERRQUEUE          |
+//! | data          | sendmsg (setsockopt TCP_NODELAY before the second, epoll_ctl when full), readv; send, sendmsg UDP_SEGMENT, recvmsg UDP_GRO, recvmsg MSG_ERRQUEUE          |
 //! | end           | shutdown, setsockopt SO_LINGER (reset only), close                                        |
 
 mod errors;
@@ -44,6 +44,20 @@ struct Open {
     flow: FlowId,
     /// Room to write is reported.
     reports_room: bool,
+    delays: Delays,
+}
+
+/// Whether the kernel may hold a stream's small segments back. The guest's own TCP has already decided what to send when, so
+/// it must not (TCP_NODELAY). But the first write is never held back: Nagle's rule as Linux has it waits only behind a small
+/// segment in flight (Minshall). So the option is set before the second, and a connection of one request saves the call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Delays {
+    /// Nothing was written yet.
+    NotYet,
+    /// One write was made.
+    FromNowOn,
+    /// Switched off.
+    Never,
 }
 
 /// What every stream reports.
@@ -86,6 +100,12 @@ impl Sockets {
             .ok_or(HostError::Other(Errno::BADF.raw_os_error()))
     }
 
+    /// The same with what is kept beside it.
+    fn get_mut(&mut self, socket: SocketId) -> Result<&mut Open, HostError> {
+        let open = self.by_fd.get_mut(socket.0 as usize).and_then(Option::as_mut);
+        open.ok_or(HostError::Other(Errno::BADF.raw_os_error()))
+    }
+
     /// Registers a socket for `flow` and keeps it. What is already ready is reported by the next wait.
     fn keep(&mut self, flow: FlowId, fd: OwnedFd, interest: EventFlags) -> Result<SocketId, HostError> {
         let data = EventData::new_u64(flow.to_bits());
@@ -95,7 +115,7 @@ impl Sockets {
             self.by_fd.resize_with(index + 1, || None);
         }
         let reports_room = interest.contains(EventFlags::OUT);
-        self.by_fd[index] = Some(Open { fd, flow, reports_room });
+        self.by_fd[index] = Some(Open { fd, flow, reports_room, delays: Delays::NotYet });
         self.open += 1;
         Ok(SocketId(index as u32))
     }
@@ -201,8 +221,6 @@ impl Host for Sockets {
     fn tcp_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(SocketId, Connect), HostError> {
         let fd =
             rustix::net::socket_with(family(to.ip()), SocketType::STREAM, FLAGS, None).map_err(host_error)?;
-        // The guest's own TCP has already decided what to send when.
-        sockopt::set_tcp_nodelay(&fd, true).map_err(host_error)?;
         probes::connect(flow, to);
         let connect = match rustix::net::connect(&fd, &to) {
             Ok(()) => Connect::Done,
@@ -232,7 +250,16 @@ impl Host for Sockets {
     }
 
     fn tcp_send(&mut self, socket: SocketId, data: &[IoSlice<'_>]) -> Result<usize, HostError> {
-        let fd = self.get(socket)?;
+        let open = self.get_mut(socket)?;
+        match open.delays {
+            Delays::NotYet => open.delays = Delays::FromNowOn,
+            Delays::FromNowOn => {
+                sockopt::set_tcp_nodelay(&open.fd, true).map_err(host_error)?;
+                open.delays = Delays::Never;
+            }
+            Delays::Never => {}
+        }
+        let fd = &open.fd;
         let sent = rustix::net::sendmsg(fd, data, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL);
         let offered = || data.iter().map(|slice| slice.len()).sum::<usize>();
         if sent == Err(Errno::AGAIN) || sent.is_ok_and(|taken| taken < offered()) {

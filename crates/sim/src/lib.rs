@@ -31,7 +31,6 @@ pub mod notation;
 pub mod observer;
 pub mod packet;
 pub mod pictures;
-pub mod plot;
 pub mod rng;
 pub mod script;
 pub mod tables;

@@ -2,13 +2,13 @@
 //!
 //! The transfers are those of the tables; what a picture shows is what a row's figures were taken from.
 
-use crate::plot::{Axis, Chart, Panel, Series, Stroke};
 use crate::tables::Progress;
 use crate::tables::guest_link::{self, QUEUES, Runs};
 use crate::wan::peer::SlowReader;
 use crate::wan::record::{Sample, Transfer};
 use crate::wan::tun::WhenFull;
 use brodo_core::time::Duration;
+use brodo_plot::{Axis, Chart, Panel, Series, Stroke};
 
 /// Points of a line, at most.
 const POINTS: usize = 400;

@@ -107,6 +107,11 @@ pub(super) fn fin_first(peer: SocketAddr, bytes: u64, token: &str) -> io::Result
     Ok(json!({ "equal": up && down["equal"] == true, "down": down, "up": received }))
 }
 
+/// The first byte of a download, and no more.
+pub(super) fn first_byte(peer: SocketAddr) -> io::Result<()> {
+    open(peer, &format!("source 1 {DOWN_SEED}"))?.read_exact(&mut [0])
+}
+
 /// How an attempt to connect ends.
 pub(super) fn connect(peer: SocketAddr) -> Value {
     outcome(&TcpStream::connect(peer))

@@ -5,7 +5,7 @@ use super::pattern::Pattern;
 use serde_json::{Value, json};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long to wait for an answer on links that lose nothing.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -46,6 +46,30 @@ pub(super) fn echo(peer: SocketAddr, sizes: &[usize]) -> io::Result<Value> {
         }
     }
     Ok(json!({ "equal": failed.is_empty(), "failed": failed }))
+}
+
+/// Asks for `duration`, each time on a new socket with a datagram of its own, and compares what comes back.
+pub(super) fn queries(peer: SocketAddr, duration: Duration, pause: Duration) -> io::Result<Value> {
+    const QUERY: usize = 40;
+    let start = Instant::now();
+    let (mut asked, mut unanswered, mut wrong) = (0_u64, 0, 0);
+    let mut buffer = [0; 2 * QUERY];
+    while start.elapsed() < duration {
+        asked += 1;
+        let mut query = [0; QUERY];
+        Pattern::new(asked).fill(&mut query);
+        let socket = socket(peer)?;
+        socket.send(&query)?;
+        match socket.recv(&mut buffer) {
+            Ok(length) if buffer[..length] == query => {}
+            Ok(_) => wrong += 1,
+            Err(_) => unanswered += 1,
+        }
+        std::thread::sleep(pause);
+    }
+    Ok(
+        json!({ "equal": wrong == 0 && unanswered == 0, "asked": asked, "unanswered": unanswered, "wrong": wrong }),
+    )
 }
 
 /// A datagram to a closed port makes the next call on a connected socket fail.

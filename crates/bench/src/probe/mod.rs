@@ -16,6 +16,8 @@
 //! | `drain` | reads and discards to the end, then sends bytes and seconds |
 //! | `drain-for MS BUCKET TOKEN` | reads for that many milliseconds; `result TOKEN` tells bytes by interval |
 //! | `flood MS` | sends for that many milliseconds, then waits for the end |
+//! | `datagram-sink` | counts datagrams on another port, which it names, until the connection's end; then tells how many |
+//! | `datagram-source SIZE MS RATE` | sends datagrams from another port, which it names, to whoever speaks to it |
 //! | `echo` | sends back what comes |
 //! | `reset` | sends a line, then resets the connection |
 //! | `hold` | neither reads nor closes |
@@ -33,9 +35,11 @@ mod forge;
 mod frames;
 mod idle;
 mod many;
+mod mix;
 mod pattern;
 mod round_trip;
 mod server;
+mod stream;
 mod stress;
 mod timed;
 
@@ -199,6 +203,8 @@ enum Probe {
         peer: Peer,
         flows: usize,
         seconds: f64,
+        #[arg(long, default_value_t = 0)]
+        pause_us: u64,
     },
     /// Measure request-response
     Rr {
@@ -206,6 +212,48 @@ enum Probe {
         peer: Peer,
         flows: usize,
         seconds: f64,
+        #[arg(long, default_value_t = 0)]
+        pause_us: u64,
+    },
+    /// Measure sparse request-response beside bulk, up or down
+    Mix {
+        direction: mix::Direction,
+        #[command(flatten)]
+        peer: Peer,
+        /// Port of the server for single bytes
+        respond: u16,
+        flows: usize,
+        seconds: f64,
+    },
+    /// Send datagrams to the server for a time, at a rate or as fast as they go
+    DatagramsUp {
+        #[command(flatten)]
+        peer: Peer,
+        size: usize,
+        seconds: f64,
+        #[arg(default_value_t = 0)]
+        rate: u64,
+    },
+    /// Receive datagrams from the server for a time, sent at a rate or as fast as they go
+    DatagramsDown {
+        #[command(flatten)]
+        peer: Peer,
+        size: usize,
+        seconds: f64,
+        #[arg(default_value_t = 0)]
+        rate: u64,
+    },
+    /// Ask with one small datagram on a socket of its own, as names are asked for, again and again
+    Queries {
+        #[command(flatten)]
+        peer: Peer,
+        seconds: f64,
+        pause_us: u64,
+    },
+    /// Wait for the first byte of a download
+    FirstByte {
+        #[command(flatten)]
+        peer: Peer,
     },
     /// Make uploads and downloads of any size, with stalls at both ends, several at a time
     Transfers {
@@ -309,11 +357,11 @@ fn run(probe: Probe) -> io::Result<Value> {
             let span = timed::Span::from_ms(duration_ms, bucket_ms);
             timed::down(peer.socket(), span, Duration::from_millis(dwell_ms))
         }
-        Probe::Crr { peer, flows, seconds } => {
-            round_trip::measure(peer.socket(), flows, Duration::from_secs_f64(seconds), true)
+        Probe::Crr { peer, flows, seconds, pause_us } => {
+            round_trip::measure(peer.socket(), flows, exchange(true, seconds, pause_us))
         }
-        Probe::Rr { peer, flows, seconds } => {
-            round_trip::measure(peer.socket(), flows, Duration::from_secs_f64(seconds), false)
+        Probe::Rr { peer, flows, seconds, pause_us } => {
+            round_trip::measure(peer.socket(), flows, exchange(false, seconds, pause_us))
         }
         Probe::Transfers { peer, count, at_once, bytes_max, seed } => {
             stress::transfers(peer.socket(), count, at_once, bytes_max, seed)
@@ -326,6 +374,20 @@ fn run(probe: Probe) -> io::Result<Value> {
             let time = Duration::from_millis(duration_ms);
             stress::watch(peer.socket(), direction == Direction::Up, flows, time)
         }
+        Probe::Mix { direction, peer, respond, flows, seconds } => {
+            mix::measure(direction, peer.socket(), respond, flows, Duration::from_secs_f64(seconds))
+        }
+        Probe::DatagramsUp { peer, size, seconds, rate } => {
+            stream::up(peer.socket(), datagrams(size, seconds, rate))
+        }
+        Probe::DatagramsDown { peer, size, seconds, rate } => {
+            stream::down(peer.socket(), datagrams(size, seconds, rate))
+        }
+        Probe::Queries { peer, seconds, pause_us } => {
+            let duration = Duration::from_secs_f64(seconds);
+            datagram::queries(peer.socket(), duration, Duration::from_micros(pause_us))
+        }
+        Probe::FirstByte { peer } => client::first_byte(peer.socket()).map(|()| Value::Null),
         Probe::Collect { port } => datagram::collect(port).map(|()| Value::Null),
         Probe::HostileFrames { seconds, seed } => frames::hostile(Duration::from_secs_f64(seconds), seed),
         Probe::HostileConversations { seconds, seed } => {
@@ -333,6 +395,15 @@ fn run(probe: Probe) -> io::Result<Value> {
         }
         Probe::ForgedDatagram { peer, source, text } => frames::forged(source, peer.socket(), &text),
     }
+}
+
+fn exchange(connect: bool, seconds: f64, pause_us: u64) -> round_trip::Exchange {
+    let pause = Duration::from_micros(pause_us);
+    round_trip::Exchange { connect, duration: Duration::from_secs_f64(seconds), pause }
+}
+
+fn datagrams(size: usize, seconds: f64, rate: u64) -> stream::Stream {
+    stream::Stream { size, duration: Duration::from_secs_f64(seconds), rate }
 }
 
 fn wait_for_end_of_input() -> io::Result<()> {

@@ -8,7 +8,7 @@ use super::server::listen;
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -61,35 +61,30 @@ fn request_response(connection: &mut TcpStream) -> io::Result<()> {
     connection.read_exact(&mut byte)
 }
 
-/// Measures for `duration` with `flows` processes; times in microseconds.
-pub(super) fn measure(
-    peer: SocketAddr,
-    flows: usize,
-    duration: Duration,
-    connect: bool,
-) -> io::Result<Value> {
+/// What one flow does.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Exchange {
+    /// A connection for each byte, instead of one for all of them.
+    pub(super) connect: bool,
+    /// For how long in all.
+    pub(super) duration: Duration,
+    /// How long to wait after each byte that came back.
+    pub(super) pause: Duration,
+}
+
+/// Measures with `flows` processes; times in microseconds.
+pub(super) fn measure(peer: SocketAddr, flows: usize, exchange: Exchange) -> io::Result<Value> {
     if flows == 1 {
-        let (times, seconds) = one_flow(peer, duration, connect)?;
+        let (times, seconds) = one_flow(peer, exchange)?;
         return Ok(summary(times, seconds, 1));
     }
     // One process per flow, each with its own ports; their times are merged.
-    // Not `current_exe`: where a forwarder has given its guest another view of processes, /proc does not show us.
-    let program = std::env::args_os().next().ok_or_else(|| io::Error::other("started without a name"))?;
-    let mode = if connect { "crr" } else { "rr" };
-    let start = |flow: usize| {
-        let port = peer.port() + ports(flow);
-        Command::new(&program)
-            .args(["probe", mode, &peer.ip().to_string(), &port.to_string(), "1"])
-            .arg(duration.as_secs_f64().to_string())
-            .stdout(Stdio::piped())
-            .spawn()
-    };
+    let start = |flow: usize| flow_process(SocketAddr::new(peer.ip(), peer.port() + ports(flow)), exchange);
     let children: Vec<_> = (0..flows).map(start).collect::<io::Result<_>>()?;
     let mut times = Vec::new();
     let mut rate = 0.0;
     for child in children {
-        let output = child.wait_with_output()?;
-        let value: Value = serde_json::from_slice(&output.stdout)?;
+        let value = flow_result(child)?;
         rate += value["per_second"].as_f64().unwrap_or(0.0);
         times.extend(value["times_ns"].as_array().into_iter().flatten().filter_map(Value::as_u64));
     }
@@ -97,15 +92,33 @@ pub(super) fn measure(
     Ok(summary(times, seconds, flows))
 }
 
-fn one_flow(peer: SocketAddr, duration: Duration, connect: bool) -> io::Result<(Vec<u64>, f64)> {
+/// Starts one flow as a process of its own.
+pub(super) fn flow_process(peer: SocketAddr, exchange: Exchange) -> io::Result<Child> {
+    // Not `current_exe`: where a forwarder has given its guest another view of processes, /proc does not show us.
+    let program = std::env::args_os().next().ok_or_else(|| io::Error::other("started without a name"))?;
+    let mode = if exchange.connect { "crr" } else { "rr" };
+    Command::new(&program)
+        .args(["probe", mode, &peer.ip().to_string(), &peer.port().to_string(), "1"])
+        .arg(exchange.duration.as_secs_f64().to_string())
+        .args(["--pause-us", &exchange.pause.as_micros().to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+}
+
+/// What a flow's process found.
+pub(super) fn flow_result(child: Child) -> io::Result<Value> {
+    Ok(serde_json::from_slice(&child.wait_with_output()?.stdout)?)
+}
+
+fn one_flow(peer: SocketAddr, exchange: Exchange) -> io::Result<(Vec<u64>, f64)> {
     let mut times = Vec::with_capacity(1 << 16);
     let mut connection = TcpStream::connect(peer)?;
     connection.set_nodelay(true)?;
     let begin = Instant::now();
     let mut last = begin;
     let mut number = 0;
-    while last - begin < duration {
-        if connect {
+    while last - begin < exchange.duration {
+        if exchange.connect {
             number = (number + 1) % PORTS_PER_FLOW;
             // The first port is held by the connection above.
             let port = peer.port() + number.max(1);
@@ -116,6 +129,10 @@ fn one_flow(peer: SocketAddr, duration: Duration, connect: bool) -> io::Result<(
         let now = Instant::now();
         times.push((now - last).as_nanos() as u64);
         last = now;
+        if !exchange.pause.is_zero() {
+            thread::sleep(exchange.pause);
+            last = Instant::now();
+        }
     }
     Ok((times, (last - begin).as_secs_f64()))
 }

@@ -4,6 +4,7 @@
 //! then does the other side begin to read. So a stall always fills every buffer on the way, on any machine.
 
 use super::pattern::{Pattern, Sum};
+use super::stream::Stream;
 use super::stress;
 use super::timed::Span;
 use serde_json::{Value, json};
@@ -134,6 +135,12 @@ fn obey(connection: TcpStream) -> io::Result<()> {
             }
             input.connection.shutdown(Shutdown::Write)?;
             input.discard().map(drop)
+        }
+        ["datagram-sink"] => super::stream::sink(&mut input.connection),
+        ["datagram-source", size, ms, rate] => {
+            let duration = Duration::from_millis(number(ms)?);
+            let stream = Stream { size: number(size)? as usize, duration, rate: number(rate)? };
+            super::stream::source(&mut input.connection, stream)
         }
         ["echo"] => input.echo(),
         ["restless-sink", seed] => stress::sink(&mut input, number(seed)?),

@@ -6,45 +6,59 @@
 use super::place::{Place, Way};
 use super::rows::{self, Direction, Row};
 use super::tap_queue;
-use crate::process::{Context, Failure, Result};
-use crate::report::{Spread, machine};
+use crate::process::{Failure, Result};
+use crate::progress::Progress;
+use crate::report::{Block, Document, Machine, Outputs, Spread, Table};
 use crate::system::{Programs, System};
+use brodo_plot::{Axis, Chart, Panel, Series, Stroke};
 use clap::Args;
 use serde_json::{Value, json};
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// The row that is not on an emulated path ([`tap_queue`]).
 const TAP_QUEUE: &str = "6";
+/// What a row takes beside its transfers: its world is built and taken down.
+const AROUND: Duration = Duration::from_secs(1);
+
+/// Which rows, how often and how long.
+#[derive(Debug, Clone, Args)]
+pub struct Choice {
+    /// Rows by the beginning of their names; default: all
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub rows: Vec<String>,
+    /// How often each is run
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// How long each run lasts, in seconds; default: as the row says
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub seconds: Option<u64>,
+    /// MTU of the path and of brodo's link, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1500,
+        value_parser = clap::value_parser!(u32).range(1280..=65520))]
+    pub mtu: u32,
+    /// Print what brodo counted in each row
+    #[arg(long)]
+    pub counters: bool,
+}
+
+impl Default for Choice {
+    fn default() -> Self {
+        Self { rows: Vec::new(), rounds: 3, seconds: None, mtu: 1500, counters: false }
+    }
+}
 
 /// What to run.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Rows by the beginning of their names; default: all
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    rows: Vec<String>,
-    /// How often each is run
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
-    /// How long each run lasts, in seconds; default: as the row says
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=600))]
-    seconds: Option<u64>,
-    /// MTU of the path and of brodo's link, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 1500,
-        value_parser = clap::value_parser!(u32).range(1280..=65520))]
-    mtu: u32,
-    /// More options for brodo, separated by spaces
-    #[arg(long = "options", value_name = "OPTIONS", default_value = "", allow_hyphen_values = true)]
-    more: String,
-    /// Write every run to this file, with the bytes of every round trip
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Print what brodo counted in each row
-    #[arg(long)]
-    counters: bool,
-    /// The brodo to measure; default: the one beside this program
-    #[arg(long, value_name = "FILE")]
-    brodo: Option<PathBuf>,
+    /// Which rows, how often and how long.
+    #[command(flatten)]
+    choice: Choice,
+    /// Where brodo is.
+    #[command(flatten)]
+    programs: Programs,
+    /// Where results go.
+    #[command(flatten)]
+    outputs: Outputs,
 }
 
 /// One transfer.
@@ -62,60 +76,148 @@ pub struct Sample {
     pub series: Vec<u64>,
 }
 
-/// Measures and prints a table.
+/// The transfers of one row, through brodo and directly.
+#[derive(Debug)]
+struct Measured {
+    row: Row,
+    through: Vec<Sample>,
+    direct: Vec<Sample>,
+}
+
+/// Everything that was found out.
+#[derive(Debug)]
+pub struct Found {
+    rows: Vec<Measured>,
+    tap_queue: Option<Table>,
+}
+
+/// `brodo-bench wan`.
 pub fn run(options: &Options) -> Result<()> {
-    eprintln!("{}", machine());
-    let programs = Programs { brodo: options.brodo.clone(), peers: None };
-    let program = programs.find(System::Brodo)?;
-    let chosen = |name: &str| {
-        options.rows.is_empty() || options.rows.iter().any(|wanted| name.starts_with(wanted.as_str()))
-    };
-    let mut rows: Vec<Row> = rows::all().into_iter().filter(|row| chosen(&row.name)).collect();
-    if rows.is_empty() && !chosen(TAP_QUEUE) {
-        let names: Vec<String> = rows::all().into_iter().map(|row| row.name).collect();
-        return Err(Failure(format!("no row begins so; there are {}, {TAP_QUEUE}", names.join(", "))));
+    let machine = Machine::now();
+    eprintln!("{}", machine.text());
+    let rows = options.choice.rows()?;
+    let mut progress = Progress::new(options.choice.planned(&rows));
+    let found = options.choice.measure(rows, &options.programs, &mut progress)?;
+    drop(progress);
+    let mut document = Document::new("Long paths");
+    document.blocks.push(Block::Text(machine.text()));
+    document.blocks.extend(machine.warning().map(Block::Warning));
+    document.blocks.extend(found.blocks());
+    options.outputs.write(&document, &document, &json!({ "machine": machine.json(), "wan": found.json() }))
+}
+
+impl Choice {
+    fn has(&self, name: &str) -> bool {
+        self.rows.is_empty() || self.rows.iter().any(|wanted| name.starts_with(wanted.as_str()))
     }
-    let mut table = String::from(
-        "| row | expected, Mbit/s | brodo | direct | brodo / direct | brodo in the end | direct | 95 % of that after, ms | direct \
-         | lost on the path | direct |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
-    );
-    let mut all = Vec::new();
-    for row in &mut rows {
-        row.seconds = options.seconds.unwrap_or(row.seconds);
-        let more: Vec<&str> = row.options.iter().copied().chain(options.more.split_whitespace()).collect();
-        let place = Place::new(row.placement, &program, &more, options.mtu, row.paths())?;
-        let (mut through, mut direct) = (Vec::new(), Vec::new());
-        for round in 1..=options.rounds {
-            for (name, way, samples) in
-                [("brodo", &place.through, &mut through), ("direct", &place.direct, &mut direct)]
-            {
-                let sample = transfer(row, &place, way)?;
-                eprintln!("{}, round {round}/{}, {name}: {}", row.name, options.rounds, sample.line());
-                samples.push(sample);
+
+    /// The rows that are meant, each as long as it shall last.
+    pub fn rows(&self) -> Result<Vec<Row>> {
+        let mut rows: Vec<Row> = rows::all().into_iter().filter(|row| self.has(&row.name)).collect();
+        if rows.is_empty() && !self.has(TAP_QUEUE) {
+            let names: Vec<String> = rows::all().into_iter().map(|row| row.name).collect();
+            return Err(Failure(format!("no row begins so; there are {}, {TAP_QUEUE}", names.join(", "))));
+        }
+        for row in &mut rows {
+            row.seconds = self.seconds.unwrap_or(row.seconds);
+        }
+        Ok(rows)
+    }
+
+    /// About how long `rows` take.
+    pub fn planned(&self, rows: &[Row]) -> Duration {
+        let transfers: Duration = rows.iter().map(|row| 2 * transfer_planned(row)).sum();
+        let tap_queue =
+            if self.has(TAP_QUEUE) { tap_queue::planned(self.tap_seconds()) } else { Duration::ZERO };
+        (transfers + tap_queue) * self.rounds + AROUND * rows.len() as u32
+    }
+
+    fn tap_seconds(&self) -> u64 {
+        self.seconds.unwrap_or(2)
+    }
+
+    /// Measures `rows`, and the one without a path if it is meant.
+    pub fn measure(&self, rows: Vec<Row>, programs: &Programs, progress: &mut Progress) -> Result<Found> {
+        let program = programs.find(System::Brodo)?;
+        let mut found = Found { rows: Vec::new(), tap_queue: None };
+        for row in rows {
+            let options: Vec<&str> = row.options.iter().copied().chain(programs.options()).collect();
+            let place = Place::new(row.placement, &program, &options, self.mtu, row.paths())?;
+            let (mut through, mut direct) = (Vec::new(), Vec::new());
+            for round in 1..=self.rounds {
+                for (name, way, samples) in
+                    [("brodo", &place.through, &mut through), ("direct", &place.direct, &mut direct)]
+                {
+                    let what = format!("wan {}, round {round}/{}, {name}", row.name, self.rounds);
+                    progress.begin(&what);
+                    let sample = transfer(&row, &place, way)?;
+                    progress.done(transfer_planned(&row), &format!("{what}: {}", sample.line()));
+                    samples.push(sample);
+                }
             }
+            let counted = place.finish()?;
+            if self.counters {
+                progress.remark(&counted);
+            }
+            progress.done(AROUND, "");
+            found.rows.push(Measured { row, through, direct });
         }
-        let line = line(row, &through, &direct);
-        table.push_str(&line);
-        for (name, samples) in [("brodo", &through), ("direct", &direct)] {
-            all.extend(samples.iter().map(|sample| sample.json(&row.name, name)));
+        if self.has(TAP_QUEUE) {
+            found.tap_queue = Some(tap_queue::table(&program, self.rounds, self.tap_seconds(), progress)?);
         }
-        let counted = place.finish()?;
-        if options.counters {
-            eprintln!("{counted}");
+        Ok(found)
+    }
+}
+
+fn transfer_planned(row: &Row) -> Duration {
+    // The connection is made and ended over the path.
+    Duration::from_secs(row.seconds) + Duration::from_millis(200 + 3 * row.rtt_ms)
+}
+
+impl Found {
+    /// Tables, and a chart for each row.
+    pub fn blocks(&self) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        if !self.rows.is_empty() {
+            blocks.push(Block::Table(self.table()));
         }
+        blocks.extend(self.tap_queue.clone().map(Block::Table));
+        blocks.extend(self.rows.iter().filter_map(Measured::chart).map(Block::Lines));
+        blocks
     }
-    println!("{}\n", machine());
-    if !rows.is_empty() {
-        println!("{table}");
+
+    fn table(&self) -> Table {
+        let head = [
+            "row",
+            "expected, Mbit/s",
+            "brodo",
+            "direct",
+            "brodo / direct",
+            "brodo in the end",
+            "direct",
+            "95 % of that after, ms",
+            "direct",
+            "lost on the path, segments",
+            "direct",
+        ];
+        let mut table = Table::new("Bulk over long paths, Mbit/s", head);
+        for row in &self.rows {
+            table.row(row.cells());
+        }
+        table
     }
-    if chosen(TAP_QUEUE) {
-        println!("{}", tap_queue::table(&program, options.rounds, options.seconds.unwrap_or(2))?);
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        let runs = self.rows.iter().flat_map(|measured| {
+            let name = &measured.row.name;
+            let of = |way: &'static str| move |sample: &Sample| sample.json(name, way);
+            measured.through.iter().map(of("brodo")).chain(measured.direct.iter().map(of("direct")))
+        });
+        let tap_queue =
+            self.tap_queue.as_ref().map(|table| json!({ "head": table.head, "rows": table.rows }));
+        json!({ "runs": runs.collect::<Vec<_>>(), "tap_queue": tap_queue })
     }
-    if let Some(path) = &options.json {
-        let text = json!({ "machine": machine(), "runs": all }).to_string();
-        std::fs::write(path, text).context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(())
 }
 
 /// One transfer of a row.
@@ -161,31 +263,47 @@ impl Sample {
     }
 }
 
-/// A row of the table.
-fn line(row: &Row, through: &[Sample], direct: &[Sample]) -> String {
-    let text = |samples: &[Sample], of: &dyn Fn(&Sample) -> Option<f64>| {
-        Spread::of(samples.iter().filter_map(of)).map_or_else(String::new, Spread::text)
-    };
-    let mbit = |sample: &Sample| Some(sample.mbit);
-    let level = |sample: &Sample| Some(sample.level_mbit);
-    let reached = |sample: &Sample| sample.reached_ms;
-    let losses = |sample: &Sample| Some(sample.path_losses as f64);
-    let median = |samples: &[Sample]| Spread::of(samples.iter().map(|s| s.mbit)).map_or(0.0, |s| s.median);
-    let expected = match row.expected_mbit {
-        Some(mbit) => format!("{mbit}: {}", row.expected),
-        None => row.expected.to_owned(),
-    };
-    format!(
-        "| {} | {expected} | {} | {} | {:.3} | {} | {} | {} | {} | {} | {} |\n",
-        row.name,
-        text(through, &mbit),
-        text(direct, &mbit),
-        median(through) / median(direct),
-        text(through, &level),
-        text(direct, &level),
-        text(through, &reached),
-        text(direct, &reached),
-        text(through, &losses),
-        text(direct, &losses),
-    )
+impl Measured {
+    fn cells(&self) -> Vec<String> {
+        let text = |samples: &[Sample], of: fn(&Sample) -> Option<f64>| {
+            Spread::of(samples.iter().filter_map(of)).map_or_else(String::new, Spread::text)
+        };
+        let median =
+            |samples: &[Sample]| Spread::of(samples.iter().map(|s| s.mbit)).map_or(0.0, |s| s.median);
+        let expected = match self.row.expected_mbit {
+            Some(mbit) => format!("{mbit}: {}", self.row.expected),
+            None => self.row.expected.to_owned(),
+        };
+        let both = |of: fn(&Sample) -> Option<f64>| [text(&self.through, of), text(&self.direct, of)];
+        let mut cells = vec![self.row.name.clone(), expected];
+        cells.extend(both(|sample| Some(sample.mbit)));
+        cells.push(format!("{:.3}", median(&self.through) / median(&self.direct)));
+        cells.extend(both(|sample| Some(sample.level_mbit)));
+        cells.extend(both(|sample| sample.reached_ms));
+        cells.extend(both(|sample| Some(sample.path_losses as f64)));
+        cells
+    }
+
+    /// The last transfer of either way as it developed.
+    fn chart(&self) -> Option<Chart> {
+        let rtt_s = self.row.rtt_ms as f64 / 1e3;
+        let series = |name: &str, sample: &Sample, stroke| Series {
+            name: name.to_owned(),
+            stroke,
+            points: (1..)
+                .zip(&sample.series)
+                .map(|(i, bytes)| (f64::from(i) * rtt_s, *bytes as f64 * 8.0 / rtt_s / 1e6))
+                .collect(),
+        };
+        let (through, direct) = (self.through.last()?, self.direct.last()?);
+        let series = vec![series("brodo", through, Stroke::Solid), series("direct", direct, Stroke::Dashed)];
+        Some(Chart {
+            title: format!(
+                "Row {}: throughput, a round trip of {} ms at a time",
+                self.row.name, self.row.rtt_ms
+            ),
+            x: Axis::linear("time, s"),
+            panels: vec![Panel { y: Axis::linear("Mbit/s"), series }],
+        })
+    }
 }

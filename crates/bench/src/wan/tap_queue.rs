@@ -1,15 +1,16 @@
 //! Row 6: uploads over a real TAP whose transmit queue holds few packets. No path is emulated.
 //!
 //! The ring between the guest's kernel and brodo drops what finds it full, and tells nobody but a counter. What keeps that
-//! from happening is the window that brodo offers, and that brodo always reads.
+//! from happening is that brodo always reads, and offers windows that fit into the ring together. All lengths are measured with
+//! one guest: brodo follows when the length changes.
 
 use crate::facts;
 use crate::process::Result;
-use crate::report::Spread;
+use crate::progress::Progress;
+use crate::report::{Spread, Table};
 use crate::system::Guest;
 use crate::world::{HOST_V4, World};
 use serde_json::Value;
-use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -78,30 +79,36 @@ impl TapQueue {
     }
 }
 
+/// About how long one round takes.
+pub(super) fn planned(seconds: u64) -> Duration {
+    Duration::from_secs(seconds + 1) * LENGTHS.len() as u32
+}
+
 /// All lengths in turn, as a table.
-pub(super) fn table(program: &Path, rounds: u32, seconds: u64) -> Result<String> {
+pub(super) fn table(program: &Path, rounds: u32, seconds: u64, progress: &mut Progress) -> Result<Table> {
     let bed = TapQueue::new(program)?;
     let mut runs = vec![Vec::new(); LENGTHS.len()];
     for round in 1..=rounds {
         for (length, runs) in LENGTHS.into_iter().zip(&mut runs) {
+            let what = format!("wan 6-{length}, round {round}/{rounds}");
+            progress.begin(&what);
             let upload = bed.upload(length, seconds)?;
-            eprintln!("6-{length}, round {round}/{rounds}: {upload:?}");
+            progress.done(planned(seconds) / LENGTHS.len() as u32, &format!("{what}: {upload:?}"));
             runs.push(upload);
         }
     }
-    let mut text = String::from(
-        "| row | expected | upload, Mbit/s | dropped by the TAP | sent again |\n|---|---|---|---|---|\n",
-    );
+    let head = ["row", "expected", "upload, Mbit/s", "dropped by the TAP, packets", "sent again, segments"];
+    let mut table = Table::new("Uploads through a short queue of the TAP", head);
     for (length, runs) in LENGTHS.into_iter().zip(&runs) {
         let column =
             |of: fn(&Upload) -> f64| Spread::of(runs.iter().map(of)).map_or_else(String::new, Spread::text);
-        let _ = writeln!(
-            text,
-            "| 6-{length} | none dropped, 90 % of the best from 10 on | {} | {} | {} |",
+        table.row([
+            format!("6-{length}"),
+            "none dropped, 90 % of the best from 10 on".to_owned(),
             column(|upload| upload.mbit),
             column(|upload| upload.dropped as f64),
             column(|upload| upload.retransmitted as f64),
-        );
+        ]);
     }
-    Ok(text)
+    Ok(table)
 }

@@ -18,6 +18,7 @@ mod many;
 mod names;
 mod ping;
 mod programs;
+mod ring;
 mod stress;
 mod stuck;
 mod trace;
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
         names::TESTS,
         ping::TESTS,
         programs::TESTS,
+        ring::TESTS,
         stress::TESTS,
         stuck::TESTS,
         trace::TESTS,

@@ -164,3 +164,26 @@ fn first_windows_follow_the_budget() {
     let first = [1 << 20, 8 << 20, 64 << 20, 256 << 20, 8 << 30].map(first_window);
     assert_eq!(first, [2 << 10, 2 << 10, 16 << 10, 64 << 10, 64 << 10]);
 }
+
+/// However much has passed, bulk of one flow touches as many chunks as it has in flight and those of one read, the same
+/// ones over and over; a burst before, which needed many, leaves no trace.
+#[test]
+fn chunks_are_used_again_last_in_first_out() {
+    use std::collections::BTreeSet;
+    let mut pool = pool(64 << 20);
+    let mut burst = ByteQueue::new();
+    pool.push(&mut burst, &vec![0; 60 * LARGE]);
+    pool.clear(&mut burst);
+    let (mut queue, mut touched) = (ByteQueue::new(), BTreeSet::new());
+    let in_flight = 4 * LARGE as u32;
+    for _ in 0..10_000 {
+        let max = FILL_CHUNKS * LARGE;
+        pool.fill::<()>(&mut queue, max, |into| Ok(into.iter().map(|slice| slice.len()).sum())).unwrap();
+        let mut out = [IoSlice::new(&[]); SLICES_MAX];
+        let (count, ..) = pool.slices(&queue, Cursor::FRONT, queue.len(), &mut out);
+        touched.extend(out[..count].iter().map(|slice| slice.as_ptr()));
+        let acknowledged = queue.len().saturating_sub(in_flight);
+        pool.consume(&mut queue, acknowledged);
+    }
+    assert!(touched.len() <= 4 + FILL_CHUNKS, "{} chunks", touched.len());
+}

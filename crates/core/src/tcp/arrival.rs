@@ -100,7 +100,7 @@ impl Connection {
         match self.rx.stream(env, io.host, self.socket, payload) {
             Ok(()) => {
                 self.tune_receiver(env, io);
-                self.list_ack(env);
+                self.owe_ack(env, io.now, payload.len() as u8, len);
             }
             Err(_) => self.host_failed(env),
         }
@@ -259,6 +259,7 @@ impl Connection {
             self.rx.finish_at(seq + payload.len() as u32);
         }
         let first_gap = !self.rx.has_gaps();
+        let end = seq + payload.len() as u32 + u32::from(fin);
         let in_order = payload.is_empty() || {
             match self.rx.accept(env, io.host, self.socket, seq, payload) {
                 Ok(in_order) => {
@@ -271,14 +272,16 @@ impl Connection {
         if self.rx.take_fin(env) && self.rx.flush(env, io.host, self.socket).is_err() {
             self.host_failed(env);
         }
-        if in_order {
-            self.list_ack(env);
-        } else {
+        if !in_order {
             // A gap: every segment beyond it is acknowledged at once (RFC 5681, 4.2), the first three times, because
             // perhaps nothing follows it. On a link of one hop a gap is a loss and not reordering.
             for _ in 0..if first_gap { DUP_ACKS } else { 1 } {
                 self.send_ack(env, io);
             }
+        } else if first_gap && old == 0 && self.rx.nxt == end {
+            self.owe_ack(env, io.now, 1, payload.len());
+        } else {
+            self.list_ack(env);
         }
     }
 }

@@ -10,7 +10,7 @@
 //!   SYN-ACK, so that a refused, unreachable or silent destination looks to the guest as it would on the host: a
 //!   reset, an ICMP error, or nothing. A SYN that comes again meanwhile changes nothing.
 //! * *Data.* See the two halves. Acknowledgements are one flag per flow, sent at the end of a batch
-//!   ([`Connection::acknowledge_now`]); segments out of order are acknowledged at once, one by one, so that the guest
+//!   ([`Connection::acknowledge_now`]), and left to the host's answer where one is sure to come ([`answer`]); segments out of order are acknowledged at once, one by one, so that the guest
 //!   sees duplicates.
 //! * *Closing.* The guest's FIN becomes a shutdown of the host socket when all bytes before it have been written. The
 //!   host's end of stream becomes a FIN when all bytes before it have been sent. The socket is closed when both have
@@ -19,10 +19,11 @@
 //!   the bytes that had arrived before it. Out-of-window resets, SYNs and acknowledgements get at most a rate-limited
 //!   challenge ACK (RFC 5961).
 //!
-//! Files: `arrival` what a segment does, `output` what is sent, `timeout` what time does, `open` how it begins;
+//! Files: `arrival` what a segment does, `answer` when its acknowledgement waits, `output` what is sent, `timeout` what time does, `open` how it begins;
 //! `scoreboard`, `rack` and `recovery` what was sent and may not have arrived; `autosize`, `tune` and `rtt` how the limits
 //! find their size; `limited` and `info` what a connection tells about itself.
 
+pub(crate) mod answer;
 mod arrival;
 pub(crate) mod autosize;
 pub mod info;
@@ -36,7 +37,7 @@ mod receiver;
 mod recovery;
 pub(crate) mod reset;
 pub(crate) mod rtt;
-mod scoreboard;
+pub(crate) mod scoreboard;
 mod sender;
 mod timeout;
 mod tune;

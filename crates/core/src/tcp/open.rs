@@ -57,7 +57,10 @@ impl Connection {
         };
         let limit =
             |direction, bounds, cap| Limit::new(direction, env.config.tcp_tuning, bounds, cap, io.now);
-        let mut rx = Receiver::new(syn.seq, scale, limit(Direction::Receive, env.config.tcp_rx, cap), io.now);
+        let rx_limit = limit(Direction::Receive, env.config.tcp_rx, cap);
+        let rx_mss = mss_of_mtu(&key, env.config.mtu);
+        let habit = env.habits.of(&key.remote);
+        let mut rx = Receiver::new(syn.seq, scale, rx_limit, rx_mss, habit, io.now);
         rx.sack = syn.options.sack_permitted;
         let iss = match (env.isn.isn(&key, io.now), iss_after) {
             (iss, Some(after)) if !iss.gt(after) => after + ISS_DISTANCE,

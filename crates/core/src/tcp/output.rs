@@ -3,7 +3,6 @@
 use super::Connection;
 use super::limited::LimitedBy;
 use super::receiver::ReceiverState;
-use super::recovery::Timer;
 use super::reset;
 use super::sender::SenderState;
 use crate::budget::Need;
@@ -24,6 +23,7 @@ impl Connection {
     /// said in [`crate::schedule`].
     pub(crate) fn serve<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
         let bytes = self.turn.begin(env.schedule.is_empty(), FILL_CHUNKS as i32);
+        let bytes = bytes.min(env.outlet.slots.sendable().saturating_mul(self.frame_payload_max(env)));
         if self.tx.state == SenderState::SynSent && self.tx.nxt == self.tx.una {
             self.send_syn_ack(env, io);
         }
@@ -222,7 +222,9 @@ impl Connection {
         }
         let window = self.rx.offer(self.receive_share(env), self.tx.mss);
         let header = TcpHeader { window, ..self.header(flags) };
+        let waited = self.rx.answer.deadline().is_some();
         self.send(&mut env.outlet, &mut env.counters, io.link, &header, &slices[..count])?;
+        self.answered(env, io.now, waited);
         self.tx.cursor = after;
         self.tx.sent(env, io.now, bytes + u32::from(with_fin));
         if with_fin {
@@ -234,9 +236,11 @@ impl Connection {
     fn send_fin<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
         let window = self.rx.offer(self.receive_share(env), self.tx.mss);
         let header = TcpHeader { window, ..self.header(TcpFlags::FIN | TcpFlags::ACK) };
+        let waited = self.rx.answer.deadline().is_some();
         if self.send(&mut env.outlet, &mut env.counters, io.link, &header, &[]).is_err() {
             return self.list_ready(env);
         }
+        self.answered(env, io.now, waited);
         self.tx.sent(env, io.now, 1);
         self.fin_sent();
     }
@@ -330,7 +334,7 @@ impl Connection {
             && self.tx.usable() == 0
             && self.tx.timer.is_none()
         {
-            self.tx.timer = Some((io.now + env.rtt.rto(self.tx.backoff), Timer::Window));
+            self.tx.start_window_timer(env, io.now);
         }
     }
 
@@ -381,8 +385,12 @@ impl Connection {
         payload: &[IoSlice<'_>],
     ) -> Result<(), NoCredit> {
         let addresses = (self.key.remote.ip(), self.key.guest.ip());
+        if !payload.is_empty() {
+            outlet.slots.take_answer()?;
+        }
         transmit::tcp(outlet, counters, link, addresses, header, payload, self.tx.mss)?;
-        self.rx.announced(header);
+        self.rx.announced(header, &mut outlet.slots);
+        self.rx.answer.acknowledged();
         // What is selectively acknowledged goes in a segment of its own; others leave it owed.
         self.rx.ack_listed &= header.options.sack.is_empty() && self.rx.has_sack_blocks();
         Ok(())

@@ -20,6 +20,7 @@ use crate::env::Env;
 use crate::time::{Duration, Instant};
 use crate::trace::Resend;
 use crate::wire::tcp::{SackBlocks, Seq, TcpHeader};
+use core::num::NonZeroU32;
 
 /// Duplicate acknowledgements that mean a loss (RFC 5681, 3.2).
 pub(crate) const DUP_ACKS: u8 = 3;
@@ -45,11 +46,9 @@ pub(crate) enum Timer {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Undo {
     /// The limit before, bytes.
-    limit: u32,
+    limit: NonZeroU32,
     /// Bytes sent again that the guest has not reported as duplicates.
     resent: u32,
-    /// What is acknowledged beyond this was sent after the recovery: reports of its duplicates have come.
-    until: Seq,
 }
 
 /// A loss under repair.
@@ -59,9 +58,9 @@ pub(crate) struct Recovery {
     until: Seq,
     /// How the loss was seen.
     pub(crate) why: Resend,
-    /// After a time-out nothing is known of the path: most sequence space in flight, growing with what is
-    /// acknowledged.
-    burst: Option<u32>,
+    /// Most sequence space in flight: after a time-out nothing is known of the path, and it grows with what is
+    /// acknowledged. Otherwise `u32::MAX`.
+    burst: u32,
 }
 
 impl Sender {
@@ -126,11 +125,6 @@ impl Sender {
             // Before anything looks for losses: one that the same acknowledgement shows begins the next recovery.
             self.recovery = None;
             self.rack.recovered();
-            if let Some(undo) = &mut self.undo {
-                undo.until = self.nxt;
-            }
-        } else if self.recovery.is_none() && self.undo.is_some_and(|undo| ack.gt(undo.until)) {
-            self.undo = None;
         }
         if let Some((seq, at)) = self.timed
             && ack.ge(seq)
@@ -141,8 +135,9 @@ impl Sender {
         let min_rtt = env.rtt.min().unwrap_or_default();
         let Self { board, rack, .. } = self;
         board.acknowledge(ack, |range| rack.delivered(now, range, min_rtt));
-        if let Some(Recovery { burst: Some(burst), .. }) = &mut self.recovery {
-            *burst = burst.saturating_add(acknowledged);
+        board.give_list(&mut env.lists);
+        if let Some(recovery) = &mut self.recovery {
+            recovery.burst = recovery.burst.saturating_add(acknowledged);
         }
         // As Linux does, and unlike RFC 6298 (5.7) to the letter: whatever is acknowledged ends the backing off.
         self.backoff = 0;
@@ -178,10 +173,10 @@ impl Sender {
         if undo.resent > 0 {
             return;
         }
-        self.limit.restore(undo.limit);
+        self.limit.restore(undo.limit.get());
         self.undo = None;
         if let Some(recovery) = &mut self.recovery {
-            recovery.burst = None;
+            recovery.burst = u32::MAX;
         }
     }
 
@@ -207,7 +202,7 @@ impl Sender {
         let recovering = self.recovery.is_some();
         let wait = self.rack.detect(now, &mut self.board, self.mss.into(), recovering, rtts);
         if self.board.lost() > 0 {
-            self.recover(env, now, Resend::Rack, None);
+            self.recover(env, now, Resend::Rack, u32::MAX);
         }
         if let Some(wait) = wait {
             self.timer = Some((now + wait, Timer::Reorder));
@@ -219,16 +214,16 @@ impl Sender {
         self.dup_acks = self.dup_acks.saturating_add(1);
         if self.dup_acks == DUP_ACKS && self.recovery.is_none() {
             self.board.mark_first_lost(self.mss.into());
-            self.recover(env, now, Resend::Duplicates, None);
+            self.recover(env, now, Resend::Duplicates, u32::MAX);
         }
     }
 
     /// Begins a recovery, unless one is under way.
-    fn recover(&mut self, env: &mut Env, now: Instant, why: Resend, burst: Option<u32>) {
+    fn recover(&mut self, env: &mut Env, now: Instant, why: Resend, burst: u32) {
         // Karn: what is sent twice is not measured.
         self.timed = None;
         if self.recovery.is_none() {
-            self.undo = Some(Undo { limit: self.limit.get(), resent: 0, until: self.nxt });
+            self.undo = NonZeroU32::new(self.limit.get()).map(|limit| Undo { limit, resent: 0 });
             self.limit.halve();
             env.counters.tcp_recoveries += 1;
         }
@@ -247,7 +242,7 @@ impl Sender {
             self.board.renege();
         }
         self.rack.timed_out(now, &mut self.board, env.rtt.srtt().unwrap_or_default());
-        self.recover(env, now, Resend::Timeout, Some(self.mss.into()));
+        self.recover(env, now, Resend::Timeout, self.mss.into());
     }
 
     /// The wait for segments out of order has ended.
@@ -259,11 +254,16 @@ impl Sender {
     /// The wait for a tail loss probe has ended: what to send again.
     pub(crate) fn probe_tail(&mut self, env: &mut Env, now: Instant) -> Option<(Seq, u32)> {
         self.start_retransmission_timer(env, now);
-        let tail = self.board.tail(self.mss.into())?;
+        self.board.tail(self.mss.into())
+    }
+
+    /// The tail was probed.
+    pub(crate) fn tail_probed(&mut self, env: &mut Env) {
         self.timed = None;
+        // What is reported as a duplicate from now on may be this one.
+        self.undo = None;
         self.tail_probe = Some(self.nxt);
         env.counters.tcp_tail_probes += 1;
-        Some(tail)
     }
 
     /// The next lost piece that may be sent again now, of at most `max`.
@@ -271,7 +271,7 @@ impl Sender {
         let range = self.board.next_lost()?;
         let mss = u32::from(self.mss);
         let pipe = self.in_flight() - self.board.sacked() - self.board.lost();
-        let cap = self.recovery.and_then(|r| r.burst).unwrap_or(u32::MAX).min(self.limit()).max(mss);
+        let cap = self.recovery.map_or(u32::MAX, |r| r.burst).min(self.limit()).max(mss);
         let window = (self.una + self.wnd - range.start).max(0) as u32;
         // The first segment goes whatever else may be on its way: it is what a time-out is for (RFC 6298, 5.4). It also
         // tells whether a window that has closed meanwhile is open again.
@@ -291,6 +291,11 @@ impl Sender {
         if self.timer.is_none() {
             self.start_retransmission_timer(env, now);
         }
+    }
+
+    /// From `now` on a window that is closed is waited for; then it is probed.
+    pub(super) fn start_window_timer(&mut self, env: &Env, now: Instant) {
+        self.timer = Some((now + env.rtt.rto(self.backoff), Timer::Window));
     }
 
     /// From `now` on an acknowledgement is waited for, and nothing else.

@@ -17,6 +17,10 @@ use std::collections::VecDeque;
 /// make one acknowledgement cost: a sixth of what it would with four thousand.
 const RANGES_MAX: usize = 1024;
 
+/// Most lists kept for use, and the most ranges that one of them has room for.
+const LISTS_MAX: usize = 64;
+const LIST_RANGES_MAX: usize = 256;
+
 /// What is known of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
@@ -57,6 +61,11 @@ impl Range {
             && (self.fate == Fate::Sacked || (self.at == next.at && self.resent == next.resent))
     }
 }
+
+/// Lists for connections that begin to send, so that neither a flight nor a connection costs an allocation. Handed out
+/// last-in first-out; at most [`LISTS_MAX`] of at most [`LIST_RANGES_MAX`] ranges, a bound of 400 KB.
+#[derive(Debug, Default)]
+pub(crate) struct Lists(Vec<VecDeque<Range>>);
 
 /// The ranges of one connection.
 #[derive(Debug, Default)]
@@ -129,10 +138,23 @@ impl Scoreboard {
                 self.ranges.pop_front();
             }
         }
-        if self.ranges.is_empty() {
-            // An idle connection keeps none: that is a tenth of what it may take, and an allocation for each flight is
-            // a thousandth of a round trip.
-            self.ranges = VecDeque::new();
+    }
+
+    /// Takes a list from `lists` unless it has one; to be called before something is sent.
+    pub(super) fn take_list(&mut self, lists: &mut Lists) {
+        if self.ranges.capacity() == 0 {
+            self.ranges = lists.0.pop().unwrap_or_default();
+        }
+    }
+
+    /// Gives the list to `lists` if nothing is in flight: an idle connection keeps none, it would be a tenth of what it may
+    /// take.
+    pub(super) fn give_list(&mut self, lists: &mut Lists) {
+        if self.ranges.is_empty() && self.ranges.capacity() > 0 {
+            let list = std::mem::take(&mut self.ranges);
+            if lists.0.len() < LISTS_MAX && list.capacity() <= LIST_RANGES_MAX {
+                lists.0.push(list);
+            }
         }
     }
 
@@ -223,7 +245,8 @@ impl Scoreboard {
 
     /// Forgets everything.
     pub(super) fn clear(&mut self) {
-        *self = Self::default();
+        self.ranges.clear();
+        (self.sacked, self.lost) = (0, 0);
     }
 
     /// The index of the range that begins at `at`, made by splitting one if need be; behind the last for the end of

@@ -200,8 +200,9 @@ impl Sender {
     }
 
     /// Notes that `len` of sequence space was sent at `nxt`.
-    pub(crate) fn sent(&mut self, env: &Env, now: Instant, len: u32) {
+    pub(crate) fn sent(&mut self, env: &mut Env, now: Instant, len: u32) {
         if self.state != SenderState::SynSent {
+            self.board.take_list(&mut env.lists);
             self.board.sent(self.nxt, len, now);
         }
         self.nxt += len;
@@ -251,6 +252,7 @@ impl Sender {
         env.pool.clear(&mut self.queue);
         self.cursor = Cursor::FRONT;
         self.board.clear();
+        self.board.give_list(&mut env.lists);
         self.recovery = None;
         self.undo = None;
     }

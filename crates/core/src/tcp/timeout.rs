@@ -24,7 +24,8 @@ impl Connection {
     fn deadline(&self, env: &Env) -> Instant {
         let idle = env.config.timeouts.keep_alive_idle + PROBE_INTERVAL * u32::from(self.probes);
         let keep_alive = self.heard_at + idle;
-        [self.tx.timer.map(|(at, _)| at), self.time_wait_until, self.rx.update_at]
+        let (sender, ack) = (self.tx.timer.map(|(at, _)| at), self.rx.answer.deadline());
+        [sender, self.time_wait_until, self.rx.update_at, ack]
             .into_iter()
             .flatten()
             .fold(keep_alive, Instant::min)
@@ -50,6 +51,9 @@ impl Connection {
             self.tx.timer = None;
             self.sender_timer(env, io, timer);
         }
+        if due(self.rx.answer.deadline()) {
+            self.answer_is_late(env);
+        }
         if due(self.rx.update_at) {
             self.window_timer(env, io);
         }
@@ -71,14 +75,16 @@ impl Connection {
                 self.list_ready(env);
             }
             Timer::TailProbe => {
-                if let Some((seq, len)) = self.tx.probe_tail(env, io.now) {
-                    // Without credit the retransmission timer does it.
-                    let _ = self.resend(env, io, (seq, len), Resend::TailProbe);
+                // Without credit the retransmission timer does it.
+                if let Some(tail) = self.tx.probe_tail(env, io.now)
+                    && self.resend(env, io, tail, Resend::TailProbe).is_ok()
+                {
+                    self.tx.tail_probed(env);
                 }
             }
             Timer::Window => {
                 self.tx.backoff = self.tx.backoff.saturating_add(1);
-                self.tx.timer = Some((io.now + env.rtt.rto(self.tx.backoff), Timer::Window));
+                self.tx.start_window_timer(env, io.now);
                 if self.tx.usable() == 0 {
                     self.send_probe(env, io);
                 } else {

@@ -19,13 +19,18 @@ use std::thread;
 use std::time::Duration;
 
 /// The addresses that stand for the host's loopback.
-const HOST: [IpAddr; 2] =
+pub(super) const HOST: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(10, 0, 2, 4)), IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 4))];
 const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Runs `guest` in the guest's namespace while a worker serves it; gives what the loop did.
 fn with_guest(wanted: Wanted, mtu: u16, guest: impl FnOnce() + Send + 'static) -> Activity {
+    serve_guest(wanted, mtu, guest).activity()
+}
+
+/// The same, and gives the worker.
+pub(super) fn serve_guest(wanted: Wanted, mtu: u16, guest: impl FnOnce() + Send + 'static) -> Worker<Tap> {
     let (to_worker, taps) = mpsc::channel();
     let done = eventfd(0, EventfdFlags::CLOEXEC).expect("eventfd");
     let signal = done.try_clone().expect("clone");
@@ -51,7 +56,7 @@ fn with_guest(wanted: Wanted, mtu: u16, guest: impl FnOnce() + Send + 'static) -
     assert!(matches!(worker.run(), Ok(Wake::Extra(1))));
     guest.join().expect("the guest was content");
     assert!(!worker.link().gone());
-    worker.activity()
+    worker
 }
 
 /// Writes to an eventfd when it goes out of scope.
@@ -64,7 +69,7 @@ impl Drop for OnDrop {
 }
 
 /// On both loopbacks: TCP and UDP that send back what they get, on the same port; gives the ports.
-fn echo_servers() -> [u16; 2] {
+pub(super) fn echo_servers() -> [u16; 2] {
     LOOPBACK.map(|address| {
         let listener = TcpListener::bind((address, 0)).expect("listen");
         let port = listener.local_addr().expect("address").port();
@@ -89,7 +94,7 @@ fn echo_servers() -> [u16; 2] {
     })
 }
 
-fn connect(host: IpAddr, port: u16) -> std::io::Result<TcpStream> {
+pub(super) fn connect(host: IpAddr, port: u16) -> std::io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&(host, port).into(), LIMIT)?;
     stream.set_read_timeout(Some(LIMIT))?;
     stream.set_write_timeout(Some(LIMIT))?;

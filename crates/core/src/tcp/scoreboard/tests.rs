@@ -1,6 +1,6 @@
 //! The scoreboard against a plain array of bytes, and its bounds.
 
-use super::{Fate, RANGES_MAX, Scoreboard};
+use super::{Fate, LISTS_MAX, Lists, RANGES_MAX, Scoreboard};
 use crate::time::Instant;
 use crate::wire::tcp::Seq;
 use proptest::prelude::*;
@@ -126,5 +126,27 @@ fn a_guest_that_splits_without_end_meets_the_bound() {
     assert_eq!(board.iter().map(|r| r.len).sum::<u32>(), 110_000);
     board.acknowledge(BASE + 110_000, |_| {});
     assert_eq!((board.sacked(), board.lost(), board.ranges.len()), (0, 0, 0));
-    assert!(board.ranges.capacity() <= 8);
+    let mut lists = Lists::default();
+    board.give_list(&mut lists);
+    assert_eq!((board.allocated(), lists.0.len()), (0, 0), "a list of that length is not kept");
+}
+
+#[test]
+fn a_list_serves_one_flight_after_the_other() {
+    let mut lists = Lists::default();
+    let mut list = None;
+    for i in 0..2 * LISTS_MAX as u32 {
+        let mut board = Scoreboard::default();
+        board.take_list(&mut lists);
+        board.sent(BASE, 10, Instant::from_ns(u64::from(i)));
+        assert_eq!(
+            *list.get_or_insert(board.ranges.as_slices().0.as_ptr()),
+            board.ranges.as_slices().0.as_ptr()
+        );
+        board.give_list(&mut lists);
+        assert!(board.allocated() > 0, "something is in flight");
+        board.acknowledge(BASE + 10, |_| {});
+        board.give_list(&mut lists);
+        assert_eq!((board.allocated(), lists.0.len()), (0, 1));
+    }
 }

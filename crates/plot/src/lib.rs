@@ -1,4 +1,4 @@
-//! Line charts as SVG, for the guide.
+//! Charts as SVG: lines over an axis for the guide, and [`bars`] for the benchmark's report.
 //!
 //! A [`Chart`] is a stack of panels over one x axis, each with its own y axis; a series has one colour in all of
 //! them and stands in the legend once. The colours and the grey of the text are of middling lightness on a
@@ -6,6 +6,7 @@
 //! that a line would not miss are left out, so that pictures are small and a change of them means something.
 
 pub mod axis;
+pub mod bars;
 
 pub use axis::{Axis, Scale};
 use axis::{Span, label};

@@ -1,0 +1,124 @@
+//! Heap allocations of brodo, counted at the door of the C library's allocator in the program as it is shipped.
+//!
+//! A small library in C, built here, stands before the C library (`LD_PRELOAD`) and counts in a file that is mapped
+//! ([`SOURCE`]). A first run fills pools and tables; what is reported is the second.
+
+use super::results::Results;
+use super::workload::Workload;
+use super::{Options, Part, matrix};
+use crate::process::{Context, Failure, Result, find_program};
+use crate::progress::Progress;
+use crate::system::{Guest, System};
+use crate::world::World;
+use serde_json::{Value, json};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// The library.
+const SOURCE: &str = include_str!("count.c");
+/// What is done while it counts, and for how many seconds.
+const WORKLOADS: [&str; 3] = ["up1", "down1", "crr1"];
+const SECONDS: f64 = 1.0;
+/// About how long all of it takes.
+pub(super) const PLANNED: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What one workload took.
+#[derive(Debug, Clone)]
+pub struct Allocations {
+    /// What was done.
+    pub workload: Workload,
+    /// Allocations meanwhile.
+    pub count: u64,
+    /// GiB moved, or operations.
+    pub work: f64,
+}
+
+impl Allocations {
+    /// The unit of [`Self::each`].
+    pub fn unit(&self) -> &'static str {
+        if self.workload.kind.name == "crr" { "per operation" } else { "per GiB" }
+    }
+
+    /// Allocations per GiB or operation.
+    pub fn each(&self) -> f64 {
+        self.count as f64 / self.work
+    }
+
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "workload": self.workload.to_string(), "allocations": self.count, "work": self.work,
+            "unit": self.unit(), "each": self.each(),
+        })
+    }
+}
+
+/// Counts, or says why not.
+pub(super) fn run(options: &Options, results: &mut Results, progress: &mut Progress) {
+    progress.begin(Part::Allocations.name());
+    let remark = if results.systems.contains(&System::Brodo) {
+        count(options).map(|found| results.allocations = found).err().map(|e| e.to_string())
+    } else {
+        Some("brodo is left out".to_owned())
+    };
+    if let Some(why) = remark {
+        progress.remark(&format!("allocations: not measured: {why}"));
+        results.remarks.push(format!("Allocations were not measured: {why}"));
+    }
+    progress.done(PLANNED, "alloc: done");
+}
+
+fn count(options: &Options) -> Result<Vec<Allocations>> {
+    let world = World::new()?;
+    matrix::serve(&world, 1)?;
+    let library = build(&world)?;
+    let file = world.home().join("allocations");
+    fs::write(&file, [0; 8])
+        .and_then(|()| fs::set_permissions(&file, Permissions::from_mode(0o666)))
+        .context(|| format!("cannot make {}", file.display()))?;
+    let program = world.install_program(&options.programs.find(System::Brodo)?)?;
+    let (preload, name) = (format!("LD_PRELOAD={library}"), format!("BRODO_ALLOCATIONS={}", file.display()));
+    let program = program.to_string_lossy();
+    let mut words = vec!["env", &preload, &name, &program, "run"];
+    words.extend(options.programs.options());
+    words.push("--");
+    let guest = Guest::forwarder(&world, &world.enter_host_as_user(), &words)?;
+    if read(&file)? == 0 {
+        return Err(Failure(
+            "the library counts nothing: brodo is linked statically, or has an allocator of its own".into(),
+        ));
+    }
+    let mut found = Vec::new();
+    for name in WORKLOADS {
+        let workload: Workload = name.parse().map_err(Failure)?;
+        let mut last = None;
+        for _ in 0..2 {
+            let before = read(&file)?;
+            let words = matrix::words(&world, workload, SECONDS, 0);
+            let done = world.run(&guest.enter, words, LIMIT)?.success()?.json()?;
+            let gib = done["bytes"].as_f64().map(|bytes| bytes / f64::from(1 << 30));
+            let work = gib.or_else(|| done["count"].as_f64()).unwrap_or(0.0);
+            last = Some(Allocations { workload, count: read(&file)? - before, work });
+        }
+        found.extend(last);
+    }
+    Ok(found)
+}
+
+/// Builds the library; its path.
+fn build(world: &World) -> Result<String> {
+    find_program("cc").ok_or_else(|| Failure("there is no C compiler (cc)".into()))?;
+    let (source, library) = (world.folder().join("count.c"), world.folder().join("count.so"));
+    fs::write(&source, SOURCE).context(|| format!("cannot write {}", source.display()))?;
+    let library = library.to_string_lossy().into_owned();
+    let words = ["cc", "-O2", "-shared", "-fPIC", "-o", &library, &source.to_string_lossy()];
+    world.run(&[], words, LIMIT)?.success()?;
+    Ok(library)
+}
+
+fn read(file: &Path) -> Result<u64> {
+    let bytes = fs::read(file).context(|| format!("cannot read {}", file.display()))?;
+    bytes.try_into().map(u64::from_ne_bytes).map_err(|_| Failure("the count is not a number".into()))
+}

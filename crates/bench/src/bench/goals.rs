@@ -1,0 +1,298 @@
+//! What brodo is to reach, as ratios to what was measured beside it or as figures of its own; reached means by the median.
+
+use super::allocations::Allocations;
+use super::results::{Results, StartUp};
+use super::workload::{Metric, Workload};
+use crate::idle::Idle;
+use crate::report::{Spread, Table, number};
+use crate::system::System;
+use serde_json::{Value, json};
+use std::fmt;
+
+/// One figure of a system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Figure {
+    /// Of a workload on a link of this MTU.
+    Run(Workload, u32, Metric),
+    /// Resident memory after start, MiB.
+    Resident(u32),
+    /// Memory of an idle connection, bytes.
+    IdleConnection,
+    /// Heap allocations per GiB or operation.
+    Allocations(Workload),
+    /// A fresh namespace, milliseconds.
+    Start(StartUp),
+}
+
+impl Figure {
+    /// What a system has of it.
+    pub fn of(self, results: &Results, system: System) -> Option<Spread> {
+        match self {
+            Self::Run(workload, mtu, metric) => results.spread(mtu, workload, system, metric),
+            Self::Resident(mtu) => {
+                let footprints = results.footprints.iter();
+                let wanted = footprints.filter(|f| f.mtu == mtu && f.system == system);
+                Spread::of(wanted.map(|f| f.rss_start_kib as f64 / 1024.0))
+            }
+            Self::IdleConnection => {
+                let wanted = results.idle.iter().filter(|idle| idle.system == system);
+                Spread::of(wanted.map(Idle::bytes_each))
+            }
+            Self::Allocations(workload) => {
+                let found = results.allocations.iter().filter(|_| system == System::Brodo);
+                Spread::of(found.filter(|found| found.workload == workload).map(Allocations::each))
+            }
+            Self::Start(what) => results.start_ms(system, what),
+        }
+    }
+
+    /// What it is, with its unit.
+    pub fn words(self) -> String {
+        match self {
+            Self::Run(_, _, metric) => {
+                let (what, unit) = metric.words();
+                format!("{self}: {what}, {unit}")
+            }
+            _ => format!("{self}, {}", self.unit()),
+        }
+    }
+
+    fn unit(self) -> &'static str {
+        match self {
+            Self::Run(_, _, metric) => metric.words().1,
+            Self::Resident(_) => "MiB",
+            Self::IdleConnection => "bytes",
+            Self::Allocations(workload) if workload.kind.name == "crr" => "per operation",
+            Self::Allocations(_) => "per GiB",
+            Self::Start(_) => "ms",
+        }
+    }
+}
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Run(workload, mtu, _) => write!(f, "{workload}, MTU {mtu}"),
+            Self::Resident(mtu) => write!(f, "resident after start, MTU {mtu}"),
+            Self::IdleConnection => f.write_str("an idle connection"),
+            Self::Allocations(workload) => write!(f, "heap allocations, {workload}"),
+            Self::Start(StartUp::True) => f.write_str("`true` in a fresh namespace"),
+            Self::Start(StartUp::FirstByte) => f.write_str("first byte in a fresh namespace"),
+        }
+    }
+}
+
+/// What a figure is held against.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Bound {
+    /// A number in the figure's own unit.
+    Absolute(f64),
+    /// A multiple of what this system has.
+    Of(System, f64),
+    /// A multiple of what brodo has at this MTU.
+    OfMtu(u32, f64),
+}
+
+/// What is held against it.
+#[derive(Debug, Clone, Copy)]
+enum Subject {
+    Runs(&'static [&'static str], &'static [u32], Metric),
+    Resident(&'static [u32]),
+    IdleConnection,
+    Allocations(&'static [&'static str]),
+    Start(StartUp),
+}
+
+impl Subject {
+    fn figures(self) -> Vec<Figure> {
+        let workload = |name: &&str| name.parse::<Workload>().ok();
+        match self {
+            Self::Runs(names, mtus, metric) => mtus
+                .iter()
+                .flat_map(|mtu| names.iter().filter_map(workload).map(|w| Figure::Run(w, *mtu, metric)))
+                .collect(),
+            Self::Resident(mtus) => mtus.iter().map(|mtu| Figure::Resident(*mtu)).collect(),
+            Self::IdleConnection => vec![Figure::IdleConnection],
+            Self::Allocations(names) => names.iter().filter_map(workload).map(Figure::Allocations).collect(),
+            Self::Start(what) => vec![Figure::Start(what)],
+        }
+    }
+}
+
+/// One goal.
+#[derive(Debug)]
+pub struct Goal {
+    /// What it is about.
+    pub what: &'static str,
+    /// Whose.
+    system: System,
+    subject: Subject,
+    /// More is better.
+    at_least: bool,
+    bound: Bound,
+}
+
+const BOTH: &[u32] = &[1500, 65520];
+const BULK: &[&str] = &["up1", "down1", "up4", "down4"];
+/// Of 16,384 full segments: what a connection takes to open and close, but nothing per segment.
+const PER_GIB_MAX: f64 = 16.0;
+
+const fn goal(what: &'static str, subject: Subject, at_least: bool, bound: Bound) -> Goal {
+    Goal { what, system: System::Brodo, subject, at_least, bound }
+}
+
+#[rustfmt::skip]
+static GOALS: [Goal; 21] = {
+    use Bound::{Absolute, Of, OfMtu};
+    use Metric::{CpuPerGib, CpuPerOperation, Loss, OperationRate, P50, Retransmissions, Throughput};
+    use Subject::Runs;
+    use System::{BrodoBusy, HostDirect, Pasta, Slirp4netns, Veth};
+    [
+        goal("TCP bulk", Runs(BULK, BOTH, Throughput), true, Of(Veth, 0.9)),
+        goal("TCP bulk", Runs(BULK, BOTH, Throughput), true, Of(HostDirect, 0.8)),
+        goal("TCP bulk at MTU 1500", Runs(BULK, &[1500], Throughput), true, OfMtu(65520, 0.9)),
+        goal("TCP upload", Runs(&["up1"], BOTH, Throughput), true, Of(Pasta, 20.0)),
+        goal("TCP download, MTU 1500", Runs(&["down1"], &[1500], Throughput), true, Of(Pasta, 20.0)),
+        goal("TCP download, MTU 65520", Runs(&["down1"], &[65520], Throughput), true, Of(Pasta, 1.4)),
+        goal("retransmissions", Runs(BULK, BOTH, Retransmissions), false, Absolute(0.0)),
+        goal("CPU of bulk", Runs(&["up1", "down1"], BOTH, CpuPerGib), false, Absolute(250.0)),
+        goal("connect-request-response (CRR)", Runs(&["crr1"], BOTH, P50), false, Of(HostDirect, 2.2)),
+        Goal { system: BrodoBusy, ..goal("CRR with busy polling", Runs(&["crr1"], BOTH, P50), false, Of(HostDirect, 1.6)) },
+        goal("CRR of 8 flows", Runs(&["crr8"], BOTH, OperationRate), true, Of(HostDirect, 0.5)),
+        goal("CRR of 8 flows", Runs(&["crr8"], BOTH, OperationRate), true, Of(Pasta, 1.9)),
+        goal("CRR of 8 flows", Runs(&["crr8"], BOTH, OperationRate), true, Of(Slirp4netns, 1.3)),
+        goal("CPU of CRR", Runs(&["crr1", "crr8"], BOTH, CpuPerOperation), false, Absolute(80.0)),
+        goal("request-response (RR)", Runs(&["rr1"], BOTH, P50), false, Of(HostDirect, 1.2)),
+        goal("UDP as fast as it goes", Runs(&["uup", "udown"], BOTH, Throughput), true, Of(Veth, 0.8)),
+        goal("UDP at half of veth's rate", Runs(&["uup-half", "udown-half"], BOTH, Loss), false, Absolute(0.1)),
+        goal("memory after start", Subject::Resident(BOTH), false, Absolute(4.0)),
+        goal("memory of an idle connection", Subject::IdleConnection, false, Absolute(1024.0)),
+        goal("heap allocations: none per segment", Subject::Allocations(&["up1", "down1"]), false, Absolute(PER_GIB_MAX)),
+        goal("a fresh namespace for `true`", Subject::Start(StartUp::True), false, Absolute(30.0)),
+    ]
+};
+
+impl Goal {
+    /// The bound, for people: "≥ 0.9 of veth".
+    pub fn words(&self) -> String {
+        let sign = if self.at_least { "≥" } else { "≤" };
+        match self.bound {
+            Bound::Absolute(value) => {
+                let unit = self.subject.figures().first().map_or("", |figure| figure.unit());
+                if value == 0.0 { format!("0 {unit}") } else { format!("{sign} {value} {unit}") }
+            }
+            Bound::Of(system, factor) if factor < 1.0 => format!("{sign} {factor} of {}", system.name()),
+            Bound::Of(system, factor) => format!("{sign} {factor} × {}", system.name()),
+            Bound::OfMtu(mtu, factor) => format!("{sign} {factor} of MTU {mtu}"),
+        }
+    }
+
+    /// What is held against the bound; `None` where something was not measured.
+    fn value(&self, results: &Results, figure: Figure) -> Option<f64> {
+        let own = figure.of(results, self.system)?.median;
+        let other = match (self.bound, figure) {
+            (Bound::Absolute(_), _) => return Some(own),
+            (Bound::Of(system, _), _) => figure.of(results, system)?,
+            (Bound::OfMtu(mtu, _), Figure::Run(workload, _, metric)) => {
+                Figure::Run(workload, mtu, metric).of(results, self.system)?
+            }
+            (Bound::OfMtu(..), _) => return None,
+        };
+        Some(own / other.median)
+    }
+
+    fn is_reached_by(&self, value: f64) -> bool {
+        let (Bound::Absolute(bound) | Bound::Of(_, bound) | Bound::OfMtu(_, bound)) = self.bound;
+        if self.at_least { value >= bound } else { value <= bound }
+    }
+}
+
+/// A goal and what was measured.
+#[derive(Debug)]
+pub struct Verdict {
+    /// The goal.
+    pub goal: &'static Goal,
+    /// What was held against it, figure by figure.
+    pub values: Vec<(Figure, f64)>,
+}
+
+impl Verdict {
+    /// How many figures reach it.
+    pub fn reached(&self) -> usize {
+        self.values.iter().filter(|(_, value)| self.goal.is_reached_by(*value)).count()
+    }
+
+    /// The figure that is farthest from it.
+    fn worst(&self) -> Option<(Figure, f64)> {
+        let order = |a: &&(Figure, f64), b: &&(Figure, f64)| {
+            if self.goal.at_least { a.1.total_cmp(&b.1) } else { b.1.total_cmp(&a.1) }
+        };
+        self.values.iter().min_by(order).copied()
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let values: Vec<Value> = self
+            .values
+            .iter()
+            .map(|(figure, value)| {
+                json!({
+                    "figure": figure.words(), "value": value, "reached": self.goal.is_reached_by(*value),
+                })
+            })
+            .collect();
+        json!({ "what": self.goal.what, "goal": self.goal.words(), "values": values })
+    }
+}
+
+/// All goals of which anything was measured.
+pub fn verdicts(results: &Results) -> Vec<Verdict> {
+    let verdict = |goal: &'static Goal| {
+        let figures = goal.subject.figures().into_iter();
+        let values = figures.filter_map(|figure| Some((figure, goal.value(results, figure)?)));
+        Verdict { goal, values: values.collect() }
+    };
+    GOALS.iter().map(verdict).filter(|verdict| !verdict.values.is_empty()).collect()
+}
+
+/// The goals, and how far brodo is.
+pub(super) fn table(verdicts: &[Verdict]) -> Table {
+    let mut table = Table::new(
+        "What is to be reached, and the figure that is farthest from it",
+        ["what", "goal", "worst", "where", "reached"],
+    );
+    for verdict in verdicts {
+        let Some((figure, value)) = verdict.worst() else { continue };
+        let reached = match (verdict.reached(), verdict.values.len()) {
+            (reached, all) if reached == all => "yes".to_owned(),
+            (0, _) => "no".to_owned(),
+            (reached, all) => format!("{reached} of {all}"),
+        };
+        let (what, goal) = (verdict.goal.what.to_owned(), verdict.goal.words());
+        table.row([what, goal, number(value), figure.to_string(), reached]);
+    }
+    table
+}
+
+/// What the goals say about one figure: the bounds, and whether they are reached.
+pub(super) fn about(verdicts: &[Verdict], figure: Figure) -> (String, String) {
+    let mut goals = Vec::new();
+    let mut missed = Vec::new();
+    for verdict in verdicts.iter().filter(|verdict| verdict.goal.system == System::Brodo) {
+        for (_, value) in verdict.values.iter().filter(|(of, _)| *of == figure) {
+            goals.push(verdict.goal.words());
+            if !verdict.goal.is_reached_by(*value) {
+                missed.push(match verdict.goal.bound {
+                    Bound::Absolute(_) => number(*value),
+                    Bound::Of(system, _) => format!("{} of {}", number(*value), system.name()),
+                    Bound::OfMtu(mtu, _) => format!("{} of MTU {mtu}", number(*value)),
+                });
+            }
+        }
+    }
+    let reached = match (goals.is_empty(), missed.is_empty()) {
+        (true, _) => String::new(),
+        (false, true) => "yes".to_owned(),
+        (false, false) => format!("no: {}", missed.join(", ")),
+    };
+    (goals.join(", "), reached)
+}

@@ -1,0 +1,183 @@
+//! Every workload on every system, round after round.
+//!
+//! The server is in the host namespace, so that the path is host-direct's loopback plus exactly what the system under test
+//! adds. Payload is counted where it arrives, retransmissions by the kernel that sends (the guest's for uploads, the host's
+//! for downloads, as iperf3 does), the forwarder's CPU by the scheduler.
+
+use super::Options;
+use super::results::{Footprint, Results, Sample};
+use super::workload::{Metric, Outcome, Sender, Workload};
+use crate::facts;
+use crate::probe::round_trip_ports;
+use crate::process::Result;
+use crate::progress::Progress;
+use crate::report::number;
+use crate::system::{Guest, System};
+use crate::world::{HOST_V4, World};
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// TCP and UDP port of the probe's server.
+pub(super) const SERVER_PORT: u16 = 7000;
+/// First TCP port of the server for single bytes.
+pub(super) const RESPOND_PORT: u16 = 10_000;
+/// What a run takes beside its measuring: programs start, connections open and close, queues empty.
+const AROUND: Duration = Duration::from_millis(200);
+
+/// About how long everything takes.
+pub(super) fn planned(options: &Options, results: &Results) -> Duration {
+    let runs = results.workloads.len() * results.systems.len() * results.mtus.len();
+    one(options) * (runs as u32 * options.rounds)
+}
+
+fn one(options: &Options) -> Duration {
+    Duration::from_secs_f64(options.seconds) + AROUND
+}
+
+/// Starts the servers in the host namespace; the process of the one that bulk goes to.
+pub(super) fn serve(world: &World, flows_max: usize) -> Result<u32> {
+    let server = world.serve_probe(&world.host, SERVER_PORT)?;
+    let ports = round_trip_ports(flows_max);
+    let [probe, name] = world.probe();
+    let words = [probe, name, "respond".into(), RESPOND_PORT.to_string(), ports.to_string()];
+    world.serve(&world.host, words, RESPOND_PORT + ports - 1)?;
+    Ok(server)
+}
+
+/// Runs everything.
+pub(super) fn run(options: &Options, results: &mut Results, progress: &mut Progress) -> Result<()> {
+    let world = World::new()?;
+    let flows_max = results.workloads.iter().map(|workload| workload.flows).max().unwrap_or(1);
+    let server = serve(&world, flows_max)?;
+    for mtu in results.mtus.clone() {
+        one_mtu(options, &world, mtu, server, results, progress)?;
+    }
+    Ok(())
+}
+
+fn one_mtu(
+    options: &Options,
+    world: &World,
+    mtu: u32,
+    server: u32,
+    results: &mut Results,
+    progress: &mut Progress,
+) -> Result<()> {
+    let mut guests = Vec::new();
+    for &system in &results.systems {
+        let guest = Guest::start(world, system, &options.programs, mtu)?;
+        let footprint = Footprint {
+            mtu,
+            system,
+            rss_start_kib: guest.rss_kib(),
+            pss_start_kib: guest.pss_kib(),
+            rss_end_kib: 0,
+        };
+        guests.push((system, guest, footprint));
+    }
+    for round in 1..=options.rounds {
+        for workload in results.workloads.clone() {
+            let rate = match pace(workload, mtu, results) {
+                Ok(rate) => rate,
+                Err(remark) => {
+                    if !results.remarks.contains(&remark) {
+                        results.remarks.push(remark);
+                    }
+                    continue;
+                }
+            };
+            for (system, guest, _) in &guests {
+                let run = Run { world, guest, server, mtu, workload, system: *system, round, rate };
+                let what = format!("MTU {mtu}, round {round}/{}", options.rounds);
+                progress.begin(&format!("{what}: {workload} {}", system.name()));
+                match run.measure(options.seconds) {
+                    Ok(sample) => {
+                        progress.done(one(options), &format!("{what}: {}", line(&sample)));
+                        results.samples.push(sample);
+                    }
+                    Err(e) => {
+                        let remark = format!("{workload} on {} at MTU {mtu} failed", system.name());
+                        progress.remark(&format!("{remark}: {e}\n{}", guest.describe()));
+                        results.remarks.push(remark);
+                    }
+                }
+            }
+        }
+    }
+    for (system, guest, mut footprint) in guests {
+        footprint.rss_end_kib = guest.rss_kib();
+        if system.is_forwarder() {
+            results.footprints.push(footprint);
+        }
+    }
+    Ok(())
+}
+
+/// Datagrams per second for a workload that has a rate: half of what veth has delivered so far in this run.
+fn pace(workload: Workload, mtu: u32, results: &Results) -> std::result::Result<u64, String> {
+    let Some(name) = workload.kind.half_of else { return Ok(0) };
+    let other = name.parse().ok();
+    let rate = other.and_then(|other| results.median(mtu, other, System::Veth, Metric::DatagramRate));
+    rate.map(|rate| (rate / 2.0) as u64).filter(|rate| *rate > 0).ok_or_else(|| {
+        format!(
+            "{workload} is not measured: its rate is half of what veth delivers of {name}, which is not known"
+        )
+    })
+}
+
+/// One sample for people who watch.
+fn line(sample: &Sample) -> String {
+    let mut text = format!("{:10} {:11}", sample.workload.to_string(), sample.system.name());
+    for (metric, value) in &sample.figures {
+        let _ = write!(text, "  {} {}", number(*value), metric.key());
+    }
+    text
+}
+
+/// One workload on one system, about to run.
+struct Run<'a> {
+    world: &'a World,
+    guest: &'a Guest,
+    server: u32,
+    mtu: u32,
+    workload: Workload,
+    system: System,
+    round: u32,
+    /// Datagrams per second.
+    rate: u64,
+}
+
+impl Run<'_> {
+    fn measure(&self, seconds: f64) -> Result<Sample> {
+        let sender = if self.workload.kind.sender == Sender::Guest { self.guest.pid } else { self.server };
+        let resent = || facts::net_counter(sender, "Tcp", "RetransSegs");
+        let (resent_before, cpu_before) = (resent(), self.guest.cpu_ms());
+        let limit = Duration::from_secs_f64(seconds + 30.0);
+        let words = words(self.world, self.workload, seconds, self.rate);
+        let found = self.world.run(&self.guest.enter, words, limit)?.success()?.json()?;
+        let cpu_ms = self.guest.cpu_ms() - cpu_before;
+        let outcome = Outcome {
+            found,
+            cpu_ms: self.system.is_forwarder().then_some(cpu_ms),
+            retransmissions: resent().saturating_sub(resent_before),
+        };
+        let metrics = self.workload.kind.metrics;
+        let figures = metrics.iter().filter_map(|metric| Some((*metric, metric.of(&outcome)?))).collect();
+        let Self { mtu, workload, system, round, .. } = *self;
+        Ok(Sample { mtu, workload, system, round, figures })
+    }
+}
+
+/// The probe's command line.
+pub(super) fn words(world: &World, workload: Workload, seconds: f64, rate: u64) -> Vec<String> {
+    let word = |word: &str| match word {
+        "{host}" => HOST_V4.to_owned(),
+        "{bulk}" => SERVER_PORT.to_string(),
+        "{respond}" => RESPOND_PORT.to_string(),
+        "{flows}" => workload.flows.to_string(),
+        "{seconds}" => seconds.to_string(),
+        "{rate}" => rate.to_string(),
+        other => other.to_owned(),
+    };
+    world.probe().into_iter().chain(workload.kind.probe.split(' ').map(word)).collect()
+}

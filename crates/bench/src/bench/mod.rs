@@ -1,0 +1,208 @@
+//! The benchmark: every workload on every system, interleaved, so that what else the machine does hits all of them.
+//!
+//! What is measured is data: the [`workload`] table, and four parts that are not a matter of one probe's run ([`Part`]). All
+//! systems stand ready in one world while one after the other is measured ([`matrix`]); idle they cost nothing. [`start`] times
+//! fresh namespaces, [`allocations`] counts what brodo asks of its allocator; idle connections and long paths have modules
+//! of their own ([`crate::idle`], [`crate::wan`]). What was found ([`results`]) becomes a document ([`pages`]) and is held against
+//! the [`goals`].
+
+pub mod allocations;
+pub mod goals;
+mod matrix;
+pub mod pages;
+pub mod results;
+mod start;
+pub mod workload;
+
+use crate::idle;
+use crate::process::Result;
+use crate::progress::Progress;
+use crate::report::{Machine, Outputs};
+use crate::system::{Programs, System};
+use crate::wan;
+use clap::Args;
+use results::Results;
+use std::str::FromStr;
+use std::time::Duration;
+use workload::Workload;
+
+/// What is measured otherwise than by running a probe on every system in turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// How long a fresh namespace takes, to a command and to the first byte.
+    Start,
+    /// Heap allocations.
+    Allocations,
+    /// Memory of idle connections.
+    Idle,
+    /// Long paths.
+    Wan,
+}
+
+impl Part {
+    /// All, in order.
+    pub const ALL: [Self; 4] = [Self::Start, Self::Allocations, Self::Idle, Self::Wan];
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Allocations => "alloc",
+            Self::Idle => "idle",
+            Self::Wan => "wan",
+        }
+    }
+}
+
+/// One thing that may be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// Everything.
+    All,
+    /// A workload.
+    Workload(Workload),
+    /// A part.
+    Part(Part),
+}
+
+impl FromStr for Wanted {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let part = Part::ALL.into_iter().find(|part| part.name() == text).map(Self::Part);
+        match part {
+            _ if text == "all" => Ok(Self::All),
+            Some(part) => Ok(part),
+            None => text
+                .parse()
+                .map(Self::Workload)
+                .map_err(|e: String| format!("{e}; and all, start, alloc, idle, wan")),
+        }
+    }
+}
+
+/// What to run.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// What to measure: upN, downN (TCP bulk, N flows), crrN (connect, request, response), rrN, uup, udown, uup64, udown64,
+    /// uup-half, udown-half (UDP), mix-up, mix-down (sparse beside bulk), start, alloc, idle, wan, or all
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "all")]
+    pub workloads: Vec<Wanted>,
+    /// MTUs of the guest's link, in bytes
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1500,65520",
+        value_parser = clap::value_parser!(u32).range(1280..=65520))]
+    pub mtu: Vec<u32>,
+    /// How often each is run
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// How long each run lasts, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    pub seconds: f64,
+    /// Systems to measure; those not installed are named and left out
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = system,
+        default_value = "host-direct,veth,pasta,slirp4netns,brodo")]
+    pub against: Vec<System>,
+    /// Where the programs are.
+    #[command(flatten)]
+    pub programs: Programs,
+    /// Where results go.
+    #[command(flatten)]
+    pub outputs: Outputs,
+}
+
+fn system(name: &str) -> std::result::Result<System, String> {
+    System::from_name(name).ok_or_else(|| format!("not one of {}", System::ALL.map(System::name).join(", ")))
+}
+
+/// How thorough the parts are whose length `--seconds` does not say.
+#[derive(Debug, Clone)]
+pub struct Depth {
+    /// How often a fresh namespace is made.
+    pub starts: usize,
+    /// Open connections when memory is read, and how long it is left to settle before.
+    pub idle: ([usize; 3], Duration),
+    /// The rows of long paths.
+    pub wan: wan::measure::Choice,
+}
+
+impl Options {
+    /// As deep as the figures of the guide are.
+    fn depth(&self) -> Depth {
+        Depth {
+            starts: 10,
+            idle: (idle::COUNTS, idle::SETTLE),
+            wan: wan::measure::Choice { rounds: self.rounds, ..wan::measure::Choice::default() },
+        }
+    }
+
+    /// What to measure, in the order of the tables; with what something else is paced by.
+    fn chosen(&self) -> (Vec<Workload>, Vec<Part>) {
+        let all = self.workloads.contains(&Wanted::All);
+        let mut workloads = if all { Workload::all() } else { Vec::new() };
+        workloads.extend(self.workloads.iter().filter_map(|wanted| match wanted {
+            Wanted::Workload(workload) => Some(*workload),
+            _ => None,
+        }));
+        let pacers = workloads.iter().filter_map(|workload| workload.kind.half_of);
+        let pacers: Vec<Workload> = pacers.filter_map(|name| name.parse().ok()).collect();
+        workloads.extend(pacers);
+        let place = |workload: &Workload| {
+            (workload::KINDS.iter().position(|kind| kind == workload.kind), workload.flows)
+        };
+        workloads.sort_by_key(place);
+        workloads.dedup();
+        let wanted = |part: &Part| all || self.workloads.contains(&Wanted::Part(*part));
+        (workloads, Part::ALL.into_iter().filter(wanted).collect())
+    }
+}
+
+/// Runs everything and reports it.
+pub fn run(options: &Options) -> Result<()> {
+    let results = measure(options, &options.depth())?;
+    options.outputs.write(&pages::full(&results), &pages::short(&results), &results.json())
+}
+
+/// Runs everything.
+pub fn measure(options: &Options, depth: &Depth) -> Result<Results> {
+    let machine = Machine::now();
+    eprintln!("{}", machine.text());
+    if let Some(warning) = machine.warning() {
+        eprintln!("{warning}");
+    }
+    let (workloads, parts) = options.chosen();
+    let mut results = Results::new(machine, options, workloads);
+    let rows = if parts.contains(&Part::Wan) { depth.wan.rows()? } else { Vec::new() };
+    let planned = matrix::planned(options, &results)
+        + parts.iter().map(|part| planned(*part, depth, &rows, &results)).sum::<Duration>();
+    let mut progress = Progress::new(planned);
+    if !results.workloads.is_empty() {
+        matrix::run(options, &mut results, &mut progress)?;
+    }
+    for part in parts {
+        match part {
+            Part::Start => start::run(options, depth.starts, &mut results, &mut progress)?,
+            Part::Allocations => allocations::run(options, &mut results, &mut progress),
+            Part::Idle => {
+                let systems = results.systems.iter().copied().filter(|system| system.is_forwarder());
+                let systems: Vec<System> = systems.collect();
+                results.idle = idle::measure(&systems, &options.programs, depth.idle, &mut progress)?;
+            }
+            Part::Wan if results.systems.contains(&System::Brodo) => {
+                results.wan = Some(depth.wan.measure(rows.clone(), &options.programs, &mut progress)?);
+            }
+            Part::Wan => results.remarks.push("brodo is left out, and with it the long paths".into()),
+        }
+    }
+    Ok(results)
+}
+
+/// About how long a part takes.
+fn planned(part: Part, depth: &Depth, rows: &[wan::rows::Row], results: &Results) -> Duration {
+    let forwarders = results.systems.iter().filter(|system| system.is_forwarder()).count() as u32;
+    match part {
+        Part::Start => start::PLANNED * depth.starts as u32,
+        Part::Allocations => allocations::PLANNED,
+        Part::Idle => idle::planned(depth.idle) * forwarders,
+        Part::Wan => depth.wan.planned(rows),
+    }
+}

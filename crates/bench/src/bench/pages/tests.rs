@@ -1,0 +1,95 @@
+//! Fixed samples and what is made of them, to the letter.
+
+use super::*;
+use crate::bench::allocations::Allocations;
+use crate::bench::results::{Footprint, Sample};
+use crate::idle::Idle;
+use crate::report::Machine;
+use std::fs;
+use std::path::Path;
+
+/// Three rounds of two workloads on three systems, and a bit of everything else.
+fn results() -> Results {
+    let workload = |name: &str| name.parse::<Workload>().unwrap();
+    let mut samples = Vec::new();
+    for round in 1..=3 {
+        for (system, gbit) in [(System::Veth, 40.0), (System::Pasta, 1.0), (System::Brodo, 30.0)] {
+            let gbit = gbit + f64::from(round) - 2.0;
+            let mut figures = vec![(Metric::Throughput, gbit), (Metric::Retransmissions, 0.0)];
+            if system.is_forwarder() {
+                figures.push((Metric::CpuPerGib, 200.0));
+            }
+            samples.push(Sample { mtu: 1500, workload: workload("up1"), system, round, figures });
+            let figures = vec![(Metric::Loss, if system == System::Pasta { 7.5 } else { 0.0 })];
+            samples.push(Sample { mtu: 1500, workload: workload("uup-half"), system, round, figures });
+        }
+    }
+    Results {
+        machine: Machine {
+            cpus: 2,
+            model: "EPYC".into(),
+            memory_gib: 8,
+            kernel: "6.18".into(),
+            load: 0.7,
+            unix_s: 0,
+        },
+        rounds: 3,
+        seconds: 2.0,
+        mtus: vec![1500],
+        workloads: vec![workload("up1"), workload("uup-half")],
+        systems: vec![System::Veth, System::Pasta, System::Brodo],
+        versions: vec!["pasta 1".into(), "brodo 2".into()],
+        samples,
+        footprints: vec![Footprint {
+            mtu: 1500,
+            system: System::Brodo,
+            rss_start_kib: 2048,
+            pss_start_kib: 1024,
+            rss_end_kib: 3072,
+        }],
+        starts_ms: vec![(System::Brodo, StartUp::True, 7.0), (System::Brodo, StartUp::True, 9.0)],
+        allocations: vec![Allocations { workload: workload("up1"), count: 20, work: 4.0 }],
+        idle: vec![Idle { system: System::Brodo, counts: [0, 1000, 2000], rss_kib: [1000, 2000, 4000] }],
+        wan: None,
+        remarks: vec!["slirp4netns is not installed: left out".into()],
+    }
+}
+
+/// `BRODO_BLESS=1` writes what is to be committed.
+fn assert_committed(file: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bench/pages").join(file);
+    if std::env::var_os("BRODO_BLESS").is_some() {
+        fs::write(&path, text).unwrap();
+    }
+    assert_eq!(fs::read_to_string(&path).unwrap_or_default(), text, "{}", path.display());
+}
+
+#[test]
+fn the_full_report_is_as_committed() {
+    assert_committed("full.md", &full(&results()).markdown());
+}
+
+#[test]
+fn the_short_table_is_as_committed() {
+    assert_committed("short.md", &short(&results()).markdown());
+}
+
+#[test]
+fn the_page_has_every_bar_and_is_well_formed() {
+    let html = full(&results()).html();
+    assert_eq!(crate::smoke::malformed_html(&html), None);
+    for part in ["brodo 30 Gbit/s · 0.75 × veth", "pasta 1 Gbit/s · 0.025 × veth", "pasta 7.50 %"] {
+        assert!(html.contains(part), "{part} is not in\n{html}");
+    }
+}
+
+#[test]
+fn every_sample_and_every_goal_is_in_the_json() {
+    let json = results().json();
+    assert_eq!(json["samples"].as_array().map(Vec::len), Some(18));
+    assert_eq!(json["samples"][4]["figures"]["cpu_ms_per_gib"], 200.0);
+    let goals = json["goals"].as_array().unwrap();
+    let missed = goals.iter().filter(|goal| goal["values"][0]["reached"] == false);
+    let missed: Vec<_> = missed.map(|goal| goal["goal"].as_str().unwrap()).collect();
+    assert_eq!(missed, ["≥ 0.9 of veth", "≤ 1024 bytes"]);
+}

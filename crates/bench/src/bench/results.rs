@@ -1,0 +1,191 @@
+//! Everything that was found out, as it was measured: what the tables, the goals and the JSON are made of.
+
+use super::Options;
+use super::allocations::Allocations;
+use super::goals;
+use super::workload::{Metric, Workload};
+use crate::idle::Idle;
+use crate::report::{Machine, Spread};
+use crate::system::System;
+use crate::wan::measure::Found;
+use serde_json::{Map, Value, json};
+
+/// One run of one workload on one system.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    /// The link's MTU.
+    pub mtu: u32,
+    /// What was measured.
+    pub workload: Workload,
+    /// On what.
+    pub system: System,
+    /// In which round, from 1.
+    pub round: u32,
+    /// The figures.
+    pub figures: Vec<(Metric, f64)>,
+}
+
+impl Sample {
+    /// One of its figures.
+    pub fn figure(&self, metric: Metric) -> Option<f64> {
+        self.figures.iter().find(|(found, _)| *found == metric).map(|(_, value)| *value)
+    }
+}
+
+/// What a forwarder takes before and after work.
+#[derive(Debug, Clone)]
+pub struct Footprint {
+    /// The link's MTU.
+    pub mtu: u32,
+    /// Whose.
+    pub system: System,
+    /// Resident KiB after start.
+    pub rss_start_kib: u64,
+    /// Of these, its share of shared pages and its own.
+    pub pss_start_kib: u64,
+    /// Resident KiB after all rounds.
+    pub rss_end_kib: u64,
+}
+
+/// What is timed in a fresh namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartUp {
+    /// A command that does nothing.
+    True,
+    /// A command that ends with the first byte of a download.
+    FirstByte,
+}
+
+impl StartUp {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::True, Self::FirstByte];
+
+    /// Its name in files.
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::True => "true",
+            Self::FirstByte => "first_byte",
+        }
+    }
+}
+
+/// Everything that was found out.
+#[derive(Debug)]
+pub struct Results {
+    /// On what.
+    pub machine: Machine,
+    /// How often each was run.
+    pub rounds: u32,
+    /// How long each run lasted, in seconds.
+    pub seconds: f64,
+    /// Of the guest's link.
+    pub mtus: Vec<u32>,
+    /// What was measured, in order.
+    pub workloads: Vec<Workload>,
+    /// On what, in order.
+    pub systems: Vec<System>,
+    /// What the forwarders say they are.
+    pub versions: Vec<String>,
+    /// One entry per run.
+    pub samples: Vec<Sample>,
+    /// One entry per forwarder and MTU.
+    pub footprints: Vec<Footprint>,
+    /// Milliseconds, one entry per start; host-direct is the harness's own share.
+    pub starts_ms: Vec<(System, StartUp, f64)>,
+    /// What brodo asked of its allocator.
+    pub allocations: Vec<Allocations>,
+    /// One entry per forwarder.
+    pub idle: Vec<Idle>,
+    /// Long paths.
+    pub wan: Option<Found>,
+    /// What could not be measured, and why.
+    pub remarks: Vec<String>,
+}
+
+impl Results {
+    /// Nothing yet, on the systems whose programs are there; the others are named.
+    pub(super) fn new(machine: Machine, options: &Options, workloads: Vec<Workload>) -> Self {
+        let mut remarks = Vec::new();
+        let mut systems = Vec::new();
+        for system in System::ALL.into_iter().filter(|system| options.against.contains(system)) {
+            match options.programs.find(system) {
+                Err(e) if system.is_forwarder() => {
+                    eprintln!("{e}: left out");
+                    remarks.push(format!("{e}: left out"));
+                }
+                _ => systems.push(system),
+            }
+        }
+        let programs = systems.iter().filter(|system| **system != System::BrodoBusy);
+        let versions = programs.filter_map(|system| options.programs.version(*system)).collect();
+        Self {
+            machine,
+            rounds: options.rounds,
+            seconds: options.seconds,
+            mtus: options.mtu.clone(),
+            workloads,
+            systems,
+            versions,
+            samples: Vec::new(),
+            footprints: Vec::new(),
+            starts_ms: Vec::new(),
+            allocations: Vec::new(),
+            idle: Vec::new(),
+            wan: None,
+            remarks,
+        }
+    }
+
+    /// A figure over all rounds.
+    pub fn spread(&self, mtu: u32, workload: Workload, system: System, metric: Metric) -> Option<Spread> {
+        let samples = self.samples.iter();
+        let wanted = samples.filter(|s| s.mtu == mtu && s.workload == workload && s.system == system);
+        Spread::of(wanted.filter_map(|sample| sample.figure(metric)))
+    }
+
+    /// The middle of it.
+    pub fn median(&self, mtu: u32, workload: Workload, system: System, metric: Metric) -> Option<f64> {
+        self.spread(mtu, workload, system, metric).map(|spread| spread.median)
+    }
+
+    /// How long a fresh namespace takes, in milliseconds.
+    pub fn start_ms(&self, system: System, what: StartUp) -> Option<Spread> {
+        let wanted = self.starts_ms.iter().filter(|(s, w, _)| *s == system && *w == what);
+        Spread::of(wanted.map(|(_, _, ms)| *ms))
+    }
+
+    /// All samples.
+    pub fn json(&self) -> Value {
+        let samples = self.samples.iter().map(|s| {
+            let figures: Map<String, Value> =
+                s.figures.iter().map(|(metric, value)| (metric.key().to_owned(), json!(value))).collect();
+            json!({
+                "mtu": s.mtu, "workload": s.workload.to_string(), "system": s.system.name(), "round": s.round,
+                "figures": figures,
+            })
+        });
+        let footprints = self.footprints.iter().map(|f| {
+            json!({
+                "mtu": f.mtu, "system": f.system.name(), "rss_start_kib": f.rss_start_kib,
+                "pss_start_kib": f.pss_start_kib, "rss_end_kib": f.rss_end_kib,
+            })
+        });
+        let starts = self
+            .starts_ms
+            .iter()
+            .map(|(system, what, ms)| json!({ "system": system.name(), "command": what.key(), "ms": ms }));
+        let goals = goals::verdicts(self);
+        json!({
+            "machine": self.machine.json(), "seconds": self.seconds, "rounds": self.rounds,
+            "forwarders": self.versions,
+            "samples": samples.collect::<Vec<_>>(),
+            "footprints": footprints.collect::<Vec<_>>(),
+            "starts": starts.collect::<Vec<_>>(),
+            "allocations": self.allocations.iter().map(Allocations::json).collect::<Vec<_>>(),
+            "idle": self.idle.iter().map(Idle::json).collect::<Vec<_>>(),
+            "wan": self.wan.as_ref().map(Found::json),
+            "goals": goals.iter().map(goals::Verdict::json).collect::<Vec<_>>(),
+            "remarks": self.remarks,
+        })
+    }
+}

@@ -1,0 +1,70 @@
+//! How long a fresh namespace takes: until a command in it has ended, and until one has the first byte of a download.
+
+use super::matrix;
+use super::results::{Results, StartUp};
+use super::{Options, Part};
+use crate::process::Result;
+use crate::progress::Progress;
+use crate::system::System;
+use crate::world::{HOST_V4, World};
+use std::time::{Duration, Instant};
+
+/// About how long one round takes.
+pub(super) const PLANNED: Duration = Duration::from_millis(200);
+
+/// Starts everything that can start a command, in turn.
+pub(super) fn run(
+    options: &Options,
+    rounds: usize,
+    results: &mut Results,
+    progress: &mut Progress,
+) -> Result<()> {
+    let world = World::new()?;
+    matrix::serve(&world, 1)?;
+    progress.begin(Part::Start.name());
+    let [probe, name] = world.probe();
+    let first_byte =
+        [probe, name, "first-byte".into(), HOST_V4.into(), matrix::SERVER_PORT.to_string()].to_vec();
+    for _ in 0..rounds {
+        for system in results.systems.clone() {
+            let Some(before) = command(options, &world, system) else { continue };
+            for (what, guest) in
+                [(StartUp::True, &vec!["true".to_owned()]), (StartUp::FirstByte, &first_byte)]
+            {
+                let mut command = world.command(&world.enter_host_as_user(), before.iter().chain(guest));
+                let start = Instant::now();
+                // The exit is waited for by the kernel, not by polling, so that the time is exact.
+                let output = command.output();
+                let elapsed_ms = start.elapsed().as_secs_f64() * 1e3;
+                if output.is_ok_and(|output| output.status.success()) {
+                    results.starts_ms.push((system, what, elapsed_ms));
+                } else {
+                    results.remarks.push(format!(
+                        "{}: {} failed in a fresh namespace",
+                        system.name(),
+                        what.key()
+                    ));
+                }
+            }
+        }
+    }
+    progress.done(PLANNED * rounds as u32, "start: done");
+    Ok(())
+}
+
+/// The words before a command that make it run in a fresh namespace of this system; for host-direct none, which times the harness.
+fn command(options: &Options, world: &World, system: System) -> Option<Vec<String>> {
+    let words = match system {
+        System::HostDirect => return Some(Vec::new()),
+        System::Pasta => "--config-net --no-map-gw -t none -u none -T none -U none -q --",
+        System::Brodo => &format!("run {} --", options.programs.options),
+        // slirp4netns cannot start a command, veth starts nothing, and polling is no matter of starting.
+        System::Slirp4netns | System::Veth | System::BrodoBusy => return None,
+    };
+    let mut program = options.programs.find(system).ok()?;
+    if system == System::Brodo {
+        program = world.install_program(&program).ok()?;
+    }
+    let program = program.to_string_lossy().into_owned();
+    Some(std::iter::once(program).chain(words.split_whitespace().map(str::to_owned)).collect())
+}

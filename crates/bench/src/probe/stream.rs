@@ -1,0 +1,231 @@
+//! Datagrams in one direction, as fast as they go or at a given rate, and how many of them arrive.
+//!
+//! A TCP connection beside them says when to begin and what was sent, so that nothing has to be guessed from what arrived. Senders and
+//! receivers are as ordinary programs are: one system call for each datagram, and the buffers the kernel gives.
+//!
+//! ```text
+//!   datagrams-up     client                              server
+//!                    "datagram-sink"          -->        binds a socket, "PORT"
+//!                    datagrams                ==>        counts
+//!                    end of the connection    -->        {"datagrams": ..., "bytes": ..., "seconds": ...}
+//!   datagrams-down   "datagram-source SIZE MS RATE" -->  binds a socket, "PORT"
+//!                    a datagram of one byte, repeated --> learns where to send
+//!                    counts                   <==        datagrams
+//!                                             <--        {"sent": ...}, once queues have had time to empty
+//! ```
+
+use serde_json::{Value, json};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// After the last datagram was sent this much is waited for those that lie in a queue.
+const DRAIN: Duration = Duration::from_millis(100);
+/// How long one that waits for datagrams does so before it looks at anything else.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long to wait for the first datagram.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a sender with a rate sleeps between bursts, at least; at 100,000 datagrams per second ten are due after it.
+const PAUSE: Duration = Duration::from_micros(100);
+/// How many datagrams a sender with a rate sends at once, at most: one that did not run for a while does not make up for it, as that
+/// would measure the receiver's buffer and not the path.
+const BURST_MAX: u32 = 64;
+
+/// What is sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stream {
+    /// Of each datagram, bytes.
+    pub(super) size: usize,
+    /// For how long.
+    pub(super) duration: Duration,
+    /// Datagrams per second; 0: as fast as they go.
+    pub(super) rate: u64,
+}
+
+/// What arrived.
+#[derive(Debug, Default)]
+struct Arrived {
+    datagrams: u64,
+    bytes: u64,
+    first: Option<Instant>,
+    last: Option<Instant>,
+}
+
+impl Arrived {
+    fn add(&mut self, length: usize) {
+        let now = Instant::now();
+        self.first.get_or_insert(now);
+        self.last = Some(now);
+        self.datagrams += 1;
+        self.bytes += length as u64;
+    }
+
+    fn seconds(&self) -> f64 {
+        self.first.zip(self.last).map_or(0.0, |(first, last)| (last - first).as_secs_f64())
+    }
+
+    fn json(&self) -> Value {
+        json!({ "datagrams": self.datagrams, "bytes": self.bytes, "seconds": self.seconds() })
+    }
+}
+
+/// Both ends' accounts as figures. Rates are over the time the stream was to last, or over what the receiver needed if that was longer.
+fn figures(sent: u64, arrived: &Value, duration: Duration) -> Value {
+    let number = |name: &str| arrived[name].as_f64().unwrap_or(0.0);
+    let seconds = number("seconds").max(duration.as_secs_f64());
+    json!({
+        "sent": sent,
+        "datagrams": arrived["datagrams"],
+        "bytes": arrived["bytes"],
+        "gbit_per_second": number("bytes") * 8.0 / seconds / 1e9,
+        "datagrams_per_second": number("datagrams") / seconds,
+        "loss_percent": 100.0 * (1.0 - number("datagrams") / (sent as f64).max(1.0)),
+    })
+}
+
+fn bind(peer: SocketAddr) -> io::Result<UdpSocket> {
+    match peer {
+        SocketAddr::V4(_) => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)),
+    }
+}
+
+/// Sends to the server.
+pub(super) fn up(peer: SocketAddr, stream: Stream) -> io::Result<Value> {
+    let mut control = TcpStream::connect(peer)?;
+    writeln!(control, "datagram-sink")?;
+    let mut answers = BufReader::new(control.try_clone()?);
+    let port = answer(&mut answers)?.as_u64().ok_or_else(no_port)?;
+    let socket = bind(peer)?;
+    socket.connect(SocketAddr::new(peer.ip(), port as u16))?;
+    let sent = send(&socket, stream)?;
+    thread::sleep(DRAIN);
+    control.shutdown(Shutdown::Write)?;
+    Ok(figures(sent, &answer(&mut answers)?, stream.duration))
+}
+
+/// The server's socket, at the address at which the client has found it; its port is told to the client.
+fn beside(control: &mut TcpStream) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind(SocketAddr::new(control.local_addr()?.ip(), 0))?;
+    writeln!(control, "{}", socket.local_addr()?.port())?;
+    Ok(socket)
+}
+
+/// The server's side of [`up`].
+pub(super) fn sink(control: &mut TcpStream) -> io::Result<()> {
+    let socket = beside(control)?;
+    let arrived = count(&socket, || ended(control))?;
+    writeln!(control, "{}", arrived.json())
+}
+
+/// Receives from the server.
+pub(super) fn down(peer: SocketAddr, stream: Stream) -> io::Result<Value> {
+    let mut control = TcpStream::connect(peer)?;
+    writeln!(control, "datagram-source {} {} {}", stream.size, stream.duration.as_millis(), stream.rate)?;
+    let mut answers = BufReader::new(control.try_clone()?);
+    let port = answer(&mut answers)?.as_u64().ok_or_else(no_port)?;
+    let socket = bind(peer)?;
+    socket.connect(SocketAddr::new(peer.ip(), port as u16))?;
+    // Where to send to. The first may be lost.
+    let mut arrived = Arrived::default();
+    let mut buffer = vec![0; 65536];
+    socket.set_read_timeout(Some(LOOK))?;
+    let limit = Instant::now() + PATIENCE;
+    while arrived.datagrams == 0 {
+        if Instant::now() > limit {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "no datagram came"));
+        }
+        socket.send(&[0])?;
+        if let Ok(length) = socket.recv(&mut buffer) {
+            arrived.add(length);
+        }
+    }
+    let more = count(&socket, || ended(&control))?;
+    let sent = answer(&mut answers)?["sent"].as_u64().unwrap_or(0);
+    arrived.datagrams += more.datagrams;
+    arrived.bytes += more.bytes;
+    arrived.last = more.last.or(arrived.last);
+    Ok(figures(sent, &arrived.json(), stream.duration))
+}
+
+/// The server's side of [`down`].
+pub(super) fn source(control: &mut TcpStream, stream: Stream) -> io::Result<()> {
+    let socket = beside(control)?;
+    let (_, client) = socket.recv_from(&mut [0; 16])?;
+    socket.connect(client)?;
+    let sent = send(&socket, stream)?;
+    thread::sleep(DRAIN);
+    writeln!(control, "{}", json!({ "sent": sent }))
+}
+
+/// Sends for the time given; how many.
+fn send(socket: &UdpSocket, stream: Stream) -> io::Result<u64> {
+    let buffer = vec![0x55; stream.size];
+    let interval = Duration::from_secs_f64(1.0 / stream.rate.max(1) as f64);
+    let mut due = Instant::now();
+    let end = due + stream.duration;
+    let mut sent = 0;
+    loop {
+        let now = Instant::now();
+        if now >= end {
+            return Ok(sent);
+        }
+        if stream.rate > 0 {
+            if due > now {
+                thread::sleep(PAUSE);
+                continue;
+            }
+            let late = now.duration_since(due);
+            due += interval.max(late.saturating_sub(interval * BURST_MAX));
+        }
+        match socket.send(&buffer) {
+            // One that the sender's own kernel refuses for want of room has not been sent.
+            Err(e) if e.raw_os_error() == Some(nix::errno::Errno::ENOBUFS as i32) => {}
+            other => {
+                other?;
+                sent += 1;
+            }
+        }
+    }
+}
+
+/// Counts what arrives until `over`, and then until nothing comes any more.
+fn count(socket: &UdpSocket, mut over: impl FnMut() -> io::Result<bool>) -> io::Result<Arrived> {
+    let mut arrived = Arrived::default();
+    let mut buffer = vec![0; 65536];
+    socket.set_read_timeout(Some(LOOK))?;
+    loop {
+        match socket.recv(&mut buffer) {
+            Ok(length) => arrived.add(length),
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                if over()? {
+                    return Ok(arrived);
+                }
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Whether the other side has said or ended anything, without taking it.
+fn ended(control: &TcpStream) -> io::Result<bool> {
+    control.set_nonblocking(true)?;
+    let seen = control.peek(&mut [0]);
+    control.set_nonblocking(false)?;
+    match seen {
+        Ok(_) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+fn answer(input: &mut impl BufRead) -> io::Result<Value> {
+    let mut line = String::new();
+    input.by_ref().take(1000).read_line(&mut line)?;
+    serde_json::from_str(&line).map_err(|e| io::Error::other(format!("answer {line:?}: {e}")))
+}
+
+fn no_port() -> io::Error {
+    io::Error::other("the server named no port")
+}

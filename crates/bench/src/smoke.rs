@@ -1,0 +1,132 @@
+//! All of the benchmark as briefly as possible: every workload on every system that is installed, once, and everything written.
+//!
+//! What it shows is that nothing is broken; its figures say nothing, and no time is judged. It fails if a workload has no
+//! figure on a system, if a part found nothing, or if one of the outputs cannot be read by those it is for.
+
+use crate::bench::{self, Depth, Options, Part, Wanted, pages, results::Results};
+use crate::process::{Failure, Result};
+use crate::wan::measure::Choice;
+use serde_json::Value;
+use std::time::Duration;
+
+/// Rows of long paths that stand for all: each place, each direction, each kind of queue and loss.
+const ROWS: [&str; 5] = ["2c-up", "4-wait-5000", "loss-0.1", "8", "6"];
+
+/// Runs all of it, whatever `options` choose; programs and outputs are theirs.
+pub fn run(options: Options) -> Result<()> {
+    let options =
+        Options { workloads: vec![Wanted::All], mtu: vec![1500, 65520], rounds: 1, seconds: 0.05, ..options };
+    let depth = Depth {
+        starts: 1,
+        idle: ([0, 100, 1000], Duration::from_millis(200)),
+        wan: Choice {
+            rows: ROWS.map(str::to_owned).to_vec(),
+            rounds: 1,
+            seconds: Some(1),
+            ..Choice::default()
+        },
+    };
+    let results = bench::measure(&options, &depth)?;
+    let (full, short, samples) = (pages::full(&results), pages::short(&results), results.json());
+    options.outputs.write(&full, &short, &samples)?;
+    let mut faults = missing(&results);
+    faults.extend(malformed_markdown(&full.markdown()));
+    faults.extend(malformed_markdown(&short.markdown()));
+    faults.extend(malformed_html(&full.html()));
+    faults.extend(malformed_json(&samples.to_string(), &results));
+    if faults.is_empty() { Ok(()) } else { Err(Failure(faults.join("\n"))) }
+}
+
+/// What has no figure.
+fn missing(results: &Results) -> Vec<String> {
+    let mut faults = Vec::new();
+    for &mtu in &results.mtus {
+        for &workload in &results.workloads {
+            for &system in &results.systems {
+                let median = results.median(mtu, workload, system, workload.main_metric());
+                if median.is_none_or(|median| !median.is_finite()) {
+                    faults.push(format!("no figure of {workload} on {} at MTU {mtu}", system.name()));
+                }
+            }
+        }
+    }
+    let parts = [
+        (Part::Start, results.starts_ms.is_empty()),
+        (Part::Allocations, results.allocations.is_empty()),
+        (Part::Idle, results.idle.is_empty()),
+        (Part::Wan, results.wan.is_none()),
+    ];
+    faults.extend(
+        parts.iter().filter(|(_, empty)| *empty).map(|(part, _)| format!("{} found nothing", part.name())),
+    );
+    faults
+}
+
+/// A table whose rows are not all as long as its head.
+fn malformed_markdown(text: &str) -> Option<String> {
+    let columns = |line: &str| line.replace("\\|", "").matches('|').count();
+    let mut head: Option<&str> = None;
+    for line in text.lines() {
+        if !line.starts_with('|') {
+            head = None;
+            continue;
+        }
+        let first = *head.get_or_insert(line);
+        if columns(line) != columns(first) {
+            return Some(format!("Markdown: {line:?} has not the columns of {first:?}"));
+        }
+    }
+    None
+}
+
+/// An element that is not closed, or closed out of turn.
+pub(crate) fn malformed_html(text: &str) -> Option<String> {
+    let mut open: Vec<&str> = Vec::new();
+    let mut rest = text;
+    while let Some(start) = rest.find('<') {
+        rest = &rest[start + 1..];
+        let Some(end) = rest.find('>') else { return Some("HTML: a tag has no end".into()) };
+        let (tag, after) = (&rest[..end], &rest[end + 1..]);
+        let name = tag.trim_start_matches('/').split([' ', '/', '\n']).next().unwrap_or_default();
+        if tag.starts_with('/') {
+            if open.pop() != Some(name) {
+                return Some(format!("HTML: </{name}> closes something else"));
+            }
+        } else if !tag.ends_with('/') && !tag.starts_with('!') {
+            open.push(name);
+        }
+        rest = after;
+    }
+    open.pop().map(|name| format!("HTML: <{name}> is not closed"))
+}
+
+fn malformed_json(text: &str, results: &Results) -> Option<String> {
+    let value: Value = match serde_json::from_str(text) {
+        Ok(value) => value,
+        Err(e) => return Some(format!("JSON: {e}")),
+    };
+    let samples = value["samples"].as_array().map_or(0, Vec::len);
+    (samples != results.samples.len())
+        .then(|| format!("JSON has {samples} of {} samples", results.samples.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    //! What is well-formed and what is not.
+
+    use super::*;
+
+    #[test]
+    fn tables_need_rows_of_one_length() {
+        assert_eq!(malformed_markdown("| a | b |\n|---|---|\n| 1 \\| 2 | 3 |\n\n| c |\n|---|\n"), None);
+        assert!(malformed_markdown("| a | b |\n|---|---|\n| 1 |\n").is_some());
+    }
+
+    #[test]
+    fn elements_are_closed_in_turn() {
+        assert_eq!(malformed_html("<!DOCTYPE html>\n<p class=\"x\">a<br/></p>"), None);
+        for wrong in ["<p>", "<p></b></p>", "<p></p", "</p>"] {
+            assert!(malformed_html(wrong).is_some(), "{wrong}");
+        }
+    }
+}

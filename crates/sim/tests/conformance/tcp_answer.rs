@@ -1,0 +1,216 @@
+//! Acknowledgements that wait for the answer which carries them (RFC 9293, 3.8.6.3), and those that must not.
+
+use brodo_sim::script::Script;
+
+/// So many requests of one segment, each answered at once, make a habit.
+const HABIT: usize = 4;
+
+/// A request of one byte, acknowledged by itself, and its answer.
+fn exchange(t: &mut Script) {
+    t.guest("ACK|PSH data=1");
+    t.expect("ACK data=0");
+    t.host_sends(1);
+    t.expect("ACK|PSH data=1");
+    t.guest("ACK");
+    t.expect_nothing();
+}
+
+/// A connection whose requests were answered promptly so far.
+fn with_habit(t: &mut Script) {
+    t.establish();
+    (0..HABIT).for_each(|_| exchange(t));
+}
+
+#[test]
+fn an_answer_carries_the_acknowledgement() {
+    Script::each(|t| {
+        with_habit(t);
+        for i in 5..300 {
+            t.guest("ACK|PSH data=1");
+            t.expect_nothing();
+            t.host_received(if i == 5 { 5 } else { 1 });
+            t.host_sends(1);
+            t.expect(&format!("ACK|PSH seq={i} ack={} data=1", i + 1));
+            t.guest("ACK");
+            t.expect_nothing();
+        }
+        assert_eq!(t.machine.stack.counters().tcp_acks_carried, 295);
+    });
+}
+
+#[test]
+fn without_an_answer_it_comes_by_itself_and_the_habit_ends() {
+    Script::each(|t| {
+        with_habit(t);
+        t.guest("ACK|PSH data=1");
+        t.expect_nothing();
+        let waited = t.expect_within_ms(2, "ACK ack=6 data=0");
+        assert!(waited >= 1, "{waited} ms");
+        t.host_sends(1);
+        t.expect("ACK|PSH data=1");
+        t.guest("ACK");
+        // It takes twice as many to begin again.
+        (0..2 * HABIT).for_each(|_| exchange(t));
+        t.guest("ACK|PSH data=1");
+        t.expect_nothing();
+        assert_eq!(t.machine.stack.counters().tcp_acks_late, 1);
+    });
+}
+
+/// A server that takes its time: nothing waits, ever.
+#[test]
+fn slow_answers_make_no_habit() {
+    Script::each(|t| {
+        t.establish();
+        for _ in 0..20 {
+            t.guest("ACK|PSH data=1");
+            t.expect("ACK data=0");
+            t.advance_ms(5);
+            t.host_sends(1);
+            t.expect("ACK|PSH data=1");
+            t.guest("ACK");
+        }
+    });
+}
+
+/// A guest that writes a request in two pieces holds the second back until the first is acknowledged (Nagle).
+#[test]
+fn requests_in_two_pieces_never_wait() {
+    Script::each(|t| {
+        t.establish();
+        for _ in 0..20 {
+            t.guest("ACK|PSH data=1");
+            t.expect("ACK data=0");
+            t.guest("ACK|PSH data=1");
+            t.expect("ACK data=0");
+            t.host_sends(1);
+            t.expect("ACK|PSH data=1");
+            t.guest("ACK");
+        }
+    });
+}
+
+#[test]
+fn a_second_segment_is_acknowledged_at_once() {
+    Script::each(|t| {
+        with_habit(t);
+        t.guest("ACK|PSH data=1");
+        t.expect_nothing();
+        t.guest("ACK|PSH data=1");
+        t.expect("ACK data=0");
+        t.advance_ms(5);
+        t.expect_nothing();
+    });
+}
+
+#[test]
+fn what_is_full_or_not_in_order_or_fills_a_gap_is_acknowledged_at_once() {
+    Script::each(|t| {
+        with_habit(t);
+        t.guest(&format!("ACK|PSH data={}", t.mss()));
+        t.expect("ACK data=0");
+        t.host_sends(1);
+        t.expect("ACK|PSH data=1");
+        t.guest("ACK seq=2000 data=10");
+        assert!(!t.take_all().is_empty(), "beyond a gap");
+    });
+    Script::each(|t| {
+        with_habit(t);
+        t.guest("ACK seq=6 data=1");
+        t.take_all();
+        t.host_sends(1);
+        t.take_all();
+        t.guest("ACK seq=5 data=1");
+        t.expect("ACK ack=7 data=0");
+    });
+    Script::each(|t| {
+        with_habit(t);
+        t.guest("ACK seq=4 data=2");
+        t.expect("ACK ack=6 data=0");
+    });
+    Script::each(|t| {
+        with_habit(t);
+        t.guest("FIN|ACK seq=9");
+        t.expect("ACK ack=5 data=0");
+    });
+}
+
+/// What the host socket has not taken yet may take its time to answer, and the guest should know its window.
+#[test]
+fn what_waits_for_the_host_socket_is_acknowledged_at_once() {
+    Script::each(|t| {
+        with_habit(t);
+        t.host_accepts(0);
+        t.guest("ACK|PSH data=100");
+        t.expect("ACK data=0");
+    });
+}
+
+/// What was learned on one connection holds for the first request and the end of the next one to the same destination, and
+/// for no other.
+#[test]
+fn a_destination_is_remembered() {
+    Script::each(|t| {
+        with_habit(t);
+        t.connection(40_001, 81);
+        t.establish();
+        t.guest("ACK|PSH data=1");
+        t.expect("ACK data=0");
+        t.connection(40_002, 80);
+        t.establish();
+        t.guest("ACK|PSH data=1");
+        t.expect_nothing();
+        t.host_sends(1);
+        t.expect("ACK|PSH ack=2 data=1");
+        t.host_received(1);
+        t.guest("FIN|ACK");
+        t.expect_nothing();
+        t.host_saw_fin(true);
+        t.host_eof();
+        t.expect("FIN|ACK seq=2 ack=3");
+        t.guest("ACK");
+        t.expect_nothing();
+    });
+}
+
+#[test]
+fn a_fin_that_is_not_answered_is_acknowledged_soon() {
+    Script::each(|t| {
+        with_habit(t);
+        t.guest("FIN|ACK");
+        t.expect_nothing();
+        t.expect_within_ms(2, "ACK ack=6 data=0");
+        // Sent again because the acknowledgement was lost, it is acknowledged at once.
+        t.guest("FIN|ACK seq=5");
+        t.expect("ACK ack=6 data=0");
+    });
+}
+
+/// When the host has ended its stream nothing can carry it.
+#[test]
+fn after_the_hosts_end_nothing_waits() {
+    Script::each(|t| {
+        with_habit(t);
+        t.host_eof();
+        t.expect("FIN|ACK");
+        t.guest("ACK");
+        t.guest("ACK|PSH data=1");
+        t.expect("ACK data=0");
+        t.guest("FIN|ACK");
+        t.expect("ACK data=0");
+    });
+}
+
+#[test]
+fn without_credit_what_is_late_is_sent_when_there_is_credit() {
+    Script::each(|t| {
+        with_habit(t);
+        t.guest("ACK|PSH data=1");
+        t.link_credit(Some(0));
+        t.advance_ms(50);
+        t.expect_nothing();
+        t.link_credit(None);
+        t.expect("ACK ack=6 data=0");
+        assert_eq!(t.machine.stack.counters().tcp_acks_late, 1);
+    });
+}

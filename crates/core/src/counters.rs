@@ -83,9 +83,11 @@ drop_reasons! {
     MemoryBudget,
     /// A UDP datagram larger than the link's MTU allows toward the guest.
     DatagramTooBig,
-    /// The host socket had no room for a datagram.
+    /// The host had no room for a datagram, and as many as may be were already waiting.
     HostSocketFull,
-    /// The link had no credit for a datagram.
+    /// A datagram waited too long for room on the host (CoDel, RFC 8289).
+    HostQueueDelay,
+    /// The link had no credit for a message of brodo's own.
     LinkFull,
     /// The host refused to send a datagram.
     HostSendFailed,
@@ -176,6 +178,12 @@ counters! {
     echo_opened,
     /// UDP and echo flows that ended.
     datagram_closed,
+    /// Datagrams that the host's kernel dropped because they were not taken in time.
+    udp_host_overflows,
+    /// Datagrams that waited for room in their host socket.
+    udp_held,
+    /// Datagrams that were marked instead of dropped because they had waited too long (ECN, RFC 3168).
+    udp_marked,
     /// Flows evicted because the table was full.
     flows_evicted,
     /// Times the link had no credit.

@@ -1,32 +1,52 @@
 //! UDP and ICMP echo flows: one connected host socket for each conversation of the guest.
 //!
-//! A guest's datagram goes to the host socket of its flow as it is, super-datagrams (USO) as one segmented send. What
-//! comes back, coalesced where the kernel could, goes to the guest in one super-datagram if the link takes them. As
-//! long as the link has no credit datagrams stay in the kernel, which drops the newest when its buffer is full, as it
-//! would for a program that does not read.
+//! *Guest to host.* What the guest sent goes to the host socket of its flow as it is, super-datagrams (USO) and runs of
+//! equal datagrams (`stack/bulk.rs`) as one segmented send. What the socket has no room for waits in a bounded queue
+//! ([`backlog`]) and leaves when the socket reports room.
 //!
-//! Nothing is retransmitted or stored here. A flow ends when it has been silent for its time-out: shorter while
+//! *Host to guest.* Datagrams are read several at a time, only while the link has credit, and go to the guest in
+//! super-datagrams if the link takes them ([`inbox`]). As long as the link has no credit datagrams stay in the kernel, which
+//! drops the newest when its buffer is full, as it would for a program that does not read, and says how many.
+//!
+//! The byte of differentiated services and ECN travels both ways.
+//!
+//! Nothing is retransmitted here. A flow ends when it has been silent for its time-out: shorter while
 //! nothing has come back, shortest for DNS. A DNS flow that ends without an answer moves the worker on to the host's
 //! next resolver. ICMP errors that the host socket receives are passed on for the right flow; when the guest itself
 //! says that nobody listens any more, the flow is closed, so that the host's kernel says the same to the peer.
 
+pub(crate) mod backlog;
+pub(crate) mod codel;
+pub(crate) mod inbox;
+
 use crate::counters::DropReason;
 use crate::env::Env;
-use crate::flow::{FlowId, FlowKey, Protocol};
-use crate::host::{Close, Host, HostError, IcmpCause, Readiness, Received, SocketId};
+use crate::flow::{FlowId, FlowKey, Protocol, Rank, Usefulness};
+use crate::host::{Close, Host, HostError, IcmpCause, Readiness, SocketId};
 use crate::icmp;
 use crate::link::Link;
 use crate::schedule::Turn;
 use crate::services::icmp_error::{QUOTE_LEN_MAX, quote};
 use crate::stack::Io;
 use crate::time::{Duration, Instant};
-use crate::transmit::{self, ip_header_len};
-use crate::wire::udp::UdpHeader;
+use backlog::Backlog;
+use inbox::{BATCH, Inbox};
+use std::io::IoSlice;
 
-/// Most receives for one flow before the next gets its turn.
+/// Most datagrams in one segmented send or super-datagram: the kernel's bound before Linux 6.8 (UDP_MAX_SEGMENTS).
+pub(crate) const SEGMENTS_MAX: usize = 64;
+/// Most bytes of payload in one: what an IPv6 packet of the largest frame takes.
+pub(crate) const SEND_BYTES_MAX: usize = 65_535 - 40 - 8;
+/// Most receives for one flow before the next gets its turn, and bytes: no receive asks for more than are left of them, going by
+/// the longest that came before. What that gives beyond the flow's share it owes.
 const RECEIVES_MAX: usize = 16;
+const BYTES_MAX: usize = 128 << 10;
+/// Datagrams asked for at first: more than most answers have, so that one call also tells that there are no more.
+const WANT_MIN: u8 = 8;
 /// ICMP errors passed on for one event.
 const ERRORS_MAX: usize = 4;
+/// A conversation of datagrams that has been silent for so long is probably over.
+const DORMANT_AFTER: Duration = Duration::from_secs(30);
 
 /// One conversation in datagrams.
 #[derive(Debug)]
@@ -39,6 +59,10 @@ pub(crate) struct DatagramFlow {
     /// Something came back.
     answered: bool,
     used_at: Instant,
+    /// How many datagrams the next receive asks for, and the length of the longest that the last one gave, bytes.
+    want: u8,
+    longest: u32,
+    backlog: Backlog,
     readable: bool,
     turn: Turn,
     ended: bool,
@@ -47,9 +71,20 @@ pub(crate) struct DatagramFlow {
 impl DatagramFlow {
     /// A flow over a socket that has just been opened.
     pub(crate) fn new(id: FlowId, key: FlowKey, socket: SocketId, dns: bool, now: Instant) -> Self {
-        let socket = Some(socket);
-        let turn = Turn::default();
-        Self { key, id, socket, dns, answered: false, used_at: now, readable: false, turn, ended: false }
+        Self {
+            key,
+            id,
+            socket: Some(socket),
+            dns,
+            answered: false,
+            used_at: now,
+            want: WANT_MIN,
+            longest: 1,
+            backlog: Backlog::default(),
+            readable: false,
+            turn: Turn::default(),
+            ended: false,
+        }
     }
 
     pub(crate) fn key(&self) -> &FlowKey {
@@ -60,38 +95,100 @@ impl DatagramFlow {
         self.ended
     }
 
-    /// How little is lost if this flow goes to make room: the longer silent the less.
-    pub(crate) fn eviction_rank(&self, now: Instant) -> u64 {
-        let idle_ns = (now - self.used_at).as_nanos() as u64;
-        if self.answered { idle_ns / 4 } else { idle_ns }
+    /// How little is lost if this flow, unused for `idle`, goes to make room.
+    pub(crate) fn eviction_rank(&self, idle: Duration) -> Rank {
+        let usefulness = match self.usefulness() {
+            Usefulness::InUse if idle >= DORMANT_AFTER => Usefulness::Dormant,
+            other => other,
+        };
+        Rank(usefulness, idle)
     }
 
-    /// Sends the guest's datagram; `packet` is its IP packet, for an ICMP error to quote.
-    pub(crate) fn send<L: Link, H: Host>(
+    /// What this flow is good for.
+    pub(crate) fn usefulness(&self) -> Usefulness {
+        let one_question = self.dns || self.key.protocol == Protocol::Echo;
+        match self.answered {
+            true if one_question => Usefulness::Spent,
+            true => Usefulness::InUse,
+            false => Usefulness::Unanswered,
+        }
+    }
+
+    /// Sends the guest's datagrams: each slice of `data` holds one, or with `segment` several of that size, of which the very
+    /// last may be shorter; `tos` is the byte of their IP headers, `packet` gives the IP packet of the nth, for an ICMP
+    /// error to quote.
+    pub(crate) fn send<'p, L: Link, H: Host>(
         &mut self,
         env: &mut Env,
         io: &mut Io<'_, L, H>,
-        payload: &[u8],
-        segment: Option<u16>,
-        packet: &[u8],
+        mut data: &mut [IoSlice<'_>],
+        (segment, tos): (Option<u16>, u8),
+        packet: impl Fn(usize) -> &'p [u8],
     ) {
         self.used_at = io.now;
         let Some(socket) = self.socket else { return };
-        let mut result = io.host.datagram_send(socket, payload, segment);
-        if !matches!(result, Ok(()) | Err(HostError::WouldBlock | HostError::TooBig(_))) {
-            // The socket may be reporting an ICMP error for an earlier datagram instead of sending this one.
-            self.report_errors(env, io);
-            result = io.host.datagram_send(socket, payload, segment);
-        }
-        match result {
-            Ok(()) => {}
-            Err(HostError::WouldBlock | HostError::Exhausted) => {
-                env.counters.drop(DropReason::HostSocketFull);
+        let mut left: usize = data.iter().map(|slice| slice.len()).sum();
+        let size = segment.map_or(left, |size| usize::from(size).min(left)).max(1);
+        let (mut index, mut reported) = (0, false);
+        while self.backlog.is_empty() {
+            let gone = match io.host.datagram_send(socket, data, segment.filter(|_| left > size), tos) {
+                Ok(taken) => taken,
+                Err(HostError::WouldBlock) => break,
+                // The socket may be reporting an ICMP error for an earlier datagram instead of sending this one.
+                Err(error) if !reported && !matches!(error, HostError::TooBig(_) | HostError::Exhausted) => {
+                    self.report_errors(env, io);
+                    reported = true;
+                    continue;
+                }
+                // The host's network has dropped them; sent again, some might arrive twice.
+                Err(HostError::Exhausted) => {
+                    (0..left.div_ceil(size).max(1))
+                        .for_each(|_| env.counters.drop(DropReason::HostSocketFull));
+                    return;
+                }
+                Err(error) => {
+                    refused(env, io.link, error, packet(index));
+                    size.min(left)
+                }
+            };
+            if gone >= left {
+                return;
             }
-            Err(error) => match icmp::cause_of(error) {
-                Some(cause) => icmp::send_error(env, io.link, cause, None, packet),
-                None => env.counters.drop(DropReason::HostSendFailed),
-            },
+            left -= gone;
+            index += gone.div_ceil(size);
+            IoSlice::advance_slices(&mut data, gone);
+        }
+        for slice in data {
+            for datagram in slice.chunks(size) {
+                self.backlog.push(env, io.now, datagram, tos);
+            }
+            if slice.is_empty() && left == 0 {
+                self.backlog.push(env, io.now, &[], tos);
+            }
+        }
+    }
+
+    /// Sends what has waited for room in the host socket.
+    fn send_held<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        let Some(socket) = self.socket else { return };
+        let mut reported = false;
+        while let Err(error) = self.backlog.send(env, io.host, socket, io.now) {
+            match error {
+                HostError::WouldBlock => return,
+                HostError::TooBig(_) | HostError::Exhausted => {}
+                _ if !reported => {
+                    self.report_errors(env, io);
+                    reported = true;
+                    continue;
+                }
+                _ => {}
+            }
+            let mut packet = [0; QUOTE_LEN_MAX];
+            let len = quote(&self.key, &mut packet).unwrap_or(0);
+            refused(env, io.link, error, &packet[..len]);
+            if !self.backlog.drop_first(env) {
+                return;
+            }
         }
     }
 
@@ -105,6 +202,9 @@ impl DatagramFlow {
         if ready.error {
             self.report_errors(env, io);
         }
+        if ready.writable && !self.backlog.is_empty() {
+            self.send_held(env, io);
+        }
         self.readable |= ready.readable;
         if self.readable {
             self.list_ready(env);
@@ -115,25 +215,39 @@ impl DatagramFlow {
         env.schedule.list(self.id, &mut self.turn);
     }
 
-    /// Passes on what has arrived, within bounds; lists the flow again if there may be more.
+    /// Passes on what has arrived, within bounds; lists the flow again if there may be more. `inbox` is empty.
     pub(crate) fn serve<L: Link, H: Host>(
         &mut self,
         env: &mut Env,
         io: &mut Io<'_, L, H>,
-        scratch: &mut [u8],
+        inbox: &mut Inbox,
     ) {
         self.turn.begin(false, 1);
         let Some(socket) = self.socket else { return };
+        let mut bytes = 0;
         for _ in 0..RECEIVES_MAX {
             if !self.readable || env.outlet.stalled || !self.turn.goes_on() {
                 break;
             }
-            match io.host.datagram_recv(socket, scratch) {
-                Ok(received) => {
+            let fit = (BYTES_MAX.saturating_sub(bytes) / self.longest as usize).max(1);
+            let want = usize::from(self.want).min(fit);
+            match inbox.receive(io.host, (self.key, socket), want) {
+                Ok(batch) => {
                     self.used_at = io.now;
                     self.answered = true;
-                    self.turn.spend(received.len as u32);
-                    self.deliver(env, io, received, scratch);
+                    self.readable = batch.count == want;
+                    self.longest = batch.longest.max(1) as u32;
+                    self.want = if self.readable {
+                        (self.want * 2).min(BATCH as u8)
+                    } else {
+                        (self.want / 2).max(WANT_MIN)
+                    };
+                    bytes += batch.bytes;
+                    self.turn.spend(batch.bytes.max(1) as u32);
+                    env.counters.udp_host_overflows += batch.lost;
+                    if inbox.deliver(env, io.link).is_err() {
+                        break;
+                    }
                 }
                 Err(HostError::WouldBlock) => self.readable = false,
                 // Not a datagram but news of an ICMP error; the datagrams behind it come next.
@@ -142,51 +256,6 @@ impl DatagramFlow {
         }
         if self.readable {
             self.list_ready(env);
-        }
-    }
-
-    fn deliver<L: Link, H: Host>(
-        &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-        received: Received,
-        scratch: &mut [u8],
-    ) {
-        let data = &mut scratch[..received.len];
-        match self.key.protocol {
-            Protocol::Echo => icmp::reply(env, io.link, &self.key, data),
-            _ => self.deliver_udp(env, io, data, received.segment),
-        }
-    }
-
-    fn deliver_udp<L: Link, H: Host>(
-        &self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-        data: &[u8],
-        segment: Option<u16>,
-    ) {
-        let (src, dst) = (self.key.remote, self.key.guest);
-        let max = usize::from(env.config.mtu) - ip_header_len(dst.ip()) - UdpHeader::LEN;
-        let size = segment.map_or(data.len(), usize::from).max(1);
-        if size > max {
-            return env.counters.drop(DropReason::DatagramTooBig);
-        }
-        // A super-datagram is one frame if the link cuts it, else one frame for each datagram.
-        let frame = if env.outlet.caps.uso { data.len().max(1) } else { size };
-        let ends = (src.ip(), src.port());
-        let mut rest = data;
-        loop {
-            let (now, later) = rest.split_at(rest.len().min(frame));
-            let to = (dst.ip(), dst.port());
-            let sent = transmit::udp(&mut env.outlet, &mut env.counters, io.link, ends, to, now, segment);
-            if sent.is_err() {
-                return env.counters.drop(DropReason::LinkFull);
-            }
-            if later.is_empty() {
-                return;
-            }
-            rest = later;
         }
     }
 
@@ -234,10 +303,20 @@ impl DatagramFlow {
         self.ended = true;
     }
 
-    /// Gives back the socket, before removal.
-    pub(crate) fn dispose<H: Host>(&mut self, host: &mut H) {
+    /// Gives back the socket and what waits for it, before removal.
+    pub(crate) fn dispose<H: Host>(&mut self, env: &mut Env, host: &mut H) {
+        self.backlog.clear(env);
         if let Some(socket) = self.socket.take() {
             host.close(socket, Close::Graceful);
         }
+    }
+}
+
+/// The host refuses to send the datagram in `packet`: the guest is told why if ICMP has a word for it.
+fn refused<L: Link>(env: &mut Env, link: &mut L, error: HostError, packet: &[u8]) {
+    match icmp::cause_of(error) {
+        Some(cause) => icmp::send_error(env, link, cause, None, packet),
+        None if error == HostError::Exhausted => env.counters.drop(DropReason::HostSocketFull),
+        None => env.counters.drop(DropReason::HostSendFailed),
     }
 }

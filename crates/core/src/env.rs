@@ -38,6 +38,8 @@ pub(crate) struct Env {
     pub(crate) windows: Waiting,
     /// TCP flows that owe the guest an acknowledgement at the end of this turn, each at most once.
     pub(crate) ack_due: Vec<FlowId>,
+    /// Bytes of datagrams that wait for room in their host sockets.
+    pub(crate) held: usize,
     /// For what connections remember of their flights.
     pub(crate) lists: Lists,
     /// How promptly destinations answer.
@@ -72,6 +74,7 @@ impl Env {
             rtt: LinkRtt::default(),
             schedule: Schedule::default(),
             ack_due: Vec::new(),
+            held: 0,
             lists: Lists::default(),
             habits: Habits::default(),
             resolver: 0,

@@ -5,6 +5,7 @@
 
 pub mod table;
 
+use crate::time::Duration;
 use std::net::SocketAddr;
 
 /// A slot and the generation of its content.
@@ -49,3 +50,20 @@ pub struct FlowKey {
     /// The address and port the guest talks to, before any translation.
     pub remote: SocketAddr,
 }
+
+/// What a flow is good for when the table is full, the most useful first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Usefulness {
+    /// Both sides have spoken, and may any time.
+    InUse,
+    /// The same, but both have been silent for long.
+    Dormant,
+    /// Nothing has come back yet.
+    Unanswered,
+    /// A question that was answered, a connection that is over.
+    Spent,
+}
+
+/// How little is lost if a flow goes to make room: by what it is good for, then by how long it has been idle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank(pub(crate) Usefulness, pub(crate) Duration);

@@ -1,7 +1,7 @@
 //! The host side of the stack: ordinary sockets, non-blocking, errors as values.
 //!
 //! Readiness is edge-triggered: the driver reports a socket readable or writable once, and the stack keeps using it
-//! until a call answers [`HostError::WouldBlock`] (or takes less than was offered). Whatever a socket refuses stays
+//! until a call answers [`HostError::WouldBlock`] (or takes or gives less than it could). Whatever a socket refuses stays
 //! in the stack's chunks. Every socket is opened on behalf of one flow, whose id comes back with its events.
 
 use crate::flow::FlowId;
@@ -72,13 +72,18 @@ pub struct Readiness {
     pub error: bool,
 }
 
-/// What one receive on a datagram socket gave.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// One datagram that was received, or several that the kernel has coalesced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Received {
     /// Bytes in the buffer.
     pub len: usize,
     /// Size at which these bytes were coalesced (UDP_GRO): datagrams of this size, the last may be shorter.
     pub segment: Option<u16>,
+    /// Differentiated services and ECN of the packet, as one byte.
+    pub tos: u8,
+    /// Datagrams that the host's kernel has dropped since this was last told, because nobody took them in time
+    /// (SO_RXQ_OVFL).
+    pub lost: u32,
 }
 
 /// An ICMP error that a datagram socket received for what it sent.
@@ -135,13 +140,26 @@ pub trait Host {
     /// [`HostError::Unsupported`] if ping_group_range forbids it.
     fn ping_open(&mut self, flow: FlowId, to: IpAddr) -> Result<SocketId, HostError>;
 
-    /// Sends one datagram, or with `segment` several of that size cut from `data` (UDP_SEGMENT). For a ping socket
-    /// `data` is a whole ICMP echo message, whose identifier and checksum the kernel fills in.
-    fn datagram_send(&mut self, socket: SocketId, data: &[u8], segment: Option<u16>)
-    -> Result<(), HostError>;
+    /// Sends one datagram gathered from `data`, or with `segment` several of that size cut from it, the last of which may be
+    /// shorter (UDP_SEGMENT); `tos` is the differentiated services and ECN byte of their packets. Gives the bytes
+    /// taken: whole datagrams, in order, at least one. For a ping socket `data` is a whole ICMP echo message, whose
+    /// identifier and checksum the kernel fills in.
+    fn datagram_send(
+        &mut self,
+        socket: SocketId,
+        data: &[IoSlice<'_>],
+        segment: Option<u16>,
+        tos: u8,
+    ) -> Result<usize, HostError>;
 
-    /// Receives one datagram, or several coalesced ones.
-    fn datagram_recv(&mut self, socket: SocketId, into: &mut [u8]) -> Result<Received, HostError>;
+    /// Receives datagrams, or coalesced ones, each into a buffer of its own, and describes them in `received`. Gives
+    /// how many: fewer than there are buffers if there are no more now; then an event follows.
+    fn datagram_recv(
+        &mut self,
+        socket: SocketId,
+        into: &mut [IoSliceMut<'_>],
+        received: &mut [Received],
+    ) -> Result<usize, HostError>;
 
     /// Takes one entry of the socket's error queue (IP_RECVERR).
     fn datagram_error(&mut self, socket: SocketId) -> Option<IcmpReport>;

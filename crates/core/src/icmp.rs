@@ -4,7 +4,7 @@ use crate::counters::DropReason;
 use crate::env::Env;
 use crate::flow::{FlowKey, Protocol};
 use crate::host::{HostError, IcmpCause};
-use crate::link::Link;
+use crate::link::{Link, NoCredit};
 use crate::services::{self, icmp_error};
 use crate::transmit::{self, frame_start};
 use crate::wire::ethernet::EthernetHeader;
@@ -46,15 +46,26 @@ pub(crate) fn send_error<L: Link>(
     }
 }
 
-/// Passes on an echo reply as the host's ping socket gave it: with the guest's identifier instead of the socket's.
-pub(crate) fn reply<L: Link>(env: &mut Env, link: &mut L, key: &FlowKey, message: &mut [u8]) {
+/// Passes on an echo reply as the host's ping socket gave it: with the guest's identifier instead of the socket's. One
+/// that cannot be used is counted and dropped.
+///
+/// # Errors
+/// The link has no credit; `message` is to be kept.
+pub(crate) fn reply<L: Link>(
+    env: &mut Env,
+    link: &mut L,
+    key: &FlowKey,
+    message: &mut [u8],
+) -> Result<(), NoCredit> {
     let (src, dst) = (key.remote.ip(), key.guest.ip());
     let protocol = if src.is_ipv4() { ICMP } else { ICMPV6 };
     if message.len() < 8 || message.len() > ECHO_LEN_MAX {
-        return env.counters.drop(DropReason::MalformedIcmpv4);
+        env.counters.drop(DropReason::MalformedIcmpv4);
+        return Ok(());
     }
     if message.len() + transmit::ip_header_len(dst) > usize::from(env.config.mtu) {
-        return env.counters.drop(DropReason::DatagramTooBig);
+        env.counters.drop(DropReason::DatagramTooBig);
+        return Ok(());
     }
     message[4..6].copy_from_slice(&key.guest.port().to_be_bytes());
     message[2..4].fill(0);
@@ -65,11 +76,8 @@ pub(crate) fn reply<L: Link>(env: &mut Env, link: &mut L, key: &FlowKey, message
         message[2..4].copy_from_slice(&sum.to_be_bytes());
     }
     let mut headers = [0; EthernetHeader::LEN + Ipv6Header::LEN];
-    let start = frame_start(&env.outlet, &mut headers, src, dst, protocol, message.len());
-    let sent = transmit::pieces(&mut env.outlet, &mut env.counters, link, &headers[..start], message);
-    if sent.is_err() {
-        env.counters.drop(DropReason::LinkFull);
-    }
+    let start = frame_start(&env.outlet, &mut headers, (src, dst), protocol, 0, message.len());
+    transmit::pieces(&mut env.outlet, &mut env.counters, link, &headers[..start], message)
 }
 
 /// Answers an echo request to one of our own addresses.
@@ -94,7 +102,9 @@ pub(crate) fn answer_own<L: Link>(
         message.emit(scratch);
         message.len()
     };
-    reply(env, link, &key, &mut scratch[..len]);
+    if reply(env, link, &key, &mut scratch[..len]).is_err() {
+        env.counters.drop(DropReason::LinkFull);
+    }
 }
 
 /// Sends a complete frame of a service; without credit it is lost, and asked for again.

@@ -5,6 +5,7 @@
 //! may carry only the pseudo-header sum, and may be up to 64 KiB long with the size at which the guest cuts it.
 //! What a link cannot do (see [`LinkCaps`]) the stack does itself before it sends.
 
+use crate::wire::UDP;
 use std::io::IoSlice;
 
 /// Ethernet, IP and TCP headers with options fit in this many bytes: 14 + 40 + 60.
@@ -64,6 +65,19 @@ pub struct RxFrame<'a> {
     pub meta: RxMeta,
     /// The frame, Ethernet header first.
     pub bytes: &'a [u8],
+}
+
+impl RxFrame<'_> {
+    /// Whether it carries a UDP datagram, as far as two fields tell.
+    pub fn is_datagram(&self) -> bool {
+        // The EtherType, and the protocol of IPv4 or the next header of IPv6.
+        let at = |offset: usize| self.bytes.get(offset).copied();
+        match (at(12), at(13)) {
+            (Some(0x08), Some(0x00)) => at(23) == Some(UDP),
+            (Some(0x86), Some(0xdd)) => at(20) == Some(UDP),
+            _ => false,
+        }
+    }
 }
 
 /// The checksum that the guest's kernel must complete, as in virtio-net.

@@ -52,10 +52,9 @@ impl Turn {
         self.credit > 0
     }
 
-    /// `bytes` were sent, at most a super-segment.
+    /// `bytes` were sent. What they exceed the credit by the flow owes, for as many turns as it takes.
     pub(crate) fn spend(&mut self, bytes: u32) {
-        debug_assert!(bytes <= QUANTUM.unsigned_abs(), "a debt must be less than what the next turn gives");
-        self.credit -= bytes as i32;
+        self.credit = self.credit.saturating_sub_unsigned(bytes);
     }
 
     /// The turn is over before the credit was used up, because there is nothing more to send.

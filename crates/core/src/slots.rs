@@ -9,7 +9,9 @@
 //! *Acknowledgements* of what we send come while we send it, on a TAP inside the same call. So no more frames of data are sent
 //! than half of what is not claimed, for an acknowledgement and a window update each, before the link has been read until it is empty.
 //!
-//! *What a frame carries* is measured for each connection, an average that moves by an eighth per frame. It begins with one
+//! *What a frame carries* is measured for each connection: an average that moves by an eighth per frame, less half of how far
+//! frames are from it on average, as round-trip times are smoothed (RFC 6298). So a guest whose frames vary, or have begun to shrink, is
+//! not trusted with a window that fits only if all are as large as most. It begins with one
 //! segment: whether the guest hands over super-segments is believed when they are seen. Less than [`PAYLOAD_MIN`] is not
 //! believed: a program that asks and waits sends one byte per frame, and never many frames.
 //!
@@ -46,8 +48,9 @@ pub(crate) struct Claim {
     frames: u16,
     /// When it was made.
     period: u16,
-    /// Payload of a frame, measured, bytes.
-    payload: u16,
+    /// Payload of a frame, measured: mean and mean deviation, bytes.
+    mean: u16,
+    deviation: u16,
     /// What is not believed to be less.
     payload_min: u16,
 }
@@ -55,21 +58,26 @@ pub(crate) struct Claim {
 impl Claim {
     /// No claim yet, of a connection whose segments carry `mss` bytes.
     pub(crate) fn new(mss: u16) -> Self {
-        Self { frames: 0, period: 0, payload: mss, payload_min: mss.min(PAYLOAD_MIN) }
+        Self { frames: 0, period: 0, mean: mss, deviation: 0, payload_min: mss.min(PAYLOAD_MIN) }
     }
 
-    /// So many frames have come, with so many bytes of payload in all.
-    pub(crate) fn measure(&mut self, frames: usize, bytes: usize) {
-        let (Some(mean), weight) = (bytes.checked_div(frames), frames.min(8) as i32) else { return };
-        let payload = i32::from(self.payload);
-        let change = (mean.min(usize::from(u16::MAX)) as i32 - payload) * weight / 8;
-        self.payload = ((payload + change) as u16).max(self.payload_min);
+    /// What a frame is taken to carry, bytes.
+    fn payload(self) -> u32 {
+        self.mean.saturating_sub(self.deviation / 2).max(self.payload_min).into()
+    }
+
+    /// A frame with so many bytes of payload has come.
+    pub(crate) fn measure(&mut self, bytes: usize) {
+        let error = bytes.min(usize::from(u16::MAX)) as i32 - i32::from(self.mean);
+        let deviation = i32::from(self.deviation);
+        self.mean = (i32::from(self.mean) + error / 8) as u16;
+        self.deviation = (deviation + (error.abs() - deviation) / 4) as u16;
     }
 
     /// Frames that a window of so many bytes may bring. Windows are rounded to `unit` bytes, so a whole number of frames may
     /// seem to be a little more; a guest with more to send does not send such a rest alone.
     fn frames_of(self, window: u32, unit: u32) -> u16 {
-        let payload = u32::from(self.payload);
+        let payload = self.payload();
         let rounding = (unit - 1).min(payload / 2);
         u16::try_from(window.saturating_sub(rounding).div_ceil(payload)).unwrap_or(u16::MAX)
     }
@@ -145,7 +153,7 @@ impl Slots {
         let Some(frames) = self.frames else { return u32::MAX };
         let others = self.claimed() - self.counted(claim).map_or(0, |(_, frames)| frames);
         let left = self.bound.saturating_sub(others);
-        let payload = u32::from(claim.payload);
+        let payload = claim.payload();
         let may_grow = tso && others + 2 <= frames && payload < PAYLOAD_LEARNT;
         let more = if may_grow { (payload / 2).max(mss.into()) } else { 0 };
         (left - left.div_ceil(LEAVE)).saturating_mul(payload).max(payload + more)

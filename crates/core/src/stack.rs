@@ -14,10 +14,11 @@ use crate::budget::{Budget, Need};
 use crate::config::Config;
 use crate::counters::{Counters, DropReason};
 use crate::datagram::DatagramFlow;
+use crate::datagram::inbox::Inbox;
 use crate::destination::{self, Destination};
 use crate::env::Env;
 use crate::flow::table::{FlowTable, Keyed};
-use crate::flow::{FlowId, FlowKey, Protocol};
+use crate::flow::{FlowId, FlowKey, Protocol, Usefulness};
 use crate::host::{Host, HostError, IcmpCause, Readiness};
 use crate::icmp;
 use crate::link::{Gso, Link, LinkCaps, RxChecksum, RxFrame, RxMeta};
@@ -39,12 +40,10 @@ use std::sync::Arc;
 mod bulk;
 mod input;
 
-/// Slots looked at for a victim when a flow comes to a full table.
-const VICTIM_LOOK: usize = 64;
 /// Bytes to the guest after which a round ends, with those that had no turn first in the next: frames from the guest, its
 /// acknowledgements among them, do not wait until a thousand bulk transfers have had theirs.
 const ROUND_BYTES: u64 = 256 << 10;
-/// Room for any datagram.
+/// Room for any packet that brodo itself answers with.
 const SCRATCH: usize = 64 << 10;
 
 /// What the stack may touch during one call: the time, the guest link, the host's sockets.
@@ -82,6 +81,13 @@ impl Keyed for Flow {
 }
 
 impl Flow {
+    fn usefulness(&self) -> Usefulness {
+        match self {
+            Self::Tcp(connection) => connection.usefulness(),
+            Self::Datagram(flow) => flow.usefulness(),
+        }
+    }
+
     fn has_ended(&self) -> bool {
         match self {
             Self::Tcp(connection) => connection.has_ended(),
@@ -97,6 +103,8 @@ pub struct Stack {
     env: Env,
     flows: FlowTable<Flow>,
     scratch: Box<[u8]>,
+    /// Datagrams on their way to the guest.
+    inbox: Inbox,
     /// When the next router advertisement is due: once a guest has asked for one, it depends on them.
     advertise_at: Option<Instant>,
 }
@@ -116,6 +124,7 @@ impl Stack {
             env: Env::new(config, caps, keys.isn, budget, worker),
             flows: FlowTable::new(keys.table),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
+            inbox: Inbox::default(),
             advertise_at: None,
         }
     }
@@ -187,6 +196,9 @@ impl Stack {
     /// One round over the flows that have something to do: all sparse ones, then others until [`ROUND_BYTES`] were
     /// sent (see [`crate::schedule`]). True if there is more to do at once.
     pub fn serve<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) -> bool {
+        if !self.inbox.is_empty() && self.inbox.deliver(&mut self.env, io.link).is_err() {
+            return false;
+        }
         let (sparse, bulk) = self.env.schedule.len();
         for _ in 0..sparse {
             if self.env.outlet.stalled || self.awaits_drain() {
@@ -212,9 +224,10 @@ impl Stack {
     fn serve_flow<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, id: FlowId) {
         match self.flows.get_mut(id) {
             Some(Flow::Tcp(connection)) => connection.serve(&mut self.env, io),
-            Some(Flow::Datagram(flow)) => flow.serve(&mut self.env, io, &mut self.scratch),
+            Some(Flow::Datagram(flow)) => flow.serve(&mut self.env, io, &mut self.inbox),
             None => return,
         }
+        self.used(id, io.now);
         self.after(io.host, id);
     }
 
@@ -354,21 +367,27 @@ impl Stack {
                 self.env.counters.tcp_closed += 1;
             }
             Some(Flow::Datagram(mut flow)) => {
-                flow.dispose(host);
+                flow.dispose(&mut self.env, host);
                 self.env.counters.datagram_closed += 1;
             }
             None => {}
         }
     }
 
-    /// Whether there is room for one more flow, if need be made by evicting the least useful of a few.
+    /// Notes that a flow has been used, and what it is good for by now.
+    fn used(&mut self, id: FlowId, now: Instant) {
+        let Some(flow) = self.flows.get(id) else { return };
+        self.flows.touch(id, flow.usefulness() as usize, now);
+    }
+
+    /// Whether there is room for one more flow, if need be made by evicting the least useful.
     fn make_room<H: Host>(&mut self, host: &mut H, now: Instant) -> bool {
         if self.flows.len() < self.env.config.max_flows {
             return true;
         }
-        let victim = self.flows.victim(VICTIM_LOOK, |flow| match flow {
-            Flow::Tcp(connection) => connection.eviction_rank(now),
-            Flow::Datagram(flow) => Some(flow.eviction_rank(now)),
+        let victim = self.flows.victim(now, |flow, idle| match flow {
+            Flow::Tcp(connection) => connection.eviction_rank(idle),
+            Flow::Datagram(flow) => Some(flow.eviction_rank(idle)),
         });
         let Some(victim) = victim else { return false };
         self.remove(host, victim);

@@ -16,7 +16,7 @@ use crate::wire::tcp::TcpHeader;
 use crate::wire::udp::UdpHeader;
 use crate::wire::{TCP, UDP};
 use std::io::IoSlice;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// What every frame to the guest needs to know.
 #[derive(Debug)]
@@ -44,8 +44,15 @@ pub(crate) const fn ip_header_len(address: IpAddr) -> usize {
     }
 }
 
-/// Writes an IP header for `len` bytes of `protocol` from `src` to `dst` (same family); gives its length.
-pub(crate) fn emit_ip(out: &mut [u8], src: IpAddr, dst: IpAddr, protocol: u8, len: usize) -> usize {
+/// Writes an IP header for `len` bytes of `protocol` from `src` to `dst` (same family), with `tos` as its byte of
+/// differentiated services and ECN; gives its length.
+pub(crate) fn emit_ip(
+    out: &mut [u8],
+    (src, dst): (IpAddr, IpAddr),
+    protocol: u8,
+    tos: u8,
+    len: usize,
+) -> usize {
     match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             let header = Ipv4Header {
@@ -55,7 +62,7 @@ pub(crate) fn emit_ip(out: &mut [u8], src: IpAddr, dst: IpAddr, protocol: u8, le
                 ttl: TTL,
                 ident: 0,
                 dont_fragment: true,
-                tos: 0,
+                tos,
                 payload_len: len as u16,
             };
             header.emit(out);
@@ -67,7 +74,7 @@ pub(crate) fn emit_ip(out: &mut [u8], src: IpAddr, dst: IpAddr, protocol: u8, le
                 dst,
                 next_header: protocol,
                 hop_limit: TTL,
-                traffic_class: 0,
+                traffic_class: tos,
                 flow_label: 0,
                 payload_len: len as u16,
             };
@@ -96,7 +103,7 @@ pub(crate) fn tcp<L: Link>(
     };
     let mut headers = [0; HEADERS_MAX];
     let l4_len = header.header_len();
-    let l4 = frame_start(outlet, &mut headers, src, dst, TCP, l4_len + len);
+    let l4 = frame_start(outlet, &mut headers, (src, dst), TCP, 0, l4_len + len);
     header.emit(&mut headers[l4..]);
     let field = l4 + TcpHeader::CHECKSUM_OFFSET;
     let pseudo = checksum::pseudo_header(src, dst, TCP, (l4_len + len) as u32);
@@ -111,38 +118,35 @@ pub(crate) fn tcp<L: Link>(
     send(outlet, counters, link, &TxFrame { headers: &headers[..l4 + l4_len], payload, partial, gso })
 }
 
-/// Sends one UDP datagram, or with `segment` shorter than the payload one super-datagram.
+/// Sends one UDP datagram gathered from `payload`, or with `segment` shorter than the payload one super-datagram.
 pub(crate) fn udp<L: Link>(
     outlet: &mut Outlet,
     counters: &mut Counters,
     link: &mut L,
-    (src, src_port): (IpAddr, u16),
-    (dst, dst_port): (IpAddr, u16),
-    payload: &[u8],
+    (src, dst): (SocketAddr, SocketAddr),
+    tos: u8,
+    payload: &[IoSlice<'_>],
     segment: Option<u16>,
 ) -> Result<(), NoCredit> {
-    let len = UdpHeader::LEN + payload.len();
-    let gso = segment.filter(|&s| payload.len() > usize::from(s)).map_or(Gso::None, Gso::Udp);
+    let payload_len: usize = payload.iter().map(|s| s.len()).sum();
+    let len = UdpHeader::LEN + payload_len;
+    let gso = segment.filter(|&s| payload_len > usize::from(s)).map_or(Gso::None, Gso::Udp);
+    let ends = (src.ip(), dst.ip());
     let mut headers = [0; HEADERS_MAX];
-    let l4 = frame_start(outlet, &mut headers, src, dst, UDP, len);
-    UdpHeader { src_port, dst_port, length: len as u16, checksum: 0 }.emit(&mut headers[l4..]);
+    let l4 = frame_start(outlet, &mut headers, ends, UDP, tos, len);
+    UdpHeader { src_port: src.port(), dst_port: dst.port(), length: len as u16, checksum: 0 }
+        .emit(&mut headers[l4..]);
     let field = l4 + UdpHeader::CHECKSUM_OFFSET;
-    let pseudo = checksum::pseudo_header(src, dst, UDP, len as u32);
+    let pseudo = checksum::pseudo_header(ends.0, ends.1, UDP, len as u32);
     let partial = if outlet.caps.checksum {
         headers[field..field + 2].copy_from_slice(&checksum::fold(pseudo).to_be_bytes());
         Some(PartialChecksum { start: l4 as u16, offset: UdpHeader::CHECKSUM_OFFSET as u16 })
     } else {
-        let sum = checksum::sum(payload, checksum::sum(&headers[l4..l4 + UdpHeader::LEN], pseudo));
+        let sum = sum_slices(checksum::sum(&headers[l4..l4 + UdpHeader::LEN], pseudo), payload);
         headers[field..field + 2].copy_from_slice(&UdpHeader::finish_checksum(sum).to_be_bytes());
         None
     };
-    let payload = [IoSlice::new(payload)];
-    send(
-        outlet,
-        counters,
-        link,
-        &TxFrame { headers: &headers[..l4 + UdpHeader::LEN], payload: &payload, partial, gso },
-    )
+    send(outlet, counters, link, &TxFrame { headers: &headers[..l4 + UdpHeader::LEN], payload, partial, gso })
 }
 
 /// Sends a complete frame, checksums included.
@@ -172,14 +176,14 @@ pub(crate) fn pieces<L: Link>(
 pub(crate) fn frame_start(
     outlet: &Outlet,
     out: &mut [u8],
-    src: IpAddr,
-    dst: IpAddr,
+    ends: (IpAddr, IpAddr),
     protocol: u8,
+    tos: u8,
     len: usize,
 ) -> usize {
-    let ethertype = if src.is_ipv4() { EtherType::Ipv4 } else { EtherType::Ipv6 };
+    let ethertype = if ends.0.is_ipv4() { EtherType::Ipv4 } else { EtherType::Ipv6 };
     EthernetHeader { dst: outlet.guest_mac, src: outlet.mac, ethertype }.emit(out);
-    EthernetHeader::LEN + emit_ip(&mut out[EthernetHeader::LEN..], src, dst, protocol, len)
+    EthernetHeader::LEN + emit_ip(&mut out[EthernetHeader::LEN..], ends, protocol, tos, len)
 }
 
 fn send<L: Link>(

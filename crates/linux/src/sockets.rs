@@ -3,8 +3,7 @@
 //! A socket is opened for one flow and registered, edge-triggered, with that flow's id as its event data; closing the
 //! descriptor ends it. It reports input and errors. A stream reports room to write only from the first time it had
 //! none, or while its connect is pending: otherwise each connection would begin with an event that says nothing.
-//! Datagram sockets never do: the kernel raises "writable" after each datagram it has sent, which would wake
-//! the loop once per datagram for nothing, and a datagram that finds the buffer full is dropped, not queued.
+//! A datagram socket reports it only while something waits for it ([`datagram`]).
 //!
 //! Buffer sizes are left to the kernel, which grows them as a connection needs (setting one switches that off).
 //! Path MTU discovery is left to the host's settings: what the path does not take is fragmented or refused as it
@@ -13,29 +12,29 @@
 //! | For           | System calls                                                                             |
 //! |---------------|------------------------------------------------------------------------------------------|
 //! | open TCP      | socket, connect, connect (has it completed?), epoll_ctl                                   |
-//! | open UDP      | socket, setsockopt IP_RECVERR and UDP_GRO, connect, epoll_ctl                             |
+//! | open UDP      | socket, setsockopt IP_RECVERR, IP_RECVTOS, SO_RXQ_OVFL and UDP_GRO, connect, epoll_ctl     |
 //! | open echo     | socket, setsockopt IP_RECVERR, connect, epoll_ctl                                         |
-//! | data          | sendmsg (setsockopt TCP_NODELAY before the second, epoll_ctl when full), readv; send, sendmsg UDP_SEGMENT, recvmsg UDP_GRO, recvmsg MSG_ERRQUEUE          |
+//! | stream        | sendmsg (setsockopt TCP_NODELAY before the second, epoll_ctl when full), readv            |
+//! | datagrams     | sendmsg, several of one size with UDP_SEGMENT (setsockopt IP_TOS when it changes, epoll_ctl when full and when no longer), recvmmsg with UDP_GRO, recvmsg MSG_ERRQUEUE |
 //! | end           | shutdown, setsockopt SO_LINGER (reset only), close                                        |
 
+mod datagram;
 mod errors;
 
-use crate::{probes, sys};
+use crate::probes;
 use brodo_core::flow::FlowId;
 use brodo_core::host::{Close, Connect, Host, HostError, IcmpReport, Readiness, Received, SocketId};
 use brodo_core::trace::Event;
-use errors::{host_error, icmp_report};
+use datagram::Datagram;
+use errors::host_error;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
+use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType};
-use rustix::net::{ipproto, sockopt};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
-
-/// Datagrams per UDP_SEGMENT call: the kernel's bound before Linux 6.8 (UDP_MAX_SEGMENTS).
-const SEGMENTS_MAX: usize = 64;
 
 /// An open socket.
 #[derive(Debug)]
@@ -45,6 +44,7 @@ struct Open {
     /// Room to write is reported.
     reports_room: bool,
     delays: Delays,
+    datagram: Datagram,
 }
 
 /// Whether the kernel may hold a stream's small segments back. The guest's own TCP has already decided what to send when, so
@@ -115,7 +115,8 @@ impl Sockets {
             self.by_fd.resize_with(index + 1, || None);
         }
         let reports_room = interest.contains(EventFlags::OUT);
-        self.by_fd[index] = Some(Open { fd, flow, reports_room, delays: Delays::NotYet });
+        let (delays, datagram) = (Delays::NotYet, Datagram::default());
+        self.by_fd[index] = Some(Open { fd, flow, reports_room, delays, datagram });
         self.open += 1;
         Ok(SocketId(index as u32))
     }
@@ -131,17 +132,6 @@ impl Sockets {
             open.reports_room = true;
         }
         Ok(())
-    }
-
-    /// Connects a datagram socket, with ICMP errors reported through its error queue.
-    fn keep_datagram(&mut self, flow: FlowId, fd: OwnedFd, to: SocketAddr) -> Result<SocketId, HostError> {
-        let (level, option) = match to {
-            SocketAddr::V4(_) => (libc::SOL_IP, libc::IP_RECVERR),
-            SocketAddr::V6(_) => (libc::SOL_IPV6, libc::IPV6_RECVERR),
-        };
-        sys::set_socket_option(fd.as_fd(), level, option, 1).map_err(host_error)?;
-        rustix::net::connect(&fd, &to).map_err(host_error)?;
-        self.keep(flow, fd, EventFlags::IN)
     }
 }
 
@@ -176,46 +166,6 @@ fn family(address: IpAddr) -> AddressFamily {
 }
 
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
-
-/// Makes a call again once if it failed for a reason that may be an earlier datagram's: the kernel keeps an ICMP error
-/// for the next call whatever that is, and then forgets it (it stays in the error queue).
-fn past_pending_error<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
-    match call() {
-        Err(e) if e != Errno::AGAIN => call(),
-        other => other,
-    }
-}
-
-/// Sends one datagram.
-fn send_one(fd: BorrowedFd<'_>, data: &[u8]) -> rustix::io::Result<()> {
-    past_pending_error(|| rustix::net::send(fd, data, SendFlags::NOSIGNAL)).map(drop)
-}
-
-/// Sends datagrams of `segment` bytes, in as few calls as the kernel allows.
-fn send_many(fd: BorrowedFd<'_>, data: &[u8], segment: u16) -> rustix::io::Result<()> {
-    let size = segment as usize;
-    for batch in data.chunks(size * SEGMENTS_MAX) {
-        let sent = if batch.len() > size {
-            past_pending_error(|| sys::send_segmented(fd, batch, segment)).map(drop)
-        } else {
-            send_one(fd, batch)
-        };
-        match sent {
-            // Segments above the route's MTU (which one by one would be fragmented), or a device that computes no
-            // checksums.
-            Err(Errno::INVAL | Errno::IO | Errno::MSGSIZE) => {
-                batch.chunks(size).try_for_each(|datagram| send_one(fd, datagram))?;
-            }
-            other => other?,
-        }
-    }
-    Ok(())
-}
-
-/// The path MTU the kernel knows for a connected socket, 0 if none.
-fn path_mtu(fd: &OwnedFd) -> u32 {
-    sockopt::ip_mtu(fd).or_else(|_| sockopt::ipv6_mtu(fd)).unwrap_or(0)
-}
 
 impl Host for Sockets {
     fn tcp_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(SocketId, Connect), HostError> {
@@ -284,62 +234,34 @@ impl Host for Sockets {
     }
 
     fn udp_open(&mut self, flow: FlowId, to: SocketAddr) -> Result<SocketId, HostError> {
-        let fd =
-            rustix::net::socket_with(family(to.ip()), SocketType::DGRAM, FLAGS, None).map_err(host_error)?;
-        // Linux 5.0 and later; without it datagrams come one by one.
-        let _ = sys::set_socket_option(fd.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1);
-        self.keep_datagram(flow, fd, to)
+        self.open_udp(flow, to)
     }
 
     fn ping_open(&mut self, flow: FlowId, to: IpAddr) -> Result<SocketId, HostError> {
-        let protocol = if to.is_ipv4() { ipproto::ICMP } else { ipproto::ICMPV6 };
-        let fd = match rustix::net::socket_with(family(to), SocketType::DGRAM, FLAGS, Some(protocol)) {
-            // net.ipv4.ping_group_range does not include us.
-            Err(Errno::ACCESS | Errno::PERM) => return Err(HostError::Unsupported),
-            other => other.map_err(host_error)?,
-        };
-        self.keep_datagram(flow, fd, SocketAddr::new(to, 0))
+        self.open_ping(flow, to)
     }
 
     fn datagram_send(
         &mut self,
         socket: SocketId,
-        data: &[u8],
+        data: &[IoSlice<'_>],
         segment: Option<u16>,
-    ) -> Result<(), HostError> {
-        let fd = self.get(socket)?;
-        let sent = match segment {
-            Some(segment) if segment > 0 && data.len() > segment as usize => {
-                send_many(fd.as_fd(), data, segment)
-            }
-            _ => send_one(fd.as_fd(), data),
-        };
-        sent.map_err(|e| match e {
-            Errno::MSGSIZE => HostError::TooBig(path_mtu(fd)),
-            e => host_error(e),
-        })
+        tos: u8,
+    ) -> Result<usize, HostError> {
+        self.send_datagrams(socket, data, segment, tos)
     }
 
-    fn datagram_recv(&mut self, socket: SocketId, into: &mut [u8]) -> Result<Received, HostError> {
-        let fd = self.get(socket)?.as_fd();
-        let (len, segment) = past_pending_error(|| sys::recv_coalesced(fd, into)).map_err(host_error)?;
-        Ok(Received { len, segment })
+    fn datagram_recv(
+        &mut self,
+        socket: SocketId,
+        into: &mut [IoSliceMut<'_>],
+        received: &mut [Received],
+    ) -> Result<usize, HostError> {
+        self.recv_datagrams(socket, into, received)
     }
 
     fn datagram_error(&mut self, socket: SocketId) -> Option<IcmpReport> {
-        let fd = self.get(socket).ok()?.as_fd();
-        loop {
-            match sys::recv_error(fd) {
-                // The kernel bounds the queue, so this ends.
-                Ok(entry) => {
-                    if let Some(report) = icmp_report(&entry.data) {
-                        return Some(report);
-                    }
-                }
-                Err(Errno::PROTO) => {}
-                Err(_) => return None,
-            }
-        }
+        self.recv_error(socket)
     }
 
     #[expect(clippy::inline_always, reason = "see `probes::event`")]

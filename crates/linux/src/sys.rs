@@ -8,6 +8,7 @@ use rustix::event::epoll;
 use rustix::io::{Errno, Result};
 use rustix::ioctl::{Getter, IntegerSetter, Setter, Updater, ioctl};
 use std::ffi::{c_int, c_uint};
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
@@ -132,48 +133,91 @@ impl<const N: usize> Control<N> {
         // SAFETY: cmsghdr is three integers (and padding on some targets); zero is a value of each.
         Self { header: unsafe { MaybeUninit::zeroed().assume_init() }, data: [0; N] }
     }
+
+    /// The first `len` bytes, header first, or all.
+    const fn bytes(&self, len: usize) -> &[u8] {
+        let len = if len < size_of::<Self>() { len } else { size_of::<Self>() };
+        // SAFETY: it is integers without padding between them, all of them initialised, and `len` bytes are within it.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast::<u8>(), len) }
+    }
 }
 
-/// An `msghdr` without address and control message for one buffer.
-fn message(iov: &mut libc::iovec) -> libc::msghdr {
-    // SAFETY: msghdr is integers and pointers; null pointers with zero lengths mean "none".
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = iov;
-    message.msg_iovlen = 1;
-    message
-}
-
-/// sendmsg with UDP_SEGMENT: `data` leaves as datagrams of `segment` bytes, the last one may be shorter.
-pub fn send_segmented(fd: BorrowedFd<'_>, data: &[u8], segment: u16) -> Result<usize> {
+/// sendmsg, with UDP_SEGMENT if `segment` is given: `data`, gathered, leaves as datagrams of `segment` bytes, the last
+/// one may be shorter. Gives the bytes sent, which is all.
+pub fn send_datagrams(fd: BorrowedFd<'_>, data: &[IoSlice<'_>], segment: Option<u16>) -> Result<usize> {
     // The kernel wants the padded length of the message and the exact one in its header.
     let mut control = Control::<8>::zeroed();
-    control.header.cmsg_level = libc::SOL_UDP;
-    control.header.cmsg_type = libc::UDP_SEGMENT;
-    control.header.cmsg_len = (size_of::<libc::cmsghdr>() + size_of::<u16>()) as _;
-    control.data[..2].copy_from_slice(&segment.to_ne_bytes());
-    let mut iov = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
-    let mut message = message(&mut iov);
-    message.msg_control = (&raw mut control).cast();
-    message.msg_controllen = size_of::<Control<8>>() as _;
+    // SAFETY: msghdr is integers and pointers; null pointers with zero lengths mean "none".
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    // An IoSlice has the layout of an iovec (std promises it on Unix).
+    message.msg_iov = data.as_ptr().cast_mut().cast();
+    message.msg_iovlen = data.len() as _;
+    if let Some(segment) = segment {
+        control.header.cmsg_level = libc::SOL_UDP;
+        control.header.cmsg_type = libc::UDP_SEGMENT;
+        control.header.cmsg_len = (size_of::<libc::cmsghdr>() + size_of::<u16>()) as _;
+        control.data[..2].copy_from_slice(&segment.to_ne_bytes());
+        message.msg_control = (&raw mut control).cast();
+        message.msg_controllen = size_of::<Control<8>>() as _;
+    }
     // SAFETY: every pointer in `message` is to a local or to `data`, with its true length, and sendmsg only reads.
     check(unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) })
 }
 
-/// recvmsg with UDP_GRO: the length of what was received, and the size at which it was coalesced if it was.
-pub fn recv_coalesced(fd: BorrowedFd<'_>, into: &mut [u8]) -> Result<(usize, Option<u16>)> {
-    let mut control = Control::<8>::zeroed();
-    let mut iov = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-    let mut message = message(&mut iov);
-    message.msg_control = (&raw mut control).cast();
-    message.msg_controllen = size_of::<Control<8>>() as _;
-    // SAFETY: every pointer in `message` is to a local or to `into`, with its true length, and nothing else refers
-    // to them during the call.
-    let len = check(unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, 0) })?;
-    // Where the kernel wrote no control message the header is still zero.
-    let coalesced = control.header.cmsg_level == libc::SOL_UDP && control.header.cmsg_type == libc::UDP_GRO;
-    let segment = coalesced
-        .then(|| c_int::from_ne_bytes([control.data[0], control.data[1], control.data[2], control.data[3]]));
-    Ok((len, segment.and_then(|s| u16::try_from(s).ok()).filter(|&s| s > 0)))
+/// Most datagrams that [`recv_datagrams`] takes.
+pub const DATAGRAMS_MAX: usize = 32;
+/// Room for control messages with one word each: UDP_GRO, IP_TOS or IPV6_TCLASS, SO_RXQ_OVFL.
+const CONTROL_LEN: usize = 3 * 24 - size_of::<libc::cmsghdr>();
+
+/// recvmmsg: one datagram, or several coalesced ones, into each buffer, until there are no more. `each` is told the index, the
+/// length and the control messages of each, which [`control_messages`] takes apart. Gives how many there were.
+pub fn recv_datagrams(
+    fd: BorrowedFd<'_>,
+    into: &mut [IoSliceMut<'_>],
+    mut each: impl FnMut(usize, usize, &[u8]),
+) -> Result<usize> {
+    let wanted = into.len().min(DATAGRAMS_MAX);
+    let mut controls = [const { MaybeUninit::<Control<CONTROL_LEN>>::uninit() }; DATAGRAMS_MAX];
+    let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; DATAGRAMS_MAX];
+    for ((buffer, control), message) in into.iter_mut().zip(&mut controls).zip(&mut messages) {
+        // SAFETY: msghdr is integers and pointers; null pointers with zero lengths mean "none".
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        // An IoSliceMut has the layout of an iovec (std promises it on Unix).
+        header.msg_iov = std::ptr::from_mut(buffer).cast();
+        header.msg_iovlen = 1;
+        header.msg_control = std::ptr::from_mut(control.write(Control::zeroed())).cast();
+        header.msg_controllen = size_of::<Control<CONTROL_LEN>>() as _;
+        message.write(libc::mmsghdr { msg_hdr: header, msg_len: 0 });
+    }
+    let first = messages.as_mut_ptr().cast::<libc::mmsghdr>();
+    // SAFETY: the first `wanted` messages are initialised, and every pointer in them is to a buffer of `into` or to one
+    // of `controls`, with its true length; nothing else refers to these during the call.
+    let count = check(
+        unsafe { libc::recvmmsg(fd.as_raw_fd(), first, wanted as _, 0, std::ptr::null_mut()) } as isize,
+    )?;
+    for (i, (message, control)) in messages.iter().zip(&controls).enumerate().take(count.min(wanted)) {
+        // SAFETY: both were initialised before the call, for at most `wanted` messages.
+        let (message, control) = unsafe { (message.assume_init_ref(), control.assume_init_ref()) };
+        let control = control.bytes(message.msg_hdr.msg_controllen as usize);
+        each(i, message.msg_len as usize, control);
+    }
+    Ok(count)
+}
+
+/// Takes control messages apart: level, kind and data of each.
+pub fn control_messages(mut control: &[u8]) -> impl Iterator<Item = (c_int, c_int, &[u8])> {
+    const WORD: usize = size_of::<usize>();
+    const HEADER: usize = size_of::<libc::cmsghdr>();
+    std::iter::from_fn(move || {
+        let header = control.get(..HEADER)?;
+        let (len, ends) = header.split_first_chunk::<WORD>()?;
+        // The kernel's cmsg_len is a word on every target of the GNU library; level and kind are the last two integers.
+        let (rest, kind) = ends.split_last_chunk::<4>()?;
+        let (_, level) = rest.split_last_chunk::<4>()?;
+        let data = control.get(HEADER..usize::from_ne_bytes(*len))?;
+        control = control.get((HEADER + data.len()).next_multiple_of(WORD)..).unwrap_or(&[]);
+        Some((c_int::from_ne_bytes(*level), c_int::from_ne_bytes(*kind), data))
+    })
 }
 
 /// One entry of a socket's error queue, as the kernel wrote it.
@@ -189,19 +233,23 @@ pub const ERROR_ENTRY_LEN: usize = 48;
 /// recvmsg with MSG_ERRQUEUE: takes one entry; the datagram that caused it is discarded. `WOULDBLOCK` if there is
 /// none, `PROTO` if the kernel gave something that is not an error report.
 pub fn recv_error(fd: BorrowedFd<'_>) -> Result<ErrorEntry> {
-    let mut control = Control::<ERROR_ENTRY_LEN>::zeroed();
-    let mut iov = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-    let mut message = message(&mut iov);
+    // What else the socket asks for comes before the error.
+    const LEN: usize = ERROR_ENTRY_LEN + 2 * 24;
+    let mut control = Control::<LEN>::zeroed();
+    // SAFETY: msghdr is integers and pointers; null pointers with zero lengths mean "none".
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_control = (&raw mut control).cast();
-    message.msg_controllen = size_of::<Control<ERROR_ENTRY_LEN>>() as _;
-    // SAFETY: the control pointer is to a local with its true length; the data buffer is empty.
+    message.msg_controllen = size_of::<Control<LEN>>() as _;
+    // SAFETY: the control pointer is to a local with its true length; there is no data buffer.
     check(unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_ERRQUEUE) })?;
-    let known = matches!(
-        (control.header.cmsg_level, control.header.cmsg_type),
-        (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR)
-    );
+    let error = control_messages(control.bytes(message.msg_controllen as usize)).find(|(level, kind, _)| {
+        matches!((*level, *kind), (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR))
+    });
+    let (.., found) = error.ok_or(Errno::PROTO)?;
     // What the kernel left out of the address stays zero, an unknown family.
-    if known { Ok(ErrorEntry { data: control.data }) } else { Err(Errno::PROTO) }
+    let mut data = [0; ERROR_ENTRY_LEN];
+    data.iter_mut().zip(found).for_each(|(to, from)| *to = *from);
+    Ok(ErrorEntry { data })
 }
 
 /// Events of an epoll instance, whose data are numbers.

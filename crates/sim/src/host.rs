@@ -18,6 +18,7 @@ use brodo_core::host::{
     Close, Connect, Host, HostError, IcmpCause, IcmpReport, Readiness, Received, SocketId,
 };
 use brodo_core::trace::Event;
+use datagrams::DatagramSocket;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
@@ -52,10 +53,10 @@ pub enum Call {
     UdpOpen(SocketAddr),
     /// `ping_open` to this address.
     PingOpen(IpAddr),
-    /// `datagram_send`: bytes, segment size.
-    DatagramSend(usize, Option<u16>, Result<(), HostError>),
-    /// `datagram_recv`.
-    DatagramRecv(Result<usize, HostError>),
+    /// `datagram_send`: bytes offered, segment size, bytes taken.
+    DatagramSend(usize, Option<u16>, Result<usize, HostError>),
+    /// `datagram_recv`: datagrams asked for and given.
+    DatagramRecv(usize, Result<usize, HostError>),
     /// `close`.
     Close(Close),
 }
@@ -85,18 +86,6 @@ struct TcpSocket {
     dead: bool,
     shut: bool,
     keep_alive: bool,
-}
-
-#[derive(Debug, Default)]
-struct DatagramSocket {
-    ping: bool,
-    /// Sent by the stack: bytes and segment size.
-    outbox: VecDeque<(Vec<u8>, Option<u16>)>,
-    /// Room left in the send buffer, datagrams.
-    space: usize,
-    inbox: VecDeque<(Vec<u8>, Option<u16>)>,
-    reports: VecDeque<IcmpReport>,
-    error: Option<HostError>,
 }
 
 #[derive(Debug)]
@@ -669,7 +658,7 @@ impl Host for SimHost {
         if let Some(e) = self.refuse_open.pop_front() {
             return Err(e);
         }
-        let kind = DatagramSocket { space: self.default_space, ..DatagramSocket::default() };
+        let kind = DatagramSocket::new(false, self.default_space);
         let id = self.open(flow, to, Kind::Datagram(kind));
         self.note(id, Call::UdpOpen(to));
         Ok(id)
@@ -682,7 +671,7 @@ impl Host for SimHost {
         if !self.ping_supported {
             return Err(HostError::Unsupported);
         }
-        let kind = DatagramSocket { ping: true, space: self.default_space, ..DatagramSocket::default() };
+        let kind = DatagramSocket::new(true, self.default_space);
         let id = self.open(flow, SocketAddr::new(to, 0), Kind::Datagram(kind));
         self.note(id, Call::PingOpen(to));
         Ok(id)
@@ -691,62 +680,37 @@ impl Host for SimHost {
     fn datagram_send(
         &mut self,
         socket: SocketId,
-        data: &[u8],
+        data: &[IoSlice<'_>],
         segment: Option<u16>,
-    ) -> Result<(), HostError> {
-        let d = self.datagram_used(socket, "datagram_send");
-        assert!(data.len() <= 65_507, "a datagram of {} bytes", data.len());
-        if let Some(size) = segment {
-            let pieces = data.len().div_ceil(usize::from(size).max(1));
-            assert!(size > 0 && pieces <= 64, "{} bytes cut at {size}: {pieces} datagrams", data.len());
-        }
-        if d.ping {
-            let echo = data.len() >= 8 && matches!(data[0], 8 | 128) && data[1] == 0;
-            assert!(echo, "not an echo request: {data:02x?}");
-        }
-        let result = if let Some(e) = d.error.take() {
-            Err(e)
-        } else if d.space == 0 {
-            Err(HostError::WouldBlock)
-        } else {
-            if d.space != UNLIMITED {
-                d.space -= 1;
-            }
-            d.outbox.push_back((data.to_vec(), segment));
-            Ok(())
-        };
-        if result == Err(HostError::WouldBlock) {
+        tos: u8,
+    ) -> Result<usize, HostError> {
+        let data: Vec<u8> = data.iter().flat_map(|slice| slice.iter().copied()).collect();
+        let (offered, result) =
+            (data.len(), self.datagram_used(socket, "datagram_send").send(data, segment, tos));
+        if result == Err(HostError::WouldBlock) || result.is_ok_and(|taken| taken < offered) {
             self.get_mut(socket).write_armed = true;
         }
-        self.note(socket, Call::DatagramSend(data.len(), segment, result));
+        self.note(socket, Call::DatagramSend(offered, segment, result));
         result
     }
 
-    fn datagram_recv(&mut self, socket: SocketId, into: &mut [u8]) -> Result<Received, HostError> {
-        let d = self.datagram_used(socket, "datagram_recv");
-        let result = if let Some(e) = d.error.take() {
-            Err(e)
-        } else {
-            d.inbox.pop_front().map_or(Err(HostError::WouldBlock), |(data, segment)| {
-                assert!(data.len() <= into.len(), "{} bytes cut off", data.len() - into.len());
-                into[..data.len()].copy_from_slice(&data);
-                Ok(Received { len: data.len(), segment })
-            })
-        };
-        if result == Err(HostError::WouldBlock) {
+    fn datagram_recv(
+        &mut self,
+        socket: SocketId,
+        into: &mut [IoSliceMut<'_>],
+        received: &mut [Received],
+    ) -> Result<usize, HostError> {
+        assert!(!into.is_empty() && into.len() == received.len(), "{} buffers", into.len());
+        let result = self.datagram_used(socket, "datagram_recv").recv(into, received);
+        if result.is_err_and(|e| e == HostError::WouldBlock) || result.is_ok_and(|n| n < into.len()) {
             self.get_mut(socket).read_armed = true;
         }
-        self.note(socket, Call::DatagramRecv(result.map(|r| r.len)));
+        self.note(socket, Call::DatagramRecv(into.len(), result));
         result
     }
 
     fn datagram_error(&mut self, socket: SocketId) -> Option<IcmpReport> {
-        let d = self.datagram_used(socket, "datagram_error");
-        let report = d.reports.pop_front();
-        if report.is_some() {
-            d.error = d.reports.front().map(|next| error_of(next.cause));
-        }
-        report
+        self.datagram_used(socket, "datagram_error").report()
     }
 
     fn trace(&mut self, event: &Event) {

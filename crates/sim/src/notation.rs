@@ -79,9 +79,9 @@ pub struct Line {
     pub psh: Option<bool>,
 }
 
-const FIELDS: [&str; 16] = [
+const FIELDS: [&str; 17] = [
     "seq", "ack", "win", "urg", "mss", "wscale", "tsval", "tsecr", "data", "gso", "sport", "dport", "id",
-    "mtu", "rawwin", "ttl",
+    "mtu", "rawwin", "ttl", "tos",
 ];
 
 /// A name, ICMPv4 type and code, ICMPv6 type and code.

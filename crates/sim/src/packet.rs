@@ -254,6 +254,27 @@ pub fn ip_frame((to, from): Stations, src: IpAddr, dst: IpAddr, protocol: u8, mu
     frame
 }
 
+/// The byte of differentiated services and ECN of an IP packet's frame.
+pub fn tos(frame: &[u8]) -> u8 {
+    match frame[14] >> 4 {
+        4 => frame[15],
+        _ => frame[14] << 4 | frame[15] >> 4,
+    }
+}
+
+/// Replaces that byte.
+pub fn set_tos(frame: &mut [u8], tos: u8) {
+    if frame[14] >> 4 == 4 {
+        frame[15] = tos;
+        frame[24..26].fill(0);
+        let sum = !checksum::data(&frame[14..34]);
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    } else {
+        frame[14] = 0x60 | tos >> 4;
+        frame[15] = tos << 4 | frame[15] & 0xf;
+    }
+}
+
 /// Where the checksum stands in a message of `protocol`, in bytes.
 pub const fn checksum_offset(protocol: u8, v4: bool) -> Option<usize> {
     match (protocol, v4) {

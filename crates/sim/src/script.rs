@@ -317,6 +317,12 @@ impl Script {
         self.turn(&[(RxMeta::default(), frame.to_vec())]);
     }
 
+    /// The guest sends frames byte for byte, all before the stack looks.
+    pub fn guest_raw_batch(&mut self, frames: &[Vec<u8>]) {
+        self.note("guest >", &format!("{} raw frames", frames.len()));
+        self.turn(&frames.iter().map(|frame| (RxMeta::default(), frame.clone())).collect::<Vec<_>>());
+    }
+
     /// The frame that a line stands for, for tests that spoil it before they send it raw. The guest counts as having
     /// sent it.
     pub fn frame(&mut self, text: &str) -> Vec<u8> {
@@ -333,7 +339,7 @@ impl Script {
         self.note("guest >", &line.to_string());
         let stations = to_stack(self.setup.config.mac.0);
         let mut meta = RxMeta::default();
-        let frame = match &line.kind {
+        let mut frame = match &line.kind {
             Kind::Tcp(bits) => {
                 if let Some(size) = line.value("gso") {
                     let size = size as u16;
@@ -351,6 +357,9 @@ impl Script {
             Kind::Icmp(name) => self.build_echo(name, &line).to_frame(stations),
             Kind::Arp => panic!("ARP is sent as a raw frame"),
         };
+        if let Some(tos) = line.value("tos") {
+            packet::set_tos(&mut frame, tos as u8);
+        }
         self.heads.push(frame[..frame.len().min(HEAD)].to_vec());
         (meta, frame)
     }
@@ -592,7 +601,7 @@ impl Script {
         let packet = packet::parse(&frame.bytes).expect("the link has checked it");
         let line = match &packet {
             Packet::Tcp(s) => self.see_tcp(s, frame.gso),
-            Packet::Udp(d) => self.see_udp(d, frame.gso),
+            Packet::Udp(d) => self.see_udp(d, frame),
             Packet::Icmp(m) => self.see_icmp(m),
             Packet::Arp(_) => {
                 Line { kind: Kind::Arp, fields: Vec::new(), sack: None, sack_ok: None, psh: None }
@@ -664,7 +673,7 @@ impl Script {
         }
     }
 
-    fn see_udp(&mut self, d: &UdpDatagram, gso: Gso) -> Line {
+    fn see_udp(&mut self, d: &UdpDatagram, frame: &SentFrame) -> Line {
         if let Some(index) = self.find(d.dst, d.src) {
             let pattern = self.down_pattern(index);
             let f = &mut self.flows[index];
@@ -678,8 +687,9 @@ impl Script {
             ("sport".to_owned(), Number::Is(d.src.port().into())),
             ("dport".to_owned(), Number::Is(d.dst.port().into())),
             ("data".to_owned(), Number::Is(d.data.len() as i64)),
+            ("tos".to_owned(), Number::Is(packet::tos(&frame.bytes).into())),
         ];
-        fields.extend(gso_size(gso).map(|n| ("gso".to_owned(), Number::Is(n))));
+        fields.extend(gso_size(frame.gso).map(|n| ("gso".to_owned(), Number::Is(n))));
         Line { kind: Kind::Udp, fields, sack: None, sack_ok: None, psh: None }
     }
 

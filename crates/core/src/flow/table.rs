@@ -2,8 +2,12 @@
 //!
 //! The guest chooses the keys, so the index uses SipHash-1-3 with a key of this instance: it cannot aim for
 //! collisions. The index is only ever looked up, never iterated, so nothing depends on its order.
+//!
+//! So that the least useful flow of a full table is found at once, flows stand in a few lists by what they are good for,
+//! each in the order in which its flows were used last ([`FlowTable::touch`]): only the first of each is a candidate.
 
 use super::{FlowId, FlowKey, Protocol};
+use crate::time::{Duration, Instant};
 use hashbrown::HashTable;
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
@@ -48,21 +52,50 @@ struct Slot<F> {
     flow: Option<F>,
 }
 
+/// Lists by what flows are good for.
+const LISTS: usize = 4;
+const NONE: u32 = u32::MAX;
+
+/// A slot's place in the list it stands in.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    used_at: Instant,
+    before: u32,
+    behind: u32,
+    list: u8,
+}
+
+/// The ends of a list: the flow that was used longest ago, and last.
+#[derive(Debug, Clone, Copy)]
+struct Ends {
+    first: u32,
+    last: u32,
+}
+
 /// Flows by id and by key.
 #[derive(Debug)]
 pub struct FlowTable<F> {
     slots: Vec<Slot<F>>,
+    /// For each slot; of a free one it means nothing.
+    places: Vec<Place>,
+    lists: [Ends; LISTS],
     free: Vec<u32>,
     /// Slots by the hash of the key of what is in them.
     index: HashTable<u32>,
     secret: [u8; 16],
-    sweep: usize,
 }
 
 impl<F: Keyed> FlowTable<F> {
     /// An empty table that hashes with `key`.
     pub fn new(key: [u8; 16]) -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), index: HashTable::new(), secret: key, sweep: 0 }
+        Self {
+            slots: Vec::new(),
+            places: Vec::new(),
+            lists: [Ends { first: NONE, last: NONE }; LISTS],
+            free: Vec::new(),
+            index: HashTable::new(),
+            secret: key,
+        }
     }
 
     /// Flows in the table.
@@ -77,7 +110,7 @@ impl<F: Keyed> FlowTable<F> {
 
     /// Bytes that the table takes. Room behind the last slot, kept for growth, is not counted: no page of it was touched.
     pub fn allocated(&self) -> usize {
-        self.slots.len() * size_of::<Slot<F>>()
+        self.slots.len() * (size_of::<Slot<F>>() + size_of::<Place>())
             + self.free.capacity() * size_of::<u32>()
             + self.index.allocation_size()
     }
@@ -97,14 +130,15 @@ impl<F: Keyed> FlowTable<F> {
     pub fn reserve(&mut self) -> FlowId {
         if self.free.is_empty() {
             self.slots.push(Slot { generation: 0, flow: None });
+            self.places.push(Place { used_at: Instant::ZERO, before: NONE, behind: NONE, list: 0 });
             self.free.push(self.slots.len() as u32 - 1);
         }
         let index = self.free[self.free.len() - 1];
         FlowId { index, generation: self.slots[index as usize].generation }
     }
 
-    /// Adds a flow, made by `make` from its id. Its key must be free.
-    pub fn insert(&mut self, make: impl FnOnce(FlowId) -> F) -> FlowId {
+    /// Adds a flow, made by `make` from its id, to the end of `list`. Its key must be free.
+    pub fn insert(&mut self, list: usize, now: Instant, make: impl FnOnce(FlowId) -> F) -> FlowId {
         let id = self.reserve();
         self.free.pop();
         let flow = make(id);
@@ -114,7 +148,47 @@ impl<F: Keyed> FlowTable<F> {
         slots[id.index as usize].flow = Some(flow);
         let own = hash_of(&slots[id.index as usize].flow);
         index.insert_unique(own, id.index, |&slot| hash_of(&slots[slot as usize].flow));
+        self.link(id.index, list, now);
         id
+    }
+
+    /// Notes that a flow is used at `now`, and that it belongs into `list`.
+    pub fn touch(&mut self, id: FlowId, list: usize, now: Instant) {
+        if self.get(id).is_none() {
+            return;
+        }
+        let place = &mut self.places[id.index as usize];
+        if usize::from(place.list) == list && place.behind == NONE {
+            place.used_at = now;
+            return;
+        }
+        self.unlink(id.index);
+        self.link(id.index, list, now);
+    }
+
+    /// Puts a slot at the end of a list.
+    fn link(&mut self, slot: u32, list: usize, now: Instant) {
+        let before = self.lists[list].last;
+        self.places[slot as usize] = Place { used_at: now, before, behind: NONE, list: list as u8 };
+        match before {
+            NONE => self.lists[list].first = slot,
+            before => self.places[before as usize].behind = slot,
+        }
+        self.lists[list].last = slot;
+    }
+
+    /// Takes a slot out of its list.
+    fn unlink(&mut self, slot: u32) {
+        let Place { before, behind, list, .. } = self.places[slot as usize];
+        let ends = &mut self.lists[usize::from(list)];
+        match before {
+            NONE => ends.first = behind,
+            before => self.places[before as usize].behind = behind,
+        }
+        match behind {
+            NONE => ends.last = before,
+            behind => self.places[behind as usize].before = before,
+        }
     }
 
     /// Removes a flow; its id finds nothing from now on.
@@ -123,6 +197,7 @@ impl<F: Keyed> FlowTable<F> {
         let flow = slot.flow.take()?;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(id.index);
+        self.unlink(id.index);
         if let Ok(entry) = self.index.find_entry(hash(&self.secret, flow.key()), |&index| index == id.index) {
             entry.remove();
         }
@@ -139,20 +214,16 @@ impl<F: Keyed> FlowTable<F> {
         self.slots.get_mut(id.index as usize).filter(|s| s.generation == id.generation)?.flow.as_mut()
     }
 
-    /// The best victim among the next `look` slots, by `rank` (larger is less useful; `None` is never evicted).
-    /// Successive calls look at successive slots, so that the cost of one new flow at a full table is bounded.
-    pub fn victim(&mut self, look: usize, rank: impl Fn(&F) -> Option<u64>) -> Option<FlowId> {
-        let mut best: Option<(u64, FlowId)> = None;
-        for _ in 0..look.min(self.slots.len()) {
-            self.sweep = (self.sweep + 1) % self.slots.len();
-            let slot = &self.slots[self.sweep];
-            if let Some(rank) = slot.flow.as_ref().and_then(&rank)
-                && best.is_none_or(|(r, _)| rank > r)
-            {
-                best = Some((rank, FlowId { index: self.sweep as u32, generation: slot.generation }));
-            }
-        }
-        best.map(|(_, id)| id)
+    /// The best victim by `rank` (larger is less useful; `None` is never evicted), which is given a flow and how long it has
+    /// been idle at `now`. Of each list only the flow is asked for that was used longest ago.
+    pub fn victim<R: Ord>(&self, now: Instant, rank: impl Fn(&F, Duration) -> Option<R>) -> Option<FlowId> {
+        let candidates = self.lists.iter().filter(|ends| ends.first != NONE).filter_map(|ends| {
+            let slot = &self.slots[ends.first as usize];
+            let idle = now - self.places[ends.first as usize].used_at;
+            let rank = rank(slot.flow.as_ref()?, idle)?;
+            Some((rank, FlowId { index: ends.first, generation: slot.generation }))
+        });
+        candidates.max_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, id)| id)
     }
 
     /// Every flow, in slot order.

@@ -98,15 +98,22 @@ fn what_a_frame_carries_is_measured() {
     let mut claim = Claim::new(MSS);
     assert_eq!(window_max(&slots, claim), 600 * u32::from(MSS));
     for _ in 0..60 {
-        claim.measure(1, 65_160);
+        claim.measure(65_160);
     }
     let super_segments = window_max(&slots, claim);
     assert!((600 * 65_000..=600 * 65_160).contains(&super_segments), "{super_segments}");
-    claim.measure(64, 64 * 1460);
-    assert_eq!(window_max(&slots, claim), 600 * 1460);
+    // Frames that begin to shrink are believed at once, and large ones only after a while.
+    for _ in 0..4 {
+        claim.measure(1460);
+    }
+    assert!(window_max(&slots, claim) < 600 * 24_000, "{}", window_max(&slots, claim));
+    for _ in 0..60 {
+        claim.measure(1460);
+    }
+    assert!((600 * 1450..=600 * 1470).contains(&window_max(&slots, claim)), "{}", window_max(&slots, claim));
     // Somebody who asks and waits.
     for _ in 0..60 {
-        claim.measure(1, 1);
+        claim.measure(1);
     }
     assert_eq!(window_max(&slots, claim), 600 * 1024);
     // A segment of less than that.

@@ -1,42 +1,77 @@
-//! Segments of one bulk transfer that stand together in a batch, handled as one.
+//! Packets of one flow that stand together in a batch, handled as one.
 //!
 //! A guest that sends as fast as it can fills a batch with segments of one connection, each beginning where the one before
-//! ends. Writing them to the host socket with one call instead of one each saves the calls and, more, the wake-ups of the
-//! reader behind it. Only what is plain in every respect is taken together; anything else makes [`Stack::bulk`] give 0, and
-//! the frame takes the ordinary way, where each check has its counted reason.
+//! ends, or with datagrams of one conversation, all of one size. Writing them to the host socket with one call instead of one
+//! each saves the calls and, more, the wake-ups of the reader behind it; datagrams even cross the host's stack as
+//! one. Only what is plain in every respect is taken together; anything else makes [`Stack::bulk`] give 0, and the
+//! frame takes the ordinary way, where each check has its counted reason.
 
 use super::input::checksum_is_right;
 use super::{
-    EtherType, EthernetHeader, Flow, FlowKey, Host, Io, IpAddr, Ipv4Header, Ipv6Header, Link, Protocol,
-    RxChecksum, RxFrame, SocketAddr, Stack, TCP, TcpFlags, TcpHeader,
+    EtherType, EthernetHeader, Flow, FlowKey, Gso, Host, Io, IpAddr, Ipv4Header, Ipv6Header, Link, Protocol,
+    RxChecksum, RxFrame, SocketAddr, Stack, TCP, TcpFlags, TcpHeader, UDP, UdpHeader,
 };
+use crate::datagram::{SEGMENTS_MAX, SEND_BYTES_MAX};
 use std::io::IoSlice;
 
-/// Most segments written together.
-const SEGMENTS_MAX: usize = 64;
+/// Most packets written together.
+const TOGETHER_MAX: usize = SEGMENTS_MAX;
+
+/// A packet of the guest's whose checksum is right.
+struct Packet<'a> {
+    src: IpAddr,
+    dst: IpAddr,
+    protocol: u8,
+    tos: u8,
+    /// What follows the IP header.
+    content: &'a [u8],
+}
 
 /// A segment with payload and nothing else of note.
-struct Plain<'a> {
+struct Segment<'a> {
     key: FlowKey,
     header: TcpHeader,
     payload: &'a [u8],
 }
 
+/// A datagram with payload.
+struct Datagram<'a> {
+    key: FlowKey,
+    tos: u8,
+    payload: &'a [u8],
+}
+
 impl Stack {
-    /// Handles the segments at the start of `frames` that belong together; gives how many frames that were, 0 if the
+    /// Handles the packets at the start of `frames` that belong together; gives how many frames that were, 0 if the
     /// first two do not, or are not plain.
     pub(super) fn bulk<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, frames: &[RxFrame<'_>]) -> usize {
         if frames.len() < 2 {
             return 0;
         }
         let Some(first) = self.plain(&frames[0]) else { return 0 };
-        let mut payload = [IoSlice::new(&[]); SEGMENTS_MAX];
+        let count = match first.protocol {
+            TCP => self.segments(io, &first, frames),
+            UDP => self.datagrams(io, &first, frames),
+            _ => 0,
+        };
+        self.env.counters.rx_frames += count as u64;
+        self.env.counters.rx_bytes += frames[..count].iter().map(|f| f.bytes.len() as u64).sum::<u64>();
+        count
+    }
+
+    fn segments<L: Link, H: Host>(
+        &mut self,
+        io: &mut Io<'_, L, H>,
+        first: &Packet<'_>,
+        frames: &[RxFrame<'_>],
+    ) -> usize {
+        let Some(first) = Segment::of(first) else { return 0 };
+        let mut payload = [IoSlice::new(&[]); TOGETHER_MAX];
         payload[0] = IoSlice::new(first.payload);
         let (mut count, mut last, mut end) = (1, first.header, first.header.seq + first.payload.len() as u32);
-        for frame in frames[1..].iter().take(SEGMENTS_MAX - 1) {
-            let Some(next) = self.plain(frame).filter(|n| n.key == first.key && n.header.seq == end) else {
-                break;
-            };
+        for frame in frames[1..].iter().take(TOGETHER_MAX - 1) {
+            let next = self.plain(frame).and_then(|packet| Segment::of(&packet));
+            let Some(next) = next.filter(|n| n.key == first.key && n.header.seq == end) else { break };
             payload[count] = IoSlice::new(next.payload);
             end += next.payload.len() as u32;
             last = next.header;
@@ -50,45 +85,113 @@ impl Stack {
         if !connection.segments(&mut self.env, io, &last, first.header.seq, &payload[..count]) {
             return 0;
         }
-        self.env.counters.rx_frames += count as u64;
-        self.env.counters.rx_bytes += frames[..count].iter().map(|f| f.bytes.len() as u64).sum::<u64>();
+        self.used(id, io.now);
         self.after(io.host, id);
         count
     }
 
-    /// The segment in `frame`, if it is from the guest to us, its checksum is right, and it carries payload
-    /// and no control bit but ACK and PSH.
-    fn plain<'a>(&self, frame: &RxFrame<'a>) -> Option<Plain<'a>> {
+    /// Datagrams of one size, of which the last may be shorter: a flow that is open already needs nothing else.
+    fn datagrams<L: Link, H: Host>(
+        &mut self,
+        io: &mut Io<'_, L, H>,
+        first: &Packet<'_>,
+        frames: &[RxFrame<'_>],
+    ) -> usize {
+        let Some(first) = Datagram::of(first, &frames[0]) else { return 0 };
+        let size = first.payload.len();
+        let mut payload = [IoSlice::new(&[]); TOGETHER_MAX];
+        payload[0] = IoSlice::new(first.payload);
+        let (mut count, mut bytes) = (1, size);
+        for frame in frames[1..].iter().take(TOGETHER_MAX - 1) {
+            let next = self.plain(frame).and_then(|packet| Datagram::of(&packet, frame));
+            let alike = |n: &Datagram<'_>| {
+                (n.key, n.tos) == (first.key, first.tos)
+                    && n.payload.len() <= size
+                    && bytes + n.payload.len() <= SEND_BYTES_MAX
+            };
+            let Some(next) = next.filter(alike) else { break };
+            payload[count] = IoSlice::new(next.payload);
+            count += 1;
+            bytes += next.payload.len();
+            if next.payload.len() < size {
+                break;
+            }
+        }
+        if count == 1 {
+            return 0;
+        }
+        let Some(id) = self.flows.find(&first.key) else { return 0 };
+        let Some(Flow::Datagram(flow)) = self.flows.get_mut(id) else { return 0 };
+        let how = (Some(size as u16), first.tos);
+        flow.send(&mut self.env, io, &mut payload[..count], how, |n| &frames[n].bytes[EthernetHeader::LEN..]);
+        self.used(id, io.now);
+        self.after(io.host, id);
+        count
+    }
+
+    /// The packet in `frame`, if it is from the guest to us and its checksum is right.
+    fn plain<'a>(&self, frame: &RxFrame<'a>) -> Option<Packet<'a>> {
         let (eth, packet) = EthernetHeader::parse(frame.bytes).ok()?;
         if eth.dst != self.env.config.mac || eth.src.is_multicast() {
             return None;
         }
-        let (src, dst, protocol, segment): (IpAddr, IpAddr, u8, &[u8]) = match eth.ethertype {
+        let packet = match eth.ethertype {
             EtherType::Ipv4 => {
-                let (ip, rest) = Ipv4Header::parse(packet).ok()?;
-                (ip.src.into(), ip.dst.into(), ip.protocol, rest)
+                let (ip, content) = Ipv4Header::parse(packet).ok()?;
+                let (src, dst) = (ip.src.into(), ip.dst.into());
+                Packet { src, dst, protocol: ip.protocol, tos: ip.tos, content }
             }
             EtherType::Ipv6 => {
-                let (ip, rest) = Ipv6Header::parse(packet).ok()?;
-                (ip.src.into(), ip.dst.into(), ip.next_header, rest)
+                let (ip, content) = Ipv6Header::parse(packet).ok()?;
+                let (src, dst) = (ip.src.into(), ip.dst.into());
+                Packet { src, dst, protocol: ip.next_header, tos: ip.traffic_class, content }
             }
             _ => return None,
         };
-        let checked =
-            || frame.meta.checksum == RxChecksum::Valid || checksum_is_right((src, dst), TCP, segment);
-        if protocol != TCP || !self.is_guest(src) || !checked() {
+        let checked = || {
+            frame.meta.checksum == RxChecksum::Valid
+                || checksum_is_right((packet.src, packet.dst), packet.protocol, packet.content)
+        };
+        (matches!(packet.protocol, TCP | UDP) && self.is_guest(packet.src) && checked()).then_some(packet)
+    }
+}
+
+impl<'a> Segment<'a> {
+    /// The segment in `packet`, if it carries payload and no control bit but ACK and PSH.
+    fn of(packet: &Packet<'a>) -> Option<Self> {
+        if packet.protocol != TCP {
             return None;
         }
-        let (header, payload) = TcpHeader::parse(segment).ok()?;
+        let (header, payload) = TcpHeader::parse(packet.content).ok()?;
         let flags = header.flags.0 & !TcpFlags::PSH.0;
         if flags != TcpFlags::ACK.0 || payload.is_empty() {
             return None;
         }
         let key = FlowKey {
             protocol: Protocol::Tcp,
-            guest: SocketAddr::new(src, header.src_port),
-            remote: SocketAddr::new(dst, header.dst_port),
+            guest: SocketAddr::new(packet.src, header.src_port),
+            remote: SocketAddr::new(packet.dst, header.dst_port),
         };
-        Some(Plain { key, header, payload })
+        Some(Self { key, header, payload })
+    }
+}
+
+impl<'a> Datagram<'a> {
+    /// The datagram in `packet`, if it carries payload and is not to be cut. One without a checksum takes the ordinary way,
+    /// and so does one with something behind it.
+    fn of(packet: &Packet<'a>, frame: &RxFrame<'_>) -> Option<Self> {
+        if packet.protocol != UDP || frame.meta.gso != Gso::None {
+            return None;
+        }
+        let (header, payload) = UdpHeader::parse(packet.content).ok()?;
+        if payload.is_empty() || usize::from(header.length) != packet.content.len() || header.checksum == 0 {
+            return None;
+        }
+        let key = FlowKey {
+            protocol: Protocol::Udp,
+            guest: SocketAddr::new(packet.src, header.src_port),
+            remote: SocketAddr::new(packet.dst, header.dst_port),
+        };
+        Some(Self { key, tos: packet.tos, payload })
     }
 }

@@ -4,10 +4,11 @@ use super::{
     Connection, DatagramFlow, Destination, DropReason, Echo, EtherType, EthernetHeader, Flow, FlowKey, Gso,
     Host, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Io, IpAddr, Ipv4Header,
     Ipv6Header, Link, Protocol, RxChecksum, RxMeta, SocketAddr, Stack, TCP, TcpFlags, TcpHeader, UDP,
-    UdpHeader, checksum, destination, icmp, reset, services,
+    UdpHeader, Usefulness, checksum, destination, icmp, reset, services,
 };
 use crate::wire::ethernet::MacAddr;
 use crate::wire::tcp::Seq;
+use std::io::IoSlice;
 
 /// Ports of the servers that brodo is on the link.
 const DHCPV4_SERVER: u16 = 67;
@@ -26,6 +27,8 @@ struct Packet<'a> {
     src: IpAddr,
     dst: IpAddr,
     protocol: u8,
+    /// Differentiated services and ECN.
+    tos: u8,
     /// What follows the IP header and its extensions.
     payload: &'a [u8],
     /// From the IP header on, for an ICMP error to quote.
@@ -60,6 +63,7 @@ impl Stack {
                         src: ip.src.into(),
                         dst: ip.dst.into(),
                         protocol: ip.protocol,
+                        tos: ip.tos,
                         payload: rest,
                         whole: payload,
                         meta,
@@ -82,6 +86,7 @@ impl Stack {
                         src: ip.src.into(),
                         dst: ip.dst.into(),
                         protocol: ip.next_header,
+                        tos: ip.traffic_class,
                         payload: rest,
                         whole: payload,
                         meta,
@@ -176,6 +181,7 @@ impl Stack {
             if let Some(Flow::Tcp(connection)) = self.flows.get_mut(id) {
                 if !connection.gives_way_to(&segment) {
                     connection.segment(&mut self.env, io, &segment, payload);
+                    self.used(id, io.now);
                     self.after(io.host, id);
                     return Ok(());
                 }
@@ -213,7 +219,9 @@ impl Stack {
             return Err(DropReason::FlowTableFull);
         }
         let env = &mut self.env;
-        let id = self.flows.insert(|id| Flow::Tcp(Connection::open(env, io, id, (key, to), syn, iss_after)));
+        let id = self.flows.insert(Usefulness::Unanswered as usize, io.now, |id| {
+            Flow::Tcp(Connection::open(env, io, id, (key, to), syn, iss_after))
+        });
         self.after(io.host, id);
         Ok(())
     }
@@ -265,7 +273,7 @@ impl Stack {
             guest: SocketAddr::new(packet.src, header.src_port),
             remote: SocketAddr::new(packet.dst, header.dst_port),
         };
-        self.datagram(io, key, payload, segment, packet.whole)
+        self.datagram(io, key, payload, segment, packet)
     }
 
     /// A datagram or echo request for a flow, new or not.
@@ -275,21 +283,23 @@ impl Stack {
         key: FlowKey,
         payload: &[u8],
         segment: Option<u16>,
-        whole: &[u8],
+        packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
         let id = match self.flows.find(&key) {
             Some(id) => id,
             None => match self.open_datagram(io, key)? {
                 Ok(id) => id,
                 Err(cause) => {
-                    icmp::send_error(&mut self.env, io.link, cause, None, whole);
+                    icmp::send_error(&mut self.env, io.link, cause, None, packet.whole);
                     return Err(DropReason::Refused);
                 }
             },
         };
         if let Some(Flow::Datagram(flow)) = self.flows.get_mut(id) {
-            flow.send(&mut self.env, io, payload, segment, whole);
+            let how = (segment, packet.tos);
+            flow.send(&mut self.env, io, &mut [IoSlice::new(payload)], how, |_| packet.whole);
         }
+        self.used(id, io.now);
         self.after(io.host, id);
         Ok(())
     }
@@ -327,7 +337,9 @@ impl Stack {
             Protocol::Echo => self.env.counters.echo_opened += 1,
             _ => self.env.counters.udp_opened += 1,
         }
-        let id = self.flows.insert(|id| Flow::Datagram(DatagramFlow::new(id, key, socket, dns, io.now)));
+        let id = self.flows.insert(Usefulness::Unanswered as usize, io.now, |id| {
+            Flow::Datagram(DatagramFlow::new(id, key, socket, dns, io.now))
+        });
         Ok(Ok(id))
     }
 
@@ -382,7 +394,7 @@ impl Stack {
             guest: SocketAddr::new(packet.src, echo.ident),
             remote: SocketAddr::new(packet.dst, echo.ident),
         };
-        self.datagram(io, key, packet.payload, None, packet.whole)
+        self.datagram(io, key, packet.payload, None, packet)
     }
 
     /// The guest says that nobody listens where we sent a datagram: the flow is over, and with its socket closed

@@ -43,16 +43,20 @@ mod timeout;
 mod tune;
 
 use crate::env::Env;
-use crate::flow::{FlowId, FlowKey};
+use crate::flow::{FlowId, FlowKey, Rank, Usefulness};
 use crate::host::{Close, Connect, Host, Readiness, SocketId};
 use crate::link::Link;
 use crate::schedule::Turn;
 use crate::stack::Io;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::wire::tcp::Seq;
 use info::TcpInfo;
 use receiver::{Receiver, ReceiverState};
 use sender::{Sender, SenderState};
+
+/// An established connection that has been silent for so long may be evicted from a full table. RFC 5382 (REQ-5) wants two
+/// hours where there is room; those who know that middle boxes forget send keep-alives at least this often.
+const DORMANT_AFTER: Duration = Duration::from_secs(300);
 
 /// The states of RFC 9293, section 3.3.2. LISTEN and SYN-SENT do not occur: every connection begins with the
 /// guest's SYN.
@@ -159,14 +163,22 @@ impl Connection {
         self.ended
     }
 
-    /// How little is lost if this connection goes to make room: TIME-WAIT first, then what never opened, oldest
-    /// first. `None` if data flows.
-    pub(crate) fn eviction_rank(&self, now: Instant) -> Option<u64> {
-        const TIME_WAIT: u64 = 1 << 62;
+    /// How little is lost if this connection, unused for `idle`, goes to make room; `None` if it must not go. One that was
+    /// established goes only when nothing has been heard of it for minutes: most likely the guest has forgotten it.
+    pub(crate) fn eviction_rank(&self, idle: Duration) -> Option<Rank> {
+        match self.usefulness() {
+            Usefulness::InUse if idle < DORMANT_AFTER => None,
+            Usefulness::InUse => Some(Rank(Usefulness::Dormant, idle)),
+            other => Some(Rank(other, idle)),
+        }
+    }
+
+    /// What this connection is good for.
+    pub(crate) fn usefulness(&self) -> Usefulness {
         match self.state() {
-            State::TimeWait | State::Closed => Some(TIME_WAIT),
-            State::SynReceived => Some((now - self.opened_at).as_nanos() as u64),
-            _ => None,
+            State::TimeWait | State::Closed => Usefulness::Spent,
+            State::SynReceived => Usefulness::Unanswered,
+            _ => Usefulness::InUse,
         }
     }
 

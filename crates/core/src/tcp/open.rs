@@ -155,7 +155,7 @@ impl Connection {
     fn send_unreachable<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, cause: IcmpCause) {
         let mut syn = [0; Ipv6Header::LEN + TcpHeader::LEN];
         let (guest, remote) = (self.key.guest, self.key.remote);
-        let ip = emit_ip(&mut syn, guest.ip(), remote.ip(), TCP, TcpHeader::LEN);
+        let ip = emit_ip(&mut syn, (guest.ip(), remote.ip()), TCP, 0, TcpHeader::LEN);
         let header = TcpHeader {
             src_port: guest.port(),
             dst_port: remote.port(),

@@ -241,7 +241,7 @@ impl Receiver {
             self.note_duplicate(start, end);
         }
         if seq != self.nxt {
-            self.claim.measure(1, payload.len());
+            self.claim.measure(payload.len());
             if env.pool.pressure() == Pressure::Spent {
                 env.counters.drop(DropReason::MemoryBudget);
             } else if self.gaps.insert(&mut env.pool, seq, payload) == Err(Full) {
@@ -301,7 +301,7 @@ impl Receiver {
         socket: Option<SocketId>,
         payload: &[IoSlice<'_>],
     ) -> Result<(), HostError> {
-        self.claim.measure(payload.len(), payload.iter().map(|slice| slice.len()).sum());
+        payload.iter().for_each(|frame| self.claim.measure(frame.len()));
         let mut taken = 0;
         let mut result = Ok(());
         if self.queue.is_empty()

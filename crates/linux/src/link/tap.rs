@@ -31,7 +31,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 const IFF_BACKPRESSURE: i32 = 0x0080;
 
 /// Payload slices of a frame that are written without an allocation.
-const SLICES_INLINE: usize = 30;
+const SLICES_INLINE: usize = 32;
 
 /// What to ask of the kernel; it may give less.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -50,6 +50,26 @@ fn recv(sockets: &mut Sockets, socket: SocketId) -> Result<Vec<u8>, HostError> {
     Ok(all)
 }
 
+fn send(
+    sockets: &mut Sockets,
+    socket: SocketId,
+    data: &[u8],
+    segment: Option<u16>,
+) -> Result<usize, HostError> {
+    sockets.datagram_send(socket, &[IoSlice::new(data)], segment, 0)
+}
+
+/// One datagram, if there is one.
+fn recv_one(sockets: &mut Sockets, socket: SocketId, buf: &mut [u8]) -> Result<Received, HostError> {
+    let mut received = [Received::default()];
+    assert_eq!(sockets.datagram_recv(socket, &mut [IoSliceMut::new(buf)], &mut received)?, 1);
+    Ok(received[0])
+}
+
+fn plain(len: usize) -> Received {
+    Received { len, ..Received::default() }
+}
+
 #[test]
 fn tcp_over_loopback_is_connected_at_once() {
     in_namespace("sockets::tests::tcp_over_loopback_is_connected_at_once", || {
@@ -179,17 +199,17 @@ fn udp_datagrams_and_no_wakeups_for_our_own() {
             let mut sockets = Sockets::new().expect("epoll");
             let socket = sockets.udp_open(FLOW, peer.local_addr().expect("address")).expect("open");
             no_event(&sockets);
-            assert_eq!(sockets.datagram_send(socket, b"one", None), Ok(()));
-            assert_eq!(sockets.datagram_send(socket, b"", None), Ok(()));
+            assert!(send(&mut sockets, socket, b"one", None).is_ok());
+            assert!(send(&mut sockets, socket, b"", None).is_ok());
             let mut buf = [0; 2000];
             let (len, from) = peer.recv_from(&mut buf).expect("datagram");
             assert_eq!(&buf[..len], b"one");
             assert_eq!(peer.recv(&mut buf).expect("empty datagram"), 0);
             no_event(&sockets);
-            assert_eq!(sockets.datagram_recv(socket, &mut buf), Err(HostError::WouldBlock));
+            assert_eq!(recv_one(&mut sockets, socket, &mut buf), Err(HostError::WouldBlock));
             peer.send_to(b"back", from).expect("send");
             assert_eq!(event(&sockets), Readiness { readable: true, ..Readiness::default() });
-            assert_eq!(sockets.datagram_recv(socket, &mut buf), Ok(Received { len: 4, segment: None }));
+            assert_eq!(recv_one(&mut sockets, socket, &mut buf), Ok(plain(4)));
         }
     });
 }
@@ -207,7 +227,7 @@ fn the_kernel_reports_room_after_each_datagram() {
         assert!(event(&sockets).writable);
         no_event(&sockets);
         for _ in 0..3 {
-            assert_eq!(sockets.datagram_send(socket, b"one", None), Ok(()));
+            assert!(send(&mut sockets, socket, b"one", None).is_ok());
             // The buffer is given back when the reader takes the datagram.
             assert_eq!(peer.recv(&mut [0; 10]).expect("datagram"), 3);
             assert!(event(&sockets).writable);
@@ -223,7 +243,7 @@ fn udp_segments_out_and_coalesced_in() {
         let socket = sockets.udp_open(FLOW, peer.local_addr().expect("address")).expect("open");
         // More segments than one call takes, and a short last one.
         let data: Vec<u8> = (0..100 * 600 + 5u32).map(|i| i as u8).collect();
-        assert_eq!(sockets.datagram_send(socket, &data, Some(600)), Ok(()));
+        assert!(send(&mut sockets, socket, &data, Some(600)).is_ok());
         peer.set_nonblocking(true).expect("non-blocking");
         let mut buf = vec![0; 70_000];
         let mut all = Vec::new();
@@ -237,15 +257,152 @@ fn udp_segments_out_and_coalesced_in() {
         // Back to a socket with UDP_GRO.
         let name = rustix::net::getsockname(sockets.get(socket).expect("open")).expect("name");
         peer.connect(SocketAddr::try_from(name).expect("address")).expect("connect");
-        crate::sys::send_segmented(peer.as_fd(), &data[..30_000], 600).expect("send");
-        let received = sockets.datagram_recv(socket, &mut buf).expect("coalesced");
-        assert_eq!(received, Received { len: 30_000, segment: Some(600) });
+        crate::sys::send_datagrams(peer.as_fd(), &[IoSlice::new(&data[..30_000])], Some(600)).expect("send");
+        let received = recv_one(&mut sockets, socket, &mut buf).expect("coalesced");
+        assert_eq!(received, Received { segment: Some(600), ..plain(30_000) });
         assert!(buf[..30_000] == data[..30_000]);
         // Segments above the MTU are sent one by one, in fragments.
         ip("link set lo mtu 1500");
-        assert_eq!(sockets.datagram_send(socket, &data[..5000], Some(2000)), Ok(()));
+        assert!(send(&mut sockets, socket, &data[..5000], Some(2000)).is_ok());
         let sizes: Vec<_> = std::iter::from_fn(|| peer.recv(&mut buf).ok()).collect();
         assert_eq!(sizes, [2000, 2000, 1000]);
+    });
+}
+
+#[test]
+fn udp_runs_from_many_places_and_batches_in() {
+    in_namespace("sockets::tests::udp_runs_from_many_places_and_batches_in", || {
+        let peer = UdpSocket::bind((LOCALHOST, 0)).expect("bind");
+        peer.set_nonblocking(true).expect("non-blocking");
+        let mut sockets = Sockets::new().expect("epoll");
+        let socket = sockets.udp_open(FLOW, peer.local_addr().expect("address")).expect("open");
+        let data: Vec<u8> = (0..2500u32).map(|i| i as u8).collect();
+        // Datagrams of 1000 bytes in slices that end anywhere.
+        let slices = [&data[..400], &data[400..1700], &data[1700..]].map(IoSlice::new);
+        for mtu in ["65536", "900"] {
+            // The second time the route does not take the segments: they go one by one.
+            ip(&format!("link set lo mtu {mtu}"));
+            for _ in 0..2 {
+                assert_eq!(sockets.datagram_send(socket, &slices, Some(1000), 0), Ok(2500));
+                let mut buf = [0; 3000];
+                let got: Vec<_> =
+                    std::iter::from_fn(|| peer.recv(&mut buf).ok().map(|n| buf[..n].to_vec())).collect();
+                assert_eq!(got, data.chunks(1000).map(<[u8]>::to_vec).collect::<Vec<_>>());
+            }
+        }
+        // One by one from the peer, three at a time to us.
+        let name = rustix::net::getsockname(sockets.get(socket).expect("open")).expect("name");
+        peer.connect(SocketAddr::try_from(name).expect("address")).expect("connect");
+        (1..=5usize).for_each(|len| assert_eq!(peer.send(&data[..len]).expect("send"), len));
+        let mut bufs = [[0; 100]; 3];
+        let mut received = [Received::default(); 3];
+        let mut recv = || {
+            let mut into = bufs.each_mut().map(|b| IoSliceMut::new(b));
+            let count = sockets.datagram_recv(socket, &mut into, &mut received)?;
+            Ok(received[..count].iter().map(|r| r.len).collect::<Vec<_>>())
+        };
+        assert_eq!(recv(), Ok(vec![1, 2, 3]));
+        assert_eq!(recv(), Ok(vec![4, 5]));
+        assert_eq!(recv(), Err(HostError::WouldBlock));
+        assert_eq!(bufs[1][..5], data[..5]);
+    });
+}
+
+#[test]
+fn the_byte_of_services_travels_both_ways() {
+    in_namespace("sockets::tests::the_byte_of_services_travels_both_ways", || {
+        for address in [LOCALHOST, Ipv6Addr::LOCALHOST.into()] {
+            let fd = UdpSocket::bind((address, 0)).expect("bind");
+            let mut sockets = Sockets::new().expect("epoll");
+            let near = sockets.udp_open(FLOW, fd.local_addr().expect("address")).expect("open");
+            let name = rustix::net::getsockname(sockets.get(near).expect("open")).expect("name");
+            fd.connect(SocketAddr::try_from(name).expect("address")).expect("connect");
+            let (level, option) = if address.is_ipv4() {
+                (libc::SOL_IP, libc::IP_TOS)
+            } else {
+                (libc::SOL_IPV6, libc::IPV6_TCLASS)
+            };
+            let mut buf = [0; 10];
+            for tos in [0x02, 0x02, 0xb8, 0] {
+                crate::sys::set_socket_option(fd.as_fd(), level, option, tos).expect("option");
+                fd.send(b"x").expect("send");
+                let got = recv_one(&mut sockets, near, &mut buf);
+                assert_eq!(got, Ok(Received { tos: tos as u8, ..plain(1) }));
+            }
+            // The other way: the far end asks to be told.
+            let (level, option) = if address.is_ipv4() {
+                (libc::SOL_IP, libc::IP_RECVTOS)
+            } else {
+                (libc::SOL_IPV6, libc::IPV6_RECVTCLASS)
+            };
+            crate::sys::set_socket_option(fd.as_fd(), level, option, 1).expect("option");
+            for tos in [0, 0x2e << 2 | 1, 0x03, 0x03] {
+                assert_eq!(sockets.datagram_send(near, &[IoSlice::new(b"y")], None, tos), Ok(1));
+                let mut told = None;
+                crate::sys::recv_datagrams(fd.as_fd(), &mut [IoSliceMut::new(&mut buf)], |_, _, control| {
+                    told = crate::sys::control_messages(control).next().map(|(_, _, data)| data[0]);
+                })
+                .expect("datagram");
+                assert_eq!(told, Some(tos));
+            }
+        }
+    });
+}
+
+#[test]
+fn what_the_kernel_dropped_is_told() {
+    in_namespace("sockets::tests::what_the_kernel_dropped_is_told", || {
+        let peer = UdpSocket::bind((LOCALHOST, 0)).expect("bind");
+        let mut sockets = Sockets::new().expect("epoll");
+        let socket = sockets.udp_open(FLOW, peer.local_addr().expect("address")).expect("open");
+        let name = rustix::net::getsockname(sockets.get(socket).expect("open")).expect("name");
+        peer.connect(SocketAddr::try_from(name).expect("address")).expect("connect");
+        let mut buf = vec![0; 2000];
+        let mut lost = 0;
+        let mut got = 0;
+        for _ in 0..2 {
+            // More than any buffer takes, and one more when there is room: the kernel tells with it.
+            (0..5000).for_each(|_| assert_eq!(peer.send(&[7; 1400]).expect("send"), 1400));
+            for last in [false, true] {
+                while let Ok(received) = recv_one(&mut sockets, socket, &mut buf) {
+                    got += 1;
+                    lost += received.lost;
+                }
+                if !last {
+                    peer.send(b"news").expect("send");
+                }
+            }
+        }
+        assert!(lost > 0);
+        assert_eq!(got + lost, 2 * 5001);
+    });
+}
+
+#[test]
+fn a_full_datagram_socket_reports_room_once() {
+    in_namespace("sockets::tests::a_full_datagram_socket_reports_room_once", || {
+        // A device that takes nothing for a while: 10 datagrams a second, and a queue behind it.
+        ip("link add slow type veth peer name end");
+        ip("link set slow up");
+        ip("link set end up");
+        ip("addr add 198.18.0.1/24 dev slow");
+        ip("neigh add 198.18.0.2 lladdr 02:00:00:00:00:02 dev slow");
+        let tc = |line: &str| {
+            let status = std::process::Command::new("tc").args(line.split(' ')).status();
+            assert!(status.is_ok_and(|s| s.success()), "tc {line}");
+        };
+        tc("qdisc add dev slow root tbf rate 8mbit burst 16kb limit 10mb");
+        let mut sockets = Sockets::new().expect("epoll");
+        let to = SocketAddr::from(([198, 18, 0, 2], 9));
+        let socket = sockets.udp_open(FLOW, to).expect("open");
+        while send(&mut sockets, socket, &[0; 1000], None).is_ok() {}
+        let room = Readiness { writable: true, ..Readiness::default() };
+        assert_eq!(event(&sockets), room);
+        while send(&mut sockets, socket, &[0; 1000], None).is_ok() {}
+        assert_eq!(event(&sockets), room, "full again, told again");
+        // Once it takes something nobody is waiting any more.
+        assert!(send(&mut sockets, socket, &[0; 1000], None).is_ok());
+        assert_eq!(events_within(&sockets, Duration::from_millis(300)), []);
     });
 }
 
@@ -258,17 +415,17 @@ fn udp_errors_come_from_the_queue_and_cost_no_datagram() {
             drop(peer);
             let mut sockets = Sockets::new().expect("epoll");
             let socket = sockets.udp_open(FLOW, to).expect("open");
-            assert_eq!(sockets.datagram_send(socket, b"lost", None), Ok(()));
+            assert!(send(&mut sockets, socket, b"lost", None).is_ok());
             assert!(event(&sockets).error);
             // Someone listens now; the pending error must not eat this datagram.
             let peer = UdpSocket::bind(to).expect("bind");
-            assert_eq!(sockets.datagram_send(socket, b"kept", None), Ok(()));
+            assert!(send(&mut sockets, socket, b"kept", None).is_ok());
             let mut buf = [0; 10];
             assert_eq!(peer.recv(&mut buf).expect("datagram"), 4);
             let report = IcmpReport { cause: IcmpCause::PortUnreachable, from: Some(address) };
             assert_eq!(sockets.datagram_error(socket), Some(report));
             assert_eq!(sockets.datagram_error(socket), None);
-            assert_eq!(sockets.datagram_recv(socket, &mut buf), Err(HostError::WouldBlock));
+            assert_eq!(recv_one(&mut sockets, socket, &mut buf), Err(HostError::WouldBlock));
             sockets.close(socket, Close::Graceful);
         }
     });
@@ -282,11 +439,11 @@ fn udp_too_big_names_the_path_mtu() {
         let socket = sockets.udp_open(FLOW, peer.local_addr().expect("address")).expect("open");
         let huge = vec![0; 65_508];
         // Larger than any IPv4 datagram.
-        assert_eq!(sockets.datagram_send(socket, &huge, None), Err(HostError::TooBig(65_535)));
+        assert_eq!(send(&mut sockets, socket, &huge, None), Err(HostError::TooBig(65_535)));
         assert_eq!(sockets.datagram_error(socket), None, "reported once");
         // Larger than the link: fragmented, as for any program.
         ip("link set lo mtu 1500");
-        assert_eq!(sockets.datagram_send(socket, &huge[..4000], None), Ok(()));
+        assert!(send(&mut sockets, socket, &huge[..4000], None).is_ok());
         assert_eq!(peer.recv(&mut [0; 5000]).expect("datagram"), 4000);
     });
 }
@@ -302,10 +459,10 @@ fn echo_where_allowed() {
         for (to, request, reply) in [(LOCALHOST, 8, 0), (Ipv6Addr::LOCALHOST.into(), 128, 129)] {
             let socket = sockets.ping_open(FLOW, to).expect("open");
             let message = [request, 0, 0, 0, 0, 0, 0, 1, b'd', b'a', b't', b'a'];
-            assert_eq!(sockets.datagram_send(socket, &message, None), Ok(()));
+            assert!(send(&mut sockets, socket, &message, None).is_ok());
             assert!(event(&sockets).readable);
             let mut buf = [0; 100];
-            assert_eq!(sockets.datagram_recv(socket, &mut buf), Ok(Received { len: 12, segment: None }));
+            assert_eq!(recv_one(&mut sockets, socket, &mut buf), Ok(plain(12)));
             assert_eq!(buf[0], reply);
             assert_eq!(&buf[6..12], &message[6..]);
             sockets.close(socket, Close::Graceful);

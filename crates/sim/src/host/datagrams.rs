@@ -1,21 +1,145 @@
-//! The peer's side of a datagram socket: it takes what the stack sent, answers, and lets ICMP errors arrive.
+//! Datagram sockets. The peer's side takes what the stack sent, answers, and lets ICMP errors arrive; the kernel's side
+//! sends and receives several datagrams at a time.
 
-use super::{SimHost, error_of};
-use brodo_core::host::{HostError, IcmpReport, Readiness, SocketId};
+use super::{SimHost, UNLIMITED, error_of};
+use brodo_core::host::{HostError, IcmpReport, Readiness, Received, SocketId};
+use std::collections::VecDeque;
+use std::io::IoSliceMut;
+
+/// Datagrams in one segmented send (UDP_MAX_SEGMENTS).
+const SEGMENTS_MAX: usize = 64;
+
+/// One datagram, or several of one size.
+#[derive(Debug)]
+pub(super) struct Message {
+    data: Vec<u8>,
+    segment: Option<u16>,
+    tos: u8,
+}
+
+/// A UDP or ping socket.
+#[derive(Debug, Default)]
+pub(super) struct DatagramSocket {
+    ping: bool,
+    /// Sent by the stack.
+    outbox: VecDeque<Message>,
+    /// Room left in the send buffer, datagrams.
+    pub(super) space: usize,
+    pub(super) inbox: VecDeque<Message>,
+    /// Dropped for lack of room in the receive buffer, and not told yet.
+    lost: u32,
+    reports: VecDeque<IcmpReport>,
+    error: Option<HostError>,
+}
+
+/// The kernel's side.
+impl DatagramSocket {
+    /// A socket with room for so many datagrams.
+    pub(super) fn new(ping: bool, space: usize) -> Self {
+        Self { ping, space, ..Self::default() }
+    }
+
+    /// Sends as many datagrams as there is room for.
+    pub(super) fn send(
+        &mut self,
+        mut data: Vec<u8>,
+        segment: Option<u16>,
+        tos: u8,
+    ) -> Result<usize, HostError> {
+        let size = segment.map_or(data.len(), usize::from).max(1);
+        let datagrams = data.len().div_ceil(size).max(1);
+        assert!(data.len() <= 65_507, "a datagram of {} bytes", data.len());
+        assert!(
+            segment != Some(0) && datagrams <= SEGMENTS_MAX,
+            "{datagrams} datagrams of {segment:?} bytes"
+        );
+        if self.ping {
+            let echo = data.len() >= 8 && matches!(data[0], 8 | 128) && data[1] == 0;
+            assert!(echo, "not an echo request: {data:02x?}");
+        }
+        if let Some(e) = self.error.take() {
+            return Err(e);
+        }
+        if self.space == 0 {
+            return Err(HostError::WouldBlock);
+        }
+        let taken = datagrams.min(self.space);
+        if self.space != UNLIMITED {
+            self.space -= taken;
+        }
+        data.truncate(taken * size);
+        let bytes = data.len();
+        self.outbox.push_back(Message { data, segment, tos });
+        Ok(bytes)
+    }
+
+    /// Receives into one buffer after the other.
+    pub(super) fn recv(
+        &mut self,
+        into: &mut [IoSliceMut<'_>],
+        received: &mut [Received],
+    ) -> Result<usize, HostError> {
+        if let Some(e) = self.error.take() {
+            return Err(e);
+        }
+        let mut count = 0;
+        for (buffer, received) in into.iter_mut().zip(received) {
+            let Some(Message { data, segment, tos }) = self.inbox.pop_front() else { break };
+            assert!(data.len() <= buffer.len(), "{} bytes cut off", data.len() - buffer.len());
+            buffer[..data.len()].copy_from_slice(&data);
+            *received = Received { len: data.len(), segment, tos, lost: std::mem::take(&mut self.lost) };
+            count += 1;
+        }
+        if count == 0 { Err(HostError::WouldBlock) } else { Ok(count) }
+    }
+
+    /// Takes one entry of the error queue.
+    pub(super) fn report(&mut self) -> Option<IcmpReport> {
+        let report = self.reports.pop_front();
+        if report.is_some() {
+            self.error = self.reports.front().map(|next| error_of(next.cause));
+        }
+        report
+    }
+}
 
 /// The peer's side of a datagram socket.
 impl SimHost {
     /// Takes the oldest datagram that the stack sent, with its segment size.
     pub fn take_datagram(&mut self, socket: SocketId) -> Option<(Vec<u8>, Option<u16>)> {
-        self.datagram_of(socket).outbox.pop_front()
+        self.datagram_of(socket).outbox.pop_front().map(|message| (message.data, message.segment))
+    }
+
+    /// The byte of differentiated services and ECN of the oldest datagram that the stack sent.
+    pub fn datagram_tos(&mut self, socket: SocketId) -> Option<u8> {
+        self.datagram_of(socket).outbox.front().map(|message| message.tos)
     }
 
     /// A datagram arrives, or several coalesced ones of `segment` bytes.
     pub fn peer_datagram(&mut self, socket: SocketId, data: &[u8], segment: Option<u16>) {
+        self.peer_datagram_unnoticed(socket, data, segment, 0);
         if self.closed(socket).is_none() {
-            self.datagram_of(socket).inbox.push_back((data.to_vec(), segment));
             self.raise_readable(socket);
         }
+    }
+
+    /// The same, with a byte of differentiated services and ECN, and before any event tells of it.
+    pub fn peer_datagram_unnoticed(&mut self, socket: SocketId, data: &[u8], segment: Option<u16>, tos: u8) {
+        if self.closed(socket).is_none() {
+            self.datagram_of(socket).inbox.push_back(Message { data: data.to_vec(), segment, tos });
+        }
+    }
+
+    /// The event that tells of what arrived unnoticed.
+    pub fn peer_datagrams_noticed(&mut self, socket: SocketId) {
+        if self.closed(socket).is_none() {
+            self.raise_readable(socket);
+        }
+    }
+
+    /// The kernel has dropped datagrams for which there was no room.
+    pub fn peer_overflow(&mut self, socket: SocketId, datagrams: u32) {
+        self.datagram_of(socket).lost += datagrams;
     }
 
     /// An ICMP error arrives for something this socket sent. As on Linux the next call fails, unless the error queue

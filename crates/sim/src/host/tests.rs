@@ -123,17 +123,32 @@ fn fin_both_ways() {
 fn datagrams_and_their_errors() {
     let mut host = SimHost::default();
     let id = host.udp_open(FLOW, to()).expect("opens");
-    assert_eq!(host.datagram_send(id, b"abcdef", Some(4)), Ok(()));
+    let send =
+        |host: &mut SimHost, data: &[u8], segment| host.datagram_send(id, &[IoSlice::new(data)], segment, 2);
+    assert_eq!(send(&mut host, b"abcdef", Some(4)), Ok(6));
+    assert_eq!(host.datagram_tos(id), Some(2));
     assert_eq!(host.take_datagram(id), Some((b"abcdef".to_vec(), Some(4))));
     let report = IcmpReport { cause: IcmpCause::PortUnreachable, from: None };
     host.peer_icmp(id, report);
     assert!(events(&mut host)[0].error);
-    assert_eq!(host.datagram_send(id, b"x", None), Err(HostError::Refused));
+    assert_eq!(send(&mut host, b"x", None), Err(HostError::Refused));
     assert_eq!((host.datagram_error(id), host.datagram_error(id)), (Some(report), None));
     host.peer_datagram(id, b"reply", None);
-    let mut buf = [0; 64];
-    assert_eq!(host.datagram_recv(id, &mut buf), Ok(Received { len: 5, segment: None }));
-    assert_eq!(host.datagram_recv(id, &mut buf), Err(HostError::WouldBlock));
+    host.peer_overflow(id, 3);
+    let mut bufs = [[0; 64]; 2];
+    let mut received = [Received::default(); 2];
+    let mut recv = |host: &mut SimHost| {
+        let [a, b] = &mut bufs;
+        host.datagram_recv(id, &mut [IoSliceMut::new(a), IoSliceMut::new(b)], &mut received)
+    };
+    assert_eq!(recv(&mut host), Ok(1));
+    assert_eq!(recv(&mut host), Err(HostError::WouldBlock));
+    assert_eq!(received[0], Received { len: 5, segment: None, tos: 0, lost: 3 });
+    host.set_space(id, 1);
+    assert_eq!(send(&mut host, b"abcdef", Some(4)), Ok(4), "as many as there is room for");
+    assert_eq!(send(&mut host, b"ef", None), Err(HostError::WouldBlock));
+    host.give_space(id, 1);
+    assert!(host.take_events().iter().any(|(_, ready)| ready.writable));
     host.set_ping_supported(false);
     assert_eq!(host.ping_open(FLOW, to().ip()), Err(HostError::Unsupported));
 }

@@ -228,6 +228,23 @@ impl Script {
         self.poll();
     }
 
+    /// The peer sends datagrams of these lengths and bytes of services, all before the stack hears of the first.
+    pub fn host_sends_burst(&mut self, datagrams: &[(usize, u8)]) {
+        self.note("peer", &format!("sends {datagrams:?}"));
+        let socket = self.socket();
+        for (n, &(len, tos)) in datagrams.iter().enumerate() {
+            self.machine.host.peer_datagram_unnoticed(socket, &vec![n as u8; len], None, tos);
+        }
+        self.machine.host.peer_datagrams_noticed(socket);
+        self.poll();
+    }
+
+    /// The byte of services of the oldest datagram that the socket has sent.
+    pub fn host_datagram_tos(&mut self) -> Option<u8> {
+        let socket = self.socket();
+        self.machine.host.datagram_tos(socket)
+    }
+
     /// The bytes of the oldest datagram that the socket has sent, and the size at which it was to be cut.
     pub fn host_takes_datagram(&mut self) -> (Vec<u8>, Option<u16>) {
         let socket = self.socket();

@@ -249,11 +249,22 @@ impl Host for Peer {
         Err(HostError::Unsupported)
     }
 
-    fn datagram_send(&mut self, _: SocketId, _: &[u8], _: Option<u16>) -> Result<(), HostError> {
+    fn datagram_send(
+        &mut self,
+        _: SocketId,
+        _: &[IoSlice<'_>],
+        _: Option<u16>,
+        _: u8,
+    ) -> Result<usize, HostError> {
         Err(HostError::Unsupported)
     }
 
-    fn datagram_recv(&mut self, _: SocketId, _: &mut [u8]) -> Result<Received, HostError> {
+    fn datagram_recv(
+        &mut self,
+        _: SocketId,
+        _: &mut [IoSliceMut<'_>],
+        _: &mut [Received],
+    ) -> Result<usize, HostError> {
         Err(HostError::Unsupported)
     }
 

@@ -1,10 +1,16 @@
 //! UDP and ICMP echo: datagrams both ways, time-outs, ICMP errors in either direction.
 
+use brodo_core::config::Config;
 use brodo_core::counters::DropReason;
-use brodo_core::host::{HostError, IcmpCause};
-use brodo_core::link::LinkCaps;
+use brodo_core::host::{HostError, IcmpCause, SocketId};
+use brodo_core::link::{LinkCaps, RxMeta};
+use brodo_core::time::{Duration, Instant};
 use brodo_sim::host::Call;
+use brodo_sim::link::to_stack;
+use brodo_sim::machine::Machine;
+use brodo_sim::packet::UdpDatagram;
 use brodo_sim::script::{Script, Setup};
+use std::net::SocketAddr;
 
 fn opened(t: &Script) -> usize {
     t.host_calls(|c| matches!(c, Call::UdpOpen(_) | Call::PingOpen(_)))
@@ -192,22 +198,282 @@ fn without_credit_datagrams_stay_in_the_kernel() {
         }
         assert_eq!(t.take_all().len(), 3);
         t.link_credit(None);
-        // The one that met the closed link is lost, and counted.
-        let lost = t.machine.stack.counters().dropped(DropReason::LinkFull);
-        assert_eq!(t.take_all().len() as u64, 7 - lost);
-        assert!(lost <= 1, "{lost}");
+        // Nothing that was read is lost.
+        for i in 3..10 {
+            assert_eq!(t.expect_datagram().data, [i; 100]);
+        }
+        t.expect_nothing();
+        assert_eq!(t.machine.stack.counters().drops().count(), 0);
     });
 }
 
 #[test]
-fn a_full_host_socket_drops_and_counts() {
+fn a_batch_that_the_link_refuses_goes_on_where_it_stopped() {
+    for uso in [false, true] {
+        let caps = LinkCaps { checksum: uso, tso: false, uso };
+        let mut t = Script::new(Setup { caps, ..Setup::default() });
+        t.connection(5000, 4433);
+        t.guest("UDP data=1");
+        t.link_credit(Some(0));
+        // Sizes of datagrams, and what was coalesced from several.
+        let arrivals: [(usize, Option<u16>); 6] =
+            [(700, None), (700, None), (3300, Some(1000)), (0, None), (1000, None), (1400, Some(700))];
+        let mut expected = Vec::new();
+        for (n, (len, segment)) in arrivals.into_iter().enumerate() {
+            let data: Vec<u8> = (0..len).map(|i| (n * 7 + i) as u8).collect();
+            t.host_sends_raw(&data, segment);
+            expected.extend(data);
+        }
+        let (mut got, mut frames) = (Vec::new(), 0);
+        while got.len() < expected.len() {
+            t.expect_nothing();
+            t.link_credit(Some(1));
+            got.extend(t.expect_datagram().data);
+            frames += 1;
+        }
+        assert!(got == expected, "uso {uso}");
+        // Each event found one, and none was read in vain.
+        assert_eq!(frames, if uso { 6 } else { 10 });
+        t.link_credit(None);
+        t.expect_nothing();
+        assert_eq!(t.machine.stack.counters().drops().count(), 0);
+    }
+}
+
+#[test]
+fn neighbours_of_one_size_reach_the_guest_as_one() {
+    for v6 in [false, true] {
+        let caps = LinkCaps { checksum: true, tso: true, uso: true };
+        let mut t = Script::new(Setup { v6, caps, ..Setup::default() });
+        t.connection(5000, 4433);
+        t.guest("UDP data=1");
+        let same = |len, n| vec![(len, 0); n];
+        let cases: [(Vec<(usize, u8)>, &[&str]); 6] = [
+            (same(100, 3), &["data=300 gso=100"]),
+            // A shorter one is the last, a longer one begins anew.
+            (vec![(100, 0), (100, 0), (40, 0), (100, 0)], &["data=240 gso=100", "data=100 gso=none"]),
+            (vec![(40, 0), (100, 0), (100, 0)], &["data=40 gso=none", "data=200 gso=100"]),
+            // Other marks, and an empty one.
+            (
+                vec![(100, 0), (100, 2), (100, 2), (0, 2), (100, 0xb8)],
+                &["data=100 tos=0", "data=200 gso=100 tos=2", "data=0 tos=2", "data=100 tos=184"],
+            ),
+            // Batches grow as long as they are full, up to what one frame carries.
+            (same(1400, 52), &["data=11200 gso=1400", "data=22400 gso=1400", "data=39200 gso=1400"]),
+            (same(1, 70), &["data=16 gso=1", "data=32 gso=1", "data=22 gso=1"]),
+        ];
+        for (arrivals, frames) in cases {
+            t.host_sends_burst(&arrivals);
+            for frame in frames {
+                t.expect(&format!("UDP {frame}"));
+            }
+            t.expect_nothing();
+        }
+    }
+}
+
+#[test]
+fn neighbours_of_one_size_leave_as_one() {
+    Script::each(|t| {
+        let a = t.connection(5000, 4433);
+        // The first opens the flow.
+        t.guest_batch(&[
+            "UDP data=100",
+            "UDP data=100",
+            "UDP data=100",
+            "UDP data=40",
+            "UDP data=40",
+            "UDP data=100",
+        ]);
+        for (len, segment) in [(100, None), (240, Some(100)), (40, None), (100, None)] {
+            let (data, cut) = t.host_takes_datagram();
+            assert_eq!((data.len(), cut), (len, segment));
+        }
+        // Another conversation in between, and other marks.
+        let b = t.connection(5001, 4433);
+        t.guest("UDP data=1");
+        t.host_got_datagram(1);
+        t.select(a);
+        let mut frames = vec![t.frame("UDP data=200"), t.frame("UDP data=200")];
+        t.select(b);
+        frames.push(t.frame("UDP data=200"));
+        t.select(a);
+        frames.extend([
+            t.frame("UDP data=200"),
+            t.frame("UDP data=200 tos=2"),
+            t.frame("UDP data=200 tos=2"),
+        ]);
+        t.guest_raw_batch(&frames);
+        for (len, segment, tos) in [(400, Some(200), 0), (200, None, 0), (400, Some(200), 2)] {
+            assert_eq!(t.host_datagram_tos(), Some(tos));
+            let (data, cut) = t.host_takes_datagram();
+            assert_eq!((data.len(), cut), (len, segment));
+        }
+        t.select(b);
+        assert_eq!(t.host_takes_datagram().0.len(), 200);
+        // One with a wrong checksum is dropped, and only that.
+        t.select(a);
+        let mut frames = [t.frame("UDP data=300"), t.frame("UDP data=300"), t.frame("UDP data=300")];
+        *frames[1].last_mut().expect("not empty") ^= 1;
+        t.guest_raw_batch(&frames);
+        assert_eq!((t.host_takes_datagram().0.len(), t.host_takes_datagram().0.len()), (300, 300));
+        t.host_got_nothing();
+        assert_eq!(t.machine.stack.counters().dropped(DropReason::UdpChecksum), 1);
+    });
+}
+
+#[test]
+fn a_run_that_fails_in_the_middle_names_the_right_datagram() {
     Script::each(|t| {
         t.connection(5000, 4433);
         t.guest("UDP data=1");
-        t.host_accepts(1);
-        t.guest_batch(&["UDP data=2", "UDP data=3"]);
-        assert_eq!(t.machine.stack.counters().dropped(DropReason::HostSocketFull), 1);
+        t.host_got_datagram(1);
+        t.host_accepts(2);
+        t.machine.host.fail_next(t.socket(), HostError::TooBig(1300));
+        let frames = [(); 4].map(|()| t.frame("UDP data=600"));
+        t.guest_raw_batch(&frames);
+        t.expect("ICMP too-big mtu=1300");
         t.expect_nothing();
+        // The first was refused, two were taken, and the last waits.
+        let (data, segment) = t.host_takes_datagram();
+        let payload = |n: usize| &frames[n][frames[n].len() - 600..];
+        assert!(data == [payload(1), payload(2)].concat() && segment == Some(600));
+        t.host_got_nothing();
+        t.host_accepts_more(1);
+        assert_eq!(t.host_takes_datagram().0, payload(3));
+    });
+}
+
+#[test]
+fn a_full_host_socket_holds_and_goes_on_in_order() {
+    Script::each(|t| {
+        t.connection(5000, 4433);
+        t.guest("UDP data=1");
+        t.host_got_datagram(1);
+        t.host_accepts(1);
+        t.guest_batch(&["UDP data=2", "UDP data=3", "UDP data=3", "UDP data=3", "UDP data=0", "UDP data=5"]);
+        t.host_got_datagram(2);
+        t.host_got_nothing();
+        assert_eq!(t.machine.stack.counters().udp_held, 5);
+        t.host_accepts_more(2);
+        // What comes while others wait goes behind them.
+        t.guest("UDP data=6");
+        assert_eq!(t.host_takes_datagram().0.len(), 6);
+        t.host_got_nothing();
+        t.host_accepts_all();
+        for len in [3, 0, 5, 6] {
+            assert_eq!(t.host_takes_datagram().0.len(), len);
+        }
+        assert_eq!(t.machine.stack.memory_used(), 0);
+        assert_eq!(t.machine.stack.counters().drops().count(), 0);
+        t.expect_nothing();
+    });
+}
+
+#[test]
+fn what_a_host_socket_does_not_take_is_bounded_and_given_back() {
+    let mut setup = Setup::default();
+    setup.config.memory = 4 << 20;
+    Script::each_with(&setup, |t| {
+        for port in 0..8 {
+            t.connection(5000 + port, 4433);
+            t.guest("UDP data=1");
+            t.host_got_datagram(1);
+            t.host_accepts(0);
+            (0..300).for_each(|_| t.guest("UDP data=1000"));
+        }
+        let used = t.machine.stack.memory_used();
+        assert!((900 << 10..1200 << 10).contains(&used), "{used}");
+        let c = t.machine.stack.counters();
+        assert_eq!(c.udp_held + c.dropped(DropReason::HostSocketFull), 8 * 300);
+        t.advance_ms(40_000);
+        t.expect_all_gone();
+        assert_eq!(t.machine.stack.memory_used(), 0);
+    });
+}
+
+#[test]
+fn what_waits_too_long_is_dropped_or_marked() {
+    for tos in [0, 2] {
+        Script::each(|t| {
+            t.connection(5000, 4433);
+            t.guest("UDP data=1");
+            t.host_got_datagram(1);
+            t.host_accepts(0);
+            let line = format!("UDP data=1000 tos={tos}");
+            (0..50).for_each(|_| t.guest(&line));
+            for _ in 0..500 {
+                t.advance_ms(1);
+                t.guest(&line);
+                t.host_accepts_more(1);
+            }
+            t.host_accepts_all();
+            let mut ce = 0;
+            while let Some(tos) = t.host_datagram_tos() {
+                ce += u64::from(tos == 3);
+                t.host_takes_datagram();
+            }
+            let c = t.machine.stack.counters();
+            let (dropped, marked) = (c.dropped(DropReason::HostQueueDelay), c.udp_marked);
+            assert_eq!((dropped > 3, marked > 3), (tos == 0, tos == 2), "{dropped} {marked}");
+            // A mark may stand for several datagrams only if none was cut.
+            assert_eq!(ce, marked);
+        });
+    }
+}
+
+#[test]
+fn an_error_for_what_waited_reaches_the_guest() {
+    Script::each(|t| {
+        t.connection(5000, 4433);
+        t.guest("UDP data=1");
+        t.host_got_datagram(1);
+        t.host_accepts(0);
+        t.guest_batch(&["UDP data=100", "UDP data=200"]);
+        t.machine.host.fail_next(t.socket(), HostError::TooBig(1300));
+        t.host_accepts_all();
+        t.expect("ICMP too-big mtu=1300");
+        t.expect_nothing();
+        assert_eq!(t.host_takes_datagram().0.len(), 200);
+    });
+}
+
+#[test]
+fn marks_travel_both_ways() {
+    Script::each(|t| {
+        t.connection(5000, 4433);
+        for tos in [0x02, 0xb8, 0] {
+            t.guest(&format!("UDP data=10 tos={tos}"));
+            assert_eq!(t.host_datagram_tos(), Some(tos));
+            t.host_takes_datagram();
+            t.host_sends_burst(&[(3, tos ^ 1)]);
+            t.expect(&format!("UDP data=3 tos={}", tos ^ 1));
+        }
+    });
+}
+
+#[test]
+fn what_the_hosts_kernel_dropped_is_counted() {
+    Script::each(|t| {
+        t.connection(5000, 4433);
+        t.guest("UDP data=1");
+        t.machine.host.peer_overflow(t.socket(), 17);
+        t.host_sends_datagram(10);
+        t.expect("UDP data=10");
+        t.host_sends_datagram(10);
+        t.expect("UDP data=10");
+        assert_eq!(t.machine.stack.counters().udp_host_overflows, 17);
+    });
+}
+
+#[test]
+fn a_lone_question_costs_one_call_each_way() {
+    Script::each(|t| {
+        t.connection(5000, 4433);
+        t.guest("UDP data=1");
+        t.host_sends_datagram(10);
+        t.expect("UDP data=10");
+        assert_eq!(t.host_calls(|c| matches!(c, Call::DatagramRecv(..) | Call::DatagramSend(..))), 2);
     });
 }
 
@@ -272,6 +538,118 @@ fn a_flood_of_ports_is_bounded() {
         t.expect("ACK ack=11");
         t.host_received(10);
     });
+}
+
+#[test]
+fn a_hundred_thousand_flows_do_not_push_out_those_in_use() {
+    let config = Config { mtu: 1500, max_flows: 1000, ..Config::default() };
+    let stations = to_stack(config.mac.0);
+    let guest = |port| SocketAddr::from(([10, 0, 2, 15], port));
+    let datagram = |src, dst| (RxMeta::default(), UdpDatagram { src, dst, data: vec![7] }.to_frame(stations));
+    let mut machine = Machine::new(config.clone(), LinkCaps::default(), 1);
+    machine.host.set_record(false);
+    // Fifty conversations that are answered from time to time, and very many questions that never are.
+    let peer = SocketAddr::from(([198, 51, 100, 7], 4433));
+    let used: Vec<_> = (0..50).map(|i| datagram(guest(1000 + i), peer)).collect();
+    let mut now = Instant::ZERO;
+    let mut state = 0;
+    for round in 0..100u32 {
+        now = now + Duration::from_millis(100);
+        machine.turn(now, &used);
+        for socket in (1..=50).map(SocketId) {
+            assert!(machine.host.take_datagram(socket).is_some(), "opened anew");
+            machine.host.peer_datagram(socket, b"answer", None);
+        }
+        assert_eq!(machine.turn(now, &[]).len(), 50);
+        for batch in 0..20 {
+            let frames: Vec<_> = (0..50)
+                .map(|i| {
+                    let [_, a, b, c] = (round * 1000 + batch * 50 + i).to_be_bytes();
+                    datagram(guest(60_000), SocketAddr::from(([198, 18 + a, b, c], 9)))
+                })
+                .collect();
+            machine.turn(now, &frames);
+        }
+        let closed: Vec<_> = machine.host.all().filter(|&s| machine.host.closed(s).is_some()).collect();
+        closed.into_iter().for_each(|socket| machine.host.forget(socket));
+        // The index of the table makes itself room for what was removed, once.
+        if round == 50 {
+            state = machine.stack.state_allocated();
+        }
+    }
+    let c = machine.stack.counters();
+    assert_eq!((machine.stack.flows(), machine.host.open_sockets()), (1000, 1000));
+    assert_eq!((c.udp_opened, c.flows_evicted), (100_050, 99_050));
+    assert_eq!(c.drops().count(), 0);
+    assert!(machine.stack.state_allocated() <= state, "memory grew");
+    assert_eq!(machine.stack.memory_used(), 0);
+}
+
+#[test]
+fn the_least_useful_goes_first() {
+    let mut setup = Setup::default();
+    setup.config.max_flows = 4;
+    setup.config.resolvers = vec!["192.0.2.53:53".parse().expect("an address")];
+    let mut t = Script::new(setup);
+    // A conversation, a question without an answer, an answered DNS question, an answered echo.
+    let stream = t.connection(5000, 4433);
+    t.guest("UDP data=10");
+    t.host_sends_datagram(10);
+    t.connection(5001, 4433);
+    t.guest("UDP data=10");
+    let dns_server = t.setup().config.v4.expect("IPv4").dns;
+    let (guest, _) = t.endpoints();
+    t.connection_to(SocketAddr::new(guest.ip(), 5002), SocketAddr::new(dns_server.into(), 53));
+    t.guest("UDP data=40");
+    t.host_sends_datagram(80);
+    t.select(stream);
+    t.guest("ICMP echo-request id=7 seq=1 data=56");
+    t.host_answers_echo();
+    t.take_all();
+    // The oldest of the answered questions, the other, then what has no answer, then itself: those in use stay.
+    let open = |t: &Script| {
+        t.machine.host.all().filter(|&s| t.machine.host.closed(s).is_none()).map(|s| s.0).collect::<Vec<_>>()
+    };
+    assert_eq!(open(&t), [1, 2, 3, 4]);
+    for (port, left) in
+        [(6000, [1, 2, 4, 5]), (6001, [1, 2, 5, 6]), (6002, [1, 5, 6, 7]), (6003, [1, 6, 7, 8])]
+    {
+        t.advance_ms(10);
+        t.connection(port, 4433);
+        t.guest("UDP data=10");
+        assert_eq!(open(&t), left);
+    }
+}
+
+#[test]
+fn a_table_full_of_silent_connections_is_not_full_for_ever() {
+    let mut setup = Setup::default();
+    setup.config.max_flows = 3;
+    let mut t = Script::new(setup);
+    let tcp: Vec<_> = (0..3u16)
+        .map(|i| {
+            let flow = t.connection(3000 + i, 80);
+            t.establish_with("");
+            flow
+        })
+        .collect();
+    t.connection(5000, 4433);
+    t.guest("UDP data=10");
+    t.advance_ms(200_000);
+    t.select(tcp[0]);
+    t.guest("ACK data=10");
+    t.take_all();
+    assert_eq!(t.machine.stack.counters().dropped(DropReason::FlowTableFull), 1, "all may be in use");
+    t.advance_ms(150_000);
+    t.connection(5000, 4433);
+    t.guest("UDP data=10");
+    assert_eq!(t.machine.stack.counters().flows_evicted, 1);
+    t.host_got_datagram(10);
+    // The one used last is still there.
+    t.select(tcp[0]);
+    t.take_all();
+    t.guest("ACK data=10");
+    t.expect("ACK ack=21");
 }
 
 #[test]

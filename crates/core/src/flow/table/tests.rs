@@ -23,12 +23,12 @@ impl<T> Keyed for Named<T> {
 #[test]
 fn finds_by_key_and_by_id_until_removed() {
     let mut table = FlowTable::new([1; 16]);
-    let a = table.insert(|_| Named(key(1), "a"));
-    let b = table.insert(|_| Named(key(2), "b"));
+    let a = table.insert(0, Instant::ZERO, |_| Named(key(1), "a"));
+    let b = table.insert(0, Instant::ZERO, |_| Named(key(2), "b"));
     assert_eq!((table.find(&key(1)), table.find(&key(2)), table.find(&key(3))), (Some(a), Some(b), None));
     assert_eq!(table.remove(a), Some(Named(key(1), "a")));
     assert_eq!((table.get(a), table.find(&key(1)), table.len()), (None, None, 1));
-    let c = table.insert(|_| Named(key(3), "c"));
+    let c = table.insert(0, Instant::ZERO, |_| Named(key(3), "c"));
     assert_eq!(c.index, a.index, "the slot is used again");
     assert_ne!(c, a, "under another generation");
     assert_eq!((table.get(a), table.get(c)), (None, Some(&Named(key(3), "c"))));
@@ -44,17 +44,34 @@ fn families_with_the_same_bytes_differ() {
         remote: "[102:304::]:5".parse().unwrap(),
         protocol: Protocol::Tcp,
     };
-    table.insert(|_| Named(v4, 4));
+    table.insert(0, Instant::ZERO, |_| Named(v4, 4));
     assert_eq!(table.find(&v6), None);
 }
 
 #[test]
-fn victim_is_bounded_and_ranked() {
+fn the_victim_is_the_worst_of_those_unused_longest() {
+    let at = Instant::from_ms;
     let mut table = FlowTable::new([1; 16]);
-    let ids: Vec<_> = (0..100).map(|i| table.insert(|_| Named(key(i), u64::from(i)))).collect();
-    assert_eq!(table.victim(100, |f| (f.1 < 50).then_some(f.1)), Some(ids[49]));
-    assert_eq!(table.victim(100, |_| None), None);
-    let first = table.victim(10, |f| Some(f.1)).unwrap();
-    let second = table.victim(10, |f| Some(f.1)).unwrap();
-    assert_ne!(first, second, "the sweep moves on");
+    let ids: Vec<_> =
+        (0..100).map(|i| table.insert(usize::from(i) % 2, at(i.into()), |_| Named(key(i), i))).collect();
+    let oldest = |table: &FlowTable<Named<u16>>, now| table.victim(at(now), |_, idle| Some(idle));
+    assert_eq!(oldest(&table, 200), Some(ids[0]));
+    assert_eq!(table.victim(at(200), |f, idle| Some((f.1 % 2, idle))), Some(ids[1]), "the rank decides");
+    assert_eq!(table.victim(at(200), |f, idle| (f.1 % 2 == 1).then_some(idle)), Some(ids[1]));
+    assert_eq!(table.victim(at(200), |_, _| None::<u64>), None);
+    // Used again, and of another kind by now.
+    table.touch(ids[0], 0, at(300));
+    table.touch(ids[1], 3, at(301));
+    assert_eq!(oldest(&table, 400), Some(ids[2]));
+    assert_eq!(table.victim(at(400), |f, _| (f.1 < 2).then_some(f.1)), Some(ids[1]));
+    // Each goes in the order in which they were used, whatever is taken out in between.
+    table.remove(ids[4]);
+    table.remove(ids[99]);
+    table.touch(ids[99], 0, at(500));
+    let mut order = Vec::new();
+    while let Some(id) = oldest(&table, 1000) {
+        order.push(table.remove(id).expect("there").1);
+    }
+    let expected: Vec<_> = (2..99).filter(|&i| i != 4).chain([0, 1]).collect();
+    assert_eq!(order, expected);
 }

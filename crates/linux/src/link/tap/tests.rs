@@ -212,7 +212,7 @@ fn udp_super_frames_both_ways() {
         let sizes: Vec<_> = std::iter::from_fn(|| socket.recv(&mut one).ok()).collect();
         assert_eq!(sizes, [1400; 40]);
         socket.connect((PEER, 9)).expect("connect");
-        sys::send_segmented(socket.as_fd(), &data, 1400).expect("UDP_SEGMENT");
+        sys::send_datagrams(socket.as_fd(), &[IoSlice::new(&data)], Some(1400)).expect("UDP_SEGMENT");
         let (meta, frame) = recv(&mut tap);
         assert_eq!(meta, RxMeta { checksum: RxChecksum::Valid, gso: Gso::Udp(1400) });
         assert_eq!(frame.len(), 42 + data.len());

@@ -1,0 +1,223 @@
+//! Datagrams of one flow that wait for room in its host socket.
+//!
+//! A socket without room is a network on the host that is slower than the guest. What comes then is kept, up to
+//! [`FLOW_BYTES`] for a flow and a quarter of the memory for all, and leaves in order as soon as the socket reports room;
+//! a datagram beyond the bound is dropped. CoDel keeps the wait short when this goes on: see [`super::codel`].
+//! A datagram whose sender understands ECN is marked where another would be dropped.
+//!
+//! Each datagram is one record in the pool's chunks, a small header and the payload, so nothing is allocated for
+//! it. Neighbours of one size leave together, as one segmented send.
+
+use super::codel::CoDel;
+use super::{SEGMENTS_MAX, SEND_BYTES_MAX};
+use crate::budget::Pressure;
+use crate::chunk::{ByteQueue, Cursor, LARGE, Pool, SLICES_MAX, SMALL};
+use crate::counters::DropReason;
+use crate::env::Env;
+use crate::host::{Host, HostError, SocketId};
+use crate::time::Instant;
+use std::io::IoSlice;
+
+/// Most bytes that one flow holds, headers of records included.
+pub(super) const FLOW_BYTES: u32 = 256 << 10;
+/// All flows of a worker together hold at most this part of the memory budget; all workers, as long as it is not spent.
+const MEMORY_PART: usize = 4;
+/// Slices of one send: one for each datagram, and one more for each border between two chunks, of which a run that fills
+/// the largest send has the most in the smallest chunks.
+const SLICES: usize =
+    SEGMENTS_MAX + (SEND_BYTES_MAX + SEGMENTS_MAX * Record::LEN as usize).div_ceil(SMALL) + 1;
+/// The ECN field of the byte of differentiated services (RFC 3168, section 5): zero from a sender that does not know ECN, all
+/// ones for "congestion experienced".
+const ECN: u8 = 3;
+
+/// What stands before each payload.
+#[derive(Debug, Clone, Copy)]
+struct Record {
+    len: u32,
+    tos: u8,
+    /// When it came.
+    at: Instant,
+}
+
+impl Record {
+    const LEN: u32 = 16;
+
+    fn to_bytes(self) -> [u8; Self::LEN as usize] {
+        let mut bytes = [0; Self::LEN as usize];
+        bytes[..4].copy_from_slice(&self.len.to_ne_bytes());
+        bytes[4] = self.tos;
+        bytes[8..].copy_from_slice(&self.at.as_ns().to_ne_bytes());
+        bytes
+    }
+
+    fn from_bytes([a, b, c, d, tos, _, _, _, at @ ..]: [u8; Self::LEN as usize]) -> Self {
+        let len = u32::from_ne_bytes([a, b, c, d]);
+        Self { len, tos, at: Instant::from_ns(u64::from_ne_bytes(at)) }
+    }
+
+    /// Bytes of the record in the queue.
+    fn size(self) -> u32 {
+        Self::LEN + self.len
+    }
+}
+
+/// The waiting datagrams of one flow.
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    records: ByteQueue,
+    codel: CoDel,
+    /// The first record, once it has been decided that it will be sent, perhaps marked.
+    head: Option<Record>,
+}
+
+impl Backlog {
+    pub(super) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Keeps one datagram, or counts why not.
+    pub(super) fn push(&mut self, env: &mut Env, now: Instant, datagram: &[u8], tos: u8) {
+        let record = Record { len: datagram.len() as u32, tos, at: now };
+        let size = record.size();
+        let all = env.held + size as usize;
+        if self.records.len() + size > FLOW_BYTES || all > env.config.memory / MEMORY_PART {
+            return env.counters.drop(DropReason::HostSocketFull);
+        }
+        // A record needs at most its own size rounded up to chunks: a large one, or small ones.
+        let room = datagram.len() + LARGE + 2 * SMALL;
+        if env.pool.pressure() == Pressure::Spent || env.pool.budget().available() < room {
+            return env.counters.drop(DropReason::MemoryBudget);
+        }
+        let stored =
+            env.pool.push(&mut self.records, &record.to_bytes()) + env.pool.push(&mut self.records, datagram);
+        env.held += stored;
+        if stored < size as usize {
+            // Others have taken the memory meanwhile, and half a record is of no use: begin again.
+            env.counters.drop(DropReason::MemoryBudget);
+            return self.clear(env);
+        }
+        env.counters.udp_held += 1;
+    }
+
+    /// Sends what the socket takes. `Ok` when nothing is left; an error concerns the first datagram, which stays.
+    pub(super) fn send<H: Host>(
+        &mut self,
+        env: &mut Env,
+        host: &mut H,
+        socket: SocketId,
+        now: Instant,
+    ) -> Result<(), HostError> {
+        while let Some(head) = self.head(env, now) {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let run = self.gather(&env.pool, head, &mut slices);
+            let segment = (run.datagrams > 1).then_some(head.len as u16);
+            let taken = host.datagram_send(socket, &slices[..run.slices], segment, head.tos)?;
+            let datagrams = if run.datagrams > 1 { (taken as u32).div_ceil(head.len) } else { 1 };
+            self.consume(env, taken as u32 + datagrams * Record::LEN);
+            if datagrams == run.datagrams {
+                self.codel.observe(now, now - run.last_at, self.records.len());
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops the first datagram, which the host refuses to send; false if there is none.
+    pub(super) fn drop_first(&mut self, env: &mut Env) -> bool {
+        let Some(record) = self.head.or_else(|| self.peek(&env.pool, Cursor::FRONT).map(|(r, _)| r)) else {
+            return false;
+        };
+        self.consume(env, record.size());
+        true
+    }
+
+    /// Gives everything back.
+    pub(super) fn clear(&mut self, env: &mut Env) {
+        self.consume(env, self.records.len());
+    }
+
+    fn consume(&mut self, env: &mut Env, bytes: u32) {
+        env.held -= bytes as usize;
+        env.pool.consume(&mut self.records, bytes);
+        self.head = None;
+        if self.records.is_empty() {
+            self.codel.emptied();
+        }
+    }
+
+    /// The first datagram to be sent, after those that CoDel drops.
+    fn head(&mut self, env: &mut Env, now: Instant) -> Option<Record> {
+        while self.head.is_none() {
+            let (mut record, _) = self.peek(&env.pool, Cursor::FRONT)?;
+            if self.codel.must_drop(now, now - record.at, self.records.len()) {
+                if record.tos & ECN == 0 {
+                    env.counters.drop(DropReason::HostQueueDelay);
+                    self.consume(env, record.size());
+                    continue;
+                }
+                record.tos |= ECN;
+                env.counters.udp_marked += 1;
+            }
+            self.head = Some(record);
+        }
+        self.head
+    }
+
+    /// The record at `cursor` and the cursor of its payload.
+    fn peek(&self, pool: &Pool, cursor: Cursor) -> Option<(Record, Cursor)> {
+        if self.records.is_empty() {
+            return None;
+        }
+        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+        let (count, bytes, behind) = pool.slices(&self.records, cursor, Record::LEN, &mut slices);
+        let mut header = [0; Record::LEN as usize];
+        let mut at = 0;
+        for slice in &slices[..count] {
+            header[at..at + slice.len()].copy_from_slice(slice);
+            at += slice.len();
+        }
+        (bytes == Record::LEN).then(|| (Record::from_bytes(header), behind))
+    }
+
+    /// The payloads of the first datagrams that leave together: `head`, and those of its size and marks behind it, the last
+    /// of which may be shorter.
+    fn gather<'a>(&self, pool: &'a Pool, head: Record, slices: &mut [IoSlice<'a>; SLICES]) -> Run {
+        let mut run = Run { slices: 0, datagrams: 0, last_at: head.at };
+        let (mut bytes, mut cursor) = (0, Cursor::FRONT);
+        while let Some((record, payload)) = self.peek(pool, cursor) {
+            let record = if run.datagrams == 0 { head } else { record };
+            bytes += record.len;
+            let fits = bytes as usize <= SEND_BYTES_MAX && (run.datagrams as usize) < SEGMENTS_MAX;
+            let alike = record.tos == head.tos && (1..=head.len).contains(&record.len);
+            if run.datagrams > 0 && !(fits && alike) {
+                break;
+            }
+            cursor = payload;
+            let mut left = record.len;
+            while left > 0 {
+                let mut some = [IoSlice::new(&[]); SLICES_MAX];
+                let (count, n, behind) = pool.slices(&self.records, cursor, left, &mut some);
+                slices[run.slices..run.slices + count].copy_from_slice(&some[..count]);
+                run.slices += count;
+                cursor = behind;
+                left -= n;
+            }
+            run.datagrams += 1;
+            run.last_at = record.at;
+            if record.len < head.len || self.codel.is_dropping() {
+                break;
+            }
+        }
+        run
+    }
+}
+
+/// Datagrams that leave together.
+struct Run {
+    slices: usize,
+    datagrams: u32,
+    /// When the last of them came.
+    last_at: Instant,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! CoDel (RFC 8289): when a queue of datagrams has become a standing one, and what must then go.
+//!
+//! A queue that empties now and then absorbs bursts and is left alone. One in which every datagram has waited longer than
+//! [`TARGET`] for a whole [`INTERVAL`] only adds delay: its head is dropped, and while that does not help, further heads
+//! at intervals that shrink with the square root of their number. Where the sender understands ECN the caller marks
+//! instead of dropping; for this law that is the same.
+//!
+//! The law is asked once for each datagram that comes to the head ([`CoDel::must_drop`]). Time is an argument.
+
+use crate::time::{Duration, Instant};
+
+/// The delay that a queue may have for ever (RFC 8289, 4.4).
+pub(crate) const TARGET: Duration = Duration::from_millis(5);
+/// How long it must have had more before anything is dropped (RFC 8289, 4.3).
+pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
+/// A queue of this many bytes or less is not worth a drop: one packet of an ordinary link.
+const BYTES_MIN: u32 = 1514;
+/// A new spell of dropping within so many intervals of the last goes on where that ended.
+const MEMORY: u32 = 16;
+
+/// The state of one queue.
+#[derive(Debug, Default)]
+pub(crate) struct CoDel {
+    /// When the delay, above the target now, will have been so for an interval.
+    above_until: Option<Instant>,
+    /// When the next datagram goes, while dropping.
+    next: Option<Instant>,
+    /// When the last spell of dropping would have gone on.
+    last_next: Instant,
+    /// Datagrams dropped in this spell, and in the last one when this began.
+    count: u32,
+    last_count: u32,
+}
+
+impl CoDel {
+    /// Whether the datagram at the head, which has waited for `waited`, must be dropped (or marked) now. `bytes` are those in
+    /// the queue, it included.
+    pub(crate) fn must_drop(&mut self, now: Instant, waited: Duration, bytes: u32) -> bool {
+        let standing = self.observe(now, waited, bytes);
+        match self.next {
+            Some(_) if !standing => {
+                self.next = None;
+                false
+            }
+            Some(next) if now >= next => {
+                self.count += 1;
+                self.schedule(next);
+                true
+            }
+            Some(_) => false,
+            None if standing => {
+                let before = self.count - self.last_count;
+                let recent = now.since(self.last_next) < INTERVAL * MEMORY;
+                self.count = if before > 1 && recent { before } else { 1 };
+                self.last_count = self.count;
+                self.schedule(now);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Nothing is left in the queue.
+    pub(crate) fn emptied(&mut self) {
+        self.above_until = None;
+        self.next = None;
+    }
+
+    /// Whether it is dropping: then each datagram is to be asked for by itself.
+    pub(crate) fn is_dropping(&self) -> bool {
+        self.next.is_some()
+    }
+
+    /// Notes a datagram that leaves at `now` without being asked for: one behind a head that was let pass at the same time
+    /// while nothing was being dropped. Gives whether the queue is a standing one.
+    pub(crate) fn observe(&mut self, now: Instant, waited: Duration, bytes: u32) -> bool {
+        if waited < TARGET || bytes <= BYTES_MIN {
+            self.above_until = None;
+            return false;
+        }
+        now >= *self.above_until.get_or_insert(now + INTERVAL)
+    }
+
+    /// The control law: the next drop comes an interval over the square root of the count later.
+    fn schedule(&mut self, from: Instant) {
+        let ns = INTERVAL.as_nanos() as f64 / f64::from(self.count).sqrt();
+        let next = from + Duration::from_nanos(ns as u64);
+        self.next = Some(next);
+        self.last_next = next;
+    }
+}
+
+#[cfg(test)]
+mod tests;

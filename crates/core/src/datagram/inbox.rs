@@ -1,0 +1,170 @@
+//! Datagrams that have been read from a host socket and are on their way to the guest.
+//!
+//! One batch per worker. It is read only while the link has credit and sent at once. If the link refuses a frame
+//! in the middle, the rest stays here and goes first when there is credit again ([`Inbox::deliver`]); nothing more is read
+//! meanwhile, so datagrams wait in the kernel and none that was read is lost.
+//!
+//! Neighbours of one size become one super-datagram (USO) where the link takes such: for a TAP the write costs more
+//! than all else. Payload is never copied; each datagram has a buffer of its own, because nobody knows beforehand
+//! how long it will be or how much the kernel has coalesced. Buffers are touched only as far as they are used.
+
+use super::{SEGMENTS_MAX, SEND_BYTES_MAX};
+use crate::counters::DropReason;
+use crate::env::Env;
+use crate::flow::{FlowKey, Protocol};
+use crate::host::{Host, HostError, Received, SocketId};
+use crate::icmp;
+use crate::link::{Link, NoCredit};
+use crate::transmit::{self, ip_header_len};
+use crate::wire::udp::UdpHeader;
+use std::io::{IoSlice, IoSliceMut};
+
+/// Most datagrams, or coalesced runs, of one batch.
+pub(crate) const BATCH: usize = 32;
+/// From one buffer to the next, bytes: room for any datagram, and not a multiple of a power of two, so that the beginnings
+/// of all do not compete for the same lines of the cache.
+const STRIDE: usize = (64 << 10) + 1472;
+
+/// One batch.
+pub(crate) struct Inbox {
+    buffers: Box<[u8]>,
+    received: [Received; BATCH],
+    /// Whose it is.
+    key: Option<FlowKey>,
+    count: usize,
+    /// The first that is not sent yet, and how many of its bytes are.
+    next: usize,
+    offset: usize,
+}
+
+/// What a receive gave.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Batch {
+    pub(super) count: usize,
+    pub(super) bytes: usize,
+    /// The longest, in bytes.
+    pub(super) longest: usize,
+    /// Dropped by the kernel before these.
+    pub(super) lost: u64,
+}
+
+impl Default for Inbox {
+    fn default() -> Self {
+        Self {
+            // Zeroed memory of this size comes from the kernel page by page, when it is used.
+            buffers: vec![0; BATCH * STRIDE].into_boxed_slice(),
+            received: [Received::default(); BATCH],
+            key: None,
+            count: 0,
+            next: 0,
+            offset: 0,
+        }
+    }
+}
+
+impl Inbox {
+    /// Whether everything has been sent.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.next == self.count
+    }
+
+    /// Reads up to `want` datagrams of the flow `key`; what was read before must have been sent.
+    pub(super) fn receive<H: Host>(
+        &mut self,
+        host: &mut H,
+        (key, socket): (FlowKey, SocketId),
+        want: usize,
+    ) -> Result<Batch, HostError> {
+        debug_assert!(self.is_empty(), "a batch is still on its way");
+        let want = want.clamp(1, BATCH);
+        let mut into = [const { None }; BATCH];
+        for (slot, buffer) in into.iter_mut().zip(self.buffers.chunks_exact_mut(STRIDE)) {
+            *slot = Some(IoSliceMut::new(buffer));
+        }
+        let mut into = into.map(|slot| slot.unwrap_or_else(|| IoSliceMut::new(&mut [])));
+        let received = &mut self.received[..want];
+        let count = host.datagram_recv(socket, &mut into[..want], received)?;
+        (self.key, self.count, self.next, self.offset) = (Some(key), count.min(want), 0, 0);
+        let mut batch = Batch { count: self.count, ..Batch::default() };
+        for received in &self.received[..self.count] {
+            batch.bytes += received.len;
+            batch.longest = batch.longest.max(received.len);
+            batch.lost += u64::from(received.lost);
+        }
+        Ok(batch)
+    }
+
+    /// Sends to the guest what is left of the batch.
+    ///
+    /// # Errors
+    /// The link has no credit; the rest stays.
+    pub(crate) fn deliver<L: Link>(&mut self, env: &mut Env, link: &mut L) -> Result<(), NoCredit> {
+        let Some(key) = self.key else { return Ok(()) };
+        while self.next < self.count {
+            if key.protocol == Protocol::Echo {
+                let message = &mut self.buffers[self.next * STRIDE..][..self.received[self.next].len];
+                icmp::reply(env, link, &key, message)?;
+                self.next += 1;
+            } else {
+                self.deliver_udp(env, link, &key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the next datagram, or those that go as one super-datagram.
+    fn deliver_udp<L: Link>(&mut self, env: &mut Env, link: &mut L, key: &FlowKey) -> Result<(), NoCredit> {
+        let max = usize::from(env.config.mtu) - ip_header_len(key.guest.ip()) - UdpHeader::LEN;
+        let first = self.received[self.next];
+        let size = datagram_size(&first);
+        if size > max {
+            env.counters.drop(DropReason::DatagramTooBig);
+            (self.next, self.offset) = (self.next + 1, 0);
+            return Ok(());
+        }
+        let datagrams =
+            if env.outlet.caps.uso && size > 0 { (SEND_BYTES_MAX / size).min(SEGMENTS_MAX) } else { 1 };
+        let mut payload = [IoSlice::new(&[]); BATCH];
+        let (mut count, mut room, mut next, mut offset) = (0, datagrams * size, self.next, self.offset);
+        loop {
+            let here = &self.buffers[next * STRIDE..][offset..self.received[next].len];
+            let n = here.len().min(room);
+            payload[count] = IoSlice::new(&here[..n]);
+            (count, room) = (count + 1, room - n);
+            if n < here.len() {
+                offset += n;
+                break;
+            }
+            (next, offset) = (next + 1, 0);
+            // A shorter one can only be the last.
+            let ended = size == 0 || n % size > 0 || room < size || next == self.count;
+            if ended || !follows(&self.received[next], size, first.tos) {
+                break;
+            }
+        }
+        let ends = (key.remote, key.guest);
+        let segment = u16::try_from(size).ok().filter(|_| datagrams > 1);
+        let (outlet, counters) = (&mut env.outlet, &mut env.counters);
+        transmit::udp(outlet, counters, link, ends, first.tos, &payload[..count], segment)?;
+        (self.next, self.offset) = (next, offset);
+        Ok(())
+    }
+}
+
+/// The size of the datagrams in what was received.
+fn datagram_size(received: &Received) -> usize {
+    match received.segment {
+        Some(size) if received.len > usize::from(size) => usize::from(size).max(1),
+        _ => received.len,
+    }
+}
+
+/// Whether what was received can stand behind datagrams of `size` bytes in one super-datagram.
+fn follows(received: &Received, size: usize, tos: u8) -> bool {
+    let own = datagram_size(received);
+    // One by itself may be shorter, and is the last then.
+    received.tos == tos && (own == size || (own == received.len && (1..size).contains(&own)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,286 @@
+//! UDP and ping sockets: several datagrams per call, both ways.
+//!
+//! *Out.* Datagrams of one size leave with one call (UDP_SEGMENT), gathered from wherever they are. Where the route does not take
+//! that (segments above its MTU, which one by one are fragmented; a device that computes no checksums) they leave one
+//! by one, and the socket remembers it. Room to write is reported only from a send that found none to the next that
+//! finds some: the kernel raises "writable" after each datagram it has sent, which would wake the loop once per
+//! datagram for nothing.
+//!
+//! *In.* One call takes as many datagrams as there are buffers, each perhaps several that the kernel coalesced (UDP_GRO).
+//! With each come the byte of differentiated services and ECN, and, once the kernel has had to drop some, how many.
+//!
+//! The byte is the socket's own option, set when a datagram differs from the one before: in most conversations never.
+//! (A control message with each datagram would cost more and also switches off the kernel's cached route.)
+
+use super::errors::{host_error, icmp_report};
+use super::{FLAGS, Open, Sockets, family};
+use crate::sys;
+use brodo_core::flow::FlowId;
+use brodo_core::host::{HostError, IcmpReport, Received, SocketId};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{SocketType, ipproto, sockopt};
+use std::ffi::c_int;
+use std::io::{IoSlice, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Datagrams per UDP_SEGMENT call: the kernel's bound before Linux 6.8 (UDP_MAX_SEGMENTS).
+const SEGMENTS_MAX: usize = 64;
+/// Slices of one call where the caller's are cut anew.
+const SLICES_MAX: usize = 128;
+
+/// What is known of a datagram socket.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Datagram {
+    v6: bool,
+    /// Its IP_TOS or IPV6_TCLASS.
+    tos: u8,
+    /// The largest segments that UDP_SEGMENT may work with, bytes.
+    segment_max: u16,
+    /// Datagrams that the kernel has dropped since the socket was opened, as far as it was told.
+    overflows: u32,
+}
+
+impl Default for Datagram {
+    fn default() -> Self {
+        Self { v6: false, tos: 0, segment_max: u16::MAX, overflows: 0 }
+    }
+}
+
+/// What a datagram socket reports.
+const EVENTS: EventFlags = EventFlags::IN.union(EventFlags::ET);
+
+impl Sockets {
+    /// Opens a UDP socket.
+    pub(super) fn open_udp(&mut self, flow: FlowId, to: SocketAddr) -> Result<SocketId, HostError> {
+        let fd =
+            rustix::net::socket_with(family(to.ip()), SocketType::DGRAM, FLAGS, None).map_err(host_error)?;
+        let (level, option) = match to {
+            SocketAddr::V4(_) => (libc::SOL_IP, libc::IP_RECVTOS),
+            SocketAddr::V6(_) => (libc::SOL_IPV6, libc::IPV6_RECVTCLASS),
+        };
+        let options =
+            [(libc::SOL_UDP, libc::UDP_GRO), (level, option), (libc::SOL_SOCKET, libc::SO_RXQ_OVFL)];
+        for (level, option) in options {
+            // UDP_GRO is Linux 5.0 and later; without it datagrams come one by one. The others are older than brodo's
+            // oldest kernel.
+            let _ = sys::set_socket_option(fd.as_fd(), level, option, 1);
+        }
+        self.keep_datagram(flow, fd, to)
+    }
+
+    /// Opens a ping socket.
+    pub(super) fn open_ping(&mut self, flow: FlowId, to: IpAddr) -> Result<SocketId, HostError> {
+        let protocol = if to.is_ipv4() { ipproto::ICMP } else { ipproto::ICMPV6 };
+        let fd = match rustix::net::socket_with(family(to), SocketType::DGRAM, FLAGS, Some(protocol)) {
+            // net.ipv4.ping_group_range does not include us.
+            Err(Errno::ACCESS | Errno::PERM) => return Err(HostError::Unsupported),
+            other => other.map_err(host_error)?,
+        };
+        self.keep_datagram(flow, fd, SocketAddr::new(to, 0))
+    }
+
+    /// Connects a datagram socket, with ICMP errors reported through its error queue.
+    fn keep_datagram(&mut self, flow: FlowId, fd: OwnedFd, to: SocketAddr) -> Result<SocketId, HostError> {
+        let (level, option) = match to {
+            SocketAddr::V4(_) => (libc::SOL_IP, libc::IP_RECVERR),
+            SocketAddr::V6(_) => (libc::SOL_IPV6, libc::IPV6_RECVERR),
+        };
+        sys::set_socket_option(fd.as_fd(), level, option, 1).map_err(host_error)?;
+        rustix::net::connect(&fd, &to).map_err(host_error)?;
+        let socket = self.keep(flow, fd, EventFlags::IN)?;
+        self.get_open(socket)?.datagram.v6 = to.is_ipv6();
+        Ok(socket)
+    }
+
+    /// What is behind an id; see [`Sockets::get`].
+    fn get_open(&mut self, socket: SocketId) -> Result<&mut Open, HostError> {
+        let open = self.by_fd.get_mut(socket.0 as usize).and_then(Option::as_mut);
+        open.ok_or(HostError::Other(Errno::BADF.raw_os_error()))
+    }
+
+    /// Sends one datagram, or several of `segment` bytes.
+    pub(super) fn send_datagrams(
+        &mut self,
+        socket: SocketId,
+        data: &[IoSlice<'_>],
+        segment: Option<u16>,
+        tos: u8,
+    ) -> Result<usize, HostError> {
+        let open = self.get_open(socket)?;
+        open.mark(tos);
+        let len: usize = data.iter().map(|slice| slice.len()).sum();
+        let sent = match segment.map(usize::from) {
+            Some(size) if size > 0 && len > size => open.send_many(data, len, size),
+            _ => send_one(open.fd.as_fd(), data).map(|()| len),
+        };
+        let full = sent == Err(Errno::AGAIN) || sent.is_ok_and(|taken| taken < len);
+        if full != open.reports_room {
+            self.report_datagram_room(socket, full)?;
+        }
+        sent.map_err(|e| match e {
+            Errno::MSGSIZE => HostError::TooBig(self.get(socket).map_or(0, path_mtu)),
+            e => host_error(e),
+        })
+    }
+
+    /// Has a socket report room to write, or no longer. If there is some by now, the next wait says so.
+    fn report_datagram_room(&mut self, socket: SocketId, on: bool) -> Result<(), HostError> {
+        let Self { epoll, by_fd, .. } = self;
+        if let Some(Some(open)) = by_fd.get_mut(socket.0 as usize) {
+            let data = EventData::new_u64(open.flow.to_bits());
+            let interest = if on { EVENTS | EventFlags::OUT } else { EVENTS };
+            epoll::modify(&*epoll, &open.fd, data, interest).map_err(host_error)?;
+            open.reports_room = on;
+        }
+        Ok(())
+    }
+
+    /// Receives datagrams, each into a buffer of its own.
+    pub(super) fn recv_datagrams(
+        &mut self,
+        socket: SocketId,
+        into: &mut [IoSliceMut<'_>],
+        received: &mut [Received],
+    ) -> Result<usize, HostError> {
+        let Open { fd, datagram, .. } = self.get_open(socket)?;
+        let call = || {
+            sys::recv_datagrams(fd.as_fd(), into, |i, len, control| {
+                received[i] = describe(len, control, &mut datagram.overflows);
+            })
+        };
+        past_pending_error(call).map_err(host_error)
+    }
+
+    /// Takes one entry of the error queue.
+    pub(super) fn recv_error(&mut self, socket: SocketId) -> Option<IcmpReport> {
+        let fd = self.get(socket).ok()?.as_fd();
+        loop {
+            match sys::recv_error(fd) {
+                // The kernel bounds the queue, so this ends.
+                Ok(entry) => {
+                    if let Some(report) = icmp_report(&entry.data) {
+                        return Some(report);
+                    }
+                }
+                Err(Errno::PROTO) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+impl Open {
+    /// Sets the byte of differentiated services and ECN of what is sent from now on.
+    fn mark(&mut self, tos: u8) {
+        if self.datagram.tos != tos {
+            let (level, option) = if self.datagram.v6 {
+                (libc::SOL_IPV6, libc::IPV6_TCLASS)
+            } else {
+                (libc::SOL_IP, libc::IP_TOS)
+            };
+            // Where a policy forbids it the datagrams go unmarked.
+            let _ = sys::set_socket_option(self.fd.as_fd(), level, option, c_int::from(tos));
+            self.datagram.tos = tos;
+        }
+    }
+
+    /// Sends datagrams of `size` bytes, `len` bytes in all, in as few calls as the kernel allows. Gives the bytes sent; an
+    /// error only if that is none.
+    fn send_many(&mut self, data: &[IoSlice<'_>], len: usize, size: usize) -> rustix::io::Result<usize> {
+        let fd = self.fd.as_fd();
+        let segmented = |data: &[IoSlice<'_>]| {
+            past_pending_error(|| sys::send_datagrams(fd, data, Some(size as u16))).map(drop)
+        };
+        let refused = |sent| matches!(sent, Err(Errno::INVAL | Errno::IO | Errno::MSGSIZE));
+        if size <= usize::from(self.datagram.segment_max) {
+            let sent = if len <= size * SEGMENTS_MAX {
+                segmented(data).map(|()| len)
+            } else {
+                each_piece(data, size * SEGMENTS_MAX, segmented)
+            };
+            if !refused(sent) {
+                return sent;
+            }
+            self.datagram.segment_max = size as u16 - 1;
+        }
+        each_piece(data, size, |datagram| send_one(fd, datagram))
+    }
+}
+
+/// Cuts `data` into pieces of `size` bytes, the last may be shorter, and gives each to `send` until it fails. Gives the
+/// bytes of those that went well; the error only if that is none.
+fn each_piece(
+    data: &[IoSlice<'_>],
+    size: usize,
+    send: impl Fn(&[IoSlice<'_>]) -> rustix::io::Result<()>,
+) -> rustix::io::Result<usize> {
+    let (mut done, mut index, mut offset) = (0, 0, 0);
+    while index < data.len() {
+        let mut piece = [IoSlice::new(&[]); SLICES_MAX];
+        let (mut count, mut bytes) = (0, 0);
+        while bytes < size && index < data.len() && count < SLICES_MAX {
+            let rest = &data[index][offset..];
+            let taken = &rest[..rest.len().min(size - bytes)];
+            piece[count] = IoSlice::new(taken);
+            (count, bytes, offset) = (count + 1, bytes + taken.len(), offset + taken.len());
+            if taken.len() == rest.len() {
+                (index, offset) = (index + 1, 0);
+            }
+        }
+        match send(&piece[..count]) {
+            Ok(()) => done += bytes,
+            Err(e) if done == 0 => return Err(e),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+/// Makes a call again once if it failed for a reason that may be an earlier datagram's: the kernel keeps an ICMP error
+/// for the next call whatever that is, and then forgets it (it stays in the error queue). A queue that is full is no such
+/// reason.
+fn past_pending_error<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    match call() {
+        Err(e) if !matches!(e, Errno::AGAIN | Errno::NOBUFS) => call(),
+        other => other,
+    }
+}
+
+/// Sends one datagram.
+fn send_one(fd: BorrowedFd<'_>, data: &[IoSlice<'_>]) -> rustix::io::Result<()> {
+    past_pending_error(|| sys::send_datagrams(fd, data, None)).map(drop)
+}
+
+/// The path MTU the kernel knows for a connected socket, 0 if none.
+fn path_mtu(fd: &OwnedFd) -> u32 {
+    sockopt::ip_mtu(fd).or_else(|_| sockopt::ipv6_mtu(fd)).unwrap_or(0)
+}
+
+/// What was received, from its length and control messages; `overflows` is the count of the socket's losses so far.
+fn describe(len: usize, control: &[u8], overflows: &mut u32) -> Received {
+    let mut received = Received { len, ..Received::default() };
+    for (level, kind, data) in sys::control_messages(control) {
+        let word = data.first_chunk::<4>();
+        match (level, kind) {
+            (libc::SOL_UDP, libc::UDP_GRO) => {
+                let size = word.and_then(|w| u16::try_from(c_int::from_ne_bytes(*w)).ok());
+                received.segment = size.filter(|&size| size > 0);
+            }
+            // One byte.
+            (libc::SOL_IP, libc::IP_TOS) => received.tos = data.first().copied().unwrap_or(0),
+            // One integer.
+            (libc::SOL_IPV6, libc::IPV6_TCLASS) => {
+                received.tos = word.map_or(0, |w| c_int::from_ne_bytes(*w) as u8);
+            }
+            (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
+                let total = word.map_or(*overflows, |w| u32::from_ne_bytes(*w));
+                received.lost = total.wrapping_sub(*overflows);
+                *overflows = total;
+            }
+            _ => {}
+        }
+    }
+    received
+}

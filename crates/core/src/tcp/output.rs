@@ -304,6 +304,7 @@ impl Connection {
         let before = self.rx.told();
         self.send(&mut env.outlet, &mut env.counters, io.link, &header, &[])?;
         self.note_window_update(env, io, before);
+        self.rx.count_promise(&mut env.pool);
         Ok(())
     }
 

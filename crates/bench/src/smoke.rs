@@ -109,3 +109,24 @@ fn malformed_json(text: &str, results: &Results) -> Option<String> {
     (samples != results.samples.len())
         .then(|| format!("JSON has {samples} of {} samples", results.samples.len()))
 }
+
+#[cfg(test)]
+mod tests {
+    //! What is well-formed and what is not.
+
+    use super::*;
+
+    #[test]
+    fn tables_need_rows_of_one_length() {
+        assert_eq!(malformed_markdown("| a | b |\n|---|---|\n| 1 \\| 2 | 3 |\n\n| c |\n|---|\n"), None);
+        assert!(malformed_markdown("| a | b |\n|---|---|\n| 1 |\n").is_some());
+    }
+
+    #[test]
+    fn elements_are_closed_in_turn() {
+        assert_eq!(malformed_html("<!DOCTYPE html>\n<p class=\"x\">a<br/></p>"), None);
+        for wrong in ["<p>", "<p></b></p>", "<p></p", "</p>"] {
+            assert!(malformed_html(wrong).is_some(), "{wrong}");
+        }
+    }
+}

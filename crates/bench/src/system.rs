@@ -15,6 +15,9 @@ use std::time::Duration;
 /// How long a forwarder may take until its guest has a default route.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
+/// For how long the one that polls does so, in microseconds: what its help recommends.
+const BUSY_POLL_US: &str = "50";
+
 /// What stands between guest and host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum System {
@@ -28,11 +31,14 @@ pub enum System {
     Slirp4netns,
     /// What all this is for.
     Brodo,
+    /// The same with `--busy-poll`.
+    BrodoBusy,
 }
 
 impl System {
     /// Every system, references first.
-    pub const ALL: [Self; 5] = [Self::HostDirect, Self::Veth, Self::Pasta, Self::Slirp4netns, Self::Brodo];
+    pub const ALL: [Self; 6] =
+        [Self::HostDirect, Self::Veth, Self::Pasta, Self::Slirp4netns, Self::Brodo, Self::BrodoBusy];
 
     /// Its name on command lines and in tables.
     pub const fn name(self) -> &'static str {
@@ -42,6 +48,7 @@ impl System {
             Self::Pasta => "pasta",
             Self::Slirp4netns => "slirp4netns",
             Self::Brodo => "brodo",
+            Self::BrodoBusy => "brodo-busy",
         }
     }
 
@@ -52,7 +59,7 @@ impl System {
 
     /// Whether a process of its own forwards for the guest.
     pub const fn is_forwarder(self) -> bool {
-        matches!(self, Self::Pasta | Self::Slirp4netns | Self::Brodo)
+        matches!(self, Self::Pasta | Self::Slirp4netns | Self::Brodo | Self::BrodoBusy)
     }
 
     /// Whether a link with an MTU lies between guest and host.
@@ -85,7 +92,8 @@ impl Programs {
     pub fn find(&self, system: System) -> Result<PathBuf> {
         let name = system.name();
         let missing = || Failure(format!("{name} is not installed"));
-        if system == System::Brodo {
+        if matches!(system, System::Brodo | System::BrodoBusy) {
+            let name = System::Brodo.name();
             let missing = || Failure("brodo is not built (cargo build --release -p brodo)".into());
             let beside =
                 || Some(std::env::current_exe().ok()?.parent()?.join(name)).filter(|file| file.is_file());
@@ -137,10 +145,13 @@ impl Guest {
                 words.extend([mtu.as_str(), "--"]);
                 Self::forwarder(world, &world.enter_host_as_user(), &words)
             }
-            System::Brodo => {
+            System::Brodo | System::BrodoBusy => {
                 let program = world.install_program(&programs.find(system)?)?;
                 let program = program.to_string_lossy();
                 let mut words = vec![&*program, "run", "--mtu", &mtu];
+                if system == System::BrodoBusy {
+                    words.extend(["--busy-poll", BUSY_POLL_US]);
+                }
                 words.extend(programs.options());
                 words.push("--");
                 Self::forwarder(world, &world.enter_host_as_user(), &words)

@@ -5,6 +5,7 @@ use crate::network::Family;
 use crate::value::{self, Cidr};
 use brodo_core::config::{BufferBounds, Tuning};
 use brodo_core::wire::ethernet::MacAddr;
+use brodo_linux::setup::TX_QUEUE_LEN_MAX;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use std::ffi::OsString;
@@ -162,6 +163,14 @@ pub(crate) struct NetworkOptions {
     /// It concerns this link only: what is sent on from the host fits the host's links.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1280..=65521), help_heading = "Network")]
     pub(crate) mtu: Option<u16>,
+
+    /// Frames that the interface's transmit queue holds, 1 to 65536 [default: 4096]
+    ///
+    /// What the guest sends waits there until brodo reads it, and what finds the queue full is lost. TCP windows are offered so that
+    /// it does not happen. A short queue keeps delay low and, below about a hundred, costs speed. `ip link set eth0 txqueuelen`
+    /// in the guest changes it while brodo runs.
+    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(1..=i64::from(TX_QUEUE_LEN_MAX)), help_heading = "Network")]
+    pub(crate) tx_queue_len: Option<u32>,
 
     /// A guest address that stands for the host's 127.0.0.1 or ::1 [default: none]
     ///

@@ -16,9 +16,9 @@ pub(crate) fn attach(options: &Attach) -> Result<u8, Failure> {
         (None, None) => return Err(Failure::Usage("attach needs a PID or --netns PATH".into())),
     };
     let signals = Signals::block()?;
-    let taps = make_interface(&preparation.settings.plan, &target)?;
+    let made = make_interface(&preparation.settings.plan, &target)?;
     let watch = target.watch(signals);
-    let mut service = preparation.serve(taps)?;
+    let mut service = preparation.serve(made)?;
     for descriptor in watch.descriptors() {
         service.watch(descriptor)?;
     }

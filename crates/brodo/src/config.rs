@@ -78,7 +78,7 @@ impl Settings {
             name: options.ifname.clone(),
             mac: guest_mac.0,
             mtu: stack.mtu,
-            tx_queue_len: TX_QUEUE_LEN_DEFAULT,
+            tx_queue_len: options.tx_queue_len.unwrap_or(TX_QUEUE_LEN_DEFAULT),
             v4: v4.map(|net| Addressing {
                 address: net.guest,
                 prefix_len: net.prefix_len,

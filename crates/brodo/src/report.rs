@@ -9,8 +9,8 @@ pub(crate) fn tell(text: &str) {
 }
 
 /// The counters of all workers as one, with [`sum`]; of several workers also what each of them has had to do.
-pub(crate) fn report_all(workers: &[&Counters], link: &[(&str, u64)]) -> String {
-    let mut text = report(&sum(workers), link);
+pub(crate) fn report_all(workers: &[&Counters], ring_dropped: u64, link: &[(&str, u64)]) -> String {
+    let mut text = report(&sum(workers), ring_dropped, link);
     for (number, counters) in (1..).zip(workers).take_while(|_| workers.len() > 1) {
         let shares = [
             ("rx_frames", counters.rx_frames),
@@ -32,9 +32,11 @@ fn sum(workers: &[&Counters]) -> Counters {
     sum
 }
 
-/// Every counter of the stack; then, if above zero, what the link lost and every reason for a drop.
-fn report(counters: &Counters, link: &[(&str, u64)]) -> String {
-    let counted = counters.named().map(|(name, count)| (name.to_owned(), count));
+/// Every counter of the stack and what the guest's kernel dropped before brodo could read it; then, if above zero, what the
+/// link lost and every reason for a drop.
+fn report(counters: &Counters, ring_dropped: u64, link: &[(&str, u64)]) -> String {
+    let counted = counters.named().chain([("link_ring_dropped", ring_dropped)]);
+    let counted = counted.map(|(name, count)| (name.to_owned(), count));
     let lost = link.iter().filter(|(_, count)| *count > 0).map(|&(name, count)| (name.to_owned(), count));
     let dropped = counters.drops().map(|(reason, count)| (format!("drop {}", reason.name()), count));
     let lines = counted.chain(lost).chain(dropped).map(|(name, count)| format!("brodo: {name} {count}\n"));
@@ -51,11 +53,12 @@ mod tests {
         let mut counters = Counters::default();
         counters.rx_frames = 7;
         counters.drop(DropReason::SpoofedSource);
-        let text = report(&counters, &[("link_down", 0), ("link_refused", 2)]);
+        let text = report(&counters, 0, &[("link_down", 0), ("link_refused", 2)]);
         for line in [
             "brodo: rx_frames 7",
             "brodo: tx_frames 0",
             "brodo: link_refused 2",
+            "brodo: link_ring_dropped 0",
             "brodo: drop SpoofedSource 1",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} not in\n{text}");
@@ -69,7 +72,7 @@ mod tests {
         (first.tcp_opened, second.tcp_opened) = (3, 4);
         first.drop(DropReason::SpoofedSource);
         second.drop(DropReason::SpoofedSource);
-        let text = report_all(&[&first, &second], &[]);
+        let text = report_all(&[&first, &second], 0, &[]);
         let lines = [
             "brodo: tcp_opened 7",
             "brodo: drop SpoofedSource 2",
@@ -79,6 +82,6 @@ mod tests {
         for line in lines {
             assert!(text.lines().any(|found| found == line), "{line} not in\n{text}");
         }
-        assert!(!report_all(&[&first], &[]).contains("worker"), "one alone is all");
+        assert!(!report_all(&[&first], 0, &[]).contains("worker"), "one alone is all");
     }
 }

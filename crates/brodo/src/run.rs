@@ -24,8 +24,8 @@ pub(crate) fn run(options: &Run) -> Result<u8, Failure> {
         identity: if options.keep_user { Identity::Keep } else { Identity::Root },
         resolv_conf: resolv_conf(&settings.dns, &settings.stack.search),
     };
-    let (taps, mut child) = fresh(&settings.plan, &session, Signals::block()?)?;
-    let mut service = preparation.serve(taps)?;
+    let (made, mut child) = fresh(&settings.plan, &session, Signals::block()?)?;
+    let mut service = preparation.serve(made)?;
     service.watch(child.as_fd())?;
     child.start()?;
     service.announce();

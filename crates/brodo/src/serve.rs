@@ -13,8 +13,9 @@ use brodo_linux::crew::Crew;
 use brodo_linux::driver::Worker;
 use brodo_linux::link::GuestLink;
 use brodo_linux::link::tap::{Tap, TapLosses};
-use brodo_linux::namespace::leave_interface;
+use brodo_linux::namespace::{Made, leave_interface};
 use brodo_linux::resolv::{ResolvConf, Watch};
+use brodo_linux::ring::RingWatch;
 use brodo_linux::sockets::{Sockets, raise_nofile};
 use brodo_linux::{process, setup};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,7 +27,7 @@ use std::sync::Arc;
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// Descriptors that brodo needs for itself, besides one per flow; and those that each worker needs.
-const DESCRIPTORS_RESERVED: u64 = 60;
+const DESCRIPTORS_RESERVED: u64 = 61;
 const DESCRIPTORS_PER_WORKER: u64 = 4;
 
 /// All that is checked and opened before anything is made.
@@ -64,8 +65,12 @@ impl Preparation {
         Ok(Self { settings, ready, capture, clock, report: options.verbose, quiet: options.quiet })
     }
 
-    /// A service for the interface that was made, of which these are the queues: a worker for each.
-    pub(crate) fn serve(self, taps: Vec<OwnedFd>) -> Result<Service, Failure> {
+    /// A service for the interface that was made: a worker for each of its queues.
+    pub(crate) fn serve(self, made: Made) -> Result<Service, Failure> {
+        let Made { taps, watch } = made;
+        let ring = RingWatch::new(watch, &self.settings.plan.interface.name)
+            .map_err(|e| Failure::Io("watch the network interface: ioctl SIOCGIFINDEX".into(), e.into()))?;
+        let ring = Arc::new(ring);
         let count = taps.len() as u32;
         let mut config = self.settings.stack;
         let reserved = DESCRIPTORS_RESERVED + DESCRIPTORS_PER_WORKER * u64::from(count);
@@ -81,6 +86,8 @@ impl Preparation {
             let epoll_ctl = || Failure::io("wait for the network interface: epoll_ctl");
             let mut worker = Worker::new(stack, link, sockets, self.clock).map_err(epoll_ctl())?;
             worker.busy_poll(self.settings.busy_poll);
+            // The first one watches it for all.
+            worker.follow_ring(ring.clone(), number == 0).map_err(epoll_ctl())?;
             if count > 1 {
                 worker.join(crew.clone(), number).map_err(epoll_ctl())?;
             }
@@ -93,7 +100,7 @@ impl Preparation {
             workers.push(worker);
         }
         let notices = Notices::new(self.quiet);
-        Ok(Service { workers, crew, notices, ready: self.ready, report: self.report })
+        Ok(Service { workers, crew, ring, notices, ready: self.ready, report: self.report })
     }
 }
 
@@ -112,6 +119,7 @@ fn keys() -> Result<Keys, Failure> {
 pub(crate) struct Service {
     workers: Vec<Worker<Tap>>,
     crew: Arc<Crew>,
+    ring: Arc<RingWatch>,
     notices: Notices,
     ready: Option<OwnedFd>,
     report: bool,
@@ -157,7 +165,8 @@ impl Drop for Service {
             self.workers.iter().for_each(|worker| losses.add(worker.link().losses()));
             let link = [("link_down", losses.down), ("link_refused", losses.refused)];
             let counters: Vec<_> = self.workers.iter().map(|worker| worker.stack().counters()).collect();
-            crate::report::tell(&crate::report::report_all(&counters, &link));
+            self.ring.look();
+            crate::report::tell(&crate::report::report_all(&counters, self.ring.dropped(), &link));
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::counters::Counters;
 use crate::flow::FlowId;
 use crate::link::LinkCaps;
 use crate::schedule::Schedule;
+use crate::slots::Slots;
 use crate::tcp::answer::Habits;
 use crate::tcp::isn::IsnKey;
 use crate::tcp::rtt::LinkRtt;
@@ -62,7 +63,13 @@ impl Env {
             pool: Pool::new(budget),
             counters: Counters::default(),
             wheel: Wheel::default(),
-            outlet: Outlet { caps, mac: config.mac, guest_mac: MacAddr::BROADCAST, stalled: false },
+            outlet: Outlet {
+                caps,
+                mac: config.mac,
+                guest_mac: MacAddr::BROADCAST,
+                stalled: false,
+                slots: Slots::default(),
+            },
             isn: IsnKey(isn),
             rtt: LinkRtt::default(),
             schedule: Schedule::default(),

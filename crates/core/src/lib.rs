@@ -26,6 +26,7 @@ mod icmp;
 pub mod link;
 mod schedule;
 pub mod services;
+mod slots;
 pub mod stack;
 pub mod tcp;
 pub mod time;

@@ -166,6 +166,28 @@ impl Stack {
         self.env.outlet.stalled = false;
     }
 
+    /// The link's ring toward us holds so many frames, and loses those that find it full: windows are offered so that together
+    /// they fit. `None`, as at the start: it loses none. It may change while flows are open; what was promised stands.
+    pub fn set_ring(&mut self, frames: Option<u32>) {
+        self.env.outlet.slots.set_ring(frames);
+    }
+
+    /// Frames of the link's ring that windows may claim, and how many they do; `None` if that is not bounded.
+    pub fn use_of_ring(&self) -> Option<(u32, u32)> {
+        self.env.outlet.slots.use_of_ring()
+    }
+
+    /// The link was read until it had nothing more.
+    pub fn link_drained(&mut self) {
+        self.env.outlet.slots.drained();
+    }
+
+    /// Whether [`Stack::serve`] does nothing until [`Stack::link_drained`]: what answers to more frames might find the link's
+    /// ring full ([`Stack::set_ring`]).
+    pub fn awaits_drain(&self) -> bool {
+        self.env.outlet.slots.sendable() == 0
+    }
+
     /// Whether the stack waits for [`Stack::link_writable`].
     pub fn is_stalled(&self) -> bool {
         self.env.outlet.stalled
@@ -179,7 +201,7 @@ impl Stack {
         }
         let (sparse, bulk) = self.env.schedule.len();
         for _ in 0..sparse {
-            if self.env.outlet.stalled {
+            if self.env.outlet.stalled || self.awaits_drain() {
                 break;
             }
             if let Some(id) = self.env.schedule.next_sparse() {
@@ -188,7 +210,7 @@ impl Stack {
         }
         let end = self.env.counters.tx_bytes + ROUND_BYTES;
         for _ in 0..bulk {
-            if self.env.outlet.stalled || self.env.counters.tx_bytes >= end {
+            if self.env.outlet.stalled || self.awaits_drain() || self.env.counters.tx_bytes >= end {
                 break;
             }
             if let Some(id) = self.env.schedule.next_bulk() {
@@ -213,7 +235,7 @@ impl Stack {
     fn wake<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) -> bool {
         let mut more = false;
         for need in Need::ALL {
-            for _ in 0..self.env.waiting(need).to_wake() {
+            for _ in 0..self.env.waiting(need).wakeable() {
                 let Some(id) = self.env.waiting(need).pop() else { break };
                 if let Some(Flow::Tcp(connection)) = self.flows.get_mut(id) {
                     connection.memory_freed(&mut self.env, io.now, need);
@@ -250,6 +272,7 @@ impl Stack {
 
     /// Expires timers.
     pub fn expire<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) {
+        self.env.outlet.slots.advance(io.now);
         for need in Need::ALL {
             let flows = &self.flows;
             let waiting = self.env.waiting(need);

@@ -6,6 +6,7 @@
 
 use crate::counters::Counters;
 use crate::link::{Gso, HEADERS_MAX, Link, LinkCaps, NoCredit, PartialChecksum, TxFrame};
+use crate::slots::Slots;
 use crate::wire::checksum;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::ethernet::{EtherType, EthernetHeader};
@@ -28,6 +29,8 @@ pub(crate) struct Outlet {
     pub(crate) guest_mac: MacAddr,
     /// The link answered `NoCredit`: nothing is sent until the driver reports credit.
     pub(crate) stalled: bool,
+    /// What the windows in our segments promise room for.
+    pub(crate) slots: Slots,
 }
 
 /// Hop limit of what brodo originates or relays: the default of RFC 1700, as Linux uses.

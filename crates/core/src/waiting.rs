@@ -55,7 +55,7 @@ impl Waiting {
     }
 
     /// How many flows may look now: if nobody has been woken, none.
-    pub(crate) fn to_wake(&mut self) -> usize {
+    pub(crate) fn wakeable(&mut self) -> usize {
         if self.flows.is_empty() {
             return 0;
         }

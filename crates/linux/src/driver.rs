@@ -24,6 +24,7 @@ use crate::clock::Clock;
 use crate::crew::Crew;
 use crate::link::{CreditWait, GuestLink};
 use crate::resolv::Watch;
+use crate::ring::RingWatch;
 use crate::sockets::{Sockets, readiness};
 use crate::sys::{self, Events};
 use brodo_core::counters::DropReason;
@@ -36,6 +37,7 @@ use port::Port;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -52,6 +54,10 @@ const SENT_BYTES: usize = 512 << 10;
 const BULK_MIN: usize = 1024;
 /// Events taken per wait; more come with the next.
 const EVENTS: usize = 128;
+/// How much later than its deadline a sleep may end: a tick of a kernel with 250 of them a second. Nothing here is more
+/// precise than a few milliseconds, and a timer that may wait for the next tick need not be programmed into the processor and out
+/// again with every sleep: on a virtual machine that is an exit each, which was measured to cost more than the rest of the sleep.
+const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(4_000_000).unwrap();
 /// First and longest pause before a link that was out of memory is tried again.
 const RETRY_MIN: Duration = Duration::from_millis(1);
 const RETRY_MAX: Duration = Duration::from_millis(8);
@@ -62,6 +68,8 @@ const NOT_A_FLOW: u32 = u32::MAX;
 const LINK: u32 = u32::MAX;
 /// Tag of the bell that other workers ring.
 const BELL: u32 = u32::MAX - 1;
+/// Tag of the watch of the link's ring.
+const RING: u32 = u32::MAX - 2;
 
 /// Why [`Worker::run`] has returned. It may be called again after each.
 #[derive(Debug)]
@@ -127,6 +135,9 @@ pub struct Worker<L> {
     told_of_ping: bool,
     /// The other workers, if there are any.
     crew: Option<Arc<Crew>>,
+    ring: Option<Arc<RingWatch>>,
+    /// Frames that the ring holds, as the stack was told.
+    ring_frames: Option<u32>,
 }
 
 impl<L: GuestLink> Worker<L> {
@@ -154,6 +165,8 @@ impl<L: GuestLink> Worker<L> {
             activity: Activity::default(),
             told_of_ping: false,
             crew: None,
+            ring: None,
+            ring_frames: None,
         })
     }
 
@@ -174,6 +187,20 @@ impl<L: GuestLink> Worker<L> {
         Ok(())
     }
 
+    /// Tells the stack how many frames the link's ring holds, now and when that has changed, if it loses what finds it full. One of
+    /// those who follow a watch `looks` for all.
+    ///
+    /// # Errors
+    /// The watch cannot be registered with epoll.
+    pub fn follow_ring(&mut self, ring: Arc<RingWatch>, looks: bool) -> io::Result<()> {
+        if looks {
+            epoll::add(self.sockets.epoll(), ring.descriptor(), own(RING), EventFlags::IN)?;
+            ring.look();
+        }
+        self.ring = Some(ring);
+        Ok(())
+    }
+
     /// Captures all frames of the link from now on. [`Wake::CaptureFailed`] tells if it has ended.
     pub fn capture(&mut self, capture: Capture) {
         self.port.capture = Some(capture);
@@ -188,9 +215,9 @@ impl<L: GuestLink> Worker<L> {
     /// closing it ends the watch.
     ///
     /// # Errors
-    /// `fd` cannot be registered with epoll, or the tag is one of the two highest, which are taken.
+    /// `fd` cannot be registered with epoll, or the tag is one of the three highest, which are taken.
     pub fn watch(&mut self, fd: impl AsFd, tag: u32) -> io::Result<()> {
-        if tag >= BELL {
+        if tag >= RING {
             return Err(Errno::INVAL.into());
         }
         Ok(epoll::add(self.sockets.epoll(), fd, own(tag), EventFlags::IN)?)
@@ -226,6 +253,8 @@ impl<L: GuestLink> Worker<L> {
     /// # Errors
     /// epoll or the link is broken for good.
     pub fn run(&mut self) -> io::Result<Wake> {
+        // Of this thread only; there is no way for it to fail.
+        let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK_NS));
         loop {
             self.wait()?;
             if let Some(wake) = self.turn()? {
@@ -300,6 +329,7 @@ impl<L: GuestLink> Worker<L> {
             self.stack.set_resolvers(conf.resolvers);
         }
         let extra = self.own_events();
+        self.tell_of_ring();
         let Self { stack, port, sockets, now, .. } = self;
         stack.expire(&mut Io { now: *now, link: port, host: sockets });
         if self.link_readable {
@@ -307,7 +337,7 @@ impl<L: GuestLink> Worker<L> {
         }
         self.socket_events();
         self.serve();
-        if self.port.sent && !self.busy && self.take_frames()? {
+        if self.port.sent && (!self.busy || self.stack.awaits_drain()) && self.take_frames()? {
             self.serve();
         }
         self.busy |= self.link_readable || self.port.sent;
@@ -330,6 +360,9 @@ impl<L: GuestLink> Worker<L> {
                     writable |= flags.contains(EventFlags::OUT) && self.armed;
                 }
                 FlowId { index: NOT_A_FLOW, generation: BELL } => {}
+                FlowId { index: NOT_A_FLOW, generation: RING } => {
+                    self.ring.as_deref().inspect(|ring| ring.look());
+                }
                 FlowId { index: NOT_A_FLOW, generation } => extra = extra.or(Some(generation)),
                 _ => {}
             }
@@ -342,6 +375,16 @@ impl<L: GuestLink> Worker<L> {
             }
         }
         extra
+    }
+
+    /// Another worker may have seen that the ring's length has changed.
+    fn tell_of_ring(&mut self) {
+        let lossy = self.ring.as_deref().filter(|_| self.port.link.has_lossy_ring());
+        let frames = lossy.and_then(RingWatch::frames);
+        if frames != self.ring_frames {
+            self.ring_frames = frames;
+            self.stack.set_ring(frames);
+        }
     }
 
     /// Takes one batch of guest frames; true if there was any.
@@ -369,6 +412,9 @@ impl<L: GuestLink> Worker<L> {
                 if len < BULK_MIN && !(follows && after_datagram) {
                     break;
                 }
+            }
+            if empty {
+                stack.link_drained();
             }
             stack.frames(&mut Io { now: *now, link: port, host: sockets }, &frames[..gathered]);
             taken += gathered;

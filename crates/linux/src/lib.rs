@@ -15,6 +15,7 @@ pub mod netlink;
 mod probes;
 pub mod process;
 pub mod resolv;
+pub mod ring;
 pub mod setup;
 pub mod sockets;
 pub mod sys;

@@ -18,6 +18,7 @@ pub use target::{Target, Watch};
 
 use crate::link::tap::Wanted;
 use crate::process::{self, Child, Signals, raw};
+use crate::ring::RingWatch;
 use crate::setup::{self, Interface, SetupError, Step, resolv_conf};
 use handoff::{Handoff, Message};
 use rustix::fd::{AsFd, OwnedFd};
@@ -37,6 +38,31 @@ pub struct Plan {
     pub queues: u32,
 }
 
+/// What brodo holds of an interface that was made.
+#[derive(Debug)]
+pub struct Made {
+    /// The queues of the TAP.
+    pub taps: Vec<OwnedFd>,
+    /// For a [`RingWatch`].
+    pub watch: OwnedFd,
+}
+
+impl Made {
+    /// Makes and configures the interface in the caller's namespace; what [`Made::from_descriptors`] takes.
+    fn descriptors(plan: &Plan) -> Result<Vec<OwnedFd>, SetupError> {
+        let mut descriptors = setup::create_tap(&plan.interface.name, plan.offload, plan.queues)?;
+        setup::configure(&plan.interface)?;
+        let watch = RingWatch::socket().map_err(|errno| SetupError::new(Step::OpenNetlink, errno, ""))?;
+        descriptors.push(watch);
+        Ok(descriptors)
+    }
+
+    fn from_descriptors(mut taps: Vec<OwnedFd>) -> Result<Self, SetupError> {
+        let watch = taps.pop().ok_or_else(out_of_turn)?;
+        Ok(Self { taps, watch })
+    }
+}
+
 /// A command and the namespaces made for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
@@ -49,17 +75,16 @@ pub struct Session {
 }
 
 /// Makes fresh namespaces with the interface of `plan` in them, and a child that is ready to become the command.
-/// Returns the descriptors of the TAP's
-/// queues and the child, which waits for [`Child::start`].
-pub fn fresh(plan: &Plan, session: &Session, signals: Signals) -> Result<(Vec<OwnedFd>, Child), SetupError> {
+/// Returns the interface and the child, which waits for [`Child::start`].
+pub fn fresh(plan: &Plan, session: &Session, signals: Signals) -> Result<(Made, Child), SetupError> {
     let brodo = rustix::process::getpid();
     let (pid, handoff) = fork(|handoff| become_command(plan, session, handoff, brodo))?;
     let child = Child::new(pid, handoff, signals);
     let Message::Unshared = child.handoff().expect()? else { return Err(out_of_turn()) };
     id_map::write(child.pid(), session.identity)?;
     child.handoff().send(&Message::Go)?;
-    let Message::Ready(taps) = child.handoff().expect()? else { return Err(out_of_turn()) };
-    Ok((taps, child))
+    let Message::Ready(made) = child.handoff().expect()? else { return Err(out_of_turn()) };
+    Ok((Made::from_descriptors(made)?, child))
 }
 
 /// The child of [`fresh`]: everything up to execve, after which nothing of this is left.
@@ -71,29 +96,25 @@ fn become_command(plan: &Plan, session: &Session, handoff: &Handoff, brodo: Pid)
     // Not earlier: the kernel forgets it when a process changes its credentials.
     process::die_with_parent(brodo)?;
     resolv_conf::separate_mounts()?;
-    let taps = setup::create_tap(&plan.interface.name, plan.offload, plan.queues)?;
-    setup::configure(&plan.interface)?;
+    let made = Made::descriptors(plan)?;
     let groups = id_map::own_groups();
     setup::allow_ping(groups.min, groups.max);
     resolv_conf::install(&session.resolv_conf)?;
-    handoff.send(&Message::Ready(taps))?;
+    handoff.send(&Message::Ready(made))?;
     wait_for_go(handoff)?;
     Err(process::execute(&session.command))
 }
 
-/// Makes the interface of `plan` in the target's network namespace; returns the descriptors of its queues. The target's mounts are
-/// left alone.
-pub fn attach(plan: &Plan, target: &Target) -> Result<Vec<OwnedFd>, SetupError> {
+/// Makes the interface of `plan` in the target's network namespace. The target's mounts are left alone.
+pub fn attach(plan: &Plan, target: &Target) -> Result<Made, SetupError> {
     let (pid, handoff) = fork(|handoff| {
         target.enter()?;
-        let taps = setup::create_tap(&plan.interface.name, plan.offload, plan.queues)?;
-        setup::configure(&plan.interface)?;
-        handoff.send(&Message::Ready(taps))
+        handoff.send(&Message::Ready(Made::descriptors(plan)?))
     })?;
     let answer = handoff.expect();
     let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
     match answer? {
-        Message::Ready(taps) => Ok(taps),
+        Message::Ready(made) => Made::from_descriptors(made),
         _ => Err(out_of_turn()),
     }
 }

@@ -23,6 +23,8 @@ use std::path::Path;
 /// The length of the interface's transmit queue, in frames, unless one is given. It is the ring from which brodo
 /// reads; a frame that finds it full is lost without an error to its sender.
 pub const TX_QUEUE_LEN_DEFAULT: u32 = 4096;
+/// The longest transmit queue, in frames: the kernel allocates a pointer for each.
+pub const TX_QUEUE_LEN_MAX: u32 = 65_536;
 
 /// An address of the guest and the router it sends through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 use rustix::event::epoll;
 use rustix::io::{Errno, Result};
 use rustix::ioctl::{Getter, IntegerSetter, Setter, Updater, ioctl};
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -15,6 +15,7 @@ use std::time::Duration;
 
 const TUNSETIFF: u32 = libc::TUNSETIFF as u32;
 const TUNGETIFF: u32 = libc::TUNGETIFF as u32;
+const TUNGETFEATURES: u32 = libc::TUNGETFEATURES as u32;
 const TUNSETOFFLOAD: u32 = libc::TUNSETOFFLOAD as u32;
 const TUNSETVNETHDRSZ: u32 = libc::TUNSETVNETHDRSZ as u32;
 const TUNGETVNETHDRSZ: u32 = libc::TUNGETVNETHDRSZ as u32;
@@ -55,6 +56,14 @@ pub fn tun_flags(fd: impl AsFd) -> Result<i16> {
     let request = unsafe { ioctl(fd, call) }?;
     // SAFETY: the kernel stored the flags in this member of the union, and any integer is a value of it.
     Ok(unsafe { request.ifr_ifru.ifru_flags })
+}
+
+/// TUNGETFEATURES: the `IFF_*` flags that TUNSETIFF knows on this kernel.
+pub fn tun_features(fd: impl AsFd) -> Result<u32> {
+    // SAFETY: TUNGETFEATURES writes one unsigned int.
+    let call = unsafe { Getter::<TUNGETFEATURES, c_uint>::new() };
+    // SAFETY: as above.
+    unsafe { ioctl(fd, call) }
 }
 
 /// TUNSETOFFLOAD: what the reader of this descriptor accepts, as `TUN_F_*` flags.

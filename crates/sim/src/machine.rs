@@ -63,8 +63,8 @@ impl Machine {
         self.stack.next_deadline()
     }
 
-    /// One loop turn at `now`: timers, the guest's frames, socket events, service until idle. Gives what was sent to
-    /// the guest.
+    /// One loop turn at `now`: timers, the guest's frames, which are all there are, socket events, service until idle or until
+    /// the link should be read again. Gives what was sent to the guest.
     pub fn turn(&mut self, now: Instant, frames: &[(RxMeta, Vec<u8>)]) -> Vec<SentFrame> {
         assert!(now >= self.now, "time went back");
         self.now = now;
@@ -78,6 +78,7 @@ impl Machine {
         }
         let frames: Vec<RxFrame<'_>> =
             frames.iter().map(|(meta, bytes)| RxFrame { meta: *meta, bytes }).collect();
+        self.stack.link_drained();
         self.call(&mut sent, |stack, io| stack.frames(io, &frames));
         for _ in 0..ROUNDS_MAX {
             if self.link.take_writable() {
@@ -89,7 +90,8 @@ impl Machine {
             let mut more = false;
             self.call(&mut sent, |stack, io| more = stack.serve(io));
             self.call(&mut sent, Stack::flush);
-            if !more && !self.host.has_events() {
+            let done = !more || self.stack.awaits_drain();
+            if done && !self.host.has_events() {
                 assert_eq!(self.stack.counters().lost_wakeups, 0, "at {now:?} a flow was forgotten");
                 return sent;
             }

@@ -116,7 +116,8 @@ impl Results {
                 _ => systems.push(system),
             }
         }
-        let versions = systems.iter().filter_map(|system| options.programs.version(*system)).collect();
+        let programs = systems.iter().filter(|system| **system != System::BrodoBusy);
+        let versions = programs.filter_map(|system| options.programs.version(*system)).collect();
         Self {
             machine,
             rounds: options.rounds,

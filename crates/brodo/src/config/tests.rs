@@ -54,6 +54,7 @@ fn help_tells_the_stack_s_defaults() {
         format!("[default: {}]", bounds(stack.tcp_rx)),
         format!("[default: {}]", mib(stack.memory)),
         format!("[default: {}]", stack.max_flows),
+        format!("[default: {TX_QUEUE_LEN_DEFAULT}]"),
     ] {
         assert!(help.contains(&default), "{default} is not in the help:\n{help}");
     }
@@ -104,7 +105,7 @@ fn options_reach_what_they_are_about() {
     let all = settings(
         "--mtu 1500 --mac 02:00:00:00:00:07 --ifname up0 --resolver 9.9.9.9 --resolver [::1]:54 --search a.example \
          --search b.example --map-host-loopback 10.0.2.2 --tcp-rx-buffer 16K..1M --tcp-tx-buffer 32K --tcp-tuning step:16K \
-         --memory 8M --max-flows 100 --busy-poll 50 --no-offload",
+         --memory 8M --max-flows 100 --busy-poll 50 --no-offload --tx-queue-len 10",
     );
     assert_eq!((all.stack.mtu, all.plan.interface.mtu), (1500, 1500));
     assert_eq!((all.plan.interface.mac, all.plan.interface.name.as_str()), ([2, 0, 0, 0, 0, 7], "up0"));
@@ -118,6 +119,7 @@ fn options_reach_what_they_are_about() {
     assert_eq!((all.stack.memory, all.stack.max_flows), (8 << 20, 100));
     assert_eq!((all.busy_poll.as_micros(), settings("").busy_poll.as_micros()), (50, 0));
     assert_eq!(all.plan.offload, Wanted::NoOffload);
+    assert_eq!((all.plan.interface.tx_queue_len, settings("").plan.interface.tx_queue_len), (10, 4096));
     assert!(settings("--search .").stack.search.is_empty());
 }
 

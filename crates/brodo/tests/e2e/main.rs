@@ -18,6 +18,7 @@ mod many;
 mod names;
 mod ping;
 mod programs;
+mod ring;
 mod stuck;
 mod trace;
 mod wan;
@@ -79,6 +80,7 @@ fn main() -> ExitCode {
         names::TESTS,
         ping::TESTS,
         programs::TESTS,
+        ring::TESTS,
         stuck::TESTS,
         trace::TESTS,
         wan::TESTS,

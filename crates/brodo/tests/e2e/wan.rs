@@ -126,12 +126,12 @@ fn short_queues(_: &Bed) -> Result<()> {
     conclude(waiting, result)
 }
 
-/// A ring of a thousand packets never drops, and one of ten hinders but does not stop.
+/// A ring of ten packets or more drops nothing; its speed is a matter of the machine.
 fn tap_queues(_: &Bed) -> Result<()> {
     let bed = TapQueue::new(FilePath::new(PROGRAM))?;
     let [short, long] = [bed.upload(10, 2)?, bed.upload(1000, 2)?];
     check(long.dropped == 0 && long.mbit > 100.0, || format!("of 1000: {long:?}"))?;
-    check(short.mbit > 0.1, || format!("of 10: {short:?}"))
+    check(short.dropped == 0 && short.mbit > 0.1, || format!("of 10: {short:?}"))
 }
 
 /// One segment in a hundred is lost, in both directions, wherever the path lies.

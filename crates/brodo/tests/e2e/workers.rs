@@ -11,7 +11,7 @@ use std::time::Duration;
 pub(crate) const TESTS: &[Test] = &[
     Test::new("connections spread over four workers", spread).options(&["--workers", "4"]),
     Test::new("sixty-four workers", sixty_four).on(&[Link::LARGE]).options(&["--workers", "64"]),
-    Test::new("four workers share one memory", memory).options(&["--workers", "4", "--memory", "4M"]),
+    Test::new("four workers share one memory", memory).options(&["--workers", "4", "--memory", "8M"]),
     Test::new("an interface that is deleted ends all workers", deleted)
         .on(&[Link::LARGE])
         .options(&["--workers", "4"]),
@@ -55,10 +55,11 @@ fn sixty_four(bed: &Bed) -> Result<()> {
     check(idle <= 16, || finished.failure(&format!("{idle} workers have had no connection")).0)
 }
 
-/// What others hold is not there for a connection of any worker, and comes back to it when they give it up.
+/// Connections that are stuck hold nearly all of the memory: eight ninths, as it is shared. What is left serves connections of any
+/// worker, and what they give up goes to those too.
 fn memory(bed: &Bed) -> Result<()> {
     let mut jobs: Vec<Job> =
-        (0..24).map(|_| bed.start_probe(&["stuff", HOST_V4, PORT])).collect::<Result<_>>()?;
+        (0..8).map(|_| bed.start_probe(&["stuff", HOST_V4, PORT])).collect::<Result<_>>()?;
     for job in &mut jobs {
         let stuck = wait_until(LIMIT, || (!job.stdout().is_empty()).then_some(()));
         check(stuck.is_some() && job.is_running(), || format!("did not get stuck: {}", job.describe()))?;

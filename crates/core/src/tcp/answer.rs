@@ -11,8 +11,9 @@
 //! * *It is the habit of this host and its guest.* The last [`NEED_MIN`] requests were each one segment and were answered within
 //!   [`WAIT`]. A guest that writes a request in two pieces holds the second one back until the first is acknowledged (Nagle),
 //!   and so does one whose congestion window is small: there the acknowledgement is what everybody waits for. Such requests
-//!   are more than one segment, so they never become a habit. Each wait in vain ends the habit and doubles what it takes to
-//!   resume it, up to [`NEED_MAX`]: a guest that changes its ways every few requests waits for a few per cent of them.
+//!   are more than one segment, so they never become a habit. An answer that is late ends the habit. If the guest then sends
+//!   more before the answer it was waiting for us: that doubles what it takes to resume the habit, up to [`NEED_MAX`], so that a guest
+//!   which changes its ways every few requests waits for one in a hundred.
 //!
 //! A habit belongs to a destination and begins anew with none of its connections ([`Habits`]): that is what makes the first
 //! request of a short connection, and its FIN, cheap.
@@ -28,8 +29,8 @@ use crate::time::{Duration, Instant};
 use std::net::{IpAddr, SocketAddr};
 
 /// How long an acknowledgement waits: longer than a program on the host takes to answer, even if it has to wait for a processor,
-/// and short for a guest that waits. The timer wheel may add a tick.
-pub(crate) const WAIT: Duration = Duration::from_millis(1);
+/// and a tenth of Linux's delay. The timer wheel may add a millisecond, the driver a few.
+pub(crate) const WAIT: Duration = Duration::from_millis(4);
 /// Prompt answers in a row that make a habit, at first and at most.
 const NEED_MIN: u8 = 4;
 const NEED_MAX: u8 = 128;
@@ -63,7 +64,8 @@ impl Habit {
         self.streak = 0;
     }
 
-    fn waited_in_vain(&mut self) {
+    /// The guest waited for an acknowledgement that waited.
+    fn harmful(&mut self) {
         *self = Self { streak: 0, need: self.need.saturating_mul(2).min(NEED_MAX) };
     }
 }
@@ -115,13 +117,15 @@ pub(crate) struct Answer {
     segments: u8,
     /// The first of them is not acknowledged yet.
     waiting: bool,
+    /// It was acknowledged by itself, after a wait.
+    late: bool,
     /// When the first of them came.
     asked_at: Instant,
 }
 
 impl Answer {
     pub(crate) fn new(habit: Habit, now: Instant) -> Self {
-        Self { habit, segments: 0, waiting: false, asked_at: now }
+        Self { habit, segments: 0, waiting: false, late: false, asked_at: now }
     }
 
     fn heard(&mut self, now: Instant, segments: u8) {
@@ -129,6 +133,9 @@ impl Answer {
             self.asked_at = now;
         }
         self.segments = self.segments.saturating_add(segments);
+        if std::mem::take(&mut self.late) {
+            self.habit.harmful();
+        }
     }
 
     /// When the acknowledgement that waits must go out.
@@ -146,14 +153,14 @@ impl Connection {
     /// Sees to the acknowledgement of what has come in order: `segments` of them, `len` bytes together.
     pub(super) fn owe_ack(&mut self, env: &mut Env, now: Instant, segments: u8, len: usize) {
         self.rx.answer.heard(now, segments);
-        if self.may_wait_for_answer(len) {
+        if self.may_wait_for_answer(env, len) {
             self.rx.answer.waiting = true;
         } else {
             self.list_ack(env);
         }
     }
 
-    fn may_wait_for_answer(&self, len: usize) -> bool {
+    fn may_wait_for_answer(&self, env: &Env, len: usize) -> bool {
         let rx = &self.rx;
         rx.answer.segments == 1
             && rx.answer.habit.is_prompt()
@@ -162,7 +169,7 @@ impl Connection {
             && !rx.has_gaps()
             && !rx.has_sack_blocks()
             && !rx.is_blocked()
-            && (rx.state != ReceiverState::Open || !rx.is_near_edge(self.tx.mss))
+            && (rx.state != ReceiverState::Open || !rx.is_near_edge(self.window_max(env), self.tx.mss))
             && self.tx.state == SenderState::Open
             && !self.tx.eof
             && !self.broken
@@ -175,23 +182,22 @@ impl Connection {
         if answer.segments == 0 {
             return;
         }
-        if answer.segments == 1 && now - answer.asked_at <= WAIT {
+        if answer.segments == 1 && !answer.late && now - answer.asked_at <= WAIT {
             answer.habit.prompt();
             env.counters.tcp_acks_carried += u64::from(waited);
         } else {
             answer.habit.broken();
         }
-        answer.segments = 0;
+        (answer.segments, answer.late) = (0, false);
         env.habits.keep(&self.key.remote, answer.habit);
     }
 
     /// The acknowledgement has waited long enough.
     pub(super) fn answer_is_late(&mut self, env: &mut Env) {
-        self.rx.answer.waiting = false;
-        // Whatever comes now is late.
-        self.rx.answer.segments = u8::MAX;
-        self.rx.answer.habit.waited_in_vain();
-        env.habits.keep(&self.key.remote, self.rx.answer.habit);
+        let answer = &mut self.rx.answer;
+        (answer.waiting, answer.late) = (false, true);
+        answer.habit.broken();
+        env.habits.keep(&self.key.remote, answer.habit);
         env.counters.tcp_acks_late += 1;
         self.list_ack(env);
     }

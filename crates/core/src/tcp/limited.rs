@@ -18,7 +18,7 @@ pub enum LimitedBy {
     OurLimit,
     /// The host socket takes no more bytes (from the guest).
     HostSocket,
-    /// The guest link has no credit (toward the guest).
+    /// The guest link has no credit (toward the guest), or its ring no room (from the guest).
     Link,
     /// The memory budget.
     Memory,

@@ -58,7 +58,9 @@ impl Connection {
         let limit =
             |direction, bounds, cap| Limit::new(direction, env.config.tcp_tuning, bounds, cap, io.now);
         let rx_limit = limit(Direction::Receive, env.config.tcp_rx, cap);
-        let mut rx = Receiver::new(syn.seq, scale, rx_limit, env.habits.of(&key.remote), io.now);
+        let rx_mss = mss_of_mtu(&key, env.config.mtu);
+        let habit = env.habits.of(&key.remote);
+        let mut rx = Receiver::new(syn.seq, scale, rx_limit, rx_mss, habit, io.now);
         rx.sack = syn.options.sack_permitted;
         let iss = match (env.isn.isn(&key, io.now), iss_after) {
             (iss, Some(after)) if !iss.gt(after) => after + ISS_DISTANCE,
@@ -114,7 +116,7 @@ impl Connection {
         };
         let header = TcpHeader {
             seq: self.tx.una,
-            window: self.rx.offer_unscaled(),
+            window: self.rx.offer_unscaled(self.window_max(env)),
             options,
             ..self.header(TcpFlags::SYN | TcpFlags::ACK)
         };

@@ -23,6 +23,7 @@ impl Connection {
     /// said in [`crate::schedule`].
     pub(crate) fn serve<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
         let bytes = self.turn.begin(env.schedule.is_empty(), FILL_CHUNKS as i32);
+        let bytes = bytes.min(env.outlet.slots.sendable().saturating_mul(self.frame_payload_max(env)));
         if self.tx.state == SenderState::SynSent && self.tx.nxt == self.tx.una {
             self.send_syn_ack(env, io);
         }
@@ -383,8 +384,11 @@ impl Connection {
         payload: &[IoSlice<'_>],
     ) -> Result<(), NoCredit> {
         let addresses = (self.key.remote.ip(), self.key.guest.ip());
+        if !payload.is_empty() {
+            outlet.slots.take_answer()?;
+        }
         transmit::tcp(outlet, counters, link, addresses, header, payload, self.tx.mss)?;
-        self.rx.announced(header);
+        self.rx.announced(header, &mut outlet.slots);
         self.rx.answer.acknowledged();
         // What is selectively acknowledged goes in a segment of its own; others leave it owed.
         self.rx.ack_listed &= header.options.sack.is_empty() && self.rx.has_sack_blocks();

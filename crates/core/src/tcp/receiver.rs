@@ -9,6 +9,8 @@
 //! effect by not advancing. Rounding to the window scale is upward, so that the edge as the guest computes it does not
 //! move left either; only a guest that fills the window with tiny segments against a blocked host socket sees it
 //! rounded down, because the rounding would otherwise creep without bound.
+//!
+//! What is on offer is also bounded in frames, where the link's ring loses what finds it full ([`crate::slots`]).
 
 use super::answer::{Answer, Habit};
 use super::autosize::Limit;
@@ -20,7 +22,9 @@ use crate::chunk::{ByteQueue, SLICES_MAX};
 use crate::counters::DropReason;
 use crate::env::Env;
 use crate::host::{Host, HostError, SocketId};
+use crate::slots::{Claim, Slots};
 use crate::time::{Duration, Instant};
+use crate::transmit::Outlet;
 use crate::wire::tcp::{SackBlocks, Seq, TcpFlags, TcpHeader};
 use std::io::IoSlice;
 
@@ -67,6 +71,8 @@ pub(crate) struct Receiver {
     pub(crate) sack: bool,
     /// What has just come although it was there already, to be told once (RFC 2883).
     duplicate: Option<(Seq, Seq)>,
+    /// What the window on offer may bring into the link's ring.
+    claim: Claim,
     /// What holds the guest's sending back.
     pub(crate) clock: LimitClock,
     /// Bytes taken in order.
@@ -74,9 +80,9 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    /// A receiver for a guest whose first sequence number is `irs`; `scale` is our window scale, `cap` bounds the
-    /// window (65535 without scaling); `habit` is how its destination answers.
-    pub(crate) fn new(irs: Seq, scale: u8, limit: Limit, habit: Habit, now: Instant) -> Self {
+    /// A receiver for a guest whose first sequence number is `irs` and whose segments carry up to `mss` bytes; `scale` is
+    /// our window scale; `habit` is how its destination answers.
+    pub(crate) fn new(irs: Seq, scale: u8, limit: Limit, mss: u16, habit: Habit, now: Instant) -> Self {
         Self {
             state: ReceiverState::Open,
             nxt: irs + 1,
@@ -95,6 +101,7 @@ impl Receiver {
             answer: Answer::new(habit, now),
             sack: false,
             duplicate: None,
+            claim: Claim::new(mss),
             clock: LimitClock::new(now),
             bytes: 0,
         }
@@ -115,9 +122,18 @@ impl Receiver {
         (self.edge - self.nxt).max(0) as u32
     }
 
-    /// The window field for a SYN: never scaled (RFC 7323, 2.2).
-    pub(crate) fn offer_unscaled(&self) -> u16 {
-        self.limit.get().min(65_535) as u16
+    /// The window field for a SYN: never scaled (RFC 7323, 2.2), and never less than in the SYN before it.
+    pub(crate) fn offer_unscaled(&self, window_max: u32) -> u16 {
+        self.limit.get().min(window_max).max(self.window()).min(65_535) as u16
+    }
+
+    /// The largest window that the link's ring has room for. If less than a segment is on offer it may be a segment more in any
+    /// case: what is left of the window may be too little for the guest to send anything.
+    pub(crate) fn window_max(&self, outlet: &Outlet, mss: u16) -> u32 {
+        let window = self.window();
+        let rest = if window < u32::from(mss) { window + u32::from(mss) } else { 0 };
+        let most = outlet.slots.window_max(self.claim, outlet.caps.tso, mss);
+        most.max(rest).checked_next_multiple_of(1 << self.scale).unwrap_or(u32::MAX)
     }
 
     /// The window field of the next segment: as far as the limit, `share` (what memory leaves) and silly window
@@ -148,11 +164,16 @@ impl Receiver {
     }
 
     /// A segment was sent: what it says about the window is a promise from now on.
-    pub(crate) fn announced(&mut self, header: &TcpHeader) {
+    pub(crate) fn announced(&mut self, header: &TcpHeader, slots: &mut Slots) {
         let scale = if header.flags.contains(TcpFlags::SYN) { 0 } else { self.scale };
         let edge = header.ack + (u32::from(header.window) << scale);
-        if edge.gt(self.edge) {
+        let moved = edge.gt(self.edge);
+        if moved {
             self.edge = edge;
+        }
+        if moved || self.told != header.ack {
+            let window = if self.state == ReceiverState::Open { self.window() } else { 0 };
+            slots.claim(&mut self.claim, window, 1 << self.scale);
         }
         self.told = header.ack;
     }
@@ -202,6 +223,7 @@ impl Receiver {
             self.note_duplicate(start, end);
         }
         if seq != self.nxt {
+            self.claim.measure(payload.len());
             if env.pool.pressure() == Pressure::Spent {
                 env.counters.drop(DropReason::MemoryBudget);
             } else if self.gaps.insert(&mut env.pool, seq, payload) == Err(Full) {
@@ -253,7 +275,7 @@ impl Receiver {
         self.state == ReceiverState::Open && self.writable && self.queue.is_empty() && self.gaps.is_empty()
     }
 
-    /// Takes payload in order: the host socket gets it at once, and what it refuses is kept.
+    /// Takes payload in order, a slice for each frame: the host socket gets it at once, and what it refuses is kept.
     pub(crate) fn stream<H: Host>(
         &mut self,
         env: &mut Env,
@@ -261,6 +283,7 @@ impl Receiver {
         socket: Option<SocketId>,
         payload: &[IoSlice<'_>],
     ) -> Result<(), HostError> {
+        payload.iter().for_each(|frame| self.claim.measure(frame.len()));
         let mut taken = 0;
         let mut result = Ok(());
         if self.queue.is_empty()
@@ -356,16 +379,16 @@ impl Receiver {
         !self.queue.is_empty()
     }
 
-    /// Whether the guest has come so close to the edge that the window may hold it back.
-    pub(crate) fn is_near_edge(&self, mss: u16) -> bool {
-        self.window() <= u32::from(mss).max(self.limit.get() / 8)
+    /// Whether the guest has come so close to the edge of a window that may be `window_max` that it may hold it back.
+    pub(crate) fn is_near_edge(&self, window_max: u32, mss: u16) -> bool {
+        self.window() <= u32::from(mss).max(self.limit.get().min(window_max) / 8)
     }
 
     /// A guest that our limit held back and that has sent nothing for `quiet` had nothing to send: since when.
     pub(crate) fn idle_since(&self, now: Instant, quiet: Duration) -> Option<Instant> {
         let (by, since) = self.clock.current();
         let idle = self.data_at.max(since) + quiet;
-        (by == LimitedBy::OurLimit && idle < now).then_some(idle)
+        (matches!(by, LimitedBy::OurLimit | LimitedBy::Link) && idle < now).then_some(idle)
     }
 
     /// What is known of this direction at `now`; for `quiet` see [`Receiver::idle_since`].
@@ -388,6 +411,7 @@ impl Receiver {
 
     /// Gives all memory back.
     pub(crate) fn clear(&mut self, env: &mut Env) {
+        env.outlet.slots.claim(&mut self.claim, 0, 1);
         env.pool.clear(&mut self.queue);
         self.gaps.clear(&mut env.pool);
     }

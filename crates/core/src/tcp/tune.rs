@@ -32,15 +32,28 @@ pub(super) fn quiet(env: &Env) -> Duration {
 }
 
 impl Connection {
-    /// What memory leaves to the receiving direction, bytes.
+    /// What memory and the link's ring leave to the receiving direction, bytes.
     pub(super) fn receive_share(&self, env: &Env) -> u32 {
+        self.memory_share(env).min(self.window_max(env).saturating_add(self.rx.held()))
+    }
+
+    /// What memory leaves to the receiving direction, bytes.
+    fn memory_share(&self, env: &Env) -> u32 {
         if env.pool.pressure() == Pressure::Spent { 0 } else { env.pool.share(self.tx.mss) }
+    }
+
+    /// What the link's ring leaves to the receiving direction, bytes not held yet.
+    pub(super) fn window_max(&self, env: &Env) -> u32 {
+        self.rx.window_max(&env.outlet, self.tx.mss)
     }
 
     /// Lets the receive limit follow the flow; called once per batch that brought data, before it is acknowledged.
     pub(super) fn tune_receiver<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
         let blocked = self.rx.is_blocked();
-        let full = self.rx.is_near_edge(self.tx.mss) && env.pool.share(self.tx.mss) > self.rx.limit.get();
+        let limit = self.rx.limit.get();
+        let window_max = self.window_max(env);
+        let ours = env.pool.share(self.tx.mss) > limit && window_max >= limit;
+        let full = self.rx.is_near_edge(window_max, self.tx.mss) && ours;
         if full && !blocked {
             self.rx.limit.hit();
         }
@@ -108,12 +121,15 @@ impl Connection {
     pub(super) fn note_receiving_limit<L: Link, H: Host>(&mut self, env: &Env, io: &mut Io<'_, L, H>) {
         let blocked = self.rx.is_blocked();
         self.rx.limit.blocked(io.now, blocked);
+        let window_max = self.window_max(env);
         let by = if blocked && !self.rx.writable {
             LimitedBy::HostSocket
-        } else if self.rx.state != ReceiverState::Open || !self.rx.is_near_edge(self.tx.mss) {
+        } else if self.rx.state != ReceiverState::Open || !self.rx.is_near_edge(window_max, self.tx.mss) {
             LimitedBy::Application
-        } else if self.receive_share(env) < self.rx.limit.get() {
+        } else if self.memory_share(env) < self.rx.limit.get() {
             LimitedBy::Memory
+        } else if window_max < self.rx.limit.get() {
+            LimitedBy::Link
         } else {
             LimitedBy::OurLimit
         };
@@ -177,7 +193,7 @@ impl Connection {
         self.rx.state == ReceiverState::Open
             && !self.rx.is_blocked()
             && self.rx.is_shut(self.tx.mss)
-            && self.receive_share(env) < self.rx.limit.get()
+            && self.memory_share(env) < self.rx.limit.get()
     }
 
     /// A segment without payload was sent; before it the guest had been told `told`, RCV.NXT and the right edge.

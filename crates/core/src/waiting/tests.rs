@@ -21,7 +21,7 @@ fn crowd(reads: usize) -> (Arc<Budget>, Waiting) {
 
 /// The flows that look in one round.
 fn round(waiting: &mut Waiting) -> Vec<u32> {
-    let n = waiting.to_wake();
+    let n = waiting.wakeable();
     (0..n).map_while(|_| waiting.pop()).map(|flow| flow.index).collect()
 }
 

@@ -41,6 +41,11 @@ pub trait GuestLink: Link {
     /// The wait is over: [`GuestLink::credit_wait`] gives `None` until a frame is refused again.
     fn forget_refusal(&mut self);
 
+    /// Whether frames from the guest wait in a ring which loses those that find it full.
+    fn has_lossy_ring(&self) -> bool {
+        false
+    }
+
     /// True once the guest's side is known to exist no longer; it stays so.
     fn gone(&self) -> bool;
 }

@@ -27,7 +27,7 @@ use std::mem::MaybeUninit;
 pub(crate) enum Message {
     /// The child is in fresh namespaces and has no ids there yet.
     Unshared,
-    /// All is set up; these are the queues of the guest's TAP.
+    /// All is set up; these are the queues of the guest's TAP and the socket to watch it.
     Ready(Vec<OwnedFd>),
     /// The other side may go on.
     Go,

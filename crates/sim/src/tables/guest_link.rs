@@ -88,7 +88,8 @@ pub(super) fn rows() -> Vec<Row> {
             "Upload at 120 ms, a send buffer of 4 MiB (2.68 MB of payload), frames of 1500 bytes, a TUN queue of Q \
              frames. Tail drop is the control: expected is the lesser of Q frames and the send buffer per round trip. \
              With stop-wake a full queue stops the guest: expected is the send buffer per round trip at every Q, and no \
-             segment sent twice.",
+             segment sent twice. Known: the queue drops its tail, and brodo knows its length, as it does that of its own TAP. Expected \
+             is what one connection may claim, three quarters of four fifths of Q, and no frame dropped.",
             bounded_queue,
         ),
         row(
@@ -342,6 +343,12 @@ pub(crate) const TAIL_DROP_LASTS: Duration = Duration::from_secs(40);
 /// As above.
 pub(crate) const STOP_WAKE_LASTS: Duration = Duration::from_millis(9600);
 
+/// What one connection may claim of a queue of `frames`, bytes per second: see `slots` in `brodo-core`.
+fn claimed_expected(frames: usize) -> f64 {
+    let claimable = frames * 4 / 5;
+    ((claimable - claimable.div_ceil(4)) as u64 * 1460).min(SEND_BUFFER) as f64 / 0.12
+}
+
 /// What a queue of `frames` that drops its tail lets through, bytes per second: see [`crate::wan::tun`].
 pub(crate) fn tail_drop_expected(frames: usize) -> f64 {
     (frames as u64 * 1460).min(SEND_BUFFER) as f64 / 0.12
@@ -355,6 +362,8 @@ fn bounded_queue(progress: &mut Progress) -> Vec<Figure> {
         let drop = behind_queue(frames, WhenFull::Drop, TAIL_DROP_LASTS).run();
         progress.run(&format!("{case}, stop-wake"));
         let stop = behind_queue(frames, WhenFull::Stop, STOP_WAKE_LASTS).run();
+        progress.run(&format!("{case}, known"));
+        let known = behind_queue(frames, WhenFull::DropKnown, STOP_WAKE_LASTS).run();
         let alone = |what, unit, expected, value| Figure {
             case: case.clone(),
             what,
@@ -369,6 +378,8 @@ fn bounded_queue(progress: &mut Progress) -> Vec<Figure> {
             alone("dropped", Unit::Count, Expected::Shown, drop.dropped as f64),
             alone("stop-wake", unit, Expected::About(SEND_BUFFER as f64 / 0.12, 1.0), stop.mean(0.5, 1.0)),
             alone("sent again", Unit::Count, Expected::AtMost(0.0, 0.0), stop.retransmitted as f64),
+            alone("known", unit, Expected::About(claimed_expected(frames), 5.0), known.mean(0.5, 1.0)),
+            alone("known, dropped", Unit::Count, Expected::AtMost(0.0, 0.0), known.dropped as f64),
         ]);
     }
     figures

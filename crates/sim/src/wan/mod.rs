@@ -158,8 +158,12 @@ impl Wan {
             burst: burst.into(),
             observer: Observer::default(),
         };
+        let mut stack = Stack::new(config.clone(), keys, link.caps());
+        if let Some((frames, tun::WhenFull::DropKnown)) = path.tun {
+            stack.set_ring(u32::try_from(frames).ok());
+        }
         Self {
-            stack: Stack::new(config.clone(), keys, link.caps()),
+            stack,
             link,
             peer: Peer::new(content.clone()),
             tun: path.tun.map(|(frames, when_full)| Tun::new(frames, when_full)),
@@ -319,6 +323,8 @@ impl Wan {
         self.stack.expire(&mut io);
         self.stack.frames(&mut io, &frames);
         loop {
+            // What has arrived by now was taken.
+            self.stack.link_drained();
             for (flow, ready) in io.host.take_events() {
                 self.stack.socket_event(&mut io, flow, ready);
             }

@@ -77,6 +77,16 @@ fn a_queue_that_stops_the_guest_slows_nothing() {
 }
 
 #[test]
+fn a_queue_whose_length_is_known_drops_nothing() {
+    // Three quarters of four fifths.
+    for (frames, claims) in [(10, 6), (100, 60)] {
+        let record = behind_queue(frames, WhenFull::DropKnown);
+        assert_near(&record, f64::from(claims * 1460) / 0.04, 5.0);
+        assert_eq!((record.dropped, record.retransmitted), (0, 0), "{frames} frames");
+    }
+}
+
+#[test]
 fn a_slow_reader_sets_the_pace() {
     let mut transfer = transfer(Way::Up, 1 << 20, 10_000, Some(1_000_000_000), 4000);
     let slow = SlowReader { buffer: 256 << 10, bytes_per_s: 2_000_000 };

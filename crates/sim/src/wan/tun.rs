@@ -16,6 +16,8 @@
 //!
 //! With stop and wake the same queue, once full, stops the guest's queueing discipline instead; the frames stay where
 //! they are until the reader has had its turn.
+//!
+//! A queue whose length brodo knows drops its tail as well, but never needs to: the windows on offer are what it has room for.
 
 use super::line::Frame;
 use brodo_core::time::{Duration, Instant};
@@ -29,6 +31,8 @@ const WAKE: Duration = Duration::from_micros(50);
 pub enum WhenFull {
     /// It is dropped, as every kernel before Linux 7.3 does.
     Drop,
+    /// It is dropped, but brodo knows how many frames the queue holds.
+    DropKnown,
     /// It waits in the guest's queueing discipline.
     Stop,
 }

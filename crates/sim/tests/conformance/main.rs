@@ -5,6 +5,7 @@ mod datagrams;
 mod destinations;
 mod hostile;
 mod properties;
+mod ring;
 mod seeds;
 mod states;
 mod tcp_answer;

@@ -23,7 +23,7 @@ fn a_habit_takes_a_few_prompt_answers_in_a_row() {
 }
 
 #[test]
-fn each_wait_in_vain_doubles_what_it_takes() {
+fn each_harm_doubles_what_it_takes() {
     let mut habit = Habit::NONE;
     for expected in [4, 8, 16, 32, 64, 128, 128] {
         let mut answers = 0;
@@ -32,7 +32,7 @@ fn each_wait_in_vain_doubles_what_it_takes() {
             answers += 1;
         }
         assert_eq!(answers, expected);
-        habit.waited_in_vain();
+        habit.harmful();
     }
     assert_eq!(habit.need, NEED_MAX);
 }
@@ -40,7 +40,7 @@ fn each_wait_in_vain_doubles_what_it_takes() {
 #[test]
 fn a_long_time_without_disappointment_is_rewarded() {
     let mut habit = Habit::NONE;
-    (0..10).for_each(|_| habit.waited_in_vain());
+    (0..10).for_each(|_| habit.harmful());
     prompt(&mut habit, 255);
     habit.broken();
     prompt(&mut habit, u32::from(NEED_MIN));

@@ -134,15 +134,11 @@ fn a_guest_that_splits_without_end_meets_the_bound() {
 #[test]
 fn a_list_serves_one_flight_after_the_other() {
     let mut lists = Lists::default();
-    let mut list = None;
     for i in 0..2 * LISTS_MAX as u32 {
         let mut board = Scoreboard::default();
         board.take_list(&mut lists);
         board.sent(BASE, 10, Instant::from_ns(u64::from(i)));
-        assert_eq!(
-            *list.get_or_insert(board.ranges.as_slices().0.as_ptr()),
-            board.ranges.as_slices().0.as_ptr()
-        );
+        assert!(lists.0.is_empty(), "the one there is was taken");
         board.give_list(&mut lists);
         assert!(board.allocated() > 0, "something is in flight");
         board.acknowledge(BASE + 10, |_| {});

@@ -1,0 +1,184 @@
+//! The guest's transmit ring, counted in frames: what the windows on offer may bring into it at once.
+//!
+//! Between the guest's kernel and us lies a ring of so many *frames* (`txqueuelen`), whatever they carry. A frame that finds it
+//! full is lost, and its sender hears nothing. Windows are counted in bytes, and 4 MiB are 64 frames or 2,900. So every
+//! window on offer is also a *claim* on the ring: the window divided by what one frame of this connection carries, rounded up.
+//! A window is advanced only as far as the claims of all connections together stay within four fifths of the ring. The last fifth
+//! is for what no window governs: acknowledgements, datagrams, neighbour discovery.
+//!
+//! *Acknowledgements* of what we send come while we send it, on a TAP inside the same call. So no more frames of data are sent
+//! than half of what is not claimed, for an acknowledgement and a window update each, before the link has been read until it is empty.
+//!
+//! *What a frame carries* is measured for each connection: an average that moves by an eighth per frame, less half of how far
+//! frames are from it on average, as round-trip times are smoothed (RFC 6298). So a guest whose frames vary, or have begun to shrink, is
+//! not trusted with a window that fits only if all are as large as most. It begins with one
+//! segment: whether the guest hands over super-segments is believed when they are seen. Less than [`PAYLOAD_MIN`] is not
+//! believed: a program that asks and waits sends one byte per frame, and never many frames.
+//!
+//! *Sharing*: a connection may claim what the others leave, less a quarter of that. One alone gets three quarters of all, n settle at
+//! 3/(3n + 1) each, as with the budget of memory ([`crate::chunk`]), and a newcomer finds room. A claim counts from the
+//! segment that promised it until the next such segment, and is forgotten when the guest has sent nothing for one to two
+//! [`PERIOD`]s: ten thousand idle connections must not keep the one that is busy from its speed. A guest that resumes after such a pause
+//! begins with a small congestion window, and its first segment makes the claim count again.
+//!
+//! *Progress*: a connection may always have the window of one frame, though it has no share, and if less than a segment of that is left,
+//! of a segment more; so the bound is exceeded by at most two frames for each. Where the guest may hand over super-segments and the ring
+//! has room for two frames it may be half a frame more, or a segment: a connection could otherwise never show that it does. Neither can a promise be taken back: where frames begin
+//! to carry less than they did, the claim grows and the window stands until it has been used up.
+//!
+//! A link that makes its guest wait when the ring is full needs none of this, and has no bound here.
+
+use crate::link::NoCredit;
+use crate::time::{Duration, Instant};
+
+/// A frame is never taken to carry less, bytes, unless a segment is smaller.
+const PAYLOAD_MIN: u16 = 1024;
+/// A guest whose frames carry so many bytes hands over super-segments, and need not show it.
+const PAYLOAD_LEARNT: u32 = 32 << 10;
+/// The divisor of what a connection leaves of what it might claim.
+const LEAVE: u32 = 4;
+/// Claims that were not renewed in this period or the one before are forgotten. Longer than the shortest retransmission
+/// timeout of guests (200 ms), after which they begin anew with a small congestion window.
+const PERIOD: Duration = Duration::from_millis(250);
+
+/// What one connection claims.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claim {
+    /// Frames that its window may bring.
+    frames: u16,
+    /// When it was made.
+    period: u16,
+    /// Payload of a frame, measured: mean and mean deviation, bytes.
+    mean: u16,
+    deviation: u16,
+    /// What is not believed to be less.
+    payload_min: u16,
+}
+
+impl Claim {
+    /// No claim yet, of a connection whose segments carry `mss` bytes.
+    pub(crate) fn new(mss: u16) -> Self {
+        Self { frames: 0, period: 0, mean: mss, deviation: 0, payload_min: mss.min(PAYLOAD_MIN) }
+    }
+
+    /// What a frame is taken to carry, bytes.
+    fn payload(self) -> u32 {
+        self.mean.saturating_sub(self.deviation / 2).max(self.payload_min).into()
+    }
+
+    /// A frame with so many bytes of payload has come.
+    pub(crate) fn measure(&mut self, bytes: usize) {
+        let error = bytes.min(usize::from(u16::MAX)) as i32 - i32::from(self.mean);
+        let deviation = i32::from(self.deviation);
+        self.mean = (i32::from(self.mean) + error / 8) as u16;
+        self.deviation = (deviation + (error.abs() - deviation) / 4) as u16;
+    }
+
+    /// Frames that a window of so many bytes may bring. Windows are rounded to `unit` bytes, so a whole number of frames may
+    /// seem to be a little more; a guest with more to send does not send such a rest alone.
+    fn frames_of(self, window: u32, unit: u32) -> u16 {
+        let payload = self.payload();
+        let rounding = (unit - 1).min(payload / 2);
+        u16::try_from(window.saturating_sub(rounding).div_ceil(payload)).unwrap_or(u16::MAX)
+    }
+}
+
+/// The claims of all connections.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    /// Frames that the ring holds, if there is a bound, and those of them that may be claimed.
+    frames: Option<u32>,
+    bound: u32,
+    /// Frames of data sent since the link was found empty.
+    sent: u32,
+    /// Claims made in this period, and in the one before and not renewed.
+    claimed: [u32; 2],
+    period: u16,
+    period_ends: Instant,
+}
+
+impl Slots {
+    /// The ring holds so many frames; `None` if it loses none, however many come.
+    pub(crate) fn set_ring(&mut self, frames: Option<u32>) {
+        self.frames = frames;
+        self.bound = (u64::from(frames.unwrap_or(0)) * 4 / 5).max(1) as u32;
+        if frames.is_none() {
+            self.claimed = [0; 2];
+        }
+    }
+
+    /// Frames that may be claimed, if there is a bound, and those that are.
+    pub(crate) fn use_of_ring(&self) -> Option<(u32, u32)> {
+        self.frames.map(|_| (self.bound, self.claimed()))
+    }
+
+    /// Frames claimed.
+    const fn claimed(&self) -> u32 {
+        self.claimed[0] + self.claimed[1]
+    }
+
+    /// Frames of data that may be sent before the link is read.
+    pub(crate) fn sendable(&self) -> u32 {
+        let Some(frames) = self.frames else { return u32::MAX };
+        (frames.saturating_sub(self.claimed()) / 2).max(1).saturating_sub(self.sent)
+    }
+
+    /// Room for the answer to a frame of data that is to be sent.
+    pub(crate) fn take_answer(&mut self) -> Result<(), NoCredit> {
+        if self.sendable() == 0 {
+            return Err(NoCredit);
+        }
+        self.sent = self.sent.saturating_add(1);
+        Ok(())
+    }
+
+    /// The link was read until it was empty.
+    pub(crate) fn drained(&mut self) {
+        self.sent = 0;
+    }
+
+    /// To be called as time passes. A period ends at most once per call, so that a pause of ours, in which nobody could renew
+    /// anything, forgets nothing that the ring still holds.
+    pub(crate) fn advance(&mut self, now: Instant) {
+        if now >= self.period_ends {
+            self.period = self.period.wrapping_add(1);
+            self.claimed = [0, self.claimed[0]];
+            self.period_ends = now + PERIOD;
+        }
+    }
+
+    /// The largest window, in bytes, that `claim` may grow to; `u32::MAX` without a bound. `tso`: the guest may hand over
+    /// super-segments of segments of `mss` bytes.
+    pub(crate) fn window_max(&self, claim: Claim, tso: bool, mss: u16) -> u32 {
+        let Some(frames) = self.frames else { return u32::MAX };
+        let others = self.claimed() - self.counted(claim).map_or(0, |(_, frames)| frames);
+        let left = self.bound.saturating_sub(others);
+        let payload = claim.payload();
+        let may_grow = tso && others + 2 <= frames && payload < PAYLOAD_LEARNT;
+        let more = if may_grow { (payload / 2).max(mss.into()) } else { 0 };
+        (left - left.div_ceil(LEAVE)).saturating_mul(payload).max(payload + more)
+    }
+
+    /// The window that was promised is so many bytes now, rounded to `unit` bytes.
+    pub(crate) fn claim(&mut self, claim: &mut Claim, window: u32, unit: u32) {
+        if self.frames.is_none() {
+            return;
+        }
+        if let Some((age, frames)) = self.counted(*claim) {
+            self.claimed[age] -= frames;
+        }
+        (claim.frames, claim.period) = (claim.frames_of(window, unit), self.period);
+        self.claimed[0] += u32::from(claim.frames);
+    }
+
+    /// Where a claim is counted, and how much of it.
+    fn counted(&self, claim: Claim) -> Option<(usize, u32)> {
+        let age = usize::from(self.period.wrapping_sub(claim.period));
+        // A claim as old as the counter is wide looks new; what it is taken for is corrected within two periods.
+        let frames = u32::from(claim.frames).min(*self.claimed.get(age)?);
+        Some((age, frames))
+    }
+}
+
+#[cfg(test)]
+mod tests;

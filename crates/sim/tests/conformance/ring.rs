@@ -1,0 +1,232 @@
+//! The link's ring holds so many frames and loses what finds it full: windows on offer fit into it together, and so do the
+//! answers to what is sent.
+
+use brodo_core::tcp::limited::LimitedBy;
+use brodo_sim::script::{Script, Setup};
+
+/// A window of one segment and two like it, in frames.
+const RINGS: [u32; 3] = [1, 2, 3];
+
+fn ring(t: &mut Script, frames: u32) {
+    t.machine.stack.set_ring(Some(frames));
+}
+
+/// Opens `n` connections to a host that takes everything.
+fn establish(t: &mut Script, n: u16) -> Vec<usize> {
+    let flows: Vec<_> = (0..n).map(|i| t.connection(41_000 + i, 80)).collect();
+    for &flow in &flows {
+        t.select(flow);
+        open(t);
+    }
+    flows
+}
+
+fn open(t: &mut Script) {
+    t.host_connects_at_once();
+    t.guest("SYN win=65535 mss=1460 wscale=7 sackok");
+    t.expect("SYN|ACK");
+    t.guest("ACK");
+    t.expect_nothing();
+}
+
+/// Bytes that the current connection may send.
+fn window(t: &Script) -> u32 {
+    t.offered_edge() - t.guest_progress().0
+}
+
+/// Whole segments that it may send.
+fn segments(t: &Script) -> u32 {
+    window(t) / t.mss() as u32
+}
+
+/// The current connection sends whole segments, at most `most`, as far as its window allows. Gives how many.
+fn send(t: &mut Script, most: u32) -> u32 {
+    let mut sent = 0;
+    let line = format!("ACK data={}", t.mss());
+    while sent < most && window(t) >= t.mss() as u32 {
+        t.guest(&line);
+        t.take_all();
+        t.host_received_some();
+        sent += 1;
+    }
+    sent
+}
+
+/// Frames that all connections together may send at once.
+fn on_offer(t: &mut Script, flows: &[usize]) -> u32 {
+    flows
+        .iter()
+        .map(|&flow| {
+            t.select(flow);
+            segments(t)
+        })
+        .sum()
+}
+
+#[test]
+fn a_connection_alone_gets_most_of_the_ring() {
+    Script::each(|t| {
+        ring(t, 20);
+        // Four fifths can be claimed, and a quarter of that is left for others.
+        open(t);
+        assert_eq!(segments(t), 12);
+        assert_eq!(t.machine.stack.use_of_ring(), Some((16, 12)));
+        for _ in 0..10 {
+            assert_eq!(send(t, 12), 12);
+            assert_eq!(segments(t), 12);
+        }
+    });
+}
+
+#[test]
+fn connections_share_the_ring_and_never_more() {
+    Script::each(|t| {
+        ring(t, 100);
+        let flows = establish(t, 8);
+        for round in 0..60 {
+            for (i, &flow) in flows.iter().enumerate() {
+                t.select(flow);
+                send(t, 1 + (i as u32 + round) % 5);
+                let (bound, claimed) = t.machine.stack.use_of_ring().expect("there is a bound");
+                // One more for each that came when all was taken.
+                let most = if round == 0 { bound + 8 } else { bound };
+                assert!(claimed <= most, "{claimed} of {bound}");
+                t.advance_ms(1);
+            }
+            let offered = on_offer(t, &flows);
+            assert!(offered <= if round == 0 { 88 } else { 80 }, "{offered} frames in a ring of 100");
+        }
+        for &flow in &flows {
+            t.select(flow);
+            assert!((8..=12).contains(&segments(t)), "{} of 80 for one of eight", segments(t));
+        }
+    });
+}
+
+#[test]
+fn every_connection_moves_in_a_ring_without_room() {
+    for frames in RINGS {
+        Script::each(|t| {
+            ring(t, frames);
+            let flows = establish(t, 5);
+            for _ in 0..20 {
+                for &flow in &flows {
+                    t.select(flow);
+                    assert_eq!(send(t, 1), 1, "a ring of {frames}");
+                }
+            }
+            // One more for each than could be claimed.
+            assert!(on_offer(t, &flows) <= frames + 5);
+        });
+    }
+}
+
+/// Of a guest that is not filling its segments less than a segment is left; it may wait with that for ever.
+#[test]
+fn a_rest_of_the_window_is_made_a_segment() {
+    Script::each(|t| {
+        ring(t, 1);
+        open(t);
+        for len in [1, 700, 1, 1000, 1300] {
+            t.guest(&format!("ACK data={len}"));
+            t.take_all();
+            t.host_received_some();
+            let (window, mss) = (window(t), t.mss() as u32);
+            assert!((mss..2 * mss + 128).contains(&window), "{window} after {len} bytes");
+        }
+    });
+}
+
+#[test]
+fn what_a_closed_connection_had_is_free() {
+    Script::each(|t| {
+        ring(t, 100);
+        let flows = establish(t, 2);
+        for _ in 0..20 {
+            for &flow in &flows {
+                t.select(flow);
+                send(t, 20);
+            }
+        }
+        assert!(segments(t) < 40);
+        t.select(flows[0]);
+        t.guest("RST");
+        t.take_all();
+        t.select(flows[1]);
+        send(t, 40);
+        assert!(segments(t) >= 44, "64 KiB, where it has the ring to itself");
+    });
+}
+
+#[test]
+fn idle_connections_leave_the_ring_to_the_busy_one() {
+    Script::each(|t| {
+        ring(t, 20);
+        let flows = establish(t, 6);
+        let busy = *flows.last().expect("there are six");
+        t.select(busy);
+        send(t, 2);
+        assert!(segments(t) <= 2, "the others were here first");
+        for _ in 0..8 {
+            t.advance_ms(100);
+            send(t, 1);
+        }
+        assert_eq!(segments(t), 12);
+    });
+}
+
+#[test]
+fn another_length_holds_for_what_is_promised_from_then_on() {
+    Script::each(|t| {
+        ring(t, 100);
+        open(t);
+        let all = segments(t);
+        ring(t, 20);
+        for _ in 13..all {
+            let before = segments(t);
+            assert_eq!(send(t, 1), 1);
+            assert!(segments(t) >= before - 1, "a promise stands");
+        }
+        send(t, 20);
+        assert_eq!(segments(t), 12);
+        t.machine.stack.set_ring(None);
+        send(t, 1);
+        assert_eq!(segments(t), all);
+        assert_eq!(t.machine.stack.use_of_ring(), None);
+    });
+}
+
+#[test]
+fn the_link_is_named_as_what_holds_the_guest_back() {
+    Script::each(|t| {
+        ring(t, 5);
+        open(t);
+        let line = format!("ACK data={}", t.mss());
+        t.guest_batch(&[line.as_str(); 3]);
+        t.take_all();
+        t.host_received_some();
+        let info = t.machine.stack.tcp_infos(t.now()).next().expect("there is a connection");
+        assert_eq!(info.rx.limited.by, LimitedBy::Link);
+        assert_eq!(info.rx.limit, 64 << 10, "which is no reason to grow");
+    });
+}
+
+/// What is not claimed, 10 of 20 by then, has room for five acknowledgements and window updates.
+#[test]
+fn no_more_is_sent_than_the_answers_to_which_have_room() {
+    Script::each_with(&Setup::default(), |t| {
+        ring(t, 20);
+        open(t);
+        t.guest_window(1 << 20);
+        t.guest("ACK");
+        t.host_sends(40 * t.mss());
+        let (mut sent, mut turns) = (0, 0);
+        while sent < 40 {
+            let frames = t.take_all().len();
+            assert!((1..=10).contains(&frames), "{frames} frames before the link was read");
+            (sent, turns) = (sent + frames, turns + 1);
+            t.poll();
+        }
+        assert!(turns >= 4);
+    });
+}

@@ -18,8 +18,8 @@ use std::collections::VecDeque;
 const RANGES_MAX: usize = 1024;
 
 /// Most lists kept for use, and the most ranges that one of them has room for.
-const LISTS_MAX: usize = 64;
-const LIST_RANGES_MAX: usize = 256;
+const LISTS_MAX: usize = 32;
+const LIST_RANGES_MAX: usize = 1024;
 
 /// What is known of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Range {
 }
 
 /// Lists for connections that begin to send, so that neither a flight nor a connection costs an allocation. Handed out
-/// last-in first-out; at most [`LISTS_MAX`] of at most [`LIST_RANGES_MAX`] ranges, a bound of 400 KB.
+/// last-in first-out; at most [`LISTS_MAX`] of at most [`LIST_RANGES_MAX`] ranges, a bound of 800 KB that only as many long flights at once reach.
 #[derive(Debug, Default)]
 pub(crate) struct Lists(Vec<VecDeque<Range>>);
 

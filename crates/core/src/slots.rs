@@ -31,8 +31,9 @@
 use crate::link::NoCredit;
 use crate::time::{Duration, Instant};
 
-/// A frame is never taken to carry less, bytes, unless a segment is smaller.
-const PAYLOAD_MIN: u16 = 1024;
+/// A frame is never taken to carry less, bytes, unless a segment is smaller: a segment on Ethernet. The rest of a window that
+/// is no whole number of segments would otherwise make the next window smaller.
+const PAYLOAD_MIN: u16 = 1460;
 /// A guest whose frames carry so many bytes hands over super-segments, and need not show it.
 const PAYLOAD_LEARNT: u32 = 32 << 10;
 /// The divisor of what a connection leaves of what it might claim.

@@ -1,4 +1,4 @@
-//! Claims of connections on the frames of a link's ring: their sum, and what measured payload makes of them.
+//! What connections may claim of a ring, alone and together, as time passes and frames change.
 
 use super::{Claim, PERIOD, Slots};
 use crate::time::Instant;
@@ -112,15 +112,15 @@ fn what_a_frame_carries_is_measured() {
     for _ in 0..60 {
         claim.measure(1460);
     }
-    assert!((600 * 1450..=600 * 1470).contains(&window_max(&slots, claim)), "{}", window_max(&slots, claim));
+    assert!((600 * 1460..=600 * 1470).contains(&window_max(&slots, claim)), "{}", window_max(&slots, claim));
     // Somebody who asks and waits.
     for _ in 0..60 {
         claim.measure(1);
     }
-    assert_eq!(window_max(&slots, claim), 600 * 1024);
+    assert_eq!(window_max(&slots, claim), 600 * 1460);
     // A segment of less than that.
     assert_eq!(window_max(&slots, Claim::new(536)), 600 * 536);
-    set(&mut slots, &mut claim, 10 * 1024 + 1);
+    set(&mut slots, &mut claim, 10 * 1460 + 1);
     assert_eq!(slots.use_of_ring(), Some((800, 11)));
 }
 

@@ -8,6 +8,8 @@ use crate::facts;
 use crate::process::{Failure, Job, Result, find_program, wait_until};
 use crate::world::{World, become_user, set_sysctls};
 use clap::Args;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -235,6 +237,23 @@ impl Guest {
     /// Sets parameters below `/proc/sys/net` in the guest.
     pub fn set(&self, parameters: &[(&str, &str)]) -> Result<()> {
         set_sysctls(&self.enter_as_root, parameters)
+    }
+
+    /// Keeps the forwarder from running until [`Guest::resume`].
+    pub fn stop(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    /// Lets the forwarder run again.
+    pub fn resume(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        for pid in &self.forwarder {
+            // It may have ended already: then there is nothing to signal.
+            let _ = kill(Pid::from_raw(*pid as i32), signal);
+        }
     }
 
     /// Process time of the forwarder so far, in milliseconds.

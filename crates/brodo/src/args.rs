@@ -218,6 +218,8 @@ pub(crate) struct NetworkOptions {
     pub(crate) tcp_tuning: Option<Tuning>,
 
     /// Memory for the data of all connections in bytes, at least 1M [default: 256M]
+    ///
+    /// With less than the default, buffers from guest to host start lower than 64K: at a 4096th of it, at least at 2K.
     #[arg(long, value_name = "SIZE", value_parser = value::memory, help_heading = "Limits")]
     pub(crate) memory: Option<usize>,
 

@@ -3,7 +3,7 @@
 use crate::args::NetworkOptions;
 use crate::network::{Family, Given, Network};
 use crate::value::Cidr;
-use brodo_core::config::Config;
+use brodo_core::config::{BufferBounds, Config};
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_linux::link::tap::Wanted;
 use brodo_linux::namespace::Plan;
@@ -67,10 +67,10 @@ impl Settings {
             stack.resolvers.clone_from(&host.resolv_conf.resolvers);
         }
         stack.mtu = options.mtu.unwrap_or(stack.mtu);
-        stack.tcp_rx = options.tcp_rx_buffer.unwrap_or(stack.tcp_rx);
+        stack.memory = options.memory.unwrap_or(stack.memory);
+        stack.tcp_rx = options.tcp_rx_buffer.unwrap_or(BufferBounds::receiving(stack.memory));
         stack.tcp_tx = options.tcp_tx_buffer.unwrap_or(stack.tcp_tx);
         stack.tcp_tuning = options.tcp_tuning.unwrap_or(stack.tcp_tuning);
-        stack.memory = options.memory.unwrap_or(stack.memory);
         stack.max_flows = options.max_flows.map_or(stack.max_flows, |flows| flows as usize);
         check_memory(&stack)?;
 

@@ -94,6 +94,7 @@ impl StopWake {
 pub struct Budget {
     total: usize,
     used: AtomicUsize,
+    promised: AtomicUsize,
     reads: StopWake,
     windows: StopWake,
 }
@@ -101,8 +102,28 @@ pub struct Budget {
 impl Budget {
     /// A budget of `total` bytes.
     pub fn new(total: usize) -> Self {
-        let used = AtomicUsize::new(0);
-        Self { total, used, reads: StopWake::default(), windows: StopWake::default() }
+        let (used, promised) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { total, used, promised, reads: StopWake::default(), windows: StopWake::default() }
+    }
+
+    /// All there is, bytes.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Bytes that guests may still send into windows, as far as they count, of all workers.
+    pub fn promised(&self) -> usize {
+        self.promised.load(Ordering::Relaxed)
+    }
+
+    /// What counts of one promise was `before` and is now `now` bytes. Nobody waits for this: it bounds how far windows are
+    /// opened, and none is shut by it.
+    pub fn promise(&self, before: usize, now: usize) {
+        if now >= before {
+            self.promised.fetch_add(now - before, Ordering::Relaxed);
+        } else {
+            self.promised.fetch_sub(before - now, Ordering::Relaxed);
+        }
     }
 
     /// Bytes of chunk memory in use, by all workers.

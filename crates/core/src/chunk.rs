@@ -7,6 +7,16 @@
 //!
 //! A [`ByteQueue`] is a list of chunks linked through the pool: moving bytes from one queue to the end of another
 //! copies nothing, and no operation allocates once the pool has grown to the load.
+//!
+//! # What memory allows
+//!
+//! Bytes that a guest may still send into a window of ours are a promise: if the host socket takes them they never come
+//! here, if it does not they must be kept. So windows count against the budget beside what is held
+//! ([`Pool::promise`]), except for a 4096th of it ([`first_window`]; 64 KiB by default) in each window whose host socket
+//! takes everything: ten thousand idle connections take nothing away from anybody. What counts comes out of the first
+//! half of the budget ([`Pool::receive_share`]); the other half pays for what is not counted, and for the little that a
+//! connection gets when the first half is gone. So two thousand connections find room for all they were promised, even
+//! if all their hosts stop reading at once. Of more some would have to send again.
 
 use crate::budget::{Budget, Pressure, READ_ROOM};
 use std::io::{IoSlice, IoSliceMut};
@@ -85,6 +95,13 @@ impl Cursor {
 
 /// Segments that a connection may hold when memory is short.
 const SEGMENTS_WHEN_SHORT: u32 = 4;
+/// What a connection whose host socket takes nothing may hold however little memory is left: a small chunk.
+const PROMISE_MIN: u32 = SMALL as u32;
+
+/// What of a window does not count against `budget` bytes while the host socket takes everything, bytes.
+pub fn first_window(budget: usize) -> u32 {
+    u32::try_from(budget / 4096).unwrap_or(u32::MAX).clamp(PROMISE_MIN, LARGE as u32)
+}
 
 /// The chunks of one worker, taken from the memory of all.
 #[derive(Debug)]
@@ -129,13 +146,41 @@ impl Pool {
         self.budget.pressure()
     }
 
-    /// The most that one direction of a connection with segments of `mss` bytes may hold now, bytes.
+    /// The most that may be held for a guest with segments of `mss` bytes now, bytes: what the host sends to it.
     pub fn share(&self, mss: u16) -> u32 {
-        let free = u32::try_from(self.budget.available()).unwrap_or(u32::MAX);
+        let bytes = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
+        let (free, few) = (bytes(self.budget.available()), SEGMENTS_WHEN_SHORT * u32::from(mss));
+        let unpromised = bytes(self.budget.available().saturating_sub(self.budget.promised()));
         match self.pressure() {
-            Pressure::None => free,
-            Pressure::Short | Pressure::Spent => free.min(SEGMENTS_WHEN_SHORT * u32::from(mss)),
+            Pressure::None => unpromised.max(free.min(few)),
+            Pressure::Short | Pressure::Spent => free.min(few),
         }
+    }
+
+    /// The most that a connection may hold of what its guest sends, and promise to it, now, bytes; `blocked` says
+    /// whether its host socket refuses bytes.
+    pub fn receive_share(&self, blocked: bool) -> u32 {
+        if self.pressure() == Pressure::Spent {
+            return 0;
+        }
+        let (total, taken) = (self.budget.total(), self.budget.used() + self.budget.promised());
+        let least = if blocked { PROMISE_MIN } else { first_window(total) };
+        u32::try_from((total / 2).saturating_sub(taken)).unwrap_or(u32::MAX).max(least)
+    }
+
+    /// What of a window of `window` bytes counts while the host socket takes everything.
+    pub fn counted(&self, window: u32) -> u32 {
+        window.saturating_sub(first_window(self.budget.total()))
+    }
+
+    /// What counts of one connection's promise was `before` and is now `now` bytes.
+    pub fn promise(&mut self, before: u32, now: u32) {
+        self.budget.promise(before as usize, now as usize);
+    }
+
+    /// Bytes that fit into the queue's last chunk: they take no more memory.
+    pub fn room(&self, queue: &ByteQueue) -> u32 {
+        self.tail_room(queue) as u32
     }
 
     /// Copies `data` to the end of `queue`; gives the bytes stored, fewer only if the budget is spent.

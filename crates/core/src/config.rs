@@ -46,6 +46,14 @@ pub struct BufferBounds {
     pub max: u32,
 }
 
+impl BufferBounds {
+    /// The receive limit's default bounds for connections that share `memory` bytes: 64 KiB to 4 MiB, and with less
+    /// memory than by default it starts lower, at a 4096th of it, so that idle connections do not count.
+    pub fn receiving(memory: usize) -> Self {
+        Self { initial: crate::chunk::first_window(memory), max: 4 << 20 }
+    }
+}
+
 /// How buffer limits find their size between their bounds. The first is brodo's own; the others are the field's, for
 /// comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -106,7 +114,7 @@ pub struct Config {
     pub search: Vec<String>,
     /// The host's resolvers, in order of preference.
     pub resolvers: Vec<SocketAddr>,
-    /// Receive limit (guest to host), default 64 KiB to 4 MiB.
+    /// Receive limit (guest to host), default [`BufferBounds::receiving`]: 64 KiB to 4 MiB.
     pub tcp_rx: BufferBounds,
     /// Send limit (host to guest), default 64 KiB to 4 MiB.
     pub tcp_tx: BufferBounds,
@@ -143,7 +151,7 @@ impl Default for Config {
             }),
             search: Vec::new(),
             resolvers: Vec::new(),
-            tcp_rx: BufferBounds { initial: 64 << 10, max: 4 << 20 },
+            tcp_rx: BufferBounds::receiving(256 << 20),
             tcp_tx: BufferBounds { initial: 64 << 10, max: 4 << 20 },
             tcp_tuning: Tuning::default(),
             memory: 256 << 20,

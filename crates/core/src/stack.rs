@@ -4,8 +4,8 @@
 //!
 //! 1. wait for descriptors until [`Stack::next_deadline`] (not at all if the last [`Stack::serve`] said there is
 //!    more to do), then read the clock once;
-//! 2. [`Stack::expire`];
-//! 3. take a bounded batch of guest frames: [`Stack::frames`];
+//! 2. take a bounded batch of guest frames: [`Stack::frames`];
+//! 3. [`Stack::expire`]: after the frames, or a time-out would come before an answer that is already there;
 //! 4. [`Stack::socket_event`] for each ready socket, then [`Stack::serve`];
 //! 5. [`Stack::flush`]: acknowledgements, once per flow and batch;
 //! 6. read the link again before sleeping, because what was sent may have been answered already.
@@ -351,7 +351,10 @@ impl Stack {
         match self.flows.get_mut(id) {
             None => {}
             Some(flow) if flow.has_ended() => self.remove(host, id),
-            Some(Flow::Tcp(connection)) => connection.arm(&mut self.env),
+            Some(Flow::Tcp(connection)) => {
+                connection.count_promise(&mut self.env);
+                connection.arm(&mut self.env);
+            }
             Some(Flow::Datagram(flow)) => flow.arm(&mut self.env),
         }
     }

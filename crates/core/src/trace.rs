@@ -34,6 +34,8 @@ pub enum Cause {
     Idle,
     /// Something was lost.
     Loss,
+    /// What was taken for lost had arrived.
+    Undone,
 }
 
 /// Why a segment was sent again.

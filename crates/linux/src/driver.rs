@@ -3,10 +3,14 @@
 //! Of several workers ([`Worker::join`]) each runs this loop for itself; a bell in its epoll instance makes it turn when
 //! another has given back memory for which flows wait here, or when all are to end ([`crate::crew`]).
 //!
-//! One turn: wait (until the stack's next deadline, not at all while it has more to do), read the clock, expire timers,
-//! take a bounded batch of guest frames, pass on socket events, serve flows, flush acknowledgements. Before it sleeps
+//! One turn: wait (until the stack's next deadline, not at all while it has more to do), read the clock, take a bounded batch
+//! of guest frames, expire timers, pass on socket events, serve flows, flush acknowledgements. Before it sleeps
 //! the link is read again if anything was sent, because a write to a TAP runs the guest's TCP inside it and the
 //! acknowledgement is there already.
+//!
+//! Frames come before timers because a machine may keep us off the processor for longer than a time-out: what the guest
+//! has answered meanwhile lies on the link, and must not be taken for lost. After such a pause the timers wait until the link
+//! has been read empty, within a bound.
 //!
 //! The link and all sockets are edge-triggered, so a turn that leaves frames behind remembers it. The link asks for
 //! writability only while it owes us credit: it is nearly always writable, and every frame of the guest would report that
@@ -54,6 +58,10 @@ const SENT_BYTES: usize = 512 << 10;
 const BULK_MIN: usize = 1024;
 /// Events taken per wait; more come with the next.
 const EVENTS: usize = 128;
+/// A loop that has not turned for this long, asleep or not, may have left the guest's answers lying.
+const PAUSE: Duration = Duration::from_millis(5);
+/// For how long timers wait then for the link to be read empty; a guest that never stops sending has its timers all the same.
+const CATCH_UP_MAX: Duration = Duration::from_millis(50);
 /// How much later than its deadline a sleep may end: a tick of a kernel with 250 of them a second. Nothing here is more
 /// precise than a few milliseconds, and a timer that may wait for the next tick need not be programmed into the processor and out
 /// again with every sleep: on a virtual machine that is an exit each, which was measured to cost more than the rest of the sleep.
@@ -121,6 +129,8 @@ pub struct Worker<L> {
     events: Events,
     watch: Option<Watch>,
     now: Instant,
+    /// After a pause: timers wait until the link has been read empty, or until then.
+    catch_up: Option<Instant>,
     /// The link may have frames that no event will report again.
     link_readable: bool,
     /// The stack has more to do at once, or nobody has looked yet.
@@ -156,6 +166,7 @@ impl<L: GuestLink> Worker<L> {
             events: Events(Vec::with_capacity(EVENTS)),
             watch: None,
             now: clock.now(),
+            catch_up: None,
             link_readable: true,
             busy: true,
             credit: Credit::Free,
@@ -308,7 +319,12 @@ impl<L: GuestLink> Worker<L> {
             }
             Err(e) => return Err(e.into()),
         }
-        self.now = self.clock.now();
+        let before = std::mem::replace(&mut self.now, self.clock.now());
+        if self.now - before >= PAUSE {
+            self.catch_up = Some(self.now + CATCH_UP_MAX);
+            // Its event may be behind those of many sockets.
+            self.link_readable = true;
+        }
         Ok(())
     }
 
@@ -330,10 +346,13 @@ impl<L: GuestLink> Worker<L> {
         }
         let extra = self.own_events();
         self.tell_of_ring();
-        let Self { stack, port, sockets, now, .. } = self;
-        stack.expire(&mut Io { now: *now, link: port, host: sockets });
         if self.link_readable {
             self.take_frames()?;
+        }
+        if !self.link_readable || self.catch_up.is_none_or(|until| until <= self.now) {
+            self.catch_up = None;
+            let Self { stack, port, sockets, now, .. } = self;
+            stack.expire(&mut Io { now: *now, link: port, host: sockets });
         }
         self.socket_events();
         self.serve();

@@ -107,6 +107,7 @@ fn cause_name(cause: Cause) -> &'static CStr {
         Cause::Blocked => c"blocked",
         Cause::Idle => c"idle",
         Cause::Loss => c"loss",
+        Cause::Undone => c"undone",
     }
 }
 

@@ -5,14 +5,14 @@
 //! none, or while its connect is pending: otherwise each connection would begin with an event that says nothing.
 //! A datagram socket reports it only while something waits for it ([`datagram`]).
 //!
-//! Buffer sizes are left to the kernel, which grows them as a connection needs (setting one switches that off).
+//! A stream's buffer sizes are left to the kernel, which grows them as it needs (setting one switches that off).
 //! Path MTU discovery is left to the host's settings: what the path does not take is fragmented or refused as it
 //! would be for a program on the host, and an ICMP error comes back through the error queue (IP_RECVERR).
 //!
 //! | For           | System calls                                                                             |
 //! |---------------|------------------------------------------------------------------------------------------|
 //! | open TCP      | socket, connect, connect (has it completed?), epoll_ctl                                   |
-//! | open UDP      | socket, setsockopt IP_RECVERR, IP_RECVTOS, SO_RXQ_OVFL and UDP_GRO, connect, epoll_ctl     |
+//! | open UDP      | socket, setsockopt IP_RECVERR, IP_RECVTOS, SO_RXQ_OVFL, SO_RCVBUF and UDP_GRO, connect, epoll_ctl |
 //! | open echo     | socket, setsockopt IP_RECVERR, connect, epoll_ctl                                         |
 //! | stream        | sendmsg (setsockopt TCP_NODELAY before the second, epoll_ctl when full), readv            |
 //! | datagrams     | sendmsg, several of one size with UDP_SEGMENT (setsockopt IP_TOS when it changes, epoll_ctl when full and when no longer), recvmmsg with UDP_GRO, recvmsg MSG_ERRQUEUE |

@@ -196,9 +196,11 @@ pub fn recv_datagrams(
         unsafe { libc::recvmmsg(fd.as_raw_fd(), first, wanted as _, 0, std::ptr::null_mut()) } as isize,
     )?;
     for (i, (message, control)) in messages.iter().zip(&controls).enumerate().take(count.min(wanted)) {
-        // SAFETY: both were initialised before the call, for at most `wanted` messages.
-        let (message, control) = unsafe { (message.assume_init_ref(), control.assume_init_ref()) };
-        let control = control.bytes(message.msg_hdr.msg_controllen as usize);
+        // SAFETY: the first `wanted` were initialised before the call.
+        let message = unsafe { message.assume_init_ref() };
+        // SAFETY: as above.
+        let control = unsafe { control.assume_init_ref() };
+        let control = control.bytes(message.msg_hdr.msg_controllen);
         each(i, message.msg_len as usize, control);
     }
     Ok(count)
@@ -242,7 +244,7 @@ pub fn recv_error(fd: BorrowedFd<'_>) -> Result<ErrorEntry> {
     message.msg_controllen = size_of::<Control<LEN>>() as _;
     // SAFETY: the control pointer is to a local with its true length; there is no data buffer.
     check(unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_ERRQUEUE) })?;
-    let error = control_messages(control.bytes(message.msg_controllen as usize)).find(|(level, kind, _)| {
+    let error = control_messages(control.bytes(message.msg_controllen)).find(|(level, kind, _)| {
         matches!((*level, *kind), (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR))
     });
     let (.., found) = error.ok_or(Errno::PROTO)?;

@@ -63,13 +63,12 @@ impl Machine {
         self.stack.next_deadline()
     }
 
-    /// One loop turn at `now`: timers, the guest's frames, which are all there are, socket events, service until idle or until
+    /// One loop turn at `now`: the guest's frames, which are all there are, timers, socket events, service until idle or until
     /// the link should be read again. Gives what was sent to the guest.
     pub fn turn(&mut self, now: Instant, frames: &[(RxMeta, Vec<u8>)]) -> Vec<SentFrame> {
         assert!(now >= self.now, "time went back");
         self.now = now;
         let mut sent = Vec::new();
-        self.call(&mut sent, Stack::expire);
         self.observer.begin_batch();
         for (_, frame) in frames {
             if let Ok(Packet::Tcp(segment)) = packet::parse(frame) {
@@ -80,6 +79,7 @@ impl Machine {
             frames.iter().map(|(meta, bytes)| RxFrame { meta: *meta, bytes }).collect();
         self.stack.link_drained();
         self.call(&mut sent, |stack, io| stack.frames(io, &frames));
+        self.call(&mut sent, Stack::expire);
         for _ in 0..ROUNDS_MAX {
             if self.link.take_writable() {
                 self.stack.link_writable();

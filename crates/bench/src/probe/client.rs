@@ -14,7 +14,7 @@ const UP_SEED: u64 = 0x0075_7000;
 const DOWN_SEED: u64 = 0xd0_0770;
 
 /// No single read waits longer: whoever gets nothing for that long never will.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 fn open(peer: SocketAddr, line: &str) -> io::Result<TcpStream> {
     let mut connection = TcpStream::connect(peer)?;

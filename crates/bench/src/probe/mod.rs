@@ -21,6 +21,11 @@
 //! | `echo` | sends back what comes |
 //! | `reset` | sends a line, then resets the connection |
 //! | `hold` | neither reads nor closes |
+//! | `restless-sink SEED` | reads with stalls, then tells whether it was the pattern |
+//! | `restless-source N SEED` | sends N patterned bytes with stalls, then waits for the end |
+//! | `slow-sink RATE MS SEED` | reads RATE bytes per second for MS, then what comes; tells what it was |
+//! | `swift-sink SEED` | reads to the end, then tells whether it was the pattern |
+//! | `swift-source MS SEED` | sends patterned bytes for that many milliseconds |
 
 mod bulk;
 mod client;
@@ -35,9 +40,10 @@ mod pattern;
 mod round_trip;
 mod server;
 mod stream;
+mod stress;
 mod timed;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -60,6 +66,13 @@ impl Peer {
     fn socket(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.port)
     }
+}
+
+/// Which way the bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Direction {
+    Up,
+    Down,
 }
 
 /// What the probe can do; see the module's documentation for the server's side.
@@ -242,6 +255,33 @@ enum Probe {
         #[command(flatten)]
         peer: Peer,
     },
+    /// Make uploads and downloads of any size, with stalls at both ends, several at a time
+    Transfers {
+        #[command(flatten)]
+        peer: Peer,
+        count: usize,
+        at_once: usize,
+        bytes_max: u64,
+        seed: u64,
+    },
+    /// Open many connections whose readers are slow for a time: the server's, or ours
+    Slow {
+        direction: Direction,
+        #[command(flatten)]
+        peer: Peer,
+        count: usize,
+        bytes: u64,
+        rate: u64,
+        duration_ms: u64,
+    },
+    /// Let flows run in one direction for a time; bytes by interval on the machine's clock
+    Watch {
+        direction: Direction,
+        #[command(flatten)]
+        peer: Peer,
+        flows: usize,
+        duration_ms: u64,
+    },
     /// Print what datagrams arrive at a port, a line for each
     Collect { port: u16 },
     /// Send mutated frames through the guest's interface
@@ -322,6 +362,17 @@ fn run(probe: Probe) -> io::Result<Value> {
         }
         Probe::Rr { peer, flows, seconds, pause_us } => {
             round_trip::measure(peer.socket(), flows, exchange(false, seconds, pause_us))
+        }
+        Probe::Transfers { peer, count, at_once, bytes_max, seed } => {
+            stress::transfers(peer.socket(), count, at_once, bytes_max, seed)
+        }
+        Probe::Slow { direction, peer, count, bytes, rate, duration_ms } => {
+            let slow = stress::Slow { count, bytes, rate, time: Duration::from_millis(duration_ms) };
+            stress::slow(peer.socket(), direction == Direction::Up, slow)
+        }
+        Probe::Watch { direction, peer, flows, duration_ms } => {
+            let time = Duration::from_millis(duration_ms);
+            stress::watch(peer.socket(), direction == Direction::Up, flows, time)
         }
         Probe::Mix { direction, peer, respond, flows, seconds } => {
             mix::measure(direction, peer.socket(), respond, flows, Duration::from_secs_f64(seconds))

@@ -3,6 +3,7 @@
 //! The pattern has no period, so that any byte lost, repeated or moved changes the hash, and it does not depend on how
 //! the bytes are cut into reads and writes.
 
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 
@@ -24,6 +25,44 @@ impl Pattern {
             bytes.copy_from_slice(&mix(self.seed ^ self.word).to_le_bytes()[..bytes.len()]);
             self.word += 1;
         }
+    }
+}
+
+/// Compares bytes as they come with the pattern.
+#[derive(Debug)]
+pub(super) struct Checker {
+    seed: u64,
+    bytes: u64,
+    differs_at: Option<u64>,
+}
+
+impl Checker {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { seed, bytes: 0, differs_at: None }
+    }
+
+    /// How many came so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Takes the next bytes, in pieces of any length.
+    pub(super) fn check(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let at = (self.bytes % 8) as usize;
+            let n = bytes.len().min(8 - at);
+            let word = mix(self.seed ^ (self.bytes / 8)).to_le_bytes();
+            if word[at..at + n] != bytes[..n] {
+                self.differs_at.get_or_insert(self.bytes);
+            }
+            self.bytes += n as u64;
+            bytes = &bytes[n..];
+        }
+    }
+
+    /// `{"bytes": 1234, "differs_at": null}`: the place is that of the first word with a wrong byte.
+    pub(super) fn json(&self) -> Value {
+        json!({ "bytes": self.bytes, "differs_at": self.differs_at })
     }
 }
 

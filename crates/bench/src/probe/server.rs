@@ -5,6 +5,7 @@
 
 use super::pattern::{Pattern, Sum};
 use super::stream::Stream;
+use super::stress;
 use super::timed::Span;
 use serde_json::{Value, json};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -142,6 +143,15 @@ fn obey(connection: TcpStream) -> io::Result<()> {
             super::stream::source(&mut input.connection, stream)
         }
         ["echo"] => input.echo(),
+        ["restless-sink", seed] => stress::sink(&mut input, number(seed)?),
+        ["restless-source", bytes, seed] => stress::source(&mut input, number(bytes)?, number(seed)?),
+        ["slow-sink", rate, ms, seed] => {
+            stress::slow_sink(&mut input, number(rate)?, Duration::from_millis(number(ms)?), number(seed)?)
+        }
+        ["swift-sink", seed] => stress::swift_sink(&mut input, number(seed)?),
+        ["swift-source", ms, seed] => {
+            stress::swift_source(&mut input, Duration::from_millis(number(ms)?), number(seed)?)
+        }
         ["reset"] => {
             writeln!(input.connection, "about to be reset")?;
             // Once the client says it has the line: a reset may overtake data.
@@ -201,9 +211,9 @@ pub(super) fn send_pattern(
 }
 
 /// A connection and what was read from it behind the first line.
-struct Input {
-    early: Vec<u8>,
-    connection: TcpStream,
+pub(super) struct Input {
+    pub(super) early: Vec<u8>,
+    pub(super) connection: TcpStream,
 }
 
 impl Input {
@@ -218,7 +228,8 @@ impl Input {
         Ok(json!({ "bytes": sum.bytes, "sha256": sum.finish() }))
     }
 
-    fn discard(&mut self) -> io::Result<u64> {
+    /// Reads to the end; bytes.
+    pub(super) fn discard(&mut self) -> io::Result<u64> {
         let mut total = self.early.len() as u64;
         receive(&mut self.connection, |bytes| {
             total += bytes.len() as u64;

@@ -47,8 +47,7 @@ fn help_tells_the_stack_s_defaults() {
     let run = command.find_subcommand_mut("run").unwrap();
     let help = run.render_long_help().to_string();
     let mib = |bytes: usize| format!("{}M", bytes >> 20);
-    let bounds =
-        |b: brodo_core::config::BufferBounds| format!("{}K..{}", b.initial >> 10, mib(b.max as usize));
+    let bounds = |b: BufferBounds| format!("{}K..{}", b.initial >> 10, mib(b.max as usize));
     for default in [
         format!("[default: {}]", stack.mtu),
         format!("[default: {}]", bounds(stack.tcp_rx)),

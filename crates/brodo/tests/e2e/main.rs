@@ -19,6 +19,7 @@ mod names;
 mod ping;
 mod programs;
 mod ring;
+mod stress;
 mod stuck;
 mod trace;
 mod wan;
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
         ping::TESTS,
         programs::TESTS,
         ring::TESTS,
+        stress::TESTS,
         stuck::TESTS,
         trace::TESTS,
         wan::TESTS,

@@ -136,6 +136,35 @@ fn shares_shrink_as_memory_is_used() {
     assert_eq!(pool.pressure(), Pressure::None);
 }
 
+#[test]
+fn promises_come_out_of_the_first_half() {
+    let mut pool = pool(256 << 20);
+    let half = 128 << 20;
+    assert_eq!((pool.receive_share(false), pool.receive_share(true)), (half, half));
+    // Ten thousand windows of 64 KiB whose hosts take everything count nothing.
+    assert_eq!((pool.counted(64 << 10), pool.counted(100 << 10)), (0, 36 << 10));
+    pool.promise(0, 100 << 20);
+    assert_eq!(pool.receive_share(true), 28 << 20);
+    let mut queue = ByteQueue::new();
+    pool.push(&mut queue, &vec![7; 20 << 20]);
+    assert_eq!(pool.receive_share(true), 8 << 20);
+    pool.promise(100 << 20, 120 << 20);
+    // When the first half is gone.
+    assert_eq!((pool.receive_share(false), pool.receive_share(true)), (64 << 10, 2 << 10));
+    assert_eq!((pool.pressure(), pool.share(1460)), (Pressure::None, (256 - 140) << 20));
+    pool.promise(120 << 20, 250 << 20);
+    assert_eq!((pool.pressure(), pool.share(1460)), (Pressure::None, 4 * 1460));
+    pool.promise(250 << 20, 0);
+    pool.clear(&mut queue);
+    assert_eq!(pool.receive_share(true), half);
+}
+
+#[test]
+fn first_windows_follow_the_budget() {
+    let first = [1 << 20, 8 << 20, 64 << 20, 256 << 20, 8 << 30].map(first_window);
+    assert_eq!(first, [2 << 10, 2 << 10, 16 << 10, 64 << 10, 64 << 10]);
+}
+
 /// However much has passed, bulk of one flow touches as many chunks as it has in flight and those of one read, the same
 /// ones over and over; a burst before, which needed many, leaves no trace.
 #[test]

@@ -47,7 +47,6 @@ impl CoDel {
                 self.schedule(next);
                 true
             }
-            Some(_) => false,
             None if standing => {
                 let before = self.count - self.last_count;
                 let recent = now.since(self.last_next) < INTERVAL * MEMORY;
@@ -56,7 +55,7 @@ impl CoDel {
                 self.schedule(now);
                 true
             }
-            None => false,
+            Some(_) | None => false,
         }
     }
 

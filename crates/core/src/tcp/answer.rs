@@ -5,8 +5,8 @@
 //! our time. So it may wait (RFC 9293, 3.8.6.3: for less than 500 ms, and never beyond a second full segment). Ours waits
 //! for [`WAIT`] at most, and only where all of this holds:
 //!
-//! * One segment smaller than the MSS, or a FIN, has come since we last sent something. The second one is acknowledged at once,
-//!   as is whatever is full, out of order, fills a gap, comes near the edge of the window, or waits for the host socket.
+//! * One segment smaller than the MSS, or a FIN, has come since we last sent something. Whatever comes next ends the wait.
+//!   Acknowledged at once is whatever is full, out of order, fills a gap, comes near the edge of the window, or waits for the host socket.
 //! * An answer can come: the host has not ended its stream.
 //! * *It is the habit of this host and its guest.* The last [`NEED_MIN`] requests were each one segment and were answered within
 //!   [`WAIT`]. A guest that writes a request in two pieces holds the second one back until the first is acknowledged (Nagle),
@@ -117,30 +117,25 @@ pub(crate) struct Answer {
     segments: u8,
     /// The first of them is not acknowledged yet.
     waiting: bool,
-    /// It was acknowledged by itself, after a wait.
+    /// It was acknowledged by itself after a wait.
     late: bool,
-    /// When the first of them came.
-    asked_at: Instant,
 }
 
 impl Answer {
-    pub(crate) fn new(habit: Habit, now: Instant) -> Self {
-        Self { habit, segments: 0, waiting: false, late: false, asked_at: now }
+    pub(crate) fn new(habit: Habit) -> Self {
+        Self { habit, segments: 0, waiting: false, late: false }
     }
 
-    fn heard(&mut self, now: Instant, segments: u8) {
-        if self.segments == 0 {
-            self.asked_at = now;
-        }
+    fn heard(&mut self, segments: u8) {
         self.segments = self.segments.saturating_add(segments);
         if std::mem::take(&mut self.late) {
             self.habit.harmful();
         }
     }
 
-    /// When the acknowledgement that waits must go out.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.waiting.then(|| self.asked_at + WAIT)
+    /// Whether an acknowledgement waits.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.waiting
     }
 
     /// Something was sent, and acknowledges.
@@ -150,9 +145,15 @@ impl Answer {
 }
 
 impl Connection {
+    /// When an acknowledgement that waits must go out. Nothing has come from the guest since the segment that it is for
+    /// ([`Connection::segment`]).
+    pub(super) fn answer_deadline(&self) -> Option<Instant> {
+        self.rx.answer.waiting.then(|| self.heard_at + WAIT)
+    }
+
     /// Sees to the acknowledgement of what has come in order: `segments` of them, `len` bytes together.
-    pub(super) fn owe_ack(&mut self, env: &mut Env, now: Instant, segments: u8, len: usize) {
-        self.rx.answer.heard(now, segments);
+    pub(super) fn owe_ack(&mut self, env: &mut Env, segments: u8, len: usize) {
+        self.rx.answer.heard(segments);
         if self.may_wait_for_answer(env, len) {
             self.rx.answer.waiting = true;
         } else {
@@ -182,7 +183,7 @@ impl Connection {
         if answer.segments == 0 {
             return;
         }
-        if answer.segments == 1 && !answer.late && now - answer.asked_at <= WAIT {
+        if answer.segments == 1 && !answer.late && now - self.heard_at <= WAIT {
             answer.habit.prompt();
             env.counters.tcp_acks_carried += u64::from(waited);
         } else {

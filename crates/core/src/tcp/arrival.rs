@@ -53,6 +53,9 @@ impl Connection {
             }
             _ => {}
         }
+        if self.rx.answer.is_waiting() {
+            self.list_ack(env);
+        }
         let fin = segment.flags.contains(TcpFlags::FIN);
         if !self.is_acceptable(segment, payload.len() as u32 + u32::from(fin)) {
             return self.unacceptable(env, io, segment, payload, fin);
@@ -100,7 +103,7 @@ impl Connection {
         match self.rx.stream(env, io.host, self.socket, payload) {
             Ok(()) => {
                 self.tune_receiver(env, io);
-                self.owe_ack(env, io.now, payload.len() as u8, len);
+                self.owe_ack(env, payload.len() as u8, len);
             }
             Err(_) => self.host_failed(env),
         }
@@ -279,7 +282,7 @@ impl Connection {
                 self.send_ack(env, io);
             }
         } else if first_gap && old == 0 && self.rx.nxt == end {
-            self.owe_ack(env, io.now, 1, payload.len());
+            self.owe_ack(env, 1, payload.len());
         } else {
             self.list_ack(env);
         }

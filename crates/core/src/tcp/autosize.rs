@@ -18,7 +18,7 @@
 //! after 1.6 s. (Per round trip it would be 16 ms on a near link, and every burst of a bursty flow would start from the floor.)
 //! One that reaches it and has more than 5/2 X loses an eighth too, but as a careful step, taken back if it costs 5 % of
 //! the speed: where the round trip is longer than we think, L := 2X would make the flow slower, thereby X smaller, and so
-//! on down to the floor. A loss halves L.
+//! on down to the floor. A loss halves L; if the guest reports that it had got all that was sent again, that is undone.
 //!
 //! *Both* fall by half when a second has passed without an eighth of them in use, and to `initial` after two seconds without
 //! any. No timer is needed for that: it is done at the next use, and [`Limit::at`] says before what it will be. Nothing grows
@@ -103,7 +103,7 @@ pub(crate) struct Limit {
     used_at: Instant,
     careful: Careful,
     fall: Fall,
-    /// What a loss did, not yet told.
+    /// The limit before a loss, or one that turned out to be none, has changed it; not yet told.
     lost_from: Option<NonZeroU32>,
     grows: u32,
     shrinks: u32,
@@ -187,6 +187,15 @@ impl Limit {
         }
     }
 
+    /// What was taken for a loss was none: the limit is `before` again, unless it has grown beyond that (sender only).
+    pub(crate) fn restore(&mut self, before: u32) {
+        if self.now < before {
+            let change = self.set(before, Cause::Undone, 0);
+            self.lost_from = self.lost_from.or(change.and_then(|change| NonZeroU32::new(change.from)));
+            self.look_at = Instant::ZERO;
+        }
+    }
+
     /// Notes that `total` bytes have moved so far (wraps), where [`Limit::update`] is not called in every turn: a flow
     /// that waits for its flight to shrink to a limit that has fallen must not seem to move all of that in one turn.
     /// What ends a long silence is left to `update`, which lets the limit fall first.
@@ -211,7 +220,8 @@ impl Limit {
         let round_trip = rtt.round_trip();
         let idle = now - self.meter.last().0;
         if let Some(from) = self.lost_from.take_if(|_| idle < IDLE) {
-            return Some(Change { from: from.get(), to: self.now, cause: Cause::Loss, per_rtt: 0 });
+            let cause = if from.get() > self.now { Cause::Loss } else { Cause::Undone };
+            return Some(Change { from: from.get(), to: self.now, cause, per_rtt: 0 });
         }
         let measure = self.meter.measure(now, total, round_trip);
         let change = if self.tuning == Tuning::Rtt && idle >= IDLE {

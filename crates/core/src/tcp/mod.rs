@@ -270,6 +270,11 @@ impl Connection {
         }
     }
 
+    /// Brings what is promised to the guest to account, as far as it counts: after every event.
+    pub(crate) fn count_promise(&mut self, env: &mut Env) {
+        self.rx.count_promise(&mut env.pool);
+    }
+
     /// Gives back what is held, before removal.
     pub(crate) fn dispose<H: Host>(&mut self, env: &mut Env, host: &mut H) {
         self.rx.clear(env);

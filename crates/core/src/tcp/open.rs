@@ -113,7 +113,7 @@ impl Connection {
         };
         let header = TcpHeader {
             seq: self.tx.una,
-            window: self.rx.offer_unscaled(self.window_max(env)),
+            window: self.rx.offer_unscaled(self.receive_share(env)),
             options,
             ..self.header(TcpFlags::SYN | TcpFlags::ACK)
         };

@@ -222,7 +222,7 @@ impl Connection {
         }
         let window = self.rx.offer(self.receive_share(env), self.tx.mss);
         let header = TcpHeader { window, ..self.header(flags) };
-        let waited = self.rx.answer.deadline().is_some();
+        let waited = self.rx.answer.is_waiting();
         self.send(&mut env.outlet, &mut env.counters, io.link, &header, &slices[..count])?;
         self.answered(env, io.now, waited);
         self.tx.cursor = after;
@@ -236,7 +236,7 @@ impl Connection {
     fn send_fin<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
         let window = self.rx.offer(self.receive_share(env), self.tx.mss);
         let header = TcpHeader { window, ..self.header(TcpFlags::FIN | TcpFlags::ACK) };
-        let waited = self.rx.answer.deadline().is_some();
+        let waited = self.rx.answer.is_waiting();
         if self.send(&mut env.outlet, &mut env.counters, io.link, &header, &[]).is_err() {
             return self.list_ready(env);
         }
@@ -304,6 +304,7 @@ impl Connection {
         let before = self.rx.told();
         self.send(&mut env.outlet, &mut env.counters, io.link, &header, &[])?;
         self.note_window_update(env, io, before);
+        self.rx.count_promise(&mut env.pool);
         Ok(())
     }
 

@@ -18,7 +18,7 @@ use super::info::HalfInfo;
 use super::limited::{LimitClock, LimitedBy};
 use super::reassembly::{Full, Reassembly};
 use crate::budget::Pressure;
-use crate::chunk::{ByteQueue, SLICES_MAX};
+use crate::chunk::{ByteQueue, Pool, SLICES_MAX};
 use crate::counters::DropReason;
 use crate::env::Env;
 use crate::host::{Host, HostError, SocketId};
@@ -79,6 +79,8 @@ pub(crate) struct Receiver {
     pub(crate) clock: LimitClock,
     /// Bytes taken in order.
     pub(crate) bytes: u64,
+    /// What of the window counts against the memory budget, bytes.
+    promised: u32,
 }
 
 impl Receiver {
@@ -101,12 +103,13 @@ impl Receiver {
             writable: false,
             ack_listed: false,
             memory_listed: false,
-            answer: Answer::new(habit, now),
+            answer: Answer::new(habit),
             sack: false,
             duplicate: None,
             claim: Claim::new(mss),
             clock: LimitClock::new(now),
             bytes: 0,
+            promised: 0,
         }
     }
 
@@ -126,8 +129,8 @@ impl Receiver {
     }
 
     /// The window field for a SYN: never scaled (RFC 7323, 2.2), and never less than in the SYN before it.
-    pub(crate) fn offer_unscaled(&self, window_max: u32) -> u16 {
-        self.limit.get().min(window_max).max(self.window()).min(65_535) as u16
+    pub(crate) fn offer_unscaled(&self, share: u32) -> u16 {
+        self.limit.get().min(share).max(self.window()).min(65_535) as u16
     }
 
     /// The largest window that the link's ring has room for. If less than a segment is on offer it may be a segment more in any
@@ -139,11 +142,26 @@ impl Receiver {
         most.max(rest).checked_next_multiple_of(1 << self.scale).unwrap_or(u32::MAX)
     }
 
+    /// Sees to it that what the guest may still send counts against the memory budget. Called after whatever may have
+    /// changed the window or the queue.
+    pub(crate) fn count_promise(&mut self, pool: &mut Pool) {
+        let window = self.window().saturating_sub(self.gaps.len());
+        let now = if self.is_blocked() {
+            window.saturating_sub(pool.room(&self.queue))
+        } else {
+            pool.counted(window)
+        };
+        if now != self.promised {
+            pool.promise(self.promised, now);
+            self.promised = now;
+        }
+    }
+
     /// The window field of the next segment: as far as the limit, `share` (what memory leaves) and silly window
     /// avoidance allow. It is a promise only when it has been sent ([`Receiver::announced`]).
     pub(crate) fn offer(&self, share: u32, mss: u16) -> u16 {
         let free = self.free(share);
-        let field = if self.worth_advancing(free, mss) {
+        let field = if self.worth_advancing(free, share, mss) {
             // Rounded down, so that the limit holds, but not to a window that nothing can be sent into, and not so far
             // that it would fall behind what was promised.
             let least = self.window().div_ceil(1 << self.scale);
@@ -193,7 +211,7 @@ impl Receiver {
         let gain = i64::from(free) - i64::from(self.window());
         // After the guest's FIN there is nothing that a window would be for.
         self.state == ReceiverState::Open
-            && self.worth_advancing(free, mss)
+            && self.worth_advancing(free, share, mss)
             && (self.is_shut(mss) || gain >= i64::from((2 * u32::from(mss)).max(self.limit.get() / 4)))
     }
 
@@ -207,10 +225,10 @@ impl Receiver {
         self.limit.get().min(share).saturating_sub(self.held())
     }
 
-    /// Silly window avoidance (RFC 9293, 3.8.6.2.2): by at least a segment or half the limit.
-    fn worth_advancing(&self, free: u32, mss: u16) -> bool {
+    /// Silly window avoidance (RFC 9293, 3.8.6.2.2): by at least a segment or half of what the connection may hold.
+    fn worth_advancing(&self, free: u32, share: u32, mss: u16) -> bool {
         let gain = i64::from(free) - i64::from(self.window());
-        gain >= i64::from(u32::from(mss).min(self.limit.get() / 2).max(1))
+        gain >= i64::from(u32::from(mss).min(self.limit.get().min(share) / 2).max(1))
     }
 
     /// Takes payload at or above RCV.NXT, already trimmed to the window. True if it was in order.
@@ -417,5 +435,6 @@ impl Receiver {
         env.outlet.slots.claim(&mut self.claim, 0, 1);
         env.pool.clear(&mut self.queue);
         self.gaps.clear(&mut env.pool);
+        self.count_promise(&mut env.pool);
     }
 }

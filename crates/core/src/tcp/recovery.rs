@@ -8,7 +8,9 @@
 //! (RFC 6582). When all else fails the retransmission timer (RFC 6298) resends the first segment, and each
 //! acknowledgement of it twice as much.
 //!
-//! A loss halves the limit L once per recovery. There is no congestion window beside L: the path is one link with a
+//! A loss halves the limit L once per recovery. A guest that was only late (its kernel was off the processor for longer
+//! than a time-out, say) reports all that was sent again as duplicates (RFC 2883); then L is restored, as Linux does with its
+//! congestion window. A guest that reports duplicates falsely wins back its own limit. There is no congestion window beside L: the path is one link with a
 //! known queue, and L is what may be in it.
 
 use super::scoreboard::Range;
@@ -18,6 +20,7 @@ use crate::env::Env;
 use crate::time::{Duration, Instant};
 use crate::trace::Resend;
 use crate::wire::tcp::{SackBlocks, Seq, TcpHeader};
+use core::num::NonZeroU32;
 
 /// Duplicate acknowledgements that mean a loss (RFC 5681, 3.2).
 pub(crate) const DUP_ACKS: u8 = 3;
@@ -39,6 +42,15 @@ pub(crate) enum Timer {
     Window,
 }
 
+/// What to undo if a recovery turns out to have been needless.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Undo {
+    /// The limit before, bytes.
+    limit: NonZeroU32,
+    /// Bytes sent again that the guest has not reported as duplicates.
+    resent: u32,
+}
+
 /// A loss under repair.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Recovery {
@@ -46,9 +58,9 @@ pub(crate) struct Recovery {
     until: Seq,
     /// How the loss was seen.
     pub(crate) why: Resend,
-    /// After a time-out nothing is known of the path: most sequence space in flight, growing with what is
-    /// acknowledged.
-    burst: Option<u32>,
+    /// Most sequence space in flight: after a time-out nothing is known of the path, and it grows with what is
+    /// acknowledged. Otherwise `u32::MAX`.
+    burst: u32,
 }
 
 impl Sender {
@@ -124,8 +136,8 @@ impl Sender {
         let Self { board, rack, .. } = self;
         board.acknowledge(ack, |range| rack.delivered(now, range, min_rtt));
         board.give_list(&mut env.lists);
-        if let Some(Recovery { burst: Some(burst), .. }) = &mut self.recovery {
-            *burst = burst.saturating_add(acknowledged);
+        if let Some(recovery) = &mut self.recovery {
+            recovery.burst = recovery.burst.saturating_add(acknowledged);
         }
         // As Linux does, and unlike RFC 6298 (5.7) to the letter: whatever is acknowledged ends the backing off.
         self.backoff = 0;
@@ -141,6 +153,7 @@ impl Sender {
         if duplicate {
             env.counters.tcp_duplicates_reported += 1;
             self.rack.duplicate(self.una, self.nxt);
+            self.undo_recovery((first.1 - first.0).max(0) as u32);
         }
         let min_rtt = env.rtt.min().unwrap_or_default();
         let Self { board, rack, .. } = self;
@@ -151,6 +164,20 @@ impl Sender {
             }
         }
         duplicate
+    }
+
+    /// The guest has got `len` bytes twice. If that was all that a recovery has sent again, it was needless.
+    fn undo_recovery(&mut self, len: u32) {
+        let Some(undo) = self.undo.as_mut().filter(|undo| undo.resent > 0) else { return };
+        undo.resent = undo.resent.saturating_sub(len);
+        if undo.resent > 0 {
+            return;
+        }
+        self.limit.restore(undo.limit.get());
+        self.undo = None;
+        if let Some(recovery) = &mut self.recovery {
+            recovery.burst = u32::MAX;
+        }
     }
 
     /// Ends the wait for the answer to a tail loss probe (RFC 8985, 7.4.2): if it repaired a loss, the limit falls.
@@ -175,7 +202,7 @@ impl Sender {
         let recovering = self.recovery.is_some();
         let wait = self.rack.detect(now, &mut self.board, self.mss.into(), recovering, rtts);
         if self.board.lost() > 0 {
-            self.recover(env, now, Resend::Rack, None);
+            self.recover(env, now, Resend::Rack, u32::MAX);
         }
         if let Some(wait) = wait {
             self.timer = Some((now + wait, Timer::Reorder));
@@ -187,15 +214,16 @@ impl Sender {
         self.dup_acks = self.dup_acks.saturating_add(1);
         if self.dup_acks == DUP_ACKS && self.recovery.is_none() {
             self.board.mark_first_lost(self.mss.into());
-            self.recover(env, now, Resend::Duplicates, None);
+            self.recover(env, now, Resend::Duplicates, u32::MAX);
         }
     }
 
     /// Begins a recovery, unless one is under way.
-    fn recover(&mut self, env: &mut Env, now: Instant, why: Resend, burst: Option<u32>) {
+    fn recover(&mut self, env: &mut Env, now: Instant, why: Resend, burst: u32) {
         // Karn: what is sent twice is not measured.
         self.timed = None;
         if self.recovery.is_none() {
+            self.undo = NonZeroU32::new(self.limit.get()).map(|limit| Undo { limit, resent: 0 });
             self.limit.halve();
             env.counters.tcp_recoveries += 1;
         }
@@ -214,7 +242,7 @@ impl Sender {
             self.board.renege();
         }
         self.rack.timed_out(now, &mut self.board, env.rtt.srtt().unwrap_or_default());
-        self.recover(env, now, Resend::Timeout, Some(self.mss.into()));
+        self.recover(env, now, Resend::Timeout, self.mss.into());
     }
 
     /// The wait for segments out of order has ended.
@@ -232,6 +260,8 @@ impl Sender {
     /// The tail was probed.
     pub(crate) fn tail_probed(&mut self, env: &mut Env) {
         self.timed = None;
+        // What is reported as a duplicate from now on may be this one.
+        self.undo = None;
         self.tail_probe = Some(self.nxt);
         env.counters.tcp_tail_probes += 1;
     }
@@ -241,7 +271,7 @@ impl Sender {
         let range = self.board.next_lost()?;
         let mss = u32::from(self.mss);
         let pipe = self.in_flight() - self.board.sacked() - self.board.lost();
-        let cap = self.recovery.and_then(|r| r.burst).unwrap_or(u32::MAX).min(self.limit()).max(mss);
+        let cap = self.recovery.map_or(u32::MAX, |r| r.burst).min(self.limit()).max(mss);
         let window = (self.una + self.wnd - range.start).max(0) as u32;
         // The first segment goes whatever else may be on its way: it is what a time-out is for (RFC 6298, 5.4). It also
         // tells whether a window that has closed meanwhile is open again.
@@ -253,6 +283,9 @@ impl Sender {
     /// Notes that a piece was sent again.
     pub(crate) fn resent(&mut self, env: &mut Env, now: Instant, seq: Seq, len: u32) {
         self.board.resent(seq, len, now);
+        if let Some(undo) = self.undo.as_mut().filter(|_| self.recovery.is_some()) {
+            undo.resent = undo.resent.saturating_add(len);
+        }
         self.retransmissions += 1;
         env.counters.tcp_retransmissions += 1;
         if self.timer.is_none() {

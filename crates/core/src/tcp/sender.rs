@@ -11,7 +11,7 @@ use super::autosize::Limit;
 use super::info::HalfInfo;
 use super::limited::LimitClock;
 use super::rack::Rack;
-use super::recovery::{Recovery, Timer};
+use super::recovery::{Recovery, Timer, Undo};
 use super::scoreboard::Scoreboard;
 use crate::chunk::{ByteQueue, Cursor};
 use crate::env::Env;
@@ -102,6 +102,8 @@ pub(crate) struct Sender {
     pub(super) dup_acks: u8,
     /// Loss being repaired.
     pub(super) recovery: Option<Recovery>,
+    /// What to restore if the last recovery was needless.
+    pub(super) undo: Option<Undo>,
     /// SND.NXT when a tail loss probe was sent; until it is acknowledged.
     pub(super) tail_probe: Option<Seq>,
     /// What holds the sending back.
@@ -142,6 +144,7 @@ impl Sender {
             sack: peer.sack,
             dup_acks: 0,
             recovery: None,
+            undo: None,
             tail_probe: None,
             clock: LimitClock::new(now),
             bytes: 0,
@@ -257,5 +260,6 @@ impl Sender {
         self.board.clear();
         self.board.give_list(&mut env.lists);
         self.recovery = None;
+        self.undo = None;
     }
 }

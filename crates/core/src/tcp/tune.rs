@@ -39,7 +39,7 @@ impl Connection {
 
     /// What memory leaves to the receiving direction, bytes.
     fn memory_share(&self, env: &Env) -> u32 {
-        if env.pool.pressure() == Pressure::Spent { 0 } else { env.pool.share(self.tx.mss) }
+        env.pool.receive_share(self.rx.is_blocked())
     }
 
     /// What the link's ring leaves to the receiving direction, bytes not held yet.
@@ -52,7 +52,7 @@ impl Connection {
         let blocked = self.rx.is_blocked();
         let limit = self.rx.limit.get();
         let window_max = self.window_max(env);
-        let ours = env.pool.share(self.tx.mss) > limit && window_max >= limit;
+        let ours = self.memory_share(env) > limit && window_max >= limit;
         let full = self.rx.is_near_edge(window_max, self.tx.mss) && ours;
         if full && !blocked {
             self.rx.limit.hit();
@@ -188,12 +188,12 @@ impl Connection {
         }
     }
 
-    /// Whether the window is shut although the host socket has taken everything.
+    /// Whether the window is shut, although the host socket has taken everything, and has to stay so.
     fn waits_for_memory(&self, env: &Env) -> bool {
         self.rx.state == ReceiverState::Open
             && !self.rx.is_blocked()
             && self.rx.is_shut(self.tx.mss)
-            && self.memory_share(env) < self.rx.limit.get()
+            && self.memory_share(env) == 0
     }
 
     /// A segment without payload was sent; before it the guest had been told `told`, RCV.NXT and the right edge.

@@ -320,8 +320,8 @@ impl Wan {
             frames.push(RxFrame { meta: RxMeta { checksum: RxChecksum::Valid, gso }, bytes: &frame.bytes });
         }
         let mut io = Io { now: self.now, link: &mut self.link, host: &mut self.peer };
-        self.stack.expire(&mut io);
         self.stack.frames(&mut io, &frames);
+        self.stack.expire(&mut io);
         loop {
             // What has arrived by now was taken.
             self.stack.link_drained();

@@ -240,6 +240,9 @@ fn a_batch_that_the_link_refuses_goes_on_where_it_stopped() {
     }
 }
 
+/// Lengths and bytes of services.
+type Datagrams = Vec<(usize, u8)>;
+
 #[test]
 fn neighbours_of_one_size_reach_the_guest_as_one() {
     for v6 in [false, true] {
@@ -248,7 +251,7 @@ fn neighbours_of_one_size_reach_the_guest_as_one() {
         t.connection(5000, 4433);
         t.guest("UDP data=1");
         let same = |len, n| vec![(len, 0); n];
-        let cases: [(Vec<(usize, u8)>, &[&str]); 6] = [
+        let cases: [(Datagrams, &[&str]); 6] = [
             (same(100, 3), &["data=300 gso=100"]),
             // A shorter one is the last, a longer one begins anew.
             (vec![(100, 0), (100, 0), (40, 0), (100, 0)], &["data=240 gso=100", "data=100 gso=none"]),

@@ -123,6 +123,19 @@ fn a_second_segment_is_acknowledged_at_once() {
     });
 }
 
+/// Whatever it is: a guest that says something else while we wait may not be one that waits for the answer.
+#[test]
+fn any_segment_ends_the_wait() {
+    Script::each(|t| {
+        with_habit(t);
+        t.guest("ACK|PSH data=1");
+        t.expect_nothing();
+        t.guest("ACK");
+        t.expect("ACK ack=6 data=0");
+        t.expect_nothing();
+    });
+}
+
 #[test]
 fn what_is_full_or_not_in_order_or_fills_a_gap_is_acknowledged_at_once() {
     Script::each(|t| {

@@ -558,6 +558,63 @@ fn a_probe_that_repaired_a_loss_halves_the_limit() {
     }
 }
 
+/// A flow whose limit has grown well above its floor, with `n` segments in flight: the limit, and where they begin.
+fn grown(t: &mut Script, n: usize) -> (u32, usize) {
+    establish_at(t, 10);
+    t.host_sends(400_000);
+    t.guest("ACK win=4000000");
+    while limit(t) < 200_000 {
+        t.advance_ms(10);
+        t.guest("ACK");
+    }
+    while t.host_waiting() > 0 || t.received_in_order() < 400_000 {
+        t.advance_ms(10);
+        t.guest("ACK");
+    }
+    t.take_all();
+    t.advance_ms(10);
+    t.guest("ACK");
+    send(t, n);
+    (limit(t), 400_001)
+}
+
+/// The guest's kernel stood still for longer than a time-out, and then reports all that was sent again as duplicates: nothing
+/// was lost, and the limit is as before.
+#[test]
+fn a_needless_recovery_is_undone() {
+    Script::each(|t| {
+        let (before, una) = grown(t, 10);
+        t.advance_ms(400);
+        let again: Vec<_> = t.take_all();
+        let counters = t.machine.stack.counters();
+        assert!(counters.tcp_timeouts == 1 && counters.tcp_recoveries == 1, "{again:?}");
+        assert!(limit(t) <= before / 2 + 1, "{} of {before}", limit(t));
+        // The first transmissions are acknowledged, then the probe of the tail and the first segment, twice there.
+        let (mss, end) = (t.mss(), una + 10 * t.mss());
+        t.guest(&format!("ACK ack={end}"));
+        t.guest(&format!("ACK ack={end} sack={}-{end}", end - mss));
+        t.guest(&format!("ACK ack={end} sack={una}-{}", una + mss));
+        assert_eq!(limit(t), before);
+    });
+}
+
+/// One of the segments sent again was needed: the limit stays low.
+#[test]
+fn a_recovery_that_repaired_something_is_not_undone() {
+    Script::each(|t| {
+        let ((before, una), mss) = (grown(t, 10), t.mss());
+        let hole = |n: usize| una + n * mss;
+        t.guest(&format!("ACK ack={} sack={}-{}", hole(1), hole(3), hole(9)));
+        assert_eq!(payload(&t.take_all()), 2 * mss as i64);
+        assert!(limit(t) < before);
+        t.advance_ms(10);
+        // Only the second of the two came twice.
+        t.guest(&format!("ACK ack={} sack={}-{}", hole(9), hole(2), hole(3)));
+        t.guest(&format!("ACK ack={}", hole(10)));
+        assert!(limit(t) < before);
+    });
+}
+
 /// RFC 6298, 5.5 and 5.7: the time-out doubles, and whatever is acknowledged ends that.
 #[test]
 fn backing_off_ends_with_any_acknowledgement() {

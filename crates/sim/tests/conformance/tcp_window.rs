@@ -1,6 +1,7 @@
 //! The offered window and the two limits: how they find their size, and what the guest is told of it and when.
 
 use brodo_core::config::{BufferBounds, Tuning};
+use brodo_core::counters::DropReason;
 use brodo_core::tcp::info::{HalfInfo, TcpInfo};
 use brodo_core::tcp::limited::LimitedBy;
 use brodo_core::trace::{Cause, Direction, Event};
@@ -445,31 +446,80 @@ fn budget(bytes: usize) -> Setup {
     setup
 }
 
-/// Above 85 % a window is a few segments, and what the host sends is read as slowly.
+/// `count` flows whose hosts take nothing, and whose guests send all that they are offered.
+fn fill_windows(t: &mut Script, count: u16) {
+    let flows: Vec<_> = (0..count).map(|i| t.connection(41_000 + i, 80)).collect();
+    for &flow in &flows {
+        t.select(flow);
+        establish(t);
+        t.host_accepts(0);
+    }
+    for &flow in &flows {
+        t.select(flow);
+        for _ in 0..60 {
+            let (next, edge) = (t.guest_progress().0, t.offered_edge());
+            let len = (edge - next).min(t.mss() as u32);
+            if len > 0 {
+                t.guest(&format!("ACK data={len}"));
+            }
+        }
+        t.take_all();
+    }
+}
+
+/// Forty flows of 64 KiB do not fit into 720 KiB, and are not promised: nothing that is sent into a window is dropped, and
+/// each gets something.
 #[test]
-fn memory_that_is_short_leaves_every_flow_a_few_segments() {
-    // Eleven flows of 64 KiB do not fit into 720 KiB; n flows settle at budget / (n + 1) each.
+fn windows_are_promised_as_far_as_memory_reaches() {
     Script::each_with(&budget(720 << 10), |t| {
-        let flows: Vec<_> = (0..40).map(|i| t.connection(41_000 + i, 80)).collect();
+        fill_windows(t, 40);
+        let used = t.machine.stack.memory_used();
+        assert!((360 << 10..=720 << 10).contains(&used), "{used}");
+        assert_eq!(t.machine.stack.counters().dropped(DropReason::MemoryBudget), 0);
+        let least = t.machine.stack.tcp_infos(t.now()).map(|info| info.rx.held).min();
+        assert!(least >= Some(1000), "{least:?}");
+    });
+}
+
+/// A window that is promised while its host takes everything counts beyond the first 4096th of the budget, so that many
+/// large ones that their hosts stop taking at once fit.
+#[test]
+fn windows_count_before_their_hosts_refuse() {
+    let mut setup = Setup::default();
+    setup.config.memory = 8 << 20;
+    Script::each_with(&setup, |t| {
+        let flows: Vec<_> = (0..200).map(|i| t.connection(41_000 + i, 80)).collect();
         for &flow in &flows {
             t.select(flow);
             establish(t);
+            // Each has a window of at least 64 KiB if that can be.
+            t.guest("ACK data=1000");
+            t.host_received_some();
+            t.take_all();
+        }
+        for &flow in &flows {
+            t.select(flow);
             t.host_accepts(0);
         }
         for &flow in &flows {
             t.select(flow);
-            for _ in 0..20 {
-                let (next, edge) = (t.guest_progress().0, t.offered_edge());
-                let len = (edge - next).min(t.mss() as u32);
-                if len > 0 {
-                    t.guest(&format!("ACK data={len}"));
-                }
+            while t.offered_edge() > t.guest_progress().0 {
+                let len = (t.offered_edge() - t.guest_progress().0).min(t.mss() as u32);
+                t.guest(&format!("ACK data={len}"));
             }
             t.take_all();
-            assert!(t.machine.stack.memory_used() <= 720 << 10);
         }
+        assert_eq!(t.machine.stack.counters().dropped(DropReason::MemoryBudget), 0);
+        assert!(t.machine.stack.memory_used() <= 8 << 20);
+    });
+}
+
+/// Above 85 % of the budget, what the host sends is read a few segments at a time.
+#[test]
+fn memory_that_is_short_leaves_every_flow_a_few_segments() {
+    Script::each_with(&budget(720 << 10), |t| {
+        fill_windows(t, 160);
         assert!(t.machine.stack.memory_used() > 720 * 1024 / 100 * 85, "{}", t.machine.stack.memory_used());
-        // A flow that holds nothing is offered no more than a few segments beyond what it was promised.
         let late = t.connection(45_000, 80);
         t.select(late);
         establish(t);
@@ -483,7 +533,7 @@ fn memory_that_is_short_leaves_every_flow_a_few_segments() {
 #[test]
 fn a_window_shut_for_want_of_memory_opens_by_itself() {
     Script::each_with(&budget(256 << 10), |t| {
-        let flows: Vec<_> = (0..16).map(|i| t.connection(41_000 + i, 80)).collect();
+        let flows: Vec<_> = (0..100).map(|i| t.connection(41_000 + i, 80)).collect();
         for &flow in &flows {
             t.select(flow);
             establish(t);

@@ -57,7 +57,8 @@ fn a_window_waits_for_memory_of_another_worker() {
     let mut holds = worker(&setup, &budget, 3);
     let mut waits = worker(&setup, &budget, 4);
     waits.establish();
-    let flows: Vec<_> = (0..8).map(|port| holds.connection(41_000 + port, 80)).collect();
+    // Of windows only half of the budget, and a little for everybody.
+    let flows: Vec<_> = (0..100).map(|port| holds.connection(41_000 + port, 80)).collect();
     for &flow in &flows {
         holds.select(flow);
         hoard(&mut holds);
@@ -84,7 +85,7 @@ fn reads_that_wait_go_on_in_the_turn_that_gives_memory_back() {
     let mut setup = Setup::default();
     setup.config.memory = 256 << 10;
     Script::each_with(&setup, |t| {
-        let hoards: Vec<_> = (0..8).map(|port| t.connection(41_000 + port, 80)).collect();
+        let hoards: Vec<_> = (0..50).map(|port| t.connection(41_000 + port, 80)).collect();
         for &flow in &hoards {
             t.select(flow);
             hoard(t);

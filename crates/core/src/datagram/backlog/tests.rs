@@ -13,13 +13,13 @@ use std::sync::Arc;
 
 /// A host that takes a number of datagrams and notes each send: sizes of its datagrams, and marks.
 #[derive(Default)]
-struct Sends {
+struct Recorder {
     room: usize,
     sends: Vec<(Vec<usize>, u8)>,
     bytes: Vec<u8>,
 }
 
-impl Host for Sends {
+impl Host for Recorder {
     fn datagram_send(
         &mut self,
         _: SocketId,
@@ -91,7 +91,7 @@ fn content(n: usize, len: usize) -> Vec<u8> {
 #[test]
 fn runs_leave_together_and_in_order() {
     let mut env = env(64 << 20);
-    let (mut backlog, mut host) = (Backlog::default(), Sends::default());
+    let (mut backlog, mut host) = (Backlog::default(), Recorder::default());
     // Lengths and marks, and the runs they make: a shorter one ends a run, a longer one begins another.
     let datagrams: Vec<(usize, u8)> = [(1400, 0); 50]
         .into_iter()
@@ -129,7 +129,7 @@ fn runs_leave_together_and_in_order() {
 #[test]
 fn what_is_not_taken_stays() {
     let mut env = env(64 << 20);
-    let (mut backlog, mut host) = (Backlog::default(), Sends::default());
+    let (mut backlog, mut host) = (Backlog::default(), Recorder::default());
     let mut all = Vec::new();
     for n in 0..150 {
         backlog.push(&mut env, NOW, &content(n, 100), 0);
@@ -178,9 +178,9 @@ fn memory_that_is_spent_is_not_asked_for() {
 }
 
 /// One datagram arrives and one leaves every millisecond, behind 40 that wait: 40 ms for each.
-fn standing(tos: u8) -> (Env, Sends) {
+fn standing(tos: u8) -> (Env, Recorder) {
     let mut env = env(64 << 20);
-    let (mut backlog, mut host) = (Backlog::default(), Sends::default());
+    let (mut backlog, mut host) = (Backlog::default(), Recorder::default());
     let at = |ms: usize| NOW + Duration::from_millis(ms as u64);
     (0..40).for_each(|n| backlog.push(&mut env, at(n), &[0; 1000], tos));
     for n in 40..1000 {

@@ -1,0 +1,197 @@
+//! Trouble that passes: transfers of every size with stalls at both ends, brodo stopped in the middle of transfers, a
+//! thousand slow readers on a small budget. Nothing is lost, nothing is sent twice without need, nobody starves.
+
+use crate::Test;
+use crate::bed::{Bed, LIMIT, PORT, check};
+use brodo_bench::facts::net_counter;
+use brodo_bench::process::{Job, Result};
+use brodo_bench::world::{HOST_V4, HOST_V6, WORLD_V4, WORLD_V6};
+use serde_json::Value;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub(crate) const TESTS: &[Test] = &[
+    Test::new("transfers of all sizes with stalls", transfers),
+    Test::new("brodo is stopped for a while", stopped),
+    Test::new("a thousand slow readers on the host", slow_peers).options(SMALL_BUDGET),
+    Test::new("a thousand slow readers in the guest", slow_guests).options(SMALL_BUDGET),
+];
+
+/// Uploads, and as many downloads; `BRODO_E2E_SCALE` is a percentage of them for those in a hurry.
+const TRANSFERS: u64 = 200;
+const AT_ONCE: &str = "6";
+const BYTES_MAX: u64 = 64 << 20;
+
+const SMALL_BUDGET: &[&str] = &["--memory", "8M"];
+const BUDGET_KIB: u64 = 8 << 10;
+/// A thousand connections, tables, and what a program takes anyway.
+const OVERHEAD_KIB: u64 = 16 << 10;
+/// Readers and what each of them reads, bytes per second: 1 MB/s together.
+const READERS: &str = "1000";
+const RATE: &str = "1000";
+/// More than fits anywhere on the way.
+const BYTES_EACH: &str = "300000";
+const SLOW_MS: &str = "8000";
+
+fn scale() -> u64 {
+    std::env::var("BRODO_E2E_SCALE").ok().and_then(|text| text.parse().ok()).unwrap_or(100)
+}
+
+/// A counter of the guest's kernel.
+fn guest_counter(bed: &Bed, group: &str, name: &str) -> Result<u64> {
+    bed.guest(|guest| net_counter(guest.pid, group, name))
+}
+
+/// Frames that the guest's interface could not pass on to brodo.
+fn ring_drops(bed: &Bed) -> Result<u64> {
+    let finished = bed.run(&["ip", "-s", "-j", "link", "show", "up"])?;
+    let links = finished.json()?;
+    let dropped = |link: &Value| link["stats64"]["tx"]["dropped"].as_u64().unwrap_or(0);
+    Ok(links.as_array().map_or(0, |links| links.iter().map(dropped).sum()))
+}
+
+/// What brodo counted, from its words at the end; it is ended by this.
+struct Counted(String);
+
+impl Counted {
+    fn of(bed: &Bed) -> Result<Self> {
+        Ok(Self(bed.finish()?.stderr))
+    }
+
+    fn get(&self, name: &str) -> u64 {
+        let line = format!("brodo: {name} ");
+        self.0.lines().find_map(|found| found.strip_prefix(&line)?.parse().ok()).unwrap_or(0)
+    }
+}
+
+/// Every transfer is right, and nothing was sent again but what a busy machine explains: a kernel whose acknowledgement
+/// does not come because a program is off the processor probes the end of its flight, over any link. A probe may show up as a
+/// retransmission and its answer as a duplicate.
+fn transfers(bed: &Bed) -> Result<()> {
+    let count = (TRANSFERS * scale() / 100).max(1) / 2;
+    for (server, seed) in [(HOST_V4, "1"), (WORLD_V6, "2")] {
+        let words = ["transfers", server, PORT, &count.to_string(), AT_ONCE, &BYTES_MAX.to_string(), seed];
+        let found = bed.start_probe(&words)?.wait(3 * LIMIT)?.success()?.json()?;
+        check(found["failed"].as_array().is_some_and(Vec::is_empty), || {
+            format!("{}: {found}", words.join(" "))
+        })?;
+    }
+    let kernel = |name| guest_counter(bed, "TcpExt", name);
+    let [probes, timeouts, resent] =
+        [kernel("TCPLossProbes")?, kernel("TCPTimeouts")?, guest_counter(bed, "Tcp", "RetransSegs")?];
+    let dropped = ring_drops(bed)?;
+    let counted = Counted::of(bed)?;
+    let text = || {
+        format!(
+            "the guest resent {resent}, probed {probes}, {timeouts} time-outs, {dropped} ring drops\n{}",
+            counted.0
+        )
+    };
+    if std::env::var_os("BRODO_E2E_SHOW").is_some() {
+        eprintln!("{} {}", bed.link.name(), text());
+    }
+    check(resent <= probes + timeouts && dropped == 0, text)?;
+    let [again, tail, timeouts] =
+        ["tcp_retransmissions", "tcp_tail_probes", "tcp_timeouts"].map(|name| counted.get(name));
+    check(again <= tail + timeouts && counted.get("drop OutOfWindow") <= resent, text)?;
+    check(!counted.0.lines().any(|line| line.contains(" drop ") && !line.contains("OutOfWindow")), text)
+}
+
+/// Milliseconds of the machine's clock.
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
+}
+
+/// Bytes that a watched probe counted from `from_ms` on for a second.
+fn bytes_in_second(found: &Value, from_ms: u64) -> u64 {
+    let bucket_ms = found["bucket_ms"].as_u64().unwrap_or(1);
+    let first = from_ms.saturating_sub(found["start_ms"].as_u64().unwrap_or(0)) / bucket_ms;
+    let buckets = found["buckets"].as_array().map_or(&[][..], Vec::as_slice);
+    let second = buckets.iter().skip(first as usize).take((1000 / bucket_ms) as usize);
+    second.filter_map(Value::as_u64).sum()
+}
+
+const STOP: Duration = Duration::from_millis(300);
+const STOPS: u64 = 2;
+/// Of what it was: on a machine that runs other tests at the same time.
+const SHARE_MIN: f64 = 0.3;
+
+/// Flows in both directions while brodo stands still now and then: nothing is lost, and a second later all is as before.
+fn stopped(bed: &Bed) -> Result<()> {
+    for direction in ["up", "down"] {
+        let duration_ms = (2000 + STOPS * 2800).to_string();
+        let job = |server| bed.start_probe(&["watch", direction, server, PORT, "3", &duration_ms]);
+        let mut jobs: Vec<Job> = [HOST_V4, WORLD_V6].into_iter().map(job).collect::<Result<_>>()?;
+        thread::sleep(Duration::from_millis(1500));
+        let mut stops = Vec::new();
+        for _ in 0..STOPS {
+            stops.push(now_ms());
+            bed.guest(|guest| guest.stop())?;
+            thread::sleep(STOP);
+            bed.guest(|guest| guest.resume())?;
+            thread::sleep(Duration::from_millis(2500));
+        }
+        let mut found = Vec::new();
+        for job in &mut jobs {
+            let value = job.wait(LIMIT)?.success()?.json()?;
+            check(value["equal"] == true, || format!("{direction}: {value}"))?;
+            found.push(value);
+        }
+        for stop in stops {
+            let bytes = |from| found.iter().map(|value| bytes_in_second(value, from)).sum::<u64>();
+            let before = bytes(stop - 1000);
+            let after = bytes(stop + STOP.as_millis() as u64 + 1000);
+            if std::env::var_os("BRODO_E2E_SHOW").is_some() {
+                eprintln!(
+                    "{} {direction}: {before} bytes in the second before, {after} a second after",
+                    bed.link.name()
+                );
+            }
+            check(after as f64 >= SHARE_MIN * before as f64 && before > 0, || {
+                format!(
+                    "{direction}: {before} bytes in the second before, {after} a second after it: {found:?}"
+                )
+            })?;
+        }
+    }
+    let dropped = ring_drops(bed)?;
+    check(dropped == 0, || format!("{dropped} frames dropped by the ring"))
+}
+
+fn slow_peers(bed: &Bed) -> Result<()> {
+    slow_readers(bed, "up")
+}
+
+fn slow_guests(bed: &Bed) -> Result<()> {
+    slow_readers(bed, "down")
+}
+
+/// A thousand readers that get what they read, no more memory than is allowed, and not one segment dropped for want of it.
+fn slow_readers(bed: &Bed, direction: &str) -> Result<()> {
+    // Otherwise the kernel would hold everything itself.
+    bed.world.host.set(&[("ipv4/tcp_wmem", "4096 16384 65536")])?;
+    let mut most_kib = 0;
+    for server in [HOST_V4, HOST_V6, WORLD_V4] {
+        let words = ["slow", direction, server, PORT, READERS, BYTES_EACH, RATE, SLOW_MS];
+        let mut job = bed.start_probe(&words)?;
+        while job.is_running() {
+            most_kib = most_kib.max(bed.guest(|guest| guest.rss_kib())?);
+            thread::sleep(Duration::from_millis(50));
+        }
+        let found = job.wait(LIMIT)?.success()?.json()?;
+        if std::env::var_os("BRODO_E2E_SHOW").is_some() {
+            eprintln!("{} {direction} {server}: {found}, {most_kib} KiB", bed.link.name());
+        }
+        check(found["failed"].as_array().is_some_and(Vec::is_empty), || {
+            format!("{}: {found}", words.join(" "))
+        })?;
+        let [worst, best] = ["worst", "best"].map(|name| found[name].as_u64().unwrap_or(0));
+        check(worst > 0 && best <= 4 * worst, || format!("not fair: {found}"))?;
+    }
+    check(most_kib <= BUDGET_KIB + OVERHEAD_KIB, || format!("{most_kib} KiB resident"))?;
+    let counted = Counted::of(bed)?;
+    if std::env::var_os("BRODO_E2E_SHOW").is_some() {
+        eprintln!("{} {direction}: {}", bed.link.name(), counted.0);
+    }
+    check(counted.get("drop MemoryBudget") == 0, || counted.0.clone())
+}

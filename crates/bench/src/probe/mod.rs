@@ -364,7 +364,7 @@ fn run(probe: Probe) -> io::Result<Value> {
             round_trip::measure(peer.socket(), flows, exchange(false, seconds, pause_us))
         }
         Probe::Transfers { peer, count, at_once, bytes_max, seed } => {
-            stress::transfers(peer.socket(), count, at_once, bytes_max, seed)
+            Ok(stress::transfers(peer.socket(), count, at_once, bytes_max, seed))
         }
         Probe::Slow { direction, peer, count, bytes, rate, duration_ms } => {
             let slow = stress::Slow { count, bytes, rate, time: Duration::from_millis(duration_ms) };
@@ -372,7 +372,7 @@ fn run(probe: Probe) -> io::Result<Value> {
         }
         Probe::Watch { direction, peer, flows, duration_ms } => {
             let time = Duration::from_millis(duration_ms);
-            stress::watch(peer.socket(), direction == Direction::Up, flows, time)
+            Ok(stress::watch(peer.socket(), direction == Direction::Up, flows, time))
         }
         Probe::Mix { direction, peer, respond, flows, seconds } => {
             mix::measure(direction, peer.socket(), respond, flows, Duration::from_secs_f64(seconds))

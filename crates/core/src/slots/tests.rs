@@ -1,3 +1,5 @@
+//! Claims of connections on the frames of a link's ring: their sum, and what measured payload makes of them.
+
 use super::{Claim, PERIOD, Slots};
 use crate::time::Instant;
 

@@ -304,7 +304,9 @@ impl Receiver {
         socket: Option<SocketId>,
         payload: &[IoSlice<'_>],
     ) -> Result<(), HostError> {
-        payload.iter().for_each(|frame| self.claim.measure(frame.len()));
+        for frame in payload {
+            self.claim.measure(frame.len());
+        }
         let mut taken = 0;
         let mut result = Ok(());
         if self.queue.is_empty()

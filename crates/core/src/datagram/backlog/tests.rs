@@ -161,7 +161,9 @@ fn bounded_for_a_flow_and_for_all() {
     assert!(env.pool.budget().used() <= (1 << 20) + 8 * SMALL * 2);
     let held = env.counters.udp_held;
     assert_eq!(env.counters.dropped(DropReason::HostSocketFull), 8000 - held);
-    flows.iter_mut().for_each(|flow| flow.clear(&mut env));
+    for flow in &mut flows {
+        flow.clear(&mut env);
+    }
     assert_eq!((env.held, env.pool.budget().used()), (0, 0));
 }
 

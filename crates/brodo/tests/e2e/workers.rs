@@ -11,7 +11,7 @@ use std::time::Duration;
 pub(crate) const TESTS: &[Test] = &[
     Test::new("connections spread over four workers", spread).options(&["--workers", "4"]),
     Test::new("sixty-four workers", sixty_four).on(&[Link::LARGE]).options(&["--workers", "64"]),
-    Test::new("four workers share one memory", memory).options(&["--workers", "4", "--memory", "8M"]),
+    Test::new("four workers share one memory", memory).options(&["--workers", "4", "--memory", "32M"]),
     Test::new("an interface that is deleted ends all workers", deleted)
         .on(&[Link::LARGE])
         .options(&["--workers", "4"]),
@@ -55,7 +55,7 @@ fn sixty_four(bed: &Bed) -> Result<()> {
     check(idle <= 16, || finished.failure(&format!("{idle} workers have had no connection")).0)
 }
 
-/// Connections that are stuck hold nearly all of the memory: eight ninths, as it is shared. What is left serves connections of any
+/// Eight connections that are stuck hold eight ninths of the memory, as it is shared. What is left serves connections of any
 /// worker, and what they give up goes to those too.
 fn memory(bed: &Bed) -> Result<()> {
     let mut jobs: Vec<Job> =

@@ -94,11 +94,6 @@ pub(crate) struct Connection {
     heard_at: Instant,
     challenged_at: Option<Instant>,
     time_wait_until: Option<Instant>,
-    /// Memory for a read was not to be had, and nobody has said that there is some again.
-    short_of_memory: bool,
-    /// Listed in `Env::reads`, and in `Env::windows`.
-    read_listed: bool,
-    window_listed: bool,
     /// Keep-alive probes sent since the guest was last heard.
     probes: u8,
     /// The host socket failed: what it still holds goes to the guest, then a reset.

@@ -82,7 +82,7 @@ impl Connection {
     /// Whether [`Connection::serve`] would do something now, credit provided.
     pub(super) fn wants_service(&self) -> bool {
         !self.ended
-            && ((self.broken && !self.short_of_memory)
+            && ((self.broken && !self.tx.short_of_memory)
                 || self.sendable() > 0
                 || self.tx.next_resend(u32::MAX).is_some()
                 || self.tx.fin_due()
@@ -93,7 +93,7 @@ impl Connection {
     /// While what is lost waits for an acknowledgement nothing new could be sent, and a turn that has read all it may would
     /// be followed by another that does nothing.
     fn wants_to_read(&self) -> bool {
-        self.can_read() && !self.short_of_memory && self.tx.board.lost() == 0 && self.read_room() > 0
+        self.can_read() && !self.tx.short_of_memory && self.tx.board.lost() == 0 && self.read_room() > 0
     }
 
     fn can_read(&self) -> bool {
@@ -140,7 +140,7 @@ impl Connection {
     ) -> Result<(), HostError> {
         let frame_max = self.frame_payload_max(env);
         let ahead = (bytes / frame_max).max(1) * frame_max;
-        self.short_of_memory = false;
+        self.tx.short_of_memory = false;
         while self.can_read() {
             let Some(socket) = self.socket else { break };
             let room = self.read_room();
@@ -192,10 +192,10 @@ impl Connection {
 
     /// Waits for memory; false if there is some after all.
     fn wait_to_read(&mut self, env: &mut Env, now: Instant) -> bool {
-        env.reads.stop(now, self.id, &mut self.read_listed);
+        env.reads.stop(now, self.id, &mut self.tx.memory_listed);
         self.tx.share = env.pool.share(self.tx.mss);
-        self.short_of_memory = !env.pool.budget().has_room(Need::Read);
-        self.short_of_memory
+        self.tx.short_of_memory = !env.pool.budget().has_room(Need::Read);
+        self.tx.short_of_memory
     }
 
     /// Sends one frame of data if it may; gives the bytes in it.
@@ -345,7 +345,7 @@ impl Connection {
             LimitedBy::Link
         } else if self.tx.recovery.is_some() {
             LimitedBy::Loss
-        } else if self.short_of_memory || (self.can_read() && self.memory_holds_back()) {
+        } else if self.tx.short_of_memory || (self.can_read() && self.memory_holds_back()) {
             LimitedBy::Memory
         } else if !more || self.tx.state != SenderState::Open {
             LimitedBy::Application

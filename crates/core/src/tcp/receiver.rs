@@ -65,6 +65,8 @@ pub(crate) struct Receiver {
     pub(crate) writable: bool,
     /// Listed in `Env::ack_due`.
     pub(crate) ack_listed: bool,
+    /// Listed in `Env::windows`.
+    pub(crate) memory_listed: bool,
     /// What the guest has asked, and whether its acknowledgement waits for the answer.
     pub(crate) answer: Answer,
     /// The guest understands selective acknowledgements.
@@ -100,6 +102,7 @@ impl Receiver {
             fin: None,
             writable: false,
             ack_listed: false,
+            memory_listed: false,
             answer: Answer::new(habit),
             sack: false,
             duplicate: None,

@@ -83,6 +83,10 @@ pub(crate) struct Sender {
     pub(crate) hangup: bool,
     /// The end of the host's stream has been read.
     pub(crate) eof: bool,
+    /// Memory for a read was not to be had, and nobody has said that there is some again.
+    pub(crate) short_of_memory: bool,
+    /// Listed in `Env::reads`.
+    pub(crate) memory_listed: bool,
     /// The segment whose round trip is being measured: its end, and when it was sent.
     pub(super) timed: Option<(Seq, Instant)>,
     /// What is being waited for, and until when.
@@ -130,6 +134,8 @@ impl Sender {
             readable: false,
             hangup: false,
             eof: false,
+            short_of_memory: false,
+            memory_listed: false,
             timed: None,
             timer: None,
             backoff: 0,

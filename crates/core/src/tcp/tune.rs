@@ -154,7 +154,7 @@ impl Connection {
             return self.list_ack(env);
         }
         if self.waits_for_memory(env) {
-            env.windows.stop(now, self.id, &mut self.window_listed);
+            env.windows.stop(now, self.id, &mut self.rx.memory_listed);
             if self.rx.update_due(self.receive_share(env), self.tx.mss) {
                 self.list_ack(env);
             }
@@ -168,8 +168,8 @@ impl Connection {
         }
         let goes_on = match need {
             Need::Read => {
-                self.read_listed = false;
-                let waited = std::mem::take(&mut self.short_of_memory);
+                self.tx.memory_listed = false;
+                let waited = std::mem::take(&mut self.tx.short_of_memory);
                 // What memory leaves is told anew when the flow is served.
                 if waited {
                     self.list_ready(env);
@@ -177,7 +177,7 @@ impl Connection {
                 waited
             }
             Need::Window => {
-                self.window_listed = false;
+                self.rx.memory_listed = false;
                 let waited = self.waits_for_memory(env);
                 self.update_window(env, now);
                 waited && self.rx.ack_listed

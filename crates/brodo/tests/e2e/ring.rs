@@ -31,7 +31,7 @@ fn transfer(bed: &Bed, direction: &str, number: u32, bytes: u32) -> Result<u64> 
     let before = queue(bed)?.1;
     let words = [direction, HOST_V4, PORT, &bytes.to_string()];
     let jobs: Vec<_> = (0..number).map(|_| bed.start_probe(&words)).collect::<Result<_>>()?;
-    for job in jobs {
+    for mut job in jobs {
         let found = job.wait(LIMIT)?.success()?.json()?;
         check(found["equal"] == true, || format!("{direction}: {found}"))?;
     }

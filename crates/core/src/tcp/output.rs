@@ -185,9 +185,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether our limit is what memory leaves, and the guest would take more.
+    /// Whether our limit is what memory leaves, and the guest would take more. Before the guest has acknowledged our SYN, and
+    /// after our FIN, it is not memory that is waited for.
     fn memory_holds_back(&self) -> bool {
-        self.tx.limit() == self.tx.share && self.tx.share < self.tx.wnd
+        self.tx.state == SenderState::Open && self.tx.limit() == self.tx.share && self.tx.share < self.tx.wnd
     }
 
     /// Waits for memory; false if there is some after all.

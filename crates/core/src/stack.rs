@@ -331,6 +331,11 @@ impl Stack {
         self.env.pool.budget().used()
     }
 
+    /// Bytes that guests may still send into windows, as far as they count, by all who share the budget.
+    pub fn memory_promised(&self) -> usize {
+        self.env.pool.budget().promised()
+    }
+
     /// Bytes that the state of all flows takes: their table, timers and lists. Payload is not among it.
     pub fn state_allocated(&self) -> usize {
         let lists = self.env.schedule.capacity() + self.env.ack_due.capacity();

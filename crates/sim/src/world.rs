@@ -395,7 +395,7 @@ impl World {
         self.active.is_empty()
             && self.machine.host.open_sockets() == 0
             && self.machine.stack.flows() == 0
-            && self.machine.stack.memory_used() == 0
+            && self.machine.stack.memory_used() + self.machine.stack.memory_promised() == 0
     }
 
     fn unfinished(&mut self) -> String {
@@ -403,7 +403,7 @@ impl World {
             "{} sockets, {} flows, {} bytes of memory; {:?}\n",
             self.machine.host.open_sockets(),
             self.machine.stack.flows(),
-            self.machine.stack.memory_used(),
+            self.machine.stack.memory_used() + self.machine.stack.memory_promised(),
             self.machine.stack.counters().drops().collect::<Vec<_>>(),
         );
         for c in self.conversations.iter().filter(|c| c.done_at.is_none()) {

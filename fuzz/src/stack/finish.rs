@@ -156,7 +156,8 @@ impl Run {
         }
         let stack = &self.machine.stack;
         // Invariant 8: everything is given back.
-        let left = (stack.flows(), stack.memory_used(), self.machine.host.open_sockets());
+        let memory = stack.memory_used() + stack.memory_promised();
+        let left = (stack.flows(), memory, self.machine.host.open_sockets());
         assert_eq!(left, (0, 0, 0), "flows, bytes of memory and sockets left at the end");
     }
 }

@@ -145,7 +145,9 @@ impl Receiver {
     /// Sees to it that what the guest may still send counts against the memory budget. Called after whatever may have
     /// changed the window or the queue.
     pub(crate) fn count_promise(&mut self, pool: &mut Pool) {
-        let window = self.window().saturating_sub(self.gaps.len());
+        // After the guest's FIN nothing comes into what is left of the window.
+        let open = self.state == ReceiverState::Open;
+        let window = if open { self.window().saturating_sub(self.gaps.len()) } else { 0 };
         let now = if self.is_blocked() {
             window.saturating_sub(pool.room(&self.queue))
         } else {
@@ -437,6 +439,6 @@ impl Receiver {
         env.outlet.slots.claim(&mut self.claim, 0, 1);
         env.pool.clear(&mut self.queue);
         self.gaps.clear(&mut env.pool);
-        self.count_promise(&mut env.pool);
+        env.pool.promise(std::mem::take(&mut self.promised), 0);
     }
 }

@@ -10,8 +10,8 @@
 //!
 //! A loss halves the limit L once per recovery. A guest that was only late (its kernel was off the processor for longer
 //! than a time-out, say) reports all that was sent again as duplicates (RFC 2883); then L is restored, as Linux does with its
-//! congestion window. A guest that reports duplicates falsely wins back its own limit. There is no congestion window beside L: the path is one link with a
-//! known queue, and L is what may be in it.
+//! congestion window. A guest that reports duplicates falsely wins back its own limit. There is no congestion window beside
+//! L: the path is one link with a known queue, and L is what may be in it.
 
 use super::scoreboard::Range;
 use super::sender::{Sender, SenderState};
@@ -204,7 +204,10 @@ impl Sender {
         if self.board.lost() > 0 {
             self.recover(env, now, Resend::Rack, u32::MAX);
         }
-        if let Some(wait) = wait {
+        // A guest that was silent for minutes makes for a round trip of minutes: not beyond what is waited for already.
+        if let Some(wait) = wait
+            && self.timer.is_none_or(|(at, _)| now + wait < at)
+        {
             self.timer = Some((now + wait, Timer::Reorder));
         }
     }

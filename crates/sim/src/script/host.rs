@@ -180,6 +180,7 @@ impl Script {
         assert_eq!(self.machine.host.open_sockets(), 0, "sockets left open");
         assert_eq!(self.machine.stack.flows(), 0, "flows left open");
         assert_eq!(self.machine.stack.memory_used(), 0, "payload memory still in use");
+        assert_eq!(self.machine.stack.memory_promised(), 0, "payload memory still promised");
     }
 
     /// Another worker rings: one turn in which nothing else has happened.

@@ -206,8 +206,10 @@ impl Observer {
     fn syn_ack(&mut self, s: &Seen) -> Result<(), String> {
         let key = (s.dst, s.src);
         let again = |c: &Connection| c.iss == s.seq && c.guest_iss.wrapping_add(1) == s.ack;
-        if self.connections.get(&key).is_some_and(again) {
+        if let Some(c) = self.connections.get_mut(&key).filter(|c| again(c)) {
             self.retransmitted += 1;
+            // There may be more memory now; what a segment after the first has offered with its scale counts all the same.
+            c.edge = later(c.edge, s.ack.wrapping_add(s.window.into()));
             return Ok(());
         }
         let Some(openings) = self.openings.get(&key) else {

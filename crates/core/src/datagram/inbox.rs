@@ -123,7 +123,7 @@ impl Inbox {
             return Ok(());
         }
         let datagrams =
-            if env.outlet.caps.uso && size > 0 { (SEND_BYTES_MAX / size).min(SEGMENTS_MAX) } else { 1 };
+            if env.outlet.caps.uso && size > 0 { (SEND_BYTES_MAX / size).clamp(1, SEGMENTS_MAX) } else { 1 };
         let mut payload = [IoSlice::new(&[]); BATCH];
         let (mut count, mut room, mut next, mut offset) = (0, datagrams * size, self.next, self.offset);
         loop {

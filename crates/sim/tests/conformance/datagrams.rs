@@ -275,6 +275,24 @@ fn neighbours_of_one_size_reach_the_guest_as_one() {
     }
 }
 
+/// Of the largest that a link takes a super-datagram, whose bound is the same for both families, has no room for one.
+#[test]
+fn the_largest_datagram_reaches_the_guest_alone() {
+    for v6 in [false, true] {
+        let caps = LinkCaps { checksum: true, tso: true, uso: true };
+        let config = Config { mtu: 65_521, ..Config::default() };
+        let mut t = Script::new(Setup { v6, caps, config, ..Setup::default() });
+        t.connection(5000, 4433);
+        t.guest("UDP data=1");
+        let largest = 65_521 - if v6 { 48 } else { 28 };
+        t.host_sends_burst(&[(largest, 0), (largest, 0), (1, 0)]);
+        for data in [largest, largest, 1] {
+            t.expect(&format!("UDP data={data} gso=none"));
+        }
+        t.expect_nothing();
+    }
+}
+
 #[test]
 fn neighbours_of_one_size_leave_as_one() {
     Script::each(|t| {

@@ -95,15 +95,19 @@ fn resolve(bed: &Bed, resolv_conf: &PathBuf) -> Result<()> {
     ] {
         replace(resolv_conf, &text)?;
         for server in OURS {
-            let at = format!("@{server}");
-            let noticed = wait_until(Duration::from_secs(10), || answers(bed, &[&at], expected).ok());
-            let noticed = noticed.map_or_else(|| answers(bed, &[&at], expected), Ok);
-            noticed.map_err(|e| Failure(format!("{text:?} in resolv.conf was not noticed: {e}")))?;
+            noticed(bed, &[&format!("@{server}")], expected, &text)?;
         }
         // The guest keeps its own file, whatever becomes of the host's.
-        answers(bed, &[], expected)?;
+        noticed(bed, &[], expected, &text)?;
     }
     Ok(())
+}
+
+/// Waits until a change of resolv.conf shows. Each worker looks for itself, once a second.
+fn noticed(bed: &Bed, words: &[&str], expected: [&str; 2], text: &str) -> Result<()> {
+    let seen = wait_until(Duration::from_secs(10), || answers(bed, words, expected).ok());
+    let seen = seen.map_or_else(|| answers(bed, words, expected), Ok);
+    seen.map_err(|e| Failure(format!("{text:?} in resolv.conf was not noticed: {e}")))
 }
 
 fn answers(bed: &Bed, words: &[&str], expected: [&str; 2]) -> Result<()> {

@@ -59,10 +59,16 @@ const NONE: u32 = u32::MAX;
 /// A slot's place in the list it stands in.
 #[derive(Debug, Clone, Copy)]
 struct Place {
-    used_at: Instant,
+    /// When it was used last, in milliseconds modulo 2^32: 49 days, and keep-alive lets no flow be silent for that long.
+    used_ms: u32,
     before: u32,
     behind: u32,
     list: u8,
+}
+
+/// A time in milliseconds modulo 2^32.
+fn millis(time: Instant) -> u32 {
+    (time.as_ns() / 1_000_000) as u32
 }
 
 /// The ends of a list: the flow that was used longest ago, and last.
@@ -130,7 +136,7 @@ impl<F: Keyed> FlowTable<F> {
     pub fn reserve(&mut self) -> FlowId {
         if self.free.is_empty() {
             self.slots.push(Slot { generation: 0, flow: None });
-            self.places.push(Place { used_at: Instant::ZERO, before: NONE, behind: NONE, list: 0 });
+            self.places.push(Place { used_ms: 0, before: NONE, behind: NONE, list: 0 });
             self.free.push(self.slots.len() as u32 - 1);
         }
         let index = self.free[self.free.len() - 1];
@@ -159,7 +165,7 @@ impl<F: Keyed> FlowTable<F> {
         }
         let place = &mut self.places[id.index as usize];
         if usize::from(place.list) == list && place.behind == NONE {
-            place.used_at = now;
+            place.used_ms = millis(now);
             return;
         }
         self.unlink(id.index);
@@ -169,7 +175,7 @@ impl<F: Keyed> FlowTable<F> {
     /// Puts a slot at the end of a list.
     fn link(&mut self, slot: u32, list: usize, now: Instant) {
         let before = self.lists[list].last;
-        self.places[slot as usize] = Place { used_at: now, before, behind: NONE, list: list as u8 };
+        self.places[slot as usize] = Place { used_ms: millis(now), before, behind: NONE, list: list as u8 };
         match before {
             NONE => self.lists[list].first = slot,
             before => self.places[before as usize].behind = slot,
@@ -219,7 +225,8 @@ impl<F: Keyed> FlowTable<F> {
     pub fn victim<R: Ord>(&self, now: Instant, rank: impl Fn(&F, Duration) -> Option<R>) -> Option<FlowId> {
         let candidates = self.lists.iter().filter(|ends| ends.first != NONE).filter_map(|ends| {
             let slot = &self.slots[ends.first as usize];
-            let idle = now - self.places[ends.first as usize].used_at;
+            let idle_ms = millis(now).wrapping_sub(self.places[ends.first as usize].used_ms);
+            let idle = Duration::from_millis(idle_ms.into());
             let rank = rank(slot.flow.as_ref()?, idle)?;
             Some((rank, FlowId { index: ends.first, generation: slot.generation }))
         });

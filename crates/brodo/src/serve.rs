@@ -88,9 +88,7 @@ impl Preparation {
             worker.busy_poll(self.settings.busy_poll);
             // The first one watches it for all.
             worker.follow_ring(ring.clone(), number == 0).map_err(epoll_ctl())?;
-            if count > 1 {
-                worker.join(crew.clone(), number).map_err(epoll_ctl())?;
-            }
+            worker.join(crew.clone(), number).map_err(epoll_ctl())?;
             if let Some(capture) = &self.capture {
                 worker.capture(capture.clone());
             }

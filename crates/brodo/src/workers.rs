@@ -68,8 +68,17 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
+/// Tells those who wait for a visit that there will be none, however the workers end.
+struct CloseOnDrop<'a>(&'a Crew);
+
+impl Drop for CloseOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 /// Serves until `check` breaks, which is asked whenever a descriptor that the first worker watches is readable, or until
-/// the guest's interface is gone (`None`). Several workers have joined `crew`.
+/// the guest's interface is gone (`None`). The workers have joined `crew`.
 pub(crate) fn run<L: GuestLink + Send, T>(
     workers: &mut [Worker<L>],
     crew: &Arc<Crew>,
@@ -77,6 +86,7 @@ pub(crate) fn run<L: GuestLink + Send, T>(
     mut check: impl FnMut() -> Result<ControlFlow<T>, Failure>,
 ) -> Result<Option<T>, Failure> {
     let Some((first, others)) = workers.split_first_mut() else { return Ok(None) };
+    let _close = CloseOnDrop(crew);
     if others.is_empty() {
         return serve(first, notices, check);
     }

@@ -2,7 +2,7 @@
 
 use crate::counters::DropReason;
 use crate::env::Env;
-use crate::flow::{FlowKey, Protocol};
+use crate::flow::{Endpoint, FlowKey, Protocol};
 use crate::host::{HostError, IcmpCause};
 use crate::link::{Link, NoCredit};
 use crate::services::{self, icmp_error};
@@ -13,7 +13,7 @@ use crate::wire::icmpv6::{self, Icmpv6Message};
 use crate::wire::ipv6::Ipv6Header;
 use crate::wire::udp::UdpHeader;
 use crate::wire::{ICMP, ICMPV6, UDP, checksum};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 /// The longest echo message: what fits an IPv4 packet.
 const ECHO_LEN_MAX: usize = 65_535 - 20;
@@ -90,8 +90,8 @@ pub(crate) fn answer_own<L: Link>(
 ) {
     let key = FlowKey {
         protocol: Protocol::Echo,
-        guest: SocketAddr::new(guest, echo.ident),
-        remote: SocketAddr::new(ours, echo.ident),
+        guest: Endpoint::new(guest, echo.ident),
+        remote: Endpoint::new(ours, echo.ident),
     };
     let len = if let (IpAddr::V6(src), IpAddr::V6(dst)) = (ours, guest) {
         let message = Icmpv6Message::EchoReply(echo);
@@ -132,7 +132,7 @@ pub(crate) fn quoted_udp_flow(quoted: &[u8]) -> Option<FlowKey> {
     let port = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
     Some(FlowKey {
         protocol: Protocol::Udp,
-        guest: SocketAddr::new(dst, port(2)),
-        remote: SocketAddr::new(src, port(0)),
+        guest: Endpoint::new(dst, port(2)),
+        remote: Endpoint::new(src, port(0)),
     })
 }

@@ -18,7 +18,7 @@ use crate::datagram::inbox::Inbox;
 use crate::destination::{self, Destination};
 use crate::env::Env;
 use crate::flow::table::{FlowTable, Keyed};
-use crate::flow::{FlowId, FlowKey, Protocol, Usefulness};
+use crate::flow::{Endpoint, FlowId, FlowKey, Protocol, Usefulness};
 use crate::host::{Host, HostError, IcmpCause, Readiness};
 use crate::icmp;
 use crate::link::{Gso, Link, LinkCaps, RxChecksum, RxFrame, RxMeta};

@@ -5,6 +5,7 @@
 //! pass over the payload is made; otherwise the checksum is computed over the slices.
 
 use crate::counters::Counters;
+use crate::flow::Endpoint;
 use crate::link::{Gso, HEADERS_MAX, Link, LinkCaps, NoCredit, PartialChecksum, TxFrame};
 use crate::slots::Slots;
 use crate::wire::checksum;
@@ -16,7 +17,7 @@ use crate::wire::tcp::TcpHeader;
 use crate::wire::udp::UdpHeader;
 use crate::wire::{TCP, UDP};
 use std::io::IoSlice;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 /// What every frame to the guest needs to know.
 #[derive(Debug)]
@@ -123,7 +124,7 @@ pub(crate) fn udp<L: Link>(
     outlet: &mut Outlet,
     counters: &mut Counters,
     link: &mut L,
-    (src, dst): (SocketAddr, SocketAddr),
+    (src, dst): (Endpoint, Endpoint),
     tos: u8,
     payload: &[IoSlice<'_>],
     segment: Option<u16>,

@@ -18,18 +18,41 @@
 //! eventfd in its epoll instance, that another rings when it has given back memory for which the first one waits, or
 //! when all are to end.
 //!
+//! Other threads (the control socket's) never touch a worker either. They leave a [`Visit`] with the worker's bell, and the
+//! worker makes it between two turns of its loop: no lock is held while it works, and nothing is asked of it while nobody
+//! wants to know.
+//!
 //! System calls: eventfd, write.
 
+use crate::driver::Inside;
 use rustix::event::{EventfdFlags, eventfd};
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Something that a worker does on its own thread, between two turns, for somebody who waits for it elsewhere. It should be
+/// brief: frames wait meanwhile.
+pub type Visit = Box<dyn FnOnce(&mut Inside<'_>) + Send>;
+
+/// What others reach a worker by.
+struct Door {
+    bell: OwnedFd,
+    /// None once nobody will make them any more.
+    visits: Mutex<Option<Vec<Visit>>>,
+}
 
 /// The bells of all workers of one program.
-#[derive(Debug)]
 pub struct Crew {
-    bells: Vec<OwnedFd>,
+    doors: Vec<Door>,
     stopping: AtomicBool,
+}
+
+impl fmt::Debug for Crew {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Crew").field("workers", &self.doors.len()).finish_non_exhaustive()
+    }
 }
 
 impl Crew {
@@ -39,13 +62,43 @@ impl Crew {
     /// eventfd failed: no descriptors.
     pub fn new(workers: u32) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let bells = (0..workers).map(|_| eventfd(0, flags)).collect::<rustix::io::Result<_>>()?;
-        Ok(Self { bells, stopping: AtomicBool::new(false) })
+        let door = |_| Ok(Door { bell: eventfd(0, flags)?, visits: Mutex::new(Some(Vec::new())) });
+        let doors = (0..workers).map(door).collect::<rustix::io::Result<_>>()?;
+        Ok(Self { doors, stopping: AtomicBool::new(false) })
+    }
+
+    /// How many workers there are.
+    pub fn workers(&self) -> u32 {
+        self.doors.len() as u32
+    }
+
+    /// Has `worker` make `visit` soon. It is dropped instead if there is no such worker, or none any more: whoever waits for its
+    /// result should notice that.
+    pub fn visit(&self, worker: u32, visit: Visit) {
+        let Some(door) = self.doors.get(worker as usize) else { return };
+        if let Some(visits) = &mut *door.visits.lock().unwrap_or_else(PoisonError::into_inner) {
+            visits.push(visit);
+        }
+        self.wake(1 << worker);
+    }
+
+    /// What `worker` is to do.
+    pub(crate) fn take_visits(&self, worker: u32) -> Vec<Visit> {
+        let Some(door) = self.doors.get(worker as usize) else { return Vec::new() };
+        let mut visits = door.visits.lock().unwrap_or_else(PoisonError::into_inner);
+        visits.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Drops all visits, those that were not made and those still to come: the workers have ended.
+    pub fn close(&self) {
+        for door in &self.doors {
+            door.visits.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
     }
 
     /// The descriptor to wait for, edge-triggered: every ring is an event, and nobody reads it.
     pub(crate) fn bell(&self, worker: u32) -> BorrowedFd<'_> {
-        self.bells[worker as usize].as_fd()
+        self.doors[worker as usize].bell.as_fd()
     }
 
     /// Rings for some workers, one bit each.
@@ -53,9 +106,9 @@ impl Crew {
         while workers != 0 {
             let worker = workers.trailing_zeros();
             workers &= workers - 1;
-            if let Some(bell) = self.bells.get(worker as usize) {
+            if let Some(door) = self.doors.get(worker as usize) {
                 // It could only fail after 2^64 rings.
-                let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+                let _ = rustix::io::write(&door.bell, &1u64.to_ne_bytes());
             }
         }
     }

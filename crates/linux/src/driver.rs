@@ -118,6 +118,20 @@ pub struct Activity {
     pub polled: u64,
 }
 
+/// What a worker shows to a [`crate::crew::Visit`].
+pub struct Inside<'a> {
+    /// The time of this turn.
+    pub now: Instant,
+    /// The stack.
+    pub stack: &'a mut Stack,
+    /// Its sockets.
+    pub sockets: &'a mut Sockets,
+    /// The capture that is under way.
+    pub capture: &'a mut Option<Capture>,
+    /// What the loop has done.
+    pub activity: Activity,
+}
+
 /// One guest link, its stack and its sockets.
 pub struct Worker<L> {
     stack: Stack,
@@ -144,7 +158,9 @@ pub struct Worker<L> {
     activity: Activity,
     told_of_ping: bool,
     /// The other workers, if there are any.
-    crew: Option<Arc<Crew>>,
+    crew: Option<(Arc<Crew>, u32)>,
+    /// Somebody has rung since the last turn.
+    rung: bool,
     ring: Option<Arc<RingWatch>>,
     /// Frames that the ring holds, as the stack was told.
     ring_frames: Option<u32>,
@@ -176,6 +192,7 @@ impl<L: GuestLink> Worker<L> {
             activity: Activity::default(),
             told_of_ping: false,
             crew: None,
+            rung: false,
             ring: None,
             ring_frames: None,
         })
@@ -194,7 +211,7 @@ impl<L: GuestLink> Worker<L> {
     /// The bell cannot be registered with epoll.
     pub fn join(&mut self, crew: Arc<Crew>, worker: u32) -> io::Result<()> {
         epoll::add(self.sockets.epoll(), crew.bell(worker), own(BELL), EventFlags::IN | EventFlags::ET)?;
-        self.crew = Some(crew);
+        self.crew = Some((crew, worker));
         Ok(())
     }
 
@@ -361,8 +378,11 @@ impl<L: GuestLink> Worker<L> {
         }
         self.busy |= self.link_readable || self.port.sent;
         self.follow_credit()?;
-        if let Some(crew) = &self.crew {
+        if let Some((crew, _)) = &self.crew {
             crew.wake(self.stack.take_wakes());
+        }
+        if std::mem::take(&mut self.rung) {
+            self.visits();
         }
         Ok(self.wake(extra))
     }
@@ -378,7 +398,7 @@ impl<L: GuestLink> Worker<L> {
                     self.link_readable = true;
                     writable |= flags.contains(EventFlags::OUT) && self.armed;
                 }
-                FlowId { index: NOT_A_FLOW, generation: BELL } => {}
+                FlowId { index: NOT_A_FLOW, generation: BELL } => self.rung = true,
                 FlowId { index: NOT_A_FLOW, generation: RING } => {
                     self.ring.as_deref().inspect(|ring| ring.look());
                 }
@@ -500,6 +520,18 @@ impl<L: GuestLink> Worker<L> {
         Ok(())
     }
 
+    /// Does what others have asked for.
+    fn visits(&mut self) {
+        let Some((crew, worker)) = &self.crew else { return };
+        for visit in crew.take_visits(*worker) {
+            let Self { stack, port, sockets, now, activity, .. } = self;
+            let activity = *activity;
+            visit(&mut Inside { now: *now, stack, sockets, capture: &mut port.capture, activity });
+            // Whatever it was may have given flows something to do.
+            self.busy = true;
+        }
+    }
+
     /// What there is to tell at the end of a turn. An extra descriptor that is passed over reports again.
     fn wake(&mut self, extra: Option<u32>) -> Option<Wake> {
         if let Some(capture) = &mut self.port.capture {
@@ -519,7 +551,7 @@ impl<L: GuestLink> Worker<L> {
         if self.port.link.gone() {
             return Some(Wake::GuestGone);
         }
-        if self.crew.as_ref().is_some_and(|crew| crew.is_stopping()) {
+        if self.crew.as_ref().is_some_and(|(crew, _)| crew.is_stopping()) {
             return Some(Wake::Stopped);
         }
         extra.map(Wake::Extra)

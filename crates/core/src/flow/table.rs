@@ -6,12 +6,12 @@
 //! So that the least useful flow of a full table is found at once, flows stand in a few lists by what they are good for,
 //! each in the order in which its flows were used last ([`FlowTable::touch`]): only the first of each is a candidate.
 
-use super::{FlowId, FlowKey, Protocol};
+use super::{Endpoint, FlowId, FlowKey, Protocol};
 use crate::time::{Duration, Instant};
 use hashbrown::HashTable;
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 /// What is kept in the table knows its key, so that the index need not repeat it.
 pub trait Keyed {
@@ -22,7 +22,7 @@ pub trait Keyed {
 /// A key as the bytes that are hashed: one write into the hasher instead of a dozen.
 fn packed(key: &FlowKey) -> [u8; 38] {
     let mut bytes = [0; 38];
-    let put = |bytes: &mut [u8; 38], at: usize, address: &SocketAddr| {
+    let put = |bytes: &mut [u8; 38], at: usize, address: &Endpoint| {
         match address.ip() {
             IpAddr::V4(ip) => bytes[at..at + 4].copy_from_slice(&ip.octets()),
             IpAddr::V6(ip) => bytes[at..at + 16].copy_from_slice(&ip.octets()),

@@ -8,8 +8,8 @@
 
 use super::input::checksum_is_right;
 use super::{
-    EtherType, EthernetHeader, Flow, FlowKey, Gso, Host, Io, IpAddr, Ipv4Header, Ipv6Header, Link, Protocol,
-    RxChecksum, RxFrame, SocketAddr, Stack, TCP, TcpFlags, TcpHeader, UDP, UdpHeader,
+    Endpoint, EtherType, EthernetHeader, Flow, FlowKey, Gso, Host, Io, IpAddr, Ipv4Header, Ipv6Header, Link,
+    Protocol, RxChecksum, RxFrame, Stack, TCP, TcpFlags, TcpHeader, UDP, UdpHeader,
 };
 use crate::datagram::{SEGMENTS_MAX, SEND_BYTES_MAX};
 use std::io::IoSlice;
@@ -169,8 +169,8 @@ impl<'a> Segment<'a> {
         }
         let key = FlowKey {
             protocol: Protocol::Tcp,
-            guest: SocketAddr::new(packet.src, header.src_port),
-            remote: SocketAddr::new(packet.dst, header.dst_port),
+            guest: Endpoint::new(packet.src, header.src_port),
+            remote: Endpoint::new(packet.dst, header.dst_port),
         };
         Some(Self { key, header, payload })
     }
@@ -189,8 +189,8 @@ impl<'a> Datagram<'a> {
         }
         let key = FlowKey {
             protocol: Protocol::Udp,
-            guest: SocketAddr::new(packet.src, header.src_port),
-            remote: SocketAddr::new(packet.dst, header.dst_port),
+            guest: Endpoint::new(packet.src, header.src_port),
+            remote: Endpoint::new(packet.dst, header.dst_port),
         };
         Some(Self { key, tos: packet.tos, payload })
     }

@@ -1,9 +1,9 @@
 //! From a guest's frame to what it concerns: layer by layer, each check with its counted reason.
 
 use super::{
-    Connection, DatagramFlow, Destination, DropReason, Echo, EtherType, EthernetHeader, Flow, FlowKey, Gso,
-    Host, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Io, IpAddr, Ipv4Header,
-    Ipv6Header, Link, Protocol, RxChecksum, RxMeta, SocketAddr, Stack, TCP, TcpFlags, TcpHeader, UDP,
+    Connection, DatagramFlow, Destination, DropReason, Echo, Endpoint, EtherType, EthernetHeader, Flow,
+    FlowKey, Gso, Host, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Io, IpAddr,
+    Ipv4Header, Ipv6Header, Link, Protocol, RxChecksum, RxMeta, Stack, TCP, TcpFlags, TcpHeader, UDP,
     UdpHeader, Usefulness, checksum, destination, icmp, reset, services,
 };
 use crate::wire::ethernet::MacAddr;
@@ -172,8 +172,8 @@ impl Stack {
         let (segment, payload) = TcpHeader::parse(packet.payload)?;
         let key = FlowKey {
             protocol: Protocol::Tcp,
-            guest: SocketAddr::new(packet.src, segment.src_port),
-            remote: SocketAddr::new(packet.dst, segment.dst_port),
+            guest: Endpoint::new(packet.src, segment.src_port),
+            remote: Endpoint::new(packet.dst, segment.dst_port),
         };
         self.learn(packet.eth.src);
         let mut iss_after = None;
@@ -207,7 +207,7 @@ impl Stack {
         syn: &TcpHeader,
         iss_after: Option<Seq>,
     ) -> Result<(), DropReason> {
-        let to = match destination::resolve(&self.env.config, self.env.resolver, key.remote)? {
+        let to = match destination::resolve(&self.env.config, self.env.resolver, key.remote.into())? {
             Destination::Host(to) | Destination::Resolver(to) => to,
             Destination::Refused => {
                 reset::refuse(&mut self.env, io.link, &key, syn.seq + 1);
@@ -270,8 +270,8 @@ impl Stack {
         self.learn(packet.eth.src);
         let key = FlowKey {
             protocol: Protocol::Udp,
-            guest: SocketAddr::new(packet.src, header.src_port),
-            remote: SocketAddr::new(packet.dst, header.dst_port),
+            guest: Endpoint::new(packet.src, header.src_port),
+            remote: Endpoint::new(packet.dst, header.dst_port),
         };
         self.datagram(io, key, payload, segment, packet)
     }
@@ -310,7 +310,7 @@ impl Stack {
         io: &mut Io<'_, L, H>,
         key: FlowKey,
     ) -> Result<Result<crate::flow::FlowId, IcmpCause>, DropReason> {
-        let (to, dns) = match destination::resolve(&self.env.config, self.env.resolver, key.remote)? {
+        let (to, dns) = match destination::resolve(&self.env.config, self.env.resolver, key.remote.into())? {
             Destination::Host(to) => (to, false),
             Destination::Resolver(to) => (to, true),
             Destination::Refused if self.env.config.is_ours(key.remote.ip()) => {
@@ -391,8 +391,8 @@ impl Stack {
         }
         let key = FlowKey {
             protocol: Protocol::Echo,
-            guest: SocketAddr::new(packet.src, echo.ident),
-            remote: SocketAddr::new(packet.dst, echo.ident),
+            guest: Endpoint::new(packet.src, echo.ident),
+            remote: Endpoint::new(packet.dst, echo.ident),
         };
         self.datagram(io, key, packet.payload, None, packet)
     }

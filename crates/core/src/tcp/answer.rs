@@ -25,8 +25,9 @@ use super::Connection;
 use super::receiver::ReceiverState;
 use super::sender::SenderState;
 use crate::env::Env;
+use crate::flow::Endpoint;
 use crate::time::{Duration, Instant};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 /// How long an acknowledgement waits: longer than a program on the host takes to answer, even if it has to wait for a processor,
 /// and a tenth of Linux's delay. The timer wheel may add a millisecond, the driver a few.
@@ -82,20 +83,20 @@ impl Default for Habits {
 
 impl Habits {
     /// The habit of `remote`; none if it is not remembered.
-    pub(crate) fn of(&self, remote: &SocketAddr) -> Habit {
+    pub(crate) fn of(&self, remote: &Endpoint) -> Habit {
         let mark = mark(remote);
         let (known, habit) = self.0[place(mark)];
         if known == mark { habit } else { Habit::NONE }
     }
 
-    fn keep(&mut self, remote: &SocketAddr, habit: Habit) {
+    fn keep(&mut self, remote: &Endpoint, habit: Habit) {
         let mark = mark(remote);
         self.0[place(mark)] = (mark, habit);
     }
 }
 
 /// A hash of a destination. A guest that makes two meet spoils only its own acknowledgements.
-fn mark(remote: &SocketAddr) -> u32 {
+fn mark(remote: &Endpoint) -> u32 {
     let address = match remote.ip() {
         IpAddr::V4(ip) => u64::from(ip.to_bits()),
         IpAddr::V6(ip) => (ip.to_bits() ^ (ip.to_bits() >> 64)) as u64,

@@ -129,8 +129,8 @@ impl Connection {
     pub(crate) fn info(&self, env: &Env, now: Instant) -> TcpInfo {
         TcpInfo {
             flow: self.id,
-            guest: self.key.guest,
-            remote: self.key.remote,
+            guest: self.key.guest.into(),
+            remote: self.key.remote.into(),
             state: self.state(),
             age: now - self.opened_at,
             srtt: env.rtt.srtt(),

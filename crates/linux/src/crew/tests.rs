@@ -40,3 +40,22 @@ fn to_stop_rings_for_all_and_stays() {
     crew.stop();
     assert!(crew.is_stopping() && listeners.iter().all(|listener| rings(listener) == 1));
 }
+
+#[test]
+fn a_visit_is_left_for_one_worker_and_dropped_when_there_is_none() {
+    let crew = Crew::new(2).expect("eventfd");
+    let (told, heard) = std::sync::mpsc::channel();
+    let visit = || {
+        let told = told.clone();
+        Box::new(move |_: &mut Inside<'_>| told.send(()).expect("somebody listens")) as Visit
+    };
+    let bell = listener(&crew, 1);
+    crew.visit(1, visit());
+    assert_eq!((rings(&bell), crew.take_visits(0).len(), crew.take_visits(1).len()), (1, 0, 1));
+    crew.visit(7, visit());
+    crew.visit(0, visit());
+    crew.close();
+    crew.visit(1, visit());
+    drop(told);
+    assert!(heard.recv().is_err(), "all are dropped, none was made");
+}

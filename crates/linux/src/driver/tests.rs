@@ -201,3 +201,25 @@ fn a_crew_that_stops_ends_a_worker_that_sleeps() {
     assert!(matches!(worker.run(), Ok(Wake::Stopped)));
     ringer.join().expect("rings");
 }
+
+#[test]
+fn a_visit_is_made_by_the_worker_between_two_turns() {
+    let (mut worker, _guest) = worker(None);
+    let crew = Arc::new(Crew::new(1).expect("eventfd"));
+    worker.join(crew.clone(), 0).expect("epoll_ctl");
+    let (tell, told) = std::sync::mpsc::channel();
+    let asked = std::thread::spawn({
+        let crew = crew.clone();
+        move || {
+            let visit = move |inside: &mut super::Inside<'_>| {
+                tell.send((inside.stack.flows(), inside.sockets.open())).expect("somebody listens");
+            };
+            crew.visit(0, Box::new(visit));
+            let answer = told.recv();
+            crew.stop();
+            answer
+        }
+    });
+    assert!(matches!(worker.run(), Ok(Wake::Stopped)));
+    assert_eq!(asked.join().expect("no panic"), Ok((0, 0)));
+}

@@ -1,12 +1,13 @@
 //! Ids, generations and eviction.
 
 use super::*;
+use std::net::SocketAddr;
 
 fn key(port: u16) -> FlowKey {
     FlowKey {
         protocol: Protocol::Tcp,
-        guest: SocketAddr::from(([10, 0, 2, 15], port)),
-        remote: SocketAddr::from(([192, 0, 2, 1], 80)),
+        guest: Endpoint::new([10, 0, 2, 15].into(), port),
+        remote: Endpoint::new([192, 0, 2, 1].into(), 80),
     }
 }
 
@@ -38,10 +39,14 @@ fn finds_by_key_and_by_id_until_removed() {
 #[test]
 fn families_with_the_same_bytes_differ() {
     let mut table = FlowTable::new([1; 16]);
-    let v4 = FlowKey { guest: "1.2.3.4:5".parse().unwrap(), remote: "1.2.3.4:5".parse().unwrap(), ..key(1) };
+    let v4 = FlowKey {
+        guest: "1.2.3.4:5".parse::<SocketAddr>().unwrap().into(),
+        remote: "1.2.3.4:5".parse::<SocketAddr>().unwrap().into(),
+        ..key(1)
+    };
     let v6 = FlowKey {
-        guest: "[102:304::]:5".parse().unwrap(),
-        remote: "[102:304::]:5".parse().unwrap(),
+        guest: "[102:304::]:5".parse::<SocketAddr>().unwrap().into(),
+        remote: "[102:304::]:5".parse::<SocketAddr>().unwrap().into(),
         protocol: Protocol::Tcp,
     };
     table.insert(0, Instant::ZERO, |_| Named(v4, 4));

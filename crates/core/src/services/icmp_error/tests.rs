@@ -2,6 +2,7 @@
 
 use super::super::tests::{GUEST, open_ipv4, open_ipv6};
 use super::*;
+use crate::flow::Endpoint;
 use std::net::SocketAddr;
 
 const CAUSES: [IcmpCause; 6] = [
@@ -143,7 +144,7 @@ fn mtus_stay_legal() {
 
 #[test]
 fn quotes_from_keys() {
-    let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+    let address = |text: &str| Endpoint::from(text.parse::<SocketAddr>().unwrap());
     let mut out = [0; QUOTE_LEN_MAX];
     for (protocol, guest, remote, start) in [
         (Protocol::Udp, "10.0.2.15:4660", "192.0.2.1:53", [0x12, 0x34, 0, 53, 0, 8, 0, 0]),

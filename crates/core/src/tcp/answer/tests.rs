@@ -1,7 +1,8 @@
 //! What makes a habit and what ends it, and that destinations do not share one.
 
 use super::{Habit, Habits, NEED_MAX, NEED_MIN};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use crate::flow::Endpoint;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 fn prompt(habit: &mut Habit, times: u32) {
     for _ in 0..times {
@@ -52,7 +53,7 @@ fn each_destination_has_its_own() {
     let mut habits = Habits::default();
     let v4 = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
     let v6 = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
-    let all = [(v4, 80), (v4, 81), (v6, 80), (v6, 81)].map(|(ip, port)| SocketAddr::new(ip, port));
+    let all = [(v4, 80), (v4, 81), (v6, 80), (v6, 81)].map(|(ip, port)| Endpoint::new(ip, port));
     for (place, remote) in all.iter().enumerate() {
         assert_eq!(habits.of(remote), Habit::NONE);
         let mut habit = Habit::NONE;
@@ -68,10 +69,8 @@ fn each_destination_has_its_own() {
 #[test]
 fn destinations_that_are_alike_do_not_meet() {
     for alike in [
-        (0..64)
-            .map(|i| SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 8000 + i))
-            .collect::<Vec<_>>(),
-        (0..64).map(|i| SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, i)), 443)).collect(),
+        (0..64).map(|i| Endpoint::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 8000 + i)).collect::<Vec<_>>(),
+        (0..64).map(|i| Endpoint::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, i)), 443)).collect(),
     ] {
         let mut habits = Habits::default();
         for remote in &alike {

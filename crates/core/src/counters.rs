@@ -91,8 +91,15 @@ drop_reasons! {
     LinkFull,
     /// The host refused to send a datagram.
     HostSendFailed,
-    /// A destination that the floor rules refuse (host loopback, metadata addresses).
+    /// A flow to a destination that the floor refuses (host loopback, link-local and metadata addresses), that is brodo's own
+    /// and offers nothing, or that the host says is out of reach.
     Refused,
+    /// A flow to a destination that a deny rule refuses.
+    Denied,
+    /// A flow beyond the number that may begin in a time.
+    NewFlowRate,
+    /// A flow beyond the number that may be open to one destination.
+    FlowsPerDestination,
     /// An echo request while the host allows no ping sockets.
     EchoUnsupported,
     /// A segmentation request (GSO) that contradicts the packet.

@@ -1,10 +1,11 @@
 //! From a guest's frame to what it concerns: layer by layer, each check with its counted reason.
 
+use super::admission::Admission;
 use super::{
-    Connection, DatagramFlow, Destination, DropReason, Echo, Endpoint, EtherType, EthernetHeader, Flow,
-    FlowKey, Gso, Host, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Io, IpAddr,
-    Ipv4Header, Ipv6Header, Link, Protocol, RxChecksum, RxMeta, Stack, TCP, TcpFlags, TcpHeader, UDP,
-    UdpHeader, Usefulness, checksum, destination, icmp, reset, services,
+    Connection, DatagramFlow, DropReason, Echo, Endpoint, EtherType, EthernetHeader, Flow, FlowId, FlowKey,
+    Gso, Host, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Io, IpAddr, Ipv4Header,
+    Ipv6Header, Link, Protocol, RxChecksum, RxMeta, Stack, TCP, TcpFlags, TcpHeader, UDP, UdpHeader,
+    Usefulness, checksum, icmp, reset, services,
 };
 use crate::wire::ethernet::MacAddr;
 use crate::wire::tcp::Seq;
@@ -207,21 +208,18 @@ impl Stack {
         syn: &TcpHeader,
         iss_after: Option<Seq>,
     ) -> Result<(), DropReason> {
-        let to = match destination::resolve(&self.env.config, self.env.resolver, key.remote.into())? {
-            Destination::Host(to) | Destination::Resolver(to) => to,
-            Destination::Refused => {
+        let to = match self.admit(io.host, &key, io.now)? {
+            Admission::Granted { to, .. } => to,
+            Admission::Refused { reason, .. } => {
                 reset::refuse(&mut self.env, io.link, &key, syn.seq + 1);
-                return Err(DropReason::Refused);
+                return Err(reason);
             }
         };
-        if !self.make_room(io.host, io.now) {
-            reset::refuse(&mut self.env, io.link, &key, syn.seq + 1);
-            return Err(DropReason::FlowTableFull);
-        }
         let env = &mut self.env;
         let id = self.flows.insert(Usefulness::Unanswered as usize, io.now, |id| {
             Flow::Tcp(Connection::open(env, io, id, (key, to), syn, iss_after))
         });
+        self.policy.opened(key.remote.ip(), id);
         self.after(io.host, id);
         Ok(())
     }
@@ -289,9 +287,9 @@ impl Stack {
             Some(id) => id,
             None => match self.open_datagram(io, key)? {
                 Ok(id) => id,
-                Err(cause) => {
+                Err((cause, reason)) => {
                     icmp::send_error(&mut self.env, io.link, cause, None, packet.whole);
-                    return Err(DropReason::Refused);
+                    return Err(reason);
                 }
             },
         };
@@ -304,23 +302,16 @@ impl Stack {
         Ok(())
     }
 
-    /// A new flow, or the ICMP error that refuses it.
+    /// A new flow, or the ICMP error that refuses it and what to count.
     fn open_datagram<L: Link, H: Host>(
         &mut self,
         io: &mut Io<'_, L, H>,
         key: FlowKey,
-    ) -> Result<Result<crate::flow::FlowId, IcmpCause>, DropReason> {
-        let (to, dns) = match destination::resolve(&self.env.config, self.env.resolver, key.remote.into())? {
-            Destination::Host(to) => (to, false),
-            Destination::Resolver(to) => (to, true),
-            Destination::Refused if self.env.config.is_ours(key.remote.ip()) => {
-                return Ok(Err(IcmpCause::PortUnreachable));
-            }
-            Destination::Refused => return Ok(Err(IcmpCause::Prohibited)),
+    ) -> Result<Result<FlowId, (IcmpCause, DropReason)>, DropReason> {
+        let (to, dns) = match self.admit(io.host, &key, io.now)? {
+            Admission::Granted { to, dns } => (to, dns),
+            Admission::Refused { cause, reason } => return Ok(Err((cause, reason))),
         };
-        if !self.make_room(io.host, io.now) {
-            return Err(DropReason::FlowTableFull);
-        }
         let id = self.flows.reserve();
         let opened = match key.protocol {
             Protocol::Echo => io.host.ping_open(id, to.ip()),
@@ -331,7 +322,10 @@ impl Stack {
             Err(HostError::Unsupported) if key.protocol == Protocol::Echo => {
                 return Err(DropReason::EchoUnsupported);
             }
-            Err(error) => return icmp::cause_of(error).map(Err).ok_or(DropReason::HostExhausted),
+            Err(error) => {
+                let refusal = |cause| Err((cause, DropReason::Refused));
+                return icmp::cause_of(error).map(refusal).ok_or(DropReason::HostExhausted);
+            }
         };
         match key.protocol {
             Protocol::Echo => self.env.counters.echo_opened += 1,
@@ -340,6 +334,7 @@ impl Stack {
         let id = self.flows.insert(Usefulness::Unanswered as usize, io.now, |id| {
             Flow::Datagram(DatagramFlow::new(id, key, socket, dns, io.now))
         });
+        self.policy.opened(key.remote.ip(), id);
         Ok(Ok(id))
     }
 

@@ -116,7 +116,9 @@ pub(crate) fn deny(word: &str) -> Result<Deny, String> {
         None => word.split_at(word.find('/').or_else(|| first_port(word)).unwrap_or(word.len())),
     };
     let address: IpAddr = address.parse().map_err(|_| expected())?;
-    if word.starts_with('[') && address.is_ipv4() {
+    // Brackets are for IPv6, which needs them if a port follows.
+    let bracketed = word.starts_with('[');
+    if bracketed && address.is_ipv4() || !bracketed && address.is_ipv6() && rest.contains(':') {
         return Err(expected());
     }
     let (length, ports) = match rest.split_once(':') {

@@ -39,6 +39,8 @@ drop_reasons! {
     Fragment,
     /// Truncated IPv6 header or extension headers, wrong version, or contradictory lengths.
     MalformedIpv6,
+    /// A packet whose time to live or hop limit ends here (answered with ICMP time exceeded).
+    TtlExpired,
     /// An IP protocol that is not TCP, UDP or ICMP.
     UnknownProtocol,
     /// A source address that is not the guest's own.
@@ -59,6 +61,8 @@ drop_reasons! {
     MalformedIcmpv6,
     /// ICMP checksum wrong.
     IcmpChecksum,
+    /// An ICMP error for the guest beyond the number that may be sent in a time (RFC 1812, 4.3.2.8).
+    IcmpErrorRate,
     /// An ICMP type that nothing here answers.
     UnknownIcmp,
     /// Truncated neighbour discovery message, a bad option, or a hop limit that is not 255.

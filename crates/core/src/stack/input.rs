@@ -7,9 +7,11 @@ use super::{
     Ipv6Header, Link, Protocol, RxChecksum, RxMeta, Stack, TCP, TcpFlags, TcpHeader, UDP, UdpHeader,
     Usefulness, checksum, icmp, reset, services,
 };
+use crate::host::Marks;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::tcp::Seq;
 use std::io::IoSlice;
+use std::num::NonZeroU8;
 
 /// Ports of the servers that brodo is on the link.
 const DHCPV4_SERVER: u16 = 67;
@@ -28,8 +30,10 @@ struct Packet<'a> {
     src: IpAddr,
     dst: IpAddr,
     protocol: u8,
-    /// Differentiated services and ECN.
-    tos: u8,
+    /// Time to live or hop limit.
+    ttl: u8,
+    /// For what the host sends on.
+    marks: Marks,
     /// What follows the IP header and its extensions.
     payload: &'a [u8],
     /// From the IP header on, for an ICMP error to quote.
@@ -64,7 +68,8 @@ impl Stack {
                         src: ip.src.into(),
                         dst: ip.dst.into(),
                         protocol: ip.protocol,
-                        tos: ip.tos,
+                        ttl: ip.ttl,
+                        marks: self.marks(ip.dst.into(), (ip.tos, ip.ttl, ip.dont_fragment)),
                         payload: rest,
                         whole: payload,
                         meta,
@@ -87,7 +92,8 @@ impl Stack {
                         src: ip.src.into(),
                         dst: ip.dst.into(),
                         protocol: ip.next_header,
-                        tos: ip.traffic_class,
+                        ttl: ip.hop_limit,
+                        marks: self.marks(ip.dst.into(), (ip.traffic_class, ip.hop_limit, true)),
                         payload: rest,
                         whole: payload,
                         meta,
@@ -141,6 +147,21 @@ impl Stack {
         }
     }
 
+    /// Whether a router forwards a packet to `dst` no further (RFC 1812, 5.3.1). What is for brodo itself has arrived.
+    pub(super) fn ends_here(&self, dst: IpAddr, ttl: u8) -> bool {
+        let broadcast = matches!(dst, IpAddr::V4(dst) if dst.is_broadcast());
+        ttl <= 1 && !(dst.is_multicast() || broadcast || self.env.config.is_ours(dst))
+    }
+
+    /// What the guest's IP header (differentiated services, time to live, "do not fragment") means for the datagram that leaves
+    /// the host: one hop less. The host's own time to live stands for those with which systems usually begin, so that most
+    /// sockets need not be told one.
+    pub(super) fn marks(&self, dst: IpAddr, (tos, ttl, dont_fragment): (u8, u8, bool)) -> Marks {
+        let usual = matches!(ttl, 64 | 128 | 255) || self.env.config.is_ours(dst);
+        let ttl = NonZeroU8::new(ttl.saturating_sub(1)).filter(|_| !usual);
+        Marks { tos, ttl, dont_fragment }
+    }
+
     fn packet<L: Link, H: Host>(
         &mut self,
         io: &mut Io<'_, L, H>,
@@ -150,6 +171,10 @@ impl Stack {
         let without_address = packet.src.is_unspecified() && packet.src.is_ipv4() && packet.protocol == UDP;
         if !without_address && !self.is_guest(packet.src) {
             return Err(DropReason::SpoofedSource);
+        }
+        if !without_address && self.ends_here(packet.dst, packet.ttl) {
+            icmp::send_error(&mut self.env, io, IcmpCause::TimeExceeded, None, packet.whole);
+            return Err(DropReason::TtlExpired);
         }
         match packet.protocol {
             TCP => self.tcp(io, packet),
@@ -288,13 +313,13 @@ impl Stack {
             None => match self.open_datagram(io, key)? {
                 Ok(id) => id,
                 Err((cause, reason)) => {
-                    icmp::send_error(&mut self.env, io.link, cause, None, packet.whole);
+                    icmp::send_error(&mut self.env, io, cause, None, packet.whole);
                     return Err(reason);
                 }
             },
         };
         if let Some(Flow::Datagram(flow)) = self.flows.get_mut(id) {
-            let how = (segment, packet.tos);
+            let how = (segment, packet.marks);
             flow.send(&mut self.env, io, &mut [IoSlice::new(payload)], how, |_| packet.whole);
         }
         self.used(id, io.now);

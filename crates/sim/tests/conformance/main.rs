@@ -4,6 +4,7 @@
 mod datagrams;
 mod destinations;
 mod hostile;
+mod icmp;
 mod policy;
 mod properties;
 mod ring;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::args::{Cli, Command};
 use brodo_core::config::Tuning;
+use brodo_core::wire::ethernet::MacAddr;
 use clap::Parser;
 
 fn host() -> HostFacts {
@@ -10,6 +11,7 @@ fn host() -> HostFacts {
         ipv6: true,
         resolv_conf: ResolvConf {
             resolvers: vec!["10.1.1.1:53".parse().unwrap()],
+            guest_mac: Some(MacAddr([0x52, 0x55, 10, 0, 2, 15])),
             search: vec!["host.example".into()],
         },
     }

@@ -11,7 +11,6 @@ fn host() -> HostFacts {
         ipv6: true,
         resolv_conf: ResolvConf {
             resolvers: vec!["10.1.1.1:53".parse().unwrap()],
-            guest_mac: Some(MacAddr([0x52, 0x55, 10, 0, 2, 15])),
             search: vec!["host.example".into()],
         },
     }
@@ -31,6 +30,7 @@ fn settings(words: &str) -> Settings {
 fn without_options_the_stack_has_its_defaults() {
     let plain = settings("");
     let expected = Config {
+        guest_mac: Some(MacAddr([0x52, 0x55, 10, 0, 2, 15])),
         search: vec!["host.example".into()],
         resolvers: vec!["10.1.1.1:53".parse().unwrap()],
         ..Config::default()

@@ -7,6 +7,7 @@ use crate::budget::{Budget, Need};
 use crate::chunk::Pool;
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::dns::Dns;
 use crate::flow::FlowId;
 use crate::link::LinkCaps;
 use crate::schedule::Schedule;
@@ -15,6 +16,7 @@ use crate::tcp::answer::Habits;
 use crate::tcp::isn::IsnKey;
 use crate::tcp::rtt::LinkRtt;
 use crate::tcp::scoreboard::Lists;
+use crate::time::Instant;
 use crate::timer::Wheel;
 use crate::transmit::Outlet;
 use crate::waiting::Waiting;
@@ -44,8 +46,8 @@ pub(crate) struct Env {
     pub(crate) lists: Lists,
     /// How promptly destinations answer.
     pub(crate) habits: Habits,
-    /// Which of the host's resolvers is asked; moves on when one does not answer.
-    pub(crate) resolver: usize,
+    /// What all questions about names share.
+    pub(crate) dns: Dns,
 }
 
 impl Env {
@@ -77,10 +79,16 @@ impl Env {
             held: 0,
             lists: Lists::default(),
             habits: Habits::default(),
-            resolver: 0,
+            dns: Dns::new(&config),
             config,
         }
     }
+
+    /// The resolver to be asked first, by its place among them.
+    pub(crate) fn resolver(&self, now: Instant) -> Option<usize> {
+        self.dns.preference.next(now, self.config.resolvers.len(), 0)
+    }
+
     /// The flows with this need.
     pub(crate) fn waiting(&mut self, need: Need) -> &mut Waiting {
         match need {

@@ -207,7 +207,7 @@ impl Stack {
         syn: &TcpHeader,
         iss_after: Option<Seq>,
     ) -> Result<(), DropReason> {
-        let to = match destination::resolve(&self.env.config, self.env.resolver, key.remote.into())? {
+        let to = match destination::resolve(&self.env.config, self.env.resolver(io.now), key.remote.into())? {
             Destination::Host(to) | Destination::Resolver(to) => to,
             Destination::Refused => {
                 reset::refuse(&mut self.env, io.link, &key, syn.seq + 1);
@@ -273,6 +273,9 @@ impl Stack {
             guest: Endpoint::new(packet.src, header.src_port),
             remote: Endpoint::new(packet.dst, header.dst_port),
         };
+        if destination::is_dns(&self.env.config, key.remote) {
+            return self.questions(io, key, payload, segment);
+        }
         self.datagram(io, key, payload, segment, packet)
     }
 
@@ -310,9 +313,8 @@ impl Stack {
         io: &mut Io<'_, L, H>,
         key: FlowKey,
     ) -> Result<Result<crate::flow::FlowId, IcmpCause>, DropReason> {
-        let (to, dns) = match destination::resolve(&self.env.config, self.env.resolver, key.remote.into())? {
-            Destination::Host(to) => (to, false),
-            Destination::Resolver(to) => (to, true),
+        let to = match destination::resolve(&self.env.config, None, key.remote.into())? {
+            Destination::Host(to) | Destination::Resolver(to) => to,
             Destination::Refused if self.env.config.is_ours(key.remote.ip()) => {
                 return Ok(Err(IcmpCause::PortUnreachable));
             }
@@ -338,7 +340,7 @@ impl Stack {
             _ => self.env.counters.udp_opened += 1,
         }
         let id = self.flows.insert(Usefulness::Unanswered as usize, io.now, |id| {
-            Flow::Datagram(DatagramFlow::new(id, key, socket, dns, io.now))
+            Flow::Datagram(DatagramFlow::new(id, key, socket, io.now))
         });
         Ok(Ok(id))
     }

@@ -56,6 +56,8 @@ struct Asked {
     first: u8,
     /// The first of the answers that say that it cannot or will not be answered.
     refusal: Option<Box<[u8]>>,
+    /// The answer, if the link had no credit for it.
+    answer: Option<Box<[u8]>>,
 }
 
 impl Asked {
@@ -134,6 +136,7 @@ impl DnsFlow {
                 failed: 0,
                 first: 0,
                 refusal: None,
+                answer: None,
             });
         }
         self.advance(env, io);
@@ -161,6 +164,7 @@ impl DnsFlow {
     ) {
         self.turn.begin(false, 1);
         self.follow(env, io);
+        self.pass_on_held(env, io);
         if std::mem::take(&mut self.readable) {
             for r in 0..RESOLVERS_MAX {
                 self.report_errors(env, io, r);
@@ -374,11 +378,28 @@ impl DnsFlow {
         env.dns.preference.answered(r);
         if self.pass_on(env, io, i, message) {
             self.forget(env, i);
+        } else {
+            let question = &mut self.questions[i];
+            question.answer = Some(message.into());
+            question.next_at = question.deadline;
+            self.readable = true;
         }
     }
 
-    /// Gives the guest the answer to question `i`, and keeps it for others. False if the link has no credit: then it will be
-    /// asked again, or it is in the cache.
+    /// Passes on what the link had no credit for.
+    fn pass_on_held<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        while let Some(i) = self.questions.iter().position(|question| question.answer.is_some()) {
+            let Some(message) = self.questions[i].answer.take() else { return };
+            if !self.pass_on(env, io, i, &message) {
+                self.questions[i].answer = Some(message);
+                self.readable = true;
+                return;
+            }
+            self.forget(env, i);
+        }
+    }
+
+    /// Gives the guest the answer to question `i`, and keeps it for others. False if the link has no credit.
     fn pass_on<L: Link, H: Host>(
         &mut self,
         env: &mut Env,

@@ -42,7 +42,7 @@ const ERRORS_MAX: usize = 4;
 
 /// One question that waits.
 #[derive(Debug)]
-struct Asked {
+struct Question {
     /// As the guest has sent it.
     message: Box<[u8]>,
     /// When the guest is told that nobody has answered.
@@ -60,7 +60,7 @@ struct Asked {
     answer: Option<Box<[u8]>>,
 }
 
-impl Asked {
+impl Question {
     /// Resolvers that may still answer.
     fn awaited(&self) -> u8 {
         self.asked & !self.failed
@@ -80,7 +80,7 @@ impl Asked {
 pub(crate) struct DnsFlow {
     key: FlowKey,
     id: FlowId,
-    questions: Vec<Asked>,
+    questions: Vec<Question>,
     /// By resolver.
     sockets: [Option<SocketId>; RESOLVERS_MAX],
     /// Which set of resolvers they belong to.
@@ -108,7 +108,7 @@ impl DnsFlow {
     pub(crate) fn allocated(&self) -> usize {
         let questions =
             self.questions.iter().map(|q| q.message.len() + q.refusal.as_deref().map_or(0, <[u8]>::len));
-        self.questions.capacity() * size_of::<Asked>() + questions.sum::<usize>()
+        self.questions.capacity() * size_of::<Question>() + questions.sum::<usize>()
     }
 
     /// How little is lost if this flow, unused for `idle`, goes to make room.
@@ -128,7 +128,7 @@ impl DnsFlow {
             return refuse(env, io.link, &self.key, query);
         } else {
             env.dns.held += len;
-            self.questions.push(Asked {
+            self.questions.push(Question {
                 message: query.message.into(),
                 deadline: io.now + env.config.timeouts.dns,
                 next_at: io.now,
@@ -354,7 +354,7 @@ impl DnsFlow {
 
     /// Resolver `r` has sent a message.
     fn answered<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, r: usize, message: &[u8]) {
-        let fits = |question: &Asked| {
+        let fits = |question: &Question| {
             question.asked & 1 << r != 0
                 && Query::parse(&question.message).is_ok_and(|query| query.is_answered_by(message))
         };

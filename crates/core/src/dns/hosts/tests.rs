@@ -5,9 +5,9 @@ use crate::wire::dns::message::Records;
 use crate::wire::dns::{Header, Question};
 
 fn hosts(names: &[(&str, &str)], mapped: bool) -> Hosts {
-    let mut config = Config::default();
-    config.host_names =
+    let host_names =
         names.iter().map(|&(name, ip)| (name.to_owned(), ip.parse().expect("an address"))).collect();
+    let mut config = Config { host_names, ..Config::default() };
     if mapped {
         config.v4.as_mut().expect("IPv4").host_loopback = Some("10.0.2.4".parse().expect("an address"));
     }

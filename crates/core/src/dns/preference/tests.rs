@@ -1,4 +1,4 @@
-//! Who is asked when.
+//! Who is asked when, after whom, and when that is forgiven.
 
 use super::*;
 

@@ -104,7 +104,7 @@ impl<'a> Record<'a> {
 
     /// What it says if it is an OPT record.
     fn opt(&self) -> Option<Opt> {
-        (self.kind == OPT && self.section == Section::Additional && self.name.is_root()).then(|| Opt {
+        (self.kind == OPT && self.section == Section::Additional && self.name.is_root()).then_some(Opt {
             size: self.class,
             rcode: (self.ttl >> 24) as u8,
             version: (self.ttl >> 16) as u8,

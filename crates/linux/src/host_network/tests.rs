@@ -33,7 +33,9 @@ fn resolv_conf_is_looked_at_twice_a_second_by_whoever_is_awake() {
 
 /// Changes the network; whether that is noticed as one change after a while.
 fn noticed(host: &HostNetwork, lines: &[&str]) -> bool {
-    lines.iter().for_each(|line| ip(line));
+    for line in lines {
+        ip(line);
+    }
     let now = Instant::from_ms(1000);
     host.notice(now);
     let Some(due) = host.due() else { return false };

@@ -109,7 +109,7 @@ impl Play {
                 if let Some(socket) = self.socket(number) {
                     let cause =
                         [IcmpCause::PortUnreachable, IcmpCause::TimeExceeded][usize::from(kind / 10 % 2)];
-                    self.machine.host.peer_icmp(socket, IcmpReport { cause, from: None });
+                    self.machine.host.peer_icmp(socket, IcmpReport { cause, from: None, sequence: None });
                 }
             }
             7 => {

@@ -8,11 +8,13 @@
 //! super-datagrams if the link takes them ([`inbox`]). As long as the link has no credit datagrams stay in the kernel, which
 //! drops the newest when its buffer is full, as it would for a program that does not read, and says how many.
 //!
-//! The byte of differentiated services and ECN travels both ways.
+//! The byte of differentiated services and ECN travels both ways; time to live, one hop less, and "do not fragment" travel from
+//! the guest, so that what it measures of the path is the path's ([`crate::host::Marks`]).
 //!
 //! Nothing is retransmitted here. A flow ends when it has been silent for its time-out: shorter while
-//! nothing has come back. Questions to the DNS address are not here but in [`crate::dns`]. ICMP errors that the host socket receives are passed on for the right flow; when the guest itself
-//! says that nobody listens any more, the flow is closed, so that the host's kernel says the same to the peer.
+//! nothing has come back. Questions to the DNS address are not here but in [`crate::dns`]. ICMP errors that the host socket
+//! receives are passed on for the right flow; when the guest itself says that nobody listens any more, the flow is closed, so
+//! that the host's kernel says the same to the peer.
 
 pub(crate) mod backlog;
 pub(crate) mod codel;
@@ -21,7 +23,7 @@ pub(crate) mod inbox;
 use crate::counters::DropReason;
 use crate::env::Env;
 use crate::flow::{FlowId, FlowKey, Protocol, Rank, Usefulness};
-use crate::host::{Close, Host, HostError, Readiness, SocketId};
+use crate::host::{Close, Host, HostError, Marks, Readiness, SocketId};
 use crate::icmp;
 use crate::link::Link;
 use crate::schedule::Turn;
@@ -53,7 +55,9 @@ pub(crate) struct DatagramFlow {
     key: FlowKey,
     id: FlowId,
     socket: Option<SocketId>,
-    /// Something came back.
+    /// It began on the host's side.
+    inbound: bool,
+    /// The other side has answered to whom it began.
     answered: bool,
     used_at: Instant,
     /// How many datagrams the next receive asks for, and the length of the longest that the last one gave, bytes.
@@ -72,6 +76,7 @@ impl DatagramFlow {
             key,
             id,
             socket: Some(socket),
+            inbound: false,
             answered: false,
             used_at: now,
             want: WANT_MIN,
@@ -81,6 +86,17 @@ impl DatagramFlow {
             turn: Turn::default(),
             ended: false,
         }
+    }
+
+    /// A flow that a datagram to a published port begins.
+    pub(crate) fn inbound(id: FlowId, key: FlowKey, socket: SocketId, now: Instant) -> Self {
+        Self { inbound: true, ..Self::new(id, key, socket, now) }
+    }
+
+    /// Something has come for the guest that another has received.
+    pub(crate) fn heard(&mut self, now: Instant) {
+        self.used_at = now;
+        self.answered |= !self.inbound;
     }
 
     pub(crate) fn key(&self) -> &FlowKey {
@@ -111,23 +127,24 @@ impl DatagramFlow {
     }
 
     /// Sends the guest's datagrams: each slice of `data` holds one, or with `segment` several of that size, of which the very
-    /// last may be shorter; `tos` is the byte of their IP headers, `packet` gives the IP packet of the nth, for an ICMP
+    /// last may be shorter; `marks` are those of their IP headers, `packet` gives the IP packet of the nth, for an ICMP
     /// error to quote.
     pub(crate) fn send<'p, L: Link, H: Host>(
         &mut self,
         env: &mut Env,
         io: &mut Io<'_, L, H>,
         mut data: &mut [IoSlice<'_>],
-        (segment, tos): (Option<u16>, u8),
+        (segment, marks): (Option<u16>, Marks),
         packet: impl Fn(usize) -> &'p [u8],
     ) {
         self.used_at = io.now;
+        self.answered |= self.inbound;
         let Some(socket) = self.socket else { return };
         let mut left: usize = data.iter().map(|slice| slice.len()).sum();
         let size = segment.map_or(left, |size| usize::from(size).min(left)).max(1);
         let (mut index, mut reported) = (0, false);
         while self.backlog.is_empty() {
-            let gone = match io.host.datagram_send(socket, data, segment.filter(|_| left > size), tos) {
+            let gone = match io.host.datagram_send(socket, data, segment.filter(|_| left > size), marks) {
                 Ok(taken) => taken,
                 Err(HostError::WouldBlock) => break,
                 // The socket may be reporting an ICMP error for an earlier datagram instead of sending this one.
@@ -143,7 +160,7 @@ impl DatagramFlow {
                     return;
                 }
                 Err(error) => {
-                    refused(env, io.link, error, packet(index));
+                    refused(env, io, error, packet(index));
                     size.min(left)
                 }
             };
@@ -156,10 +173,10 @@ impl DatagramFlow {
         }
         for slice in data {
             for datagram in slice.chunks(size) {
-                self.backlog.push(env, io.now, datagram, tos);
+                self.backlog.push(env, io.now, datagram, marks);
             }
             if slice.is_empty() && left == 0 {
-                self.backlog.push(env, io.now, &[], tos);
+                self.backlog.push(env, io.now, &[], marks);
             }
         }
     }
@@ -180,8 +197,8 @@ impl DatagramFlow {
                 _ => {}
             }
             let mut packet = [0; QUOTE_LEN_MAX];
-            let len = quote(&self.key, &mut packet).unwrap_or(0);
-            refused(env, io.link, error, &packet[..len]);
+            let len = quote(&self.key, None, &mut packet).unwrap_or(0);
+            refused(env, io, error, &packet[..len]);
             if !self.backlog.drop_first(env) {
                 return;
             }
@@ -261,12 +278,12 @@ impl DatagramFlow {
         for _ in 0..ERRORS_MAX {
             let Some(report) = io.host.datagram_error(socket) else { return };
             let mut packet = [0; QUOTE_LEN_MAX];
-            let Some(len) = quote(&self.key, &mut packet) else { return };
+            let Some(len) = quote(&self.key, report.sequence, &mut packet) else { return };
             // Whoever is behind an address of ours (a resolver, the host's loopback) stays hidden: the address the
             // guest asked says it. A guest's kernel would drop what comes from 127.0.0.1 as a martian.
             let asked = self.key.remote.ip();
             let from = if env.config.is_ours(asked) { Some(asked) } else { report.from };
-            icmp::send_error(env, io.link, report.cause, from, &packet[..len]);
+            icmp::send_error(env, io, report.cause, from, &packet[..len]);
         }
     }
 
@@ -308,9 +325,9 @@ impl DatagramFlow {
 }
 
 /// The host refuses to send the datagram in `packet`: the guest is told why if ICMP has a word for it.
-fn refused<L: Link>(env: &mut Env, link: &mut L, error: HostError, packet: &[u8]) {
+fn refused<L: Link, H: Host>(env: &mut Env, io: &mut Io<'_, L, H>, error: HostError, packet: &[u8]) {
     match icmp::cause_of(error) {
-        Some(cause) => icmp::send_error(env, link, cause, None, packet),
+        Some(cause) => icmp::send_error(env, io, cause, None, packet),
         None if error == HostError::Exhausted => env.counters.drop(DropReason::HostSocketFull),
         None => env.counters.drop(DropReason::HostSendFailed),
     }

@@ -9,7 +9,9 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::dns::Dns;
 use crate::flow::FlowId;
+use crate::icmp;
 use crate::link::LinkCaps;
+use crate::rate::Bucket;
 use crate::schedule::Schedule;
 use crate::slots::Slots;
 use crate::tcp::answer::Habits;
@@ -46,6 +48,8 @@ pub(crate) struct Env {
     pub(crate) lists: Lists,
     /// How promptly destinations answer.
     pub(crate) habits: Habits,
+    /// What is left of the ICMP errors that the guest may be sent.
+    pub(crate) icmp_errors: Bucket,
     /// What all questions about names share.
     pub(crate) dns: Dns,
 }
@@ -68,7 +72,7 @@ impl Env {
             outlet: Outlet {
                 caps,
                 mac: config.mac,
-                guest_mac: MacAddr::BROADCAST,
+                guest_mac: config.guest_mac.unwrap_or(MacAddr::BROADCAST),
                 stalled: false,
                 slots: Slots::default(),
             },
@@ -79,6 +83,7 @@ impl Env {
             held: 0,
             lists: Lists::default(),
             habits: Habits::default(),
+            icmp_errors: Bucket::new(icmp::ERROR_INTERVAL, icmp::ERROR_BURST),
             dns: Dns::new(&config),
             config,
         }

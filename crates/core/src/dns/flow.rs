@@ -14,7 +14,7 @@ use super::{answer, answer_len_max, refuse};
 use crate::counters::DropReason;
 use crate::env::Env;
 use crate::flow::{FlowId, FlowKey, Rank, Usefulness};
-use crate::host::{Close, Host, HostError, IcmpCause, Readiness, Received, SocketId};
+use crate::host::{Close, Host, HostError, IcmpCause, Marks, Readiness, Received, SocketId};
 use crate::link::Link;
 use crate::schedule::Turn;
 use crate::stack::Io;
@@ -258,7 +258,7 @@ impl DnsFlow {
         for _ in 0..2 {
             let Some(socket) = self.sockets[r].or_else(|| self.open(env, io, r)) else { break };
             let message = [IoSlice::new(&self.questions[i].message)];
-            match io.host.datagram_send(socket, &message, None, 0) {
+            match io.host.datagram_send(socket, &message, None, Marks::default()) {
                 // What finds no room is lost, as on any network.
                 Ok(_) | Err(HostError::WouldBlock | HostError::Exhausted | HostError::TooBig(_)) => {
                     return true;

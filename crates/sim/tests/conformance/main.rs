@@ -4,7 +4,10 @@
 mod datagrams;
 mod destinations;
 mod hostile;
+mod icmp;
+mod inbound;
 mod names;
+mod policy;
 mod properties;
 mod ring;
 mod seeds;

@@ -275,7 +275,9 @@ fn a_resolver_that_cannot_be_reached_hands_over_at_once() {
         let q = question(7, "a.test", A);
         t.ask(5000, &q);
         let socket = t.socket_to(first);
-        t.machine.host.peer_icmp(socket, IcmpReport { cause: IcmpCause::PortUnreachable, from: None });
+        t.machine
+            .host
+            .peer_icmp(socket, IcmpReport { cause: IcmpCause::PortUnreachable, from: None, sequence: None });
         t.poll();
         t.expect_nothing();
         assert_eq!(t.asked(), [second]);

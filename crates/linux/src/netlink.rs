@@ -125,7 +125,10 @@ impl Netlink {
         self.send(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP)?;
         let (mut addresses, mut buffer) = (Vec::new(), vec![0; DUMP_MAX]);
         loop {
-            let (length, _) = rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::empty())?;
+            let length = match rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::empty()) {
+                Err(Errno::INTR) => continue,
+                received => received?.0,
+            };
             let mut bytes = buffer.get(..length).ok_or(Errno::BADMSG)?;
             while let Ok(message) = NetlinkBuffer::new_checked(bytes) {
                 match i32::from(message.message_type()) {

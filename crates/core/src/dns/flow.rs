@@ -75,6 +75,11 @@ impl Question {
     }
 }
 
+/// How many resolvers are used.
+fn resolvers(env: &Env) -> usize {
+    env.config.resolvers.len().min(RESOLVERS_MAX)
+}
+
 /// All questions of one guest port that wait.
 #[derive(Debug)]
 pub(crate) struct DnsFlow {
@@ -230,7 +235,7 @@ impl DnsFlow {
 
     /// Asks the next resolver question `i`, or all of them again. False if nobody is left who might answer.
     fn ask_more<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, i: usize) -> bool {
-        let count = env.config.resolvers.len().min(RESOLVERS_MAX);
+        let count = resolvers(env);
         while let Some(r) = env.dns.preference.next(io.now, count, self.questions[i].asked) {
             let question = &mut self.questions[i];
             if question.asked == 0 {
@@ -266,9 +271,12 @@ impl DnsFlow {
                 // The socket may be reporting an ICMP error for an earlier question instead of sending this one.
                 Err(_) => self.report_errors(env, io, r),
             }
+            // Which was that nobody is there.
+            if self.sockets[r].is_none() {
+                break;
+            }
         }
         self.resolver_failed(env, io, r);
-        self.questions[i].failed(r, env.config.resolvers.len(), io.now);
         false
     }
 
@@ -305,7 +313,7 @@ impl DnsFlow {
     fn resolver_failed<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, r: usize) {
         env.dns.preference.failed(r, io.now);
         self.close(env, io.host, r);
-        let count = env.config.resolvers.len().min(RESOLVERS_MAX);
+        let count = resolvers(env);
         for question in self.questions.iter_mut().filter(|question| question.awaited() & 1 << r != 0) {
             question.failed(r, count, io.now);
         }
@@ -356,13 +364,14 @@ impl DnsFlow {
     fn answered<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, r: usize, message: &[u8]) {
         let fits = |question: &Question| {
             question.asked & 1 << r != 0
+                && message.starts_with(&question.message[..2])
                 && Query::parse(&question.message).is_ok_and(|query| query.is_answered_by(message))
         };
         let Some(i) = self.questions.iter().position(fits) else {
             return env.counters.drop(DropReason::DnsUnsolicited);
         };
         let rcode = Header::parse(message).map_or(0, |header| header.rcode());
-        let count = env.config.resolvers.len().min(RESOLVERS_MAX);
+        let count = resolvers(env);
         let question = &mut self.questions[i];
         if [Rcode::ServFail, Rcode::NotImp, Rcode::Refused].iter().any(|&refusal| rcode == refusal as u8) {
             question.failed(r, count, io.now);

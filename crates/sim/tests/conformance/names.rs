@@ -3,11 +3,13 @@
 
 use brodo_core::counters::DropReason;
 use brodo_core::host::{Close, HostError, IcmpCause, IcmpReport, SocketId};
+use brodo_core::link::RxMeta;
 use brodo_core::stack::{Io, Stack};
 use brodo_core::wire::dns::encode_name;
 use brodo_core::wire::dns::message::{A, AAAA, PTR};
 use brodo_sim::host::{Call, ConnectPlan, SimHost};
-use brodo_sim::link::SimLink;
+use brodo_sim::link::{SimLink, to_stack};
+use brodo_sim::packet;
 use brodo_sim::script::{Script, Setup};
 use std::net::{IpAddr, SocketAddr};
 
@@ -296,6 +298,63 @@ fn a_resolver_that_cannot_be_reached_hands_over_at_once() {
         t.told(&q, SERVFAIL);
         t.expect_all_gone();
     });
+}
+
+#[test]
+fn an_error_that_the_next_question_meets_is_not_waited_for() {
+    Script::each_with(&setup(2), |t| {
+        let [first, second, _] = resolvers();
+        let questions = [question(7, "a.test", A), question(8, "b.test", A)];
+        t.ask(5000, &questions[0]);
+        let socket = t.socket_to(first);
+        t.machine
+            .host
+            .peer_icmp(socket, IcmpReport { cause: IcmpCause::HostUnreachable, from: None, sequence: None });
+        // Its event is slower than the guest.
+        t.ask(5000, &questions[1]);
+        t.advance_ms(2);
+        assert_eq!(t.asked(), [second]);
+        let mut got = t.gets(second);
+        got.sort();
+        assert_eq!(got, questions);
+        for q in &questions {
+            t.says(second, &answer(q, 0, &[(0, &[1; 4])]));
+            t.told(q, 0);
+        }
+        t.expect_all_gone();
+    });
+}
+
+#[test]
+fn an_error_on_the_way_is_none_of_the_resolvers() {
+    Script::each_with(&setup(2), |t| {
+        let [first, ..] = resolvers();
+        let q = question(7, "a.test", A);
+        t.ask(5000, &q);
+        let socket = t.socket_to(first);
+        let report = IcmpReport { cause: IcmpCause::TimeExceeded, from: None, sequence: None };
+        t.machine.host.peer_icmp(socket, report);
+        t.ask(5000, &question(8, "b.test", A));
+        assert_eq!((t.asked(), t.gets(first).len()), (vec![first], 2));
+        t.machine.host.peer_icmp(socket, report);
+        t.says(first, &answer(&q, 0, &[(0, &[1; 4])]));
+        t.told(&q, 0);
+    });
+}
+
+#[test]
+fn new_search_names_are_advertised() {
+    let mut t = Script::v6();
+    let mac = t.setup().config.mac.0;
+    let to: IpAddr = "ff02::2".parse().expect("an address");
+    let from: IpAddr = "fe80::1234".parse().expect("an address");
+    let solicit = packet::ip_frame(to_stack(mac), from, to, 58, vec![133, 0, 0, 0, 0, 0, 0, 0]);
+    let now = t.now();
+    assert_eq!(t.machine.turn(now, &[(RxMeta::default(), solicit)]).len(), 1);
+    t.machine.stack.set_search(vec!["new.lan".to_owned()]);
+    let sent = t.machine.turn(now, &[]);
+    let told = |bytes: &[u8]| bytes.windows(9).any(|window| window == b"\x03new\x03lan\0");
+    assert!(sent.len() == 1 && sent[0].cut().iter().any(|frame| told(frame)), "{sent:?}");
 }
 
 #[test]

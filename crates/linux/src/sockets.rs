@@ -17,6 +17,7 @@
 //! | stream        | sendmsg (setsockopt TCP_NODELAY before the second, epoll_ctl when full), readv            |
 //! | datagrams     | sendmsg, several of one size with UDP_SEGMENT (setsockopt IP_TOS, IP_TTL or IP_MTU_DISCOVER when it changes, epoll_ctl when full and when no longer), recvmmsg with UDP_GRO, recvmsg MSG_ERRQUEUE |
 //! | end           | shutdown, setsockopt SO_LINGER (reset only), close                                        |
+//! | host changed  | getsockname                                                                              |
 
 mod datagram;
 mod errors;
@@ -34,6 +35,7 @@ use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, Shutdown, Socke
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// An open socket.
@@ -70,6 +72,8 @@ pub struct Sockets {
     /// By descriptor number: the kernel gives the lowest free one, so this stays dense.
     by_fd: Vec<Option<Open>>,
     open: usize,
+    /// The host's addresses, sorted, if they are known.
+    addresses: Option<Arc<[IpAddr]>>,
 }
 
 impl Sockets {
@@ -78,7 +82,7 @@ impl Sockets {
     /// # Errors
     /// epoll_create1 failed: no descriptor or no memory.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)?, by_fd: Vec::new(), open: 0 })
+        Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)?, by_fd: Vec::new(), open: 0, addresses: None })
     }
 
     /// The epoll instance. Events of sockets carry [`FlowId::to_bits`]; the driver adds its own descriptors.
@@ -89,6 +93,11 @@ impl Sockets {
     /// How many sockets are open.
     pub fn open(&self) -> usize {
         self.open
+    }
+
+    /// Tells which addresses the host has now, sorted.
+    pub(crate) fn set_addresses(&mut self, addresses: Arc<[IpAddr]>) {
+        self.addresses = Some(addresses);
     }
 
     /// The descriptor behind an id. An id that is not open is a defect of the caller and reads as EBADF.
@@ -262,6 +271,16 @@ impl Host for Sockets {
 
     fn datagram_error(&mut self, socket: SocketId) -> Option<IcmpReport> {
         self.recv_error(socket)
+    }
+
+    fn is_stranded(&mut self, socket: SocketId) -> bool {
+        let Some(addresses) = &self.addresses else { return false };
+        let own = self.get(socket).ok().and_then(|fd| rustix::net::getsockname(fd).ok());
+        let own = own.and_then(|own| SocketAddr::try_from(own).ok()).map(|own| own.ip().to_canonical());
+        // All of 127/8 is there without being listed.
+        own.is_some_and(|own| {
+            !own.is_unspecified() && !own.is_loopback() && addresses.binary_search(&own).is_err()
+        })
     }
 
     #[expect(clippy::inline_always, reason = "see `probes::event`")]

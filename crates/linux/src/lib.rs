@@ -9,6 +9,7 @@ pub mod capture;
 pub mod clock;
 pub mod crew;
 pub mod driver;
+pub mod forward;
 pub mod link;
 pub mod namespace;
 pub mod netlink;

@@ -1,0 +1,2 @@
+//! Ports published in either direction: forward declarations for the grammar.
+pub mod spec;

@@ -5,6 +5,7 @@
 //! made by [`namespace`] and [`setup`], and the command in it is [`process`]'s. All `unsafe` of the program is in this
 //! crate: for the data path in [`sys`], for processes and namespaces in `process/raw.rs`.
 
+pub mod agent;
 pub mod capture;
 pub mod clock;
 pub mod crew;
@@ -19,6 +20,7 @@ pub mod resolv;
 pub mod ring;
 pub mod setup;
 pub mod sockets;
+pub mod splice;
 pub mod sys;
 #[cfg(test)]
 mod testns;

@@ -240,11 +240,15 @@ impl FromStr for Spec {
                 ("auto", _) => spec.ports = Ports::Auto,
                 ("all", _) => spec.ports = Ports::All,
                 _ if spec.ports != Ports::None => {
-                    return Err(format!("`{}` takes exclusions only, and {item} is none", list_word(&spec.ports)));
+                    return Err(format!(
+                        "`{}` takes exclusions only, and {item} is none",
+                        list_word(&spec.ports)
+                    ));
                 }
                 _ => {
                     let mapping = mapping(item)?;
-                    if let Some(earlier) = mappings.iter().find(|earlier| overlap(earlier.from, mapping.from)) {
+                    if let Some(earlier) = mappings.iter().find(|earlier| overlap(earlier.from, mapping.from))
+                    {
                         return Err(format!("{} and {} overlap", earlier.from, mapping.from));
                     }
                     mappings.push(mapping);
@@ -262,7 +266,8 @@ impl FromStr for Spec {
 }
 
 /// What a value looks like, for those who gave another.
-const EXPECTED: &str = "expected none, auto, all, or ports such as 8080, 8080:80, 127.0.0.1/2000-2010,~2005 or %eth0/53";
+const EXPECTED: &str =
+    "expected none, auto, all, or ports such as 8080, 8080:80, 127.0.0.1/2000-2010,~2005 or %eth0/53";
 
 impl Spec {
     /// What is taken on one family's address is not given to another's: the peer's address could not be kept.
@@ -287,7 +292,9 @@ fn overlap(a: PortRange, b: PortRange) -> bool {
 fn port(text: &str) -> Result<u16, String> {
     let digits = !text.is_empty() && text.len() <= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
     match text.parse::<u16>() {
-        Ok(0) if digits => Err("port 0 stands for no port in particular: 1 to 65535 can be listened on".to_owned()),
+        Ok(0) if digits => {
+            Err("port 0 stands for no port in particular: 1 to 65535 can be listened on".to_owned())
+        }
         Ok(port) if digits => Ok(port),
         _ if digits => Err(format!("{text} is no port: they end at 65535")),
         _ => Err(EXPECTED.to_owned()),
@@ -310,7 +317,9 @@ fn is_place(text: &str) -> bool {
         return true;
     }
     let item = text.rsplit(',').next().unwrap_or(text);
-    let target = item.split_once(':').is_some_and(|(ports, to)| ports.parse::<PortRange>().is_ok() && address(to).is_some());
+    let target = item
+        .split_once(':')
+        .is_some_and(|(ports, to)| ports.parse::<PortRange>().is_ok() && address(to).is_some());
     !target
 }
 
@@ -356,7 +365,11 @@ fn mapping(item: &str) -> Result<Mapping, String> {
     };
     let to: PortRange = to.parse()?;
     if to.len() != from.len() {
-        return Err(format!("{from} and {to} are of different lengths: {} and {} ports", from.len(), to.len()));
+        return Err(format!(
+            "{from} and {to} are of different lengths: {} and {} ports",
+            from.len(),
+            to.len()
+        ));
     }
     Ok(Mapping { from, to_address, to: to.first })
 }
@@ -390,8 +403,7 @@ pub fn check(specs: &[Spec]) -> Result<(), String> {
 
 /// The lowest port of both ranges that neither spec leaves out.
 fn shared(a: PortRange, b: PortRange, specs: [&Spec; 2]) -> Option<u16> {
-    let excluded =
-        |port| specs.iter().any(|spec| spec.excluded.iter().any(|range| range.contains(port)));
+    let excluded = |port| specs.iter().any(|spec| spec.excluded.iter().any(|range| range.contains(port)));
     (a.first.max(b.first)..=a.last.min(b.last)).find(|&port| !excluded(port))
 }
 

@@ -4,6 +4,7 @@
 mod datagrams;
 mod destinations;
 mod hostile;
+mod inbound;
 mod properties;
 mod ring;
 mod seeds;

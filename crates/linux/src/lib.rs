@@ -9,6 +9,7 @@ pub mod agent;
 pub mod capture;
 pub mod clock;
 pub mod crew;
+pub mod diag;
 pub mod driver;
 pub mod forward;
 pub mod link;

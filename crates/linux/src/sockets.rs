@@ -16,10 +16,14 @@
 //! | open echo     | socket, setsockopt IP_RECVERR, connect, epoll_ctl                                         |
 //! | stream        | sendmsg (setsockopt TCP_NODELAY before the second, epoll_ctl when full), readv            |
 //! | datagrams     | sendmsg, several of one size with UDP_SEGMENT (setsockopt IP_TOS when it changes, epoll_ctl when full and when no longer), recvmmsg with UDP_GRO, recvmsg MSG_ERRQUEUE |
+//! | published UDP | sendmsg with the peer's address and ours (IP_PKTINFO), `epoll_ctl` when full                |
 //! | end           | shutdown, setsockopt SO_LINGER (reset only), close                                        |
 
 mod datagram;
 mod errors;
+mod published;
+
+pub use published::Published;
 
 use crate::probes;
 use brodo_core::flow::FlowId;
@@ -70,6 +74,9 @@ pub struct Sockets {
     /// By descriptor number: the kernel gives the lowest free one, so this stays dense.
     by_fd: Vec<Option<Open>>,
     open: usize,
+    /// Flows that send through a socket they share.
+    shared: Vec<Option<published::Shared>>,
+    shared_free: Vec<u32>,
 }
 
 impl Sockets {
@@ -78,7 +85,8 @@ impl Sockets {
     /// # Errors
     /// epoll_create1 failed: no descriptor or no memory.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)?, by_fd: Vec::new(), open: 0 })
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        Ok(Self { epoll, by_fd: Vec::new(), open: 0, shared: Vec::new(), shared_free: Vec::new() })
     }
 
     /// The epoll instance. Events of sockets carry [`FlowId::to_bits`]; the driver adds its own descriptors.
@@ -89,6 +97,18 @@ impl Sockets {
     /// How many sockets are open.
     pub fn open(&self) -> usize {
         self.open
+    }
+
+    /// Takes a connection that a published port has accepted, for `flow`.
+    ///
+    /// # Errors
+    /// It cannot be registered with epoll; it is closed with a reset.
+    pub fn adopt(&mut self, flow: FlowId, accepted: OwnedFd) -> Result<SocketId, HostError> {
+        // In force as soon as it is closed, and switched off once it is known to be in good hands.
+        let _ = sockopt::set_socket_linger(&accepted, Some(Duration::ZERO));
+        let socket = self.keep(flow, accepted, STREAM_EVENTS)?;
+        sockopt::set_socket_linger(self.get(socket)?, None).map_err(host_error)?;
+        Ok(socket)
     }
 
     /// The descriptor behind an id. An id that is not open is a defect of the caller and reads as EBADF.
@@ -248,7 +268,10 @@ impl Host for Sockets {
         segment: Option<u16>,
         tos: u8,
     ) -> Result<usize, HostError> {
-        self.send_datagrams(socket, data, segment, tos)
+        match self.shared(socket) {
+            Some(shared) => shared.send(data, segment, tos),
+            None => self.send_datagrams(socket, data, segment, tos),
+        }
     }
 
     fn datagram_recv(
@@ -257,10 +280,17 @@ impl Host for Sockets {
         into: &mut [IoSliceMut<'_>],
         received: &mut [Received],
     ) -> Result<usize, HostError> {
+        // What comes to a published port comes by way of its listener.
+        if self.shared(socket).is_some() {
+            return Err(HostError::WouldBlock);
+        }
         self.recv_datagrams(socket, into, received)
     }
 
     fn datagram_error(&mut self, socket: SocketId) -> Option<IcmpReport> {
+        if self.shared(socket).is_some() {
+            return None;
+        }
         self.recv_error(socket)
     }
 
@@ -271,6 +301,9 @@ impl Host for Sockets {
     }
 
     fn close(&mut self, socket: SocketId, how: Close) {
+        if published::is_shared(socket) {
+            return self.leave(socket);
+        }
         let Some(Open { fd, .. }) = self.by_fd.get_mut(socket.0 as usize).and_then(Option::take) else {
             return;
         };

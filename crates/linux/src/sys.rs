@@ -2,7 +2,9 @@
 //!
 //! Each function is a thin, safe shell over one call: it takes borrowed descriptors and slices, gives an
 //! [`std::io::Result`] with the errno, and keeps no state. What the bytes mean is decided elsewhere, in safe code.
-//! `rustix` covers everything else.
+//! `rustix` covers everything else. [`addressed`] has the datagrams of sockets with many peers.
+
+pub mod addressed;
 
 use rustix::event::epoll;
 use rustix::io::{Errno, Result};

@@ -5,6 +5,8 @@ use crate::network::{Family, Given, Network};
 use crate::value::Cidr;
 use brodo_core::config::{BufferBounds, Config};
 use brodo_core::wire::ethernet::MacAddr;
+use brodo_linux::forward::spec::{self, Ports};
+use brodo_linux::forward::{Direction, Forward, Guest, Transport, option};
 use brodo_linux::link::tap::Wanted;
 use brodo_linux::namespace::Plan;
 use brodo_linux::resolv::ResolvConf;
@@ -34,6 +36,8 @@ pub(crate) struct Settings {
     pub(crate) follow_resolvers: bool,
     /// How long to look for work before sleeping.
     pub(crate) busy_poll: Duration,
+    /// Forwarded ports.
+    pub(crate) forwards: Vec<Forward>,
 }
 
 impl Settings {
@@ -95,8 +99,43 @@ impl Settings {
         let dns = v4.map(|net| net.dns.into()).into_iter().chain(v6.map(|net| net.dns.into())).collect();
         let queues = options.workers.unwrap_or(1);
         let busy_poll = Duration::from_micros(options.busy_poll.unwrap_or(0).into());
-        Ok(Self { stack, plan: Plan { interface, offload, queues }, dns, follow_resolvers, busy_poll })
+        let forwards = forwards(options)?;
+        Ok(Self {
+            stack,
+            plan: Plan { interface, offload, queues },
+            dns,
+            follow_resolvers,
+            busy_poll,
+            forwards,
+        })
     }
+
+    /// What forwarded ports need to know of the guest.
+    pub(crate) fn guest(&self) -> Guest {
+        let (v4, v6) = (self.stack.v4.map(|net| net.guest.into()), self.stack.v6.map(|net| net.guest.into()));
+        Guest { addresses: [v4, v6] }
+    }
+}
+
+/// The forwarded ports, checked as far as that goes without the host.
+fn forwards(options: &NetworkOptions) -> Result<Vec<Forward>, String> {
+    let mut forwards = Vec::new();
+    for (direction, transport, specs) in [
+        (Direction::In, Transport::Tcp, &options.tcp_ports),
+        (Direction::In, Transport::Udp, &options.udp_ports),
+        (Direction::Out, Transport::Tcp, &options.tcp_ns),
+        (Direction::Out, Transport::Udp, &options.udp_ns),
+    ] {
+        spec::check(specs).map_err(|why| format!("{}: {why}", option(direction, transport)))?;
+        let given = specs.iter().filter(|spec| spec.ports != Ports::None);
+        forwards.extend(given.map(|spec| Forward { direction, transport, spec: spec.clone() }));
+    }
+    if !forwards.is_empty() && options.workers.is_some_and(|workers| workers > 1) {
+        return Err(
+            "forwarded ports (-t, -u, -T, -U) need a single worker for now: leave out --workers".to_owned()
+        );
+    }
+    Ok(forwards)
 }
 
 /// The network of one family, if the guest is to have it.

@@ -15,6 +15,7 @@
 //! | router advertisements | sent now and then by whoever was asked for one; twice as many do no harm |
 //! | resolvers | each worker reads the host's file when it has changed |
 //! | capture | one file |
+//! | forwarded ports | the first worker's |
 //! | notices to the user | told once |
 //! | counters | each its own, added up at the end |
 
@@ -36,12 +37,13 @@ const PING_FORBIDDEN: &str = "brodo: ping to other hosts does not work because t
 #[derive(Debug)]
 pub(crate) struct Notices {
     quiet: bool,
+    verbose: bool,
     told_of_ping: AtomicBool,
 }
 
 impl Notices {
-    pub(crate) fn new(quiet: bool) -> Self {
-        Self { quiet, told_of_ping: AtomicBool::new(false) }
+    pub(crate) fn new(quiet: bool, verbose: bool) -> Self {
+        Self { quiet, verbose, told_of_ping: AtomicBool::new(false) }
     }
 
     /// Tells what is to be told.
@@ -54,6 +56,7 @@ impl Notices {
             Wake::PingForbidden if !self.told_of_ping.swap(true, Ordering::Relaxed) => {
                 crate::report::tell(PING_FORBIDDEN);
             }
+            Wake::Notice(sentence) if self.verbose => crate::report::tell(&format!("brodo: {sentence}\n")),
             _ => {}
         }
     }
@@ -129,7 +132,9 @@ fn serve<L: GuestLink, T>(
                 }
             }
             Wake::GuestGone | Wake::Stopped => return Ok(None),
-            notice @ (Wake::CaptureFailed(_) | Wake::PingForbidden) => notices.tell(&notice),
+            notice @ (Wake::CaptureFailed(_) | Wake::PingForbidden | Wake::Notice(_)) => {
+                notices.tell(&notice)
+            }
         }
     }
 }

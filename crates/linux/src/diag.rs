@@ -82,8 +82,7 @@ fn request(family: u8, tcp: bool) -> [u8; HEADER_LEN + 56] {
     request[..4].copy_from_slice(&len.to_ne_bytes());
     request[4..6].copy_from_slice(&BY_FAMILY.to_ne_bytes());
     request[6..8].copy_from_slice(&FLAGS.to_ne_bytes());
-    let (protocol, states) =
-        if tcp { (libc::IPPROTO_TCP, LISTENING) } else { (libc::IPPROTO_UDP, CLOSED) };
+    let (protocol, states) = if tcp { (libc::IPPROTO_TCP, LISTENING) } else { (libc::IPPROTO_UDP, CLOSED) };
     request[16] = family;
     request[17] = protocol as u8;
     request[20..24].copy_from_slice(&states.to_ne_bytes());

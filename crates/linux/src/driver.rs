@@ -26,6 +26,7 @@ mod port;
 use crate::capture::Capture;
 use crate::clock::Clock;
 use crate::crew::Crew;
+use crate::forward::{FORWARD, Forwards};
 use crate::link::{CreditWait, GuestLink};
 use crate::resolv::Watch;
 use crate::ring::RingWatch;
@@ -90,6 +91,8 @@ pub enum Wake {
     CaptureFailed(io::Error),
     /// The guest has pinged another host, and the host's kernel lets this user open no ping socket. Told once.
     PingForbidden,
+    /// Something about forwarded ports that the user may want to know.
+    Notice(String),
     /// All workers are to end: [`Crew::stop`].
     Stopped,
 }
@@ -128,6 +131,8 @@ pub struct Inside<'a> {
     pub sockets: &'a mut Sockets,
     /// The capture that is under way.
     pub capture: &'a mut Option<Capture>,
+    /// Forwarded ports, if this worker has them.
+    pub forwards: Option<&'a mut Forwards>,
     /// What the loop has done.
     pub activity: Activity,
 }
@@ -157,6 +162,7 @@ pub struct Worker<L> {
     busy_poll: BusyPoll,
     activity: Activity,
     told_of_ping: bool,
+    forwards: Option<Box<Forwards>>,
     /// The other workers, if there are any.
     crew: Option<(Arc<Crew>, u32)>,
     /// Somebody has rung since the last turn.
@@ -191,6 +197,7 @@ impl<L: GuestLink> Worker<L> {
             busy_poll: BusyPoll::new(Duration::ZERO),
             activity: Activity::default(),
             told_of_ping: false,
+            forwards: None,
             crew: None,
             rung: false,
             ring: None,
@@ -227,6 +234,16 @@ impl<L: GuestLink> Worker<L> {
         }
         self.ring = Some(ring);
         Ok(())
+    }
+
+    /// Serves forwarded ports, which were made for this worker's sockets.
+    pub fn forward(&mut self, forwards: Forwards) {
+        self.forwards = Some(Box::new(forwards));
+    }
+
+    /// Forwarded ports.
+    pub fn forwards(&self) -> Option<&Forwards> {
+        self.forwards.as_deref()
     }
 
     /// Captures all frames of the link from now on. [`Wake::CaptureFailed`] tells if it has ended.
@@ -352,7 +369,8 @@ impl<L: GuestLink> Worker<L> {
             Credit::Free | Credit::Awaited => None,
         };
         let flush = self.port.capture.as_ref().and_then(Capture::flush_at);
-        [self.stack.next_deadline(), retry, flush].into_iter().flatten().min()
+        let forwards = self.forwards.as_deref().and_then(Forwards::deadline);
+        [self.stack.next_deadline(), retry, flush, forwards].into_iter().flatten().min()
     }
 
     /// One turn after a wait.
@@ -371,12 +389,12 @@ impl<L: GuestLink> Worker<L> {
             let Self { stack, port, sockets, now, .. } = self;
             stack.expire(&mut Io { now: *now, link: port, host: sockets });
         }
-        self.socket_events();
+        let forwarding = self.socket_events();
         self.serve();
         if self.port.sent && (!self.busy || self.stack.awaits_drain()) && self.take_frames()? {
             self.serve();
         }
-        self.busy |= self.link_readable || self.port.sent;
+        self.busy |= self.link_readable || self.port.sent || forwarding;
         self.follow_credit()?;
         if let Some((crew, _)) = &self.crew {
             crew.wake(self.stack.take_wakes());
@@ -466,15 +484,19 @@ impl<L: GuestLink> Worker<L> {
         Ok(true)
     }
 
-    /// Passes the events of sockets on.
-    fn socket_events(&mut self) {
-        let Self { stack, port, sockets, now, events, .. } = self;
+    /// Passes the events of sockets on, and does what those of forwarded ports ask for; true if there is more of that to do at once.
+    fn socket_events(&mut self) -> bool {
+        let Self { stack, port, sockets, now, events, forwards, .. } = self;
+        let mut io = Io { now: *now, link: port, host: sockets };
         for event in events.0.drain(..) {
             let (flags, flow) = (event.flags, FlowId::from_bits({ event.data }.u64()));
-            if flow.index != NOT_A_FLOW {
-                stack.socket_event(&mut Io { now: *now, link: port, host: sockets }, flow, readiness(flags));
+            match (flow.index, &mut *forwards) {
+                (NOT_A_FLOW, _) => {}
+                (FORWARD, Some(forwards)) => forwards.event(flow.generation, flags),
+                _ => stack.socket_event(&mut io, flow, readiness(flags)),
             }
         }
+        forwards.as_mut().is_some_and(|forwards| forwards.turn(stack, &mut io))
     }
 
     /// Rounds over the flows, and the acknowledgements that have become due.
@@ -524,9 +546,9 @@ impl<L: GuestLink> Worker<L> {
     fn visits(&mut self) {
         let Some((crew, worker)) = &self.crew else { return };
         for visit in crew.take_visits(*worker) {
-            let Self { stack, port, sockets, now, activity, .. } = self;
-            let activity = *activity;
-            visit(&mut Inside { now: *now, stack, sockets, capture: &mut port.capture, activity });
+            let Self { stack, port, sockets, now, activity, forwards, .. } = self;
+            let (activity, capture, forwards) = (*activity, &mut port.capture, forwards.as_deref_mut());
+            visit(&mut Inside { now: *now, stack, sockets, capture, forwards, activity });
             // Whatever it was may have given flows something to do.
             self.busy = true;
         }
@@ -547,6 +569,9 @@ impl<L: GuestLink> Worker<L> {
         if ping_forbidden && !self.told_of_ping {
             self.told_of_ping = true;
             return Some(Wake::PingForbidden);
+        }
+        if let Some(notice) = self.forwards.as_mut().and_then(|forwards| forwards.take_notice()) {
+            return Some(Wake::Notice(notice));
         }
         if self.port.link.gone() {
             return Some(Wake::GuestGone);

@@ -23,6 +23,7 @@ mod datagram;
 mod errors;
 mod published;
 
+pub(crate) use datagram::describe;
 pub use published::Published;
 
 use crate::probes;

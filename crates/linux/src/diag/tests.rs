@@ -18,7 +18,8 @@ fn listening_sockets_are_found_and_others_are_not() {
     let client = TcpStream::connect(v4.local_addr().expect("address")).expect("connect");
     let found = listeners(&diag, true).expect("dump");
     let of = |address: SocketAddr, inode: u32| {
-        let is = |it: &&Listener| it.address == address.ip() && it.port == address.port() && it.inode == inode;
+        let is =
+            |it: &&Listener| it.address == address.ip() && it.port == address.port() && it.inode == inode;
         found.iter().find(is).copied()
     };
     assert!(of(v4.local_addr().expect("address"), inode(&v4)).is_some(), "{found:?}");

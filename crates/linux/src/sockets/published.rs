@@ -158,7 +158,8 @@ impl SharedSend<'_> {
             let mut waiting = port.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             if waiting.is_empty() {
                 let interest = EventFlags::IN | EventFlags::OUT;
-                epoll::modify(self.epoll, &port.fd, EventData::new_u64(*event), interest).map_err(host_error)?;
+                epoll::modify(self.epoll, &port.fd, EventData::new_u64(*event), interest)
+                    .map_err(host_error)?;
             }
             if !waiting.contains(flow) {
                 waiting.push(*flow);

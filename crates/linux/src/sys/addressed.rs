@@ -116,10 +116,10 @@ pub fn recv_addressed(
 /// The address to which a datagram was sent, from its control messages (`IP_PKTINFO`, `IPV6_PKTINFO`).
 pub fn sent_to(control: &[u8]) -> Option<Source> {
     control_messages(control).find_map(|(level, kind, data)| match (level, kind) {
-        // in_pktinfo: interface, the local address, the one in the header.
+        // in_pktinfo: interface, the local address, the one in the header (which may be a broadcast address).
         (libc::SOL_IP, libc::IP_PKTINFO) => {
             let interface = u32::from_ne_bytes(*data.first_chunk()?);
-            let octets: [u8; 4] = *data.get(8..)?.first_chunk()?;
+            let octets: [u8; 4] = *data.get(4..)?.first_chunk()?;
             Some(Source { address: Ipv4Addr::from(octets).into(), interface })
         }
         // in6_pktinfo: address, interface.
@@ -143,7 +143,9 @@ impl Messages {
     fn push(&mut self, level: c_int, kind: c_int, data: &[u8]) {
         const HEADER: usize = size_of::<libc::cmsghdr>();
         let end = self.len + HEADER + data.len();
-        let (Some(space), padded) = (self.bytes.get_mut(self.len..end), end.next_multiple_of(8)) else { return };
+        let (Some(space), padded) = (self.bytes.get_mut(self.len..end), end.next_multiple_of(8)) else {
+            return;
+        };
         // cmsg_len is a word on every target of the GNU library; level and kind are the last two integers of the header.
         space[..size_of::<usize>()].copy_from_slice(&(HEADER + data.len()).to_ne_bytes());
         space[HEADER - 8..HEADER - 4].copy_from_slice(&level.to_ne_bytes());

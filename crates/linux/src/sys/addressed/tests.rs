@@ -14,15 +14,17 @@ fn answers_leave_from_the_address_that_was_asked() {
             SocketAddr::V6(_) => (libc::SOL_IPV6, libc::IPV6_RECVPKTINFO),
         };
         set_socket_option(socket.as_fd(), level, option, 1).expect("option");
-        let asked = SocketAddr::new(asked.parse().expect("address"), socket.local_addr().expect("address").port());
+        let asked =
+            SocketAddr::new(asked.parse().expect("address"), socket.local_addr().expect("address").port());
         let client = UdpSocket::bind(SocketAddr::new(asked.ip(), 0)).expect("bind");
         client.send_to(b"who is there", asked).expect("send");
 
         let mut buffer = [0; 100];
         let mut got = None;
-        let count = recv_addressed(socket.as_fd(), &mut [IoSliceMut::new(&mut buffer)], |_, len, from, control| {
-            got = Some((len, from, sent_to(control)));
-        });
+        let count =
+            recv_addressed(socket.as_fd(), &mut [IoSliceMut::new(&mut buffer)], |_, len, from, control| {
+                got = Some((len, from, sent_to(control)));
+            });
         let (len, from, to) = got.expect("one came");
         assert_eq!((count, len, from), (Ok(1), 12, client.local_addr().ok()));
         let to = to.expect("it says where to");

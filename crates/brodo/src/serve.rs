@@ -119,7 +119,8 @@ impl Preparation {
             workers.push(worker);
         }
         if let Some(first) = workers.first_mut() {
-            let ports = Forwards::new(guest, agent, first.sockets(), splices_max as usize);
+            let bounds = (usize::try_from(descriptors).unwrap_or(usize::MAX), splices_max as usize);
+            let ports = Forwards::new(guest, agent, first.sockets(), bounds);
             let mut ports = ports.map_err(Failure::io("wait for ports: epoll_ctl"))?;
             for forward in forwards {
                 ports.add(forward).map_err(Failure::Forward)?;

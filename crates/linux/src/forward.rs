@@ -59,8 +59,8 @@ const SCAN: Duration = Duration::from_millis(400);
 const DISGUISES: u16 = 16;
 /// Most things to tell the user that are kept until somebody tells them.
 const NOTICES_MAX: usize = 64;
-/// Most sockets that listen: both families of all ports, of both protocols and directions.
-const LISTENERS_MAX: usize = 1 << 19;
+/// The part of all descriptors that sockets which listen may have.
+const LISTENERS_SHARE: usize = 2;
 
 /// Which way connections go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -246,6 +246,7 @@ pub struct Forwards {
     /// Free after this turn, as an event of the same batch may name them.
     freed: Vec<u32>,
     own: BTreeSet<u32>,
+    listeners_max: usize,
     splices: Splices,
     datagrams: Datagrams,
     parked: VecDeque<Parked>,
@@ -259,7 +260,8 @@ pub struct Forwards {
 
 impl Forwards {
     /// None yet. `agent` opens sockets of the guest's namespace: without one connections from the host's loopback reach the guest by its interface, and nothing
-    /// can be offered on its own loopback. At most `splices_max` connections between loopbacks.
+    /// can be offered on its own loopback. Of `descriptors` that there may be, half are for sockets that listen; there are at most `splices_max`
+    /// connections between loopbacks.
     ///
     /// # Errors
     /// No descriptor is left, or the agent's cannot be registered with epoll.
@@ -267,7 +269,7 @@ impl Forwards {
         guest: Guest,
         agent: Option<Agent>,
         sockets: &Sockets,
-        splices_max: usize,
+        (descriptors, splices_max): (usize, usize),
     ) -> io::Result<Self> {
         let epoll = sockets.epoll().try_clone_to_owned()?;
         if let Some(agent) = &agent {
@@ -285,6 +287,7 @@ impl Forwards {
             free: Vec::new(),
             freed: Vec::new(),
             own: BTreeSet::new(),
+            listeners_max: descriptors / LISTENERS_SHARE,
             splices: Splices::new(splices_max),
             datagrams: Datagrams::default(),
             parked: VecDeque::new(),
@@ -347,6 +350,7 @@ impl Forwards {
         let id = self.last_id;
         let is_auto = forward.spec.ports == Ports::Auto;
         let rules = forward.spec.rules(self.ephemeral);
+        self.check_room(&forward, rules.len())?;
         let (optional, count) = (forward.spec.is_optional(), rules.len());
         let others: Vec<Spec> = self.specs(forward.direction, forward.transport).cloned().collect();
         self.entries.push(Entry { id, forward, failed: BTreeSet::new() });
@@ -422,6 +426,25 @@ impl Forwards {
         Ok(())
     }
 
+    /// Whether there are descriptors for so many ports.
+    fn check_room(&self, forward: &Forward, ports: usize) -> Result<(), ForwardError> {
+        let given = forward.spec.address;
+        let fits = |ipv6: &bool| {
+            let has = self.guest.addresses[usize::from(*ipv6)].is_some();
+            has && given.is_none_or(|address| address.is_ipv6() == *ipv6)
+        };
+        let wanted = ports * [false, true].iter().filter(|ipv6| fits(ipv6)).count();
+        let left = self.listeners_max.saturating_sub(self.listeners.len() - self.free.len());
+        if wanted <= left {
+            return Ok(());
+        }
+        Err(ForwardError::Nonsense(format!(
+            "{} {} needs {wanted} sockets, and the limit on open files leaves {left}: raise it (ulimit -Hn) or name fewer ports",
+            option(forward.direction, forward.transport),
+            forward.spec
+        )))
+    }
+
     /// Opens what one port asks for: a socket of each family.
     fn open_rule(&mut self, id: u32, rule: PortRule) -> Result<(), ForwardError> {
         let Some(entry) = self.entries.iter().find(|entry| entry.id == id) else { return Ok(()) };
@@ -468,10 +491,9 @@ impl Forwards {
         to_address: Option<IpAddr>,
         to_port: u16,
     ) -> Result<(), ForwardError> {
-        if self.listeners.len() - self.free.len() >= LISTENERS_MAX {
-            return Err(ForwardError::Nonsense(format!(
-                "there are {LISTENERS_MAX} listening sockets already"
-            )));
+        if self.listeners.len() - self.free.len() >= self.listeners_max {
+            let max = self.listeners_max;
+            return Err(ForwardError::Nonsense(format!("there are {max} listening sockets already")));
         }
         let fd = listen::open(place, self.agent.as_mut())?;
         let inode = inode(fd.as_fd()).unwrap_or(0);

@@ -16,7 +16,7 @@ use crate::sockets::{Published, Sockets, describe};
 use crate::sys;
 use crate::sys::addressed::{Source, recv_addressed, sent_to};
 use brodo_core::flow::Endpoint;
-use brodo_core::host::Received;
+use brodo_core::host::{Marks, Received};
 use brodo_core::link::Link;
 use brodo_core::stack::{Arrived, Io, Stack};
 use brodo_core::time::{Duration, Instant};
@@ -351,7 +351,8 @@ impl Forwards {
         for index in 0..count {
             let Received { segment, tos, .. } = arena.reads[index].received;
             let payload = [IoSlice::new(arena.payload(index))];
-            match port.send(&payload, (relay.peer, relay.source), segment, tos) {
+            match port.send(&payload, (relay.peer, relay.source), segment, Marks { tos, ..Marks::default() })
+            {
                 Ok(_) => counters.relayed += 1,
                 Err(_) => counters.lost += 1,
             }

@@ -10,6 +10,7 @@ use super::errors::host_error;
 use super::{HostError, SocketId, Sockets};
 use crate::sys::addressed::{Source, send_addressed};
 use brodo_core::flow::FlowId;
+use brodo_core::host::Marks;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -60,14 +61,14 @@ impl Published {
         data: &[IoSlice<'_>],
         ends: (SocketAddr, Option<Source>),
         segment: Option<u16>,
-        tos: u8,
+        marks: Marks,
     ) -> Result<usize, Errno> {
         let fd = self.fd.as_fd();
         let len: usize = data.iter().map(|slice| slice.len()).sum();
         let size = segment.map(usize::from).filter(|&size| size > 0 && len > size);
-        let Some(size) = size else { return send_addressed(fd, data, ends, None, tos) };
+        let Some(size) = size else { return send_addressed(fd, data, ends, None, marks) };
         if size <= usize::from(self.segment_max.load(Ordering::Relaxed)) && len <= size * SEGMENTS_MAX {
-            match send_addressed(fd, data, ends, Some(size as u16), tos) {
+            match send_addressed(fd, data, ends, Some(size as u16), marks) {
                 // The route or its device does not take segments: as they are then, one by one.
                 Err(Errno::INVAL | Errno::IO | Errno::MSGSIZE) => {
                     self.segment_max.store(size as u16 - 1, Ordering::Relaxed);
@@ -78,7 +79,7 @@ impl Published {
         let bytes: Vec<u8> = data.iter().flat_map(|slice| slice.iter().copied()).collect();
         let mut sent = 0;
         for datagram in bytes.chunks(size) {
-            match send_addressed(fd, &[IoSlice::new(datagram)], ends, None, tos) {
+            match send_addressed(fd, &[IoSlice::new(datagram)], ends, None, marks) {
                 Ok(count) => sent += count,
                 Err(errno) if sent == 0 => return Err(errno),
                 Err(_) => break,
@@ -148,12 +149,12 @@ impl SharedSend<'_> {
         &self,
         data: &[IoSlice<'_>],
         segment: Option<u16>,
-        tos: u8,
+        marks: Marks,
     ) -> Result<usize, HostError> {
         let Shared { port, event, flow, peer, source } = self.shared;
         let Some(port) = port.upgrade() else { return Err(HostError::Prohibited) };
         let len: usize = data.iter().map(|slice| slice.len()).sum();
-        let sent = port.send(data, (*peer, *source), segment, tos);
+        let sent = port.send(data, (*peer, *source), segment, marks);
         if sent == Err(Errno::AGAIN) || sent.is_ok_and(|taken| taken < len) {
             let mut waiting = port.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             if waiting.is_empty() {

@@ -4,6 +4,7 @@
 //! that an answer leaves from the address that was asked.
 
 use super::{Control, check, control_messages};
+use brodo_core::host::Marks;
 use rustix::io::Result;
 use std::ffi::c_int;
 use std::io::{IoSlice, IoSliceMut};
@@ -155,14 +156,14 @@ impl Messages {
     }
 }
 
-/// sendmsg to an address, with UDP_SEGMENT if `segment` is given. `from` is the address it leaves from, if it matters; `tos` the byte of differentiated
-/// services and ECN. Gives the bytes sent, which is all.
+/// sendmsg to an address, with UDP_SEGMENT if `segment` is given. `from` is the address it leaves from, if it matters; of `marks` all but
+/// "don't fragment", which no message can say. Gives the bytes sent, which is all.
 pub fn send_addressed(
     fd: BorrowedFd<'_>,
     data: &[IoSlice<'_>],
     (to, from): (SocketAddr, Option<Source>),
     segment: Option<u16>,
-    tos: u8,
+    marks: Marks,
 ) -> Result<usize> {
     let (name, name_len) = Name::of(to);
     let mut control = Messages { bytes: [0; 128], len: 0 };
@@ -181,10 +182,16 @@ pub fn send_addressed(
         }
         None => {}
     }
-    if tos != 0 {
-        let (level, kind) =
-            if to.is_ipv4() { (libc::SOL_IP, libc::IP_TOS) } else { (libc::SOL_IPV6, libc::IPV6_TCLASS) };
-        control.push(level, kind, &c_int::from(tos).to_ne_bytes());
+    let (level, tos, ttl) = if to.is_ipv4() {
+        (libc::SOL_IP, libc::IP_TOS, libc::IP_TTL)
+    } else {
+        (libc::SOL_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT)
+    };
+    if marks.tos != 0 {
+        control.push(level, tos, &c_int::from(marks.tos).to_ne_bytes());
+    }
+    if let Some(hops) = marks.ttl {
+        control.push(level, ttl, &c_int::from(hops.get()).to_ne_bytes());
     }
     if let Some(segment) = segment {
         control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());

@@ -4,7 +4,9 @@
 mod datagrams;
 mod destinations;
 mod hostile;
+mod icmp;
 mod inbound;
+mod policy;
 mod properties;
 mod ring;
 mod seeds;

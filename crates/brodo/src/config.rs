@@ -132,11 +132,6 @@ fn forwards(options: &NetworkOptions) -> Result<Vec<Forward>, String> {
         let given = specs.iter().filter(|spec| spec.ports != Ports::None);
         forwards.extend(given.map(|spec| Forward { direction, transport, spec: spec.clone() }));
     }
-    if !forwards.is_empty() && options.workers.is_some_and(|workers| workers > 1) {
-        return Err(
-            "forwarded ports (-t, -u, -T, -U) need a single worker for now: leave out --workers".to_owned()
-        );
-    }
     Ok(forwards)
 }
 

@@ -195,6 +195,8 @@ impl Drop for Service {
             let mut link = vec![("link_down", losses.down), ("link_refused", losses.refused)];
             let forwards = self.workers.iter().filter_map(Worker::forwards);
             link.extend(forwards.flat_map(|forwards| forwards.counters().named()));
+            let (passed, lost) = self.crew.handed_over();
+            link.extend([("frames_handed_over", passed), ("frames_handed_lost", lost)]);
             let counters: Vec<_> = self.workers.iter().map(|worker| worker.stack().counters()).collect();
             self.ring.look();
             crate::report::tell(&crate::report::report_all(&counters, self.ring.dropped(), &link));

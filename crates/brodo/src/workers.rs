@@ -15,7 +15,7 @@
 //! | router advertisements | sent now and then by whoever was asked for one; twice as many do no harm |
 //! | resolvers | each worker reads the host's file when it has changed |
 //! | capture | one file |
-//! | forwarded ports | the first worker's |
+//! | forwarded ports, and flows that begin there | the first worker's; others hand it frames of such flows |
 //! | notices to the user | told once |
 //! | counters | each its own, added up at the end |
 
@@ -133,7 +133,7 @@ fn serve<L: GuestLink, T>(
             }
             Wake::GuestGone | Wake::Stopped => return Ok(None),
             notice @ (Wake::CaptureFailed(_) | Wake::PingForbidden | Wake::Notice(_)) => {
-                notices.tell(&notice)
+                notices.tell(&notice);
             }
         }
     }

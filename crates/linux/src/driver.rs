@@ -236,8 +236,11 @@ impl<L: GuestLink> Worker<L> {
         Ok(())
     }
 
-    /// Serves forwarded ports, which were made for this worker's sockets.
-    pub fn forward(&mut self, forwards: Forwards) {
+    /// Serves forwarded ports, which were made for this worker's sockets. It is the first of its crew.
+    pub fn forward(&mut self, mut forwards: Forwards) {
+        if let Some((crew, _)) = &self.crew {
+            forwards.tell(crew.clone());
+        }
         self.forwards = Some(Box::new(forwards));
     }
 
@@ -446,7 +449,7 @@ impl<L: GuestLink> Worker<L> {
 
     /// Takes one batch of guest frames; true if there was any.
     fn take_frames(&mut self) -> io::Result<bool> {
-        let Self { stack, port, sockets, arena, now, .. } = self;
+        let Self { stack, port, sockets, arena, now, crew, .. } = self;
         let (mut taken, mut bytes) = (0, 0);
         let mut after_datagram = false;
         while taken < BATCH_FRAMES && bytes < BATCH_BYTES {
@@ -473,7 +476,13 @@ impl<L: GuestLink> Worker<L> {
             if empty {
                 stack.link_drained();
             }
-            stack.frames(&mut Io { now: *now, link: port, host: sockets }, &frames[..gathered]);
+            let kept = match crew {
+                Some((crew, worker)) if crew.hands_over(*worker) => {
+                    keep_own(crew, stack, &mut frames[..gathered])
+                }
+                _ => gathered,
+            };
+            stack.frames(&mut Io { now: *now, link: port, host: sockets }, &frames[..kept]);
             taken += gathered;
             if empty {
                 self.link_readable = false;
@@ -542,9 +551,14 @@ impl<L: GuestLink> Worker<L> {
         Ok(())
     }
 
-    /// Does what others have asked for.
+    /// Takes what others have left here, and does what they have asked for.
     fn visits(&mut self) {
         let Some((crew, worker)) = &self.crew else { return };
+        for (meta, frame) in crew.take_handed(*worker) {
+            let Self { stack, port, sockets, now, .. } = self;
+            stack.frame(&mut Io { now: *now, link: port, host: sockets }, meta, &frame);
+            self.busy = true;
+        }
         for visit in crew.take_visits(*worker) {
             let Self { stack, port, sockets, now, activity, forwards, .. } = self;
             let (activity, capture, forwards) = (*activity, &mut port.capture, forwards.as_deref_mut());
@@ -586,6 +600,22 @@ impl<L: GuestLink> Worker<L> {
 /// Event data of a descriptor of the driver's.
 fn own(tag: u32) -> EventData {
     EventData::new_u64(FlowId { index: NOT_A_FLOW, generation: tag }.to_bits())
+}
+
+/// Leaves frames that may be of the first worker's flows with it. The others, whose number it gives, come to stand together.
+fn keep_own(crew: &Crew, stack: &Stack, frames: &mut [RxFrame<'_>]) -> usize {
+    let mut kept = 0;
+    for index in 0..frames.len() {
+        let RxFrame { meta, bytes } = frames[index];
+        match stack.foreign(bytes) {
+            Some(foreign) if crew.is_for_first(foreign) => crew.hand_over(meta, bytes),
+            _ => {
+                frames[kept] = frames[index];
+                kept += 1;
+            }
+        }
+    }
+    kept
 }
 
 /// Waits with a resolution of milliseconds, rounded up so that no deadline is met too early.

@@ -31,6 +31,7 @@ mod turn;
 pub use listen::ForwardError;
 
 use crate::agent::Agent;
+use crate::crew::Crew;
 use crate::sockets::{Published, Sockets};
 use crate::splice::{SpliceCounters, Splices};
 use brodo_core::flow::FlowId;
@@ -239,6 +240,8 @@ pub struct Forwards {
     /// Lists the sockets of the host, and of the guest.
     diag: [Option<OwnedFd>; 2],
     epoll: OwnedFd,
+    /// The other workers.
+    crew: Option<Arc<Crew>>,
     entries: Vec<Entry>,
     last_id: u32,
     listeners: Vec<Option<Listener>>,
@@ -281,6 +284,7 @@ impl Forwards {
             agent,
             diag: [None, None],
             epoll,
+            crew: None,
             entries: Vec::new(),
             last_id: 0,
             listeners: Vec::new(),
@@ -298,6 +302,25 @@ impl Forwards {
             notices: VecDeque::new(),
             counters: ForwardCounters::default(),
         })
+    }
+
+    /// Tells the other workers which flows may begin here, now and when that changes.
+    pub(crate) fn tell(&mut self, crew: Arc<Crew>) {
+        self.crew = Some(crew);
+        (0..self.listeners.len() as u32).for_each(|slot| self.tell_of(slot));
+    }
+
+    /// Tells them of one listener.
+    fn tell_of(&self, slot: u32) {
+        let listener = self.listeners.get(slot as usize).and_then(Option::as_ref);
+        if let (Some(crew), Some(listener)) =
+            (&self.crew, listener.filter(|it| it.direction == Direction::In))
+        {
+            crew.expect_inbound();
+            if matches!(listener.body, Body::Datagrams(_)) {
+                crew.publish_datagrams(listener.to_port, true);
+            }
+        }
     }
 
     /// What has been counted.
@@ -529,6 +552,7 @@ impl Forwards {
             held: false,
             overflows: 0,
         });
+        self.tell_of(slot);
         Ok(())
     }
 
@@ -552,6 +576,13 @@ impl Forwards {
         // Not left to the close: the agent may still hold a copy.
         let _ = epoll::delete(&self.epoll, listener.body.descriptor());
         self.own.remove(&listener.inode);
+        if let (Some(crew), Body::Datagrams(_)) = (&self.crew, &listener.body) {
+            let same = |other: &Listener| {
+                matches!(other.body, Body::Datagrams(_))
+                    && (other.direction, other.to_port) == (Direction::In, listener.to_port)
+            };
+            crew.publish_datagrams(listener.to_port, self.listeners.iter().flatten().any(same));
+        }
         self.datagrams.close_of(&self.epoll, slot);
         self.freed.push(slot);
     }

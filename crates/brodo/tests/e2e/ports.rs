@@ -24,6 +24,14 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("published TCP ports keep the peer's address", outside).options(OPTIONS),
     Test::new("published UDP ports answer from where they were asked", datagrams).options(OPTIONS),
     Test::new("a published port on which nobody listens", nobody).options(OPTIONS).on(&[Link::SMALL]),
+    Test::new("published ports with several workers", several_workers).options(&[
+        "-t",
+        "7100,8100:7100,7110-7117",
+        "-u",
+        "7100,8100:7100",
+        "--workers",
+        "4",
+    ]),
     Test::new("loopbacks are joined inward", inward).options(OPTIONS).on(&[Link::SMALL]),
     Test::new("loopbacks are joined outward", outward)
         .options(&["-T", "7000,7900:7000,7998", "-U", "7000,7900:7000"])
@@ -82,6 +90,20 @@ fn datagrams(bed: &Bed) -> Result<()> {
         equal(&words, &bed.host_probe(&words)?)?;
     }
     Ok(())
+}
+
+/// The kernel forgets after three seconds which queue a flow belongs to; the pause is longer, and the hash says another queue for most.
+fn several_workers(bed: &Bed) -> Result<()> {
+    outside(bed)?;
+    let sizes = if bed.link.mtu == 1500 { "0,1,100,1400" } else { "0,1,100,1400,8000" };
+    for host in HOST_OUTSIDE {
+        let words = ["datagrams", host, PUBLISHED, sizes];
+        equal(&words, &bed.world_probe(&words)?)?;
+    }
+    let [probe, name] = bed.world.probe();
+    bed.serve_words_in_guest(&[&probe, &name, "respond", "7110", "8"], 7117)?;
+    let found = bed.world_probe(&["rr", HOST_OUTSIDE[0], "7110", "8", "8", "--pause-us", "3600000"])?;
+    check(found["count"].as_u64() >= Some(16), || format!("after pauses: {found}"))
 }
 
 fn nobody(bed: &Bed) -> Result<()> {
@@ -238,11 +260,22 @@ fn again(bed: &Bed) -> Result<()> {
                     .is_ok_and(|found| found.stdout.contains("here"))
             })
         })?;
+        check(agents(bed) == 1, || "there is no agent".to_owned())?;
         check(job.is_running(), || format!("round {round}: {}", job.describe()))?;
         let _ = bed.world.run(&[], ["kill", "-9", &job.pid().to_string()], LIMIT)?;
         job.wait(LIMIT)?;
+        soon("nothing is left of it", || agents(bed) == 0)?;
     }
     Ok(())
+}
+
+/// Processes of this test's that open sockets in guests.
+fn agents(bed: &Bed) -> usize {
+    let id = bed.world.folder().file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let is_agent = |pid: &u32| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "brodo-agent")
+    };
+    brodo_bench::facts::pids_with_variable("BRODO_WORLD", &id).iter().filter(|pid| is_agent(pid)).count()
 }
 
 fn refused(bed: &Bed) -> Result<()> {

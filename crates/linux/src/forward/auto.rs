@@ -10,7 +10,7 @@
 use super::spec::PortRange;
 use super::{Direction, Transport};
 use crate::diag::Listener;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Addresses and ports to listen at.
@@ -68,12 +68,9 @@ pub(super) fn places(
         }
     }
     // Who listens everywhere listens on the loopback too.
-    let wide: BTreeMap<_, _> = places
-        .iter()
-        .filter(|(at, _)| at.is_unspecified())
-        .map(|&(at, port)| ((at.is_ipv6(), port), ()))
-        .collect();
-    places.retain(|(at, port)| at.is_unspecified() || !wide.contains_key(&(at.is_ipv6(), *port)));
+    let wide = places.iter().filter(|(at, _)| at.is_unspecified());
+    let wide: BTreeSet<_> = wide.map(|&(at, port)| (at.is_ipv6(), port)).collect();
+    places.retain(|(at, port)| at.is_unspecified() || !wide.contains(&(at.is_ipv6(), *port)));
     places
 }
 

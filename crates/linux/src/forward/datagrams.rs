@@ -200,7 +200,9 @@ impl Forwards {
         }
         self.deliver(stack, io);
         if self.datagrams.published.as_ref().is_none_or(Arena::is_empty) {
-            std::mem::take(&mut self.datagrams.held).into_iter().for_each(|slot| self.hold(slot, false));
+            for slot in std::mem::take(&mut self.datagrams.held) {
+                self.hold(slot, false);
+            }
         }
     }
 

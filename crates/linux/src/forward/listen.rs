@@ -124,7 +124,7 @@ pub(super) fn open(place: &Place, agent: Option<&mut Agent>) -> Result<OwnedFd, 
     }
     match transport {
         Transport::Tcp => {
-            sockopt::set_socket_reuseaddr(&fd, true).map_err(fail("setsockopt SO_REUSEADDR"))?
+            sockopt::set_socket_reuseaddr(&fd, true).map_err(fail("setsockopt SO_REUSEADDR"))?;
         }
         Transport::Udp => datagram_options(&fd, address.is_ipv6()),
     }

@@ -389,8 +389,8 @@ pub fn check(specs: &[Spec]) -> Result<(), String> {
                     return Err(format!("`{other}` and `{spec}` are given for the same place"));
                 }
                 (Ports::These(a), Ports::These(b)) => {
-                    let pairs = a.iter().flat_map(|a| b.iter().map(move |b| (a.from, b.from)));
-                    if let Some(port) = pairs.filter_map(|(a, b)| shared(a, b, [other, spec])).next() {
+                    let mut pairs = a.iter().flat_map(|a| b.iter().map(move |b| (a.from, b.from)));
+                    if let Some(port) = pairs.find_map(|(a, b)| shared(a, b, [other, spec])) {
                         return Err(format!("port {port} is given twice, in `{other}` and `{spec}`"));
                     }
                 }

@@ -37,7 +37,9 @@ impl Forwards {
         let now = io.now;
         if self.resume_at.is_some_and(|at| at <= now) {
             self.resume_at = None;
-            std::mem::take(&mut self.paused).into_iter().for_each(|slot| self.hold(slot, false));
+            for slot in std::mem::take(&mut self.paused) {
+                self.hold(slot, false);
+            }
         }
         self.go_on_with_datagrams(stack, io);
         let mut events = std::mem::take(&mut self.events);
@@ -156,7 +158,7 @@ impl Forwards {
             },
             Direction::In if near && self.agent.is_some() => self.join_guest(Parked { accepted, to }),
             Direction::In if to.ip().is_loopback() && listener.to_address.is_some() => {
-                self.turn_away(accepted)
+                self.turn_away(accepted);
             }
             Direction::In => {
                 let guest = listener.to_address.or_else(|| stack.guest_address(ipv6));

@@ -205,7 +205,9 @@ fn many_at_once_share_few_pipes() {
             })
         })
         .collect();
-    clients.into_iter().for_each(|client| client.join().expect("client"));
+    for client in clients {
+        client.join().expect("client");
+    }
     echo.join().expect("server");
     let (counters, open) = joiner.end();
     assert_eq!((counters.opened, counters.reset, open), (60, 0, 0));

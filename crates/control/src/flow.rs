@@ -136,7 +136,7 @@ impl fmt::Display for Direction {
 pub struct Traffic {
     /// Bytes of payload.
     pub bytes: u64,
-    /// Datagrams, or segments with payload. Runs that crossed the guest's link as one are counted as that link's MTU has them.
+    /// Datagrams, or segments with payload; of TCP a run of segments that crossed the guest's link as one counts as one.
     pub packets: u64,
 }
 
@@ -238,8 +238,9 @@ pub struct TuningStep {
 pub struct FlowEnd {
     /// When, in UTC as RFC 3339 has it, with microseconds.
     pub time: String,
-    /// Its handle.
-    pub id: FlowRef,
+    /// Its handle, if it was ever opened: one that was denied was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<FlowRef>,
     /// What kind it was.
     pub protocol: Protocol,
     /// Who began.
@@ -267,7 +268,7 @@ pub struct FlowEnd {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retransmissions: Option<u32>,
     /// Why: "finished", "reset-by-guest", "reset-by-host", "timed-out", "refused", "unreachable", "evicted", "denied",
-    /// "network-changed", "shut-down".
+    /// "network-changed", "no-resources", "shut-down".
     pub cause: String,
     /// The rule that denied it, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]

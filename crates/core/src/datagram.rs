@@ -21,6 +21,8 @@ pub(crate) mod inbox;
 
 use crate::counters::DropReason;
 use crate::env::Env;
+use crate::flow::end::EndCause;
+use crate::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
 use crate::flow::{FlowId, FlowKey, Protocol, Rank, Usefulness};
 use crate::host::{Close, Host, HostError, IcmpCause, Readiness, SocketId};
 use crate::icmp;
@@ -58,7 +60,10 @@ pub(crate) struct DatagramFlow {
     dns: bool,
     /// Something came back.
     answered: bool,
+    opened_at: Instant,
     used_at: Instant,
+    from_guest: Traffic,
+    to_guest: Traffic,
     /// How many datagrams the next receive asks for, and the length of the longest that the last one gave, bytes.
     want: u8,
     longest: u32,
@@ -66,6 +71,8 @@ pub(crate) struct DatagramFlow {
     readable: bool,
     turn: Turn,
     ended: bool,
+    /// Why it ends, if it does before anything comes back.
+    pub(crate) cause: EndCause,
 }
 
 impl DatagramFlow {
@@ -77,14 +84,40 @@ impl DatagramFlow {
             socket: Some(socket),
             dns,
             answered: false,
+            opened_at: now,
             used_at: now,
+            from_guest: Traffic::default(),
+            to_guest: Traffic::default(),
             want: WANT_MIN,
             longest: 1,
             backlog: Backlog::default(),
             readable: false,
             turn: Turn::default(),
             ended: false,
+            cause: EndCause::TimedOut,
         }
+    }
+
+    /// What is known of it at `now`, but for how long it is idle.
+    pub(crate) fn info(&self, now: Instant) -> FlowInfo {
+        FlowInfo {
+            flow: self.id,
+            key: self.key,
+            initiator: Initiator::Guest,
+            state: if self.answered { FlowState::Active } else { FlowState::Unanswered },
+            age: now - self.opened_at,
+            idle: Duration::ZERO,
+            from_guest: self.from_guest,
+            to_guest: self.to_guest,
+            rtt: None,
+            connect: None,
+            retransmissions: 0,
+        }
+    }
+
+    /// Its socket on the host, while it has one.
+    pub(crate) fn socket(&self) -> Option<SocketId> {
+        self.socket
     }
 
     pub(crate) fn key(&self) -> &FlowKey {
@@ -129,6 +162,7 @@ impl DatagramFlow {
         let Some(socket) = self.socket else { return };
         let mut left: usize = data.iter().map(|slice| slice.len()).sum();
         let size = segment.map_or(left, |size| usize::from(size).min(left)).max(1);
+        self.from_guest.add(left.div_ceil(size).max(1), left);
         let (mut index, mut reported) = (0, false);
         while self.backlog.is_empty() {
             let gone = match io.host.datagram_send(socket, data, segment.filter(|_| left > size), tos) {
@@ -235,6 +269,8 @@ impl DatagramFlow {
                 Ok(batch) => {
                     self.used_at = io.now;
                     self.answered = true;
+                    self.cause = EndCause::Finished;
+                    self.to_guest.add(batch.datagrams, batch.bytes);
                     self.readable = batch.count == want;
                     self.longest = batch.longest.max(1) as u32;
                     self.want = if self.readable {
@@ -264,6 +300,12 @@ impl DatagramFlow {
         let Some(socket) = self.socket else { return };
         for _ in 0..ERRORS_MAX {
             let Some(report) = io.host.datagram_error(socket) else { return };
+            if !self.answered {
+                self.cause = match report.cause {
+                    IcmpCause::PortUnreachable => EndCause::Refused,
+                    _ => EndCause::Unreachable,
+                };
+            }
             if self.dns && report.cause != IcmpCause::TimeExceeded {
                 env.resolver = env.resolver.wrapping_add(1);
             }

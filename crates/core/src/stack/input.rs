@@ -1,8 +1,8 @@
 //! From a guest's frame to what it concerns: layer by layer, each check with its counted reason.
 
 use super::{
-    Connection, DatagramFlow, Destination, DropReason, Echo, Endpoint, EtherType, EthernetHeader, Flow,
-    FlowKey, Gso, Host, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Io, IpAddr,
+    Connection, DatagramFlow, Destination, DropReason, Echo, EndCause, Endpoint, EtherType, EthernetHeader,
+    Flow, FlowKey, Gso, Host, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Io, IpAddr,
     Ipv4Header, Ipv6Header, Link, Protocol, RxChecksum, RxMeta, Stack, TCP, TcpFlags, TcpHeader, UDP,
     UdpHeader, Usefulness, checksum, destination, icmp, reset, services,
 };
@@ -211,19 +211,27 @@ impl Stack {
             Destination::Host(to) | Destination::Resolver(to) => to,
             Destination::Refused => {
                 reset::refuse(&mut self.env, io.link, &key, syn.seq + 1);
+                self.note_unopened(key, self.why_refused(&key), None);
                 return Err(DropReason::Refused);
             }
         };
         if !self.make_room(io.host, io.now) {
             reset::refuse(&mut self.env, io.link, &key, syn.seq + 1);
+            self.note_unopened(key, EndCause::NoResources, None);
             return Err(DropReason::FlowTableFull);
         }
         let env = &mut self.env;
         let id = self.flows.insert(Usefulness::Unanswered as usize, io.now, |id| {
             Flow::Tcp(Connection::open(env, io, id, (key, to), syn, iss_after))
         });
+        self.note_opened(id);
         self.after(io.host, id);
         Ok(())
+    }
+
+    /// Why a destination is refused: nobody listens at an address of brodo's own, and the others are forbidden.
+    fn why_refused(&self, key: &FlowKey) -> EndCause {
+        if self.env.config.is_ours(key.remote.ip()) { EndCause::Refused } else { EndCause::Denied }
     }
 
     fn udp<L: Link, H: Host>(
@@ -313,12 +321,14 @@ impl Stack {
         let (to, dns) = match destination::resolve(&self.env.config, self.env.resolver, key.remote.into())? {
             Destination::Host(to) => (to, false),
             Destination::Resolver(to) => (to, true),
-            Destination::Refused if self.env.config.is_ours(key.remote.ip()) => {
-                return Ok(Err(IcmpCause::PortUnreachable));
+            Destination::Refused => {
+                let ours = self.env.config.is_ours(key.remote.ip());
+                self.note_unopened(key, self.why_refused(&key), None);
+                return Ok(Err(if ours { IcmpCause::PortUnreachable } else { IcmpCause::Prohibited }));
             }
-            Destination::Refused => return Ok(Err(IcmpCause::Prohibited)),
         };
         if !self.make_room(io.host, io.now) {
+            self.note_unopened(key, EndCause::NoResources, None);
             return Err(DropReason::FlowTableFull);
         }
         let id = self.flows.reserve();
@@ -331,7 +341,10 @@ impl Stack {
             Err(HostError::Unsupported) if key.protocol == Protocol::Echo => {
                 return Err(DropReason::EchoUnsupported);
             }
-            Err(error) => return icmp::cause_of(error).map(Err).ok_or(DropReason::HostExhausted),
+            Err(error) => {
+                self.note_unopened(key, EndCause::of(error), None);
+                return icmp::cause_of(error).map(Err).ok_or(DropReason::HostExhausted);
+            }
         };
         match key.protocol {
             Protocol::Echo => self.env.counters.echo_opened += 1,
@@ -340,6 +353,7 @@ impl Stack {
         let id = self.flows.insert(Usefulness::Unanswered as usize, io.now, |id| {
             Flow::Datagram(DatagramFlow::new(id, key, socket, dns, io.now))
         });
+        self.note_opened(id);
         Ok(Ok(id))
     }
 
@@ -401,6 +415,9 @@ impl Stack {
     /// the host's kernel says the same to the peer.
     fn guest_unreachable<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, quoted: &[u8]) {
         if let Some(id) = icmp::quoted_udp_flow(quoted).and_then(|key| self.flows.find(&key)) {
+            if let Some(flow) = self.flows.get_mut(id) {
+                flow.ends_by(EndCause::ResetByGuest);
+            }
             self.remove(io.host, id);
         }
     }

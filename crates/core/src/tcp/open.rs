@@ -3,9 +3,10 @@
 use super::autosize::Limit;
 use super::receiver::Receiver;
 use super::sender::{PeerOptions, Sender, SenderState};
-use super::{Connection, reset};
+use super::{Connection, NOT_CONNECTED, reset};
 use crate::counters::DropReason;
 use crate::env::Env;
+use crate::flow::end::EndCause;
 use crate::flow::{FlowId, FlowKey};
 use crate::host::IcmpCause;
 use crate::host::{Connect, Host, HostError};
@@ -82,6 +83,9 @@ impl Connection {
             broken: false,
             turn: Turn::default(),
             ended: false,
+            cause: EndCause::default(),
+            connect_us: NOT_CONNECTED,
+            segments: [0; 2],
         };
         env.counters.tcp_opened += 1;
         match io.host.tcp_connect(id, to) {
@@ -99,6 +103,8 @@ impl Connection {
     /// The host socket is connected: the guest gets its SYN-ACK.
     pub(super) fn connected<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
         self.tx.state = SenderState::SynSent;
+        let took = (io.now - self.opened_at).as_micros();
+        self.connect_us = u32::try_from(took).unwrap_or(NOT_CONNECTED);
         self.rx.writable = true;
         self.send_syn_ack(env, io);
     }
@@ -134,6 +140,11 @@ impl Connection {
         error: HostError,
     ) {
         self.ended = true;
+        // Whatever the host calls a reset here: it did not take the connection.
+        self.cause = match EndCause::of(error) {
+            EndCause::ResetByHost => EndCause::Refused,
+            cause => cause,
+        };
         let cause = match error {
             // The guest's own SYN timer runs out at about the same time. Out of sockets: its next SYN may succeed.
             HostError::TimedOut | HostError::WouldBlock => return,

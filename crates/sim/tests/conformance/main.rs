@@ -3,6 +3,7 @@
 
 mod datagrams;
 mod destinations;
+mod flows;
 mod hostile;
 mod properties;
 mod ring;

@@ -21,9 +21,11 @@
 mod datagram;
 mod errors;
 
+use crate::history::History;
 use crate::probes;
 use brodo_core::flow::FlowId;
 use brodo_core::host::{Close, Connect, Host, HostError, IcmpReport, Readiness, Received, SocketId};
+use brodo_core::time::Instant;
 use brodo_core::trace::Event;
 use datagram::Datagram;
 use errors::host_error;
@@ -70,6 +72,7 @@ pub struct Sockets {
     /// By descriptor number: the kernel gives the lowest free one, so this stays dense.
     by_fd: Vec<Option<Open>>,
     open: usize,
+    history: History,
 }
 
 impl Sockets {
@@ -78,12 +81,27 @@ impl Sockets {
     /// # Errors
     /// epoll_create1 failed: no descriptor or no memory.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)?, by_fd: Vec::new(), open: 0 })
+        Ok(Self {
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            by_fd: Vec::new(),
+            open: 0,
+            history: History::default(),
+        })
     }
 
     /// The epoll instance. Events of sockets carry [`FlowId::to_bits`]; the driver adds its own descriptors.
     pub fn epoll(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
+    }
+
+    /// The last decisions about limits.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// A turn begins: what is noted from now on bears this time.
+    pub(crate) fn turn(&mut self, now: Instant) {
+        self.history.turn(now);
     }
 
     /// How many sockets are open.
@@ -268,6 +286,9 @@ impl Host for Sockets {
     #[inline(always)]
     fn trace(&mut self, event: &Event) {
         probes::event(event);
+        if matches!(event, Event::Tuned { .. }) {
+            self.history.note(event);
+        }
     }
 
     fn close(&mut self, socket: SocketId, how: Close) {

@@ -58,7 +58,9 @@ pub(crate) struct DatagramFlow {
     socket: Option<SocketId>,
     /// Goes to one of the host's resolvers.
     dns: bool,
-    /// Something came back.
+    /// It began on the host's side.
+    inbound: bool,
+    /// The other side has answered to whom it began.
     answered: bool,
     opened_at: Instant,
     used_at: Instant,
@@ -83,6 +85,7 @@ impl DatagramFlow {
             id,
             socket: Some(socket),
             dns,
+            inbound: false,
             answered: false,
             opened_at: now,
             used_at: now,
@@ -103,7 +106,7 @@ impl DatagramFlow {
         FlowInfo {
             flow: self.id,
             key: self.key,
-            initiator: Initiator::Guest,
+            initiator: if self.inbound { Initiator::Peer } else { Initiator::Guest },
             state: if self.answered { FlowState::Active } else { FlowState::Unanswered },
             age: now - self.opened_at,
             idle: Duration::ZERO,
@@ -118,6 +121,18 @@ impl DatagramFlow {
     /// Its socket on the host, while it has one.
     pub(crate) fn socket(&self) -> Option<SocketId> {
         self.socket
+    }
+
+    /// A flow that a datagram to a published port begins.
+    pub(crate) fn inbound(id: FlowId, key: FlowKey, socket: SocketId, now: Instant) -> Self {
+        Self { inbound: true, ..Self::new(id, key, socket, false, now) }
+    }
+
+    /// Something has come for the guest that another has received: so many datagrams, and bytes.
+    pub(crate) fn heard(&mut self, now: Instant, datagrams: usize, bytes: usize) {
+        self.to_guest.add(datagrams, bytes);
+        self.used_at = now;
+        self.answered |= !self.inbound;
     }
 
     pub(crate) fn key(&self) -> &FlowKey {
@@ -159,6 +174,7 @@ impl DatagramFlow {
         packet: impl Fn(usize) -> &'p [u8],
     ) {
         self.used_at = io.now;
+        self.answered |= self.inbound;
         let Some(socket) = self.socket else { return };
         let mut left: usize = data.iter().map(|slice| slice.len()).sum();
         let size = segment.map_or(left, |size| usize::from(size).min(left)).max(1);
@@ -269,7 +285,6 @@ impl DatagramFlow {
                 Ok(batch) => {
                     self.used_at = io.now;
                     self.answered = true;
-                    self.cause = EndCause::Finished;
                     self.to_guest.add(batch.datagrams, batch.bytes);
                     self.readable = batch.count == want;
                     self.longest = batch.longest.max(1) as u32;
@@ -341,6 +356,9 @@ impl DatagramFlow {
         }
         if self.dns && !self.answered {
             env.resolver = env.resolver.wrapping_add(1);
+        }
+        if self.answered {
+            self.cause = EndCause::Finished;
         }
         self.ended = true;
     }

@@ -66,7 +66,7 @@ impl Env {
             outlet: Outlet {
                 caps,
                 mac: config.mac,
-                guest_mac: MacAddr::BROADCAST,
+                guest_mac: config.guest_mac.unwrap_or(MacAddr::BROADCAST),
                 stalled: false,
                 slots: Slots::default(),
             },

@@ -39,8 +39,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 mod bulk;
+mod inbound;
 mod input;
 mod observe;
+
+pub use inbound::Arrived;
 
 /// Bytes to the guest after which a round ends, with those that had no turn first in the next: frames from the guest, its
 /// acknowledgements among them, do not wait until a thousand bulk transfers have had theirs.

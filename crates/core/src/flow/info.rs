@@ -33,6 +33,7 @@ impl FlowState {
     /// The name shown to people and written to messages.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Tcp(State::SynSent) => "syn-sent",
             Self::Tcp(State::SynReceived) => "syn-received",
             Self::Tcp(State::Established) => "established",
             Self::Tcp(State::FinWait1) => "fin-wait-1",

@@ -5,6 +5,7 @@ mod datagrams;
 mod destinations;
 mod flows;
 mod hostile;
+mod inbound;
 mod properties;
 mod ring;
 mod seeds;

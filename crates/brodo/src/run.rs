@@ -5,7 +5,7 @@
 
 use crate::args::Run;
 use crate::failure::Failure;
-use crate::serve::Preparation;
+use crate::serve::{Preparation, Purpose};
 use brodo_linux::namespace::{Identity, Session, fresh};
 use brodo_linux::process::{Child, Signals};
 use brodo_linux::setup::resolv_conf;
@@ -25,7 +25,8 @@ pub(crate) fn run(options: &Run) -> Result<u8, Failure> {
         resolv_conf: resolv_conf(&settings.dns, &settings.stack.search),
     };
     let (made, mut child) = fresh(&settings.plan, &session, Signals::block()?)?;
-    let mut service = preparation.serve(made)?;
+    let words: Vec<_> = session.command.iter().map(|word| word.to_string_lossy()).collect();
+    let mut service = preparation.serve(made, Purpose { command: "run", target: words.join(" ") })?;
     service.watch(child.as_fd())?;
     child.start()?;
     service.announce();

@@ -321,6 +321,11 @@ impl Stack {
         self.env.resolver = 0;
     }
 
+    /// The host's resolvers.
+    pub fn resolvers(&self) -> &[SocketAddr] {
+        &self.env.config.resolvers
+    }
+
     /// What was counted since the start.
     pub fn counters(&self) -> &Counters {
         &self.env.counters

@@ -178,6 +178,11 @@ impl Capture {
         self.lock().error.take()
     }
 
+    /// Whether an error has ended it.
+    pub fn has_ended(&self) -> bool {
+        self.lock().ended
+    }
+
     /// A worker that has panicked ends the program; until then the others may write.
     fn lock(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)

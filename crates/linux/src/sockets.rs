@@ -22,7 +22,7 @@ mod datagram;
 mod errors;
 
 use crate::history::History;
-use crate::probes;
+use crate::{probes, sys};
 use brodo_core::flow::FlowId;
 use brodo_core::host::{Close, Connect, Host, HostError, IcmpReport, Readiness, Received, SocketId};
 use brodo_core::time::Instant;
@@ -97,6 +97,12 @@ impl Sockets {
     /// The last decisions about limits.
     pub fn history(&self) -> &History {
         &self.history
+    }
+
+    /// The round trip to the peer of a connected stream as the kernel estimates it.
+    pub fn round_trip(&self, socket: SocketId) -> Option<Duration> {
+        let rtt_us = sys::tcp_round_trip_us(self.get(socket).ok()?.as_fd()).ok()?;
+        (rtt_us > 0).then(|| Duration::from_micros(rtt_us.into()))
     }
 
     /// A turn begins: what is noted from now on bears this time.

@@ -99,6 +99,25 @@ pub fn tun_set_little_endian(fd: impl AsFd) -> Result<()> {
     unsafe { ioctl(fd, call) }
 }
 
+/// TCP_INFO: the smoothed round-trip time of a connection, in microseconds; 0 before there is one.
+pub fn tcp_round_trip_us(socket: BorrowedFd<'_>) -> Result<u32> {
+    // SAFETY: tcp_info is a C structure of integers; all zeroes is a value of it.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `info`, which has as many, and the length it has written.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut len,
+        )
+    };
+    check(status as isize)?;
+    Ok(info.tcpi_rtt)
+}
+
 /// SO_PEERPIDFD: the process at the other end of a Unix socket, as a descriptor. `ENOPROTOOPT` before Linux 6.5.
 pub fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
     /// As the kernel's uapi/asm-generic/socket.h has it.

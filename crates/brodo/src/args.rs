@@ -8,6 +8,7 @@ use crate::clients::args::{
 use crate::network::Family;
 use crate::value::{self, Cidr};
 use brodo_core::config::{BufferBounds, Tuning};
+use brodo_core::policy::{Deny, FlowRate};
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_linux::setup::TX_QUEUE_LEN_MAX;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueHint};
@@ -249,6 +250,24 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20), help_heading = "Limits")]
     pub(crate) max_flows: Option<u32>,
 
+    /// Connections and other flows that may begin in a second, 1 to 1048576, and how many at once after a pause [default: no limit]
+    ///
+    /// What comes beyond is refused at once: TCP by a reset, UDP and ping by an ICMP error. Without BURST it is as large as the rate.
+    #[arg(long, value_name = "N/s[:BURST]", value_parser = value::flow_rate, help_heading = "Limits")]
+    pub(crate) max_new_flows: Option<FlowRate>,
+
+    /// Connections and other flows to one address at a time, 1 to 1048576 [default: no limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20), help_heading = "Limits")]
+    pub(crate) max_flows_per_destination: Option<u32>,
+
+    /// Refuse what the guest sends to a network, or to some ports there
+    ///
+    /// May be repeated. 10.0.0.0/8, 192.0.2.1:25, 0.0.0.0/0:1-1023, 2001:db8::/32, [2001:db8::]/32:443. A rule with ports is
+    /// about TCP and UDP, one without about ping too. Refused at once: TCP by a reset, all else by ICMP "administratively prohibited".
+    /// The first rule that fits is counted, see -v. Questions to the DNS address are not concerned.
+    #[arg(long, value_name = "CIDR[:PORT]", value_parser = value::deny, help_heading = "Limits")]
+    pub(crate) deny: Vec<Deny>,
+
     /// Look for work for up to so many microseconds before sleeping, 0 to 1000 [default: 0]
     ///
     /// Answers come sooner, at the price of processor time: brodo keeps a processor busy while requests follow one another
@@ -260,7 +279,7 @@ pub(crate) struct NetworkOptions {
     ///
     /// A connection belongs to one of them for its life, so one connection is not faster with more; several at once are if
     /// the host has processors to spare beside those the guest and its peers keep busy. On two processors one worker is best.
-    /// --memory is shared by all; --max-flows is divided among them.
+    /// --memory is shared by all; --max-flows and the other limits on flows are divided among them.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "Limits")]
     pub(crate) workers: Option<u32>,
 

@@ -43,6 +43,21 @@ fn report(counters: &Counters, ring_dropped: u64, link: &[(&str, u64)]) -> Strin
     lines.collect()
 }
 
+/// Every rule that has refused flows and how many, of all workers together. Their rules are the same, in the same order.
+pub(crate) fn refusals<'a, R: Iterator<Item = (&'a str, u64)>>(workers: impl Iterator<Item = R>) -> String {
+    let mut rules: Vec<(&str, u64)> = Vec::new();
+    for worker in workers {
+        for (place, (text, count)) in worker.enumerate() {
+            match rules.get_mut(place) {
+                Some((_, sum)) => *sum += count,
+                None => rules.push((text, count)),
+            }
+        }
+    }
+    let refused = rules.iter().filter(|(_, count)| *count > 0);
+    refused.map(|(text, count)| format!("brodo: refused by {text} {count}\n")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,6 +79,14 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} not in\n{text}");
         }
         assert!(!text.contains("link_down") && !text.contains("Malformed"));
+    }
+
+    #[test]
+    fn rules_of_several_workers_are_summed() {
+        let (first, second) =
+            ([("floor a", 1), ("deny b", 0), ("max c", 0)], [("floor a", 2), ("deny b", 5), ("max c", 0)]);
+        let text = refusals([first, second].into_iter().map(<[_; 3]>::into_iter));
+        assert_eq!(text, "brodo: refused by floor a 3\nbrodo: refused by deny b 5\n");
     }
 
     #[test]

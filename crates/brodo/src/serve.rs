@@ -122,6 +122,7 @@ impl Preparation {
         let reserved = DESCRIPTORS_RESERVED + DESCRIPTORS_PER_WORKER * u64::from(count);
         let flows_max = usize::try_from(raise_nofile().saturating_sub(reserved)).unwrap_or(usize::MAX);
         config.max_flows = (config.max_flows.min(flows_max) / taps.len().max(1)).max(1);
+        config.rules.workers = count;
         let budget = Arc::new(Budget::new(config.memory));
         let crew = Arc::new(Crew::new(count).map_err(Failure::io("wake workers: eventfd"))?);
         let mut workers = Vec::with_capacity(taps.len());
@@ -296,6 +297,8 @@ impl Drop for Service {
             let counters: Vec<_> = self.workers.iter().map(|worker| worker.stack().counters()).collect();
             self.ring.look();
             crate::report::tell(&crate::report::report_all(&counters, self.ring.dropped(), &link));
+            let rules = self.workers.iter().map(|worker| worker.stack().rules());
+            crate::report::tell(&crate::report::refusals(rules));
         }
     }
 }

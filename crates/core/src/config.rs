@@ -1,5 +1,6 @@
 //! What a stack is told when it is made: addresses, bounds, time-outs. Every field has its unit and default.
 
+use crate::policy::Rules;
 use crate::time::Duration;
 use crate::wire::ethernet::MacAddr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -126,6 +127,8 @@ pub struct Config {
     pub memory: usize,
     /// Most flows at a time (default 65,536; the driver lowers it to what RLIMIT_NOFILE allows).
     pub max_flows: usize,
+    /// Which flows the guest may open, and how many; see [`crate::policy`].
+    pub rules: Rules,
     /// Time-outs.
     pub timeouts: Timeouts,
 }
@@ -159,6 +162,7 @@ impl Default for Config {
             tcp_tuning: Tuning::default(),
             memory: 256 << 20,
             max_flows: 65_536,
+            rules: Rules::default(),
             timeouts: Timeouts::default(),
         }
     }

@@ -8,7 +8,8 @@
 //! super-datagrams if the link takes them ([`inbox`]). As long as the link has no credit datagrams stay in the kernel, which
 //! drops the newest when its buffer is full, as it would for a program that does not read, and says how many.
 //!
-//! The byte of differentiated services and ECN travels both ways.
+//! The byte of differentiated services and ECN travels both ways; time to live, one hop less, and "do not fragment" travel from
+//! the guest, so that what it measures of the path is the path's ([`crate::host::Marks`]).
 //!
 //! Nothing is retransmitted here. A flow ends when it has been silent for its time-out: shorter while
 //! nothing has come back, shortest for DNS. A DNS flow that ends without an answer moves the worker on to the host's
@@ -24,7 +25,7 @@ use crate::env::Env;
 use crate::flow::end::EndCause;
 use crate::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
 use crate::flow::{FlowId, FlowKey, Protocol, Rank, Usefulness};
-use crate::host::{Close, Host, HostError, IcmpCause, Readiness, SocketId};
+use crate::host::{Close, Host, HostError, IcmpCause, Marks, Readiness, SocketId};
 use crate::icmp;
 use crate::link::Link;
 use crate::schedule::Turn;
@@ -163,14 +164,14 @@ impl DatagramFlow {
     }
 
     /// Sends the guest's datagrams: each slice of `data` holds one, or with `segment` several of that size, of which the very
-    /// last may be shorter; `tos` is the byte of their IP headers, `packet` gives the IP packet of the nth, for an ICMP
+    /// last may be shorter; `marks` are those of their IP headers, `packet` gives the IP packet of the nth, for an ICMP
     /// error to quote.
     pub(crate) fn send<'p, L: Link, H: Host>(
         &mut self,
         env: &mut Env,
         io: &mut Io<'_, L, H>,
         mut data: &mut [IoSlice<'_>],
-        (segment, tos): (Option<u16>, u8),
+        (segment, marks): (Option<u16>, Marks),
         packet: impl Fn(usize) -> &'p [u8],
     ) {
         self.used_at = io.now;
@@ -181,7 +182,7 @@ impl DatagramFlow {
         self.from_guest.add(left.div_ceil(size).max(1), left);
         let (mut index, mut reported) = (0, false);
         while self.backlog.is_empty() {
-            let gone = match io.host.datagram_send(socket, data, segment.filter(|_| left > size), tos) {
+            let gone = match io.host.datagram_send(socket, data, segment.filter(|_| left > size), marks) {
                 Ok(taken) => taken,
                 Err(HostError::WouldBlock) => break,
                 // The socket may be reporting an ICMP error for an earlier datagram instead of sending this one.
@@ -197,7 +198,7 @@ impl DatagramFlow {
                     return;
                 }
                 Err(error) => {
-                    refused(env, io.link, error, packet(index));
+                    refused(env, io, error, packet(index));
                     size.min(left)
                 }
             };
@@ -210,10 +211,10 @@ impl DatagramFlow {
         }
         for slice in data {
             for datagram in slice.chunks(size) {
-                self.backlog.push(env, io.now, datagram, tos);
+                self.backlog.push(env, io.now, datagram, marks);
             }
             if slice.is_empty() && left == 0 {
-                self.backlog.push(env, io.now, &[], tos);
+                self.backlog.push(env, io.now, &[], marks);
             }
         }
     }
@@ -234,8 +235,8 @@ impl DatagramFlow {
                 _ => {}
             }
             let mut packet = [0; QUOTE_LEN_MAX];
-            let len = quote(&self.key, &mut packet).unwrap_or(0);
-            refused(env, io.link, error, &packet[..len]);
+            let len = quote(&self.key, None, &mut packet).unwrap_or(0);
+            refused(env, io, error, &packet[..len]);
             if !self.backlog.drop_first(env) {
                 return;
             }
@@ -321,16 +322,18 @@ impl DatagramFlow {
                     _ => EndCause::Unreachable,
                 };
             }
-            if self.dns && report.cause != IcmpCause::TimeExceeded {
+            let on_the_way =
+                matches!(report.cause, IcmpCause::TimeExceeded | IcmpCause::ReassemblyTimeExceeded);
+            if self.dns && !on_the_way {
                 env.resolver = env.resolver.wrapping_add(1);
             }
             let mut packet = [0; QUOTE_LEN_MAX];
-            let Some(len) = quote(&self.key, &mut packet) else { return };
+            let Some(len) = quote(&self.key, report.sequence, &mut packet) else { return };
             // Whoever is behind an address of ours (a resolver, the host's loopback) stays hidden: the address the
             // guest asked says it. A guest's kernel would drop what comes from 127.0.0.1 as a martian.
             let asked = self.key.remote.ip();
             let from = if env.config.is_ours(asked) { Some(asked) } else { report.from };
-            icmp::send_error(env, io.link, report.cause, from, &packet[..len]);
+            icmp::send_error(env, io, report.cause, from, &packet[..len]);
         }
     }
 
@@ -373,9 +376,9 @@ impl DatagramFlow {
 }
 
 /// The host refuses to send the datagram in `packet`: the guest is told why if ICMP has a word for it.
-fn refused<L: Link>(env: &mut Env, link: &mut L, error: HostError, packet: &[u8]) {
+fn refused<L: Link, H: Host>(env: &mut Env, io: &mut Io<'_, L, H>, error: HostError, packet: &[u8]) {
     match icmp::cause_of(error) {
-        Some(cause) => icmp::send_error(env, link, cause, None, packet),
+        Some(cause) => icmp::send_error(env, io, cause, None, packet),
         None if error == HostError::Exhausted => env.counters.drop(DropReason::HostSocketFull),
         None => env.counters.drop(DropReason::HostSendFailed),
     }

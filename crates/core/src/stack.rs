@@ -15,7 +15,6 @@ use crate::config::Config;
 use crate::counters::{Counters, DropReason};
 use crate::datagram::DatagramFlow;
 use crate::datagram::inbox::Inbox;
-use crate::destination::{self, Destination};
 use crate::env::Env;
 use crate::flow::end::{EndCause, Recorder};
 use crate::flow::table::{FlowTable, Keyed};
@@ -23,6 +22,7 @@ use crate::flow::{Endpoint, FlowId, FlowKey, Protocol, Usefulness};
 use crate::host::{Host, HostError, IcmpCause, Readiness};
 use crate::icmp;
 use crate::link::{Gso, Link, LinkCaps, RxChecksum, RxFrame, RxMeta};
+use crate::policy::Policy;
 use crate::services;
 use crate::tcp::info::TcpInfo;
 use crate::tcp::{Connection, reset};
@@ -38,6 +38,7 @@ use crate::wire::{ICMP, ICMPV6, TCP, UDP, checksum};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+mod admission;
 mod bulk;
 mod inbound;
 mod input;
@@ -110,6 +111,7 @@ pub struct Stack {
     scratch: Box<[u8]>,
     /// Datagrams on their way to the guest.
     inbox: Inbox,
+    policy: Policy,
     /// When the next router advertisement is due: once a guest has asked for one, it depends on them.
     advertise_at: Option<Instant>,
     /// Flows that have begun and ended, for those who want to know.
@@ -128,6 +130,7 @@ impl Stack {
     pub fn sharing(config: Config, keys: Keys, caps: LinkCaps, budget: Arc<Budget>, worker: u32) -> Self {
         Self {
             worker,
+            policy: Policy::new(&config.rules),
             env: Env::new(config, caps, keys.isn, budget, worker),
             flows: FlowTable::new(keys.table),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
@@ -331,6 +334,12 @@ impl Stack {
         &self.env.counters
     }
 
+    /// The text of every rule about new flows and how many it has refused: the floor, the deny rules in their order, the
+    /// limits.
+    pub fn rules(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.policy.counts()
+    }
+
     /// What is known of every TCP connection at `now`.
     pub fn tcp_infos(&self, now: Instant) -> impl Iterator<Item = TcpInfo> {
         self.flows.iter().filter_map(move |(_, flow)| match flow {
@@ -385,7 +394,11 @@ impl Stack {
     fn remove<H: Host>(&mut self, host: &mut H, id: FlowId) {
         self.env.wheel.cancel(id);
         self.note_end(id);
-        match self.flows.remove(id) {
+        let removed = self.flows.remove(id);
+        if let Some(flow) = &removed {
+            self.policy.closed(flow.key().remote.ip(), id);
+        }
+        match removed {
             Some(Flow::Tcp(mut connection)) => {
                 connection.dispose(&mut self.env, host);
                 self.env.counters.tcp_closed += 1;

@@ -6,8 +6,8 @@
 //! A datagram socket reports it only while something waits for it ([`datagram`]).
 //!
 //! A stream's buffer sizes are left to the kernel, which grows them as it needs (setting one switches that off).
-//! Path MTU discovery is left to the host's settings: what the path does not take is fragmented or refused as it
-//! would be for a program on the host, and an ICMP error comes back through the error queue (IP_RECVERR).
+//! Path MTU discovery of a stream is left to the host's kernel; that of datagrams is the guest's ([`datagram`]). An ICMP error
+//! for a datagram comes back through the error queue (IP_RECVERR).
 //!
 //! | For           | System calls                                                                             |
 //! |---------------|------------------------------------------------------------------------------------------|
@@ -15,7 +15,7 @@
 //! | open UDP      | socket, setsockopt IP_RECVERR, IP_RECVTOS, SO_RXQ_OVFL, SO_RCVBUF and UDP_GRO, connect, epoll_ctl |
 //! | open echo     | socket, setsockopt IP_RECVERR, connect, epoll_ctl                                         |
 //! | stream        | sendmsg (setsockopt TCP_NODELAY before the second, epoll_ctl when full), readv            |
-//! | datagrams     | sendmsg, several of one size with UDP_SEGMENT (setsockopt IP_TOS when it changes, epoll_ctl when full and when no longer), recvmmsg with UDP_GRO, recvmsg MSG_ERRQUEUE |
+//! | datagrams     | sendmsg, several of one size with UDP_SEGMENT (setsockopt IP_TOS, IP_TTL or IP_MTU_DISCOVER when it changes, epoll_ctl when full and when no longer), recvmmsg with UDP_GRO, recvmsg MSG_ERRQUEUE |
 //! | end           | shutdown, setsockopt SO_LINGER (reset only), close                                        |
 
 mod datagram;
@@ -24,7 +24,7 @@ mod errors;
 use crate::history::History;
 use crate::{probes, sys};
 use brodo_core::flow::FlowId;
-use brodo_core::host::{Close, Connect, Host, HostError, IcmpReport, Readiness, Received, SocketId};
+use brodo_core::host::{Close, Connect, Host, HostError, IcmpReport, Marks, Readiness, Received, SocketId};
 use brodo_core::time::Instant;
 use brodo_core::trace::Event;
 use datagram::Datagram;
@@ -270,9 +270,9 @@ impl Host for Sockets {
         socket: SocketId,
         data: &[IoSlice<'_>],
         segment: Option<u16>,
-        tos: u8,
+        marks: Marks,
     ) -> Result<usize, HostError> {
-        self.send_datagrams(socket, data, segment, tos)
+        self.send_datagrams(socket, data, segment, marks)
     }
 
     fn datagram_recv(

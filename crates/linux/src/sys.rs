@@ -267,12 +267,15 @@ pub fn control_messages(mut control: &[u8]) -> impl Iterator<Item = (c_int, c_in
 pub struct ErrorEntry {
     /// `sock_extended_err` and behind it the offender's socket address.
     pub data: [u8; ERROR_ENTRY_LEN],
+    /// The start of what the error quotes of the datagram, behind its UDP header or from its ICMP header on; zero where
+    /// nothing is quoted.
+    pub quoted: [u8; 8],
 }
 
 /// `sock_extended_err` (16 bytes) and a `sockaddr_in6` (28), padded.
 pub const ERROR_ENTRY_LEN: usize = 48;
 
-/// recvmsg with MSG_ERRQUEUE: takes one entry; the datagram that caused it is discarded. `WOULDBLOCK` if there is
+/// recvmsg with MSG_ERRQUEUE: takes one entry; of the datagram that caused it the start is kept. `WOULDBLOCK` if there is
 /// none, `PROTO` if the kernel gave something that is not an error report.
 pub fn recv_error(fd: BorrowedFd<'_>) -> Result<ErrorEntry> {
     // What else the socket asks for comes before the error.
@@ -280,9 +283,14 @@ pub fn recv_error(fd: BorrowedFd<'_>) -> Result<ErrorEntry> {
     let mut control = Control::<LEN>::zeroed();
     // SAFETY: msghdr is integers and pointers; null pointers with zero lengths mean "none".
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    let mut quoted = [0; 8];
+    let mut slice = IoSliceMut::new(&mut quoted);
+    // An IoSliceMut has the layout of an iovec (std promises it on Unix).
+    message.msg_iov = (&raw mut slice).cast();
+    message.msg_iovlen = 1;
     message.msg_control = (&raw mut control).cast();
     message.msg_controllen = size_of::<Control<LEN>>() as _;
-    // SAFETY: the control pointer is to a local with its true length; there is no data buffer.
+    // SAFETY: the control pointer is to a local with its true length, and so is the one slice, which is to eight bytes.
     check(unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_ERRQUEUE) })?;
     let error = control_messages(control.bytes(message.msg_controllen)).find(|(level, kind, _)| {
         matches!((*level, *kind), (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR))
@@ -291,7 +299,7 @@ pub fn recv_error(fd: BorrowedFd<'_>) -> Result<ErrorEntry> {
     // What the kernel left out of the address stays zero, an unknown family.
     let mut data = [0; ERROR_ENTRY_LEN];
     data.iter_mut().zip(found).for_each(|(to, from)| *to = *from);
-    Ok(ErrorEntry { data })
+    Ok(ErrorEntry { data, quoted })
 }
 
 /// Events of an epoll instance, whose data are numbers.

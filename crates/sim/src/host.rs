@@ -15,7 +15,7 @@
 
 use brodo_core::flow::FlowId;
 use brodo_core::host::{
-    Close, Connect, Host, HostError, IcmpCause, IcmpReport, Readiness, Received, SocketId,
+    Close, Connect, Host, HostError, IcmpCause, IcmpReport, Marks, Readiness, Received, SocketId,
 };
 use brodo_core::trace::Event;
 use datagrams::DatagramSocket;
@@ -541,7 +541,12 @@ fn error_of(cause: IcmpCause) -> HostError {
         IcmpCause::PortUnreachable => HostError::Refused,
         IcmpCause::TooBig(mtu) => HostError::TooBig(mtu),
         IcmpCause::NetUnreachable => HostError::NetUnreachable,
-        IcmpCause::HostUnreachable | IcmpCause::TimeExceeded => HostError::HostUnreachable,
+        IcmpCause::HostUnreachable
+        | IcmpCause::Unreachable(_)
+        | IcmpCause::TimeExceeded
+        | IcmpCause::ReassemblyTimeExceeded => HostError::HostUnreachable,
+        // ENOPROTOOPT
+        IcmpCause::ProtocolUnreachable => HostError::Other(92),
         IcmpCause::Prohibited => HostError::Prohibited,
     }
 }
@@ -700,11 +705,11 @@ impl Host for SimHost {
         socket: SocketId,
         data: &[IoSlice<'_>],
         segment: Option<u16>,
-        tos: u8,
+        marks: Marks,
     ) -> Result<usize, HostError> {
         let data: Vec<u8> = data.iter().flat_map(|slice| slice.iter().copied()).collect();
         let (offered, result) =
-            (data.len(), self.datagram_used(socket, "datagram_send").send(data, segment, tos));
+            (data.len(), self.datagram_used(socket, "datagram_send").send(data, segment, marks));
         if result == Err(HostError::WouldBlock) || result.is_ok_and(|taken| taken < offered) {
             self.get_mut(socket).write_armed = true;
         }

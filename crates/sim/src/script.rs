@@ -30,7 +30,7 @@ use crate::observer::{after, later};
 use crate::packet::{self, IcmpMessage, Packet, TcpSegment, UdpDatagram, flags};
 use crate::rng::{Pattern, Rng};
 use brodo_core::config::Config;
-use brodo_core::host::{Close, HostError, IcmpCause, IcmpReport, SocketId};
+use brodo_core::host::{Close, HostError, IcmpCause, IcmpReport, Marks, SocketId};
 use brodo_core::link::{Gso, LinkCaps, RxChecksum, RxMeta};
 use brodo_core::time::{Duration, Instant};
 use std::collections::VecDeque;
@@ -363,6 +363,12 @@ impl Script {
         if let Some(tos) = line.value("tos") {
             packet::set_tos(&mut frame, tos as u8);
         }
+        if let Some(ttl) = line.value("ttl") {
+            packet::set_ttl(&mut frame, ttl as u8);
+        }
+        if let Some(df) = line.value("df") {
+            packet::set_dont_fragment(&mut frame, df != 0);
+        }
         self.heads.push(frame[..frame.len().min(HEAD)].to_vec());
         (meta, frame)
     }
@@ -468,6 +474,15 @@ impl Script {
             Some(Seen { packet: Packet::Udp(datagram), .. }) => datagram,
             Some(s) => panic!("expected a UDP datagram, seen: {}", s.line),
             None => panic!("expected a UDP datagram, nothing was sent"),
+        }
+    }
+
+    /// The next thing the guest gets, an ICMP message.
+    pub fn expect_icmp(&mut self) -> IcmpMessage {
+        match self.seen.pop_front() {
+            Some(Seen { packet: Packet::Icmp(message), .. }) => message,
+            Some(s) => panic!("expected an ICMP message, seen: {}", s.line),
+            None => panic!("expected an ICMP message, nothing was sent"),
         }
     }
 }

@@ -129,11 +129,17 @@ fn resident() -> u64 {
 }
 
 fn counters(controlled: &Controlled) -> Result<Counters, Error> {
-    let mut sum = Counted::default();
-    for counted in ask_all(&controlled.crew, |inside| inside.stack.counters().clone())? {
+    let (mut sum, mut counters) = (Counted::default(), Counters::default());
+    let seen = ask_all(&controlled.crew, |inside| {
+        let refused = inside.stack.rules().filter(|(_, count)| *count > 0);
+        (inside.stack.counters().clone(), refused.map(|(rule, n)| (rule.to_owned(), n)).collect::<Vec<_>>())
+    })?;
+    for (counted, rules) in seen {
         sum.add(&counted);
+        for (rule, count) in rules {
+            *counters.rules.entry(rule).or_default() += count;
+        }
     }
-    let mut counters = Counters::default();
     counters.counters.extend(sum.named().map(|(name, count)| (name.to_owned(), count)));
     if let Some(ring) = &controlled.ring {
         counters.counters.insert("link_ring_dropped".to_owned(), ring.dropped());

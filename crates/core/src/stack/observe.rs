@@ -97,7 +97,7 @@ impl Stack {
     }
 
     /// Records that a flow was not opened: a rule denied it (`rule` is its text), or the host could not.
-    pub(crate) fn note_unopened(&mut self, key: FlowKey, cause: EndCause, rule: Option<&str>) {
+    pub(crate) fn note_unopened(&mut self, key: FlowKey, cause: EndCause, rule: Option<Arc<str>>) {
         if !self.recorder.records_ends() {
             return;
         }
@@ -115,7 +115,6 @@ impl Stack {
             retransmissions: 0,
         };
         let name = self.name_for(key.remote.ip());
-        let rule = rule.map(Arc::from);
         self.recorder.ended(FlowEnd { at: self.recorder.now, info, opened: false, cause, name, rule });
     }
 

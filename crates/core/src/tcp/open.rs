@@ -203,6 +203,6 @@ impl Connection {
             options: TcpOptions::default(),
         };
         header.emit(&mut syn[ip..]);
-        crate::icmp::send_error(env, io.link, cause, None, &syn[..ip + TcpHeader::LEN]);
+        crate::icmp::send_error(env, io, cause, None, &syn[..ip + TcpHeader::LEN]);
     }
 }

@@ -2,7 +2,7 @@
 //! it has seen.
 
 use super::{
-    Close, ConnectPlan, HostError, IcmpCause, IcmpReport, Instant, Script, SocketId, UNLIMITED, packet,
+    Close, ConnectPlan, HostError, IcmpCause, IcmpReport, Instant, Marks, Script, SocketId, UNLIMITED, packet,
 };
 use crate::host::{Call, SimHost};
 use brodo_core::counters::DropReason;
@@ -281,7 +281,13 @@ impl Script {
     /// The byte of services of the oldest datagram that the socket has sent.
     pub fn host_datagram_tos(&mut self) -> Option<u8> {
         let socket = self.socket();
-        self.machine.host.datagram_tos(socket)
+        self.machine.host.datagram_marks(socket).map(|marks| marks.tos)
+    }
+
+    /// What the IP header of the oldest datagram that the socket has sent says.
+    pub fn host_datagram_marks(&mut self) -> Option<Marks> {
+        let socket = self.socket();
+        self.machine.host.datagram_marks(socket)
     }
 
     /// The bytes of the oldest datagram that the socket has sent, and the size at which it was to be cut.
@@ -293,14 +299,21 @@ impl Script {
     /// An ICMP error arrives for what the socket sent.
     pub fn host_gets_icmp(&mut self, cause: IcmpCause) {
         self.note("peer", &format!("ICMP {cause:?}"));
-        self.machine.host.peer_icmp(self.socket(), IcmpReport { cause, from: None });
+        self.machine.host.peer_icmp(self.socket(), IcmpReport { cause, from: None, sequence: None });
+        self.poll();
+    }
+
+    /// The same with all that the host's kernel says of it.
+    pub fn host_gets_icmp_report(&mut self, report: IcmpReport) {
+        self.note("peer", &format!("{report:?}"));
+        self.machine.host.peer_icmp(self.socket(), report);
         self.poll();
     }
 
     /// The same, but the guest's next datagram is faster than the event.
     pub fn host_gets_icmp_unnoticed(&mut self, cause: IcmpCause) {
         self.note("peer", &format!("ICMP {cause:?}, not noticed yet"));
-        self.machine.host.peer_icmp(self.socket(), IcmpReport { cause, from: None });
+        self.machine.host.peer_icmp(self.socket(), IcmpReport { cause, from: None, sequence: None });
     }
 
     /// The peer answers the oldest echo request, as the kernel hands it to a ping socket: with the identifier that

@@ -111,9 +111,10 @@ pub(crate) fn flows(options: &FlowsOptions) -> Result<u8, Failure> {
     let wanted = GetFlows { protocol, address, port, ..GetFlows::default() };
     let mut flows = client.flows(&wanted).map_err(|e| refused(&e))?;
     sort(&mut flows, options.sort);
-    let text = match wants_json {
-        true => flows.iter().map(json).collect(),
-        false => show::flows(&flows, table::terminal_width()),
+    let text = if wants_json {
+        flows.iter().map(json).collect()
+    } else {
+        show::flows(&flows, table::terminal_width())
     };
     print(&text)?;
     Ok(0)
@@ -124,7 +125,7 @@ fn sort(flows: &mut [Flow], by: Sort) {
         Sort::Age => flows.sort_by_key(|flow| Reverse(flow.age_us)),
         Sort::Idle => flows.sort_by_key(|flow| flow.idle_us),
         Sort::Bytes => {
-            flows.sort_by_key(|flow| Reverse(flow.from_guest.bytes.saturating_add(flow.to_guest.bytes)))
+            flows.sort_by_key(|flow| Reverse(flow.from_guest.bytes.saturating_add(flow.to_guest.bytes)));
         }
         Sort::Out => flows.sort_by_key(|flow| Reverse(flow.from_guest.bytes)),
         Sort::In => flows.sort_by_key(|flow| Reverse(flow.to_guest.bytes)),
@@ -170,9 +171,10 @@ pub(crate) fn forward(options: &ForwardOptions) -> Result<u8, Failure> {
         }
     };
     let forwards = forwards.map_err(|e| refused(&e))?;
-    let text = match options.instance.json {
-        true => forwards.iter().map(json).collect(),
-        false => show::forwards(&forwards, table::terminal_width()),
+    let text = if options.instance.json {
+        forwards.iter().map(json).collect()
+    } else {
+        show::forwards(&forwards, table::terminal_width())
     };
     print(&text)?;
     Ok(0)

@@ -59,9 +59,10 @@ pub(crate) fn table(columns: &[Column], rows: &[Vec<String>], width: Option<usiz
             let cell = row.get(at).map(String::as_str).unwrap_or_default();
             let cell: String = cell.chars().take(widths[at]).collect();
             // Writing to a string cannot fail.
-            let _ = match columns[at].right {
-                true => write!(line, "{cell:>width$}  ", width = widths[at]),
-                false => write!(line, "{cell:<width$}  ", width = widths[at]),
+            let _ = if columns[at].right {
+                write!(line, "{cell:>width$}  ", width = widths[at])
+            } else {
+                write!(line, "{cell:<width$}  ", width = widths[at])
             };
         }
         text.push_str(line.trim_end());

@@ -116,7 +116,7 @@ impl Server {
             if !std::mem::replace(&mut self.told_of_stranger, true) {
                 self.controlled.journal.tell(Level::Warn, &format!("the control socket: {stranger}"));
             }
-            return turn_away(stream, &Error::new(code::DENIED, stranger.to_string()));
+            return turn_away(&stream, &Error::new(code::DENIED, stranger.to_string()));
         }
         if self.clients.len() == CLIENTS_MAX {
             let idlest = |(index, client): (usize, &Session)| Some((client.idle_since()?, index));
@@ -124,7 +124,7 @@ impl Server {
             match idlest.filter(|(since, _)| now.saturating_duration_since(*since) >= IDLE_MIN) {
                 Some((_, index)) => self.remove(&[index]),
                 None => {
-                    return turn_away(stream, &Error::new(code::BUSY, "too many clients: try again later"));
+                    return turn_away(&stream, &Error::new(code::BUSY, "too many clients: try again later"));
                 }
             }
         }
@@ -241,8 +241,8 @@ struct Ready {
 }
 
 /// Closes a connection with an error, which may be lost.
-fn turn_away(stream: UnixStream, error: &Error) {
+fn turn_away(mut stream: &UnixStream, error: &Error) {
     if stream.set_nonblocking(true).is_ok() {
-        let _ = (&stream).write(&rpc::error(None, error));
+        let _ = stream.write(&rpc::error(None, error));
     }
 }

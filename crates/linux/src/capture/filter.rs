@@ -148,9 +148,9 @@ impl Seen {
     fn ipv4(packet: &[u8]) -> Option<Self> {
         let address = |at: usize| <[u8; 4]>::try_from(packet.get(at..at + 4)?).ok().map(Ipv4Addr::from);
         let ends = (address(12)?.into(), address(16)?.into());
-        let first = word(packet, 6)? & 0x1fff == 0;
+        let offset = word(packet, 6)? & 0x1fff;
         let content = usize::from(packet[0] & 0xf) * 4;
-        Some(Self::with_ports(ends, packet[9], packet.get(content..).filter(|_| first)))
+        Some(Self::with_ports(ends, packet[9], packet.get(content..).filter(|_| offset == 0)))
     }
 
     fn ipv6(packet: &[u8]) -> Option<Self> {

@@ -1,4 +1,4 @@
-//! What instances say, for people.
+//! What instances say, laid out for people: each kind of answer as text that fits a terminal and can move no cursor.
 
 use super::table::{Column, table};
 use super::units::{bytes, printable, time};

@@ -1,4 +1,4 @@
-//! What each method does.
+//! What each method does: its parameters in, its result or an error out. What belongs to workers is asked of them by visits.
 
 use super::capture::Captures;
 use super::visits::{ask, ask_all};

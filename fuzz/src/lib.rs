@@ -6,6 +6,7 @@
 //! The bodies are plain functions: libFuzzer calls them (`fuzz_targets`), and so does an ordinary test, with the
 //! committed corpus and a fixed series of mutations of it (`tests/replay.rs`).
 
+pub mod control;
 pub mod names;
 pub mod stack;
 
@@ -47,6 +48,7 @@ pub const TARGETS: &[Target] = &[
     ("dns", dns),
     ("icmp_error", icmp_error),
     ("names", names::run),
+    ("control", control::run),
     ("stack", stack::run),
 ];
 

@@ -1,6 +1,10 @@
 //! The command line as types: every option with its unit, range and default. Help, completions and manual pages are
 //! made from this file and nothing else.
 
+use crate::clients::args::{
+    CAPTURE_EXAMPLES, CaptureOptions, EventsOptions, FLOWS_EXAMPLES, FlowsOptions, ForwardOptions,
+    InstanceOptions, StatusOptions,
+};
 use crate::network::Family;
 use crate::value::{self, Cidr};
 use brodo_core::config::{BufferBounds, Tuning};
@@ -75,6 +79,22 @@ pub(crate) enum Command {
     /// namespace must have been made by the same user, unless brodo runs as root.
     #[command(after_help = ATTACH_EXAMPLES)]
     Attach(Attach),
+    /// Show how running brodos are
+    ///
+    /// Without --instance: all of this user's.
+    Status(StatusOptions),
+    /// List connections and other flows, and what limits them
+    #[command(after_help = FLOWS_EXAMPLES)]
+    Flows(FlowsOptions),
+    /// Print what was counted, and what was dropped and why
+    Counters(InstanceOptions),
+    /// Print what happens, as it happens: flows that begin and end, notices
+    Events(EventsOptions),
+    /// List forwarded ports, or change them
+    Forward(ForwardOptions),
+    /// Write frames on the guest's link to a file, from now on
+    #[command(after_help = CAPTURE_EXAMPLES)]
+    Capture(CaptureOptions),
     /// Print completions for a shell
     ///
     /// For bash: brodo completions bash > ~/.local/share/bash-completion/completions/brodo
@@ -87,7 +107,7 @@ pub(crate) enum Command {
     /// To read it: brodo man run | man -l -
     Man {
         /// The command it is about; without, brodo itself
-        #[arg(value_parser = ["run", "attach", "completions", "man"])]
+        #[arg(value_parser = ["run", "attach", "status", "flows", "counters", "events", "forward", "capture", "completions", "man"])]
         page: Option<String>,
     },
 }
@@ -305,6 +325,27 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Diagnosis")]
     pub(crate) pcap: Option<PathBuf>,
 
+    /// Write a line of JSON to a file for each connection or other flow that ends
+    ///
+    /// Who with whom, how much, how long, and why it ended; denied ones too. The file is appended to; see --flow-log-size.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Diagnosis")]
+    pub(crate) flow_log: Option<PathBuf>,
+
+    /// Bytes after which the flow log becomes FILE.1 and begins anew, at least 4K [default: 64M]
+    #[arg(long, value_name = "SIZE", value_parser = value::log_size, help_heading = "Diagnosis")]
+    pub(crate) flow_log_size: Option<u64>,
+
+    /// Old flow logs that are kept, FILE.1 being the newest, 0 to 99 [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=99), help_heading = "Diagnosis")]
+    pub(crate) flow_log_keep: Option<u32>,
+
+    /// The control socket, or `none` [default: PID.sock in $XDG_RUNTIME_DIR/brodo]
+    ///
+    /// Where brodo status, flows, forward, capture and others ask. Only the user who has started brodo, and root, may use it; the
+    /// command that brodo runs may not. Without $XDG_RUNTIME_DIR it is in /run/user/UID/brodo or /tmp/brodo-UID.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, help_heading = "Diagnosis")]
+    pub(crate) control: Option<PathBuf>,
+
     /// Exchange frames no larger than the MTU with complete checksums, as on a wire; slower
     #[arg(long, help_heading = "Diagnosis")]
     pub(crate) no_offload: bool,
@@ -323,6 +364,16 @@ pub(crate) struct NetworkOptions {
 }
 
 impl NetworkOptions {
+    /// Bytes of a flow log.
+    pub(crate) fn flow_log_size(&self) -> u64 {
+        self.flow_log_size.unwrap_or(64 << 20)
+    }
+
+    /// Old flow logs.
+    pub(crate) fn flow_log_keep(&self) -> u32 {
+        self.flow_log_keep.unwrap_or(3)
+    }
+
     /// Whether the guest has this family, as far as the options say.
     pub(crate) fn wants(&self, family: Family) -> bool {
         match family {

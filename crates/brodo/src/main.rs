@@ -6,14 +6,20 @@
 
 mod args;
 mod attach;
+mod clients;
 mod config;
+mod control;
 mod failure;
+mod flow_log;
+mod journal;
 mod network;
 mod pages;
 mod report;
 mod run;
 mod serve;
+mod timestamp;
 mod value;
+mod wording;
 mod workers;
 
 use args::{Cli, Command};
@@ -24,6 +30,12 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(options) => run::run(&options),
         Command::Attach(options) => attach::attach(&options),
+        Command::Status(options) => clients::status(&options),
+        Command::Flows(options) => clients::flows(&options),
+        Command::Counters(options) => clients::counters(&options),
+        Command::Events(options) => clients::events(&options),
+        Command::Forward(options) => clients::forward(&options),
+        Command::Capture(options) => clients::capture(&options),
         Command::Completions { shell } => pages::completions(shell),
         Command::Man { page } => pages::man(page.as_deref()),
     };

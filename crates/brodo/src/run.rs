@@ -5,7 +5,7 @@
 
 use crate::args::Run;
 use crate::failure::Failure;
-use crate::serve::Preparation;
+use crate::serve::{Preparation, Purpose};
 use brodo_linux::agent::Agent;
 use brodo_linux::namespace::{Identity, Session, fresh};
 use brodo_linux::process::{Child, Signals};
@@ -27,7 +27,9 @@ pub(crate) fn run(options: &Run) -> Result<u8, Failure> {
     };
     let (made, mut child) = fresh(&settings.plan, &session, Signals::block()?)?;
     let agent = preparation.agent(|| Agent::beside(&child))?;
-    let mut service = preparation.serve(made, agent)?;
+    let words: Vec<_> = session.command.iter().map(|word| word.to_string_lossy()).collect();
+    let purpose = Purpose { command: "run", target: words.join(" ") };
+    let mut service = preparation.serve(made, agent, purpose)?;
     service.watch(child.as_fd())?;
     child.start()?;
     service.announce();

@@ -2,9 +2,16 @@
 
 use crate::args::NetworkOptions;
 use crate::config::{HostFacts, Settings};
+use crate::control::{Control, Controlled, Facts, FirstCapture, Listening, NoForwards, Place};
 use crate::failure::Failure;
+use crate::flow_log::{Files, FlowLog};
+use crate::journal::{Batch, Item, Journal, Mailbox};
+use crate::wording::Bounds;
 use crate::workers::{self, Notices};
+use brodo_control::event::Level;
+use brodo_control::method::GuestNetwork;
 use brodo_core::budget::Budget;
+use brodo_core::config::Config;
 use brodo_core::link::Link;
 use brodo_core::stack::{Keys, Stack};
 use brodo_linux::agent::Agent;
@@ -27,11 +34,13 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Descriptors that brodo needs for itself, besides one per flow; and those that each worker needs.
-const DESCRIPTORS_RESERVED: u64 = 64;
+/// Descriptors that brodo needs for itself, besides one per flow, clients of the control socket among them; and those that each
+/// worker needs.
+const DESCRIPTORS_RESERVED: u64 = 88;
 const DESCRIPTORS_PER_WORKER: u64 = 4;
 
 /// Most connections between loopbacks at a time, and the part of all descriptors that they may have: two each, and pipes.
@@ -43,10 +52,20 @@ pub(crate) struct Preparation {
     pub(crate) settings: Settings,
     host: Arc<HostNetwork>,
     ready: Option<OwnedFd>,
-    capture: Option<Capture>,
+    capture: Option<FirstCapture>,
+    flow_log: Option<Files>,
+    control: Place,
     clock: Clock,
     report: bool,
-    quiet: bool,
+    level: Level,
+}
+
+/// What is served, for those who ask.
+pub(crate) struct Purpose {
+    /// The name of the command.
+    pub(crate) command: &'static str,
+    /// The command line that runs, or the namespace.
+    pub(crate) target: String,
 }
 
 impl Preparation {
@@ -70,11 +89,31 @@ impl Preparation {
         let host = Arc::new(network);
         let clock = Clock::start();
         let capture = options.pcap.as_deref().map(|path| {
-            Capture::create(path, &options.ifname, clock)
-                .map_err(Failure::io(format!("write the capture {}: open", path.display())))
+            let capture = Capture::create(path, &options.ifname, clock)
+                .map_err(Failure::io(format!("write the capture {}: open", path.display())))?;
+            let file = std::path::absolute(path).unwrap_or_else(|_| path.into());
+            Ok::<_, Failure>(FirstCapture { file, capture })
         });
-        let capture = capture.transpose()?;
-        Ok(Self { settings, host, ready, capture, clock, report: options.verbose, quiet: options.quiet })
+        let flow_log = options.flow_log.as_deref().map(|path| {
+            Files::open(path, options.flow_log_size(), options.flow_log_keep())
+                .map_err(Failure::io(format!("write the flow log {}: open", path.display())))
+        });
+        let level = match (options.quiet, options.verbose) {
+            (true, _) => Level::Error,
+            (_, true) => Level::Info,
+            _ => Level::Warn,
+        };
+        Ok(Self {
+            settings,
+            host,
+            ready,
+            capture: capture.transpose()?,
+            flow_log: flow_log.transpose()?,
+            control: Place::of(options.control.as_deref()),
+            clock,
+            report: options.verbose,
+            level,
+        })
     }
 
     /// Starts an agent in the guest's namespace, if ports are forwarded. Before there are threads.
@@ -87,14 +126,27 @@ impl Preparation {
     }
 
     /// A service for the interface that was made: a worker for each of its queues.
-    pub(crate) fn serve(self, made: Made, agent: Option<Agent>) -> Result<Service, Failure> {
+    pub(crate) fn serve(
+        self,
+        made: Made,
+        agent: Option<Agent>,
+        purpose: Purpose,
+    ) -> Result<Service, Failure> {
         let (guest, forwards) = (self.settings.guest(), self.settings.forwards.clone());
         let Made { taps, watch } = made;
+        let listening = self.listen()?;
+        let clients = listening.is_some().then(Mailbox::with_bell).transpose();
+        let clients = clients.map_err(Failure::io("serve the control socket: eventfd"))?.map(Arc::new);
+        let log = self.flow_log.is_some().then(|| Arc::new(Mailbox::new()));
+        let journal =
+            Journal::new(self.clock, self.level).with_log(log.clone()).with_clients(clients.clone());
+        let journal = Arc::new(journal);
         let ring = RingWatch::new(watch, &self.settings.plan.interface.name)
             .map_err(|e| Failure::Io("watch the network interface: ioctl SIOCGIFINDEX".into(), e.into()))?;
         let ring = Arc::new(ring);
         let count = taps.len() as u32;
         let mut config = self.settings.stack;
+        let interface = self.settings.plan.interface.name;
         let reserved = DESCRIPTORS_RESERVED + DESCRIPTORS_PER_WORKER * u64::from(count);
         let descriptors = raise_nofile();
         let splices_max = (descriptors / SPLICES_SHARE).min(SPLICES_MAX);
@@ -109,7 +161,8 @@ impl Preparation {
         let mut workers = Vec::with_capacity(taps.len());
         for (number, tap) in (0..).zip(taps) {
             let link = Tap::from_fd(tap, self.settings.plan.offload).map_err(Failure::Tap)?;
-            let stack = Stack::sharing(config.clone(), keys()?, link.caps(), budget.clone(), number);
+            let mut stack = Stack::sharing(config.clone(), keys()?, link.caps(), budget.clone(), number);
+            stack.record_ends(journal.keeps_log());
             let sockets = Sockets::new().map_err(Failure::io("wait for sockets: epoll_create1"))?;
             let epoll_ctl = || Failure::io("wait for the network interface: epoll_ctl");
             let mut worker = Worker::new(stack, link, sockets, self.clock).map_err(epoll_ctl())?;
@@ -118,9 +171,11 @@ impl Preparation {
             worker.follow_ring(ring.clone(), number == 0).map_err(epoll_ctl())?;
             worker.join(crew.clone(), number).map_err(epoll_ctl())?;
             if let Some(capture) = &self.capture {
-                worker.capture(capture.clone());
+                worker.capture(capture.capture.clone());
             }
             worker.follow_host(self.host.clone(), self.settings.follow, number == 0).map_err(epoll_ctl())?;
+            let to = journal.clone();
+            worker.listen(Box::new(move |stack| to.take(number, stack)));
             workers.push(worker);
         }
         if let Some(first) = workers.first_mut() {
@@ -132,8 +187,69 @@ impl Preparation {
             }
             first.forward(ports);
         }
-        let notices = Notices::new(self.quiet, self.report);
-        Ok(Service { workers, crew, ring, notices, ready: self.ready, report: self.report })
+        let flow_log = self.flow_log.zip(log).map(|(files, log)| FlowLog::start(files, log, journal.clone()));
+        let flow_log = flow_log.transpose().map_err(Failure::io("write the flow log: clone"))?;
+        let control = listening.zip(clients).map(|(listening, mailbox)| {
+            let controlled = Controlled {
+                crew: crew.clone(),
+                ring: Some(ring.clone()),
+                journal: journal.clone(),
+                mailbox,
+                facts: facts(purpose, interface, &config, count),
+                started: Instant::now(),
+                capture: self.capture,
+                forwards: Box::new(NoForwards),
+            };
+            Control::start(listening, controlled)
+        });
+        let control = control.transpose().map_err(Failure::io("serve the control socket: clone"))?;
+        let notices = Notices::new(journal.clone());
+        let (ready, report) = (self.ready, self.report);
+        Ok(Service { workers, crew, ring, notices, ready, report, control, flow_log, clock: self.clock })
+    }
+
+    /// The control socket, if there is to be one. Where nobody said that there must, everything else works without.
+    fn listen(&self) -> Result<Option<Listening>, Failure> {
+        match (Listening::new(&self.control), &self.control) {
+            (Ok(listening), _) => Ok(listening),
+            (Err(error), Place::At(path)) => {
+                Err(Failure::Io(format!("listen on the control socket {}: bind", path.display()), error))
+            }
+            (Err(error), _) => {
+                if self.level >= Level::Info {
+                    crate::report::tell(&format!("brodo: there is no control socket: {error}\n"));
+                }
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// What the control socket tells of an instance, and what never changes.
+fn facts(purpose: Purpose, interface: String, config: &Config, workers: u32) -> Facts {
+    let v4 = config.v4.map(|net| GuestNetwork {
+        address: net.guest.into(),
+        prefix_len: net.prefix_len,
+        gateway: net.gateway.into(),
+        dns: net.dns.into(),
+        host_loopback: net.host_loopback.map(Into::into),
+    });
+    let v6 = config.v6.map(|net| GuestNetwork {
+        address: net.guest.into(),
+        prefix_len: net.prefix_len,
+        gateway: net.gateway.into(),
+        dns: net.dns.into(),
+        host_loopback: net.host_loopback.map(Into::into),
+    });
+    Facts {
+        command: purpose.command,
+        target: purpose.target,
+        interface,
+        mtu: config.mtu,
+        networks: v4.into_iter().chain(v6).collect(),
+        memory: config.memory,
+        flows_max: config.max_flows as u64 * u64::from(workers),
+        bounds: Bounds::of(config),
     }
 }
 
@@ -156,6 +272,9 @@ pub(crate) struct Service {
     notices: Notices,
     ready: Option<OwnedFd>,
     report: bool,
+    control: Option<Control>,
+    flow_log: Option<FlowLog>,
+    clock: Clock,
 }
 
 impl Service {
@@ -190,9 +309,27 @@ impl Service {
     }
 }
 
+impl Service {
+    /// The ends of all flows that are still open.
+    fn last_ends(&mut self) -> Option<Item> {
+        let now = self.clock.now();
+        let mut last = None;
+        for (number, worker) in (0..).zip(&self.workers) {
+            let ends: Vec<_> = worker.stack().ends_at_shutdown(now).collect();
+            last = Some(Item::Batch(Arc::new(Batch { worker: number, ends, ..Batch::default() })));
+        }
+        last
+    }
+}
+
 impl Drop for Service {
-    /// Prints the counters if they were asked for, however the service ended.
+    /// Ends what goes with the service, however it ended: writes the flow log to its end, and prints the counters if they were asked
+    /// for.
     fn drop(&mut self) {
+        drop(self.control.take());
+        if let Some(log) = self.flow_log.take() {
+            log.finish(self.last_ends());
+        }
         if self.report {
             let mut losses = TapLosses::default();
             self.workers.iter().for_each(|worker| losses.add(worker.link().losses()));

@@ -24,6 +24,8 @@ const MEMORY_MIN: u64 = 1 << 20;
 /// Least and most bytes of the cache of answers.
 const DNS_CACHE_MIN: u64 = 4 << 10;
 const DNS_CACHE_MAX: u64 = 64 << 20;
+/// Smallest bound of a flow log, in bytes: several lines.
+const LOG_MIN: u64 = 4 << 10;
 
 /// An address and the length of its network's prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +66,14 @@ pub(crate) fn size(word: &str) -> Result<u64, String> {
     }
     let number: u64 = digits.parse().map_err(|_| expected())?;
     number.checked_mul(1 << shift).ok_or_else(expected)
+}
+
+/// The size of a flow log.
+pub(crate) fn log_size(word: &str) -> Result<u64, String> {
+    match size(word)? {
+        bytes if bytes < LOG_MIN => Err("a log must be at least 4K".to_owned()),
+        bytes => Ok(bytes),
+    }
 }
 
 /// The memory budget.

@@ -124,6 +124,9 @@ pub struct Activity {
     pub polled: u64,
 }
 
+/// Called after each turn in which the stack has recorded something ([`Stack::has_records`]), to take it.
+pub type Listener = Box<dyn FnMut(&mut Stack) + Send>;
+
 /// What a worker shows to a [`crate::crew::Visit`].
 pub struct Inside<'a> {
     /// The time of this turn.
@@ -176,6 +179,7 @@ pub struct Worker<L> {
     activity: Activity,
     told_of_ping: bool,
     forwards: Option<Box<Forwards>>,
+    listener: Option<Listener>,
     /// The other workers, if there are any.
     crew: Option<(Arc<Crew>, u32)>,
     /// Somebody has rung since the last turn.
@@ -211,6 +215,7 @@ impl<L: GuestLink> Worker<L> {
             activity: Activity::default(),
             told_of_ping: false,
             forwards: None,
+            listener: None,
             crew: None,
             rung: false,
             ring: None,
@@ -260,6 +265,11 @@ impl<L: GuestLink> Worker<L> {
     /// Forwarded ports.
     pub fn forwards(&self) -> Option<&Forwards> {
         self.forwards.as_deref()
+    }
+
+    /// Has what the stack records taken by `listener`.
+    pub fn listen(&mut self, listener: Listener) {
+        self.listener = Some(listener);
     }
 
     /// Captures all frames of the link from now on. [`Wake::CaptureFailed`] tells if it has ended.
@@ -401,6 +411,7 @@ impl<L: GuestLink> Worker<L> {
     /// One turn after a wait.
     fn turn(&mut self) -> io::Result<Option<Wake>> {
         self.port.now = self.now;
+        self.sockets.turn(self.now);
         let extra = self.own_events();
         self.tell_of_ring();
         self.tell_of_host();
@@ -424,6 +435,9 @@ impl<L: GuestLink> Worker<L> {
         }
         if std::mem::take(&mut self.rung) {
             self.visits();
+        }
+        if let Some(listener) = self.listener.as_mut().filter(|_| self.stack.has_records()) {
+            listener(&mut self.stack);
         }
         Ok(self.wake(extra))
     }

@@ -42,6 +42,8 @@ pub(crate) struct Inbox {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Batch {
     pub(super) count: usize,
+    /// Datagrams in these, which the kernel may have coalesced.
+    pub(super) datagrams: usize,
     pub(super) bytes: usize,
     /// The longest, in bytes.
     pub(super) longest: usize,
@@ -89,6 +91,7 @@ impl Inbox {
         let mut batch = Batch { count: self.count, ..Batch::default() };
         for received in &self.received[..self.count] {
             batch.bytes += received.len;
+            batch.datagrams += received.len.div_ceil(datagram_size(received).max(1)).max(1);
             batch.longest = batch.longest.max(received.len);
             batch.lost += u64::from(received.lost);
         }

@@ -13,6 +13,8 @@ use super::preference::RESOLVERS_MAX;
 use super::{answer, answer_len_max, refuse};
 use crate::counters::DropReason;
 use crate::env::Env;
+use crate::flow::end::EndCause;
+use crate::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
 use crate::flow::{FlowId, FlowKey, Rank, Usefulness};
 use crate::host::{Close, Host, HostError, IcmpCause, Marks, Readiness, Received, SocketId};
 use crate::link::Link;
@@ -92,13 +94,47 @@ pub(crate) struct DnsFlow {
     epoch: u32,
     readable: bool,
     turn: Turn,
+    opened_at: Instant,
+    from_guest: Traffic,
+    to_guest: Traffic,
+    /// Why it ends.
+    pub(crate) cause: EndCause,
 }
 
 impl DnsFlow {
     /// A flow that has no question yet.
-    pub(crate) fn new(id: FlowId, key: FlowKey, epoch: u32) -> Self {
+    pub(crate) fn new(id: FlowId, key: FlowKey, epoch: u32, now: Instant) -> Self {
         let (sockets, turn) = ([None; RESOLVERS_MAX], Turn::default());
-        Self { key, id, questions: Vec::new(), sockets, epoch, readable: false, turn }
+        Self {
+            key,
+            id,
+            questions: Vec::new(),
+            sockets,
+            epoch,
+            readable: false,
+            turn,
+            opened_at: now,
+            from_guest: Traffic::default(),
+            to_guest: Traffic::default(),
+            cause: EndCause::Finished,
+        }
+    }
+
+    /// What is known of it at `now`, but for how long it is idle.
+    pub(crate) fn info(&self, now: Instant) -> FlowInfo {
+        FlowInfo {
+            flow: self.id,
+            key: self.key,
+            initiator: Initiator::Guest,
+            state: if self.to_guest.packets > 0 { FlowState::Active } else { FlowState::Unanswered },
+            age: now - self.opened_at,
+            idle: Duration::ZERO,
+            from_guest: self.from_guest,
+            to_guest: self.to_guest,
+            rtt: None,
+            connect: None,
+            retransmissions: 0,
+        }
     }
 
     pub(crate) fn key(&self) -> &FlowKey {
@@ -125,6 +161,7 @@ impl DnsFlow {
     pub(crate) fn ask<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, query: &Query<'_>) {
         self.follow(env, io);
         let len = query.message.len();
+        self.from_guest.add(1, len);
         if let Some(known) = self.questions.iter_mut().find(|known| *known.message == *query.message) {
             // The guest is less patient than we are.
             known.next_at = io.now;
@@ -423,7 +460,11 @@ impl DnsFlow {
             env.dns.cache.put(&key[..len], io.now, message);
         }
         let limit = answer_len_max(&env.config, &self.key, &query);
-        answer(env, io.link, (&self.key, limit), &query, message).is_ok()
+        let given = answer(env, io.link, (&self.key, limit), &query, message).is_ok();
+        if given {
+            self.to_guest.add(1, message.len().min(limit));
+        }
+        given
     }
 
     /// Nobody will answer question `i`.
@@ -439,6 +480,7 @@ impl DnsFlow {
                 }
             }
             None => {
+                self.cause = EndCause::TimedOut;
                 if let Ok(query) = Query::parse(&self.questions[i].message) {
                     refuse(env, io.link, &self.key, &query);
                 }

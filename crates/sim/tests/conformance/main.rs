@@ -3,6 +3,7 @@
 
 mod datagrams;
 mod destinations;
+mod flows;
 mod hostile;
 mod icmp;
 mod inbound;

@@ -47,8 +47,8 @@ pub const TARGETS: &[Target] = &[
     ("dhcpv6", dhcpv6),
     ("dns", dns),
     ("icmp_error", icmp_error),
-    ("names", names::run),
     ("control", control::run),
+    ("names", names::run),
     ("stack", stack::run),
 ];
 

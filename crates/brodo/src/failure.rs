@@ -15,10 +15,10 @@ pub(crate) enum Failure {
     Setup(SetupError),
     /// The TAP that was made cannot be served.
     Tap(TapError),
-    /// A port cannot be forwarded.
-    Forward(ForwardError),
     /// A running brodo could not be found, or says no.
     Remote(String),
+    /// A port cannot be forwarded.
+    Forward(ForwardError),
     /// Something else, with what was tried and the system call.
     Io(String, io::Error),
 }

@@ -28,8 +28,7 @@ pub(crate) fn run(options: &Run) -> Result<u8, Failure> {
     let (made, mut child) = fresh(&settings.plan, &session, Signals::block()?)?;
     let agent = preparation.agent(|| Agent::beside(&child))?;
     let words: Vec<_> = session.command.iter().map(|word| word.to_string_lossy()).collect();
-    let purpose = Purpose { command: "run", target: words.join(" ") };
-    let mut service = preparation.serve(made, agent, purpose)?;
+    let mut service = preparation.serve(made, agent, Purpose { command: "run", target: words.join(" ") })?;
     service.watch(child.as_fd())?;
     child.start()?;
     service.announce();

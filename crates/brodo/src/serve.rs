@@ -2,7 +2,7 @@
 
 use crate::args::NetworkOptions;
 use crate::config::{HostFacts, Settings};
-use crate::control::{Control, Controlled, Facts, FirstCapture, Listening, NoForwards, Place};
+use crate::control::{Control, Controlled, Facts, FirstCapture, Listening, Place};
 use crate::failure::Failure;
 use crate::flow_log::{Files, FlowLog};
 use crate::journal::{Batch, Item, Journal, Mailbox};
@@ -173,9 +173,9 @@ impl Preparation {
             if let Some(capture) = &self.capture {
                 worker.capture(capture.capture.clone());
             }
-            worker.follow_host(self.host.clone(), self.settings.follow, number == 0).map_err(epoll_ctl())?;
             let to = journal.clone();
             worker.listen(Box::new(move |stack| to.take(number, stack)));
+            worker.follow_host(self.host.clone(), self.settings.follow, number == 0).map_err(epoll_ctl())?;
             workers.push(worker);
         }
         if let Some(first) = workers.first_mut() {
@@ -198,7 +198,6 @@ impl Preparation {
                 facts: facts(purpose, interface, &config, count),
                 started: Instant::now(),
                 capture: self.capture,
-                forwards: Box::new(NoForwards),
             };
             Control::start(listening, controlled)
         });

@@ -21,11 +21,12 @@ const BUFFER_MAX: u64 = 65_535 << 14;
 /// Smallest memory budget, in bytes.
 const MEMORY_MIN: u64 = 1 << 20;
 
+/// Smallest bound of a flow log, in bytes: several lines.
+const LOG_MIN: u64 = 4 << 10;
+
 /// Least and most bytes of the cache of answers.
 const DNS_CACHE_MIN: u64 = 4 << 10;
 const DNS_CACHE_MAX: u64 = 64 << 20;
-/// Smallest bound of a flow log, in bytes: several lines.
-const LOG_MIN: u64 = 4 << 10;
 
 /// An address and the length of its network's prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

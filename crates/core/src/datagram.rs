@@ -358,7 +358,8 @@ impl DatagramFlow {
     /// new one.
     pub(crate) fn network_changed<H: Host>(&mut self, host: &mut H) {
         if self.socket.is_some_and(|socket| host.is_stranded(socket)) {
-            (self.ended, self.cause) = (true, EndCause::NetworkChanged);
+            self.cause = EndCause::NetworkChanged;
+            self.ended = true;
         }
     }
 

@@ -36,7 +36,7 @@ use crate::wire::ipv6::Ipv6Header;
 use crate::wire::tcp::{TcpFlags, TcpHeader};
 use crate::wire::udp::UdpHeader;
 use crate::wire::{ICMP, ICMPV6, TCP, UDP, checksum};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 mod admission;
@@ -330,7 +330,7 @@ impl Stack {
     }
 
     /// The host's resolvers.
-    pub fn resolvers(&self) -> &[std::net::SocketAddr] {
+    pub fn resolvers(&self) -> &[SocketAddr] {
         &self.env.config.resolvers
     }
 

@@ -178,8 +178,8 @@ pub struct Worker<L> {
     busy_poll: BusyPoll,
     activity: Activity,
     told_of_ping: bool,
-    forwards: Option<Box<Forwards>>,
     listener: Option<Listener>,
+    forwards: Option<Box<Forwards>>,
     /// The other workers, if there are any.
     crew: Option<(Arc<Crew>, u32)>,
     /// Somebody has rung since the last turn.
@@ -214,8 +214,8 @@ impl<L: GuestLink> Worker<L> {
             busy_poll: BusyPoll::new(Duration::ZERO),
             activity: Activity::default(),
             told_of_ping: false,
-            forwards: None,
             listener: None,
+            forwards: None,
             crew: None,
             rung: false,
             ring: None,
@@ -254,6 +254,11 @@ impl<L: GuestLink> Worker<L> {
         Ok(())
     }
 
+    /// Has what the stack records taken by `listener`.
+    pub fn listen(&mut self, listener: Listener) {
+        self.listener = Some(listener);
+    }
+
     /// Serves forwarded ports, which were made for this worker's sockets. It is the first of its crew.
     pub fn forward(&mut self, mut forwards: Forwards) {
         if let Some((crew, _)) = &self.crew {
@@ -265,11 +270,6 @@ impl<L: GuestLink> Worker<L> {
     /// Forwarded ports.
     pub fn forwards(&self) -> Option<&Forwards> {
         self.forwards.as_deref()
-    }
-
-    /// Has what the stack records taken by `listener`.
-    pub fn listen(&mut self, listener: Listener) {
-        self.listener = Some(listener);
     }
 
     /// Captures all frames of the link from now on. [`Wake::CaptureFailed`] tells if it has ended.

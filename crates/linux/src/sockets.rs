@@ -79,12 +79,12 @@ pub struct Sockets {
     /// By descriptor number: the kernel gives the lowest free one, so this stays dense.
     by_fd: Vec<Option<Open>>,
     open: usize,
+    history: History,
     /// The host's addresses, sorted, if they are known.
     addresses: Option<Arc<[IpAddr]>>,
     /// Flows that send through a socket they share.
     shared: Vec<Option<published::Shared>>,
     shared_free: Vec<u32>,
-    history: History,
 }
 
 impl Sockets {
@@ -95,8 +95,7 @@ impl Sockets {
     pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let (by_fd, shared, shared_free) = Default::default();
-        let history = History::default();
-        Ok(Self { epoll, by_fd, open: 0, addresses: None, shared, shared_free, history })
+        Ok(Self { epoll, by_fd, open: 0, history: History::default(), addresses: None, shared, shared_free })
     }
 
     /// The epoll instance. Events of sockets carry [`FlowId::to_bits`]; the driver adds its own descriptors.

@@ -97,26 +97,25 @@ pub(crate) struct DnsFlow {
     opened_at: Instant,
     from_guest: Traffic,
     to_guest: Traffic,
-    /// Why it ends.
+    /// Why it ends: no answer, unless there was one.
     pub(crate) cause: EndCause,
 }
 
 impl DnsFlow {
     /// A flow that has no question yet.
     pub(crate) fn new(id: FlowId, key: FlowKey, epoch: u32, now: Instant) -> Self {
-        let (sockets, turn) = ([None; RESOLVERS_MAX], Turn::default());
         Self {
             key,
             id,
             questions: Vec::new(),
-            sockets,
+            sockets: [None; RESOLVERS_MAX],
             epoch,
             readable: false,
-            turn,
+            turn: Turn::default(),
             opened_at: now,
             from_guest: Traffic::default(),
             to_guest: Traffic::default(),
-            cause: EndCause::Finished,
+            cause: EndCause::TimedOut,
         }
     }
 
@@ -126,7 +125,7 @@ impl DnsFlow {
             flow: self.id,
             key: self.key,
             initiator: Initiator::Guest,
-            state: if self.to_guest.packets > 0 { FlowState::Active } else { FlowState::Unanswered },
+            state: FlowState::Unanswered,
             age: now - self.opened_at,
             idle: Duration::ZERO,
             from_guest: self.from_guest,
@@ -460,11 +459,12 @@ impl DnsFlow {
             env.dns.cache.put(&key[..len], io.now, message);
         }
         let limit = answer_len_max(&env.config, &self.key, &query);
-        let given = answer(env, io.link, (&self.key, limit), &query, message).is_ok();
-        if given {
-            self.to_guest.add(1, message.len().min(limit));
+        let passed = answer(env, io.link, (&self.key, limit), &query, message).is_ok();
+        if passed {
+            self.cause = EndCause::Finished;
+            self.to_guest.add(1, message.len());
         }
-        given
+        passed
     }
 
     /// Nobody will answer question `i`.
@@ -480,7 +480,6 @@ impl DnsFlow {
                 }
             }
             None => {
-                self.cause = EndCause::TimedOut;
                 if let Ok(query) = Query::parse(&self.questions[i].message) {
                     refuse(env, io.link, &self.key, &query);
                 }

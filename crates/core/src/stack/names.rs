@@ -97,8 +97,8 @@ impl Stack {
             None => {
                 let epoch = self.env.dns.epoch();
                 let list = Usefulness::Unanswered as usize;
-                let new = |id| Flow::Dns(DnsFlow::new(id, key, epoch, io.now));
-                let id = self.flows.insert(list, io.now, new);
+                let id =
+                    self.flows.insert(list, io.now, |id| Flow::Dns(DnsFlow::new(id, key, epoch, io.now)));
                 self.note_opened(id);
                 id
             }

@@ -1,12 +1,13 @@
 //! The command line as types: every option with its unit, range and default. Help, completions and manual pages are
 //! made from this file and nothing else.
 
+use crate::log::Format;
 use crate::network::Family;
 use crate::value::{self, Cidr};
 use brodo_core::config::{BufferBounds, Tuning};
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_linux::setup::TX_QUEUE_LEN_MAX;
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueHint};
+use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -128,6 +129,14 @@ pub(crate) struct Attach {
 /// What `run` and `attach` share.
 #[derive(Debug, Default, Clone, Args)]
 pub(crate) struct NetworkOptions {
+    /// Take options from a TOML file, under their long names; the command line goes before [default: none]
+    ///
+    /// For example `mtu = 1500`, `no-offload = true`, `resolver = ["9.9.9.9", "1.1.1.1"]`. What stands below [run] or [attach] is for
+    /// that command alone. An option that the command line gives is ignored in the file, all its values, and so is what contradicts
+    /// it. No file is read that is not named here.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<PathBuf>,
+
     /// IPv4 only
     #[arg(short = '4', long, conflicts_with = "ipv6_only", help_heading = "Network")]
     pub(crate) ipv4_only: bool,
@@ -256,13 +265,19 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "N", value_parser = value::descriptor, help_heading = "Diagnosis")]
     pub(crate) ready_fd: Option<i32>,
 
-    /// Print what was counted, and what was dropped and why, to standard error at the end
-    #[arg(short, long, help_heading = "Diagnosis")]
-    pub(crate) verbose: bool,
+    /// Tell on standard error what is made and where brodo listens, and at the end what was counted and why what was dropped
+    ///
+    /// Twice for details.
+    #[arg(short, long, action = ArgAction::Count, help_heading = "Diagnosis")]
+    pub(crate) verbose: u8,
 
     /// Print nothing but errors that end brodo
     #[arg(short, long, conflicts_with = "verbose", help_heading = "Diagnosis")]
     pub(crate) quiet: bool,
+
+    /// How to write what brodo says on standard error
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "text", help_heading = "Diagnosis")]
+    pub(crate) log: Format,
 }
 
 impl NetworkOptions {

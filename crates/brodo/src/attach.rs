@@ -2,6 +2,7 @@
 
 use crate::args::Attach;
 use crate::failure::Failure;
+use crate::log;
 use crate::serve::Preparation;
 use brodo_linux::namespace::{Target, attach as make_interface};
 use brodo_linux::process::Signals;
@@ -17,6 +18,7 @@ pub(crate) fn attach(options: &Attach) -> Result<u8, Failure> {
     };
     let signals = Signals::block()?;
     let made = make_interface(&preparation.settings.plan, &target)?;
+    log::info("entered the target's namespace and left it again", &[]);
     let watch = target.watch(signals);
     let mut service = preparation.serve(made)?;
     for descriptor in watch.descriptors() {
@@ -28,5 +30,6 @@ pub(crate) fn attach(options: &Attach) -> Result<u8, Failure> {
         let ended = watch.ended()?;
         Ok(if ended { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
+    log::info("the target is gone, or brodo was asked to end", &[]);
     Ok(0)
 }

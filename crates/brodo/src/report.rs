@@ -1,24 +1,43 @@
-//! What brodo says on standard error: the counters as text, one per line, for people and for `grep`.
+//! What brodo has counted: as text, one counter per line, for people and for `grep`; as fields of one JSON object for programs.
 
 use brodo_core::counters::Counters;
-use std::io::Write;
+use serde_json::{Map, Value};
 
-/// Writes to standard error, of which the other end may be gone.
-pub(crate) fn tell(text: &str) {
-    let _ = std::io::stderr().write_all(text.as_bytes());
+/// What each worker is told to have done, of several.
+fn shares(counters: &Counters) -> [(&'static str, u64); 4] {
+    [
+        ("rx_frames", counters.rx_frames),
+        ("tx_frames", counters.tx_frames),
+        ("tcp_opened", counters.tcp_opened),
+        ("udp_opened", counters.udp_opened),
+    ]
+}
+
+/// Every counter as a field, those of [`report_all`] under the same names: drops in `drops` by reason, shares in `workers`.
+pub(crate) fn fields(workers: &[&Counters], ring_dropped: u64, link: &[(&str, u64)]) -> Map<String, Value> {
+    let sum = sum(workers);
+    let link = link.iter().map(|&(name, count)| field((name, count)));
+    let ring = ("link_ring_dropped", ring_dropped);
+    let mut fields: Map<_, _> = sum.named().chain([ring]).map(field).chain(link).collect();
+    let drops: Map<_, _> = sum.drops().map(|(reason, count)| field((reason.name(), count))).collect();
+    let shares =
+        workers.iter().map(|counters| Value::Object(shares(counters).map(field).into_iter().collect()));
+    fields.insert("drops".into(), drops.into());
+    fields.insert("workers".into(), shares.collect());
+    fields
+}
+
+fn field((name, count): (&str, u64)) -> (String, Value) {
+    (name.to_owned(), count.into())
 }
 
 /// The counters of all workers as one, with [`sum`]; of several workers also what each of them has had to do.
 pub(crate) fn report_all(workers: &[&Counters], ring_dropped: u64, link: &[(&str, u64)]) -> String {
     let mut text = report(&sum(workers), ring_dropped, link);
     for (number, counters) in (1..).zip(workers).take_while(|_| workers.len() > 1) {
-        let shares = [
-            ("rx_frames", counters.rx_frames),
-            ("tx_frames", counters.tx_frames),
-            ("tcp_opened", counters.tcp_opened),
-            ("udp_opened", counters.udp_opened),
-        ];
-        text.extend(shares.map(|(name, count)| format!("brodo: worker {number}: {name} {count}\n")));
+        text.extend(
+            shares(counters).map(|(name, count)| format!("brodo: worker {number}: {name} {count}\n")),
+        );
     }
     text
 }
@@ -83,5 +102,10 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} not in\n{text}");
         }
         assert!(!report_all(&[&first], 0, &[]).contains("worker"), "one alone is all");
+        let fields = Value::from(fields(&[&first, &second], 1, &[("link_down", 5)]));
+        assert_eq!(fields["tcp_opened"], 7);
+        assert_eq!((&fields["link_ring_dropped"], &fields["link_down"]), (&1.into(), &5.into()));
+        assert_eq!(fields["drops"], serde_json::json!({"SpoofedSource": 2}));
+        assert_eq!(fields["workers"][1]["tcp_opened"], 4);
     }
 }

@@ -5,6 +5,7 @@
 
 use crate::args::Run;
 use crate::failure::Failure;
+use crate::log;
 use crate::serve::Preparation;
 use brodo_linux::namespace::{Identity, Session, fresh};
 use brodo_linux::process::{Child, Signals};
@@ -25,23 +26,25 @@ pub(crate) fn run(options: &Run) -> Result<u8, Failure> {
         resolv_conf: resolv_conf(&settings.dns, &settings.stack.search),
     };
     let (made, mut child) = fresh(&settings.plan, &session, Signals::block()?)?;
+    log::info("made namespaces for the command", &[]);
     let mut service = preparation.serve(made)?;
     service.watch(child.as_fd())?;
     child.start()?;
     service.announce();
+    log::info("started the command", &[("command", command_line(&session.command).into())]);
 
     let served = service.run(|| {
         let ended = child.handle()?;
         Ok(ended.map_or(ControlFlow::Continue(()), ControlFlow::Break))
     })?;
-    match served {
-        Some(status) => {
-            service.leave_interface();
-            Ok(status)
-        }
-        // The command has deleted its interface. That is its right, and it may have other things to do.
-        None => wait_for(&mut child),
-    }
+    let Some(status) = served else {
+        // That is its right, and it may have other things to do.
+        log::info("the command has deleted its network interface, and has no network any more", &[]);
+        return wait_for(&mut child);
+    };
+    service.leave_interface();
+    log::info("the command has ended", &[("status", status.into())]);
+    Ok(status)
 }
 
 /// Waits for the command while there is no network to serve.
@@ -55,6 +58,11 @@ fn wait_for(child: &mut Child) -> Result<u8, Failure> {
             Err(errno) => return Err(Failure::Io("wait for the command: poll".into(), errno.into())),
         }
     }
+}
+
+/// The command as one text, for people.
+fn command_line(words: &[OsString]) -> String {
+    words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
 /// The user's shell.

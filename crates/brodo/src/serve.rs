@@ -3,8 +3,11 @@
 use crate::args::NetworkOptions;
 use crate::config::{HostFacts, Settings};
 use crate::failure::Failure;
+use crate::log;
+use crate::report;
 use crate::workers::{self, Notices};
 use brodo_core::budget::Budget;
+use brodo_core::config::BufferBounds;
 use brodo_core::link::Link;
 use brodo_core::stack::{Keys, Stack};
 use brodo_linux::capture::Capture;
@@ -20,6 +23,7 @@ use brodo_linux::sockets::{Sockets, raise_nofile};
 use brodo_linux::{process, setup};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::rand::{GetRandomFlags, getrandom};
+use serde_json::Value;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -36,8 +40,6 @@ pub(crate) struct Preparation {
     ready: Option<OwnedFd>,
     capture: Option<Capture>,
     clock: Clock,
-    report: bool,
-    quiet: bool,
 }
 
 impl Preparation {
@@ -56,13 +58,19 @@ impl Preparation {
             resolv_conf: ResolvConf::read(Path::new(RESOLV_CONF)).unwrap_or_default(),
         };
         let settings = Settings::new(options, &host).map_err(Failure::Usage)?;
+        if let Some(path) = &options.config {
+            log::info("read options from a file", &[("file", path.display().to_string().into())]);
+        }
         let clock = Clock::start();
         let capture = options.pcap.as_deref().map(|path| {
             Capture::create(path, &options.ifname, clock)
                 .map_err(Failure::io(format!("write the capture {}: open", path.display())))
         });
         let capture = capture.transpose()?;
-        Ok(Self { settings, ready, capture, clock, report: options.verbose, quiet: options.quiet })
+        if let Some(path) = &options.pcap {
+            log::info("every frame goes to a capture", &[("file", path.display().to_string().into())]);
+        }
+        Ok(Self { settings, ready, capture, clock })
     }
 
     /// A service for the interface that was made: a worker for each of its queues.
@@ -72,10 +80,11 @@ impl Preparation {
             .map_err(|e| Failure::Io("watch the network interface: ioctl SIOCGIFINDEX".into(), e.into()))?;
         let ring = Arc::new(ring);
         let count = taps.len() as u32;
-        let mut config = self.settings.stack;
+        let mut config = self.settings.stack.clone();
         let reserved = DESCRIPTORS_RESERVED + DESCRIPTORS_PER_WORKER * u64::from(count);
         let flows_max = usize::try_from(raise_nofile().saturating_sub(reserved)).unwrap_or(usize::MAX);
         config.max_flows = (config.max_flows.min(flows_max) / taps.len().max(1)).max(1);
+        tell_of(&self.settings, config.max_flows * taps.len());
         let budget = Arc::new(Budget::new(config.memory));
         let crew = Arc::new(Crew::new(count).map_err(Failure::io("wake workers: eventfd"))?);
         let mut workers = Vec::with_capacity(taps.len());
@@ -97,9 +106,57 @@ impl Preparation {
             }
             workers.push(worker);
         }
-        let notices = Notices::new(self.quiet);
-        Ok(Service { workers, crew, ring, notices, ready: self.ready, report: self.report })
+        Ok(Service { workers, crew, ring, notices: Notices::default(), ready: self.ready })
     }
+}
+
+/// Tells what was made and what it is served with.
+fn tell_of(settings: &Settings, max_flows: usize) {
+    let texts = |list: Vec<String>| Value::from(list);
+    let (stack, interface) = (&settings.stack, &settings.plan.interface);
+    let v4 = stack.v4.map(|net| (format!("{}/{}", net.guest, net.prefix_len), net.gateway.to_string()));
+    let v6 = stack.v6.map(|net| (format!("{}/{}", net.guest, net.prefix_len), net.gateway.to_string()));
+    let (addresses, gateways) = v4.into_iter().chain(v6).unzip();
+    log::info(
+        "made the guest's interface",
+        &[
+            ("interface", interface.name.as_str().into()),
+            ("addresses", texts(addresses)),
+            ("gateways", texts(gateways)),
+            ("mtu", interface.mtu.into()),
+        ],
+    );
+    log::info(
+        "answering for names",
+        &[
+            ("at", texts(settings.dns.iter().map(ToString::to_string).collect())),
+            ("resolvers", texts(stack.resolvers.iter().map(ToString::to_string).collect())),
+            ("search", texts(stack.search.clone())),
+        ],
+    );
+    log::info(
+        "serving the network",
+        &[
+            ("flows at most", max_flows.into()),
+            ("bytes of memory", stack.memory.into()),
+            ("workers", settings.plan.queues.into()),
+        ],
+    );
+    let mac = |octets: [u8; 6]| octets.map(|octet| format!("{octet:02x}")).join(":");
+    let bounds = |bounds: BufferBounds| format!("{}..{}", bounds.initial, bounds.max);
+    log::debug(
+        "details of these",
+        &[
+            ("guest's mac", mac(interface.mac).into()),
+            ("brodo's mac", mac(stack.mac.0).into()),
+            ("tx-queue-len", interface.tx_queue_len.into()),
+            ("offload", format!("{:?}", settings.plan.offload).into()),
+            ("tcp-rx-buffer", bounds(stack.tcp_rx).into()),
+            ("tcp-tx-buffer", bounds(stack.tcp_tx).into()),
+            ("tcp-tuning", format!("{:?}", stack.tcp_tuning).into()),
+            ("resolvers are followed", settings.follow_resolvers.into()),
+        ],
+    );
 }
 
 /// Fresh keys for the flow table and for sequence numbers.
@@ -120,7 +177,6 @@ pub(crate) struct Service {
     ring: Arc<RingWatch>,
     notices: Notices,
     ready: Option<OwnedFd>,
-    report: bool,
 }
 
 impl Service {
@@ -135,6 +191,7 @@ impl Service {
         if let Some(ready) = self.ready.take() {
             // If nobody listens any more nobody needs to know.
             let _ = rustix::io::write(ready, b"\n");
+            log::debug("told the given descriptor that the network is there", &[]);
         }
     }
 
@@ -158,13 +215,13 @@ impl Service {
 impl Drop for Service {
     /// Prints the counters if they were asked for, however the service ended.
     fn drop(&mut self) {
-        if self.report {
-            let mut losses = TapLosses::default();
-            self.workers.iter().for_each(|worker| losses.add(worker.link().losses()));
-            let link = [("link_down", losses.down), ("link_refused", losses.refused)];
-            let counters: Vec<_> = self.workers.iter().map(|worker| worker.stack().counters()).collect();
-            self.ring.look();
-            crate::report::tell(&crate::report::report_all(&counters, self.ring.dropped(), &link));
-        }
+        let mut losses = TapLosses::default();
+        self.workers.iter().for_each(|worker| losses.add(worker.link().losses()));
+        let link = [("link_down", losses.down), ("link_refused", losses.refused)];
+        let counters: Vec<_> = self.workers.iter().map(|worker| worker.stack().counters()).collect();
+        self.ring.look();
+        let dropped = self.ring.dropped();
+        let text = || report::report_all(&counters, dropped, &link);
+        log::report("what was counted", text, || report::fields(&counters, dropped, &link));
     }
 }

@@ -5,7 +5,7 @@
 //! | level | option | what |
 //! |---|---|---|
 //! | error | `-q` | why brodo ends |
-//! | notice | | what the user should know and would not notice: a capture that failed, pings that the host forbids |
+//! | warn | | what the user should know and would not notice: a capture that failed, pings that the host forbids |
 //! | info | `-v` | set-up steps, what was made, where it listens; at the end the counters |
 //! | debug | `-vv` | details of these |
 //!
@@ -13,18 +13,20 @@
 //! with `time` (RFC 3339, UTC), `level`, `message` and `fields`. Control characters are escaped in both, so that what a guest has
 //! named cannot write to a terminal.
 //!
-//! A guest may cause notices, so those and all below are bounded: [`BURST`] lines at once and [`PER_SECOND`] later. They are left out too when
+//! A guest may cause warnings, so those and all below are bounded: [`BURST`] lines at once and [`PER_SECOND`] later. They are left out too when
 //! nobody reads the other end of a pipe: the worker that has something to say has frames to carry. How many lines were left out is said with the
 //! next one. Errors and the report come once each and are never left out.
+//!
+//! One listener ([`listen`]) hears what is said within the bound, warnings also when they are not written.
 
+pub(crate) use brodo_control::event::Level;
 use clap::ValueEnum;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Most lines at once, of those that are bounded.
@@ -32,50 +34,17 @@ const BURST: u32 = 64;
 /// Lines per second after that.
 const PER_SECOND: u32 = 10;
 
-static LEVEL: AtomicU8 = AtomicU8::new(Level::Notice as u8);
+static LEVEL: AtomicU8 = AtomicU8::new(Level::Warn as u8);
 static FORMAT: AtomicU8 = AtomicU8::new(Format::Text as u8);
-static GATE: Mutex<Gate> = Mutex::new(Gate { tokens: BURST, at: None, left_out: 0 });
+static GATE: Mutex<Gate> = Mutex::new(Gate::new());
 
-/// How much is said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub(crate) enum Level {
-    Error,
-    Notice,
-    Info,
-    Debug,
-}
-
-impl Level {
-    const ALL: [Self; 4] = [Self::Error, Self::Notice, Self::Info, Self::Debug];
-
-    /// What `-q` and so many `-v` ask for.
-    pub(crate) fn asked(quiet: bool, verbose: u8) -> Self {
-        match (quiet, verbose) {
-            (true, _) => Self::Error,
-            (false, 0) => Self::Notice,
-            (false, 1) => Self::Info,
-            (false, _) => Self::Debug,
-        }
-    }
-
-    /// The name shown to people and programs.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Notice => "notice",
-            Self::Info => "info",
-            Self::Debug => "debug",
-        }
-    }
-}
-
-impl FromStr for Level {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|level| level.name() == word);
-        found.ok_or_else(|| "expected error, notice, info or debug".to_owned())
+/// What `-q` and so many `-v` ask for.
+pub(crate) fn asked(quiet: bool, verbose: u8) -> Level {
+    match (quiet, verbose) {
+        (true, _) => Level::Error,
+        (false, 0) => Level::Warn,
+        (false, 1) => Level::Info,
+        (false, _) => Level::Debug,
     }
 }
 
@@ -123,8 +92,8 @@ pub(crate) fn error(message: &str) {
 }
 
 /// Says what the user should know.
-pub(crate) fn notice(message: &str, fields: Fields<'_>) {
-    say(Level::Notice, message, fields);
+pub(crate) fn warn(message: &str, fields: Fields<'_>) {
+    say(Level::Warn, message, fields);
 }
 
 /// Says what is going on.
@@ -152,26 +121,50 @@ pub(crate) fn report(
     }
 }
 
+/// Has `listener` hear what is said from now on: when, how much it matters, what. It must not say anything itself, and not wait.
+#[allow(dead_code, reason = "for the control socket's subscribers")]
+pub(crate) fn listen(listener: impl Fn(SystemTime, Level, &str) + Send + 'static) {
+    gate().listener = Some(Box::new(listener));
+}
+
+fn gate() -> MutexGuard<'static, Gate> {
+    GATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn say(level: Level, message: &str, fields: Fields<'_>) {
-    if level > self::level() {
+    let is_written = level <= self::level();
+    if !is_written && level > Level::Warn {
         return;
     }
     // Held while it is written, so that lines stay whole and the count of those left out goes before the next.
-    let mut gate = GATE.lock().unwrap_or_else(PoisonError::into_inner);
-    if !gate.admits(Instant::now()) || !is_read() {
+    let mut gate = gate();
+    if !gate.admits(Instant::now()) {
         gate.left_out += 1;
         return;
     }
     let now = SystemTime::now();
+    if let Some(listener) = &gate.listener {
+        let text = line(Format::Text, now, level, message, fields);
+        listener(now, level, text.trim_start_matches("brodo: ").trim_end());
+    }
+    if !is_written {
+        return;
+    }
+    if !is_read() {
+        gate.left_out += 1;
+        return;
+    }
     match std::mem::take(&mut gate.left_out) {
         0 => {}
         count => {
             let message = "messages were left out because there were too many";
-            write(&line(format(), now, Level::Notice, message, &[("count", count.into())]));
+            write(&line(format(), now, Level::Warn, message, &[("count", count.into())]));
         }
     }
     write(&line(format(), now, level, message, fields));
 }
+
+type Listener = Box<dyn Fn(SystemTime, Level, &str) + Send>;
 
 /// Lets so many pass.
 struct Gate {
@@ -179,9 +172,14 @@ struct Gate {
     /// Since when tokens have been added up.
     at: Option<Instant>,
     left_out: u64,
+    listener: Option<Listener>,
 }
 
 impl Gate {
+    const fn new() -> Self {
+        Self { tokens: BURST, at: None, left_out: 0, listener: None }
+    }
+
     fn admits(&mut self, now: Instant) -> bool {
         let passed = self.at.map_or(0, |at| now.saturating_duration_since(at).as_secs());
         if self.at.is_none() || passed > 0 {

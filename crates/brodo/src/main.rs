@@ -51,7 +51,7 @@ fn execute(cli: Cli) -> Result<u8, failure::Failure> {
         &cli.command
     {
         log::set_format(network.log);
-        log::set_level(log::Level::asked(network.quiet, network.verbose));
+        log::set_level(log::asked(network.quiet, network.verbose));
     }
     match cli.command {
         Command::Run(options) => run::run(&options),

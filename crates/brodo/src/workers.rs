@@ -43,9 +43,9 @@ impl Notices {
     /// Tells what is to be told.
     fn tell(&self, wake: &Wake) {
         match wake {
-            Wake::CaptureFailed(error) => log::notice(&format!("the capture has ended early: {error}"), &[]),
+            Wake::CaptureFailed(error) => log::warn(&format!("the capture has ended early: {error}"), &[]),
             Wake::PingForbidden if !self.told_of_ping.swap(true, Ordering::Relaxed) => {
-                log::notice(PING_FORBIDDEN, &[]);
+                log::warn(PING_FORBIDDEN, &[]);
             }
             _ => {}
         }

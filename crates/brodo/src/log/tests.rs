@@ -21,22 +21,22 @@ fn a_line_of_text_is_one_line_whatever_it_says() {
 
 #[test]
 fn a_line_of_json_is_an_object_of_four() {
-    let text = line(Format::Json, some_time(), Level::Notice, "a \"b\"\n\u{1b}", &[("count", json!(3))]);
+    let text = line(Format::Json, some_time(), Level::Warn, "a \"b\"\n\u{1b}", &[("count", json!(3))]);
     let parsed: Value = serde_json::from_str(&text).expect("JSON");
     let expected = json!({
-        "time": "2001-02-03T04:05:06.000789Z", "level": "notice", "message": "a \"b\"\n\u{1b}", "fields": {"count": 3},
+        "time": "2001-02-03T04:05:06.000789Z", "level": "warn", "message": "a \"b\"\n\u{1b}", "fields": {"count": 3},
     });
     assert_eq!(parsed, expected);
     assert!(text.ends_with("}\n") && text.lines().count() == 1 && !text.contains('\u{1b}'), "{text}");
     assert!(
-        text.starts_with("{\"time\":\"2001-02-03T04:05:06.000789Z\",\"level\":\"notice\",\"message\":"),
+        text.starts_with("{\"time\":\"2001-02-03T04:05:06.000789Z\",\"level\":\"warn\",\"message\":"),
         "{text}"
     );
 }
 
 #[test]
 fn a_flood_is_bounded_and_ends_when_it_ends() {
-    let mut gate = Gate { tokens: BURST, at: None, left_out: 0 };
+    let mut gate = Gate::new();
     let start = Instant::now();
     let passed = |gate: &mut Gate, at| (0..10_000).filter(|_| gate.admits(at)).count() as u32;
     assert_eq!(passed(&mut gate, start), BURST);
@@ -54,8 +54,8 @@ fn levels_have_names_and_options() {
         assert_eq!(level.name().parse(), Ok(level));
     }
     assert!("loud".parse::<Level>().is_err());
-    let asked = [(true, 0), (false, 0), (false, 1), (false, 2), (false, 9)].map(|(q, v)| Level::asked(q, v));
-    assert_eq!(asked, [Level::Error, Level::Notice, Level::Info, Level::Debug, Level::Debug]);
+    let asked = [(true, 0), (false, 0), (false, 1), (false, 2), (false, 9)].map(|(q, v)| asked(q, v));
+    assert_eq!(asked, [Level::Error, Level::Warn, Level::Info, Level::Debug, Level::Debug]);
 }
 
 #[test]

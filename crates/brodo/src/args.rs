@@ -2,6 +2,7 @@
 //! made from this file and nothing else.
 
 use crate::log::Format;
+use crate::metrics::Address;
 use crate::network::Family;
 use crate::value::{self, Cidr};
 use brodo_core::config::{BufferBounds, Tuning};
@@ -256,6 +257,13 @@ pub(crate) struct NetworkOptions {
     /// Write every frame on the guest's link to a file, in pcapng format
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Diagnosis")]
     pub(crate) pcap: Option<PathBuf>,
+
+    /// Serve metrics for Prometheus there: IP:PORT, :PORT for 127.0.0.1, or unix:PATH [default: nowhere]
+    ///
+    /// Over HTTP at /metrics, for example --metrics :9100. They are sums, and tell nothing about whom the guest talks to; still, whoever
+    /// reaches the address can read them. A Unix socket is for the same user alone.
+    #[arg(long, value_name = "ADDR", help_heading = "Diagnosis")]
+    pub(crate) metrics: Option<Address>,
 
     /// Exchange frames no larger than the MTU with complete checksums, as on a wire; slower
     #[arg(long, help_heading = "Diagnosis")]

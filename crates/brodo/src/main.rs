@@ -10,6 +10,7 @@ mod config;
 mod config_file;
 mod failure;
 mod log;
+mod metrics;
 mod network;
 mod pages;
 mod report;

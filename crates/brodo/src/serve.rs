@@ -4,6 +4,7 @@ use crate::args::NetworkOptions;
 use crate::config::{HostFacts, Settings};
 use crate::failure::Failure;
 use crate::log;
+use crate::metrics::{self, Metrics};
 use crate::report;
 use crate::workers::{self, Notices};
 use brodo_core::budget::Budget;
@@ -39,6 +40,7 @@ pub(crate) struct Preparation {
     pub(crate) settings: Settings,
     ready: Option<OwnedFd>,
     capture: Option<Capture>,
+    metrics: Option<Metrics>,
     clock: Clock,
 }
 
@@ -70,7 +72,8 @@ impl Preparation {
         if let Some(path) = &options.pcap {
             log::info("every frame goes to a capture", &[("file", path.display().to_string().into())]);
         }
-        Ok(Self { settings, ready, capture, clock })
+        let metrics = options.metrics.as_ref().map(Metrics::bind).transpose()?;
+        Ok(Self { settings, ready, capture, metrics, clock })
     }
 
     /// A service for the interface that was made: a worker for each of its queues.
@@ -106,7 +109,8 @@ impl Preparation {
             }
             workers.push(worker);
         }
-        Ok(Service { workers, crew, ring, notices: Notices::default(), ready: self.ready })
+        let notices = Notices::default();
+        Ok(Service { workers, crew, ring, notices, ready: self.ready, metrics: self.metrics, serving: None })
     }
 }
 
@@ -177,6 +181,8 @@ pub(crate) struct Service {
     ring: Arc<RingWatch>,
     notices: Notices,
     ready: Option<OwnedFd>,
+    metrics: Option<Metrics>,
+    serving: Option<metrics::Serving>,
 }
 
 impl Service {
@@ -201,6 +207,10 @@ impl Service {
         &mut self,
         check: impl FnMut() -> Result<ControlFlow<T>, Failure>,
     ) -> Result<Option<T>, Failure> {
+        // Not before: who forks must be alone.
+        if let Some(metrics) = self.metrics.take() {
+            self.serving = Some(metrics.start(self.crew.clone(), self.ring.clone())?);
+        }
         workers::run(&mut self.workers, &self.crew, &self.notices, check)
     }
 

@@ -403,6 +403,27 @@ fn options_come_from_a_file_if_it_is_named() {
 }
 
 #[test]
+fn metrics_are_served_while_the_network_is_and_their_socket_goes_with_it() {
+    use std::io::{Read, Write};
+    for &user in users() {
+        let path = std::env::temp_dir().join(format!("brodo-metrics-{}-{user:?}.sock", std::process::id()));
+        let address = format!("unix:{}", path.display());
+        let mut command = user.brodo(&["run", "--metrics", &address, "--", "sh", "-c", "echo there; cat"]);
+        let mut brodo = Running::start(command.stdin(Stdio::piped()));
+        brodo.line_with("there");
+        let mut stream = std::os::unix::net::UnixStream::connect(&path).expect("it listens");
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: brodo\r\n\r\n").expect("it reads");
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).expect("text");
+        for part in ["HTTP/1.1 200 OK\r\n", "\nbrodo_tcp_opened_total 0\n", "\nbrodo_workers 1\n"] {
+            assert!(reply.contains(part), "{user:?}: {part} is not in {reply}");
+        }
+        brodo.kill("TERM");
+        assert!(brodo.status().is_some() && !path.exists(), "{user:?}: {} is left", path.display());
+    }
+}
+
+#[test]
 fn readiness_is_told_once_and_the_descriptor_closed() {
     for &user in users() {
         // `cat` ends when nobody holds the pipe any more, while the command still runs.

@@ -5,6 +5,7 @@ use crate::log::Format;
 use crate::metrics::Address;
 use crate::network::Family;
 use crate::value::{self, Cidr};
+use brodo_control::instance::Which;
 use brodo_core::config::{BufferBounds, Tuning};
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_linux::setup::TX_QUEUE_LEN_MAX;
@@ -13,6 +14,7 @@ use clap_complete::Shell;
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What `brodo --help` says below the list of commands.
 const EXAMPLES: &str = "\
@@ -74,6 +76,11 @@ pub(crate) enum Command {
     /// namespace must have been made by the same user, unless brodo runs as root.
     #[command(after_help = ATTACH_EXAMPLES)]
     Attach(Attach),
+    /// Watch the flows of a running brodo
+    ///
+    /// Flows with the most traffic first: with whom, how fast, what holds them back, how their buffers stand; Enter shows one of them in
+    /// detail. Keys: ? explains them, q ends. It costs less than a hundredth of a processor.
+    Top(Top),
     /// Print completions for a shell
     ///
     /// For bash: brodo completions bash > ~/.local/share/bash-completion/completions/brodo
@@ -86,7 +93,7 @@ pub(crate) enum Command {
     /// To read it: brodo man run | man -l -
     Man {
         /// The command it is about; without, brodo itself
-        #[arg(value_parser = ["run", "attach", "completions", "man"])]
+        #[arg(value_parser = ["run", "attach", "top", "completions", "man"])]
         page: Option<String>,
     },
 }
@@ -125,6 +132,17 @@ pub(crate) struct Attach {
     /// The user namespace to join first [default: the one that owns the network namespace]
     #[arg(long, value_name = "PATH", requires = "netns", conflicts_with = "pid", value_hint = ValueHint::FilePath)]
     pub(crate) userns: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// Which brodo, by its process id or the path of its control socket [default: the only one of this user]
+    #[arg(long, value_name = "PID|PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) instance: Option<Which>,
+
+    /// Seconds between two looks, 0.1 to 3600
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = value::interval)]
+    pub(crate) interval: Duration,
 }
 
 /// What `run` and `attach` share.

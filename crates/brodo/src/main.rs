@@ -16,6 +16,7 @@ mod pages;
 mod report;
 mod run;
 mod serve;
+mod top;
 mod value;
 mod workers;
 
@@ -57,6 +58,7 @@ fn execute(cli: Cli) -> Result<u8, failure::Failure> {
     match cli.command {
         Command::Run(options) => run::run(&options),
         Command::Attach(options) => attach::attach(&options),
+        Command::Top(options) => top::top(&options),
         Command::Completions { shell } => pages::completions(shell),
         Command::Man { page } => pages::man(page.as_deref()),
     }

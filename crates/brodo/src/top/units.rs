@@ -55,11 +55,11 @@ pub(super) fn age(us: u64) -> String {
 }
 
 /// The last `width` values as bars, against the largest of them.
-pub(super) fn sparkline(values: impl DoubleEndedIterator<Item = &u64> + Clone, width: usize) -> String {
+pub(super) fn sparkline(values: impl DoubleEndedIterator<Item = u64> + Clone, width: usize) -> String {
     const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let shown = values.rev().take(width);
-    let max = shown.clone().copied().max().unwrap_or(0).max(1);
-    let bars = shown.map(|&value| BARS[(value as f64 / max as f64 * 8.0).ceil() as usize]);
+    let max = shown.clone().max().unwrap_or(0).max(1);
+    let bars = shown.map(|value| BARS[(value as f64 / max as f64 * 8.0).ceil() as usize]);
     let bars: Vec<char> = bars.collect();
     let blank = " ".repeat(width - bars.len());
     blank + &bars.into_iter().rev().collect::<String>()
@@ -143,9 +143,9 @@ mod tests {
 
     #[test]
     fn bars_are_relative_and_what_is_not_nothing_shows() {
-        assert_eq!(sparkline([0, 1, 4, 8, 800, 400].iter(), 4), "▁▁█▄");
-        assert_eq!(sparkline([0, 8].iter(), 4), "   █");
-        assert_eq!(sparkline([].iter(), 3), "   ");
+        assert_eq!(sparkline([0, 1, 4, 8, 800, 400].into_iter(), 4), "▁▁█▄");
+        assert_eq!(sparkline([0, 8].into_iter(), 4), "   █");
+        assert_eq!(sparkline([].into_iter(), 3), "   ");
     }
 
     #[test]

@@ -90,7 +90,7 @@ fn limits(half: &Half, to_guest: bool) -> Line<'static> {
         if to_guest { "↓" } else { "↑" },
         size(half.limit),
         size(half.limit_max),
-        units::gauge(used, half.limit, half.limit_max, 12),
+        units::gauge(used, half.limit, half.limit_max, 8),
         size(half.window),
     );
     if to_guest {

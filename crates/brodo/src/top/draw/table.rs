@@ -68,14 +68,14 @@ const COLUMNS: &[Column] = &[
         title: "LAST",
         width: 8,
         below: WIDE,
-        cell: |row, width| units::sparkline(row.history.iter(), width).into(),
+        cell: |row, width| units::sparkline(row.history.iter().copied(), width).into(),
         ..ALWAYS
     },
     Column {
         title: "LAST",
         width: 16,
         from: WIDE,
-        cell: |row, width| units::sparkline(row.history.iter(), width).into(),
+        cell: |row, width| units::sparkline(row.history.iter().copied(), width).into(),
         ..ALWAYS
     },
     Column {

@@ -89,11 +89,11 @@ pub(in crate::top) fn flow(index: u32, remote: &str, from: u64, to: u64, at_s: u
 
 /// All of its flows.
 pub(in crate::top) fn flows(at_s: u64) -> Vec<Flow> {
-    // Not the same all the time, for the sparklines.
-    let wave = |rate: u64| rate * (1 + at_s % 5);
     let mut download = flow(0, "93.184.216.34:443", 3_000, 15_400_000, at_s);
     download.name = Some("example.org".into());
-    let mut web = flow(4, "[2606:4700:10::6814:179a]:443", wave(900), wave(40_000), at_s);
+    let mut web = flow(4, "[2606:4700:10::6814:179a]:443", 900, 40_000, at_s);
+    // Not the same all the time, for its sparkline.
+    web.to_guest.bytes = (0..at_s).map(|second| 20_000 * (1 + second % 5)).sum();
     web.name = Some("a-very-long-name.that-does-not-fit.example.com".into());
     let mut dns = flow(5, "10.0.2.3:53", 0, 0, at_s);
     (dns.protocol, dns.state, dns.tcp, dns.rtt_us) = (Protocol::Udp, "active".into(), None, None);

@@ -301,7 +301,10 @@ pub fn icmp_error(data: &[u8]) {
         IcmpCause::Prohibited,
         IcmpCause::TooBig(u32::from(choice) << 9),
         IcmpCause::TimeExceeded,
-    ][usize::from(choice % 6)];
+        IcmpCause::ReassemblyTimeExceeded,
+        IcmpCause::ProtocolUnreachable,
+        IcmpCause::Unreachable(choice),
+    ][usize::from(choice % 9)];
     let mut packet = packet.to_vec();
     if packet.first().is_some_and(|b| b >> 4 == 4) {
         let covered = usize::from(packet[0] & 0xf) * 4;

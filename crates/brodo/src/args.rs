@@ -1,12 +1,17 @@
 //! The command line as types: every option with its unit, range and default. Help, completions and manual pages are
 //! made from this file and nothing else.
 
+use crate::clients::args::{
+    CAPTURE_EXAMPLES, CaptureOptions, EventsOptions, FLOWS_EXAMPLES, FlowsOptions, ForwardOptions,
+    InstanceOptions, StatusOptions,
+};
 use crate::log::Format;
 use crate::metrics::Address;
 use crate::network::Family;
 use crate::value::{self, Cidr};
 use brodo_control::instance::Which;
 use brodo_core::config::{BufferBounds, Tuning};
+use brodo_core::policy::{Deny, FlowRate};
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_linux::setup::TX_QUEUE_LEN_MAX;
 use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueHint};
@@ -76,6 +81,22 @@ pub(crate) enum Command {
     /// namespace must have been made by the same user, unless brodo runs as root.
     #[command(after_help = ATTACH_EXAMPLES)]
     Attach(Attach),
+    /// Show how running brodos are
+    ///
+    /// Without --instance: all of this user's.
+    Status(StatusOptions),
+    /// List connections and other flows, and what limits them
+    #[command(after_help = FLOWS_EXAMPLES)]
+    Flows(FlowsOptions),
+    /// Print what was counted, and what was dropped and why
+    Counters(InstanceOptions),
+    /// Print what happens, as it happens: flows that begin and end, notices
+    Events(EventsOptions),
+    /// List forwarded ports, or change them
+    Forward(ForwardOptions),
+    /// Write frames on the guest's link to a file, from now on
+    #[command(after_help = CAPTURE_EXAMPLES)]
+    Capture(CaptureOptions),
     /// Watch the flows of a running brodo
     ///
     /// Flows with the most traffic first: with whom, how fast, what holds them back, how their buffers stand; Enter shows one of them in
@@ -93,7 +114,7 @@ pub(crate) enum Command {
     /// To read it: brodo man run | man -l -
     Man {
         /// The command it is about; without, brodo itself
-        #[arg(value_parser = ["run", "attach", "top", "completions", "man"])]
+        #[arg(value_parser = ["run", "attach", "top", "status", "flows", "counters", "events", "forward", "capture", "completions", "man"])]
         page: Option<String>,
     },
 }
@@ -257,6 +278,24 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20), help_heading = "Limits")]
     pub(crate) max_flows: Option<u32>,
 
+    /// Connections and other flows that may begin in a second, 1 to 1048576, and how many at once after a pause [default: no limit]
+    ///
+    /// What comes beyond is refused at once: TCP by a reset, UDP and ping by an ICMP error. Without BURST it is as large as the rate.
+    #[arg(long, value_name = "N/s[:BURST]", value_parser = value::flow_rate, help_heading = "Limits")]
+    pub(crate) max_new_flows: Option<FlowRate>,
+
+    /// Connections and other flows to one address at a time, 1 to 1048576 [default: no limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20), help_heading = "Limits")]
+    pub(crate) max_flows_per_destination: Option<u32>,
+
+    /// Refuse what the guest sends to a network, or to some ports there
+    ///
+    /// May be repeated. 10.0.0.0/8, 192.0.2.1:25, 0.0.0.0/0:1-1023, 2001:db8::/32, [2001:db8::]/32:443. A rule with ports is
+    /// about TCP and UDP, one without about ping too. Refused at once: TCP by a reset, all else by ICMP "administratively prohibited".
+    /// The first rule that fits is counted, see -v. Questions to the DNS address are not concerned.
+    #[arg(long, value_name = "CIDR[:PORT]", value_parser = value::deny, help_heading = "Limits")]
+    pub(crate) deny: Vec<Deny>,
+
     /// Look for work for up to so many microseconds before sleeping, 0 to 1000 [default: 0]
     ///
     /// Answers come sooner, at the price of processor time: brodo keeps a processor busy while requests follow one another
@@ -268,7 +307,7 @@ pub(crate) struct NetworkOptions {
     ///
     /// A connection belongs to one of them for its life, so one connection is not faster with more; several at once are if
     /// the host has processors to spare beside those the guest and its peers keep busy. On two processors one worker is best.
-    /// --memory is shared by all; --max-flows is divided among them.
+    /// --memory is shared by all; --max-flows and the other limits on flows are divided among them.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "Limits")]
     pub(crate) workers: Option<u32>,
 
@@ -282,6 +321,27 @@ pub(crate) struct NetworkOptions {
     /// reaches the address can read them. A Unix socket is for the same user alone.
     #[arg(long, value_name = "ADDR", help_heading = "Diagnosis")]
     pub(crate) metrics: Option<Address>,
+
+    /// Write a line of JSON to a file for each connection or other flow that ends
+    ///
+    /// Who with whom, how much, how long, and why it ended; denied ones too. The file is appended to; see --flow-log-size.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Diagnosis")]
+    pub(crate) flow_log: Option<PathBuf>,
+
+    /// Bytes after which the flow log becomes FILE.1 and begins anew, at least 4K [default: 64M]
+    #[arg(long, value_name = "SIZE", value_parser = value::log_size, help_heading = "Diagnosis")]
+    pub(crate) flow_log_size: Option<u64>,
+
+    /// Old flow logs that are kept, FILE.1 being the newest, 0 to 99 [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=99), help_heading = "Diagnosis")]
+    pub(crate) flow_log_keep: Option<u32>,
+
+    /// The control socket, or `none` [default: PID.sock in $XDG_RUNTIME_DIR/brodo]
+    ///
+    /// Where brodo status, flows, forward, capture and others ask. Only the user who has started brodo, and root, may use it; the
+    /// command that brodo runs may not. Without $XDG_RUNTIME_DIR it is in /run/user/UID/brodo or /tmp/brodo-UID.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, help_heading = "Diagnosis")]
+    pub(crate) control: Option<PathBuf>,
 
     /// Exchange frames no larger than the MTU with complete checksums, as on a wire; slower
     #[arg(long, help_heading = "Diagnosis")]
@@ -307,6 +367,16 @@ pub(crate) struct NetworkOptions {
 }
 
 impl NetworkOptions {
+    /// Bytes of a flow log.
+    pub(crate) fn flow_log_size(&self) -> u64 {
+        self.flow_log_size.unwrap_or(64 << 20)
+    }
+
+    /// Old flow logs.
+    pub(crate) fn flow_log_keep(&self) -> u32 {
+        self.flow_log_keep.unwrap_or(3)
+    }
+
     /// Whether the guest has this family, as far as the options say.
     pub(crate) fn wants(&self, family: Family) -> bool {
         match family {

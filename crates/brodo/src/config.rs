@@ -4,6 +4,7 @@ use crate::args::NetworkOptions;
 use crate::network::{Family, Given, Network};
 use crate::value::Cidr;
 use brodo_core::config::{BufferBounds, Config};
+use brodo_core::policy::Rules;
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_linux::link::tap::Wanted;
 use brodo_linux::namespace::Plan;
@@ -56,6 +57,7 @@ impl Settings {
         });
         let mut stack = Config {
             mac: other_than(guest_mac, v4.map_or(defaults.mac, |net| station(net.gateway.octets()))),
+            guest_mac: Some(guest_mac),
             v4,
             v6,
             search: search(&options.search, &host.resolv_conf.search),
@@ -72,6 +74,7 @@ impl Settings {
         stack.tcp_tx = options.tcp_tx_buffer.unwrap_or(stack.tcp_tx);
         stack.tcp_tuning = options.tcp_tuning.unwrap_or(stack.tcp_tuning);
         stack.max_flows = options.max_flows.map_or(stack.max_flows, |flows| flows as usize);
+        stack.rules = rules(options);
         check_memory(&stack)?;
 
         let interface = Interface {
@@ -139,6 +142,16 @@ fn network(
     match given.or(default) {
         Some(guest) => Network::new(&Given { guest, gateway, dns, host_loopback }).map(Some),
         None => Ok(None),
+    }
+}
+
+/// Which flows the guest may open.
+fn rules(options: &NetworkOptions) -> Rules {
+    Rules {
+        deny: options.deny.clone(),
+        new_flows: options.max_new_flows,
+        flows_per_destination: options.max_flows_per_destination,
+        ..Rules::default()
     }
 }
 

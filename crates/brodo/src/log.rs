@@ -17,8 +17,9 @@
 //! nobody reads the other end of a pipe: the worker that has something to say has frames to carry. How many lines were left out is said with the
 //! next one. Errors and the report come once each and are never left out.
 //!
-//! One listener ([`listen`]) hears what is said within the bound, warnings also when they are not written.
+//! While the network is served, warnings come by way of the journal ([`crate::journal`]), which tells clients of the control socket too.
 
+use crate::timestamp::Timestamp;
 pub(crate) use brodo_control::event::Level;
 use clap::ValueEnum;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,7 +27,7 @@ use serde_json::{Map, Value};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Most lines at once, of those that are bounded.
@@ -121,39 +122,18 @@ pub(crate) fn report(
     }
 }
 
-/// Has `listener` hear what is said from now on: when, how much it matters, what. It must not say anything itself, and not wait.
-#[allow(dead_code, reason = "for the control socket's subscribers")]
-pub(crate) fn listen(listener: impl Fn(SystemTime, Level, &str) + Send + 'static) {
-    gate().listener = Some(Box::new(listener));
-}
-
-fn gate() -> MutexGuard<'static, Gate> {
-    GATE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn say(level: Level, message: &str, fields: Fields<'_>) {
-    let is_written = level <= self::level();
-    if !is_written && level > Level::Warn {
+/// Says it, if anything of this level is said.
+pub(crate) fn say(level: Level, message: &str, fields: Fields<'_>) {
+    if level > self::level() {
         return;
     }
     // Held while it is written, so that lines stay whole and the count of those left out goes before the next.
-    let mut gate = gate();
-    if !gate.admits(Instant::now()) {
+    let mut gate = GATE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !gate.admits(Instant::now()) || !is_read() {
         gate.left_out += 1;
         return;
     }
     let now = SystemTime::now();
-    if let Some(listener) = &gate.listener {
-        let text = line(Format::Text, now, level, message, fields);
-        listener(now, level, text.trim_start_matches("brodo: ").trim_end());
-    }
-    if !is_written {
-        return;
-    }
-    if !is_read() {
-        gate.left_out += 1;
-        return;
-    }
     match std::mem::take(&mut gate.left_out) {
         0 => {}
         count => {
@@ -164,20 +144,17 @@ fn say(level: Level, message: &str, fields: Fields<'_>) {
     write(&line(format(), now, level, message, fields));
 }
 
-type Listener = Box<dyn Fn(SystemTime, Level, &str) + Send>;
-
 /// Lets so many pass.
 struct Gate {
     tokens: u32,
     /// Since when tokens have been added up.
     at: Option<Instant>,
     left_out: u64,
-    listener: Option<Listener>,
 }
 
 impl Gate {
     const fn new() -> Self {
-        Self { tokens: BURST, at: None, left_out: 0, listener: None }
+        Self { tokens: BURST, at: None, left_out: 0 }
     }
 
     fn admits(&mut self, now: Instant) -> bool {
@@ -244,21 +221,10 @@ fn printable(text: &str) -> String {
         .collect()
 }
 
-/// A time as RFC 3339 has it, in UTC and to the microsecond; before 1970, which no clock should say, the first moment of it.
-pub(crate) fn rfc3339(time: SystemTime) -> String {
+/// The time in UTC.
+fn rfc3339(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    // Years that begin in March, so that the day that may be missing is the last: Hinnant's `civil_from_days`.
-    let from_zero = days + 719_468;
-    let (era, day_of_era) = (from_zero / 146_097, from_zero % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let months = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * months + 2) / 5 + 1;
-    let month = if months < 10 { months + 3 } else { months - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:06}Z", since.subsec_micros())
+    Timestamp(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)).to_string()
 }
 
 #[cfg(test)]

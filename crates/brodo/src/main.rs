@@ -6,9 +6,13 @@
 
 mod args;
 mod attach;
+mod clients;
 mod config;
 mod config_file;
+mod control;
 mod failure;
+mod flow_log;
+mod journal;
 mod log;
 mod metrics;
 mod network;
@@ -16,8 +20,10 @@ mod pages;
 mod report;
 mod run;
 mod serve;
+mod timestamp;
 mod top;
 mod value;
+mod wording;
 mod workers;
 
 use args::{Cli, Command};
@@ -59,6 +65,12 @@ fn execute(cli: Cli) -> Result<u8, failure::Failure> {
         Command::Run(options) => run::run(&options),
         Command::Attach(options) => attach::attach(&options),
         Command::Top(options) => top::top(&options),
+        Command::Status(options) => clients::status(&options),
+        Command::Flows(options) => clients::flows(&options),
+        Command::Counters(options) => clients::counters(&options),
+        Command::Events(options) => clients::events(&options),
+        Command::Forward(options) => clients::forward(&options),
+        Command::Capture(options) => clients::capture(&options),
         Command::Completions { shell } => pages::completions(shell),
         Command::Man { page } => pages::man(page.as_deref()),
     }

@@ -13,8 +13,14 @@ fn shares(counters: &Counters) -> [(&'static str, u64); 4] {
     ]
 }
 
-/// Every counter as a field, those of [`report_all`] under the same names: drops in `drops` by reason, shares in `workers`.
-pub(crate) fn fields(workers: &[&Counters], ring_dropped: u64, link: &[(&str, u64)]) -> Map<String, Value> {
+/// Every counter as a field, those of [`report_all`] under the same names: drops in `drops` by reason, refusals in `rules`, shares in
+/// `workers`.
+pub(crate) fn fields(
+    workers: &[&Counters],
+    ring_dropped: u64,
+    link: &[(&str, u64)],
+    refusals: &[(&str, u64)],
+) -> Map<String, Value> {
     let sum = sum(workers);
     let link = link.iter().map(|&(name, count)| field((name, count)));
     let ring = ("link_ring_dropped", ring_dropped);
@@ -23,6 +29,8 @@ pub(crate) fn fields(workers: &[&Counters], ring_dropped: u64, link: &[(&str, u6
     let shares =
         workers.iter().map(|counters| Value::Object(shares(counters).map(field).into_iter().collect()));
     fields.insert("drops".into(), drops.into());
+    let rules: Map<_, _> = refusals.iter().copied().map(field).collect();
+    fields.insert("rules".into(), rules.into());
     fields.insert("workers".into(), shares.collect());
     fields
 }
@@ -31,14 +39,21 @@ fn field((name, count): (&str, u64)) -> (String, Value) {
     (name.to_owned(), count.into())
 }
 
-/// The counters of all workers as one, with [`sum`]; of several workers also what each of them has had to do.
-pub(crate) fn report_all(workers: &[&Counters], ring_dropped: u64, link: &[(&str, u64)]) -> String {
+/// The counters of all workers as one, with [`sum`]; of several workers also what each of them has had to do; then
+/// the rules that have refused flows.
+pub(crate) fn report_all(
+    workers: &[&Counters],
+    ring_dropped: u64,
+    link: &[(&str, u64)],
+    refusals: &[(&str, u64)],
+) -> String {
     let mut text = report(&sum(workers), ring_dropped, link);
     for (number, counters) in (1..).zip(workers).take_while(|_| workers.len() > 1) {
         text.extend(
             shares(counters).map(|(name, count)| format!("brodo: worker {number}: {name} {count}\n")),
         );
     }
+    text.extend(refusals.iter().map(|(rule, count)| format!("brodo: refused by {rule} {count}\n")));
     text
 }
 
@@ -60,6 +75,23 @@ fn report(counters: &Counters, ring_dropped: u64, link: &[(&str, u64)]) -> Strin
     let dropped = counters.drops().map(|(reason, count)| (format!("drop {}", reason.name()), count));
     let lines = counted.chain(lost).chain(dropped).map(|(name, count)| format!("brodo: {name} {count}\n"));
     lines.collect()
+}
+
+/// Every rule that has refused flows and how many, of all workers together. Their rules are the same, in the same order.
+pub(crate) fn refusals<'a, R: Iterator<Item = (&'a str, u64)>>(
+    workers: impl Iterator<Item = R>,
+) -> Vec<(&'a str, u64)> {
+    let mut rules: Vec<(&str, u64)> = Vec::new();
+    for worker in workers {
+        for (place, (text, count)) in worker.enumerate() {
+            match rules.get_mut(place) {
+                Some((_, sum)) => *sum += count,
+                None => rules.push((text, count)),
+            }
+        }
+    }
+    rules.retain(|(_, count)| *count > 0);
+    rules
 }
 
 #[cfg(test)]
@@ -86,12 +118,20 @@ mod tests {
     }
 
     #[test]
+    fn rules_of_several_workers_are_summed() {
+        let (first, second) =
+            ([("floor a", 1), ("deny b", 0), ("max c", 0)], [("floor a", 2), ("deny b", 5), ("max c", 0)]);
+        let refused = refusals([first, second].into_iter().map(<[_; 3]>::into_iter));
+        assert_eq!(refused, [("floor a", 3), ("deny b", 5)]);
+    }
+
+    #[test]
     fn several_workers_are_summed_and_told_apart() {
         let (mut first, mut second) = (Counters::default(), Counters::default());
         (first.tcp_opened, second.tcp_opened) = (3, 4);
         first.drop(DropReason::SpoofedSource);
         second.drop(DropReason::SpoofedSource);
-        let text = report_all(&[&first, &second], 0, &[]);
+        let text = report_all(&[&first, &second], 0, &[], &[("--deny 10.0.0.0/8", 3)]);
         let lines = [
             "brodo: tcp_opened 7",
             "brodo: drop SpoofedSource 2",
@@ -101,8 +141,9 @@ mod tests {
         for line in lines {
             assert!(text.lines().any(|found| found == line), "{line} not in\n{text}");
         }
-        assert!(!report_all(&[&first], 0, &[]).contains("worker"), "one alone is all");
-        let fields = Value::from(fields(&[&first, &second], 1, &[("link_down", 5)]));
+        assert!(!report_all(&[&first], 0, &[], &[]).contains("worker"), "one alone is all");
+        let fields =
+            Value::from(fields(&[&first, &second], 1, &[("link_down", 5)], &[("--deny 10.0.0.0/8", 3)]));
         assert_eq!(fields["tcp_opened"], 7);
         assert_eq!((&fields["link_ring_dropped"], &fields["link_down"]), (&1.into(), &5.into()));
         assert_eq!(fields["drops"], serde_json::json!({"SpoofedSource": 2}));

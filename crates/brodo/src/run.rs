@@ -6,7 +6,7 @@
 use crate::args::Run;
 use crate::failure::Failure;
 use crate::log;
-use crate::serve::Preparation;
+use crate::serve::{Preparation, Purpose};
 use brodo_linux::namespace::{Identity, Session, fresh};
 use brodo_linux::process::{Child, Signals};
 use brodo_linux::setup::resolv_conf;
@@ -27,11 +27,13 @@ pub(crate) fn run(options: &Run) -> Result<u8, Failure> {
     };
     let (made, mut child) = fresh(&settings.plan, &session, Signals::block()?)?;
     log::info("made namespaces for the command", &[]);
-    let mut service = preparation.serve(made)?;
+    let words: Vec<_> = session.command.iter().map(|word| word.to_string_lossy()).collect();
+    let words = words.join(" ");
+    let mut service = preparation.serve(made, Purpose { command: "run", target: words.clone() })?;
     service.watch(child.as_fd())?;
     child.start()?;
     service.announce();
-    log::info("started the command", &[("command", command_line(&session.command).into())]);
+    log::info("started the command", &[("command", words.into())]);
 
     let served = service.run(|| {
         let ended = child.handle()?;
@@ -58,11 +60,6 @@ fn wait_for(child: &mut Child) -> Result<u8, Failure> {
             Err(errno) => return Err(Failure::Io("wait for the command: poll".into(), errno.into())),
         }
     }
-}
-
-/// The command as one text, for people.
-fn command_line(words: &[OsString]) -> String {
-    words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
 /// The user's shell.

@@ -2,13 +2,18 @@
 
 use crate::args::NetworkOptions;
 use crate::config::{HostFacts, Settings};
+use crate::control::{Control, Controlled, Facts, FirstCapture, Listening, NoForwards, Place};
 use crate::failure::Failure;
+use crate::flow_log::{Files, FlowLog};
+use crate::journal::{Batch, Item, Journal, Mailbox};
 use crate::log;
 use crate::metrics::{self, Metrics};
 use crate::report;
+use crate::wording::Bounds;
 use crate::workers::{self, Notices};
+use brodo_control::method::GuestNetwork;
 use brodo_core::budget::Budget;
-use brodo_core::config::BufferBounds;
+use brodo_core::config::{BufferBounds, Config};
 use brodo_core::link::Link;
 use brodo_core::stack::{Keys, Stack};
 use brodo_linux::capture::Capture;
@@ -28,20 +33,32 @@ use serde_json::Value;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Descriptors that brodo needs for itself, besides one per flow; and those that each worker needs.
-const DESCRIPTORS_RESERVED: u64 = 61;
+/// Descriptors that brodo needs for itself, besides one per flow, clients of the control socket among them; and those that each
+/// worker needs.
+const DESCRIPTORS_RESERVED: u64 = 85;
 const DESCRIPTORS_PER_WORKER: u64 = 4;
 
 /// All that is checked and opened before anything is made.
 pub(crate) struct Preparation {
     pub(crate) settings: Settings,
     ready: Option<OwnedFd>,
-    capture: Option<Capture>,
+    capture: Option<FirstCapture>,
+    flow_log: Option<Files>,
     metrics: Option<Metrics>,
+    control: Place,
     clock: Clock,
+}
+
+/// What is served, for those who ask.
+pub(crate) struct Purpose {
+    /// The name of the command.
+    pub(crate) command: &'static str,
+    /// The command line that runs, or the namespace.
+    pub(crate) target: String,
 }
 
 impl Preparation {
@@ -65,35 +82,53 @@ impl Preparation {
         }
         let clock = Clock::start();
         let capture = options.pcap.as_deref().map(|path| {
-            Capture::create(path, &options.ifname, clock)
-                .map_err(Failure::io(format!("write the capture {}: open", path.display())))
+            let capture = Capture::create(path, &options.ifname, clock)
+                .map_err(Failure::io(format!("write the capture {}: open", path.display())))?;
+            let file = std::path::absolute(path).unwrap_or_else(|_| path.into());
+            Ok::<_, Failure>(FirstCapture { file, capture })
         });
         let capture = capture.transpose()?;
-        if let Some(path) = &options.pcap {
-            log::info("every frame goes to a capture", &[("file", path.display().to_string().into())]);
-        }
+        let flow_log = options.flow_log.as_deref().map(|path| {
+            Files::open(path, options.flow_log_size(), options.flow_log_keep())
+                .map_err(Failure::io(format!("write the flow log {}: open", path.display())))
+        });
+        let flow_log = flow_log.transpose()?;
         let metrics = options.metrics.as_ref().map(Metrics::bind).transpose()?;
-        Ok(Self { settings, ready, capture, metrics, clock })
+        let files = [("capture", &options.pcap), ("flow log", &options.flow_log)];
+        for (what, path) in files.iter().filter_map(|(what, path)| Some((what, path.as_ref()?))) {
+            log::info(&format!("writing a {what}"), &[("file", path.display().to_string().into())]);
+        }
+        let control = Place::of(options.control.as_deref());
+        Ok(Self { settings, ready, capture, flow_log, metrics, control, clock })
     }
 
     /// A service for the interface that was made: a worker for each of its queues.
-    pub(crate) fn serve(self, made: Made) -> Result<Service, Failure> {
+    pub(crate) fn serve(self, made: Made, purpose: Purpose) -> Result<Service, Failure> {
         let Made { taps, watch } = made;
+        let listening = self.listen()?;
+        let clients = listening.is_some().then(Mailbox::with_bell).transpose();
+        let clients = clients.map_err(Failure::io("serve the control socket: eventfd"))?.map(Arc::new);
+        let log = self.flow_log.is_some().then(|| Arc::new(Mailbox::new()));
+        let journal = Journal::new(self.clock).with_log(log.clone()).with_clients(clients.clone());
+        let journal = Arc::new(journal);
         let ring = RingWatch::new(watch, &self.settings.plan.interface.name)
             .map_err(|e| Failure::Io("watch the network interface: ioctl SIOCGIFINDEX".into(), e.into()))?;
         let ring = Arc::new(ring);
         let count = taps.len() as u32;
         let mut config = self.settings.stack.clone();
+        let interface = self.settings.plan.interface.name.clone();
         let reserved = DESCRIPTORS_RESERVED + DESCRIPTORS_PER_WORKER * u64::from(count);
         let flows_max = usize::try_from(raise_nofile().saturating_sub(reserved)).unwrap_or(usize::MAX);
         config.max_flows = (config.max_flows.min(flows_max) / taps.len().max(1)).max(1);
+        config.rules.workers = count;
         tell_of(&self.settings, config.max_flows * taps.len());
         let budget = Arc::new(Budget::new(config.memory));
         let crew = Arc::new(Crew::new(count).map_err(Failure::io("wake workers: eventfd"))?);
         let mut workers = Vec::with_capacity(taps.len());
         for (number, tap) in (0..).zip(taps) {
             let link = Tap::from_fd(tap, self.settings.plan.offload).map_err(Failure::Tap)?;
-            let stack = Stack::sharing(config.clone(), keys()?, link.caps(), budget.clone(), number);
+            let mut stack = Stack::sharing(config.clone(), keys()?, link.caps(), budget.clone(), number);
+            stack.record_ends(journal.keeps_log());
             let sockets = Sockets::new().map_err(Failure::io("wait for sockets: epoll_create1"))?;
             let epoll_ctl = || Failure::io("wait for the network interface: epoll_ctl");
             let mut worker = Worker::new(stack, link, sockets, self.clock).map_err(epoll_ctl())?;
@@ -102,15 +137,76 @@ impl Preparation {
             worker.follow_ring(ring.clone(), number == 0).map_err(epoll_ctl())?;
             worker.join(crew.clone(), number).map_err(epoll_ctl())?;
             if let Some(capture) = &self.capture {
-                worker.capture(capture.clone());
+                worker.capture(capture.capture.clone());
             }
+            let to = journal.clone();
+            worker.listen(Box::new(move |stack| to.take(number, stack)));
             if self.settings.follow_resolvers {
                 worker.follow_resolvers(Watch::new(RESOLV_CONF.into()));
             }
             workers.push(worker);
         }
-        let notices = Notices::default();
-        Ok(Service { workers, crew, ring, notices, ready: self.ready, metrics: self.metrics, serving: None })
+        let flow_log = self.flow_log.zip(log).map(|(files, log)| FlowLog::start(files, log, journal.clone()));
+        let flow_log = flow_log.transpose().map_err(Failure::io("write the flow log: clone"))?;
+        let control = listening.zip(clients).map(|(listening, mailbox)| {
+            let controlled = Controlled {
+                crew: crew.clone(),
+                ring: Some(ring.clone()),
+                journal: journal.clone(),
+                mailbox,
+                facts: facts(purpose, interface, &config, count),
+                started: Instant::now(),
+                capture: self.capture,
+                forwards: Box::new(NoForwards),
+            };
+            Control::start(listening, controlled)
+        });
+        let control = control.transpose().map_err(Failure::io("serve the control socket: clone"))?;
+        let notices = Notices::new(journal.clone());
+        let Self { ready, metrics, clock, .. } = self;
+        Ok(Service { workers, crew, ring, notices, ready, metrics, serving: None, control, flow_log, clock })
+    }
+
+    /// The control socket, if there is to be one. Where nobody said that there must, everything else works without.
+    fn listen(&self) -> Result<Option<Listening>, Failure> {
+        match (Listening::new(&self.control), &self.control) {
+            (Ok(listening), _) => Ok(listening),
+            (Err(error), Place::At(path)) => {
+                Err(Failure::Io(format!("listen on the control socket {}: bind", path.display()), error))
+            }
+            (Err(error), _) => {
+                log::info(&format!("there is no control socket: {error}"), &[]);
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// What the control socket tells of an instance, and what never changes.
+fn facts(purpose: Purpose, interface: String, config: &Config, workers: u32) -> Facts {
+    let v4 = config.v4.map(|net| GuestNetwork {
+        address: net.guest.into(),
+        prefix_len: net.prefix_len,
+        gateway: net.gateway.into(),
+        dns: net.dns.into(),
+        host_loopback: net.host_loopback.map(Into::into),
+    });
+    let v6 = config.v6.map(|net| GuestNetwork {
+        address: net.guest.into(),
+        prefix_len: net.prefix_len,
+        gateway: net.gateway.into(),
+        dns: net.dns.into(),
+        host_loopback: net.host_loopback.map(Into::into),
+    });
+    Facts {
+        command: purpose.command,
+        target: purpose.target,
+        interface,
+        mtu: config.mtu,
+        networks: v4.into_iter().chain(v6).collect(),
+        memory: config.memory,
+        flows_max: config.max_flows as u64 * u64::from(workers),
+        bounds: Bounds::of(config),
     }
 }
 
@@ -183,6 +279,9 @@ pub(crate) struct Service {
     ready: Option<OwnedFd>,
     metrics: Option<Metrics>,
     serving: Option<metrics::Serving>,
+    control: Option<Control>,
+    flow_log: Option<FlowLog>,
+    clock: Clock,
 }
 
 impl Service {
@@ -222,16 +321,35 @@ impl Service {
     }
 }
 
+impl Service {
+    /// The ends of all flows that are still open.
+    fn last_ends(&mut self) -> Option<Item> {
+        let now = self.clock.now();
+        let mut last = None;
+        for (number, worker) in (0..).zip(&self.workers) {
+            let ends: Vec<_> = worker.stack().ends_at_shutdown(now).collect();
+            last = Some(Item::Batch(Arc::new(Batch { worker: number, ends, ..Batch::default() })));
+        }
+        last
+    }
+}
+
 impl Drop for Service {
-    /// Prints the counters if they were asked for, however the service ended.
+    /// Ends what goes with the service, however it ended: writes the flow log to its end, and prints the counters if they were asked
+    /// for.
     fn drop(&mut self) {
+        drop(self.control.take());
+        if let Some(log) = self.flow_log.take() {
+            log.finish(self.last_ends());
+        }
         let mut losses = TapLosses::default();
         self.workers.iter().for_each(|worker| losses.add(worker.link().losses()));
         let link = [("link_down", losses.down), ("link_refused", losses.refused)];
         let counters: Vec<_> = self.workers.iter().map(|worker| worker.stack().counters()).collect();
         self.ring.look();
         let dropped = self.ring.dropped();
-        let text = || report::report_all(&counters, dropped, &link);
-        log::report("what was counted", text, || report::fields(&counters, dropped, &link));
+        let refusals = report::refusals(self.workers.iter().map(|worker| worker.stack().rules()));
+        let text = || report::report_all(&counters, dropped, &link, &refusals);
+        log::report("what was counted", text, || report::fields(&counters, dropped, &link, &refusals));
     }
 }

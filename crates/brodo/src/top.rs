@@ -17,6 +17,7 @@ mod units;
 mod watch;
 
 use crate::args::Top;
+use crate::clients;
 use crate::failure::Failure;
 use model::Model;
 use ratatui::DefaultTerminal;
@@ -39,8 +40,7 @@ pub(crate) fn top(options: &Top) -> Result<u8, Failure> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(Failure::Usage("brodo top needs a terminal; brodo flows and brodo status do not".into()));
     }
-    let watcher = Watcher::connect(options.instance.clone())
-        .map_err(|why| Failure::Io("watch a running brodo".into(), io::Error::other(why)))?;
+    let watcher = Watcher::new(clients::client(options.instance.as_ref())?, options.instance.clone());
     let asked_to_end = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGHUP, SIGINT] {
         signal_hook::flag::register(signal, asked_to_end.clone())

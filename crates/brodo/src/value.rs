@@ -1,8 +1,9 @@
-//! Values on the command line: networks, sizes, buffer bounds and their tuning, resolvers, station addresses, interface names.
+//! Values on the command line: networks, rules, sizes, buffer bounds and their tuning, resolvers, station addresses, interface names.
 //!
 //! Each parser takes one word and says in one clause what it expected; clap adds the word and the option.
 
 use brodo_core::config::{BufferBounds, Tuning};
+use brodo_core::policy::{Deny, FlowRate};
 use brodo_core::wire::ethernet::MacAddr;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -19,6 +20,9 @@ const BUFFER_MAX: u64 = 65_535 << 14;
 
 /// Smallest memory budget, in bytes.
 const MEMORY_MIN: u64 = 1 << 20;
+
+/// Smallest bound of a flow log, in bytes: several lines.
+const LOG_MIN: u64 = 4 << 10;
 
 /// An address and the length of its network's prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +63,14 @@ pub(crate) fn size(word: &str) -> Result<u64, String> {
     }
     let number: u64 = digits.parse().map_err(|_| expected())?;
     number.checked_mul(1 << shift).ok_or_else(expected)
+}
+
+/// The size of a flow log.
+pub(crate) fn log_size(word: &str) -> Result<u64, String> {
+    match size(word)? {
+        bytes if bytes < LOG_MIN => Err("a log must be at least 4K".to_owned()),
+        bytes => Ok(bytes),
+    }
 }
 
 /// The memory budget.
@@ -102,6 +114,76 @@ pub(crate) fn bounds(word: &str) -> Result<BufferBounds, String> {
         return Err("the initial limit is above the maximum".to_owned());
     }
     Ok(BufferBounds { initial, max })
+}
+
+/// `NET`, `NET:PORT` or `NET:FIRST-LAST`, where a network is an address with or without a prefix length, and one of IPv6 with
+/// ports has its address in brackets.
+pub(crate) fn deny(word: &str) -> Result<Deny, String> {
+    let expected = || {
+        "expected CIDR[:PORT[-PORT]], such as 10.0.0.0/8, 192.0.2.1:25, 2001:db8::/32 or [2001:db8::]/32:80-90"
+            .to_owned()
+    };
+    let (address, rest) = match word.strip_prefix('[') {
+        Some(word) => word.split_once(']').ok_or_else(expected)?,
+        None => word.split_at(word.find('/').or_else(|| first_port(word)).unwrap_or(word.len())),
+    };
+    let address: IpAddr = address.parse().map_err(|_| expected())?;
+    // Brackets are for IPv6, which needs them if a port follows.
+    let bracketed = word.starts_with('[');
+    if bracketed && address.is_ipv4() || !bracketed && address.is_ipv6() && rest.contains(':') {
+        return Err(expected());
+    }
+    let (length, ports) = match rest.split_once(':') {
+        Some((length, ports)) => (length, Some(port_range(ports).ok_or_else(expected)?)),
+        None => (rest, None),
+    };
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    let length = match length.strip_prefix('/') {
+        Some(digits) => digits.parse().map_err(|_| expected())?,
+        None if length.is_empty() => longest,
+        None => return Err(expected()),
+    };
+    let rule = Deny::new(address, length, ports);
+    let rule = rule.ok_or_else(|| format!("the prefix length is {length}, and must be 0 to {longest}"))?;
+    match rule.network() {
+        (network, _) if network == address => Ok(rule),
+        (network, _) => {
+            Err(format!("{address} has bits behind its prefix; the network is {network}/{length}"))
+        }
+    }
+}
+
+/// Where the port of an address of IPv4 without a prefix length begins.
+fn first_port(word: &str) -> Option<usize> {
+    word.find(':').filter(|_| word.matches(':').count() == 1)
+}
+
+/// `PORT` or `FIRST-LAST`.
+fn port_range(word: &str) -> Option<(u16, u16)> {
+    let port = |digits: &str| match digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => digits.parse().ok().filter(|&port| port > 0),
+        false => None,
+    };
+    let (first, last) = word.split_once('-').unwrap_or((word, word));
+    let (first, last) = (port(first)?, port(last)?);
+    (first <= last).then_some((first, last))
+}
+
+/// `N/s`, or `N/s:BURST`.
+pub(crate) fn flow_rate(word: &str) -> Result<FlowRate, String> {
+    let expected = || "expected N/s or N/s:BURST, such as 100/s or 100/s:500".to_owned();
+    let number = |digits: &str| match digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => digits.parse().ok().filter(|n| (1..=1 << 20).contains(n)),
+        false => None,
+    };
+    let (rate, burst) = word.split_once("/s").ok_or_else(expected)?;
+    let per_second = number(rate).ok_or_else(expected)?;
+    let burst = match burst.strip_prefix(':') {
+        Some(burst) => number(burst).ok_or_else(expected)?,
+        None if burst.is_empty() => per_second,
+        None => return Err(expected()),
+    };
+    Ok(FlowRate { per_second, burst })
 }
 
 /// `IP`, `IP:PORT` or `[IP6]:PORT`.

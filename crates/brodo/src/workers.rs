@@ -19,7 +19,8 @@
 //! | counters | each its own, added up at the end |
 
 use crate::failure::Failure;
-use crate::log;
+use crate::journal::Journal;
+use brodo_control::event::Level;
 use brodo_linux::crew::Crew;
 use brodo_linux::driver::{Wake, Worker};
 use brodo_linux::link::GuestLink;
@@ -34,18 +35,25 @@ const PING_FORBIDDEN: &str = "ping to other hosts does not work because the host
     it; everything else works";
 
 /// What the user is told while the network is served.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Notices {
+    journal: Arc<Journal>,
     told_of_ping: AtomicBool,
 }
 
 impl Notices {
+    pub(crate) fn new(journal: Arc<Journal>) -> Self {
+        Self { journal, told_of_ping: AtomicBool::new(false) }
+    }
+
     /// Tells what is to be told.
     fn tell(&self, wake: &Wake) {
         match wake {
-            Wake::CaptureFailed(error) => log::warn(&format!("the capture has ended early: {error}"), &[]),
+            Wake::CaptureFailed(error) => {
+                self.journal.tell(Level::Warn, &format!("the capture has ended early: {error}"));
+            }
             Wake::PingForbidden if !self.told_of_ping.swap(true, Ordering::Relaxed) => {
-                log::warn(PING_FORBIDDEN, &[]);
+                self.journal.tell(Level::Warn, PING_FORBIDDEN);
             }
             _ => {}
         }

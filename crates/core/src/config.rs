@@ -1,5 +1,6 @@
 //! What a stack is told when it is made: addresses, bounds, time-outs. Every field has its unit and default.
 
+use crate::policy::Rules;
 use crate::time::Duration;
 use crate::wire::ethernet::MacAddr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -104,6 +105,8 @@ impl Default for Timeouts {
 pub struct Config {
     /// The station address brodo answers with.
     pub mac: MacAddr,
+    /// The guest's station address, so that brodo can speak first; learned from the guest's frames if not known.
+    pub guest_mac: Option<MacAddr>,
     /// Largest IP packet on the link, in bytes, 1280 to 65521.
     pub mtu: u16,
     /// IPv4, unless switched off.
@@ -124,6 +127,8 @@ pub struct Config {
     pub memory: usize,
     /// Most flows at a time (default 65,536; the driver lowers it to what RLIMIT_NOFILE allows).
     pub max_flows: usize,
+    /// Which flows the guest may open, and how many; see [`crate::policy`].
+    pub rules: Rules,
     /// Time-outs.
     pub timeouts: Timeouts,
 }
@@ -133,6 +138,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             mac: MacAddr([0x52, 0x55, 10, 0, 2, 2]),
+            guest_mac: None,
             mtu: 65520,
             v4: Some(Ipv4Net {
                 guest: Ipv4Addr::new(10, 0, 2, 15),
@@ -156,6 +162,7 @@ impl Default for Config {
             tcp_tuning: Tuning::default(),
             memory: 256 << 20,
             max_flows: 65_536,
+            rules: Rules::default(),
             timeouts: Timeouts::default(),
         }
     }

@@ -39,6 +39,8 @@ drop_reasons! {
     Fragment,
     /// Truncated IPv6 header or extension headers, wrong version, or contradictory lengths.
     MalformedIpv6,
+    /// A packet whose time to live or hop limit ends here (answered with ICMP time exceeded).
+    TtlExpired,
     /// An IP protocol that is not TCP, UDP or ICMP.
     UnknownProtocol,
     /// A source address that is not the guest's own.
@@ -59,6 +61,8 @@ drop_reasons! {
     MalformedIcmpv6,
     /// ICMP checksum wrong.
     IcmpChecksum,
+    /// An ICMP error for the guest beyond the number that may be sent in a time (RFC 1812, 4.3.2.8).
+    IcmpErrorRate,
     /// An ICMP type that nothing here answers.
     UnknownIcmp,
     /// Truncated neighbour discovery message, a bad option, or a hop limit that is not 255.
@@ -77,6 +81,8 @@ drop_reasons! {
     TooManyGaps,
     /// The flow table is full.
     FlowTableFull,
+    /// A connection from the host's side between two ends that have one already.
+    EndsInUse,
     /// The host is out of sockets or memory.
     HostExhausted,
     /// The memory budget is spent.
@@ -91,8 +97,15 @@ drop_reasons! {
     LinkFull,
     /// The host refused to send a datagram.
     HostSendFailed,
-    /// A destination that the floor rules refuse (host loopback, metadata addresses).
+    /// A flow to a destination that the floor refuses (host loopback, link-local and metadata addresses), that is brodo's own
+    /// and offers nothing, or that the host says is out of reach.
     Refused,
+    /// A flow to a destination that a deny rule refuses.
+    Denied,
+    /// A flow beyond the number that may begin in a time.
+    NewFlowRate,
+    /// A flow beyond the number that may be open to one destination.
+    FlowsPerDestination,
     /// An echo request while the host allows no ping sockets.
     EchoUnsupported,
     /// A segmentation request (GSO) that contradicts the packet.
@@ -147,6 +160,8 @@ counters! {
     tx_bytes,
     /// TCP connections opened.
     tcp_opened,
+    /// Connections that the host has accepted for the guest.
+    tcp_inbound,
     /// TCP connections that ended, however.
     tcp_closed,
     /// TCP resets sent to the guest.
@@ -179,6 +194,8 @@ counters! {
     tx_buffer_shrinks,
     /// UDP flows opened.
     udp_opened,
+    /// UDP flows that a datagram to a published port has begun.
+    udp_inbound,
     /// Echo flows opened.
     echo_opened,
     /// UDP and echo flows that ended.

@@ -8,7 +8,8 @@
 //! super-datagrams if the link takes them ([`inbox`]). As long as the link has no credit datagrams stay in the kernel, which
 //! drops the newest when its buffer is full, as it would for a program that does not read, and says how many.
 //!
-//! The byte of differentiated services and ECN travels both ways.
+//! The byte of differentiated services and ECN travels both ways; time to live, one hop less, and "do not fragment" travel from
+//! the guest, so that what it measures of the path is the path's ([`crate::host::Marks`]).
 //!
 //! Nothing is retransmitted here. A flow ends when it has been silent for its time-out: shorter while
 //! nothing has come back, shortest for DNS. A DNS flow that ends without an answer moves the worker on to the host's
@@ -21,8 +22,10 @@ pub(crate) mod inbox;
 
 use crate::counters::DropReason;
 use crate::env::Env;
+use crate::flow::end::EndCause;
+use crate::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
 use crate::flow::{FlowId, FlowKey, Protocol, Rank, Usefulness};
-use crate::host::{Close, Host, HostError, IcmpCause, Readiness, SocketId};
+use crate::host::{Close, Host, HostError, IcmpCause, Marks, Readiness, SocketId};
 use crate::icmp;
 use crate::link::Link;
 use crate::schedule::Turn;
@@ -56,9 +59,14 @@ pub(crate) struct DatagramFlow {
     socket: Option<SocketId>,
     /// Goes to one of the host's resolvers.
     dns: bool,
-    /// Something came back.
+    /// It began on the host's side.
+    inbound: bool,
+    /// The other side has answered to whom it began.
     answered: bool,
+    opened_at: Instant,
     used_at: Instant,
+    from_guest: Traffic,
+    to_guest: Traffic,
     /// How many datagrams the next receive asks for, and the length of the longest that the last one gave, bytes.
     want: u8,
     longest: u32,
@@ -66,6 +74,8 @@ pub(crate) struct DatagramFlow {
     readable: bool,
     turn: Turn,
     ended: bool,
+    /// Why it ends, if it does before anything comes back.
+    pub(crate) cause: EndCause,
 }
 
 impl DatagramFlow {
@@ -76,15 +86,54 @@ impl DatagramFlow {
             id,
             socket: Some(socket),
             dns,
+            inbound: false,
             answered: false,
+            opened_at: now,
             used_at: now,
+            from_guest: Traffic::default(),
+            to_guest: Traffic::default(),
             want: WANT_MIN,
             longest: 1,
             backlog: Backlog::default(),
             readable: false,
             turn: Turn::default(),
             ended: false,
+            cause: EndCause::TimedOut,
         }
+    }
+
+    /// What is known of it at `now`, but for how long it is idle.
+    pub(crate) fn info(&self, now: Instant) -> FlowInfo {
+        FlowInfo {
+            flow: self.id,
+            key: self.key,
+            initiator: if self.inbound { Initiator::Peer } else { Initiator::Guest },
+            state: if self.answered { FlowState::Active } else { FlowState::Unanswered },
+            age: now - self.opened_at,
+            idle: Duration::ZERO,
+            from_guest: self.from_guest,
+            to_guest: self.to_guest,
+            rtt: None,
+            connect: None,
+            retransmissions: 0,
+        }
+    }
+
+    /// Its socket on the host, while it has one.
+    pub(crate) fn socket(&self) -> Option<SocketId> {
+        self.socket
+    }
+
+    /// A flow that a datagram to a published port begins.
+    pub(crate) fn inbound(id: FlowId, key: FlowKey, socket: SocketId, now: Instant) -> Self {
+        Self { inbound: true, ..Self::new(id, key, socket, false, now) }
+    }
+
+    /// Something has come for the guest that another has received: so many datagrams, and bytes.
+    pub(crate) fn heard(&mut self, now: Instant, datagrams: usize, bytes: usize) {
+        self.to_guest.add(datagrams, bytes);
+        self.used_at = now;
+        self.answered |= !self.inbound;
     }
 
     pub(crate) fn key(&self) -> &FlowKey {
@@ -115,23 +164,25 @@ impl DatagramFlow {
     }
 
     /// Sends the guest's datagrams: each slice of `data` holds one, or with `segment` several of that size, of which the very
-    /// last may be shorter; `tos` is the byte of their IP headers, `packet` gives the IP packet of the nth, for an ICMP
+    /// last may be shorter; `marks` are those of their IP headers, `packet` gives the IP packet of the nth, for an ICMP
     /// error to quote.
     pub(crate) fn send<'p, L: Link, H: Host>(
         &mut self,
         env: &mut Env,
         io: &mut Io<'_, L, H>,
         mut data: &mut [IoSlice<'_>],
-        (segment, tos): (Option<u16>, u8),
+        (segment, marks): (Option<u16>, Marks),
         packet: impl Fn(usize) -> &'p [u8],
     ) {
         self.used_at = io.now;
+        self.answered |= self.inbound;
         let Some(socket) = self.socket else { return };
         let mut left: usize = data.iter().map(|slice| slice.len()).sum();
         let size = segment.map_or(left, |size| usize::from(size).min(left)).max(1);
+        self.from_guest.add(left.div_ceil(size).max(1), left);
         let (mut index, mut reported) = (0, false);
         while self.backlog.is_empty() {
-            let gone = match io.host.datagram_send(socket, data, segment.filter(|_| left > size), tos) {
+            let gone = match io.host.datagram_send(socket, data, segment.filter(|_| left > size), marks) {
                 Ok(taken) => taken,
                 Err(HostError::WouldBlock) => break,
                 // The socket may be reporting an ICMP error for an earlier datagram instead of sending this one.
@@ -147,7 +198,7 @@ impl DatagramFlow {
                     return;
                 }
                 Err(error) => {
-                    refused(env, io.link, error, packet(index));
+                    refused(env, io, error, packet(index));
                     size.min(left)
                 }
             };
@@ -160,10 +211,10 @@ impl DatagramFlow {
         }
         for slice in data {
             for datagram in slice.chunks(size) {
-                self.backlog.push(env, io.now, datagram, tos);
+                self.backlog.push(env, io.now, datagram, marks);
             }
             if slice.is_empty() && left == 0 {
-                self.backlog.push(env, io.now, &[], tos);
+                self.backlog.push(env, io.now, &[], marks);
             }
         }
     }
@@ -184,8 +235,8 @@ impl DatagramFlow {
                 _ => {}
             }
             let mut packet = [0; QUOTE_LEN_MAX];
-            let len = quote(&self.key, &mut packet).unwrap_or(0);
-            refused(env, io.link, error, &packet[..len]);
+            let len = quote(&self.key, None, &mut packet).unwrap_or(0);
+            refused(env, io, error, &packet[..len]);
             if !self.backlog.drop_first(env) {
                 return;
             }
@@ -235,6 +286,7 @@ impl DatagramFlow {
                 Ok(batch) => {
                     self.used_at = io.now;
                     self.answered = true;
+                    self.to_guest.add(batch.datagrams, batch.bytes);
                     self.readable = batch.count == want;
                     self.longest = batch.longest.max(1) as u32;
                     self.want = if self.readable {
@@ -264,16 +316,24 @@ impl DatagramFlow {
         let Some(socket) = self.socket else { return };
         for _ in 0..ERRORS_MAX {
             let Some(report) = io.host.datagram_error(socket) else { return };
-            if self.dns && report.cause != IcmpCause::TimeExceeded {
+            if !self.answered {
+                self.cause = match report.cause {
+                    IcmpCause::PortUnreachable => EndCause::Refused,
+                    _ => EndCause::Unreachable,
+                };
+            }
+            let on_the_way =
+                matches!(report.cause, IcmpCause::TimeExceeded | IcmpCause::ReassemblyTimeExceeded);
+            if self.dns && !on_the_way {
                 env.resolver = env.resolver.wrapping_add(1);
             }
             let mut packet = [0; QUOTE_LEN_MAX];
-            let Some(len) = quote(&self.key, &mut packet) else { return };
+            let Some(len) = quote(&self.key, report.sequence, &mut packet) else { return };
             // Whoever is behind an address of ours (a resolver, the host's loopback) stays hidden: the address the
             // guest asked says it. A guest's kernel would drop what comes from 127.0.0.1 as a martian.
             let asked = self.key.remote.ip();
             let from = if env.config.is_ours(asked) { Some(asked) } else { report.from };
-            icmp::send_error(env, io.link, report.cause, from, &packet[..len]);
+            icmp::send_error(env, io, report.cause, from, &packet[..len]);
         }
     }
 
@@ -300,6 +360,9 @@ impl DatagramFlow {
         if self.dns && !self.answered {
             env.resolver = env.resolver.wrapping_add(1);
         }
+        if self.answered {
+            self.cause = EndCause::Finished;
+        }
         self.ended = true;
     }
 
@@ -313,9 +376,9 @@ impl DatagramFlow {
 }
 
 /// The host refuses to send the datagram in `packet`: the guest is told why if ICMP has a word for it.
-fn refused<L: Link>(env: &mut Env, link: &mut L, error: HostError, packet: &[u8]) {
+fn refused<L: Link, H: Host>(env: &mut Env, io: &mut Io<'_, L, H>, error: HostError, packet: &[u8]) {
     match icmp::cause_of(error) {
-        Some(cause) => icmp::send_error(env, link, cause, None, packet),
+        Some(cause) => icmp::send_error(env, io, cause, None, packet),
         None if error == HostError::Exhausted => env.counters.drop(DropReason::HostSocketFull),
         None => env.counters.drop(DropReason::HostSendFailed),
     }

@@ -1,9 +1,8 @@
 //! Where a guest's packet goes: the translation from an address on the link to one on the host, once per new flow.
 //!
 //! Most addresses are themselves. Ours are not: the DNS address stands for the host's resolver, the loopback address
-//! (if configured) for the host's loopback, and the gateway offers nothing but routing. A floor holds for every
-//! guest: host loopback is reached only through its mapping, and link-local addresses, where clouds keep their
-//! metadata services, not at all.
+//! (if configured) for the host's loopback, and the gateway offers nothing but routing. Whether the guest may go there is
+//! another question: see [`crate::policy`].
 
 use crate::config::Config;
 use crate::counters::DropReason;
@@ -11,18 +10,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Port of DNS.
 const DNS: u16 = 53;
-/// Metadata services outside the link-local range: Amazon's over IPv6, Alibaba's.
-const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
-const METADATA_V4: Ipv4Addr = Ipv4Addr::new(100, 100, 100, 200);
 
 /// Where a flow goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Destination {
-    /// To this address.
+    /// To this address, if the policy allows it.
     Host(SocketAddr),
     /// To this resolver, as a DNS request.
     Resolver(SocketAddr),
-    /// Nowhere: refused at once.
+    /// Nowhere: an address of brodo's own at which nobody listens.
     Refused,
 }
 
@@ -50,7 +46,7 @@ pub(crate) fn resolve(
     if !is_possible(config, ip) {
         return Err(DropReason::BadDestination);
     }
-    Ok(if is_forbidden(ip) { Destination::Refused } else { Destination::Host(remote) })
+    Ok(Destination::Host(remote))
 }
 
 fn is_dns(config: &Config, ip: IpAddr) -> bool {
@@ -78,21 +74,14 @@ fn is_possible(config: &Config, ip: IpAddr) -> bool {
             let own = config.v4.is_some_and(|n| n.guest == ip);
             // 0/8 and 240/4, which includes the broadcast address, are no host's (RFC 1122, 3.2.1.3; RFC 6890).
             let reserved = ip.octets()[0] == 0 || ip.octets()[0] >= 240;
-            !(own || reserved || ip.is_multicast() || ip.is_loopback())
+            !(own || reserved || ip.is_multicast())
         }
         IpAddr::V6(ip) => {
             let own = config.v6.is_some_and(|n| n.guest == ip);
-            // ::/96 holds the unspecified and loopback addresses; ::ffff:0:0/96 would be IPv4 in disguise.
-            let embedded = ip.segments()[..5] == [0; 5];
+            // ::/96 holds the unspecified address; ::ffff:0:0/96 would be IPv4 in disguise.
+            let embedded = ip.segments()[..5] == [0; 5] && !ip.is_loopback();
             !(own || embedded || ip.is_multicast())
         }
-    }
-}
-
-fn is_forbidden(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => ip.is_link_local() || ip == METADATA_V4,
-        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip == METADATA_V6,
     }
 }
 

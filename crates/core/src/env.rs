@@ -8,7 +8,9 @@ use crate::chunk::Pool;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::flow::FlowId;
+use crate::icmp;
 use crate::link::LinkCaps;
+use crate::rate::Bucket;
 use crate::schedule::Schedule;
 use crate::slots::Slots;
 use crate::tcp::answer::Habits;
@@ -44,6 +46,8 @@ pub(crate) struct Env {
     pub(crate) lists: Lists,
     /// How promptly destinations answer.
     pub(crate) habits: Habits,
+    /// What is left of the ICMP errors that the guest may be sent.
+    pub(crate) icmp_errors: Bucket,
     /// Which of the host's resolvers is asked; moves on when one does not answer.
     pub(crate) resolver: usize,
 }
@@ -66,7 +70,7 @@ impl Env {
             outlet: Outlet {
                 caps,
                 mac: config.mac,
-                guest_mac: MacAddr::BROADCAST,
+                guest_mac: config.guest_mac.unwrap_or(MacAddr::BROADCAST),
                 stalled: false,
                 slots: Slots::default(),
             },
@@ -77,6 +81,7 @@ impl Env {
             held: 0,
             lists: Lists::default(),
             habits: Habits::default(),
+            icmp_errors: Bucket::new(icmp::ERROR_INTERVAL, icmp::ERROR_BURST),
             resolver: 0,
             config,
         }

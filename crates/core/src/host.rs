@@ -8,6 +8,7 @@ use crate::flow::FlowId;
 use crate::trace::Event;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU8;
 
 /// One open host socket. Valid until [`Host::close`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -72,6 +73,17 @@ pub struct Readiness {
     pub error: bool,
 }
 
+/// What the IP headers of sent datagrams say, as far as the guest's own packets decide it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Marks {
+    /// Differentiated services and ECN, as one byte.
+    pub tos: u8,
+    /// Time to live or hop limit, 1 to 255; `None` for the host's own default.
+    pub ttl: Option<NonZeroU8>,
+    /// A datagram that the path does not take whole is refused ([`HostError::TooBig`]) instead of fragmented.
+    pub dont_fragment: bool,
+}
+
 /// One datagram that was received, or several that the kernel has coalesced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Received {
@@ -95,12 +107,19 @@ pub enum IcmpCause {
     NetUnreachable,
     /// Host or address unreachable.
     HostUnreachable,
+    /// Protocol unreachable; over IPv6 an unrecognised next header (a parameter problem).
+    ProtocolUnreachable,
     /// Administratively prohibited.
     Prohibited,
+    /// Unreachable with this code of the flow's family, of which the variants above say less: RFC 1812 section 5.2.7.1,
+    /// RFC 4443 section 3.1.
+    Unreachable(u8),
     /// Fragmentation needed or packet too big, with the next-hop MTU in bytes.
     TooBig(u32),
     /// Time to live exceeded in transit.
     TimeExceeded,
+    /// Fragments were missing when the time for them had passed.
+    ReassemblyTimeExceeded,
 }
 
 /// One entry of a socket's error queue.
@@ -110,6 +129,8 @@ pub struct IcmpReport {
     pub cause: IcmpCause,
     /// The router or host that said so, where the kernel knows it.
     pub from: Option<IpAddr>,
+    /// For a ping socket: the sequence number of the echo request that it is about, where the report quotes it.
+    pub sequence: Option<u16>,
 }
 
 /// The host's sockets, all non-blocking.
@@ -141,15 +162,14 @@ pub trait Host {
     fn ping_open(&mut self, flow: FlowId, to: IpAddr) -> Result<SocketId, HostError>;
 
     /// Sends one datagram gathered from `data`, or with `segment` several of that size cut from it, the last of which may be
-    /// shorter (UDP_SEGMENT); `tos` is the differentiated services and ECN byte of their packets. Gives the bytes
-    /// taken: whole datagrams, in order, at least one. For a ping socket `data` is a whole ICMP echo message, whose
+    /// shorter (UDP_SEGMENT), in packets with these `marks`. Gives the bytes taken: whole datagrams, in order, at least one. For a ping socket `data` is a whole ICMP echo message, whose
     /// identifier and checksum the kernel fills in.
     fn datagram_send(
         &mut self,
         socket: SocketId,
         data: &[IoSlice<'_>],
         segment: Option<u16>,
-        tos: u8,
+        marks: Marks,
     ) -> Result<usize, HostError>;
 
     /// Receives datagrams, or coalesced ones, each into a buffer of its own, and describes them in `received`. Gives

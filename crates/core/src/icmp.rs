@@ -3,9 +3,11 @@
 use crate::counters::DropReason;
 use crate::env::Env;
 use crate::flow::{Endpoint, FlowKey, Protocol};
-use crate::host::{HostError, IcmpCause};
+use crate::host::{Host, HostError, IcmpCause};
 use crate::link::{Link, NoCredit};
 use crate::services::{self, icmp_error};
+use crate::stack::Io;
+use crate::time::Duration;
 use crate::transmit::{self, frame_start};
 use crate::wire::ethernet::EthernetHeader;
 use crate::wire::icmpv4::{Echo, Icmpv4Message};
@@ -14,6 +16,11 @@ use crate::wire::ipv6::Ipv6Header;
 use crate::wire::udp::UdpHeader;
 use crate::wire::{ICMP, ICMPV6, UDP, checksum};
 use std::net::IpAddr;
+
+/// A guest is sent at most so many ICMP errors at once, and one more each interval (RFC 1812 section 4.3.2.8, RFC 4443
+/// section 2.4 f): what it sends into a void does not come back multiplied. Linux has the same thousand a second.
+pub(crate) const ERROR_BURST: u32 = 1000;
+pub(crate) const ERROR_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The longest echo message: what fits an IPv4 packet.
 const ECHO_LEN_MAX: usize = 65_535 - 20;
@@ -31,16 +38,17 @@ pub(crate) fn cause_of(error: HostError) -> Option<IcmpCause> {
 }
 
 /// Sends the guest an ICMP error about `packet`, an IP packet of its own, said by `from` (the gateway if unknown).
-pub(crate) fn send_error<L: Link>(
+pub(crate) fn send_error<L: Link, H: Host>(
     env: &mut Env,
-    link: &mut L,
+    io: &mut Io<'_, L, H>,
     cause: IcmpCause,
     from: Option<IpAddr>,
     packet: &[u8],
 ) {
     let mut frame = [0; services::FRAME_LEN_MAX];
     match icmp_error::icmp_error(&env.config, env.outlet.guest_mac, cause, from, packet, &mut frame) {
-        Ok(Some(len)) => send(env, link, &frame[..len]),
+        Ok(Some(len)) if env.icmp_errors.take(io.now) => send(env, io.link, &frame[..len]),
+        Ok(Some(_)) => env.counters.drop(DropReason::IcmpErrorRate),
         Ok(None) => {}
         Err(reason) => env.counters.drop(reason),
     }

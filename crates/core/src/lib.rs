@@ -24,6 +24,8 @@ pub mod flow;
 pub mod host;
 mod icmp;
 pub mod link;
+pub mod policy;
+mod rate;
 mod schedule;
 pub mod services;
 mod slots;

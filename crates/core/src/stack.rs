@@ -15,13 +15,14 @@ use crate::config::Config;
 use crate::counters::{Counters, DropReason};
 use crate::datagram::DatagramFlow;
 use crate::datagram::inbox::Inbox;
-use crate::destination::{self, Destination};
 use crate::env::Env;
+use crate::flow::end::{EndCause, Recorder};
 use crate::flow::table::{FlowTable, Keyed};
 use crate::flow::{Endpoint, FlowId, FlowKey, Protocol, Usefulness};
 use crate::host::{Host, HostError, IcmpCause, Readiness};
 use crate::icmp;
 use crate::link::{Gso, Link, LinkCaps, RxChecksum, RxFrame, RxMeta};
+use crate::policy::Policy;
 use crate::services;
 use crate::tcp::info::TcpInfo;
 use crate::tcp::{Connection, reset};
@@ -37,8 +38,13 @@ use crate::wire::{ICMP, ICMPV6, TCP, UDP, checksum};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+mod admission;
 mod bulk;
+mod inbound;
 mod input;
+mod observe;
+
+pub use inbound::Arrived;
 
 /// Bytes to the guest after which a round ends, with those that had no turn first in the next: frames from the guest, its
 /// acknowledgements among them, do not wait until a thousand bulk transfers have had theirs.
@@ -105,8 +111,11 @@ pub struct Stack {
     scratch: Box<[u8]>,
     /// Datagrams on their way to the guest.
     inbox: Inbox,
+    policy: Policy,
     /// When the next router advertisement is due: once a guest has asked for one, it depends on them.
     advertise_at: Option<Instant>,
+    /// Flows that have begun and ended, for those who want to know.
+    recorder: Recorder,
 }
 
 impl Stack {
@@ -121,17 +130,20 @@ impl Stack {
     pub fn sharing(config: Config, keys: Keys, caps: LinkCaps, budget: Arc<Budget>, worker: u32) -> Self {
         Self {
             worker,
+            policy: Policy::new(&config.rules),
             env: Env::new(config, caps, keys.isn, budget, worker),
             flows: FlowTable::new(keys.table),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
             inbox: Inbox::default(),
             advertise_at: None,
+            recorder: Recorder::new(),
         }
     }
 
     /// Handles frames from the guest, in order. Segments of one bulk transfer that stand together are written to the
     /// host socket together, so a driver does well to hand in what it has.
     pub fn frames<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, mut frames: &[RxFrame<'_>]) {
+        self.recorder.now = io.now;
         while let Some(first) = frames.first() {
             let together = self.bulk(io, frames);
             if together == 0 {
@@ -143,6 +155,7 @@ impl Stack {
 
     /// Handles one frame from the guest.
     pub fn frame<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, meta: RxMeta, frame: &[u8]) {
+        self.recorder.now = io.now;
         self.env.counters.rx_frames += 1;
         self.env.counters.rx_bytes += frame.len() as u64;
         if let Err(reason) = self.dispatch(io, meta, frame) {
@@ -153,6 +166,7 @@ impl Stack {
     /// Notes what a host socket is ready for; most work is done by [`Stack::serve`]. Events for flows that are gone
     /// are ignored.
     pub fn socket_event<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, flow: FlowId, ready: Readiness) {
+        self.recorder.now = io.now;
         match self.flows.get_mut(flow) {
             Some(Flow::Tcp(connection)) => connection.socket_event(&mut self.env, io, ready),
             Some(Flow::Datagram(datagrams)) => datagrams.socket_event(&mut self.env, io, ready),
@@ -196,6 +210,7 @@ impl Stack {
     /// One round over the flows that have something to do: all sparse ones, then others until [`ROUND_BYTES`] were
     /// sent (see [`crate::schedule`]). True if there is more to do at once.
     pub fn serve<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) -> bool {
+        self.recorder.now = io.now;
         if !self.inbox.is_empty() && self.inbox.deliver(&mut self.env, io.link).is_err() {
             return false;
         }
@@ -272,6 +287,7 @@ impl Stack {
 
     /// Expires timers.
     pub fn expire<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) {
+        self.recorder.now = io.now;
         self.env.outlet.slots.advance(io.now);
         for need in Need::ALL {
             let flows = &self.flows;
@@ -308,9 +324,20 @@ impl Stack {
         self.env.resolver = 0;
     }
 
+    /// The host's resolvers.
+    pub fn resolvers(&self) -> &[SocketAddr] {
+        &self.env.config.resolvers
+    }
+
     /// What was counted since the start.
     pub fn counters(&self) -> &Counters {
         &self.env.counters
+    }
+
+    /// The text of every rule about new flows and how many it has refused: the floor, the deny rules in their order, the
+    /// limits.
+    pub fn rules(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.policy.counts()
     }
 
     /// What is known of every TCP connection at `now`.
@@ -371,7 +398,12 @@ impl Stack {
 
     fn remove<H: Host>(&mut self, host: &mut H, id: FlowId) {
         self.env.wheel.cancel(id);
-        match self.flows.remove(id) {
+        self.note_end(id);
+        let removed = self.flows.remove(id);
+        if let Some(flow) = &removed {
+            self.policy.closed(flow.key().remote.ip(), id);
+        }
+        match removed {
             Some(Flow::Tcp(mut connection)) => {
                 connection.dispose(&mut self.env, host);
                 self.env.counters.tcp_closed += 1;
@@ -400,6 +432,9 @@ impl Stack {
             Flow::Datagram(flow) => Some(flow.eviction_rank(idle)),
         });
         let Some(victim) = victim else { return false };
+        if let Some(flow) = self.flows.get_mut(victim) {
+            flow.ends_by(EndCause::Evicted);
+        }
         self.remove(host, victim);
         self.env.counters.flows_evicted += 1;
         true

@@ -118,6 +118,9 @@ pub struct Activity {
     pub polled: u64,
 }
 
+/// Called after each turn in which the stack has recorded something ([`Stack::has_records`]), to take it.
+pub type Listener = Box<dyn FnMut(&mut Stack) + Send>;
+
 /// What a worker shows to a [`crate::crew::Visit`].
 pub struct Inside<'a> {
     /// The time of this turn.
@@ -157,6 +160,7 @@ pub struct Worker<L> {
     busy_poll: BusyPoll,
     activity: Activity,
     told_of_ping: bool,
+    listener: Option<Listener>,
     /// The other workers, if there are any.
     crew: Option<(Arc<Crew>, u32)>,
     /// Somebody has rung since the last turn.
@@ -191,6 +195,7 @@ impl<L: GuestLink> Worker<L> {
             busy_poll: BusyPoll::new(Duration::ZERO),
             activity: Activity::default(),
             told_of_ping: false,
+            listener: None,
             crew: None,
             rung: false,
             ring: None,
@@ -227,6 +232,11 @@ impl<L: GuestLink> Worker<L> {
         }
         self.ring = Some(ring);
         Ok(())
+    }
+
+    /// Has what the stack records taken by `listener`.
+    pub fn listen(&mut self, listener: Listener) {
+        self.listener = Some(listener);
     }
 
     /// Captures all frames of the link from now on. [`Wake::CaptureFailed`] tells if it has ended.
@@ -358,6 +368,7 @@ impl<L: GuestLink> Worker<L> {
     /// One turn after a wait.
     fn turn(&mut self) -> io::Result<Option<Wake>> {
         self.port.now = self.now;
+        self.sockets.turn(self.now);
         if let Some(conf) = self.watch.as_mut().and_then(|watch| watch.poll(self.now)) {
             self.stack.set_resolvers(conf.resolvers);
         }
@@ -383,6 +394,9 @@ impl<L: GuestLink> Worker<L> {
         }
         if std::mem::take(&mut self.rung) {
             self.visits();
+        }
+        if let Some(listener) = self.listener.as_mut().filter(|_| self.stack.has_records()) {
+            listener(&mut self.stack);
         }
         Ok(self.wake(extra))
     }

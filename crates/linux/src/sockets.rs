@@ -6,8 +6,8 @@
 //! A datagram socket reports it only while something waits for it ([`datagram`]).
 //!
 //! A stream's buffer sizes are left to the kernel, which grows them as it needs (setting one switches that off).
-//! Path MTU discovery is left to the host's settings: what the path does not take is fragmented or refused as it
-//! would be for a program on the host, and an ICMP error comes back through the error queue (IP_RECVERR).
+//! Path MTU discovery of a stream is left to the host's kernel; that of datagrams is the guest's ([`datagram`]). An ICMP error
+//! for a datagram comes back through the error queue (IP_RECVERR).
 //!
 //! | For           | System calls                                                                             |
 //! |---------------|------------------------------------------------------------------------------------------|
@@ -15,15 +15,17 @@
 //! | open UDP      | socket, setsockopt IP_RECVERR, IP_RECVTOS, SO_RXQ_OVFL, SO_RCVBUF and UDP_GRO, connect, epoll_ctl |
 //! | open echo     | socket, setsockopt IP_RECVERR, connect, epoll_ctl                                         |
 //! | stream        | sendmsg (setsockopt TCP_NODELAY before the second, epoll_ctl when full), readv            |
-//! | datagrams     | sendmsg, several of one size with UDP_SEGMENT (setsockopt IP_TOS when it changes, epoll_ctl when full and when no longer), recvmmsg with UDP_GRO, recvmsg MSG_ERRQUEUE |
+//! | datagrams     | sendmsg, several of one size with UDP_SEGMENT (setsockopt IP_TOS, IP_TTL or IP_MTU_DISCOVER when it changes, epoll_ctl when full and when no longer), recvmmsg with UDP_GRO, recvmsg MSG_ERRQUEUE |
 //! | end           | shutdown, setsockopt SO_LINGER (reset only), close                                        |
 
 mod datagram;
 mod errors;
 
-use crate::probes;
+use crate::history::History;
+use crate::{probes, sys};
 use brodo_core::flow::FlowId;
-use brodo_core::host::{Close, Connect, Host, HostError, IcmpReport, Readiness, Received, SocketId};
+use brodo_core::host::{Close, Connect, Host, HostError, IcmpReport, Marks, Readiness, Received, SocketId};
+use brodo_core::time::Instant;
 use brodo_core::trace::Event;
 use datagram::Datagram;
 use errors::host_error;
@@ -70,6 +72,7 @@ pub struct Sockets {
     /// By descriptor number: the kernel gives the lowest free one, so this stays dense.
     by_fd: Vec<Option<Open>>,
     open: usize,
+    history: History,
 }
 
 impl Sockets {
@@ -78,12 +81,33 @@ impl Sockets {
     /// # Errors
     /// epoll_create1 failed: no descriptor or no memory.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)?, by_fd: Vec::new(), open: 0 })
+        Ok(Self {
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            by_fd: Vec::new(),
+            open: 0,
+            history: History::default(),
+        })
     }
 
     /// The epoll instance. Events of sockets carry [`FlowId::to_bits`]; the driver adds its own descriptors.
     pub fn epoll(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
+    }
+
+    /// The last decisions about limits.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// The round trip to the peer of a connected stream as the kernel estimates it.
+    pub fn round_trip(&self, socket: SocketId) -> Option<Duration> {
+        let rtt_us = sys::tcp_round_trip_us(self.get(socket).ok()?.as_fd()).ok()?;
+        (rtt_us > 0).then(|| Duration::from_micros(rtt_us.into()))
+    }
+
+    /// A turn begins: what is noted from now on bears this time.
+    pub(crate) fn turn(&mut self, now: Instant) {
+        self.history.turn(now);
     }
 
     /// How many sockets are open.
@@ -246,9 +270,9 @@ impl Host for Sockets {
         socket: SocketId,
         data: &[IoSlice<'_>],
         segment: Option<u16>,
-        tos: u8,
+        marks: Marks,
     ) -> Result<usize, HostError> {
-        self.send_datagrams(socket, data, segment, tos)
+        self.send_datagrams(socket, data, segment, marks)
     }
 
     fn datagram_recv(
@@ -268,6 +292,9 @@ impl Host for Sockets {
     #[inline(always)]
     fn trace(&mut self, event: &Event) {
         probes::event(event);
+        if matches!(event, Event::Tuned { .. }) {
+            self.history.note(event);
+        }
     }
 
     fn close(&mut self, socket: SocketId, how: Close) {

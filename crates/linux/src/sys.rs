@@ -1,4 +1,5 @@
-//! The system calls of the data path that have no safe wrapper: TUN ioctls, UDP control messages, epoll_pwait2.
+//! The system calls that have no safe wrapper, most of them of the data path: TUN ioctls, UDP control messages, epoll_pwait2; who is
+//! at the other end of a Unix socket.
 //!
 //! Each function is a thin, safe shell over one call: it takes borrowed descriptors and slices, gives an
 //! [`std::io::Result`] with the errno, and keeps no state. What the bytes mean is decided elsewhere, in safe code.
@@ -10,7 +11,7 @@ use rustix::ioctl::{Getter, IntegerSetter, Setter, Updater, ioctl};
 use std::ffi::{c_int, c_uint};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 const TUNSETIFF: u32 = libc::TUNSETIFF as u32;
@@ -96,6 +97,45 @@ pub fn tun_set_little_endian(fd: impl AsFd) -> Result<()> {
     let call = unsafe { Setter::<TUNSETVNETLE, c_int>::new(1) };
     // SAFETY: as above.
     unsafe { ioctl(fd, call) }
+}
+
+/// TCP_INFO: the smoothed round-trip time of a connection, in microseconds; 0 before there is one.
+pub fn tcp_round_trip_us(socket: BorrowedFd<'_>) -> Result<u32> {
+    // SAFETY: tcp_info is a C structure of integers; all zeroes is a value of it.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `info`, which has as many, and the length it has written.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut len,
+        )
+    };
+    check(status as isize)?;
+    Ok(info.tcpi_rtt)
+}
+
+/// SO_PEERPIDFD: the process at the other end of a Unix socket, as a descriptor. `ENOPROTOOPT` before Linux 6.5.
+pub fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
+    /// As the kernel's uapi/asm-generic/socket.h has it.
+    const SO_PEERPIDFD: c_int = 77;
+    let (mut fd, mut len): (c_int, libc::socklen_t) = (-1, size_of::<c_int>() as _);
+    // SAFETY: the kernel writes at most `len` bytes to `fd`, an integer of that size, and the length it has written.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut fd).cast(),
+            &raw mut len,
+        )
+    };
+    check(status as isize)?;
+    // SAFETY: the call has succeeded, so this is a descriptor that it has opened for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// setsockopt with one int, for the options rustix does not have.
@@ -227,12 +267,15 @@ pub fn control_messages(mut control: &[u8]) -> impl Iterator<Item = (c_int, c_in
 pub struct ErrorEntry {
     /// `sock_extended_err` and behind it the offender's socket address.
     pub data: [u8; ERROR_ENTRY_LEN],
+    /// The start of what the error quotes of the datagram, behind its UDP header or from its ICMP header on; zero where
+    /// nothing is quoted.
+    pub quoted: [u8; 8],
 }
 
 /// `sock_extended_err` (16 bytes) and a `sockaddr_in6` (28), padded.
 pub const ERROR_ENTRY_LEN: usize = 48;
 
-/// recvmsg with MSG_ERRQUEUE: takes one entry; the datagram that caused it is discarded. `WOULDBLOCK` if there is
+/// recvmsg with MSG_ERRQUEUE: takes one entry; of the datagram that caused it the start is kept. `WOULDBLOCK` if there is
 /// none, `PROTO` if the kernel gave something that is not an error report.
 pub fn recv_error(fd: BorrowedFd<'_>) -> Result<ErrorEntry> {
     // What else the socket asks for comes before the error.
@@ -240,9 +283,14 @@ pub fn recv_error(fd: BorrowedFd<'_>) -> Result<ErrorEntry> {
     let mut control = Control::<LEN>::zeroed();
     // SAFETY: msghdr is integers and pointers; null pointers with zero lengths mean "none".
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    let mut quoted = [0; 8];
+    let mut slice = IoSliceMut::new(&mut quoted);
+    // An IoSliceMut has the layout of an iovec (std promises it on Unix).
+    message.msg_iov = (&raw mut slice).cast();
+    message.msg_iovlen = 1;
     message.msg_control = (&raw mut control).cast();
     message.msg_controllen = size_of::<Control<LEN>>() as _;
-    // SAFETY: the control pointer is to a local with its true length; there is no data buffer.
+    // SAFETY: the control pointer is to a local with its true length, and so is the one slice, which is to eight bytes.
     check(unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_ERRQUEUE) })?;
     let error = control_messages(control.bytes(message.msg_controllen)).find(|(level, kind, _)| {
         matches!((*level, *kind), (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR))
@@ -251,7 +299,7 @@ pub fn recv_error(fd: BorrowedFd<'_>) -> Result<ErrorEntry> {
     // What the kernel left out of the address stays zero, an unknown family.
     let mut data = [0; ERROR_ENTRY_LEN];
     data.iter_mut().zip(found).for_each(|(to, from)| *to = *from);
-    Ok(ErrorEntry { data })
+    Ok(ErrorEntry { data, quoted })
 }
 
 /// Events of an epoll instance, whose data are numbers.

@@ -15,7 +15,7 @@
 
 use brodo_core::flow::FlowId;
 use brodo_core::host::{
-    Close, Connect, Host, HostError, IcmpCause, IcmpReport, Readiness, Received, SocketId,
+    Close, Connect, Host, HostError, IcmpCause, IcmpReport, Marks, Readiness, Received, SocketId,
 };
 use brodo_core::trace::Event;
 use datagrams::DatagramSocket;
@@ -273,6 +273,35 @@ impl SimHost {
     }
 }
 
+/// What a driver does that listens for the guest.
+impl SimHost {
+    /// A connection from `peer` that was accepted, for a flow.
+    pub fn adopt_tcp(&mut self, flow: FlowId, peer: SocketAddr) -> SocketId {
+        self.open_tcp(flow, peer, State::Open)
+    }
+
+    /// A socket that sends to `peer` from a published port.
+    pub fn adopt_udp(&mut self, flow: FlowId, peer: SocketAddr) -> SocketId {
+        let kind = DatagramSocket::new(false, self.default_space);
+        self.open(flow, peer, Kind::Datagram(kind))
+    }
+
+    fn open_tcp(&mut self, flow: FlowId, peer: SocketAddr, state: State) -> SocketId {
+        let tcp = TcpSocket {
+            state,
+            outbox: VecDeque::new(),
+            space: self.default_space,
+            inbox: VecDeque::new(),
+            peer_fin: false,
+            error: None,
+            dead: false,
+            shut: false,
+            keep_alive: false,
+        };
+        self.open(flow, peer, Kind::Tcp(tcp))
+    }
+}
+
 /// The peer's side of a TCP socket.
 impl SimHost {
     /// Ends a pending connect.
@@ -512,7 +541,12 @@ fn error_of(cause: IcmpCause) -> HostError {
         IcmpCause::PortUnreachable => HostError::Refused,
         IcmpCause::TooBig(mtu) => HostError::TooBig(mtu),
         IcmpCause::NetUnreachable => HostError::NetUnreachable,
-        IcmpCause::HostUnreachable | IcmpCause::TimeExceeded => HostError::HostUnreachable,
+        IcmpCause::HostUnreachable
+        | IcmpCause::Unreachable(_)
+        | IcmpCause::TimeExceeded
+        | IcmpCause::ReassemblyTimeExceeded => HostError::HostUnreachable,
+        // ENOPROTOOPT
+        IcmpCause::ProtocolUnreachable => HostError::Other(92),
         IcmpCause::Prohibited => HostError::Prohibited,
     }
 }
@@ -578,18 +612,7 @@ impl Host for SimHost {
                 return Err(e);
             }
         };
-        let tcp = TcpSocket {
-            state,
-            outbox: VecDeque::new(),
-            space: self.default_space,
-            inbox: VecDeque::new(),
-            peer_fin: false,
-            error: None,
-            dead: false,
-            shut: false,
-            keep_alive: false,
-        };
-        let id = self.open(flow, to, Kind::Tcp(tcp));
+        let id = self.open_tcp(flow, to, state);
         self.note(id, Call::Connect(to, Ok(progress)));
         Ok((id, progress))
     }
@@ -682,11 +705,11 @@ impl Host for SimHost {
         socket: SocketId,
         data: &[IoSlice<'_>],
         segment: Option<u16>,
-        tos: u8,
+        marks: Marks,
     ) -> Result<usize, HostError> {
         let data: Vec<u8> = data.iter().flat_map(|slice| slice.iter().copied()).collect();
         let (offered, result) =
-            (data.len(), self.datagram_used(socket, "datagram_send").send(data, segment, tos));
+            (data.len(), self.datagram_used(socket, "datagram_send").send(data, segment, marks));
         if result == Err(HostError::WouldBlock) || result.is_ok_and(|taken| taken < offered) {
             self.get_mut(socket).write_armed = true;
         }

@@ -79,16 +79,16 @@ pub struct Line {
     pub psh: Option<bool>,
 }
 
-const FIELDS: [&str; 17] = [
+const FIELDS: [&str; 18] = [
     "seq", "ack", "win", "urg", "mss", "wscale", "tsval", "tsecr", "data", "gso", "sport", "dport", "id",
-    "mtu", "rawwin", "ttl", "tos",
+    "mtu", "rawwin", "ttl", "tos", "df",
 ];
 
 /// A name, ICMPv4 type and code, ICMPv6 type and code.
 pub type IcmpName = (&'static str, (u8, u8), (u8, u8));
 
 /// ICMP messages by name.
-pub const ICMP: [IcmpName; 8] = [
+pub const ICMP: [IcmpName; 10] = [
     ("echo-request", (8, 0), (128, 0)),
     ("echo-reply", (0, 0), (129, 0)),
     ("net-unreachable", (3, 0), (1, 0)),
@@ -97,6 +97,8 @@ pub const ICMP: [IcmpName; 8] = [
     ("prohibited", (3, 13), (1, 1)),
     ("too-big", (3, 4), (2, 0)),
     ("time-exceeded", (11, 0), (3, 0)),
+    ("reassembly-time-exceeded", (11, 1), (3, 1)),
+    ("protocol-unreachable", (3, 2), (4, 1)),
 ];
 
 impl Line {
@@ -112,7 +114,8 @@ impl Line {
             "ARP" => Kind::Arp,
             "ICMP" => {
                 let name = words.next().ok_or("ICMP without a name")?;
-                let known = ICMP.iter().any(|(n, ..)| *n == name);
+                // A message without a name is written as its type and code, `3/5`.
+                let known = ICMP.iter().any(|(n, ..)| *n == name) || name.contains('/');
                 known.then(|| Kind::Icmp(name.to_owned())).ok_or(format!("ICMP {name}"))?
             }
             _ => Kind::Tcp(parse_flags(head)?),

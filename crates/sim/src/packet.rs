@@ -266,13 +266,36 @@ pub fn tos(frame: &[u8]) -> u8 {
 pub fn set_tos(frame: &mut [u8], tos: u8) {
     if frame[14] >> 4 == 4 {
         frame[15] = tos;
-        frame[24..26].fill(0);
-        let sum = !checksum::data(&frame[14..34]);
-        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        finish_ipv4(frame);
     } else {
         frame[14] = 0x60 | tos >> 4;
         frame[15] = tos << 4 | frame[15] & 0xf;
     }
+}
+
+/// Replaces the time to live or hop limit.
+pub fn set_ttl(frame: &mut [u8], ttl: u8) {
+    if frame[14] >> 4 == 4 {
+        frame[22] = ttl;
+        finish_ipv4(frame);
+    } else {
+        frame[21] = ttl;
+    }
+}
+
+/// Sets or clears the bit "do not fragment", which IPv6 does not have.
+pub fn set_dont_fragment(frame: &mut [u8], dont_fragment: bool) {
+    if frame[14] >> 4 == 4 {
+        frame[20] = frame[20] & !0x40 | if dont_fragment { 0x40 } else { 0 };
+        finish_ipv4(frame);
+    }
+}
+
+/// Makes the checksum of an IPv4 header right.
+fn finish_ipv4(frame: &mut [u8]) {
+    frame[24..26].fill(0);
+    let sum = !checksum::data(&frame[14..34]);
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
 }
 
 /// Where the checksum stands in a message of `protocol`, in bytes.

@@ -30,7 +30,7 @@ use crate::observer::{after, later};
 use crate::packet::{self, IcmpMessage, Packet, TcpSegment, UdpDatagram, flags};
 use crate::rng::{Pattern, Rng};
 use brodo_core::config::Config;
-use brodo_core::host::{Close, HostError, IcmpCause, IcmpReport, SocketId};
+use brodo_core::host::{Close, HostError, IcmpCause, IcmpReport, Marks, SocketId};
 use brodo_core::link::{Gso, LinkCaps, RxChecksum, RxMeta};
 use brodo_core::time::{Duration, Instant};
 use std::collections::VecDeque;
@@ -92,6 +92,8 @@ struct Flow {
     acknowledged: u32,
     window: u32,
     socket: Option<SocketId>,
+    /// It began on the host's side.
+    inbound: bool,
     up: u64,
     down: u64,
     up_datagrams: u64,
@@ -194,6 +196,7 @@ impl Script {
             acknowledged: 0,
             window: 65_535,
             socket: None,
+            inbound: false,
             up: 0,
             down: 0,
             up_datagrams: 0,
@@ -360,6 +363,12 @@ impl Script {
         if let Some(tos) = line.value("tos") {
             packet::set_tos(&mut frame, tos as u8);
         }
+        if let Some(ttl) = line.value("ttl") {
+            packet::set_ttl(&mut frame, ttl as u8);
+        }
+        if let Some(df) = line.value("df") {
+            packet::set_dont_fragment(&mut frame, df != 0);
+        }
         self.heads.push(frame[..frame.len().min(HEAD)].to_vec());
         (meta, frame)
     }
@@ -376,7 +385,7 @@ impl Script {
             None if bits & flags::ACK != 0 => f.received,
             None => 0,
         };
-        if syn && bits & flags::ACK == 0 {
+        if syn && (bits & flags::ACK == 0 || f.inbound) {
             f.guest_scale = line.value("wscale").unwrap_or(0) as u8;
         }
         if let Some(bytes) = line.value("win") {
@@ -465,6 +474,15 @@ impl Script {
             Some(Seen { packet: Packet::Udp(datagram), .. }) => datagram,
             Some(s) => panic!("expected a UDP datagram, seen: {}", s.line),
             None => panic!("expected a UDP datagram, nothing was sent"),
+        }
+    }
+
+    /// The next thing the guest gets, an ICMP message.
+    pub fn expect_icmp(&mut self) -> IcmpMessage {
+        match self.seen.pop_front() {
+            Some(Seen { packet: Packet::Icmp(message), .. }) => message,
+            Some(s) => panic!("expected an ICMP message, seen: {}", s.line),
+            None => panic!("expected an ICMP message, nothing was sent"),
         }
     }
 }
@@ -576,6 +594,11 @@ impl Script {
 
     fn turn(&mut self, frames: &[(RxMeta, Vec<u8>)]) {
         let sent = self.machine.turn(self.now, frames);
+        self.see_all(&sent);
+    }
+
+    /// Looks at what the stack did in a turn.
+    fn see_all(&mut self, sent: &[SentFrame]) {
         for &(socket, call) in &self.machine.host.calls()[self.calls_traced..] {
             let at = self.now.as_ns() as f64 / 1e6;
             self.trace.push(format!("{at:12.3}        host     #{} {call:?}", socket.0));
@@ -592,7 +615,7 @@ impl Script {
                 (f.up, f.down) = (0, 0);
             }
         }
-        for frame in &sent {
+        for frame in sent {
             self.see(frame);
         }
     }
@@ -627,7 +650,7 @@ impl Script {
             f.stack_isn = Some(s.seq);
             f.received = s.seq;
             f.stack_scale = s.wscale.unwrap_or(0);
-            if s.wscale.is_none() {
+            if s.wscale.is_none() && !f.inbound {
                 f.guest_scale = 0;
             }
         }

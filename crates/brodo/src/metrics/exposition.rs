@@ -6,6 +6,7 @@
 use super::view::{Process, View};
 use brodo_core::counters::{Counters, DropReason};
 use brodo_linux::driver::Activity;
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 
 /// What a value does.
@@ -81,6 +82,12 @@ fn counters(text: &mut Text, view: &View) {
     let drops =
         DropReason::ALL.iter().map(|&reason| ([("reason", reason.name().to_owned())], sum.dropped(reason)));
     text.family("brodo_drops_total", Kind::Counter, "Packets that were not used, by the reason", drops);
+    let mut rules = BTreeMap::new();
+    for (rule, count) in view.workers.iter().flat_map(|worker| &worker.rules) {
+        *rules.entry(rule).or_insert(0) += count;
+    }
+    let refused = rules.into_iter().map(|(rule, count)| ([("rule", rule.clone())], count));
+    text.family("brodo_refused_total", Kind::Counter, "Flows that a rule has refused, by the rule", refused);
     let help = "Frames of the guest that its kernel dropped because the transmit queue was full";
     text.one("brodo_link_ring_dropped_total", Kind::Counter, help, view.ring_dropped);
     let help = "Frames that the transmit queue of the guest's interface holds";
@@ -105,7 +112,7 @@ fn flows(text: &mut Text, view: &View) {
 fn sums<'a>(
     counts: impl Iterator<Item = (&'a (&'static str, &'static str), &'a u64)>,
 ) -> impl Iterator<Item = ((&'static str, &'static str), u64)> {
-    let mut sums = std::collections::BTreeMap::new();
+    let mut sums = BTreeMap::new();
     counts.for_each(|(&key, count)| *sums.entry(key).or_default() += count);
     sums.into_iter()
 }
@@ -120,9 +127,11 @@ fn memory(text: &mut Text, view: &View) {
     }
 }
 
+type Figure = fn(&Activity) -> u64;
+
 fn workers(text: &mut Text, view: &View) {
     text.one("brodo_workers", Kind::Gauge, "Threads that share the work", view.workers.len());
-    let columns: [(&str, &str, fn(&Activity) -> u64); 4] = [
+    let columns: [(&str, &str, Figure); 4] = [
         ("turns", "Turns of a worker's loop", |done| done.turns),
         ("sleeps", "Turns for which a worker slept", |done| done.sleeps),
         ("polls", "Looks for work instead of sleeping (--busy-poll)", |done| done.polls),

@@ -1,5 +1,7 @@
 //! What metrics are made of: copies of what each worker has, taken on its own thread, and facts about the process.
 
+use crate::control::visits;
+use crate::wording;
 use brodo_core::counters::Counters;
 use brodo_core::tcp::limited::LimitedBy;
 use brodo_linux::crew::Crew;
@@ -10,11 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// How long a worker may take to be visited: longer than any turn of its loop.
-const PATIENCE: Duration = Duration::from_secs(2);
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// One worker.
 #[derive(Debug, Clone, Default)]
@@ -25,6 +23,8 @@ pub(super) struct WorkerView {
     pub(super) flows: BTreeMap<(&'static str, &'static str), u64>,
     /// TCP connections by what limits each of their directions now.
     pub(super) limited: BTreeMap<(&'static str, &'static str), u64>,
+    /// Flows that rules have refused, by the rule.
+    pub(super) rules: BTreeMap<String, u64>,
 }
 
 impl WorkerView {
@@ -34,13 +34,18 @@ impl WorkerView {
         for by in LimitedBy::ALL {
             limited.extend(["from_guest", "to_guest"].map(|direction| ((direction, by.name()), 0)));
         }
+        for info in stack.flow_infos(inside.now) {
+            let key =
+                (wording::protocol(info.key.protocol).name(), wording::direction(info.initiator).name());
+            *flows.entry(key).or_default() += 1;
+        }
         for info in stack.tcp_infos(inside.now) {
-            *flows.entry(("tcp", "outbound")).or_default() += 1;
             for (direction, half) in [("from_guest", &info.rx), ("to_guest", &info.tx)] {
                 *limited.entry((direction, half.limited.by.name())).or_default() += 1;
             }
         }
-        Self { counters: stack.counters().clone(), activity: inside.activity, flows, limited }
+        let rules = stack.rules().map(|(rule, count)| (rule.to_owned(), count)).collect();
+        Self { counters: stack.counters().clone(), activity: inside.activity, flows, limited, rules }
     }
 }
 
@@ -57,34 +62,20 @@ pub(super) struct View {
 
 /// Looks at all workers; `None` if they have ended, or one does not answer.
 pub(super) fn look(crew: &Crew, ring: &Arc<RingWatch>) -> Option<View> {
-    let asked: Vec<Receiver<_>> = (0..crew.workers())
-        .map(|worker| {
-            let (tell, told) = sync_channel(1);
-            let ring = (worker == 0).then(|| ring.clone());
-            crew.visit(
-                worker,
-                Box::new(move |inside| {
-                    if let Some(ring) = ring {
-                        // The first worker alone may.
-                        ring.look();
-                    }
-                    let memory = [inside.stack.memory_used(), inside.stack.memory_promised()];
-                    let _ = tell.send((WorkerView::of(inside), memory, inside.stack.memory_budget()));
-                }),
-            );
-            told
-        })
-        .collect();
-    let mut view = View::default();
-    for told in asked {
-        let (worker, [used, promised], budget) = told.recv_timeout(PATIENCE).ok()?;
-        view.workers.push(worker);
-        // Of what all share the last one knows most.
-        (view.memory_used, view.memory_promised, view.memory_budget) =
-            (used as u64, promised as u64, budget as u64);
-    }
-    (view.ring_dropped, view.ring_frames) = (ring.dropped(), ring.frames().unwrap_or(0));
-    Some(view)
+    let watch = ring.clone();
+    // The first worker alone may.
+    visits::ask(crew, 0, move |_| watch.look()).ok()?;
+    let seen = visits::ask_all(crew, |inside| {
+        let stack = &inside.stack;
+        let memory = [stack.memory_used(), stack.memory_promised(), stack.memory_budget()];
+        (WorkerView::of(inside), memory.map(|bytes| bytes as u64))
+    })
+    .ok()?;
+    // Of what all share the last one knows most.
+    let [memory_used, memory_promised, memory_budget] = seen.last().map_or([0; 3], |(_, memory)| *memory);
+    let workers = seen.into_iter().map(|(worker, _)| worker).collect();
+    let (ring_dropped, ring_frames) = (ring.dropped(), ring.frames().unwrap_or(0));
+    Some(View { workers, memory_used, memory_promised, memory_budget, ring_dropped, ring_frames })
 }
 
 /// This process as the kernel sees it. What cannot be read is zero.

@@ -35,10 +35,9 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// Finds the instance that is meant.
-    pub(super) fn connect(which: Option<Which>) -> Result<Self, String> {
-        let client = dial(which.as_ref())?;
-        Ok(Self { which, client: Some(client), started: Instant::now() })
+    /// Watches over `client`, and when that instance has ended whichever is meant then.
+    pub(super) fn new(client: Client, which: Option<Which>) -> Self {
+        Self { which, client: Some(client), started: Instant::now() }
     }
 
     /// Tells until nobody listens. What is received is the flow to look at from now on.

@@ -14,9 +14,10 @@ use crate::budget::Pressure;
 use crate::chunk::{ByteQueue, Cursor, LARGE, Pool, SLICES_MAX, SMALL};
 use crate::counters::DropReason;
 use crate::env::Env;
-use crate::host::{Host, HostError, SocketId};
+use crate::host::{Host, HostError, Marks, SocketId};
 use crate::time::Instant;
 use std::io::IoSlice;
+use std::num::NonZeroU8;
 
 /// Most bytes that one flow holds, headers of records included.
 pub(super) const FLOW_BYTES: u32 = 256 << 10;
@@ -34,7 +35,7 @@ const ECN: u8 = 3;
 #[derive(Debug, Clone, Copy)]
 struct Record {
     len: u32,
-    tos: u8,
+    marks: Marks,
     /// When it came.
     at: Instant,
 }
@@ -45,14 +46,16 @@ impl Record {
     fn to_bytes(self) -> [u8; Self::LEN as usize] {
         let mut bytes = [0; Self::LEN as usize];
         bytes[..4].copy_from_slice(&self.len.to_ne_bytes());
-        bytes[4] = self.tos;
+        let Marks { tos, ttl, dont_fragment } = self.marks;
+        bytes[4..7].copy_from_slice(&[tos, ttl.map_or(0, NonZeroU8::get), dont_fragment.into()]);
         bytes[8..].copy_from_slice(&self.at.as_ns().to_ne_bytes());
         bytes
     }
 
-    fn from_bytes([a, b, c, d, tos, _, _, _, at @ ..]: [u8; Self::LEN as usize]) -> Self {
+    fn from_bytes([a, b, c, d, tos, ttl, dont_fragment, _, at @ ..]: [u8; Self::LEN as usize]) -> Self {
         let len = u32::from_ne_bytes([a, b, c, d]);
-        Self { len, tos, at: Instant::from_ns(u64::from_ne_bytes(at)) }
+        let marks = Marks { tos, ttl: NonZeroU8::new(ttl), dont_fragment: dont_fragment != 0 };
+        Self { len, marks, at: Instant::from_ns(u64::from_ne_bytes(at)) }
     }
 
     /// Bytes of the record in the queue.
@@ -76,8 +79,8 @@ impl Backlog {
     }
 
     /// Keeps one datagram, or counts why not.
-    pub(super) fn push(&mut self, env: &mut Env, now: Instant, datagram: &[u8], tos: u8) {
-        let record = Record { len: datagram.len() as u32, tos, at: now };
+    pub(super) fn push(&mut self, env: &mut Env, now: Instant, datagram: &[u8], marks: Marks) {
+        let record = Record { len: datagram.len() as u32, marks, at: now };
         let size = record.size();
         let all = env.held + size as usize;
         if self.records.len() + size > FLOW_BYTES || all > env.config.memory / MEMORY_PART {
@@ -111,7 +114,7 @@ impl Backlog {
             let mut slices = [IoSlice::new(&[]); SLICES];
             let run = self.gather(&env.pool, head, &mut slices);
             let segment = (run.datagrams > 1).then_some(head.len as u16);
-            let taken = host.datagram_send(socket, &slices[..run.slices], segment, head.tos)?;
+            let taken = host.datagram_send(socket, &slices[..run.slices], segment, head.marks)?;
             let datagrams = if run.datagrams > 1 { (taken as u32).div_ceil(head.len) } else { 1 };
             self.consume(env, taken as u32 + datagrams * Record::LEN);
             if datagrams == run.datagrams {
@@ -149,12 +152,12 @@ impl Backlog {
         while self.head.is_none() {
             let (mut record, _) = self.peek(&env.pool, Cursor::FRONT)?;
             if self.codel.must_drop(now, now - record.at, self.records.len()) {
-                if record.tos & ECN == 0 {
+                if record.marks.tos & ECN == 0 {
                     env.counters.drop(DropReason::HostQueueDelay);
                     self.consume(env, record.size());
                     continue;
                 }
-                record.tos |= ECN;
+                record.marks.tos |= ECN;
                 env.counters.udp_marked += 1;
             }
             self.head = Some(record);
@@ -187,7 +190,7 @@ impl Backlog {
             let record = if run.datagrams == 0 { head } else { record };
             bytes += record.len;
             let fits = bytes as usize <= SEND_BYTES_MAX && (run.datagrams as usize) < SEGMENTS_MAX;
-            let alike = record.tos == head.tos && (1..=head.len).contains(&record.len);
+            let alike = record.marks == head.marks && (1..=head.len).contains(&record.len);
             if run.datagrams > 0 && !(fits && alike) {
                 break;
             }

@@ -15,6 +15,7 @@ use crate::flow::{FlowKey, Protocol};
 use crate::host::{Host, HostError, Received, SocketId};
 use crate::icmp;
 use crate::link::{Link, NoCredit};
+use crate::stack::Arrived;
 use crate::transmit::{self, ip_header_len};
 use crate::wire::udp::UdpHeader;
 use std::io::{IoSlice, IoSliceMut};
@@ -41,6 +42,8 @@ pub(crate) struct Inbox {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Batch {
     pub(super) count: usize,
+    /// Datagrams in these, which the kernel may have coalesced.
+    pub(super) datagrams: usize,
     pub(super) bytes: usize,
     /// The longest, in bytes.
     pub(super) longest: usize,
@@ -88,10 +91,20 @@ impl Inbox {
         let mut batch = Batch { count: self.count, ..Batch::default() };
         for received in &self.received[..self.count] {
             batch.bytes += received.len;
+            batch.datagrams += received.len.div_ceil(datagram_size(received).max(1)).max(1);
             batch.longest = batch.longest.max(received.len);
             batch.lost += u64::from(received.lost);
         }
         Ok(batch)
+    }
+
+    /// Takes what somebody else has read for the flow `key`; what was read before must have been sent.
+    pub(crate) fn put(&mut self, key: FlowKey, arrived: &Arrived<'_>) {
+        debug_assert!(self.is_empty(), "a batch is still on its way");
+        let len = arrived.payload.len().min(STRIDE);
+        self.buffers[..len].copy_from_slice(&arrived.payload[..len]);
+        self.received[0] = Received { len, segment: arrived.segment, tos: arrived.tos, lost: 0 };
+        (self.key, self.count, self.next, self.offset) = (Some(key), 1, 0, 0);
     }
 
     /// Sends to the guest what is left of the batch.

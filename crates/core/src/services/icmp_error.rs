@@ -22,6 +22,9 @@ mod tests;
 /// Longest frame in bytes: the least MTU of IPv6.
 pub const FRAME_LEN_MAX: usize = IPV6_PAYLOAD + 8 + Icmpv6Message::QUOTE_MAX;
 
+/// Where the IPv6 header names the next one.
+const NEXT_HEADER_AT: u32 = 6;
+
 /// The least MTU of IPv6, in bytes.
 const IPV6_MTU_MIN: u32 = 1280;
 
@@ -91,11 +94,16 @@ fn message_v4(cause: IcmpCause, quoted: &[u8]) -> Icmpv4Message<'_> {
         IcmpCause::PortUnreachable => unreachable(icmpv4::PORT_UNREACHABLE),
         IcmpCause::NetUnreachable => unreachable(icmpv4::NET_UNREACHABLE),
         IcmpCause::HostUnreachable => unreachable(icmpv4::HOST_UNREACHABLE),
+        IcmpCause::ProtocolUnreachable => unreachable(icmpv4::PROTOCOL_UNREACHABLE),
         IcmpCause::Prohibited => unreachable(icmpv4::PROHIBITED),
+        // The code whose message has an MTU in it is not one of these.
+        IcmpCause::Unreachable(icmpv4::FRAGMENTATION_NEEDED) => unreachable(icmpv4::HOST_UNREACHABLE),
+        IcmpCause::Unreachable(code) => unreachable(code),
         IcmpCause::TooBig(mtu) => {
             Icmpv4Message::FragmentationNeeded { mtu: u16::try_from(mtu).unwrap_or(u16::MAX), quoted }
         }
         IcmpCause::TimeExceeded => Icmpv4Message::TimeExceeded { code: 0, quoted },
+        IcmpCause::ReassemblyTimeExceeded => Icmpv4Message::TimeExceeded { code: 1, quoted },
     }
 }
 
@@ -105,9 +113,16 @@ fn message_v6(cause: IcmpCause, quoted: &[u8]) -> Icmpv6Message<'_> {
         IcmpCause::PortUnreachable => unreachable(icmpv6::PORT_UNREACHABLE),
         IcmpCause::NetUnreachable => unreachable(icmpv6::NO_ROUTE),
         IcmpCause::HostUnreachable => unreachable(icmpv6::ADDRESS_UNREACHABLE),
+        IcmpCause::ProtocolUnreachable => Icmpv6Message::ParameterProblem {
+            code: icmpv6::UNRECOGNISED_NEXT_HEADER,
+            pointer: NEXT_HEADER_AT,
+            quoted,
+        },
         IcmpCause::Prohibited => unreachable(icmpv6::PROHIBITED),
+        IcmpCause::Unreachable(code) => unreachable(code),
         IcmpCause::TooBig(mtu) => Icmpv6Message::PacketTooBig { mtu: mtu.max(IPV6_MTU_MIN), quoted },
         IcmpCause::TimeExceeded => Icmpv6Message::TimeExceeded { code: 0, quoted },
+        IcmpCause::ReassemblyTimeExceeded => Icmpv6Message::TimeExceeded { code: 1, quoted },
     }
 }
 
@@ -116,17 +131,18 @@ pub const QUOTE_LEN_MAX: usize = Ipv6Header::LEN + 8;
 
 /// Writes a packet of the guest's as it would be quoted, IP header and eight bytes of layer 4, to the start of `out`;
 /// gives its length in bytes. Enough for the guest's kernel to find a UDP or echo socket; not for TCP, where it
-/// also compares the sequence number. None if the key's addresses are of two families.
+/// also compares the sequence number. `sequence` is that of an echo request, by which programs tell theirs apart. None if the key's addresses are of two families.
 ///
 /// # Panics
 /// If `out` is shorter than [`QUOTE_LEN_MAX`].
-pub fn quote(key: &FlowKey, out: &mut [u8]) -> Option<usize> {
+pub fn quote(key: &FlowKey, sequence: Option<u16>, out: &mut [u8]) -> Option<usize> {
     let v6 = key.guest.is_ipv6();
     let mut start = [0; 8];
     let protocol = match (key.protocol, v6) {
         (Protocol::Echo, v6) => {
             start[0] = if v6 { 128 } else { 8 };
             start[4..6].copy_from_slice(&key.guest.port().to_be_bytes());
+            start[6..8].copy_from_slice(&sequence.unwrap_or(0).to_be_bytes());
             if v6 { ICMPV6 } else { ICMP }
         }
         (Protocol::Tcp | Protocol::Udp, _) => {

@@ -12,6 +12,7 @@ use super::{
     Protocol, RxChecksum, RxFrame, Stack, TCP, TcpFlags, TcpHeader, UDP, UdpHeader,
 };
 use crate::datagram::{SEGMENTS_MAX, SEND_BYTES_MAX};
+use crate::host::Marks;
 use std::io::IoSlice;
 
 /// Most packets written together.
@@ -22,7 +23,7 @@ struct Packet<'a> {
     src: IpAddr,
     dst: IpAddr,
     protocol: u8,
-    tos: u8,
+    marks: Marks,
     /// What follows the IP header.
     content: &'a [u8],
 }
@@ -37,7 +38,7 @@ struct Segment<'a> {
 /// A datagram with payload.
 struct Datagram<'a> {
     key: FlowKey,
-    tos: u8,
+    marks: Marks,
     payload: &'a [u8],
 }
 
@@ -105,7 +106,7 @@ impl Stack {
         for frame in frames[1..].iter().take(TOGETHER_MAX - 1) {
             let next = self.plain(frame).and_then(|packet| Datagram::of(&packet, frame));
             let alike = |n: &Datagram<'_>| {
-                (n.key, n.tos) == (first.key, first.tos)
+                (n.key, n.marks) == (first.key, first.marks)
                     && n.payload.len() <= size
                     && bytes + n.payload.len() <= SEND_BYTES_MAX
             };
@@ -122,7 +123,7 @@ impl Stack {
         }
         let Some(id) = self.flows.find(&first.key) else { return 0 };
         let Some(Flow::Datagram(flow)) = self.flows.get_mut(id) else { return 0 };
-        let how = (Some(size as u16), first.tos);
+        let how = (Some(size as u16), first.marks);
         flow.send(&mut self.env, io, &mut payload[..count], how, |n| &frames[n].bytes[EthernetHeader::LEN..]);
         self.used(id, io.now);
         self.after(io.host, id);
@@ -135,16 +136,18 @@ impl Stack {
         if eth.dst != self.env.config.mac || eth.src.is_multicast() {
             return None;
         }
-        let packet = match eth.ethertype {
+        let (ttl, packet) = match eth.ethertype {
             EtherType::Ipv4 => {
                 let (ip, content) = Ipv4Header::parse(packet).ok()?;
                 let (src, dst) = (ip.src.into(), ip.dst.into());
-                Packet { src, dst, protocol: ip.protocol, tos: ip.tos, content }
+                let marks = self.marks(dst, (ip.tos, ip.ttl, ip.dont_fragment));
+                (ip.ttl, Packet { src, dst, protocol: ip.protocol, marks, content })
             }
             EtherType::Ipv6 => {
                 let (ip, content) = Ipv6Header::parse(packet).ok()?;
                 let (src, dst) = (ip.src.into(), ip.dst.into());
-                Packet { src, dst, protocol: ip.next_header, tos: ip.traffic_class, content }
+                let marks = self.marks(dst, (ip.traffic_class, ip.hop_limit, true));
+                (ip.hop_limit, Packet { src, dst, protocol: ip.next_header, marks, content })
             }
             _ => return None,
         };
@@ -152,7 +155,8 @@ impl Stack {
             frame.meta.checksum == RxChecksum::Valid
                 || checksum_is_right((packet.src, packet.dst), packet.protocol, packet.content)
         };
-        (matches!(packet.protocol, TCP | UDP) && self.is_guest(packet.src) && checked()).then_some(packet)
+        let goes_on = self.is_guest(packet.src) && !self.ends_here(packet.dst, ttl);
+        (matches!(packet.protocol, TCP | UDP) && goes_on && checked()).then_some(packet)
     }
 }
 
@@ -192,6 +196,6 @@ impl<'a> Datagram<'a> {
             guest: Endpoint::new(packet.src, header.src_port),
             remote: Endpoint::new(packet.dst, header.dst_port),
         };
-        Some(Self { key, tos: packet.tos, payload })
+        Some(Self { key, marks: packet.marks, payload })
     }
 }

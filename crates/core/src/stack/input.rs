@@ -1,14 +1,17 @@
 //! From a guest's frame to what it concerns: layer by layer, each check with its counted reason.
 
+use super::admission::Admission;
 use super::{
-    Connection, DatagramFlow, Destination, DropReason, Echo, Endpoint, EtherType, EthernetHeader, Flow,
+    Connection, DatagramFlow, DropReason, Echo, EndCause, Endpoint, EtherType, EthernetHeader, Flow, FlowId,
     FlowKey, Gso, Host, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Io, IpAddr,
     Ipv4Header, Ipv6Header, Link, Protocol, RxChecksum, RxMeta, Stack, TCP, TcpFlags, TcpHeader, UDP,
-    UdpHeader, Usefulness, checksum, destination, icmp, reset, services,
+    UdpHeader, Usefulness, checksum, icmp, reset, services,
 };
+use crate::host::Marks;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::tcp::Seq;
 use std::io::IoSlice;
+use std::num::NonZeroU8;
 
 /// Ports of the servers that brodo is on the link.
 const DHCPV4_SERVER: u16 = 67;
@@ -27,8 +30,10 @@ struct Packet<'a> {
     src: IpAddr,
     dst: IpAddr,
     protocol: u8,
-    /// Differentiated services and ECN.
-    tos: u8,
+    /// Time to live or hop limit.
+    ttl: u8,
+    /// For what the host sends on.
+    marks: Marks,
     /// What follows the IP header and its extensions.
     payload: &'a [u8],
     /// From the IP header on, for an ICMP error to quote.
@@ -63,7 +68,8 @@ impl Stack {
                         src: ip.src.into(),
                         dst: ip.dst.into(),
                         protocol: ip.protocol,
-                        tos: ip.tos,
+                        ttl: ip.ttl,
+                        marks: self.marks(ip.dst.into(), (ip.tos, ip.ttl, ip.dont_fragment)),
                         payload: rest,
                         whole: payload,
                         meta,
@@ -86,7 +92,8 @@ impl Stack {
                         src: ip.src.into(),
                         dst: ip.dst.into(),
                         protocol: ip.next_header,
-                        tos: ip.traffic_class,
+                        ttl: ip.hop_limit,
+                        marks: self.marks(ip.dst.into(), (ip.traffic_class, ip.hop_limit, true)),
                         payload: rest,
                         whole: payload,
                         meta,
@@ -140,6 +147,21 @@ impl Stack {
         }
     }
 
+    /// Whether a router forwards a packet to `dst` no further (RFC 1812, 5.3.1). What is for brodo itself has arrived.
+    pub(super) fn ends_here(&self, dst: IpAddr, ttl: u8) -> bool {
+        let broadcast = matches!(dst, IpAddr::V4(dst) if dst.is_broadcast());
+        ttl <= 1 && !(dst.is_multicast() || broadcast || self.env.config.is_ours(dst))
+    }
+
+    /// What the guest's IP header (differentiated services, time to live, "do not fragment") means for the datagram that leaves
+    /// the host: one hop less. The host's own time to live stands for those with which systems usually begin, so that most
+    /// sockets need not be told one.
+    pub(super) fn marks(&self, dst: IpAddr, (tos, ttl, dont_fragment): (u8, u8, bool)) -> Marks {
+        let usual = matches!(ttl, 64 | 128 | 255) || self.env.config.is_ours(dst);
+        let ttl = NonZeroU8::new(ttl.saturating_sub(1)).filter(|_| !usual);
+        Marks { tos, ttl, dont_fragment }
+    }
+
     fn packet<L: Link, H: Host>(
         &mut self,
         io: &mut Io<'_, L, H>,
@@ -149,6 +171,10 @@ impl Stack {
         let without_address = packet.src.is_unspecified() && packet.src.is_ipv4() && packet.protocol == UDP;
         if !without_address && !self.is_guest(packet.src) {
             return Err(DropReason::SpoofedSource);
+        }
+        if !without_address && self.ends_here(packet.dst, packet.ttl) {
+            icmp::send_error(&mut self.env, io, IcmpCause::TimeExceeded, None, packet.whole);
+            return Err(DropReason::TtlExpired);
         }
         match packet.protocol {
             TCP => self.tcp(io, packet),
@@ -207,21 +233,19 @@ impl Stack {
         syn: &TcpHeader,
         iss_after: Option<Seq>,
     ) -> Result<(), DropReason> {
-        let to = match destination::resolve(&self.env.config, self.env.resolver, key.remote.into())? {
-            Destination::Host(to) | Destination::Resolver(to) => to,
-            Destination::Refused => {
+        let to = match self.admit(io.host, &key, io.now)? {
+            Admission::Granted { to, .. } => to,
+            Admission::Refused { reason, .. } => {
                 reset::refuse(&mut self.env, io.link, &key, syn.seq + 1);
-                return Err(DropReason::Refused);
+                return Err(reason);
             }
         };
-        if !self.make_room(io.host, io.now) {
-            reset::refuse(&mut self.env, io.link, &key, syn.seq + 1);
-            return Err(DropReason::FlowTableFull);
-        }
         let env = &mut self.env;
         let id = self.flows.insert(Usefulness::Unanswered as usize, io.now, |id| {
             Flow::Tcp(Connection::open(env, io, id, (key, to), syn, iss_after))
         });
+        self.note_opened(id);
+        self.policy.opened(key.remote.ip(), id);
         self.after(io.host, id);
         Ok(())
     }
@@ -289,14 +313,14 @@ impl Stack {
             Some(id) => id,
             None => match self.open_datagram(io, key)? {
                 Ok(id) => id,
-                Err(cause) => {
-                    icmp::send_error(&mut self.env, io.link, cause, None, packet.whole);
-                    return Err(DropReason::Refused);
+                Err((cause, reason)) => {
+                    icmp::send_error(&mut self.env, io, cause, None, packet.whole);
+                    return Err(reason);
                 }
             },
         };
         if let Some(Flow::Datagram(flow)) = self.flows.get_mut(id) {
-            let how = (segment, packet.tos);
+            let how = (segment, packet.marks);
             flow.send(&mut self.env, io, &mut [IoSlice::new(payload)], how, |_| packet.whole);
         }
         self.used(id, io.now);
@@ -304,23 +328,16 @@ impl Stack {
         Ok(())
     }
 
-    /// A new flow, or the ICMP error that refuses it.
+    /// A new flow, or the ICMP error that refuses it and what to count.
     fn open_datagram<L: Link, H: Host>(
         &mut self,
         io: &mut Io<'_, L, H>,
         key: FlowKey,
-    ) -> Result<Result<crate::flow::FlowId, IcmpCause>, DropReason> {
-        let (to, dns) = match destination::resolve(&self.env.config, self.env.resolver, key.remote.into())? {
-            Destination::Host(to) => (to, false),
-            Destination::Resolver(to) => (to, true),
-            Destination::Refused if self.env.config.is_ours(key.remote.ip()) => {
-                return Ok(Err(IcmpCause::PortUnreachable));
-            }
-            Destination::Refused => return Ok(Err(IcmpCause::Prohibited)),
+    ) -> Result<Result<FlowId, (IcmpCause, DropReason)>, DropReason> {
+        let (to, dns) = match self.admit(io.host, &key, io.now)? {
+            Admission::Granted { to, dns } => (to, dns),
+            Admission::Refused { cause, reason } => return Ok(Err((cause, reason))),
         };
-        if !self.make_room(io.host, io.now) {
-            return Err(DropReason::FlowTableFull);
-        }
         let id = self.flows.reserve();
         let opened = match key.protocol {
             Protocol::Echo => io.host.ping_open(id, to.ip()),
@@ -331,7 +348,11 @@ impl Stack {
             Err(HostError::Unsupported) if key.protocol == Protocol::Echo => {
                 return Err(DropReason::EchoUnsupported);
             }
-            Err(error) => return icmp::cause_of(error).map(Err).ok_or(DropReason::HostExhausted),
+            Err(error) => {
+                self.note_unopened(key, EndCause::of(error), None);
+                let refusal = |cause| Err((cause, DropReason::Refused));
+                return icmp::cause_of(error).map(refusal).ok_or(DropReason::HostExhausted);
+            }
         };
         match key.protocol {
             Protocol::Echo => self.env.counters.echo_opened += 1,
@@ -340,6 +361,8 @@ impl Stack {
         let id = self.flows.insert(Usefulness::Unanswered as usize, io.now, |id| {
             Flow::Datagram(DatagramFlow::new(id, key, socket, dns, io.now))
         });
+        self.note_opened(id);
+        self.policy.opened(key.remote.ip(), id);
         Ok(Ok(id))
     }
 
@@ -401,6 +424,9 @@ impl Stack {
     /// the host's kernel says the same to the peer.
     fn guest_unreachable<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, quoted: &[u8]) {
         if let Some(id) = icmp::quoted_udp_flow(quoted).and_then(|key| self.flows.find(&key)) {
+            if let Some(flow) = self.flows.get_mut(id) {
+                flow.ends_by(EndCause::ResetByGuest);
+            }
             self.remove(io.host, id);
         }
     }

@@ -6,9 +6,10 @@
 //! hands them to the host socket; the [`sender::Sender`] takes bytes from the host socket and sends them to the
 //! guest. Each half is a small enum of states; the state of RFC 9293 is derived from both ([`Connection::state`]).
 //!
-//! * *Opening.* A SYN starts a connect of the host socket; only when that has succeeded does the guest get its
+//! * *Opening.* A SYN of the guest's starts a connect of the host socket; only when that has succeeded does the guest get its
 //!   SYN-ACK, so that a refused, unreachable or silent destination looks to the guest as it would on the host: a
-//!   reset, an ICMP error, or nothing. A SYN that comes again meanwhile changes nothing.
+//!   reset, an ICMP error, or nothing. A SYN that comes again meanwhile changes nothing. A connection that the host has
+//!   accepted for the guest begins with a SYN of ours ([`call`]).
 //! * *Data.* See the two halves. Acknowledgements are one flag per flow, sent at the end of a batch
 //!   ([`Connection::acknowledge_now`]), and left to the host's answer where one is sure to come ([`answer`]); segments out of order are acknowledged at once, one by one, so that the guest
 //!   sees duplicates.
@@ -19,13 +20,14 @@
 //!   the bytes that had arrived before it. Out-of-window resets, SYNs and acknowledgements get at most a rate-limited
 //!   challenge ACK (RFC 5961).
 //!
-//! Files: `arrival` what a segment does, `answer` when its acknowledgement waits, `output` what is sent, `timeout` what time does, `open` how it begins;
+//! Files: `arrival` what a segment does, `answer` when its acknowledgement waits, `output` what is sent, `timeout` what time does, `open` and `call` how it begins;
 //! `scoreboard`, `rack` and `recovery` what was sent and may not have arrived; `autosize`, `tune` and `rtt` how the limits
 //! find their size; `limited` and `info` what a connection tells about itself.
 
 pub(crate) mod answer;
 mod arrival;
 pub(crate) mod autosize;
+mod call;
 pub mod info;
 pub(crate) mod isn;
 pub mod limited;
@@ -43,8 +45,10 @@ mod timeout;
 mod tune;
 
 use crate::env::Env;
+use crate::flow::end::EndCause;
+use crate::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
 use crate::flow::{FlowId, FlowKey, Rank, Usefulness};
-use crate::host::{Close, Connect, Host, Readiness, SocketId};
+use crate::host::{Close, Connect, Host, HostError, Readiness, SocketId};
 use crate::link::Link;
 use crate::schedule::Turn;
 use crate::stack::Io;
@@ -58,10 +62,11 @@ use sender::{Sender, SenderState};
 /// hours where there is room; those who know that middle boxes forget send keep-alives at least this often.
 const DORMANT_AFTER: Duration = Duration::from_secs(300);
 
-/// The states of RFC 9293, section 3.3.2. LISTEN and SYN-SENT do not occur: every connection begins with the
-/// guest's SYN.
+/// The states of RFC 9293, section 3.3.2. LISTEN does not occur: it is the host's kernel that listens for the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
+    /// We have sent SYN, for a peer of the host's.
+    SynSent,
     /// SYN received; the host socket is being connected, or the SYN-ACK awaits its acknowledgement.
     SynReceived,
     /// Data flows both ways.
@@ -99,9 +104,20 @@ pub(crate) struct Connection {
     /// The host socket failed: what it still holds goes to the guest, then a reset.
     broken: bool,
     turn: Turn,
+    /// It began on the host's side.
+    inbound: bool,
     /// To be removed from the table.
     ended: bool,
+    /// Why, as far as that is known.
+    pub(crate) cause: EndCause,
+    /// How long the host's connection took to open, microseconds; [`NOT_CONNECTED`] until it is.
+    connect_us: u32,
+    /// Segments with payload: taken from the guest, and sent to it. They stay at the largest number.
+    segments: [u32; 2],
 }
+
+/// No connect takes so long: an hour and more.
+const NOT_CONNECTED: u32 = u32::MAX;
 
 impl Connection {
     /// The state of RFC 9293, derived from both halves.
@@ -112,6 +128,7 @@ impl Connection {
             return State::Closed;
         }
         match (self.tx.state, self.rx.state) {
+            (S::Calling, _) => State::SynSent,
             (S::Connecting | S::SynSent, _) => State::SynReceived,
             (S::Open, R::Open) => State::Established,
             (S::Open, R::Finishing | R::Finished) => State::CloseWait,
@@ -143,6 +160,30 @@ impl Connection {
         }
     }
 
+    /// What any flow tells of itself, but for how long it is idle.
+    pub(crate) fn flow_info(&self, env: &Env, now: Instant) -> FlowInfo {
+        let [taken, sent] = self.segments.map(u64::from);
+        let connect = (self.connect_us != NOT_CONNECTED).then_some(self.connect_us);
+        FlowInfo {
+            flow: self.id,
+            key: self.key,
+            initiator: if self.inbound { Initiator::Peer } else { Initiator::Guest },
+            state: FlowState::Tcp(self.state()),
+            age: now - self.opened_at,
+            idle: Duration::ZERO,
+            from_guest: Traffic { bytes: self.rx.bytes, packets: taken },
+            to_guest: Traffic { bytes: self.tx.bytes, packets: sent },
+            rtt: env.rtt.srtt(),
+            connect: connect.map(|us| Duration::from_micros(us.into())),
+            retransmissions: self.tx.retransmissions,
+        }
+    }
+
+    /// Its socket on the host, while it has one.
+    pub(crate) fn socket(&self) -> Option<SocketId> {
+        self.socket
+    }
+
     /// Bytes that it takes beside itself and its payload.
     pub(crate) fn allocated(&self) -> usize {
         self.rx.allocated() + self.tx.board.allocated()
@@ -172,7 +213,7 @@ impl Connection {
     pub(crate) fn usefulness(&self) -> Usefulness {
         match self.state() {
             State::TimeWait | State::Closed => Usefulness::Spent,
-            State::SynReceived => Usefulness::Unanswered,
+            State::SynSent | State::SynReceived => Usefulness::Unanswered,
             _ => Usefulness::InUse,
         }
     }
@@ -194,6 +235,9 @@ impl Connection {
         }
         self.tx.readable |= ready.readable || ready.read_closed || ready.error;
         self.tx.hangup |= ready.read_closed;
+        if self.tx.state == SenderState::Calling {
+            return;
+        }
         if ready.writable || ready.error {
             self.rx.writable = true;
             self.flush_to_host(env, io);
@@ -217,8 +261,8 @@ impl Connection {
     /// Writes what waits for the host socket; tells the guest if that opened its window.
     fn flush_to_host<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
         self.tune_blocked_receiver(env, io);
-        if self.rx.flush(env, io.host, self.socket).is_err() {
-            self.host_failed(env);
+        if let Err(error) = self.rx.flush(env, io.host, self.socket) {
+            self.host_failed(env, error);
         }
         self.note_receiving_limit(env, io);
         self.update_window(env, io.now);
@@ -226,8 +270,9 @@ impl Connection {
     }
 
     /// The host socket failed on a write. What it received before is still passed on, by `serve`.
-    fn host_failed(&mut self, env: &mut Env) {
+    fn host_failed(&mut self, env: &mut Env, error: HostError) {
         self.broken = true;
+        self.cause = EndCause::of(error);
         // Nobody will take these bytes any more, and their memory may be what that needs.
         self.rx.clear(env);
         self.tx.readable = true;

@@ -51,10 +51,12 @@ pub enum Icmpv4Message<'a> {
 pub const NET_UNREACHABLE: u8 = 0;
 /// Code of an unreachable host.
 pub const HOST_UNREACHABLE: u8 = 1;
+/// Code of an unreachable protocol.
+pub const PROTOCOL_UNREACHABLE: u8 = 2;
 /// Code of an unreachable port.
 pub const PORT_UNREACHABLE: u8 = 3;
 /// Code of a packet that must be fragmented but must not be.
-const FRAGMENTATION_NEEDED: u8 = 4;
+pub const FRAGMENTATION_NEEDED: u8 = 4;
 /// Code of communication administratively prohibited (RFC 1812 section 5.2.7.1).
 pub const PROHIBITED: u8 = 13;
 

@@ -37,6 +37,15 @@ pub enum Icmpv6Message<'a> {
         /// The packet.
         quoted: &'a [u8],
     },
+    /// Type 4: something in the headers is not understood.
+    ParameterProblem {
+        /// 0 for a wrong field, 1 for an unrecognised next header, 2 for an unrecognised option.
+        code: u8,
+        /// Where it is in the packet, in bytes.
+        pointer: u32,
+        /// The packet.
+        quoted: &'a [u8],
+    },
 }
 
 /// Code of a destination to which there is no route.
@@ -48,9 +57,13 @@ pub const ADDRESS_UNREACHABLE: u8 = 3;
 /// Code of an unreachable port.
 pub const PORT_UNREACHABLE: u8 = 4;
 
+/// Code of a parameter problem: an unrecognised next header.
+pub const UNRECOGNISED_NEXT_HEADER: u8 = 1;
+
 const UNREACHABLE: u8 = 1;
 const PACKET_TOO_BIG: u8 = 2;
 const TIME_EXCEEDED: u8 = 3;
+const PARAMETER_PROBLEM: u8 = 4;
 const ECHO_REQUEST: u8 = 128;
 const ECHO_REPLY: u8 = 129;
 
@@ -112,6 +125,9 @@ impl<'a> Icmpv6Message<'a> {
             (UNREACHABLE, code) => Self::Unreachable { code, quoted: rest },
             (PACKET_TOO_BIG, _) => Self::PacketTooBig { mtu: u32_at(header, 4).ok_or(BAD)?, quoted: rest },
             (TIME_EXCEEDED, code) => Self::TimeExceeded { code, quoted: rest },
+            (PARAMETER_PROBLEM, code) => {
+                Self::ParameterProblem { code, pointer: u32_at(header, 4).ok_or(BAD)?, quoted: rest }
+            }
             _ => return Err(DropReason::UnknownIcmp),
         })
     }
@@ -128,6 +144,7 @@ impl<'a> Icmpv6Message<'a> {
             Self::EchoRequest(echo) | Self::EchoReply(echo) => echo.data,
             Self::Unreachable { quoted, .. }
             | Self::PacketTooBig { quoted, .. }
+            | Self::ParameterProblem { quoted, .. }
             | Self::TimeExceeded { quoted, .. } => &quoted[..quoted.len().min(Self::QUOTE_MAX)],
         }
     }
@@ -145,6 +162,7 @@ impl<'a> Icmpv6Message<'a> {
             Self::Unreachable { code, .. } => (UNREACHABLE, code, 0),
             Self::PacketTooBig { mtu, .. } => (PACKET_TOO_BIG, 0, mtu),
             Self::TimeExceeded { code, .. } => (TIME_EXCEEDED, code, 0),
+            Self::ParameterProblem { code, pointer, .. } => (PARAMETER_PROBLEM, code, pointer),
         };
         let mut out = Writer::new(out);
         out.bytes(&[kind, code, 0, 0]);

@@ -9,20 +9,27 @@
 //! *In.* One call takes as many datagrams as there are buffers, each perhaps several that the kernel coalesced (UDP_GRO).
 //! With each come the byte of differentiated services and ECN, and, once the kernel has had to drop some, how many.
 //!
-//! The byte is the socket's own option, set when a datagram differs from the one before: in most conversations never.
-//! (A control message with each datagram would cost more and also switches off the kernel's cached route.)
+//! *Marks.* What the IP header says is the socket's own option, set when a datagram differs from the one before: differentiated
+//! services and time to live in most conversations never, "do not fragment" once. (A control message with each datagram
+//! would cost more and also switches off the kernel's cached route.)
+//!
+//! "Do not fragment" makes a difference only to a datagram that is longer than some path takes, so that short ones
+//! ([`ANY_PATH_V4`]) leave the option as it is. With it (IP_PMTUDISC_DO) what is longer than the path's MTU, as far as the kernel
+//! knows it, is refused, and IP_MTU tells the MTU; without it (IP_PMTUDISC_DONT) the kernel and every router may fragment. A new
+//! socket is between the two (IP_PMTUDISC_WANT): the kernel fragments, routers may not.
 
 use super::errors::{host_error, icmp_report};
 use super::{FLAGS, Open, Sockets, family};
 use crate::sys;
 use brodo_core::flow::FlowId;
-use brodo_core::host::{HostError, IcmpReport, Received, SocketId};
+use brodo_core::host::{HostError, IcmpReport, Marks, Received, SocketId};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketType, ipproto, sockopt};
 use std::ffi::c_int;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU8;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Datagrams per UDP_SEGMENT call: the kernel's bound before Linux 6.8 (UDP_MAX_SEGMENTS).
@@ -35,12 +42,24 @@ const SLICES_MAX: usize = 128;
 /// path: at full speed less than the time for which this process may have to wait for a processor.
 const RECEIVE_BUFFER: c_int = 1 << 20;
 
+/// Payload that every path takes whole, bytes: IPv4's 576 (RFC 791) and IPv6's 1280 (RFC 8200), less the headers.
+const ANY_PATH_V4: usize = 576 - 28;
+const ANY_PATH_V6: usize = 1280 - 48;
+/// The value of IP_TTL and IPV6_UNICAST_HOPS that stands for the host's default.
+const HOPS_DEFAULT: c_int = -1;
+
 /// What is known of a datagram socket.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Datagram {
     v6: bool,
+    /// It sends echo requests, not UDP.
+    ping: bool,
     /// Its IP_TOS or IPV6_TCLASS.
     tos: u8,
+    /// Its IP_TTL or IPV6_UNICAST_HOPS.
+    ttl: Option<NonZeroU8>,
+    /// Its IP_MTU_DISCOVER or IPV6_MTU_DISCOVER, once it was set.
+    dont_fragment: Option<bool>,
     /// The largest segments that UDP_SEGMENT may work with, bytes.
     segment_max: u16,
     /// Datagrams that the kernel has dropped since the socket was opened, as far as it was told.
@@ -49,7 +68,15 @@ pub(super) struct Datagram {
 
 impl Default for Datagram {
     fn default() -> Self {
-        Self { v6: false, tos: 0, segment_max: u16::MAX, overflows: 0 }
+        Self {
+            v6: false,
+            ping: false,
+            tos: 0,
+            ttl: None,
+            dont_fragment: None,
+            segment_max: u16::MAX,
+            overflows: 0,
+        }
     }
 }
 
@@ -87,7 +114,9 @@ impl Sockets {
             Err(Errno::ACCESS | Errno::PERM) => return Err(HostError::Unsupported),
             other => other.map_err(host_error)?,
         };
-        self.keep_datagram(flow, fd, SocketAddr::new(to, 0))
+        let socket = self.keep_datagram(flow, fd, SocketAddr::new(to, 0))?;
+        self.get_open(socket)?.datagram.ping = true;
+        Ok(socket)
     }
 
     /// Connects a datagram socket, with ICMP errors reported through its error queue.
@@ -115,11 +144,11 @@ impl Sockets {
         socket: SocketId,
         data: &[IoSlice<'_>],
         segment: Option<u16>,
-        tos: u8,
+        marks: Marks,
     ) -> Result<usize, HostError> {
         let open = self.get_open(socket)?;
-        open.mark(tos);
         let len: usize = data.iter().map(|slice| slice.len()).sum();
+        open.mark(marks, segment.map_or(len, |size| len.min(size.into())));
         let sent = match segment.map(usize::from) {
             Some(size) if size > 0 && len > size => open.send_many(data, len, size),
             _ => send_one(open.fd.as_fd(), data).map(|()| len),
@@ -164,12 +193,13 @@ impl Sockets {
 
     /// Takes one entry of the error queue.
     pub(super) fn recv_error(&mut self, socket: SocketId) -> Option<IcmpReport> {
-        let fd = self.get(socket).ok()?.as_fd();
+        let open = self.get_open(socket).ok()?;
+        let (fd, ping) = (open.fd.as_fd(), open.datagram.ping);
         loop {
             match sys::recv_error(fd) {
                 // The kernel bounds the queue, so this ends.
                 Ok(entry) => {
-                    if let Some(report) = icmp_report(&entry.data) {
+                    if let Some(report) = icmp_report(&entry, ping) {
                         return Some(report);
                     }
                 }
@@ -181,17 +211,34 @@ impl Sockets {
 }
 
 impl Open {
-    /// Sets the byte of differentiated services and ECN of what is sent from now on.
-    fn mark(&mut self, tos: u8) {
-        if self.datagram.tos != tos {
-            let (level, option) = if self.datagram.v6 {
-                (libc::SOL_IPV6, libc::IPV6_TCLASS)
-            } else {
-                (libc::SOL_IP, libc::IP_TOS)
-            };
+    /// Sets what the IP headers of what is sent from now on say; the longest datagram has `len` bytes of payload.
+    fn mark(&mut self, Marks { tos, ttl, dont_fragment }: Marks, len: usize) {
+        let Datagram { v6, .. } = self.datagram;
+        let set = |(v4_option, v6_option), value| {
+            let (level, option) = if v6 { (libc::SOL_IPV6, v6_option) } else { (libc::SOL_IP, v4_option) };
             // Where a policy forbids it the datagrams go unmarked.
-            let _ = sys::set_socket_option(self.fd.as_fd(), level, option, c_int::from(tos));
+            let _ = sys::set_socket_option(self.fd.as_fd(), level, option, value);
+        };
+        if self.datagram.tos != tos {
+            set((libc::IP_TOS, libc::IPV6_TCLASS), tos.into());
             self.datagram.tos = tos;
+        }
+        if self.datagram.ttl != ttl {
+            let hops = ttl.map_or(HOPS_DEFAULT, |ttl| ttl.get().into());
+            set((libc::IP_TTL, libc::IPV6_UNICAST_HOPS), hops);
+            self.datagram.ttl = ttl;
+        }
+        let matters = len > if v6 { ANY_PATH_V6 } else { ANY_PATH_V4 };
+        if matters && self.datagram.dont_fragment != Some(dont_fragment) {
+            let value = match (dont_fragment, v6) {
+                (true, false) => libc::IP_PMTUDISC_DO,
+                (true, true) => libc::IPV6_PMTUDISC_DO,
+                (false, false) => libc::IP_PMTUDISC_DONT,
+                // Routers fragment nothing here; the kernel does, to the MTU that it knows.
+                (false, true) => libc::IPV6_PMTUDISC_WANT,
+            };
+            set((libc::IP_MTU_DISCOVER, libc::IPV6_MTU_DISCOVER), value);
+            self.datagram.dont_fragment = Some(dont_fragment);
         }
     }
 

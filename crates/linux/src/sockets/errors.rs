@@ -1,8 +1,13 @@
 //! What the kernel's errors mean: errno to [`HostError`], error queue entries to [`IcmpReport`].
 
+use crate::sys::ErrorEntry;
 use brodo_core::host::{HostError, IcmpCause, IcmpReport};
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// ICMP types of an echo request.
+const ECHO_V4: u8 = 8;
+const ECHO_V6: u8 = 128;
 
 /// The error of a call on a host socket, as the stack knows it.
 pub(super) fn host_error(errno: Errno) -> HostError {
@@ -28,27 +33,34 @@ pub(super) fn host_error(errno: Errno) -> HostError {
 
 /// Reads a `sock_extended_err` and the offender's address behind it; `None` if it is not an ICMP error that a guest
 /// could be told of. Errors of local origin are left out: the call that caused them has reported them.
-pub(super) fn icmp_report(entry: &[u8; crate::sys::ERROR_ENTRY_LEN]) -> Option<IcmpReport> {
+///
+/// On a ping socket the entry quotes the request from its ICMP header on, hence its sequence number.
+pub(super) fn icmp_report(entry: &ErrorEntry, ping: bool) -> Option<IcmpReport> {
     // errno(4) origin type code pad info(4) data(4), then sockaddr.
-    let [_, _, _, _, origin, kind, code, _, i0, i1, i2, i3, ..] = *entry;
+    let [_, _, _, _, origin, kind, code, _, i0, i1, i2, i3, ..] = entry.data;
     let info = u32::from_ne_bytes([i0, i1, i2, i3]);
     let cause = match origin {
         libc::SO_EE_ORIGIN_ICMP => icmpv4_cause(kind, code, info)?,
         libc::SO_EE_ORIGIN_ICMP6 => icmpv6_cause(kind, code, info)?,
         _ => return None,
     };
-    Some(IcmpReport { cause, from: offender(&entry[16..]) })
+    let [request, .., s0, s1] = entry.quoted;
+    let sequence = (ping && matches!(request, ECHO_V4 | ECHO_V6)).then(|| u16::from_be_bytes([s0, s1]));
+    Some(IcmpReport { cause, from: offender(&entry.data[16..]), sequence })
 }
 
 /// RFC 792, RFC 1122 3.2.2.1, RFC 1812 5.2.7.1.
 fn icmpv4_cause(kind: u8, code: u8, info: u32) -> Option<IcmpCause> {
     Some(match (kind, code) {
-        // Protocol unreachable (2): the host has no UDP, which for the guest is the same as no port.
-        (3, 2 | 3) => IcmpCause::PortUnreachable,
-        (3, 0 | 6 | 11) => IcmpCause::NetUnreachable,
-        (3, 1 | 5 | 7 | 8 | 12) => IcmpCause::HostUnreachable,
-        (3, 9 | 10 | 13) => IcmpCause::Prohibited,
+        (3, 0) => IcmpCause::NetUnreachable,
+        (3, 1) => IcmpCause::HostUnreachable,
+        (3, 2) => IcmpCause::ProtocolUnreachable,
+        (3, 3) => IcmpCause::PortUnreachable,
         (3, 4) => IcmpCause::TooBig(info),
+        (3, 13) => IcmpCause::Prohibited,
+        // Source route failed, unknown, isolated, prohibited by kind, for this type of service, precedence.
+        (3, 5..=12 | 14 | 15) => IcmpCause::Unreachable(code),
+        (11, 1) => IcmpCause::ReassemblyTimeExceeded,
         (11, _) => IcmpCause::TimeExceeded,
         _ => return None,
     })
@@ -58,11 +70,15 @@ fn icmpv4_cause(kind: u8, code: u8, info: u32) -> Option<IcmpCause> {
 fn icmpv6_cause(kind: u8, code: u8, info: u32) -> Option<IcmpCause> {
     Some(match (kind, code) {
         (1, 0) => IcmpCause::NetUnreachable,
-        (1, 1 | 5 | 6) => IcmpCause::Prohibited,
-        (1, 2 | 3) => IcmpCause::HostUnreachable,
+        (1, 1) => IcmpCause::Prohibited,
+        (1, 3) => IcmpCause::HostUnreachable,
         (1, 4) => IcmpCause::PortUnreachable,
+        // Beyond the scope of the source, a source that failed a policy, a route that rejects.
+        (1, 2 | 5 | 6) => IcmpCause::Unreachable(code),
         (2, _) => IcmpCause::TooBig(info),
+        (3, 1) => IcmpCause::ReassemblyTimeExceeded,
         (3, _) => IcmpCause::TimeExceeded,
+        (4, 1) => IcmpCause::ProtocolUnreachable,
         _ => return None,
     })
 }

@@ -4,7 +4,7 @@ use super::{Sockets, raise_nofile, readiness};
 use crate::testns::{in_namespace, ip};
 use brodo_core::flow::FlowId;
 use brodo_core::host::{
-    Close, Connect, Host, HostError, IcmpCause, IcmpReport, Readiness, Received, SocketId,
+    Close, Connect, Host, HostError, IcmpCause, IcmpReport, Marks, Readiness, Received, SocketId,
 };
 use rustix::event::{Timespec, epoll};
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
@@ -56,7 +56,7 @@ fn send(
     data: &[u8],
     segment: Option<u16>,
 ) -> Result<usize, HostError> {
-    sockets.datagram_send(socket, &[IoSlice::new(data)], segment, 0)
+    sockets.datagram_send(socket, &[IoSlice::new(data)], segment, Marks::default())
 }
 
 /// One datagram, if there is one.
@@ -283,7 +283,7 @@ fn udp_runs_from_many_places_and_batches_in() {
             // The second time the route does not take the segments: they go one by one.
             ip(&format!("link set lo mtu {mtu}"));
             for _ in 0..2 {
-                assert_eq!(sockets.datagram_send(socket, &slices, Some(1000), 0), Ok(2500));
+                assert_eq!(sockets.datagram_send(socket, &slices, Some(1000), Marks::default()), Ok(2500));
                 let mut buf = [0; 3000];
                 let got: Vec<_> =
                     std::iter::from_fn(|| peer.recv(&mut buf).ok().map(|n| buf[..n].to_vec())).collect();
@@ -337,7 +337,15 @@ fn the_byte_of_services_travels_both_ways() {
             };
             crate::sys::set_socket_option(fd.as_fd(), level, option, 1).expect("option");
             for tos in [0, 0x2e << 2 | 1, 0x03, 0x03] {
-                assert_eq!(sockets.datagram_send(near, &[IoSlice::new(b"y")], None, tos), Ok(1));
+                assert_eq!(
+                    sockets.datagram_send(
+                        near,
+                        &[IoSlice::new(b"y")],
+                        None,
+                        Marks { tos, ..Marks::default() }
+                    ),
+                    Ok(1)
+                );
                 let mut told = None;
                 crate::sys::recv_datagrams(fd.as_fd(), &mut [IoSliceMut::new(&mut buf)], |_, _, control| {
                     told = crate::sys::control_messages(control).next().map(|(_, _, data)| data[0]);
@@ -422,7 +430,8 @@ fn udp_errors_come_from_the_queue_and_cost_no_datagram() {
             assert!(send(&mut sockets, socket, b"kept", None).is_ok());
             let mut buf = [0; 10];
             assert_eq!(peer.recv(&mut buf).expect("datagram"), 4);
-            let report = IcmpReport { cause: IcmpCause::PortUnreachable, from: Some(address) };
+            let report =
+                IcmpReport { cause: IcmpCause::PortUnreachable, from: Some(address), sequence: None };
             assert_eq!(sockets.datagram_error(socket), Some(report));
             assert_eq!(sockets.datagram_error(socket), None);
             assert_eq!(recv_one(&mut sockets, socket, &mut buf), Err(HostError::WouldBlock));
@@ -489,5 +498,82 @@ fn out_of_descriptors_is_an_error_value() {
         assert!(opened.len() > 64 && opened.len() < 128, "{}", opened.len());
         sockets.close(opened[0], Close::Graceful);
         assert_eq!(sockets.udp_open(FLOW, to), Ok(opened[0]), "the id is free again");
+    });
+}
+
+/// Sends one datagram of `len` bytes with these marks.
+fn send_marked(
+    sockets: &mut Sockets,
+    socket: SocketId,
+    len: usize,
+    (ttl, dont_fragment): (u8, bool),
+) -> Result<usize, HostError> {
+    let marks = Marks { ttl: std::num::NonZeroU8::new(ttl), dont_fragment, ..Marks::default() };
+    sockets.datagram_send(socket, &[IoSlice::new(&vec![8; len])], None, marks)
+}
+
+#[test]
+fn time_to_live_is_that_of_each_datagram() {
+    in_namespace("sockets::tests::time_to_live_is_that_of_each_datagram", || {
+        for address in [LOCALHOST, Ipv6Addr::LOCALHOST.into()] {
+            let peer = UdpSocket::bind((address, 0)).expect("bind");
+            let (level, option) = match address {
+                IpAddr::V4(_) => (libc::SOL_IP, libc::IP_RECVTTL),
+                IpAddr::V6(_) => (libc::SOL_IPV6, libc::IPV6_RECVHOPLIMIT),
+            };
+            crate::sys::set_socket_option(peer.as_fd(), level, option, 1).expect("option");
+            let mut sockets = Sockets::new().expect("epoll");
+            let socket = sockets.udp_open(FLOW, peer.local_addr().expect("address")).expect("open");
+            for (ttl, seen) in [(0, 64), (1, 1), (1, 1), (254, 254), (0, 64), (255, 255)] {
+                assert_eq!(send_marked(&mut sockets, socket, 1, (ttl, true)), Ok(1));
+                let (mut buf, mut told) = ([0; 10], 0);
+                crate::sys::recv_datagrams(
+                    peer.as_fd(),
+                    &mut [IoSliceMut::new(&mut buf)],
+                    |_, _, control| {
+                        let mut messages = crate::sys::control_messages(control);
+                        told = messages.next().map_or(0, |(_, _, data)| data[0]);
+                    },
+                )
+                .expect("datagram");
+                assert_eq!(told, seen, "{address} {ttl}");
+            }
+        }
+    });
+}
+
+#[test]
+fn what_may_not_be_fragmented_is_refused_with_the_paths_mtu() {
+    in_namespace("sockets::tests::what_may_not_be_fragmented_is_refused_with_the_paths_mtu", || {
+        ip("link add near mtu 1400 type veth peer name far");
+        ip("link set near up");
+        ip("link set far up");
+        ip("addr add 198.18.0.1/24 dev near");
+        ip("addr add 2001:db8::1/64 dev near nodad");
+        ip("neigh add 198.18.0.2 lladdr 02:00:00:00:00:02 dev near");
+        ip("neigh add 2001:db8::2 lladdr 02:00:00:00:00:02 dev near");
+        let mut sockets = Sockets::new().expect("epoll");
+        for (to, headers) in [("198.18.0.2:9", 28), ("[2001:db8::2]:9", 48)] {
+            let to: SocketAddr = to.parse().expect("address");
+            let udp = sockets.udp_open(FLOW, to).expect("open");
+            let fits = 1400 - headers;
+            for (len, dont_fragment, expected) in [
+                (fits, true, Ok(fits)),
+                (fits + 1, true, Err(HostError::TooBig(1400))),
+                (fits + 1, false, Ok(fits + 1)),
+                (8000, false, Ok(8000)),
+                (8000, true, Err(HostError::TooBig(1400))),
+                (1, true, Ok(1)),
+            ] {
+                let sent = send_marked(&mut sockets, udp, len, (0, dont_fragment));
+                assert_eq!(sent, expected, "{to} {len} {dont_fragment}");
+            }
+            // Segments that do not fit are refused too, by way of one by one.
+            let marks = Marks { dont_fragment: true, ..Marks::default() };
+            let sent = sockets.datagram_send(udp, &[IoSlice::new(&[8; 4500])], Some(1500), marks);
+            assert_eq!(sent, Err(HostError::TooBig(1400)));
+            assert_eq!(sockets.datagram_error(udp), None, "what the call has said is not said again");
+            sockets.close(udp, Close::Graceful);
+        }
     });
 }

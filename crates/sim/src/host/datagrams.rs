@@ -2,7 +2,7 @@
 //! sends and receives several datagrams at a time.
 
 use super::{SimHost, UNLIMITED, error_of};
-use brodo_core::host::{HostError, IcmpReport, Readiness, Received, SocketId};
+use brodo_core::host::{HostError, IcmpReport, Marks, Readiness, Received, SocketId};
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
 
@@ -14,7 +14,7 @@ const SEGMENTS_MAX: usize = 64;
 pub(super) struct Message {
     data: Vec<u8>,
     segment: Option<u16>,
-    tos: u8,
+    marks: Marks,
 }
 
 /// A UDP or ping socket.
@@ -44,7 +44,7 @@ impl DatagramSocket {
         &mut self,
         mut data: Vec<u8>,
         segment: Option<u16>,
-        tos: u8,
+        marks: Marks,
     ) -> Result<usize, HostError> {
         let size = segment.map_or(data.len(), usize::from).max(1);
         let datagrams = data.len().div_ceil(size).max(1);
@@ -69,7 +69,7 @@ impl DatagramSocket {
         }
         data.truncate(taken * size);
         let bytes = data.len();
-        self.outbox.push_back(Message { data, segment, tos });
+        self.outbox.push_back(Message { data, segment, marks });
         Ok(bytes)
     }
 
@@ -84,7 +84,9 @@ impl DatagramSocket {
         }
         let mut count = 0;
         for (buffer, received) in into.iter_mut().zip(received) {
-            let Some(Message { data, segment, tos }) = self.inbox.pop_front() else { break };
+            let Some(Message { data, segment, marks: Marks { tos, .. } }) = self.inbox.pop_front() else {
+                break;
+            };
             assert!(data.len() <= buffer.len(), "{} bytes cut off", data.len() - buffer.len());
             buffer[..data.len()].copy_from_slice(&data);
             *received = Received { len: data.len(), segment, tos, lost: std::mem::take(&mut self.lost) };
@@ -110,9 +112,9 @@ impl SimHost {
         self.datagram_of(socket).outbox.pop_front().map(|message| (message.data, message.segment))
     }
 
-    /// The byte of differentiated services and ECN of the oldest datagram that the stack sent.
-    pub fn datagram_tos(&mut self, socket: SocketId) -> Option<u8> {
-        self.datagram_of(socket).outbox.front().map(|message| message.tos)
+    /// What the IP header of the oldest datagram that the stack sent says.
+    pub fn datagram_marks(&mut self, socket: SocketId) -> Option<Marks> {
+        self.datagram_of(socket).outbox.front().map(|message| message.marks)
     }
 
     /// A datagram arrives, or several coalesced ones of `segment` bytes.
@@ -126,7 +128,8 @@ impl SimHost {
     /// The same, with a byte of differentiated services and ECN, and before any event tells of it.
     pub fn peer_datagram_unnoticed(&mut self, socket: SocketId, data: &[u8], segment: Option<u16>, tos: u8) {
         if self.closed(socket).is_none() {
-            self.datagram_of(socket).inbox.push_back(Message { data: data.to_vec(), segment, tos });
+            let marks = Marks { tos, ..Marks::default() };
+            self.datagram_of(socket).inbox.push_back(Message { data: data.to_vec(), segment, marks });
         }
     }
 

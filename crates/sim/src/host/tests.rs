@@ -123,12 +123,14 @@ fn fin_both_ways() {
 fn datagrams_and_their_errors() {
     let mut host = SimHost::default();
     let id = host.udp_open(FLOW, to()).expect("opens");
-    let send =
-        |host: &mut SimHost, data: &[u8], segment| host.datagram_send(id, &[IoSlice::new(data)], segment, 2);
+    let marks = Marks { tos: 2, ..Marks::default() };
+    let send = |host: &mut SimHost, data: &[u8], segment| {
+        host.datagram_send(id, &[IoSlice::new(data)], segment, marks)
+    };
     assert_eq!(send(&mut host, b"abcdef", Some(4)), Ok(6));
-    assert_eq!(host.datagram_tos(id), Some(2));
+    assert_eq!(host.datagram_marks(id), Some(marks));
     assert_eq!(host.take_datagram(id), Some((b"abcdef".to_vec(), Some(4))));
-    let report = IcmpReport { cause: IcmpCause::PortUnreachable, from: None };
+    let report = IcmpReport { cause: IcmpCause::PortUnreachable, from: None, sequence: None };
     host.peer_icmp(id, report);
     assert!(events(&mut host)[0].error);
     assert_eq!(send(&mut host, b"x", None), Err(HostError::Refused));

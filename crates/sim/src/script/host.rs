@@ -2,9 +2,12 @@
 //! it has seen.
 
 use super::{
-    Close, ConnectPlan, HostError, IcmpCause, IcmpReport, Instant, Script, SocketId, UNLIMITED, packet,
+    Close, ConnectPlan, HostError, IcmpCause, IcmpReport, Instant, Marks, Script, SocketId, UNLIMITED, packet,
 };
-use crate::host::Call;
+use crate::host::{Call, SimHost};
+use brodo_core::counters::DropReason;
+use brodo_core::link::NoCredit;
+use brodo_core::stack::Arrived;
 use std::net::SocketAddr;
 
 /// Connecting.
@@ -49,6 +52,41 @@ impl Script {
     /// Where the current socket was connected to.
     pub fn host_connected_to(&self) -> SocketAddr {
         self.machine.host.peer(self.socket())
+    }
+}
+
+/// Calling.
+impl Script {
+    /// A published port has accepted a connection from the current conversation's peer, or would have.
+    pub fn peer_connects(&mut self) -> Result<(), DropReason> {
+        self.note("peer", "connects to a published port");
+        let (guest, remote) = self.endpoints();
+        let mut result = Ok(());
+        let sent = self.machine.turn_with(self.now(), |stack, io| {
+            let ends = (guest.into(), remote.into());
+            let adopt = |host: &mut SimHost, flow| Ok(host.adopt_tcp(flow, remote));
+            result = stack.inbound_tcp(io, ends, adopt).map(|_| ());
+        });
+        self.flow_mut().inbound = true;
+        self.see_all(&sent);
+        result
+    }
+
+    /// A datagram of so many bytes from the current conversation's peer has come to a published port, or with `segment` several.
+    pub fn peer_sends_first(&mut self, bytes: usize, segment: Option<u16>) -> Result<(), NoCredit> {
+        self.note("peer", &format!("sends {bytes} to a published port"));
+        let (guest, remote) = self.endpoints();
+        let payload = self.down_pattern(self.current).bytes(self.flow().down_datagrams << 20, bytes);
+        let mut result = Ok(());
+        let sent = self.machine.turn_with(self.now(), |stack, io| {
+            let ends = (guest.into(), remote.into());
+            let arrived = Arrived { payload: &payload, segment, tos: 0 };
+            let adopt = |host: &mut SimHost, flow| Ok(host.adopt_udp(flow, remote));
+            result = stack.inbound_datagram(io, ends, &arrived, adopt);
+        });
+        self.flow_mut().down_datagrams += u64::from(result.is_ok() && segment.is_none());
+        self.see_all(&sent);
+        result
     }
 }
 
@@ -243,7 +281,13 @@ impl Script {
     /// The byte of services of the oldest datagram that the socket has sent.
     pub fn host_datagram_tos(&mut self) -> Option<u8> {
         let socket = self.socket();
-        self.machine.host.datagram_tos(socket)
+        self.machine.host.datagram_marks(socket).map(|marks| marks.tos)
+    }
+
+    /// What the IP header of the oldest datagram that the socket has sent says.
+    pub fn host_datagram_marks(&mut self) -> Option<Marks> {
+        let socket = self.socket();
+        self.machine.host.datagram_marks(socket)
     }
 
     /// The bytes of the oldest datagram that the socket has sent, and the size at which it was to be cut.
@@ -255,14 +299,21 @@ impl Script {
     /// An ICMP error arrives for what the socket sent.
     pub fn host_gets_icmp(&mut self, cause: IcmpCause) {
         self.note("peer", &format!("ICMP {cause:?}"));
-        self.machine.host.peer_icmp(self.socket(), IcmpReport { cause, from: None });
+        self.machine.host.peer_icmp(self.socket(), IcmpReport { cause, from: None, sequence: None });
+        self.poll();
+    }
+
+    /// The same with all that the host's kernel says of it.
+    pub fn host_gets_icmp_report(&mut self, report: IcmpReport) {
+        self.note("peer", &format!("{report:?}"));
+        self.machine.host.peer_icmp(self.socket(), report);
         self.poll();
     }
 
     /// The same, but the guest's next datagram is faster than the event.
     pub fn host_gets_icmp_unnoticed(&mut self, cause: IcmpCause) {
         self.note("peer", &format!("ICMP {cause:?}, not noticed yet"));
-        self.machine.host.peer_icmp(self.socket(), IcmpReport { cause, from: None });
+        self.machine.host.peer_icmp(self.socket(), IcmpReport { cause, from: None, sequence: None });
     }
 
     /// The peer answers the oldest echo request, as the kernel hands it to a ping socket: with the identifier that

@@ -6,7 +6,7 @@
 
 use crate::linux_guest::Content;
 use brodo_core::flow::FlowId;
-use brodo_core::host::{Close, Connect, Host, HostError, IcmpReport, Readiness, Received, SocketId};
+use brodo_core::host::{Close, Connect, Host, HostError, IcmpReport, Marks, Readiness, Received, SocketId};
 use brodo_core::time::{Duration, Instant};
 use brodo_core::trace::Event;
 use std::io::{IoSlice, IoSliceMut};
@@ -254,7 +254,7 @@ impl Host for Peer {
         _: SocketId,
         _: &[IoSlice<'_>],
         _: Option<u16>,
-        _: u8,
+        _: Marks,
     ) -> Result<usize, HostError> {
         Err(HostError::Unsupported)
     }

@@ -3,7 +3,11 @@
 
 mod datagrams;
 mod destinations;
+mod flows;
 mod hostile;
+mod icmp;
+mod inbound;
+mod policy;
 mod properties;
 mod ring;
 mod seeds;

@@ -12,6 +12,7 @@ pub(in crate::metrics) fn some_view() -> View {
     worker.activity.turns = 7;
     worker.flows.insert(("tcp", "outbound"), 2);
     worker.limited.insert(("to_guest", "guest window"), 2);
+    worker.rules.insert("--deny 10.0.0.0/8".into(), 4);
     let mut other = worker.clone();
     other.flows.insert(("udp", "inbound"), 5);
     View { workers: vec![worker, other], memory_used: 100, memory_budget: 1 << 28, ..View::default() }
@@ -80,6 +81,7 @@ fn everything_that_is_counted_is_there_and_added_up() {
         ("brodo_flows{protocol=\"tcp\",direction=\"outbound\"}", "4"),
         ("brodo_flows{protocol=\"udp\",direction=\"inbound\"}", "5"),
         ("brodo_tcp_limited{direction=\"to_guest\",by=\"guest window\"}", "4"),
+        ("brodo_refused_total{rule=\"--deny 10.0.0.0/8\"}", "8"),
         ("brodo_memory_budget_bytes", "268435456"),
         ("brodo_worker_turns_total{worker=\"2\"}", "7"),
         ("brodo_workers", "2"),

@@ -66,11 +66,9 @@ fn about(detail: &Detail, row: &Row, to_guest: bool) -> Vec<Line<'static>> {
     let who = format!("{} {} with {}{address}  ", kind(row), flow.guest, row.peer());
     let mut times = format!("open {}  idle {}", units::age(flow.age_us), units::delay(flow.idle_us));
     for (what, us) in [("rtt", flow.rtt_us), ("rtt beyond the host", flow.remote_rtt_us)] {
-        times += &us.map_or(String::new(), |us| format!("  {what} {}", units::delay(us)));
+        times.extend(us.map(|us| format!("  {what} {}", units::delay(us))));
     }
-    if let Some(tcp) = &flow.tcp {
-        times += &format!("  mss {}  again {}", tcp.mss, tcp.retransmissions);
-    }
+    times.extend(flow.tcp.as_ref().map(|tcp| format!("  mss {}  again {}", tcp.mss, tcp.retransmissions)));
     let traffic = [("↑", flow.from_guest, row.rates.from_guest), ("↓", flow.to_guest, row.rates.to_guest)];
     let traffic = traffic.map(|(arrow, sum, rate)| {
         let packets = sum.packets;
@@ -93,10 +91,8 @@ fn limits(half: &Half, to_guest: bool) -> Line<'static> {
         units::gauge(used, half.limit, half.limit_max, 8),
         size(half.window),
     );
-    if to_guest {
-        text += &format!(" in flight {}", size(half.in_flight));
-    }
-    text += &format!(" held {} grown {} shrunk {}", size(half.held), half.grows, half.shrinks);
+    text.extend(to_guest.then(|| format!(" in flight {}", size(half.in_flight))));
+    text.extend([format!(" held {} grown {} shrunk {}", size(half.held), half.grows, half.shrinks)]);
     text.into()
 }
 

@@ -151,13 +151,13 @@ fn a_flow_that_is_new_has_moved_all_its_bytes_since() {
     fresh.to_guest.bytes = 5000;
     next.flows.push(fresh);
     model.update(next);
-    assert_eq!(row(&model, 99).rates.to_guest, 5000.0);
+    assert_eq!(row(&model, 99).rates, Rates { from_guest: 0.0, to_guest: 5000.0 });
     // It is gone, and then its slot is used again: another flow.
     model.update(sample(3));
     assert!(!model.rows.contains_key(&FlowRef { worker: 0, index: 99, generation: 0 }));
     // Totals that are less than before are none of a flow that goes on.
     model.update(sample(2));
-    assert_eq!(row(&model, 0).rates.to_guest, 0.0);
+    assert_eq!(row(&model, 0).rates, Rates::default());
 }
 
 #[test]

@@ -19,13 +19,17 @@ struct Recorder {
     bytes: Vec<u8>,
 }
 
+fn marked(tos: u8) -> Marks {
+    Marks { tos, ..Marks::default() }
+}
+
 impl Host for Recorder {
     fn datagram_send(
         &mut self,
         _: SocketId,
         data: &[IoSlice<'_>],
         segment: Option<u16>,
-        tos: u8,
+        marks: Marks,
     ) -> Result<usize, HostError> {
         if self.room == 0 {
             return Err(HostError::WouldBlock);
@@ -34,7 +38,7 @@ impl Host for Recorder {
         let size = segment.map_or(all.len(), usize::from).max(1);
         all.truncate(size * self.room);
         self.room -= all.len().div_ceil(size).max(1);
-        self.sends.push((all.chunks(size).map(<[u8]>::len).collect(), tos));
+        self.sends.push((all.chunks(size).map(<[u8]>::len).collect(), marks.tos));
         self.bytes.extend_from_slice(&all);
         Ok(all.len())
     }
@@ -99,7 +103,7 @@ fn runs_leave_together_and_in_order() {
         .collect();
     let mut all = Vec::new();
     for (n, &(len, tos)) in datagrams.iter().enumerate() {
-        backlog.push(&mut env, NOW, &content(n, len), tos);
+        backlog.push(&mut env, NOW, &content(n, len), marked(tos));
         all.extend_from_slice(&content(n, len));
     }
     assert_eq!(env.held, all.len() + datagrams.len() * 16);
@@ -132,7 +136,7 @@ fn what_is_not_taken_stays() {
     let (mut backlog, mut host) = (Backlog::default(), Recorder::default());
     let mut all = Vec::new();
     for n in 0..150 {
-        backlog.push(&mut env, NOW, &content(n, 100), 0);
+        backlog.push(&mut env, NOW, &content(n, 100), marked(0));
         all.extend_from_slice(&content(n, 100));
     }
     let mut at = NOW;
@@ -152,7 +156,7 @@ fn bounded_for_a_flow_and_for_all() {
     let mut env = env(4 << 20);
     let mut flows: Vec<Backlog> = (0..8).map(|_| Backlog::default()).collect();
     for (n, flow) in flows.iter_mut().enumerate() {
-        (0..1000).for_each(|_| flow.push(&mut env, NOW, &content(n, 1000), 0));
+        (0..1000).for_each(|_| flow.push(&mut env, NOW, &content(n, 1000), marked(0)));
         assert!(flow.records.len() <= FLOW_BYTES);
         assert!(n >= 3 || flow.records.len() > FLOW_BYTES - 1100);
     }
@@ -173,7 +177,7 @@ fn memory_that_is_spent_is_not_asked_for() {
     let mut other = ByteQueue::new();
     env.pool.push(&mut other, &vec![0; 990 << 10]);
     let mut backlog = Backlog::default();
-    backlog.push(&mut env, NOW, &[1; 1000], 0);
+    backlog.push(&mut env, NOW, &[1; 1000], marked(0));
     assert!(backlog.is_empty());
     assert_eq!(env.counters.dropped(DropReason::MemoryBudget), 1);
     env.pool.clear(&mut other);
@@ -184,9 +188,9 @@ fn standing(tos: u8) -> (Env, Recorder) {
     let mut env = env(64 << 20);
     let (mut backlog, mut host) = (Backlog::default(), Recorder::default());
     let at = |ms: usize| NOW + Duration::from_millis(ms as u64);
-    (0..40).for_each(|n| backlog.push(&mut env, at(n), &[0; 1000], tos));
+    (0..40).for_each(|n| backlog.push(&mut env, at(n), &[0; 1000], marked(tos)));
     for n in 40..1000 {
-        backlog.push(&mut env, at(n), &[0; 1000], tos);
+        backlog.push(&mut env, at(n), &[0; 1000], marked(tos));
         host.room = 1;
         let _ = backlog.send(&mut env, &mut host, SOCKET, at(n));
     }
@@ -206,5 +210,15 @@ fn a_standing_queue_is_thinned_or_marked() {
         let marked = host.sends.iter().filter(|(_, tos)| *tos == 0xbb).count() as u64;
         assert!(marked >= 10, "{marked}");
         assert!((marked..=marked + 1).contains(&env.counters.udp_marked));
+    }
+}
+
+#[test]
+fn records_keep_their_marks() {
+    for (tos, ttl, dont_fragment) in [(0, 0, false), (3, 1, true), (255, 255, true), (1, 63, false)] {
+        let marks = Marks { tos, ttl: NonZeroU8::new(ttl), dont_fragment };
+        let record = Record { len: 1400, marks, at: NOW };
+        let again = Record::from_bytes(record.to_bytes());
+        assert_eq!((again.len, again.marks, again.at), (1400, marks, NOW));
     }
 }

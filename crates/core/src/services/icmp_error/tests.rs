@@ -5,13 +5,16 @@ use super::*;
 use crate::flow::Endpoint;
 use std::net::SocketAddr;
 
-const CAUSES: [IcmpCause; 6] = [
+const CAUSES: [IcmpCause; 9] = [
     IcmpCause::NetUnreachable,
     IcmpCause::HostUnreachable,
     IcmpCause::PortUnreachable,
     IcmpCause::Prohibited,
     IcmpCause::TooBig(1400),
     IcmpCause::TimeExceeded,
+    IcmpCause::ReassemblyTimeExceeded,
+    IcmpCause::ProtocolUnreachable,
+    IcmpCause::Unreachable(5),
 ];
 
 /// A packet of the guest's to `remote`, with `payload` behind its headers.
@@ -55,6 +58,9 @@ fn every_cause_over_ipv4() {
             Icmpv4Message::Unreachable { code: 13, quoted },
             Icmpv4Message::FragmentationNeeded { mtu: 1400, quoted },
             Icmpv4Message::TimeExceeded { code: 0, quoted },
+            Icmpv4Message::TimeExceeded { code: 1, quoted },
+            Icmpv4Message::Unreachable { code: 2, quoted },
+            Icmpv4Message::Unreachable { code: 5, quoted },
         ];
         for (cause, expected) in CAUSES.into_iter().zip(expected) {
             let router = "198.51.100.7".parse().unwrap();
@@ -80,6 +86,9 @@ fn every_cause_over_ipv6() {
             Icmpv6Message::Unreachable { code: 1, quoted },
             Icmpv6Message::PacketTooBig { mtu: 1400, quoted },
             Icmpv6Message::TimeExceeded { code: 0, quoted },
+            Icmpv6Message::TimeExceeded { code: 1, quoted },
+            Icmpv6Message::ParameterProblem { code: 1, pointer: 6, quoted },
+            Icmpv6Message::Unreachable { code: 5, quoted },
         ];
         for (cause, expected) in CAUSES.into_iter().zip(expected) {
             let frame = tell(cause, None, &packet).unwrap().unwrap();
@@ -149,12 +158,12 @@ fn quotes_from_keys() {
     for (protocol, guest, remote, start) in [
         (Protocol::Udp, "10.0.2.15:4660", "192.0.2.1:53", [0x12, 0x34, 0, 53, 0, 8, 0, 0]),
         (Protocol::Udp, "[fd00::15]:4660", "[2001:db8::1]:53", [0x12, 0x34, 0, 53, 0, 8, 0, 0]),
-        (Protocol::Echo, "10.0.2.15:4660", "192.0.2.1:4660", [8, 0, 0, 0, 0x12, 0x34, 0, 0]),
-        (Protocol::Echo, "[fd00::15]:4660", "[2001:db8::1]:4660", [128, 0, 0, 0, 0x12, 0x34, 0, 0]),
+        (Protocol::Echo, "10.0.2.15:4660", "192.0.2.1:4660", [8, 0, 0, 0, 0x12, 0x34, 1, 2]),
+        (Protocol::Echo, "[fd00::15]:4660", "[2001:db8::1]:4660", [128, 0, 0, 0, 0x12, 0x34, 1, 2]),
         (Protocol::Tcp, "10.0.2.15:4660", "192.0.2.1:80", [0x12, 0x34, 0, 80, 0, 0, 0, 0]),
     ] {
         let key = FlowKey { protocol, guest: address(guest), remote: address(remote) };
-        let len = quote(&key, &mut out).unwrap();
+        let len = quote(&key, Some(0x0102), &mut out).unwrap();
         assert_eq!(out[len - 8..len], start);
         assert!(tell(IcmpCause::PortUnreachable, None, &out[..len]).unwrap().is_some());
     }
@@ -163,5 +172,5 @@ fn quotes_from_keys() {
         guest: address("10.0.2.15:1"),
         remote: address("[2001:db8::1]:1"),
     };
-    assert_eq!(quote(&mixed, &mut out), None);
+    assert_eq!(quote(&mixed, None, &mut out), None);
 }

@@ -36,7 +36,7 @@ fn quotes_are_cut() {
 
 #[test]
 fn other_types_are_unknown() {
-    for kind in [4, 100, 130, 133, 135, 143, 255] {
+    for kind in [5, 100, 130, 133, 135, 143, 255] {
         let mut message = [kind, 0, 0, 0, 0, 0, 0, 0];
         fill_checksum(SRC, DST, &mut message);
         assert_eq!(Icmpv6Message::parse(SRC, DST, &message), Err(DropReason::UnknownIcmp));

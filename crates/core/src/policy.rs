@@ -1,0 +1,293 @@
+//! Whether a new flow of the guest's may be opened: rules and limits, asked once per flow and nowhere else.
+//!
+//! In this order; the first that says no decides and is counted, under a text that names it:
+//!
+//! 1. the *floor*, which holds for every guest: the host's loopback (reached only through an address that was mapped to
+//!    it), link-local addresses, and the metadata services of clouds;
+//! 2. the *deny rules*, in the order in which they were given. A rule is about the address and port that the guest names
+//!    or those they are translated to: the mapped loopback can be named either way;
+//! 3. the *limits*: flows to one destination at a time, then new flows in a time. Last, so that what is refused
+//!    otherwise takes no share of them. The bound on all flows is the table's, but counted here with the others.
+//!
+//! Questions to the DNS address are brodo's own service and not asked about. Nor are flows that begin on the host's
+//! side. Rules by name belong behind the deny rules: what the guest's DNS answers said of an address would be one
+//! more field of [`Request`].
+//!
+//! State is bounded by the flow table: the flows counted for a destination are flows that exist.
+
+use crate::counters::DropReason;
+use crate::flow::{FlowId, Protocol};
+use crate::rate::Bucket;
+use crate::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+/// Metadata services outside the link-local range: Amazon's over IPv6, Alibaba's.
+const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
+const METADATA_V4: Ipv4Addr = Ipv4Addr::new(100, 100, 100, 200);
+
+/// Destinations that a guest may not reach: a network, and of its ports perhaps only some.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deny {
+    network: IpAddr,
+    prefix_len: u8,
+    /// The first and last port.
+    ports: Option<(u16, u16)>,
+}
+
+impl Deny {
+    /// A rule for the network of `address` with a prefix of so many bits (0 to 32 or 128), and for the ports from the first
+    /// to the last of `ports` or, without, for everything there, echo included. `None` if the prefix is too long
+    /// or the ports are in the wrong order.
+    pub fn new(address: IpAddr, prefix_len: u8, ports: Option<(u16, u16)>) -> Option<Self> {
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        if prefix_len > bits || ports.is_some_and(|(first, last)| first > last) {
+            return None;
+        }
+        Some(Self { network: masked(address, prefix_len), prefix_len, ports })
+    }
+
+    /// The network: its address with all bits behind the prefix zero, and the length of the prefix.
+    pub fn network(&self) -> (IpAddr, u8) {
+        (self.network, self.prefix_len)
+    }
+
+    /// Whether the rule is about this destination; an echo has no port.
+    fn names(&self, ip: IpAddr, port: Option<u16>) -> bool {
+        let port_fits = |(first, last)| port.is_some_and(|port| (first..=last).contains(&port));
+        self.network.is_ipv4() == ip.is_ipv4()
+            && masked(ip, self.prefix_len) == self.network
+            && self.ports.is_none_or(port_fits)
+    }
+}
+
+impl fmt::Display for Deny {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { network, prefix_len, ports } = self;
+        match (network, ports) {
+            (IpAddr::V6(_), Some(_)) => write!(f, "[{network}]/{prefix_len}")?,
+            _ => write!(f, "{network}/{prefix_len}")?,
+        }
+        match ports {
+            Some((first, last)) if first == last => write!(f, ":{first}"),
+            Some((first, last)) => write!(f, ":{first}-{last}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The address with all bits behind the prefix zero.
+fn masked(address: IpAddr, prefix_len: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(a) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(prefix_len.min(32))).unwrap_or(0);
+            Ipv4Addr::from_bits(a.to_bits() & mask).into()
+        }
+        IpAddr::V6(a) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(prefix_len.min(128))).unwrap_or(0);
+            Ipv6Addr::from_bits(a.to_bits() & mask).into()
+        }
+    }
+}
+
+/// How many flows may begin in a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowRate {
+    /// New flows per second, at least one.
+    pub per_second: u32,
+    /// How many may come at once after a pause, at least one.
+    pub burst: u32,
+}
+
+impl fmt::Display for FlowRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/s", self.per_second)?;
+        if self.burst == self.per_second { Ok(()) } else { write!(f, ":{}", self.burst) }
+    }
+}
+
+/// What a stack is told about the flows it may open, besides their number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rules {
+    /// Destinations that are refused; the first that fits is counted.
+    pub deny: Vec<Deny>,
+    /// How many flows may begin in a time; unlimited by default.
+    pub new_flows: Option<FlowRate>,
+    /// Most flows to one address at a time; unlimited by default.
+    pub flows_per_destination: Option<u32>,
+    /// Workers among which both limits are divided; one by default. Each has at least one flow.
+    pub workers: u32,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { deny: Vec::new(), new_flows: None, flows_per_destination: None, workers: 1 }
+    }
+}
+
+/// What is to be decided.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Request {
+    pub(crate) protocol: Protocol,
+    /// Where the guest wants to go, as it names it.
+    pub(crate) remote: SocketAddr,
+    /// Where that is on the host.
+    pub(crate) to: SocketAddr,
+}
+
+/// Why a flow is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) reason: DropReason,
+    /// The place of the rule that refuses it.
+    rule: usize,
+}
+
+/// The rules of the floor, first in the list of counts; behind them the deny rules in their order, then the limits.
+const FLOOR: [&str; 3] = ["floor host-loopback", "floor link-local", "floor cloud-metadata"];
+
+/// The limits, last in the list of counts.
+#[derive(Debug, Clone, Copy)]
+enum Limit {
+    PerDestination,
+    NewFlows,
+    MaxFlows,
+}
+
+/// The rules of one worker and what they have counted.
+#[derive(Debug)]
+pub(crate) struct Policy {
+    deny: Vec<Deny>,
+    new_flows: Option<Bucket>,
+    per_destination: Option<u32>,
+    /// Flows by destination, and which they are; empty without a limit.
+    destinations: BTreeMap<IpAddr, u32>,
+    counted: BTreeSet<FlowId>,
+    /// The text of each rule, and how often it has refused.
+    counts: Vec<(Arc<str>, u64)>,
+}
+
+impl Policy {
+    /// One worker's part in `rules`, with nothing counted.
+    pub(crate) fn new(rules: &Rules) -> Self {
+        let workers = rules.workers.max(1);
+        let bucket = |rate: FlowRate| {
+            let interval = 1_000_000_000 * u64::from(workers) / u64::from(rate.per_second.max(1));
+            Bucket::new(Duration::from_nanos(interval), rate.burst / workers)
+        };
+        let limit = |name: &str, value: Option<String>| match value {
+            Some(value) => format!("{name} {value}"),
+            None => name.to_owned(),
+        };
+        let texts = FLOOR
+            .iter()
+            .map(|&name| name.to_owned())
+            .chain(rules.deny.iter().map(|rule| format!("deny {rule}")))
+            .chain([
+                limit("max-flows-per-destination", rules.flows_per_destination.map(|n| n.to_string())),
+                limit("max-new-flows", rules.new_flows.map(|rate| rate.to_string())),
+                limit("max-flows", None),
+            ]);
+        Self {
+            counts: texts.map(|text| (text.into(), 0)).collect(),
+            deny: rules.deny.clone(),
+            new_flows: rules.new_flows.map(bucket),
+            per_destination: rules.flows_per_destination.map(|n| (n / workers).max(1)),
+            destinations: BTreeMap::new(),
+            counted: BTreeSet::new(),
+        }
+    }
+
+    /// Decides about a new flow. A yes takes its share of the rate; [`Policy::opened`] follows if the flow then exists.
+    ///
+    /// # Errors
+    /// The rule that refuses it, already counted.
+    pub(crate) fn decide(&mut self, now: Instant, request: &Request) -> Result<(), Refusal> {
+        let denied = floor(request).or_else(|| self.denying(request).map(|n| FLOOR.len() + n));
+        if let Some(rule) = denied {
+            let reason = if rule < FLOOR.len() { DropReason::Refused } else { DropReason::Denied };
+            return Err(self.count(rule, reason));
+        }
+        let open = self.destinations.get(&request.remote.ip()).copied().unwrap_or(0);
+        if self.per_destination.is_some_and(|limit| open >= limit) {
+            return Err(self.count(self.place(Limit::PerDestination), DropReason::FlowsPerDestination));
+        }
+        if self.new_flows.as_mut().is_some_and(|bucket| !bucket.take(now)) {
+            return Err(self.count(self.place(Limit::NewFlows), DropReason::NewFlowRate));
+        }
+        Ok(())
+    }
+
+    /// The table has no room for another flow.
+    pub(crate) fn table_full(&mut self) -> Refusal {
+        self.count(self.place(Limit::MaxFlows), DropReason::FlowTableFull)
+    }
+
+    /// A flow that was asked about exists now.
+    pub(crate) fn opened(&mut self, destination: IpAddr, flow: FlowId) {
+        if self.per_destination.is_some() && self.counted.insert(flow) {
+            *self.destinations.entry(destination).or_default() += 1;
+        }
+    }
+
+    /// A flow is gone, whether it was asked about or not.
+    pub(crate) fn closed(&mut self, destination: IpAddr, flow: FlowId) {
+        if self.counted.remove(&flow)
+            && let Some(open) = self.destinations.get_mut(&destination)
+        {
+            *open -= 1;
+            if *open == 0 {
+                self.destinations.remove(&destination);
+            }
+        }
+    }
+
+    /// The text of the rule that has refused a flow.
+    pub(crate) fn text(&self, refusal: Refusal) -> Option<Arc<str>> {
+        self.counts.get(refusal.rule).map(|(text, _)| text.clone())
+    }
+
+    /// Every rule's text and how often it has refused a flow: the floor, the deny rules in their order, the limits.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.counts.iter().map(|(text, count)| (&**text, *count))
+    }
+
+    /// The first deny rule that is about the request, by its place among them.
+    fn denying(&self, request: &Request) -> Option<usize> {
+        let port = |address: SocketAddr| (request.protocol != Protocol::Echo).then_some(address.port());
+        let named = |rule: &Deny, address: SocketAddr| rule.names(address.ip(), port(address));
+        self.deny.iter().position(|rule| named(rule, request.remote) || named(rule, request.to))
+    }
+
+    fn place(&self, limit: Limit) -> usize {
+        FLOOR.len() + self.deny.len() + limit as usize
+    }
+
+    fn count(&mut self, rule: usize, reason: DropReason) -> Refusal {
+        if let Some((_, count)) = self.counts.get_mut(rule) {
+            *count += 1;
+        }
+        Refusal { reason, rule }
+    }
+}
+
+/// The rule of the floor that forbids the request, by its place. What is translated was meant to be reached.
+fn floor(request: &Request) -> Option<usize> {
+    if request.remote.ip() != request.to.ip() {
+        return None;
+    }
+    match request.remote.ip() {
+        IpAddr::V4(ip) if ip.is_loopback() => Some(0),
+        IpAddr::V6(ip) if ip.is_loopback() => Some(0),
+        IpAddr::V4(ip) if ip.is_link_local() => Some(1),
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => Some(1),
+        IpAddr::V4(ip) if ip == METADATA_V4 => Some(2),
+        IpAddr::V6(ip) if ip == METADATA_V6 => Some(2),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+//! Rules and limits: what each refuses, in which order, and what is counted.
+
+use super::*;
+
+fn deny(address: &str, prefix_len: u8, ports: Option<(u16, u16)>) -> Deny {
+    Deny::new(address.parse().unwrap(), prefix_len, ports).unwrap()
+}
+
+fn request(remote: &str) -> Request {
+    let remote = remote.parse().unwrap();
+    Request { protocol: Protocol::Tcp, remote, to: remote }
+}
+
+fn id(index: u32) -> FlowId {
+    FlowId { index, generation: 0 }
+}
+
+/// How often each rule that has refused did.
+fn refused(policy: &Policy) -> Vec<(&str, u64)> {
+    policy.counts().filter(|(_, count)| *count > 0).collect()
+}
+
+#[test]
+fn rules_as_they_are_written() {
+    for (rule, text) in [
+        (deny("10.1.2.3", 8, None), "10.0.0.0/8"),
+        (deny("10.1.2.3", 32, Some((80, 80))), "10.1.2.3/32:80"),
+        (deny("0.0.0.0", 0, Some((1, 1024))), "0.0.0.0/0:1-1024"),
+        (deny("2001:db8::1", 32, None), "2001:db8::/32"),
+        (deny("2001:db8::1", 128, Some((443, 443))), "[2001:db8::1]/128:443"),
+        (deny("::", 0, None), "::/0"),
+    ] {
+        assert_eq!(rule.to_string(), text);
+    }
+    assert_eq!(Deny::new("10.0.0.0".parse().unwrap(), 33, None), None);
+    assert_eq!(Deny::new("::".parse().unwrap(), 129, None), None);
+    assert_eq!(Deny::new("::".parse().unwrap(), 1, Some((2, 1))), None);
+}
+
+#[test]
+fn what_a_deny_rule_is_about() {
+    let table = [
+        (deny("10.0.0.0", 8, None), "10.255.255.255:1", true),
+        (deny("10.0.0.0", 8, None), "11.0.0.0:1", false),
+        (deny("10.0.0.0", 8, None), "[::10.0.0.1]:1", false),
+        (deny("0.0.0.0", 0, None), "255.0.0.1:1", true),
+        (deny("0.0.0.0", 0, None), "[2001:db8::1]:1", false),
+        (deny("::", 0, None), "[2001:db8::1]:1", true),
+        (deny("192.0.2.0", 24, Some((80, 90))), "192.0.2.1:79", false),
+        (deny("192.0.2.0", 24, Some((80, 90))), "192.0.2.1:80", true),
+        (deny("192.0.2.0", 24, Some((80, 90))), "192.0.2.1:90", true),
+        (deny("192.0.2.0", 24, Some((80, 90))), "192.0.2.1:91", false),
+        (deny("2001:db8::", 127, None), "[2001:db8::1]:1", true),
+        (deny("2001:db8::", 127, None), "[2001:db8::2]:1", false),
+    ];
+    for (rule, remote, denied) in table {
+        let mut policy = Policy::new(&Rules { deny: vec![rule], ..Rules::default() });
+        let decision = policy.decide(Instant::ZERO, &request(remote));
+        assert_eq!(decision.is_err(), denied, "{rule} {remote}");
+        assert!(decision.is_ok() || decision.unwrap_err().reason == DropReason::Denied);
+    }
+    // An echo has no port; its key has an identifier in that place.
+    let rules = Rules { deny: vec![deny("192.0.2.0", 24, Some((7, 7)))], ..Rules::default() };
+    let echo = Request { protocol: Protocol::Echo, ..request("192.0.2.1:7") };
+    assert_eq!(Policy::new(&rules).decide(Instant::ZERO, &echo), Ok(()));
+}
+
+#[test]
+fn the_floor_holds_for_what_is_not_mapped() {
+    let mut policy = Policy::new(&Rules::default());
+    for remote in [
+        "127.0.0.1:80",
+        "127.9.9.9:80",
+        "[::1]:80",
+        "169.254.169.254:80",
+        "[fe80::1]:80",
+        "[fd00:ec2::254]:80",
+        "100.100.100.200:80",
+    ] {
+        let refusal = policy.decide(Instant::ZERO, &request(remote)).unwrap_err();
+        assert_eq!(refusal.reason, DropReason::Refused, "{remote}");
+    }
+    let counts = [("floor host-loopback", 3), ("floor link-local", 2), ("floor cloud-metadata", 2)];
+    assert_eq!(refused(&policy), counts);
+    let mapped = Request { to: "127.0.0.1:80".parse().unwrap(), ..request("10.0.2.4:80") };
+    assert_eq!(policy.decide(Instant::ZERO, &mapped), Ok(()));
+    // But a rule may name it, by either address.
+    for rule in [deny("127.0.0.0", 8, Some((80, 80))), deny("10.0.2.4", 32, None)] {
+        let mut policy = Policy::new(&Rules { deny: vec![rule], ..Rules::default() });
+        assert!(policy.decide(Instant::ZERO, &mapped).is_err(), "{rule}");
+    }
+}
+
+#[test]
+fn the_first_rule_that_fits_is_counted() {
+    let rules = Rules {
+        deny: vec![
+            deny("192.0.2.128", 25, None),
+            deny("192.0.2.0", 24, Some((80, 80))),
+            deny("192.0.2.0", 24, None),
+        ],
+        ..Rules::default()
+    };
+    let mut policy = Policy::new(&rules);
+    for remote in ["192.0.2.1:80", "192.0.2.1:81", "192.0.2.200:80", "192.0.2.200:81", "198.51.100.1:80"] {
+        _ = policy.decide(Instant::ZERO, &request(remote));
+    }
+    let counts = [("deny 192.0.2.128/25", 2), ("deny 192.0.2.0/24:80", 1), ("deny 192.0.2.0/24", 1)];
+    assert_eq!(refused(&policy), counts);
+}
+
+#[test]
+fn flows_per_destination_come_and_go() {
+    let rules = Rules { flows_per_destination: Some(2), ..Rules::default() };
+    let mut policy = Policy::new(&rules);
+    let (a, b) = (request("192.0.2.1:80"), request("192.0.2.2:80"));
+    for (n, request) in [(1, a), (2, a), (3, b)] {
+        assert_eq!(policy.decide(Instant::ZERO, &request), Ok(()));
+        policy.opened(request.remote.ip(), id(n));
+    }
+    let refusal = policy.decide(Instant::ZERO, &a).unwrap_err();
+    assert_eq!(refusal.reason, DropReason::FlowsPerDestination);
+    assert_eq!(refused(&policy), [("max-flows-per-destination 2", 1)]);
+    assert_eq!(policy.decide(Instant::ZERO, &b), Ok(()));
+    // A flow that nobody asked about takes nothing away, nor does one twice.
+    policy.closed(a.remote.ip(), id(9));
+    assert!(policy.decide(Instant::ZERO, &a).is_err());
+    policy.closed(a.remote.ip(), id(1));
+    policy.closed(a.remote.ip(), id(1));
+    assert_eq!(policy.decide(Instant::ZERO, &a), Ok(()));
+    policy.opened(a.remote.ip(), id(4));
+    assert!(policy.decide(Instant::ZERO, &a).is_err());
+    for (n, request) in [(2, a), (4, a), (3, b)] {
+        policy.closed(request.remote.ip(), id(n));
+    }
+    assert!(policy.destinations.is_empty() && policy.counted.is_empty());
+}
+
+#[test]
+fn new_flows_are_a_burst_and_a_rate() {
+    let rules = Rules { new_flows: Some(FlowRate { per_second: 10, burst: 3 }), ..Rules::default() };
+    let mut policy = Policy::new(&rules);
+    let mut granted = |ms| {
+        let now = Instant::from_ms(ms);
+        (0..10).filter(|_| policy.decide(now, &request("192.0.2.1:80")).is_ok()).count()
+    };
+    assert_eq!([granted(0), granted(99), granted(100), granted(350), granted(60_000)], [3, 0, 1, 2, 3]);
+    assert_eq!(refused(&policy), [("max-new-flows 10/s:3", 41)]);
+}
+
+#[test]
+fn limits_are_divided_among_workers_and_leave_each_a_flow() {
+    let rules = Rules {
+        new_flows: Some(FlowRate { per_second: 100, burst: 8 }),
+        flows_per_destination: Some(3),
+        workers: 4,
+        ..Rules::default()
+    };
+    let mut policy = Policy::new(&rules);
+    assert_eq!(policy.per_destination, Some(1));
+    let mut granted = |ms| {
+        let now = Instant::from_ms(ms);
+        (0..10).filter(|_| policy.decide(now, &request("192.0.2.1:80")).is_ok()).count()
+    };
+    assert_eq!([granted(0), granted(39), granted(40), granted(60_000)], [2, 0, 1, 2]);
+    assert_eq!(policy.counts().last(), Some(("max-flows", 0)));
+}
+
+#[test]
+fn what_is_denied_takes_no_share_of_the_limits() {
+    let rules = Rules {
+        deny: vec![deny("192.0.2.0", 24, None)],
+        new_flows: Some(FlowRate { per_second: 1, burst: 1 }),
+        ..Rules::default()
+    };
+    let mut policy = Policy::new(&rules);
+    assert!(policy.decide(Instant::ZERO, &request("192.0.2.1:80")).is_err());
+    assert_eq!(policy.decide(Instant::ZERO, &request("198.51.100.1:80")), Ok(()));
+}

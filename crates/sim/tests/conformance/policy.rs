@@ -1,0 +1,178 @@
+//! Which flows a guest may open: deny rules, the rate of new flows, flows per destination. Every refusal is immediate and
+//! counted, by reason and by rule.
+
+use brodo_core::counters::DropReason;
+use brodo_core::policy::{Deny, FlowRate};
+use brodo_sim::script::{Script, Setup};
+use std::net::{IpAddr, SocketAddr};
+
+const SYN: &str = "SYN win=65535 mss=1460";
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+fn deny(address: &str, prefix_len: u8, ports: Option<(u16, u16)>) -> Deny {
+    Deny::new(ip(address), prefix_len, ports).expect("a rule")
+}
+
+fn dropped(t: &Script, reason: DropReason) -> u64 {
+    t.machine.stack.counters().dropped(reason)
+}
+
+/// How often each rule that has refused did.
+fn refused(t: &Script) -> Vec<(String, u64)> {
+    let rules = t.machine.stack.rules().filter(|(_, count)| *count > 0);
+    rules.map(|(text, count)| (text.to_owned(), count)).collect()
+}
+
+#[test]
+fn a_denied_destination_is_refused_at_once() {
+    let mut setup = Setup::default();
+    setup.config.rules.deny =
+        vec![deny("198.51.100.0", 24, Some((80, 99))), deny("2001:db8::", 32, Some((80, 99)))];
+    Script::each_with(&setup, |t| {
+        for port in [80, 99] {
+            t.connection(5000, port);
+            t.guest(SYN);
+            t.expect("RST|ACK ack=1");
+            t.guest("UDP data=100");
+            t.expect("ICMP prohibited");
+        }
+        t.expect_all_gone();
+        // Other ports, and echo, which has none.
+        for port in [79, 100] {
+            t.connection(5001, port);
+            t.establish();
+        }
+        t.guest("ICMP echo-request id=80 seq=1 data=56");
+        t.host_answers_echo();
+        t.expect("ICMP echo-reply id=80 seq=1 data=56");
+        assert_eq!(dropped(t, DropReason::Denied), 4);
+        let rule = if t.is_v6() { "deny [2001:db8::]/32:80-99" } else { "deny 198.51.100.0/24:80-99" };
+        assert_eq!(refused(t), [(rule.to_owned(), 4)]);
+    });
+}
+
+#[test]
+fn a_denied_network_is_refused_to_everything() {
+    let mut setup = Setup::default();
+    setup.config.rules.deny = vec![deny("0.0.0.0", 0, None), deny("::", 0, None)];
+    setup.config.resolvers = vec!["192.0.2.53:53".parse().expect("an address")];
+    Script::each_with(&setup, |t| {
+        t.guest(SYN);
+        t.expect("RST|ACK ack=1");
+        t.guest("UDP data=1");
+        t.expect("ICMP prohibited");
+        t.guest("ICMP echo-request id=7 seq=1 data=56");
+        t.expect("ICMP prohibited");
+        assert_eq!(dropped(t, DropReason::Denied), 3);
+        t.expect_all_gone();
+        // What brodo itself offers is not a destination.
+        let config = &t.setup().config;
+        let dns: IpAddr = match t.is_v6() {
+            true => config.v6.expect("configured").dns.into(),
+            false => config.v4.expect("configured").dns.into(),
+        };
+        let guest = SocketAddr::new(t.addresses().0, 5000);
+        t.connection_to(guest, SocketAddr::new(dns, 53));
+        t.establish();
+        t.connection_to(SocketAddr::new(guest.ip(), 7), SocketAddr::new(dns, 7));
+        t.guest("ICMP echo-request id=7 seq=9 data=56");
+        t.expect("ICMP echo-reply id=7 seq=9 data=56");
+    });
+}
+
+#[test]
+fn new_flows_come_in_a_burst_and_then_at_a_rate() {
+    let mut setup = Setup::default();
+    setup.config.rules.new_flows = Some(FlowRate { per_second: 10, burst: 3 });
+    Script::each_with(&setup, |t| {
+        t.connection(4000, 80);
+        t.establish();
+        t.connection(4001, 80);
+        t.guest("UDP data=1");
+        t.guest("ICMP echo-request id=7 seq=1 data=0");
+        t.expect_nothing();
+        // The three that are open go on; a fourth of any kind is refused.
+        t.connection(4002, 80);
+        t.guest(SYN);
+        t.expect("RST|ACK ack=1");
+        t.guest("UDP data=1");
+        t.expect("ICMP prohibited");
+        t.guest("ICMP echo-request id=8 seq=1 data=0");
+        t.expect("ICMP prohibited");
+        t.select(1);
+        t.guest("ACK data=10");
+        t.expect("ACK ack=11");
+        t.advance_ms(100);
+        t.connection(4003, 80);
+        t.establish();
+        t.connection(4004, 80);
+        t.guest(SYN);
+        t.expect("RST|ACK ack=1");
+        assert_eq!(dropped(t, DropReason::NewFlowRate), 4);
+        assert_eq!(refused(t), [("max-new-flows 10/s:3".to_owned(), 4)]);
+    });
+}
+
+#[test]
+fn flows_to_one_destination_are_bounded_and_their_end_makes_room() {
+    let mut setup = Setup::default();
+    setup.config.rules.flows_per_destination = Some(2);
+    Script::each_with(&setup, |t| {
+        t.connection(4000, 80);
+        t.establish();
+        t.connection(4001, 53);
+        t.guest("UDP data=1");
+        t.connection(4002, 443);
+        t.guest(SYN);
+        t.expect("RST|ACK ack=1");
+        t.guest("UDP data=1");
+        t.expect("ICMP prohibited");
+        // Another destination has its own.
+        let other = if t.is_v6() { ip("2001:db8::99") } else { ip("203.0.113.9") };
+        t.connection_to(SocketAddr::new(t.addresses().0, 4003), SocketAddr::new(other, 80));
+        t.establish();
+        // The question without an answer ends.
+        t.advance_ms(35_000);
+        t.connection(4004, 443);
+        t.establish();
+        assert_eq!(dropped(t, DropReason::FlowsPerDestination), 2);
+        assert_eq!(refused(t), [("max-flows-per-destination 2".to_owned(), 2)]);
+    });
+}
+
+#[test]
+fn a_full_table_is_counted_with_the_rules() {
+    let mut setup = Setup::default();
+    setup.config.max_flows = 1;
+    Script::each_with(&setup, |t| {
+        t.establish();
+        t.connection(4001, 53);
+        t.guest("UDP data=1");
+        t.expect("ICMP prohibited");
+        assert_eq!(refused(t), [("max-flows".to_owned(), 1)]);
+        assert_eq!(dropped(t, DropReason::FlowTableFull), 1);
+    });
+}
+
+#[test]
+fn the_floor_is_counted_by_rule() {
+    Script::each(|t| {
+        let targets: [&str; 3] = if t.is_v6() {
+            ["::1", "fe80::9", "fd00:ec2::254"]
+        } else {
+            ["127.0.0.1", "169.254.169.254", "100.100.100.200"]
+        };
+        for target in targets {
+            let from = SocketAddr::new(t.addresses().0, 4000);
+            t.connection_to(from, SocketAddr::new(ip(target), 80));
+            t.guest(SYN);
+            t.expect("RST|ACK ack=1");
+        }
+        let counts = ["floor host-loopback", "floor link-local", "floor cloud-metadata"];
+        assert_eq!(refused(t), counts.map(|text| (text.to_owned(), 1)));
+        assert_eq!(dropped(t, DropReason::Refused), 3);
+    });
+}

@@ -24,7 +24,6 @@ use brodo_control::method::GuestNetwork;
 use brodo_linux::capture::Capture;
 use brodo_linux::crew::Crew;
 use brodo_linux::ring::RingWatch;
-pub(crate) use forwards::{Forwards, NoForwards};
 pub(crate) use socket::{Listening, Place};
 use std::io;
 use std::path::PathBuf;
@@ -70,7 +69,6 @@ pub(crate) struct Controlled {
     pub(crate) facts: Facts,
     pub(crate) started: Instant,
     pub(crate) capture: Option<FirstCapture>,
-    pub(crate) forwards: Box<dyn Forwards>,
 }
 
 /// A control socket that is being served, until this is dropped.

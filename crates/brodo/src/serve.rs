@@ -2,7 +2,7 @@
 
 use crate::args::NetworkOptions;
 use crate::config::{HostFacts, Settings};
-use crate::control::{Control, Controlled, Facts, FirstCapture, Listening, NoForwards, Place};
+use crate::control::{Control, Controlled, Facts, FirstCapture, Listening, Place};
 use crate::failure::Failure;
 use crate::flow_log::{Files, FlowLog};
 use crate::journal::{Batch, Item, Journal, Mailbox};
@@ -16,15 +16,19 @@ use brodo_core::budget::Budget;
 use brodo_core::config::{BufferBounds, Config};
 use brodo_core::link::Link;
 use brodo_core::stack::{Keys, Stack};
+use brodo_linux::agent::Agent;
 use brodo_linux::capture::Capture;
 use brodo_linux::clock::Clock;
 use brodo_linux::crew::Crew;
 use brodo_linux::driver::Worker;
+use brodo_linux::forward::Forwards;
+use brodo_linux::host_network::HostNetwork;
 use brodo_linux::link::GuestLink;
 use brodo_linux::link::tap::{Tap, TapLosses};
 use brodo_linux::namespace::{Made, leave_interface};
-use brodo_linux::resolv::{ResolvConf, Watch};
+use brodo_linux::resolv::ResolvConf;
 use brodo_linux::ring::RingWatch;
+use brodo_linux::setup::SetupError;
 use brodo_linux::sockets::{Sockets, raise_nofile};
 use brodo_linux::{process, setup};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -39,12 +43,17 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// Descriptors that brodo needs for itself, besides one per flow, clients of the control socket among them; and those that each
 /// worker needs.
-const DESCRIPTORS_RESERVED: u64 = 85;
+const DESCRIPTORS_RESERVED: u64 = 88;
 const DESCRIPTORS_PER_WORKER: u64 = 4;
+
+/// Most connections between loopbacks at a time, and the part of all descriptors that they may have: two each, and pipes.
+const SPLICES_MAX: u64 = 16_384;
+const SPLICES_SHARE: u64 = 16;
 
 /// All that is checked and opened before anything is made.
 pub(crate) struct Preparation {
     pub(crate) settings: Settings,
+    host: Arc<HostNetwork>,
     ready: Option<OwnedFd>,
     capture: Option<FirstCapture>,
     flow_log: Option<Files>,
@@ -80,6 +89,9 @@ impl Preparation {
         if let Some(path) = &options.config {
             log::info("read options from a file", &[("file", path.display().to_string().into())]);
         }
+        let network = HostNetwork::new(RESOLV_CONF.into(), host.resolv_conf)
+            .map_err(|e| Failure::Io("follow the host's network: rtnetlink".into(), e.into()))?;
+        let host = Arc::new(network);
         let clock = Clock::start();
         let capture = options.pcap.as_deref().map(|path| {
             let capture = Capture::create(path, &options.ifname, clock)
@@ -99,11 +111,26 @@ impl Preparation {
             log::info(&format!("writing a {what}"), &[("file", path.display().to_string().into())]);
         }
         let control = Place::of(options.control.as_deref());
-        Ok(Self { settings, ready, capture, flow_log, metrics, control, clock })
+        Ok(Self { settings, host, ready, capture, flow_log, metrics, control, clock })
+    }
+
+    /// Starts an agent in the guest's namespace, if ports are forwarded. Before there are threads.
+    pub(crate) fn agent(
+        &self,
+        start: impl FnOnce() -> Result<Agent, SetupError>,
+    ) -> Result<Option<Agent>, Failure> {
+        let wanted = !self.settings.forwards.is_empty();
+        Ok(if wanted { Some(start()?) } else { None })
     }
 
     /// A service for the interface that was made: a worker for each of its queues.
-    pub(crate) fn serve(self, made: Made, purpose: Purpose) -> Result<Service, Failure> {
+    pub(crate) fn serve(
+        self,
+        made: Made,
+        agent: Option<Agent>,
+        purpose: Purpose,
+    ) -> Result<Service, Failure> {
+        let (guest, forwards) = (self.settings.guest(), self.settings.forwards.clone());
         let Made { taps, watch } = made;
         let listening = self.listen()?;
         let clients = listening.is_some().then(Mailbox::with_bell).transpose();
@@ -118,8 +145,13 @@ impl Preparation {
         let mut config = self.settings.stack.clone();
         let interface = self.settings.plan.interface.name.clone();
         let reserved = DESCRIPTORS_RESERVED + DESCRIPTORS_PER_WORKER * u64::from(count);
-        let flows_max = usize::try_from(raise_nofile().saturating_sub(reserved)).unwrap_or(usize::MAX);
+        let descriptors = raise_nofile();
+        let splices_max = (descriptors / SPLICES_SHARE).min(SPLICES_MAX);
+        let for_splices = if forwards.is_empty() { 0 } else { splices_max * 4 };
+        let flows_max =
+            usize::try_from(descriptors.saturating_sub(reserved + for_splices)).unwrap_or(usize::MAX);
         config.max_flows = (config.max_flows.min(flows_max) / taps.len().max(1)).max(1);
+        config.dns_cache /= taps.len().max(1);
         config.rules.workers = count;
         tell_of(&self.settings, config.max_flows * taps.len());
         let budget = Arc::new(Budget::new(config.memory));
@@ -141,10 +173,19 @@ impl Preparation {
             }
             let to = journal.clone();
             worker.listen(Box::new(move |stack| to.take(number, stack)));
-            if self.settings.follow_resolvers {
-                worker.follow_resolvers(Watch::new(RESOLV_CONF.into()));
-            }
+            worker.follow_host(self.host.clone(), self.settings.follow, number == 0).map_err(epoll_ctl())?;
             workers.push(worker);
+        }
+        if let Some(first) = workers.first_mut() {
+            let bounds = (usize::try_from(descriptors).unwrap_or(usize::MAX), splices_max as usize);
+            let ports = Forwards::new(guest, agent, first.sockets(), bounds);
+            let mut ports = ports.map_err(Failure::io("wait for ports: epoll_ctl"))?;
+            for forward in forwards {
+                let option = brodo_linux::forward::option(forward.direction, forward.transport);
+                log::info("forwarding ports", &[(option, forward.spec.to_string().into())]);
+                ports.add(forward).map_err(Failure::Forward)?;
+            }
+            first.forward(ports);
         }
         let flow_log = self.flow_log.zip(log).map(|(files, log)| FlowLog::start(files, log, journal.clone()));
         let flow_log = flow_log.transpose().map_err(Failure::io("write the flow log: clone"))?;
@@ -157,7 +198,6 @@ impl Preparation {
                 facts: facts(purpose, interface, &config, count),
                 started: Instant::now(),
                 capture: self.capture,
-                forwards: Box::new(NoForwards),
             };
             Control::start(listening, controlled)
         });
@@ -254,7 +294,7 @@ fn tell_of(settings: &Settings, max_flows: usize) {
             ("tcp-rx-buffer", bounds(stack.tcp_rx).into()),
             ("tcp-tx-buffer", bounds(stack.tcp_tx).into()),
             ("tcp-tuning", format!("{:?}", stack.tcp_tuning).into()),
-            ("resolvers are followed", settings.follow_resolvers.into()),
+            ("resolvers are followed", settings.follow.resolvers.into()),
         ],
     );
 }
@@ -344,7 +384,11 @@ impl Drop for Service {
         }
         let mut losses = TapLosses::default();
         self.workers.iter().for_each(|worker| losses.add(worker.link().losses()));
-        let link = [("link_down", losses.down), ("link_refused", losses.refused)];
+        let mut link = vec![("link_down", losses.down), ("link_refused", losses.refused)];
+        let forwards = self.workers.iter().filter_map(Worker::forwards);
+        link.extend(forwards.flat_map(|forwards| forwards.counters().named()));
+        let (passed, lost) = self.crew.handed_over();
+        link.extend([("frames_handed_over", passed), ("frames_handed_lost", lost)]);
         let counters: Vec<_> = self.workers.iter().map(|worker| worker.stack().counters()).collect();
         self.ring.look();
         let dropped = self.ring.dropped();

@@ -233,11 +233,10 @@ pub struct Forward {
     pub protocol: Protocol,
     /// What it was made of, in the syntax of the options.
     pub spec: String,
-    /// What is listened on now, such as `0.0.0.0:8080` or `[::1]:53-60`.
-    pub listening: Vec<String>,
-    /// What stands in the way of some of it, in a sentence each.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub problems: Vec<String>,
+    /// Sockets that listen for it now.
+    pub sockets: u64,
+    /// What the first of them listen on.
+    pub listening: Vec<SocketAddr>,
 }
 
 /// Asks which ports are forwarded.

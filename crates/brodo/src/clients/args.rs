@@ -169,7 +169,6 @@ pub(crate) enum CaptureCommand {
         file: PathBuf,
 
         /// Which frames, such as `tcp and port 443` [default: all]
-        #[arg(trailing_var_arg = true)]
         filter: Vec<String>,
     },
     /// End the capture

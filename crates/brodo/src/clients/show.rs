@@ -1,4 +1,4 @@
-//! What instances say, for people.
+//! What instances say, laid out for people: each kind of answer as text that fits a terminal and can move no cursor.
 
 use super::table::{Column, table};
 use super::units::{bytes, printable, time};
@@ -233,8 +233,8 @@ const FORWARD_COLUMNS: [Column; 5] = [
     Column { title: "ID", right: true, rank: 0 },
     Column { title: "OPTION", right: false, rank: 0 },
     Column { title: "SPEC", right: false, rank: 0 },
+    Column { title: "SOCKETS", right: true, rank: 0 },
     Column { title: "LISTENING", right: false, rank: 1 },
-    Column { title: "PROBLEMS", right: false, rank: 0 },
 ];
 
 /// Forwarded ports as a table.
@@ -253,8 +253,8 @@ pub(super) fn forwards(forwards: &[Forward], width: Option<usize>) -> String {
             forward.id.to_string(),
             option.to_owned(),
             printable(&forward.spec),
-            list(forward.listening.iter().map(|place| printable(place))),
-            forward.problems.iter().map(|problem| printable(problem)).collect::<Vec<_>>().join("; "),
+            forward.sockets.to_string(),
+            list(forward.listening.iter().map(ToString::to_string)),
         ]
     };
     table(&FORWARD_COLUMNS, &forwards.iter().map(row).collect::<Vec<_>>(), width)

@@ -1,8 +1,8 @@
-//! What each method does.
+//! What each method does: its parameters in, its result or an error out. What belongs to workers is asked of them by visits.
 
 use super::capture::Captures;
 use super::visits::{ask, ask_all};
-use super::{Controlled, server::Server};
+use super::{Controlled, forwards, server::Server};
 use crate::log;
 use crate::wording;
 use brodo_control::flow::{Flow, FlowRef};
@@ -43,10 +43,10 @@ impl Server {
             GetFlows::NAME => with(request, |wanted| flows(controlled, &wanted)),
             GetFlow::NAME => with(request, |GetFlow { id }| flow(controlled, id)),
             ListForwards::NAME => {
-                with(request, |ListForwards {}| Ok(Forwards { forwards: controlled.forwards.list() }))
+                with(request, |ListForwards {}| Ok(Forwards { forwards: forwards::list(controlled)? }))
             }
-            AddForward::NAME => with(request, |wanted| controlled.forwards.add(&wanted)),
-            RemoveForward::NAME => with(request, |RemoveForward { id }| controlled.forwards.remove(id)),
+            AddForward::NAME => with(request, |wanted| forwards::add(controlled, &wanted)),
+            RemoveForward::NAME => with(request, |RemoveForward { id }| forwards::remove(controlled, id)),
             StartCapture::NAME => with(request, |wanted| captures.start(controlled, wanted)),
             StopCapture::NAME => with(request, |StopCapture {}| captures.stop(controlled)),
             SetLogLevel::NAME => with(request, |SetLogLevel { level }| {
@@ -132,10 +132,15 @@ fn counters(controlled: &Controlled) -> Result<Counters, Error> {
     let (mut sum, mut counters) = (Counted::default(), Counters::default());
     let seen = ask_all(&controlled.crew, |inside| {
         let refused = inside.stack.rules().filter(|(_, count)| *count > 0);
-        (inside.stack.counters().clone(), refused.map(|(rule, n)| (rule.to_owned(), n)).collect::<Vec<_>>())
+        let refused: Vec<_> = refused.map(|(rule, n)| (rule.to_owned(), n)).collect();
+        let forwarded = inside.forwards.as_ref().map(|forwards| forwards.counters().named());
+        (inside.stack.counters().clone(), refused, forwarded)
     })?;
-    for (counted, rules) in seen {
+    for (counted, rules, forwarded) in seen {
         sum.add(&counted);
+        for (name, count) in forwarded.into_iter().flatten() {
+            *counters.counters.entry(name.to_owned()).or_default() += count;
+        }
         for (rule, count) in rules {
             *counters.rules.entry(rule).or_default() += count;
         }

@@ -105,7 +105,6 @@ impl Served {
             },
             started: Instant::now(),
             capture: None,
-            forwards: Box::new(NoForwards),
         };
         let listening = Listening::at(&folder.join("socket")).unwrap();
         let control = Some(Control::start(listening, controlled).unwrap());

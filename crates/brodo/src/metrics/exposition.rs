@@ -67,6 +67,7 @@ pub(super) fn text(view: &View, process: &Process) -> String {
     text.family("brodo_build_info", Kind::Gauge, "Always 1; the version of brodo", [(version, 1)]);
     counters(&mut text, view);
     flows(&mut text, view);
+    forwards(&mut text, view);
     memory(&mut text, view);
     workers(&mut text, view);
     facts(&mut text, process);
@@ -106,6 +107,34 @@ fn flows(text: &mut Text, view: &View) {
     });
     let help = "TCP connections open now, by what holds their data back in each direction";
     text.family("brodo_tcp_limited", Kind::Gauge, help, limited);
+}
+
+fn forwards(text: &mut Text, view: &View) {
+    let (forwards, listeners) = view.workers.iter().find_map(|worker| worker.forwards).unwrap_or_default();
+    text.one(
+        "brodo_forwards",
+        Kind::Gauge,
+        "Forwarded ports and ranges of them, as they were asked for",
+        forwards,
+    );
+    text.one("brodo_forward_listeners", Kind::Gauge, "Sockets that listen for forwarded ports", listeners);
+    let counted = view.workers.iter().flat_map(|worker| &worker.forwarded);
+    for (name, value) in counted {
+        let help = match *name {
+            "forward_accepted" => "Connections accepted at forwarded ports",
+            "forward_turned_away" => "Connections at forwarded ports that were reset at once",
+            "forward_pauses" => "Times a listener was left alone for want of descriptors",
+            "forward_datagrams" => "Datagrams read from published ports, or runs of them",
+            "forward_relayed" => "Datagrams passed between loopbacks, or runs of them",
+            "forward_lost" => "Datagrams at forwarded ports that could not be passed on",
+            "splice_opened" => "Connections between loopbacks",
+            "splice_reset" => "Connections between loopbacks that ended with a reset",
+            "splice_refused" => "Connections between loopbacks that found nobody listening",
+            "splice_bytes" => "Bytes moved between loopbacks",
+            _ => "Counted of forwarded ports",
+        };
+        text.one(&format!("brodo_{name}_total"), Kind::Counter, help, value);
+    }
 }
 
 /// Adds up what has the same key, in order of the keys.

@@ -25,6 +25,10 @@ pub(super) struct WorkerView {
     pub(super) limited: BTreeMap<(&'static str, &'static str), u64>,
     /// Flows that rules have refused, by the rule.
     pub(super) rules: BTreeMap<String, u64>,
+    /// Forwards, and sockets that listen for them; of the worker that has them.
+    pub(super) forwards: Option<(u64, u64)>,
+    /// What was counted of them.
+    pub(super) forwarded: Vec<(&'static str, u64)>,
 }
 
 impl WorkerView {
@@ -45,7 +49,21 @@ impl WorkerView {
             }
         }
         let rules = stack.rules().map(|(rule, count)| (rule.to_owned(), count)).collect();
-        Self { counters: stack.counters().clone(), activity: inside.activity, flows, limited, rules }
+        let ports = inside.forwards.as_deref();
+        let forwards = ports.map(|ports| {
+            let list = ports.list();
+            (list.len() as u64, list.iter().map(|forward| forward.listeners as u64).sum())
+        });
+        let forwarded = ports.map_or(Vec::new(), |ports| ports.counters().named().into());
+        Self {
+            counters: stack.counters().clone(),
+            activity: inside.activity,
+            flows,
+            limited,
+            rules,
+            forwards,
+            forwarded,
+        }
     }
 }
 

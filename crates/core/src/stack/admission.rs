@@ -15,11 +15,7 @@ use std::net::SocketAddr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
     /// The flow may be opened: to this address of the host's, or to this resolver.
-    Granted {
-        to: SocketAddr,
-        /// It is a question to the DNS address.
-        dns: bool,
-    },
+    Granted { to: SocketAddr },
     /// It may not; what to say by ICMP, and what to count.
     Refused { cause: IcmpCause, reason: DropReason },
 }
@@ -36,7 +32,7 @@ impl Stack {
         now: Instant,
     ) -> Result<Admission, DropReason> {
         let remote = key.remote.into();
-        let (to, dns) = match destination::resolve(&self.env.config, self.env.resolver, remote)? {
+        let (to, dns) = match destination::resolve(&self.env.config, self.env.resolver(now), remote)? {
             Destination::Host(to) => (to, false),
             Destination::Resolver(to) => (to, true),
             Destination::Refused => {
@@ -57,7 +53,7 @@ impl Stack {
             self.note_unopened(*key, EndCause::NoResources, self.policy.text(refusal));
             return Ok(refusal.into());
         }
-        Ok(Admission::Granted { to, dns })
+        Ok(Admission::Granted { to })
     }
 }
 

@@ -14,6 +14,7 @@ impl Flow {
         let mut info = match self {
             Self::Tcp(connection) => connection.flow_info(&stack.env, now),
             Self::Datagram(flow) => flow.info(now),
+            Self::Dns(flow) => flow.info(now),
         };
         info.idle = stack.flows.idle(id, now);
         info
@@ -24,6 +25,7 @@ impl Flow {
         match self {
             Self::Tcp(connection) => connection.cause = cause,
             Self::Datagram(flow) => flow.cause = cause,
+            Self::Dns(flow) => flow.cause = cause,
         }
     }
 
@@ -31,6 +33,7 @@ impl Flow {
         match self {
             Self::Tcp(connection) => connection.cause,
             Self::Datagram(flow) => flow.cause,
+            Self::Dns(flow) => flow.cause,
         }
     }
 }
@@ -57,6 +60,7 @@ impl Stack {
         let (socket, tcp) = match flow {
             Flow::Tcp(connection) => (connection.socket(), Some(connection.info(&self.env, now))),
             Flow::Datagram(flow) => (flow.socket(), None),
+            Flow::Dns(_) => (None, None),
         };
         FlowDetail { info, name: self.name_for(info.key.remote.ip()), socket, tcp }
     }
@@ -144,8 +148,7 @@ impl Stack {
     }
 
     /// The name by which the guest learnt an address. The one place in which flows get their names.
-    #[expect(clippy::unused_self, reason = "who answers the guest's questions for names is asked here")]
-    fn name_for(&self, _ip: IpAddr) -> Option<Box<str>> {
-        None
+    fn name_for(&self, ip: IpAddr) -> Option<Box<str>> {
+        self.name_of(ip).map(Into::into)
     }
 }

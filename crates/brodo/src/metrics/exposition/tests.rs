@@ -2,6 +2,7 @@
 
 use super::super::view::WorkerView;
 use super::*;
+use brodo_linux::forward::ForwardCounters;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Two workers that have done something.
@@ -13,8 +14,11 @@ pub(in crate::metrics) fn some_view() -> View {
     worker.flows.insert(("tcp", "outbound"), 2);
     worker.limited.insert(("to_guest", "guest window"), 2);
     worker.rules.insert("--deny 10.0.0.0/8".into(), 4);
+    worker.forwards = Some((2, 5));
     let mut other = worker.clone();
-    other.flows.insert(("udp", "inbound"), 5);
+    worker.forwarded = ForwardCounters { accepted: 9, ..ForwardCounters::default() }.named().into();
+    (other.forwards, other.flows) =
+        (None, BTreeMap::from([(("udp", "inbound"), 5), (("tcp", "outbound"), 2)]));
     View { workers: vec![worker, other], memory_used: 100, memory_budget: 1 << 28, ..View::default() }
 }
 
@@ -82,6 +86,8 @@ fn everything_that_is_counted_is_there_and_added_up() {
         ("brodo_flows{protocol=\"udp\",direction=\"inbound\"}", "5"),
         ("brodo_tcp_limited{direction=\"to_guest\",by=\"guest window\"}", "4"),
         ("brodo_refused_total{rule=\"--deny 10.0.0.0/8\"}", "8"),
+        ("brodo_forwards", "2"),
+        ("brodo_forward_accepted_total", "9"),
         ("brodo_memory_budget_bytes", "268435456"),
         ("brodo_worker_turns_total{worker=\"2\"}", "7"),
         ("brodo_workers", "2"),
@@ -93,6 +99,7 @@ fn everything_that_is_counted_is_there_and_added_up() {
     for (name, ..) in Counters::default().described() {
         assert!(samples.contains_key(format!("brodo_{name}_total").as_str()), "{name}");
     }
+    assert!(!text.contains("Counted of forwarded ports"), "a counter of forwards without a meaning:\n{text}");
 }
 
 #[test]

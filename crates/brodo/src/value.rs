@@ -8,6 +8,7 @@ use brodo_core::wire::dns::{NAME_LEN_MAX, encode_name};
 use brodo_core::wire::ethernet::MacAddr;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
+use std::time::Duration;
 
 /// Port of DNS (RFC 1035).
 const DNS_PORT: u16 = 53;
@@ -272,6 +273,14 @@ pub(crate) fn descriptor(word: &str) -> Result<i32, String> {
     match word.parse() {
         Ok(number) if number > 2 => Ok(number),
         _ => Err("expected the number of an open descriptor above 2".to_owned()),
+    }
+}
+
+/// A time between two looks.
+pub(crate) fn interval(word: &str) -> Result<Duration, String> {
+    match word.parse::<f64>() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("expected seconds, 0.1 to 3600".to_owned()),
     }
 }
 

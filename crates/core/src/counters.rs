@@ -142,6 +142,11 @@ macro_rules! counters {
                 }
             }
 
+            /// Every counter except drops: its name, what it counts in a sentence or more, and how many.
+            pub fn described(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+                [$((stringify!($name), concat!($($doc),+).trim_ascii(), self.$name),)+].into_iter()
+            }
+
             /// Every counter except drops, by name.
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)+].into_iter()

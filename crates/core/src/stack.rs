@@ -363,6 +363,11 @@ impl Stack {
         self.env.pool.budget().used()
     }
 
+    /// Bytes of payload memory that there may be, for all who share the budget.
+    pub fn memory_budget(&self) -> usize {
+        self.env.pool.budget().total()
+    }
+
     /// Bytes that guests may still send into windows, as far as they count, by all who share the budget.
     pub fn memory_promised(&self) -> usize {
         self.env.pool.budget().promised()

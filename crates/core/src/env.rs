@@ -71,6 +71,7 @@ impl Env {
                 caps,
                 mac: config.mac,
                 guest_mac: MacAddr::BROADCAST,
+                ident: 0,
                 stalled: false,
                 slots: Slots::default(),
             },

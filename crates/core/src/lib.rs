@@ -21,6 +21,7 @@ mod datagram;
 mod destination;
 mod env;
 pub mod flow;
+pub mod fragments;
 pub mod host;
 mod icmp;
 pub mod link;

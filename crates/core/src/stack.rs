@@ -18,6 +18,7 @@ use crate::datagram::inbox::Inbox;
 use crate::env::Env;
 use crate::flow::table::{FlowTable, Keyed};
 use crate::flow::{Endpoint, FlowId, FlowKey, Protocol, Usefulness};
+use crate::fragments::Fragments;
 use crate::host::{Host, HostError, IcmpCause, Readiness};
 use crate::icmp;
 use crate::link::{Gso, Link, LinkCaps, RxChecksum, RxFrame, RxMeta};
@@ -107,6 +108,8 @@ pub struct Stack {
     /// Datagrams on their way to the guest.
     inbox: Inbox,
     policy: Policy,
+    /// What the guest has sent in pieces.
+    fragments: Fragments,
     /// When the next router advertisement is due: once a guest has asked for one, it depends on them.
     advertise_at: Option<Instant>,
 }
@@ -128,6 +131,7 @@ impl Stack {
             flows: FlowTable::new(keys.table),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
             inbox: Inbox::default(),
+            fragments: Fragments::default(),
             advertise_at: None,
         }
     }
@@ -291,6 +295,7 @@ impl Stack {
             }
             self.after(io.host, id);
         }
+        self.expire_fragments(io);
         if self.advertise_at.is_some_and(|at| at <= io.now) {
             self.advertise_at = Some(io.now + services::ndp::ADVERTISE_EVERY);
             if let Some(len) = services::ndp::advertise(&self.env.config, None, &mut self.scratch) {
@@ -302,7 +307,11 @@ impl Stack {
     /// When [`Stack::expire`] must be called next, if at all.
     pub fn next_deadline(&self) -> Option<Instant> {
         let watch = [self.env.reads.watch_at(), self.env.windows.watch_at()];
-        watch.into_iter().chain([self.env.wheel.next(), self.advertise_at]).flatten().min()
+        watch
+            .into_iter()
+            .chain([self.env.wheel.next(), self.advertise_at, self.fragments.next_deadline()])
+            .flatten()
+            .min()
     }
 
     /// Replaces the host's resolvers.
@@ -356,7 +365,7 @@ impl Stack {
                 Flow::Datagram(_) => 0,
             })
             .sum();
-        let waiting = self.env.reads.allocated() + self.env.windows.allocated();
+        let waiting = self.env.reads.allocated() + self.env.windows.allocated() + self.fragments.allocated();
         self.flows.allocated() + self.env.wheel.allocated() + waiting + lists * size_of::<FlowId>() + beside
     }
 

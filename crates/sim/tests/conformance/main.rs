@@ -3,6 +3,7 @@
 
 mod datagrams;
 mod destinations;
+mod fragments;
 mod hostile;
 mod icmp;
 mod policy;

@@ -17,10 +17,11 @@ impl Fragment {
 
     /// From the field of flags and offset of the IPv4 header; `None` if that is of a whole packet.
     pub(super) const fn of_ipv4(field: u16, ident: u16) -> Option<Self> {
-        if field & 0x3fff == 0 {
+        let (offset, more) = ((field & 0x1fff) << 3, field & 0x2000 != 0);
+        if offset == 0 && !more {
             return None;
         }
-        Some(Self { ident: ident as u32, offset: (field & 0x1fff) << 3, more: field & 0x2000 != 0 })
+        Some(Self { ident: ident as u32, offset, more })
     }
 
     /// That field, without "do not fragment".

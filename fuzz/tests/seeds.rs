@@ -250,6 +250,17 @@ fn ends() -> Vec<Conversation> {
         ),
         ("refused", vec![(Syn, 0, 0, 0), (Time, 0, 9, 0), (Connected, 0, 4, 0), (Syn, 0, 0, 0)]),
         (
+            "called",
+            [
+                on(0, &[(Call, 0, 0), (HostSend, 0, 5000), (Ack, 0, 0), (Data, 0, 700), (Take, 0, 9000)]),
+                on(1, &[(Call, 1, 0), (HostSend, 0, 100), (Data, 0, 9), (Accept, 0, 0), (Ack, 0, 0)]),
+                on(2, &[(Lose, 1, 0), (Call, 0, 0), (Deadline, 0, 0), (Accept, 0, 0), (Reset, 0, 0x4000)]),
+                close(0),
+                on(0, &[(Call, 0, 0), (HostSend, 0, 50)]),
+            ]
+            .concat(),
+        ),
+        (
             "again-after-close",
             [open(0), close(0), open(0), on(0, &[(Data, 0, 5)]), close(0), on(0, &[(SynAt, 9, 0)])].concat(),
         ),

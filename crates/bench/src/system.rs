@@ -14,6 +14,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+/// TCP and UDP port of the probe's server.
+pub const SERVER_PORT: u16 = 7000;
+
 /// How long a forwarder may take until its guest has a default route.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
@@ -27,6 +30,8 @@ pub enum System {
     HostDirect,
     /// The kernel alone: a veth pair into the guest's namespace, made by root.
     Veth,
+    /// The same with a process between the guest and the server that does nothing but copy. For bulk only.
+    Relay,
     /// pasta, of the passt project.
     Pasta,
     /// slirp4netns, on libslirp.
@@ -39,14 +44,22 @@ pub enum System {
 
 impl System {
     /// Every system, references first.
-    pub const ALL: [Self; 6] =
-        [Self::HostDirect, Self::Veth, Self::Pasta, Self::Slirp4netns, Self::Brodo, Self::BrodoBusy];
+    pub const ALL: [Self; 7] = [
+        Self::HostDirect,
+        Self::Veth,
+        Self::Relay,
+        Self::Pasta,
+        Self::Slirp4netns,
+        Self::Brodo,
+        Self::BrodoBusy,
+    ];
 
     /// Its name on command lines and in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::HostDirect => "host-direct",
             Self::Veth => "veth",
+            Self::Relay => "relay",
             Self::Pasta => "pasta",
             Self::Slirp4netns => "slirp4netns",
             Self::Brodo => "brodo",
@@ -62,6 +75,11 @@ impl System {
     /// Whether a process of its own forwards for the guest.
     pub const fn is_forwarder(self) -> bool {
         matches!(self, Self::Pasta | Self::Slirp4netns | Self::Brodo | Self::BrodoBusy)
+    }
+
+    /// Whether it stands for a workload of this name.
+    pub fn does(self, workload: &str) -> bool {
+        self != Self::Relay || matches!(workload, "up" | "down")
     }
 
     /// Whether a link with an MTU lies between guest and host.
@@ -137,7 +155,8 @@ impl Guest {
         let path = |system| Ok(programs.find(system)?.to_string_lossy().into_owned());
         match system {
             System::HostDirect => Self::host_direct(world),
-            System::Veth => Self::veth(world, &mtu),
+            System::Veth => Self::veth(world, &mtu).map(|(guest, _)| guest),
+            System::Relay => Self::relay(world, &mtu),
             System::Slirp4netns => Self::slirp4netns(world, &path(system)?, &mtu),
             System::Pasta => {
                 let program = path(system)?;
@@ -194,7 +213,8 @@ impl Guest {
         Self::in_namespaces_of(pid, forwarder, vec![job, guest])
     }
 
-    fn veth(world: &World, mtu: &str) -> Result<Self> {
+    /// Behind a veth pair; gives the name of its device on the host too.
+    fn veth(world: &World, mtu: &str) -> Result<(Self, String)> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         // At most 15 letters, and only one such guest of a host has this address.
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -207,7 +227,16 @@ impl Guest {
         netns.ip(&format!(
             "link set lo up\naddr add 10.99.{number}.2/24 dev eth0\nlink set eth0 up\nroute add default via 10.99.{number}.1\n"
         ))?;
-        Self::without_forwarder(world, netns.enter())
+        Ok((Self::without_forwarder(world, netns.enter())?, format!("guest{number}")))
+    }
+
+    fn relay(world: &World, mtu: &str) -> Result<Self> {
+        let (guest, device) = Self::veth(world, mtu)?;
+        let [probe, name] = world.probe();
+        let words = [probe, name, "relay".into(), device, SERVER_PORT.to_string()];
+        // Its process time is not that of a forwarder: threads that have ended are not counted.
+        world.serve(&world.host, words, SERVER_PORT + 1)?;
+        Ok(guest)
     }
 
     fn host_direct(world: &World) -> Result<Self> {

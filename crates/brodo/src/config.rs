@@ -57,6 +57,7 @@ impl Settings {
         });
         let mut stack = Config {
             mac: other_than(guest_mac, v4.map_or(defaults.mac, |net| station(net.gateway.octets()))),
+            guest_mac: Some(guest_mac),
             v4,
             v6,
             search: search(&options.search, &host.resolv_conf.search),

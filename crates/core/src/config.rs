@@ -105,6 +105,8 @@ impl Default for Timeouts {
 pub struct Config {
     /// The station address brodo answers with.
     pub mac: MacAddr,
+    /// The guest's station address, so that brodo can speak first; learned from the guest's frames if not known.
+    pub guest_mac: Option<MacAddr>,
     /// Largest IP packet on the link, in bytes, 1280 to 65521.
     pub mtu: u16,
     /// IPv4, unless switched off.
@@ -136,6 +138,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             mac: MacAddr([0x52, 0x55, 10, 0, 2, 2]),
+            guest_mac: None,
             mtu: 65520,
             v4: Some(Ipv4Net {
                 guest: Ipv4Addr::new(10, 0, 2, 15),

@@ -91,6 +91,8 @@ drop_reasons! {
     TooManyGaps,
     /// The flow table is full.
     FlowTableFull,
+    /// A connection from the host's side between two ends that have one already.
+    EndsInUse,
     /// The host is out of sockets or memory.
     HostExhausted,
     /// The memory budget is spent.
@@ -163,6 +165,8 @@ counters! {
     tx_bytes,
     /// TCP connections opened.
     tcp_opened,
+    /// Connections that the host has accepted for the guest.
+    tcp_inbound,
     /// TCP connections that ended, however.
     tcp_closed,
     /// TCP resets sent to the guest.
@@ -195,6 +199,8 @@ counters! {
     tx_buffer_shrinks,
     /// UDP flows opened.
     udp_opened,
+    /// UDP flows that a datagram to a published port has begun.
+    udp_inbound,
     /// Echo flows opened.
     echo_opened,
     /// UDP and echo flows that ended.

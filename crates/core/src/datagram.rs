@@ -57,7 +57,9 @@ pub(crate) struct DatagramFlow {
     socket: Option<SocketId>,
     /// Goes to one of the host's resolvers.
     dns: bool,
-    /// Something came back.
+    /// It began on the host's side.
+    inbound: bool,
+    /// The other side has answered to whom it began.
     answered: bool,
     used_at: Instant,
     /// How many datagrams the next receive asks for, and the length of the longest that the last one gave, bytes.
@@ -77,6 +79,7 @@ impl DatagramFlow {
             id,
             socket: Some(socket),
             dns,
+            inbound: false,
             answered: false,
             used_at: now,
             want: WANT_MIN,
@@ -86,6 +89,17 @@ impl DatagramFlow {
             turn: Turn::default(),
             ended: false,
         }
+    }
+
+    /// A flow that a datagram to a published port begins.
+    pub(crate) fn inbound(id: FlowId, key: FlowKey, socket: SocketId, now: Instant) -> Self {
+        Self { inbound: true, ..Self::new(id, key, socket, false, now) }
+    }
+
+    /// Something has come for the guest that another has received.
+    pub(crate) fn heard(&mut self, now: Instant) {
+        self.used_at = now;
+        self.answered |= !self.inbound;
     }
 
     pub(crate) fn key(&self) -> &FlowKey {
@@ -127,6 +141,7 @@ impl DatagramFlow {
         packet: impl Fn(usize) -> &'p [u8],
     ) {
         self.used_at = io.now;
+        self.answered |= self.inbound;
         let Some(socket) = self.socket else { return };
         let mut left: usize = data.iter().map(|slice| slice.len()).sum();
         let size = segment.map_or(left, |size| usize::from(size).min(left)).max(1);

@@ -70,7 +70,7 @@ impl Env {
             outlet: Outlet {
                 caps,
                 mac: config.mac,
-                guest_mac: MacAddr::BROADCAST,
+                guest_mac: config.guest_mac.unwrap_or(MacAddr::BROADCAST),
                 ident: 0,
                 stalled: false,
                 slots: Slots::default(),

@@ -40,7 +40,10 @@ use std::sync::Arc;
 
 mod admission;
 mod bulk;
+mod inbound;
 mod input;
+
+pub use inbound::Arrived;
 
 /// Bytes to the guest after which a round ends, with those that had no turn first in the next: frames from the guest, its
 /// acknowledgements among them, do not wait until a thousand bulk transfers have had theirs.

@@ -76,7 +76,8 @@ impl Joint {
         let (ident, offset, more, header, content) = match ethertype {
             [0x08, 0x00] if frame.len() > 34 && frame[14] == 0x45 => {
                 let field = u16::from_be_bytes([frame[20], frame[21]]);
-                if field & 0x3fff == 0 {
+                let (offset, more) = (usize::from(field & 0x1fff) * 8, field & 0x2000 != 0);
+                if offset == 0 && !more {
                     return Ok(Joined::Whole);
                 }
                 if checksum::data(&frame[14..34]) != 0xffff {
@@ -85,7 +86,7 @@ impl Joint {
                 let mut header = frame[..34].to_vec();
                 header[20..22].fill(0);
                 let ident = u32::from(u16::from_be_bytes([frame[18], frame[19]]));
-                (ident, usize::from(field & 0x1fff) * 8, field & 0x2000 != 0, header, &frame[34..])
+                (ident, offset, more, header, &frame[34..])
             }
             [0x86, 0xdd] if frame.len() > 62 && frame[20] == 44 => {
                 let field = u16::from_be_bytes([frame[56], frame[57]]);

@@ -273,6 +273,35 @@ impl SimHost {
     }
 }
 
+/// What a driver does that listens for the guest.
+impl SimHost {
+    /// A connection from `peer` that was accepted, for a flow.
+    pub fn adopt_tcp(&mut self, flow: FlowId, peer: SocketAddr) -> SocketId {
+        self.open_tcp(flow, peer, State::Open)
+    }
+
+    /// A socket that sends to `peer` from a published port.
+    pub fn adopt_udp(&mut self, flow: FlowId, peer: SocketAddr) -> SocketId {
+        let kind = DatagramSocket::new(false, self.default_space);
+        self.open(flow, peer, Kind::Datagram(kind))
+    }
+
+    fn open_tcp(&mut self, flow: FlowId, peer: SocketAddr, state: State) -> SocketId {
+        let tcp = TcpSocket {
+            state,
+            outbox: VecDeque::new(),
+            space: self.default_space,
+            inbox: VecDeque::new(),
+            peer_fin: false,
+            error: None,
+            dead: false,
+            shut: false,
+            keep_alive: false,
+        };
+        self.open(flow, peer, Kind::Tcp(tcp))
+    }
+}
+
 /// The peer's side of a TCP socket.
 impl SimHost {
     /// Ends a pending connect.
@@ -583,18 +612,7 @@ impl Host for SimHost {
                 return Err(e);
             }
         };
-        let tcp = TcpSocket {
-            state,
-            outbox: VecDeque::new(),
-            space: self.default_space,
-            inbox: VecDeque::new(),
-            peer_fin: false,
-            error: None,
-            dead: false,
-            shut: false,
-            keep_alive: false,
-        };
-        let id = self.open(flow, to, Kind::Tcp(tcp));
+        let id = self.open_tcp(flow, to, state);
         self.note(id, Call::Connect(to, Ok(progress)));
         Ok((id, progress))
     }

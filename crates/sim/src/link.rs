@@ -99,9 +99,10 @@ impl Link for SimLink {
         let mut bytes = frame.headers.to_vec();
         frame.payload.iter().for_each(|s| bytes.extend_from_slice(s));
         let fragment = is_fragment(&bytes);
-        let sent = match fragment {
-            true => check_fragment(frame, bytes.len(), self.mtu).map(|()| None),
-            false => check(frame, self.caps, self.mtu, self.mac).map(Some),
+        let sent = if fragment {
+            check_fragment(frame, bytes.len(), self.mtu).map(|()| None)
+        } else {
+            check(frame, self.caps, self.mtu, self.mac).map(Some)
         };
         let sent = sent.unwrap_or_else(|why| invalid(&why, frame));
         match &mut self.credit {

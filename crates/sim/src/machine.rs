@@ -99,6 +99,20 @@ impl Machine {
         panic!("a turn at {now:?} did not end in {ROUNDS_MAX} rounds");
     }
 
+    /// A turn before which `body` is done, as by a driver that listens for the guest.
+    pub fn turn_with(
+        &mut self,
+        now: Instant,
+        body: impl FnOnce(&mut Stack, &mut Io<'_, SimLink, SimHost>),
+    ) -> Vec<SentFrame> {
+        assert!(now >= self.now, "time went back");
+        self.now = now;
+        let mut sent = Vec::new();
+        self.call(&mut sent, body);
+        sent.extend(self.turn(now, &[]));
+        sent
+    }
+
     fn call(&mut self, sent: &mut Vec<SentFrame>, f: impl FnOnce(&mut Stack, &mut Io<'_, SimLink, SimHost>)) {
         let mut io = Io { now: self.now, link: &mut self.link, host: &mut self.host };
         f(&mut self.stack, &mut io);

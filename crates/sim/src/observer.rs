@@ -105,6 +105,14 @@ struct Connection {
     edge: u32,
 }
 
+/// The stack's SYN for a connection that begins on the host's side.
+#[derive(Debug, Clone)]
+struct Call {
+    iss: u32,
+    scale: Option<u8>,
+    window: u16,
+}
+
 /// The guest's end of a connection and the other.
 type Ends = (SocketAddr, SocketAddr);
 
@@ -113,6 +121,8 @@ type Ends = (SocketAddr, SocketAddr);
 pub struct Observer {
     /// The guest's SYNs, the last ones of each pair of ends.
     openings: BTreeMap<Ends, Vec<Opening>>,
+    /// The stack's SYNs that the guest has not answered.
+    calls: BTreeMap<Ends, Call>,
     connections: BTreeMap<Ends, Connection>,
     /// Segments of this batch that begin beyond the window as it was before: whose, and from where to where.
     ahead: Vec<(Ends, u32, u32)>,
@@ -160,6 +170,9 @@ impl Observer {
             }
             return;
         }
+        if s.has(flags::SYN | flags::ACK) && !s.has(flags::RST) && self.accepted(key, &s) {
+            return;
+        }
         let Some(c) = self.connections.get_mut(&key) else { return };
         let end = s.seq.wrapping_add(s.seq_len());
         // What begins beyond the window as the guest was told it is not acceptable, and must not be acknowledged, unless
@@ -188,7 +201,7 @@ impl Observer {
             return Ok(());
         }
         if !s.has(flags::ACK) {
-            return Err("neither ACK nor RST".to_owned());
+            return self.syn(key, s);
         }
         if s.has(flags::SYN) {
             return self.syn_ack(s);
@@ -201,6 +214,50 @@ impl Observer {
         c.selective(s)?;
         self.retransmitted += u64::from(c.sequence(s)?);
         Ok(())
+    }
+
+    /// A SYN of the stack's own.
+    fn syn(&mut self, key: Ends, s: &Seen) -> Result<(), String> {
+        if !s.has(flags::SYN) {
+            return Err("neither ACK nor RST nor SYN".to_owned());
+        }
+        if s.ack != 0 || s.len > 0 || s.has(flags::FIN) {
+            return Err("a SYN that is more than one".to_owned());
+        }
+        if let Some(call) = self.calls.get_mut(&key).filter(|call| call.iss == s.seq) {
+            self.retransmitted += 1;
+            call.window = call.window.max(s.window);
+            return Ok(());
+        }
+        self.calls.insert(key, Call { iss: s.seq, scale: s.wscale, window: s.window });
+        Ok(())
+    }
+
+    /// The guest accepts what the stack has called it for; false if it was not called.
+    fn accepted(&mut self, key: Ends, s: &Seen) -> bool {
+        let Some(call) = self.calls.get(&key).filter(|call| call.iss.wrapping_add(1) == s.ack) else {
+            return false;
+        };
+        let scaled = call.scale.is_some() && s.wscale.is_some();
+        let default_mss = if s.src.is_ipv4() { 536 } else { 1220 };
+        let next = s.seq.wrapping_add(1);
+        let connection = Connection {
+            guest_iss: s.seq,
+            guest_scale: if scaled { s.wscale.unwrap_or(0).min(14) } else { 0 },
+            guest_mss: s.mss.map_or(default_mss, u32::from).max(48),
+            guest_sack: s.sack_ok,
+            guest_max: next,
+            guest_edge: s.ack.wrapping_add(s.window.into()),
+            iss: call.iss,
+            scale: if scaled { call.scale.unwrap_or(0) } else { 0 },
+            max: s.ack,
+            fin: None,
+            ack: next,
+            edge: next.wrapping_add(call.window.into()),
+        };
+        self.calls.remove(&key);
+        self.connections.insert(key, connection);
+        true
     }
 
     fn syn_ack(&mut self, s: &Seen) -> Result<(), String> {

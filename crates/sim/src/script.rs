@@ -92,6 +92,8 @@ struct Flow {
     acknowledged: u32,
     window: u32,
     socket: Option<SocketId>,
+    /// It began on the host's side.
+    inbound: bool,
     up: u64,
     down: u64,
     up_datagrams: u64,
@@ -194,6 +196,7 @@ impl Script {
             acknowledged: 0,
             window: 65_535,
             socket: None,
+            inbound: false,
             up: 0,
             down: 0,
             up_datagrams: 0,
@@ -382,7 +385,7 @@ impl Script {
             None if bits & flags::ACK != 0 => f.received,
             None => 0,
         };
-        if syn && bits & flags::ACK == 0 {
+        if syn && (bits & flags::ACK == 0 || f.inbound) {
             f.guest_scale = line.value("wscale").unwrap_or(0) as u8;
         }
         if let Some(bytes) = line.value("win") {
@@ -591,6 +594,11 @@ impl Script {
 
     fn turn(&mut self, frames: &[(RxMeta, Vec<u8>)]) {
         let sent = self.machine.turn(self.now, frames);
+        self.see_all(&sent);
+    }
+
+    /// Looks at what the stack did in a turn.
+    fn see_all(&mut self, sent: &[SentFrame]) {
         for &(socket, call) in &self.machine.host.calls()[self.calls_traced..] {
             let at = self.now.as_ns() as f64 / 1e6;
             self.trace.push(format!("{at:12.3}        host     #{} {call:?}", socket.0));
@@ -607,7 +615,7 @@ impl Script {
                 (f.up, f.down) = (0, 0);
             }
         }
-        for frame in &sent {
+        for frame in sent {
             self.see(frame);
         }
     }
@@ -642,7 +650,7 @@ impl Script {
             f.stack_isn = Some(s.seq);
             f.received = s.seq;
             f.stack_scale = s.wscale.unwrap_or(0);
-            if s.wscale.is_none() {
+            if s.wscale.is_none() && !f.inbound {
                 f.guest_scale = 0;
             }
         }

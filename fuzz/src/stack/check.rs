@@ -1,6 +1,6 @@
 //! What must hold after every turn, whatever the guest and the host do.
 
-use super::{CONNS, Run};
+use super::{CONNS, Run, is_opening};
 use brodo_core::flow::FlowId;
 use brodo_core::tcp::State;
 use brodo_core::tcp::info::TcpInfo;
@@ -46,7 +46,7 @@ impl Run {
         }
         // Invariant 19: what is sent for the first time lies within the guest's window and our limit.
         let grew = after.tx.bytes == before.tx.bytes && after.in_flight > before.in_flight;
-        if grew && before.state != State::SynReceived {
+        if grew && !is_opening(before.state) {
             let window = before.tx.window.max(after.tx.window);
             let limit = before.tx.limit.max(after.tx.limit);
             // FIN needs no window.

@@ -28,6 +28,8 @@ pub(super) struct Conn {
     pub(super) last_syn: u32,
     /// The stack's initial sequence number, once the guest knows it.
     pub(super) iss: Option<u32>,
+    /// The stack has sent the SYN.
+    pub(super) called: bool,
     stack_scale: u8,
     scales: bool,
     sack: bool,
@@ -84,6 +86,7 @@ impl Conn {
             irs,
             last_syn: irs,
             iss: None,
+            called: false,
             stack_scale: 0,
             scales: false,
             sack: false,
@@ -163,6 +166,18 @@ impl Conn {
         }
     }
 
+    /// The answer to the stack's SYN.
+    pub(super) fn syn_ack(&self) -> TcpSegment {
+        let offered = self.setup.scale().filter(|_| self.scales);
+        TcpSegment {
+            flags: flags::SYN | flags::ACK,
+            ack: self.ack_of(0),
+            wscale: offered,
+            sack_ok: self.sack,
+            ..self.syn(self.irs)
+        }
+    }
+
     /// An honest acknowledgement at a place of the guest's stream, to which flags and payload may be added.
     pub(super) fn ack(&self, place: u32) -> TcpSegment {
         let shift = if self.scales { self.setup.scale().unwrap_or(0).min(14) } else { 0 };
@@ -217,6 +232,17 @@ impl Conn {
         self.frames += 1;
         if s.has(flags::RST) {
             self.resets += 1;
+            return;
+        }
+        if s.has(flags::SYN) && !s.has(flags::ACK) {
+            if !lost {
+                (self.iss, self.called) = (Some(s.seq), true);
+                self.scales = s.wscale.is_some() && self.setup.scale().is_some();
+                self.stack_scale = s.wscale.filter(|_| self.scales).unwrap_or(0);
+                self.sack = s.sack_ok && self.setup.sack();
+                let first = self.seq(0);
+                (self.told_ack, self.told_edge) = (first, first.wrapping_add(s.window.into()));
+            }
             return;
         }
         if s.has(flags::SYN) {

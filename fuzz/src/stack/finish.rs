@@ -2,6 +2,7 @@
 
 use super::Run;
 use brodo_core::link::RxMeta;
+use brodo_core::tcp::State;
 use brodo_core::time::Duration;
 use brodo_sim::host::UNLIMITED;
 use brodo_sim::packet::{TcpSegment, flags};
@@ -35,6 +36,9 @@ impl Run {
         }
         self.turn();
         for i in 0..self.conns.len() {
+            if self.info(i).is_some_and(|info| info.state == State::SynSent) {
+                self.accept(i);
+            }
             let conn = &mut self.conns[i];
             conn.window = 1 << 20;
             // What the guest has sent ahead belongs to its stream, which it sends without gaps from now on.

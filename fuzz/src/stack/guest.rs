@@ -1,7 +1,7 @@
 //! What the guest of an input does: the honest, the odd and the hostile.
 
-use super::Run;
 use super::op::{Kind, Op};
+use super::{Run, is_opening};
 use brodo_core::link::{Gso, RxChecksum, RxMeta};
 use brodo_core::tcp::State;
 use brodo_core::tcp::info::TcpInfo;
@@ -17,6 +17,7 @@ impl Run {
         let (a, v) = (op.a, op.v);
         match op.kind {
             Kind::Syn => self.syn(i),
+            Kind::Accept => self.accept(i),
             Kind::Data => self.data(i, u32::from(v) % SEGMENT_MAX + 1, op.batched),
             Kind::DataAt => {
                 let place = self.place(i, a, v);
@@ -142,7 +143,7 @@ impl Run {
             _ => u32::from(a) << 24,
         };
         conn.lied |= place > honest && place <= nxt;
-        conn.excused |= info.state == State::SynReceived;
+        conn.excused |= is_opening(info.state);
         let mut segment = conn.ack(conn.next);
         segment.ack = conn.ack_of(place);
         self.send(&segment, RxMeta::default(), batched);
@@ -184,7 +185,7 @@ impl Run {
         let counts = before.is_none_or(|info| {
             let fin = !matches!(info.state, State::Established | State::FinWait1 | State::FinWait2);
             let next = conn.seq(info.rx.bytes as u32).wrapping_add(u32::from(fin));
-            let opening = matches!(info.state, State::SynReceived | State::TimeWait);
+            let opening = is_opening(info.state) || info.state == State::TimeWait;
             opening || (op.kind == Kind::Reset && segment.seq == next)
         });
         conn.excused |= counts;
@@ -211,7 +212,7 @@ impl Run {
     fn any_flags(&mut self, i: usize, a: u8, v: u16) {
         self.turn();
         let before = self.info(i);
-        let opening = before.is_none_or(|info| matches!(info.state, State::SynReceived | State::TimeWait));
+        let opening = before.is_none_or(|info| is_opening(info.state) || info.state == State::TimeWait);
         let place = self.place(i, (v & 0xff) as u8, v & 0xc000);
         let conn = &mut self.conns[i];
         let len = u32::from(v >> 8 & 0x1f);
@@ -271,10 +272,8 @@ impl Run {
 
     /// The sequence number that the stack expects next.
     pub(super) fn expected(&self, i: usize, info: &TcpInfo) -> u32 {
-        let fin = !matches!(
-            info.state,
-            State::SynReceived | State::Established | State::FinWait1 | State::FinWait2
-        );
+        let open = matches!(info.state, State::Established | State::FinWait1 | State::FinWait2);
+        let fin = !open && !is_opening(info.state);
         self.conns[i].seq(info.rx.bytes as u32).wrapping_add(u32::from(fin))
     }
 }

@@ -18,11 +18,12 @@ mod ranges;
 use brodo_core::config::Config;
 use brodo_core::host::HostError;
 use brodo_core::link::RxMeta;
+use brodo_core::stack::{Io, Stack};
 use brodo_core::tcp::State;
 use brodo_core::tcp::info::TcpInfo;
 use brodo_core::time::{Duration, Instant};
-use brodo_sim::host::ConnectPlan;
-use brodo_sim::link::to_stack;
+use brodo_sim::host::{ConnectPlan, SimHost};
+use brodo_sim::link::{SimLink, to_stack};
 use brodo_sim::machine::Machine;
 use brodo_sim::packet::{self, Packet, TcpSegment};
 use brodo_sim::script::{REMOTE_V4, REMOTE_V6};
@@ -139,13 +140,20 @@ impl Run {
 
     /// One turn of the driver, and all that must hold after it.
     fn turn(&mut self) {
+        self.turn_with(|_, _| ());
+    }
+
+    /// The same with something that the driver does before.
+    fn turn_with(&mut self, body: impl FnOnce(&mut Stack, &mut Io<'_, SimLink, SimHost>)) {
         let before = self.infos();
         for conn in &mut self.conns {
             (conn.resets, conn.frames, conn.bare_acks) = (0, 0, 0);
         }
         let flows: Vec<_> = self.conns.iter().map(|c| (c.incarnation, c.flow)).collect();
         let frames = std::mem::take(&mut self.batch);
-        for sent in self.machine.turn(self.now, &frames) {
+        let mut sent = self.machine.turn_with(self.now, body);
+        sent.extend(self.machine.turn(self.now, &frames));
+        for sent in sent {
             for piece in sent.cut() {
                 let lost = self.lose > 0;
                 self.lose = self.lose.saturating_sub(1);
@@ -186,7 +194,7 @@ impl Run {
         let end = self.now + time;
         let infos = self.infos();
         for (conn, info) in self.conns.iter_mut().zip(infos) {
-            let opening = info.is_none_or(|info| info.state == State::SynReceived);
+            let opening = info.is_none_or(|info| is_opening(info.state));
             conn.excused |= end - self.start > if opening { OPENING_PATIENCE } else { PATIENCE };
         }
         for _ in 0..STEPS_MAX {
@@ -246,6 +254,7 @@ impl Run {
             Kind::AtMost => {
                 self.machine.host.set_send_at_most(if v == 0 { usize::MAX } else { v.into() });
             }
+            Kind::Call => self.call(i, a & 1 == 0),
             Kind::HostSend | Kind::HostFin | Kind::HostError | Kind::Space | Kind::Take | Kind::Connected => {
                 self.host_step(op);
             }
@@ -253,6 +262,36 @@ impl Run {
         }
         if !matches!(op.kind, Kind::Time | Kind::Deadline) {
             self.conns.iter_mut().for_each(|c| c.resent_at.clear());
+        }
+    }
+
+    /// A peer of the host's connects to the guest, where connection `i` is over or was never there.
+    fn call(&mut self, i: usize, accept: bool) {
+        self.turn();
+        if self.info(i).is_some_and(|info| info.state != State::TimeWait) {
+            return;
+        }
+        let conn = &mut self.conns[i];
+        let irs = self.setup.irs(conn.incarnation);
+        conn.restart(irs);
+        let (guest, remote) = (conn.guest, conn.remote);
+        self.turn_with(|stack, io| {
+            let adopt = |host: &mut SimHost, flow| Ok(host.adopt_tcp(flow, remote));
+            // Bytes that the host socket of the one before has not taken keep that in place.
+            let _ = stack.inbound_tcp(io, (guest.into(), remote.into()), adopt);
+        });
+        if accept {
+            self.accept(i);
+        }
+        // Its patience is that of one who opens.
+        self.conns[i].excused |= self.info(i).is_none_or(|info| info.state == State::SynSent);
+    }
+
+    /// The guest answers the SYN that it has got.
+    fn accept(&mut self, i: usize) {
+        if self.conns[i].called {
+            let segment = self.conns[i].syn_ack();
+            self.send(&segment, RxMeta::default(), false);
         }
     }
 
@@ -301,6 +340,11 @@ impl Run {
             self.turn();
         }
     }
+}
+
+/// Whether the handshake is under way.
+fn is_opening(state: State) -> bool {
+    matches!(state, State::SynReceived | State::SynSent)
 }
 
 /// A segment in a few words.

@@ -182,6 +182,10 @@ kinds! {
     Credit,
     /// An honest acknowledgement of half of what the guest has.
     AckHalf,
+    /// A peer of the host's connects to the guest, which accepts at once or leaves that for later.
+    Call,
+    /// The guest accepts, or says so again.
+    Accept,
 }
 
 /// One operation.

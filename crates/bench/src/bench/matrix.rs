@@ -12,13 +12,11 @@ use crate::probe::round_trip_ports;
 use crate::process::Result;
 use crate::progress::Progress;
 use crate::report::number;
-use crate::system::{Guest, System};
+use crate::system::{Guest, SERVER_PORT, System};
 use crate::world::{HOST_V4, World};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// TCP and UDP port of the probe's server.
-pub(super) const SERVER_PORT: u16 = 7000;
 /// First TCP port of the server for single bytes.
 pub(super) const RESPOND_PORT: u16 = 10_000;
 /// What a run takes beside its measuring: programs start, connections open and close, queues empty.
@@ -86,7 +84,7 @@ fn one_mtu(
                     continue;
                 }
             };
-            for (system, guest, _) in &guests {
+            for (system, guest, _) in guests.iter().filter(|(system, ..)| system.does(workload.kind.name)) {
                 let run = Run { world, guest, server, mtu, workload, system: *system, round, rate };
                 let what = format!("MTU {mtu}, round {round}/{}", options.rounds);
                 progress.begin(&format!("{what}: {workload} {}", system.name()));

@@ -10,7 +10,7 @@ use brodo_plot::bars::{Bar, Bars, Group};
 use std::fmt::Write as _;
 
 /// Systems that others are compared with.
-const REFERENCES: [System; 3] = [System::HostDirect, System::Veth, System::Pasta];
+const REFERENCES: [System; 4] = [System::HostDirect, System::Veth, System::Relay, System::Pasta];
 
 /// Everything.
 pub fn full(results: &Results) -> Document {

@@ -5,7 +5,7 @@ use super::results::{Results, StartUp};
 use super::{Options, Part};
 use crate::process::Result;
 use crate::progress::Progress;
-use crate::system::System;
+use crate::system::{SERVER_PORT, System};
 use crate::world::{HOST_V4, World};
 use std::time::{Duration, Instant};
 
@@ -23,8 +23,7 @@ pub(super) fn run(
     matrix::serve(&world, 1)?;
     progress.begin(Part::Start.name());
     let [probe, name] = world.probe();
-    let first_byte =
-        [probe, name, "first-byte".into(), HOST_V4.into(), matrix::SERVER_PORT.to_string()].to_vec();
+    let first_byte = [probe, name, "first-byte".into(), HOST_V4.into(), SERVER_PORT.to_string()].to_vec();
     for _ in 0..rounds {
         for system in results.systems.clone() {
             let Some(before) = command(options, &world, system) else { continue };
@@ -59,7 +58,7 @@ fn command(options: &Options, world: &World, system: System) -> Option<Vec<Strin
         System::Pasta => "--config-net --no-map-gw -t none -u none -T none -U none -q --",
         System::Brodo => &format!("run {} --", options.programs.options),
         // slirp4netns cannot start a command, veth starts nothing, and polling is no matter of starting.
-        System::Slirp4netns | System::Veth | System::BrodoBusy => return None,
+        System::Slirp4netns | System::Veth | System::Relay | System::BrodoBusy => return None,
     };
     let mut program = options.programs.find(system).ok()?;
     if system == System::Brodo {

@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub(crate) const TESTS: &[Test] = &[
     Test::new("transfers of all sizes with stalls", transfers),
     Test::new("brodo is stopped for a while", stopped),
+    Test::new("datagrams wait while brodo is stopped", datagrams_wait),
     Test::new("a thousand slow readers on the host", slow_peers).options(SMALL_BUDGET),
     Test::new("a thousand slow readers in the guest", slow_guests).options(SMALL_BUDGET),
 ];
@@ -157,6 +158,31 @@ fn stopped(bed: &Bed) -> Result<()> {
     }
     let dropped = ring_drops(bed)?;
     check(dropped == 0, || format!("{dropped} frames dropped by the ring"))
+}
+
+/// Datagrams per second: as many as come in a pause fit the buffers that programs have unless they ask for more.
+const DATAGRAM_RATE: &str = "100";
+
+/// Datagrams in both directions while brodo stands still now and then: those from the guest wait in its interface, those to it
+/// in the host's kernel, and all arrive.
+fn datagrams_wait(bed: &Bed) -> Result<()> {
+    for server in [HOST_V4, WORLD_V6] {
+        for direction in ["datagrams-up", "datagrams-down"] {
+            let mut job = bed.start_probe(&[direction, server, PORT, "1400", "3", DATAGRAM_RATE])?;
+            for _ in 0..STOPS {
+                thread::sleep(Duration::from_millis(700));
+                bed.guest(|guest| guest.stop())?;
+                thread::sleep(STOP);
+                bed.guest(|guest| guest.resume())?;
+            }
+            let found = job.wait(LIMIT)?.success()?.json()?;
+            let arrived = found["datagrams"].as_u64().unwrap_or(0);
+            check(found["loss_percent"] == 0.0 && arrived > 100, || {
+                format!("{direction} {server}: {found}")
+            })?;
+        }
+    }
+    Ok(())
 }
 
 fn slow_peers(bed: &Bed) -> Result<()> {

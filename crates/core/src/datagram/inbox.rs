@@ -15,6 +15,7 @@ use crate::flow::{FlowKey, Protocol};
 use crate::host::{Host, HostError, Received, SocketId};
 use crate::icmp;
 use crate::link::{Link, NoCredit};
+use crate::stack::Arrived;
 use crate::transmit::fragmented::{self, Cut};
 use crate::transmit::{self, ip_header_len};
 use crate::wire::udp::UdpHeader;
@@ -96,6 +97,15 @@ impl Inbox {
             batch.lost += u64::from(received.lost);
         }
         Ok(batch)
+    }
+
+    /// Takes what somebody else has read for the flow `key`; what was read before must have been sent.
+    pub(crate) fn put(&mut self, key: FlowKey, arrived: &Arrived<'_>) {
+        debug_assert!(self.is_empty(), "a batch is still on its way");
+        let len = arrived.payload.len().min(STRIDE);
+        self.buffers[..len].copy_from_slice(&arrived.payload[..len]);
+        self.received[0] = Received { len, segment: arrived.segment, tos: arrived.tos, lost: 0 };
+        (self.key, self.count, self.next, self.offset) = (Some(key), 1, 0, 0);
     }
 
     /// Sends to the guest what is left of the batch.

@@ -44,6 +44,7 @@ impl Connection {
         self.probes = 0;
         match self.tx.state {
             SenderState::Connecting => return self.segment_while_connecting(env, io, segment),
+            SenderState::Calling => return self.segment_while_calling(env, io, segment),
             SenderState::SynSent
                 if segment.flags.contains(TcpFlags::SYN) && segment.seq == self.rx.nxt - 1 =>
             {
@@ -90,7 +91,7 @@ impl Connection {
         payload: &[IoSlice<'_>],
     ) -> bool {
         let len: usize = payload.iter().map(|slice| slice.len()).sum();
-        let open = !matches!(self.tx.state, SenderState::Connecting | SenderState::SynSent);
+        let open = self.tx.state != SenderState::Connecting && !self.is_shaking_hands();
         let in_window = seq == self.rx.nxt && len <= self.rx.window() as usize;
         if !open || self.broken || !in_window || !self.rx.is_streaming() {
             return false;

@@ -6,9 +6,10 @@
 //! hands them to the host socket; the [`sender::Sender`] takes bytes from the host socket and sends them to the
 //! guest. Each half is a small enum of states; the state of RFC 9293 is derived from both ([`Connection::state`]).
 //!
-//! * *Opening.* A SYN starts a connect of the host socket; only when that has succeeded does the guest get its
+//! * *Opening.* A SYN of the guest's starts a connect of the host socket; only when that has succeeded does the guest get its
 //!   SYN-ACK, so that a refused, unreachable or silent destination looks to the guest as it would on the host: a
-//!   reset, an ICMP error, or nothing. A SYN that comes again meanwhile changes nothing.
+//!   reset, an ICMP error, or nothing. A SYN that comes again meanwhile changes nothing. A connection that the host has
+//!   accepted for the guest begins with a SYN of ours ([`call`]).
 //! * *Data.* See the two halves. Acknowledgements are one flag per flow, sent at the end of a batch
 //!   ([`Connection::acknowledge_now`]), and left to the host's answer where one is sure to come ([`answer`]); segments out of order are acknowledged at once, one by one, so that the guest
 //!   sees duplicates.
@@ -19,13 +20,14 @@
 //!   the bytes that had arrived before it. Out-of-window resets, SYNs and acknowledgements get at most a rate-limited
 //!   challenge ACK (RFC 5961).
 //!
-//! Files: `arrival` what a segment does, `answer` when its acknowledgement waits, `output` what is sent, `timeout` what time does, `open` how it begins;
+//! Files: `arrival` what a segment does, `answer` when its acknowledgement waits, `output` what is sent, `timeout` what time does, `open` and `call` how it begins;
 //! `scoreboard`, `rack` and `recovery` what was sent and may not have arrived; `autosize`, `tune` and `rtt` how the limits
 //! find their size; `limited` and `info` what a connection tells about itself.
 
 pub(crate) mod answer;
 mod arrival;
 pub(crate) mod autosize;
+mod call;
 pub mod info;
 pub(crate) mod isn;
 pub mod limited;
@@ -58,10 +60,11 @@ use sender::{Sender, SenderState};
 /// hours where there is room; those who know that middle boxes forget send keep-alives at least this often.
 const DORMANT_AFTER: Duration = Duration::from_secs(300);
 
-/// The states of RFC 9293, section 3.3.2. LISTEN and SYN-SENT do not occur: every connection begins with the
-/// guest's SYN.
+/// The states of RFC 9293, section 3.3.2. LISTEN does not occur: it is the host's kernel that listens for the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
+    /// We have sent SYN, for a peer of the host's.
+    SynSent,
     /// SYN received; the host socket is being connected, or the SYN-ACK awaits its acknowledgement.
     SynReceived,
     /// Data flows both ways.
@@ -99,6 +102,8 @@ pub(crate) struct Connection {
     /// The host socket failed: what it still holds goes to the guest, then a reset.
     broken: bool,
     turn: Turn,
+    /// It began on the host's side.
+    inbound: bool,
     /// To be removed from the table.
     ended: bool,
 }
@@ -112,6 +117,7 @@ impl Connection {
             return State::Closed;
         }
         match (self.tx.state, self.rx.state) {
+            (S::Calling, _) => State::SynSent,
             (S::Connecting | S::SynSent, _) => State::SynReceived,
             (S::Open, R::Open) => State::Established,
             (S::Open, R::Finishing | R::Finished) => State::CloseWait,
@@ -172,7 +178,7 @@ impl Connection {
     pub(crate) fn usefulness(&self) -> Usefulness {
         match self.state() {
             State::TimeWait | State::Closed => Usefulness::Spent,
-            State::SynReceived => Usefulness::Unanswered,
+            State::SynSent | State::SynReceived => Usefulness::Unanswered,
             _ => Usefulness::InUse,
         }
     }
@@ -194,6 +200,9 @@ impl Connection {
         }
         self.tx.readable |= ready.readable || ready.read_closed || ready.error;
         self.tx.hangup |= ready.read_closed;
+        if self.tx.state == SenderState::Calling {
+            return;
+        }
         if ready.writable || ready.error {
             self.rx.writable = true;
             self.flush_to_host(env, io);

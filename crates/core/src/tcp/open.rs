@@ -12,6 +12,7 @@ use crate::host::{Connect, Host, HostError};
 use crate::link::Link;
 use crate::schedule::Turn;
 use crate::stack::Io;
+use crate::time::Instant;
 use crate::trace::Direction;
 use crate::transmit::{emit_ip, ip_header_len};
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
@@ -37,7 +38,60 @@ fn scale_for(max: u32) -> u8 {
     (0..14).find(|s| 65_535 << s >= max).unwrap_or(14)
 }
 
+/// What a guest tells in its SYN, as far as it is honoured on a link of `mtu`.
+pub(super) fn peer_options(key: &FlowKey, options: &TcpOptions, mtu: u16) -> PeerOptions {
+    let default = if key.guest.is_ipv4() { MSS_DEFAULT_V4 } else { MSS_DEFAULT_V6 };
+    let mss = options.mss.unwrap_or(default).max(MSS_MIN).min(mss_of_mtu(key, mtu));
+    PeerOptions { mss, scale: options.window_scale, sack: options.sack_permitted }
+}
+
+/// Our first sequence number: above `after`, what an earlier connection between the same ends has used, if there was one.
+pub(super) fn iss(env: &Env, key: &FlowKey, now: Instant, after: Option<Seq>) -> Seq {
+    match (env.isn.isn(key, now), after) {
+        (iss, Some(after)) if !iss.gt(after) => after + ISS_DISTANCE,
+        (iss, _) => iss,
+    }
+}
+
+/// Our window scale, and the limit of what the guest may send, for a guest that does or does not scale windows.
+pub(super) fn receiving(env: &Env, scales: bool, now: Instant) -> (u8, Limit) {
+    let (scale, cap) = if scales { (scale_for(env.config.tcp_rx.max), 65_535 << 14) } else { (0, 65_535) };
+    (scale, Limit::new(Direction::Receive, env.config.tcp_tuning, env.config.tcp_rx, cap, now))
+}
+
 impl Connection {
+    /// A connection whose first sequence numbers are `irs` of the guest's and `iss` of ours.
+    pub(super) fn new(
+        env: &Env,
+        now: Instant,
+        (id, key): (FlowId, FlowKey),
+        irs: Seq,
+        iss: Seq,
+        peer: PeerOptions,
+    ) -> Self {
+        let (scale, limit) = receiving(env, peer.scale.is_some(), now);
+        let mss = mss_of_mtu(&key, env.config.mtu);
+        let mut rx = Receiver::new(irs, scale, limit, mss, env.habits.of(&key.remote), now);
+        rx.sack = peer.sack;
+        let limit = Limit::new(Direction::Send, env.config.tcp_tuning, env.config.tcp_tx, u32::MAX, now);
+        Self {
+            key,
+            id,
+            socket: None,
+            rx,
+            tx: Sender::new(iss, peer, limit, now),
+            opened_at: now,
+            heard_at: now,
+            challenged_at: None,
+            time_wait_until: None,
+            probes: 0,
+            broken: false,
+            turn: Turn::default(),
+            inbound: false,
+            ended: false,
+        }
+    }
+
     /// A connection for a guest's SYN; starts to connect the host socket to `to`. Its sequence numbers are above
     /// `iss_after`, where an earlier connection between the same ends has just ended (RFC 9293, 3.10.7.4).
     pub(crate) fn open<L: Link, H: Host>(
@@ -48,41 +102,10 @@ impl Connection {
         syn: &TcpHeader,
         iss_after: Option<Seq>,
     ) -> Self {
-        let default = if key.guest.is_ipv4() { MSS_DEFAULT_V4 } else { MSS_DEFAULT_V6 };
-        let mss = syn.options.mss.unwrap_or(default).max(MSS_MIN).min(mss_of_mtu(&key, env.config.mtu));
-        let peer = PeerOptions { mss, scale: syn.options.window_scale, sack: syn.options.sack_permitted };
-        let (scale, cap) = match peer.scale {
-            Some(_) => (scale_for(env.config.tcp_rx.max), 65_535 << 14),
-            None => (0, 65_535),
-        };
-        let limit =
-            |direction, bounds, cap| Limit::new(direction, env.config.tcp_tuning, bounds, cap, io.now);
-        let rx_limit = limit(Direction::Receive, env.config.tcp_rx, cap);
-        let rx_mss = mss_of_mtu(&key, env.config.mtu);
-        let habit = env.habits.of(&key.remote);
-        let mut rx = Receiver::new(syn.seq, scale, rx_limit, rx_mss, habit, io.now);
-        rx.sack = syn.options.sack_permitted;
-        let iss = match (env.isn.isn(&key, io.now), iss_after) {
-            (iss, Some(after)) if !iss.gt(after) => after + ISS_DISTANCE,
-            (iss, _) => iss,
-        };
-        let mut tx = Sender::new(iss, peer, limit(Direction::Send, env.config.tcp_tx, u32::MAX), io.now);
-        tx.open_window(syn);
-        let mut connection = Self {
-            key,
-            id,
-            socket: None,
-            rx,
-            tx,
-            opened_at: io.now,
-            heard_at: io.now,
-            challenged_at: None,
-            time_wait_until: None,
-            probes: 0,
-            broken: false,
-            turn: Turn::default(),
-            ended: false,
-        };
+        let peer = peer_options(&key, &syn.options, env.config.mtu);
+        let iss = iss(env, &key, io.now, iss_after);
+        let mut connection = Self::new(env, io.now, (id, key), syn.seq, iss, peer);
+        connection.tx.open_window(syn);
         env.counters.tcp_opened += 1;
         match io.host.tcp_connect(id, to) {
             Ok((socket, progress)) => {
@@ -103,14 +126,19 @@ impl Connection {
         self.send_syn_ack(env, io);
     }
 
+    /// The options of our SYN.
+    pub(super) fn syn_options(&self, env: &Env, scales: bool, sack_permitted: bool) -> TcpOptions {
+        TcpOptions {
+            mss: Some(mss_of_mtu(&self.key, env.config.mtu)),
+            window_scale: scales.then_some(self.rx.scale),
+            sack_permitted,
+            ..TcpOptions::default()
+        }
+    }
+
     /// Sends the SYN-ACK, for the first time or again.
     pub(super) fn send_syn_ack<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        let options = TcpOptions {
-            mss: Some(mss_of_mtu(&self.key, env.config.mtu)),
-            window_scale: self.tx.peer_scales.then_some(self.rx.scale),
-            sack_permitted: self.tx.sack,
-            ..TcpOptions::default()
-        };
+        let options = self.syn_options(env, self.tx.peer_scales, self.tx.sack);
         let header = TcpHeader {
             seq: self.tx.una,
             window: self.rx.offer_unscaled(self.receive_share(env)),

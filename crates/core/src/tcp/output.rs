@@ -24,8 +24,12 @@ impl Connection {
     pub(crate) fn serve<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
         let bytes = self.turn.begin(env.schedule.is_empty(), FILL_CHUNKS as i32);
         let bytes = bytes.min(env.outlet.slots.sendable().saturating_mul(self.frame_payload_max(env)));
-        if self.tx.state == SenderState::SynSent && self.tx.nxt == self.tx.una {
-            self.send_syn_ack(env, io);
+        if self.tx.nxt == self.tx.una {
+            match self.tx.state {
+                SenderState::SynSent => self.send_syn_ack(env, io),
+                SenderState::Calling => self.send_syn(env, io),
+                _ => {}
+            }
         }
         self.tune_sender(env, io);
         let failed = self.read_host(env, io, bytes).is_err();
@@ -79,6 +83,11 @@ impl Connection {
         Some((self.tx.next_resend(self.frame_payload_max(env))?, why))
     }
 
+    /// Whether a SYN of ours is on its way to the guest, with or without an acknowledgement of its own.
+    pub(super) const fn is_shaking_hands(&self) -> bool {
+        matches!(self.tx.state, SenderState::SynSent | SenderState::Calling)
+    }
+
     /// Whether [`Connection::serve`] would do something now, credit provided.
     pub(super) fn wants_service(&self) -> bool {
         !self.ended
@@ -87,7 +96,7 @@ impl Connection {
                 || self.tx.next_resend(u32::MAX).is_some()
                 || self.tx.fin_due()
                 || self.wants_to_read()
-                || (self.tx.state == SenderState::SynSent && self.tx.nxt == self.tx.una))
+                || (self.is_shaking_hands() && self.tx.nxt == self.tx.una))
     }
 
     /// While what is lost waits for an acknowledgement nothing new could be sent, and a turn that has read all it may would
@@ -127,7 +136,7 @@ impl Connection {
         }
         let (unsent, usable) = (self.tx.unsent(), self.tx.usable());
         let sliver = usable < unsent && usable < u32::from(self.tx.mss) && self.tx.in_flight() > 0;
-        if sliver || self.tx.state == SenderState::SynSent { 0 } else { unsent.min(usable) }
+        if sliver || self.is_shaking_hands() { 0 } else { unsent.min(usable) }
     }
 
     /// Reads from the host socket, straight into chunks, what fills the frames that `bytes` make. An error means that the

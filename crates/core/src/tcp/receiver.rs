@@ -113,6 +113,13 @@ impl Receiver {
         }
     }
 
+    /// The guest's first sequence number is known at last. What our SYN has promised stands.
+    pub(crate) fn begin(&mut self, irs: Seq, scale: u8, limit: Limit) {
+        let window = self.window();
+        (self.nxt, self.edge, self.told) = (irs + 1, irs + 1 + window, irs);
+        (self.scale, self.limit) = (scale, limit);
+    }
+
     /// Bytes that the list of what is ahead of gaps takes.
     pub(crate) fn allocated(&self) -> usize {
         self.gaps.allocated()

@@ -348,7 +348,7 @@ impl Sender {
             && self.recovery.is_none()
             && self.board.sacked() == 0
             && self.backoff == 0
-            && self.state != SenderState::SynSent
+            && !matches!(self.state, SenderState::SynSent | SenderState::Calling)
             && self.in_flight() >= 2 * u32::from(self.mss)
             && self.tail_probe.is_none_or(|probe| self.una.ge(probe))
     }

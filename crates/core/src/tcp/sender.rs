@@ -27,6 +27,8 @@ pub(crate) const BACKOFF_MAX: u8 = 15;
 pub(crate) enum SenderState {
     /// The host socket is not connected yet: nothing has been sent.
     Connecting,
+    /// SYN sent on behalf of a peer of the host's, and the guest has not answered.
+    Calling,
     /// SYN-ACK sent, not acknowledged.
     SynSent,
     /// Bytes may be sent.
@@ -177,6 +179,13 @@ impl Sender {
         self.state == SenderState::Open && self.eof && self.unsent() == 0
     }
 
+    /// What the guest told in its SYN.
+    pub(crate) fn take_options(&mut self, peer: PeerOptions) {
+        self.scale = peer.scale.unwrap_or(0);
+        self.peer_scales = peer.scale.is_some();
+        (self.mss, self.sack) = (peer.mss, peer.sack);
+    }
+
     /// The window with which the guest opened (in its SYN: unscaled).
     pub(crate) fn open_window(&mut self, segment: &TcpHeader) {
         self.wnd = u32::from(segment.window);
@@ -207,7 +216,7 @@ impl Sender {
 
     /// Notes that `len` of sequence space was sent at `nxt`.
     pub(crate) fn sent(&mut self, env: &mut Env, now: Instant, len: u32) {
-        if self.state != SenderState::SynSent {
+        if !matches!(self.state, SenderState::SynSent | SenderState::Calling) {
             self.board.take_list(&mut env.lists);
             self.board.sent(self.nxt, len, now);
         }

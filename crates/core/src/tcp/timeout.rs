@@ -10,11 +10,11 @@ use crate::stack::Io;
 use crate::time::{Duration, Instant};
 use crate::trace::Resend;
 
-/// SYN-ACKs sent again before we give up: Linux's tcp_synack_retries. With our time-outs that takes 14 s on a link of a
+/// SYNs and SYN-ACKs sent again before we give up: Linux's tcp_synack_retries. With our time-outs that takes 14 s on a link of a
 /// round trip that is known, and not Linux's 63 from a first one of a second. A guest kernel that answers nothing for so
 /// long stands still and has lost nothing by it: its program still waits in connect, and the SYN that it sends again when
 /// it goes on opens another connection. Meanwhile no host socket is kept for one that never comes back.
-const SYN_ACK_RETRIES: u8 = 5;
+const SYN_RETRIES: u8 = 5;
 /// Keep-alive probes without answer before the guest is taken to be gone, and their distance: Linux's defaults.
 const PROBES_MAX: u8 = 9;
 const PROBE_INTERVAL: Duration = Duration::from_secs(75);
@@ -62,7 +62,7 @@ impl Connection {
 
     fn sender_timer<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, timer: Timer) {
         match timer {
-            Timer::Retransmit if self.tx.state == SenderState::SynSent => self.syn_ack_timeout(env, io),
+            Timer::Retransmit if self.is_shaking_hands() => self.syn_timeout(env, io),
             Timer::Retransmit if self.tx.backoff >= BACKOFF_MAX && !self.waits_for_window(env, io.now) => {
                 self.reset_guest(env, io);
             }
@@ -100,8 +100,8 @@ impl Connection {
         self.tx.wnd == 0 && now - self.heard_at < env.rtt.rto(self.tx.backoff) * 2
     }
 
-    fn syn_ack_timeout<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        if self.tx.backoff >= SYN_ACK_RETRIES {
+    fn syn_timeout<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        if self.tx.backoff >= SYN_RETRIES {
             self.close_socket(io.host, Close::Reset);
             self.ended = true;
             return;
@@ -110,7 +110,10 @@ impl Connection {
         self.tx.forget_timing();
         self.tx.start_retransmission_timer(env, io.now);
         env.counters.tcp_retransmissions += 1;
-        self.send_syn_ack(env, io);
+        match self.tx.state {
+            SenderState::Calling => self.send_syn(env, io),
+            _ => self.send_syn_ack(env, io),
+        }
     }
 
     fn keep_alive<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {

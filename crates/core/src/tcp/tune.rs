@@ -146,8 +146,8 @@ impl Connection {
 
     /// Lists the flow for a window update if one is due; if only memory stands against it, lists it to wait for that.
     pub(super) fn update_window(&mut self, env: &mut Env, now: Instant) {
-        // While the SYN-ACK is on its way there is no window to update yet.
-        if matches!(self.tx.state, SenderState::Connecting | SenderState::SynSent) {
+        // While our SYN is on its way there is no window to update yet.
+        if self.tx.state == SenderState::Connecting || self.is_shaking_hands() {
             return;
         }
         if self.rx.update_due(self.receive_share(env), self.tx.mss) {

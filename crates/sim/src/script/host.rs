@@ -4,7 +4,10 @@
 use super::{
     Close, ConnectPlan, HostError, IcmpCause, IcmpReport, Instant, Marks, Script, SocketId, UNLIMITED, packet,
 };
-use crate::host::Call;
+use crate::host::{Call, SimHost};
+use brodo_core::counters::DropReason;
+use brodo_core::link::NoCredit;
+use brodo_core::stack::Arrived;
 use std::net::SocketAddr;
 
 /// Connecting.
@@ -49,6 +52,41 @@ impl Script {
     /// Where the current socket was connected to.
     pub fn host_connected_to(&self) -> SocketAddr {
         self.machine.host.peer(self.socket())
+    }
+}
+
+/// Calling.
+impl Script {
+    /// A published port has accepted a connection from the current conversation's peer, or would have.
+    pub fn peer_connects(&mut self) -> Result<(), DropReason> {
+        self.note("peer", "connects to a published port");
+        let (guest, remote) = self.endpoints();
+        let mut result = Ok(());
+        let sent = self.machine.turn_with(self.now(), |stack, io| {
+            let ends = (guest.into(), remote.into());
+            let adopt = |host: &mut SimHost, flow| Ok(host.adopt_tcp(flow, remote));
+            result = stack.inbound_tcp(io, ends, adopt).map(|_| ());
+        });
+        self.flow_mut().inbound = true;
+        self.see_all(&sent);
+        result
+    }
+
+    /// A datagram of so many bytes from the current conversation's peer has come to a published port, or with `segment` several.
+    pub fn peer_sends_first(&mut self, bytes: usize, segment: Option<u16>) -> Result<(), NoCredit> {
+        self.note("peer", &format!("sends {bytes} to a published port"));
+        let (guest, remote) = self.endpoints();
+        let payload = self.down_pattern(self.current).bytes(self.flow().down_datagrams << 20, bytes);
+        let mut result = Ok(());
+        let sent = self.machine.turn_with(self.now(), |stack, io| {
+            let ends = (guest.into(), remote.into());
+            let arrived = Arrived { payload: &payload, segment, tos: 0 };
+            let adopt = |host: &mut SimHost, flow| Ok(host.adopt_udp(flow, remote));
+            result = stack.inbound_datagram(io, ends, &arrived, adopt);
+        });
+        self.flow_mut().down_datagrams += u64::from(result.is_ok() && segment.is_none());
+        self.see_all(&sent);
+        result
     }
 }
 

@@ -6,6 +6,7 @@ mod destinations;
 mod fragments;
 mod hostile;
 mod icmp;
+mod inbound;
 mod policy;
 mod properties;
 mod ring;

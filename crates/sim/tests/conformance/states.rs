@@ -21,7 +21,7 @@ struct Place {
     reach: fn(&mut Script),
 }
 
-const PLACES: [Place; 11] = [
+const PLACES: [Place; 12] = [
     Place { name: "CLOSED, no connection", state: None, una: 1, reach: |_| {} },
     Place {
         name: "SYN-RECEIVED, the host is connecting",
@@ -36,6 +36,15 @@ const PLACES: [Place; 11] = [
         reach: |t| {
             t.host_connects_at_once();
             t.guest(SYN);
+        },
+    },
+    Place {
+        name: "SYN-SENT",
+        state: Some(State::SynSent),
+        una: 1,
+        reach: |t| {
+            t.connection(8080, 50_123);
+            t.peer_connects().expect("there is room");
         },
     },
     Place { name: "ESTABLISHED", state: Some(State::Established), una: 1, reach: Script::establish },

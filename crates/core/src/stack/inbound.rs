@@ -1,0 +1,163 @@
+//! Flows that begin on the host's side: a published port has accepted a connection, or a datagram has come to one.
+//!
+//! Whoever listens on the host (the driver) calls these with the ends as the guest is to see them. The guest sees the peer's own
+//! address wherever it can answer to it ([`Stack::seen_as`]). From then on such a flow is a flow like any other.
+
+use super::{
+    Connection, DatagramFlow, DropReason, Endpoint, Flow, FlowKey, Host, HostError, Io, Link, Protocol,
+};
+use super::{SocketAddr, Stack, Usefulness};
+use crate::flow::FlowId;
+use crate::host::SocketId;
+use crate::link::NoCredit;
+use crate::tcp::State;
+use std::net::IpAddr;
+
+/// A datagram, or several of one size, that came to a published port.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrived<'a> {
+    /// The payload.
+    pub payload: &'a [u8],
+    /// The size at which the kernel has coalesced datagrams (UDP_GRO); the last may be shorter.
+    pub segment: Option<u16>,
+    /// Differentiated services and ECN of the packet.
+    pub tos: u8,
+}
+
+impl Stack {
+    /// The guest's address of a family, if it has one.
+    pub fn guest_address(&self, ipv6: bool) -> Option<IpAddr> {
+        let config = &self.env.config;
+        if ipv6 { config.v6.map(|n| n.guest.into()) } else { config.v4.map(|n| n.guest.into()) }
+    }
+
+    /// How the guest sees a peer: as itself, unless what the guest would answer could not come back to brodo (addresses of the
+    /// guest's own network, loopback, link-local). Then the address stands for it that stands for the host's loopback, or the
+    /// router's. `None` if the guest does not speak the peer's family.
+    pub fn seen_as(&self, peer: SocketAddr) -> Option<Endpoint> {
+        let ip = match peer.ip().to_canonical() {
+            IpAddr::V4(ip) => {
+                let n = self.env.config.v4?;
+                let mask = u32::MAX.checked_shl(32 - u32::from(n.prefix_len)).unwrap_or(0);
+                let on_link = (ip.to_bits() ^ n.guest.to_bits()) & mask == 0;
+                let far = !(on_link || ip.is_loopback() || ip.is_link_local() || ip.is_unspecified());
+                let ours = self.env.config.is_ours(ip.into());
+                IpAddr::V4(if far && !ours { ip } else { n.host_loopback.unwrap_or(n.gateway) })
+            }
+            IpAddr::V6(ip) => {
+                let n = self.env.config.v6?;
+                let mask = u128::MAX.checked_shl(128 - u32::from(n.prefix_len)).unwrap_or(0);
+                let on_link = (ip.to_bits() ^ n.guest.to_bits()) & mask == 0;
+                let local = ip.is_loopback() || ip.is_unicast_link_local() || ip.is_unspecified();
+                let ours = self.env.config.is_ours(ip.into());
+                IpAddr::V6(if on_link || local || ours { n.host_loopback.unwrap_or(n.gateway) } else { ip })
+            }
+        };
+        Some(Endpoint::new(ip, peer.port()))
+    }
+
+    /// A connection that the host has accepted: the guest gets a SYN for it. `adopt` takes the accepted socket into the host's
+    /// for the flow.
+    ///
+    /// # Errors
+    /// Why the guest gets none, which is counted. Unless `adopt` has taken the socket, the caller still has it, and should reset
+    /// it.
+    pub fn inbound_tcp<L: Link, H: Host>(
+        &mut self,
+        io: &mut Io<'_, L, H>,
+        (guest, remote): (Endpoint, Endpoint),
+        adopt: impl FnOnce(&mut H, FlowId) -> Result<SocketId, HostError>,
+    ) -> Result<FlowId, DropReason> {
+        let result = self.call(io, FlowKey { protocol: Protocol::Tcp, guest, remote }, adopt);
+        if let Err(reason) = result {
+            self.env.counters.drop(reason);
+        }
+        result
+    }
+
+    fn call<L: Link, H: Host>(
+        &mut self,
+        io: &mut Io<'_, L, H>,
+        key: FlowKey,
+        adopt: impl FnOnce(&mut H, FlowId) -> Result<SocketId, HostError>,
+    ) -> Result<FlowId, DropReason> {
+        let mut iss_after = None;
+        if let Some(id) = self.flows.find(&key) {
+            // Only the remains of an earlier connection give way to a new one between the same ends.
+            match self.flows.get(id) {
+                Some(Flow::Tcp(earlier)) if earlier.state() == State::TimeWait => {
+                    iss_after = Some(earlier.sequence_used());
+                }
+                _ => return Err(DropReason::EndsInUse),
+            }
+            self.remove(io.host, id);
+        }
+        if !self.make_room(io.host, io.now) {
+            return Err(DropReason::FlowTableFull);
+        }
+        let id = self.flows.reserve();
+        let socket = adopt(io.host, id).map_err(|_| DropReason::HostExhausted)?;
+        let env = &mut self.env;
+        self.flows.insert(Usefulness::Unanswered as usize, io.now, |id| {
+            Flow::Tcp(Connection::call(env, io, (id, key), socket, iss_after))
+        });
+        self.after(io.host, id);
+        Ok(id)
+    }
+
+    /// What came to a published port goes to the guest. `adopt` is called if this begins a flow: it gives a socket that sends to
+    /// the peer from the published port, and of which nothing can be received.
+    ///
+    /// # Errors
+    /// [`NoCredit`]: nothing was taken, because what came before is not with the guest yet; datagrams are best left in the kernel
+    /// until [`Stack::takes_datagrams`].
+    pub fn inbound_datagram<L: Link, H: Host>(
+        &mut self,
+        io: &mut Io<'_, L, H>,
+        (guest, remote): (Endpoint, Endpoint),
+        arrived: &Arrived<'_>,
+        adopt: impl FnOnce(&mut H, FlowId) -> Result<SocketId, HostError>,
+    ) -> Result<(), NoCredit> {
+        if !self.takes_datagrams() {
+            return Err(NoCredit);
+        }
+        let key = FlowKey { protocol: Protocol::Udp, guest, remote };
+        let found = self.flows.find(&key).map_or_else(|| self.inbound_flow(io, key, adopt), Ok);
+        match found {
+            Ok(id) => {
+                if let Some(Flow::Datagram(flow)) = self.flows.get_mut(id) {
+                    flow.heard(io.now);
+                    self.inbox.put(key, arrived);
+                    // What the link does not take goes first when it has credit again.
+                    let _ = self.inbox.deliver(&mut self.env, io.link);
+                }
+                self.used(id, io.now);
+                self.after(io.host, id);
+            }
+            Err(reason) => self.env.counters.drop(reason),
+        }
+        Ok(())
+    }
+
+    /// Whether [`Stack::inbound_datagram`] would take something.
+    pub fn takes_datagrams(&self) -> bool {
+        self.inbox.is_empty() && !self.env.outlet.stalled
+    }
+
+    fn inbound_flow<L: Link, H: Host>(
+        &mut self,
+        io: &mut Io<'_, L, H>,
+        key: FlowKey,
+        adopt: impl FnOnce(&mut H, FlowId) -> Result<SocketId, HostError>,
+    ) -> Result<FlowId, DropReason> {
+        if !self.make_room(io.host, io.now) {
+            return Err(DropReason::FlowTableFull);
+        }
+        let id = self.flows.reserve();
+        let socket = adopt(io.host, id).map_err(|_| DropReason::HostExhausted)?;
+        self.env.counters.udp_inbound += 1;
+        Ok(self.flows.insert(Usefulness::Unanswered as usize, io.now, |id| {
+            Flow::Datagram(DatagramFlow::inbound(id, key, socket, io.now))
+        }))
+    }
+}

@@ -1,0 +1,106 @@
+//! How a connection begins that the host has accepted for the guest: our SYN, the guest's answer.
+//!
+//! The host's kernel has already shaken hands with the peer, so the host socket is there from the start; nothing is read from
+//! it before the guest has accepted too. Until then the guest's sequence numbers are not known: the receiver counts from
+//! zero, and what our SYN has promised is moved to where the guest's numbers begin ([`Receiver::begin`]).
+//!
+//! A guest that refuses (reset) or does not answer has the peer's connection reset, which is the nearest that can be told to a peer
+//! that believes itself connected.
+//!
+//! [`Receiver::begin`]: super::receiver::Receiver::begin
+
+use super::open::{iss, peer_options, receiving};
+use super::sender::{PeerOptions, SenderState};
+use super::{Connection, reset};
+use crate::counters::DropReason;
+use crate::env::Env;
+use crate::flow::{FlowId, FlowKey};
+use crate::host::{Close, Host, SocketId};
+use crate::link::Link;
+use crate::stack::Io;
+use crate::transmit;
+use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
+
+impl Connection {
+    /// A connection from a peer of the host's to the guest, over `socket`; sends the guest a SYN.
+    pub(crate) fn call<L: Link, H: Host>(
+        env: &mut Env,
+        io: &mut Io<'_, L, H>,
+        (id, key): (FlowId, FlowKey),
+        socket: SocketId,
+        iss_after: Option<Seq>,
+    ) -> Self {
+        // What a guest may tell is assumed until it has.
+        let told = TcpOptions { mss: Some(u16::MAX), window_scale: Some(0), ..TcpOptions::default() };
+        let peer = PeerOptions { sack: true, ..peer_options(&key, &told, env.config.mtu) };
+        let first = iss(env, &key, io.now, iss_after);
+        let mut connection = Self::new(env, io.now, (id, key), Seq(0), first, peer);
+        connection.socket = Some(socket);
+        connection.inbound = true;
+        connection.tx.state = SenderState::Calling;
+        connection.rx.writable = true;
+        env.counters.tcp_inbound += 1;
+        connection.send_syn(env, io);
+        connection
+    }
+
+    /// Sends our SYN, for the first time or again.
+    pub(super) fn send_syn<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        let window = self.rx.offer_unscaled(self.receive_share(env));
+        let options = self.syn_options(env, true, true);
+        let header = TcpHeader { seq: self.tx.una, window, options, ..self.header(TcpFlags::SYN) };
+        let syn = TcpHeader { ack: Seq(0), ..header };
+        let addresses = (self.key.remote.ip(), self.key.guest.ip());
+        let (outlet, counters) = (&mut env.outlet, &mut env.counters);
+        if transmit::tcp(outlet, counters, io.link, addresses, &syn, &[], self.tx.mss).is_err() {
+            return self.list_ready(env);
+        }
+        // The window counts from where the guest's numbers will begin.
+        self.rx.announced(&header, &mut env.outlet.slots);
+        if self.tx.nxt == self.tx.una {
+            self.tx.sent(env, io.now, 1);
+        }
+    }
+
+    /// RFC 9293, 3.10.7.3. A SYN without ACK would be the guest calling from the very port that it is called at: it is not
+    /// answered, and one of both sides gives up.
+    pub(super) fn segment_while_calling<L: Link, H: Host>(
+        &mut self,
+        env: &mut Env,
+        io: &mut Io<'_, L, H>,
+        segment: &TcpHeader,
+    ) {
+        let acknowledges = segment.flags.contains(TcpFlags::ACK);
+        let answers = acknowledges && segment.ack == self.tx.nxt && self.tx.nxt != self.tx.una;
+        if segment.flags.contains(TcpFlags::RST) {
+            if answers {
+                self.close_socket(io.host, Close::Reset);
+                self.ended = true;
+            }
+        } else if acknowledges && !answers {
+            reset::answer(env, io.link, &self.key, segment, 0);
+        } else if acknowledges && segment.flags.contains(TcpFlags::SYN) {
+            self.accepted(env, io, segment);
+        } else {
+            env.counters.drop(DropReason::UnacceptableSegment);
+        }
+    }
+
+    /// The guest's SYN-ACK. Whatever comes with it comes again.
+    fn accepted<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, syn_ack: &TcpHeader) {
+        let peer = peer_options(&self.key, &syn_ack.options, env.config.mtu);
+        let (scale, limit) = receiving(env, peer.scale.is_some(), io.now);
+        self.rx.begin(syn_ack.seq, scale, limit);
+        self.rx.sack = peer.sack;
+        self.tx.take_options(peer);
+        self.tx.open_window(syn_ack);
+        self.tx.state = SenderState::SynSent;
+        self.tx.acknowledge(env, io.now, syn_ack, false);
+        // The window of a SYN is never scaled (RFC 7323, 2.2).
+        self.tx.open_window(syn_ack);
+        self.list_ack(env);
+        if self.wants_service() {
+            self.list_ready(env);
+        }
+    }
+}

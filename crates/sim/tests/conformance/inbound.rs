@@ -1,0 +1,250 @@
+//! Flows that begin on the host's side: how the guest is called, what it may answer, and what the peer learns.
+
+use brodo_core::counters::DropReason;
+use brodo_core::host::Close;
+use brodo_core::link::{LinkCaps, NoCredit};
+use brodo_core::wire::ethernet::MacAddr;
+use brodo_sim::link::GUEST_MAC;
+use brodo_sim::script::{Script, Setup};
+
+/// The port that is published in the guest, and the peer's.
+const PUBLISHED: u16 = 8080;
+const PEER: u16 = 50_123;
+
+/// Runs `body` over both families with a peer at a published port.
+fn each(body: impl Fn(&mut Script)) {
+    let mut setup = Setup::default();
+    setup.config.guest_mac = Some(MacAddr(GUEST_MAC));
+    Script::each_with(&setup, |t| {
+        t.connection(PUBLISHED, PEER);
+        body(t);
+    });
+}
+
+/// The handshake.
+fn established(t: &mut Script) {
+    t.peer_connects().unwrap();
+    t.expect("SYN seq=0");
+    t.guest("SYN|ACK win=65535 mss=1460 wscale=7 sackok ack=1");
+    t.expect("ACK seq=1 ack=1");
+    t.expect_nothing();
+}
+
+#[test]
+fn a_peer_that_connects_meets_the_guest_and_data_goes_both_ways() {
+    each(|t| {
+        t.peer_connects().unwrap();
+        let mss = t.mss();
+        t.expect(&format!("SYN seq=0 win>=1 mss={mss} wscale>=0 sackok"));
+        t.guest("SYN|ACK win=65535 mss=1460 wscale=7 sackok ack=1");
+        t.expect("ACK seq=1 ack=1 win>=65535");
+        t.host_sends(500);
+        t.expect("ACK|PSH seq=1 ack=1 data=500");
+        t.guest("ACK|PSH data=1000");
+        t.expect("ACK ack=1001");
+        t.host_received(1000);
+        t.host_eof();
+        t.expect("FIN|ACK seq=501");
+        t.guest("FIN|ACK");
+        t.expect("ACK ack=1002");
+        t.advance_ms(10_000);
+        t.expect_nothing();
+        t.expect_all_gone();
+    });
+}
+
+#[test]
+fn what_the_peer_sends_before_the_guest_has_accepted_waits() {
+    each(|t| {
+        t.peer_connects().unwrap();
+        t.expect("SYN");
+        t.host_sends(3000);
+        t.expect_nothing();
+        t.guest("SYN|ACK win=65535 mss=1000 ack=1");
+        t.expect("ACK seq=1 ack=1 data=1000");
+        t.expect("ACK seq=1001 data=1000");
+        t.expect("ACK|PSH seq=2001 data=1000");
+        t.guest("ACK");
+        t.expect_nothing();
+    });
+}
+
+#[test]
+fn a_guest_where_nobody_listens_resets_the_peer() {
+    each(|t| {
+        t.peer_connects().unwrap();
+        t.expect("SYN");
+        t.guest("RST|ACK seq=0 ack=1");
+        t.expect_nothing();
+        t.host_closed(Some(Close::Reset));
+        t.expect_all_gone();
+    });
+}
+
+#[test]
+fn a_reset_that_answers_nothing_of_ours_is_ignored() {
+    each(|t| {
+        t.peer_connects().unwrap();
+        t.expect("SYN");
+        t.guest("RST|ACK seq=0 ack=7");
+        t.guest("RST seq=0");
+        t.host_closed(None);
+        t.guest("SYN|ACK seq=0 win=65535 mss=1460 ack=1");
+        t.expect("ACK ack=1");
+    });
+}
+
+#[test]
+fn a_syn_that_is_lost_is_sent_again_and_a_silent_guest_ends_it() {
+    each(|t| {
+        t.peer_connects().unwrap();
+        t.expect("SYN seq=0");
+        for _ in 0..5 {
+            t.expect_within_ms(60_000, "SYN seq=0 sackok");
+        }
+        t.advance_ms(120_000);
+        t.expect_nothing();
+        t.host_closed(Some(Close::Reset));
+        t.expect_all_gone();
+    });
+}
+
+#[test]
+fn a_syn_ack_of_something_else_is_reset_and_the_call_stands() {
+    each(|t| {
+        t.peer_connects().unwrap();
+        t.expect("SYN seq=0");
+        t.guest("SYN|ACK seq=0 win=65535 ack=99");
+        t.expect("RST seq=99");
+        t.guest("ACK seq=1 ack=1");
+        t.guest("SYN seq=0");
+        t.expect_nothing();
+        t.guest("SYN|ACK seq=0 win=65535 mss=1460 ack=1");
+        t.expect("ACK seq=1 ack=1");
+    });
+}
+
+#[test]
+fn a_syn_ack_that_comes_again_is_acknowledged_again() {
+    each(|t| {
+        established(t);
+        t.guest("SYN|ACK seq=0 ack=1");
+        t.expect("ACK seq=1 ack=1");
+        t.host_sends(10);
+        t.expect("ACK|PSH seq=1 data=10");
+    });
+}
+
+#[test]
+fn a_guest_that_scales_no_windows_is_not_sent_scaled_ones() {
+    each(|t| {
+        t.peer_connects().unwrap();
+        t.expect("SYN");
+        // The script reads windows with the scale of our SYN; the guest has declined it.
+        t.guest("SYN|ACK win=1000 mss=1460 ack=1");
+        t.expect("ACK");
+        t.host_sends(5000);
+        t.expect("ACK|PSH seq=1 data=1000");
+        t.expect_nothing();
+    });
+}
+
+#[test]
+fn without_credit_the_syn_goes_when_there_is_some() {
+    each(|t| {
+        t.link_credit(Some(0));
+        t.peer_connects().unwrap();
+        t.expect_nothing();
+        t.link_credit(None);
+        t.expect("SYN seq=0");
+        t.guest("SYN|ACK win=65535 mss=1460 ack=1");
+        t.expect("ACK");
+    });
+}
+
+#[test]
+fn two_connections_between_the_same_ends_are_refused_until_the_first_is_over() {
+    each(|t| {
+        established(t);
+        assert_eq!(t.peer_connects(), Err(DropReason::EndsInUse));
+        t.host_eof();
+        t.expect("FIN|ACK seq=1");
+        t.guest("FIN|ACK");
+        t.expect("ACK ack=2");
+        // In TIME-WAIT: a new one takes its place, with numbers that are higher.
+        let before = t.stack_isn().unwrap();
+        t.peer_connects().unwrap();
+        t.expect("SYN seq=0");
+        let ahead = t.stack_isn().unwrap().wrapping_sub(before);
+        assert!((1..1 << 31).contains(&ahead), "{ahead}");
+    });
+}
+
+#[test]
+fn a_full_table_refuses_and_counts() {
+    let mut setup = Setup::default();
+    setup.config.max_flows = 1;
+    Script::each_with(&setup, |t| {
+        t.establish();
+        t.connection(PUBLISHED, PEER);
+        assert_eq!(t.peer_connects(), Err(DropReason::FlowTableFull));
+        assert_eq!(t.machine.stack.counters().dropped(DropReason::FlowTableFull), 1);
+        t.expect_nothing();
+    });
+}
+
+#[test]
+fn a_datagram_to_a_published_port_reaches_the_guest_and_its_answer_the_peer() {
+    each(|t| {
+        t.peer_sends_first(100, None).unwrap();
+        t.expect(&format!("UDP sport={PEER} dport={PUBLISHED} data=100"));
+        t.guest("UDP data=30");
+        t.host_got_datagram(30);
+        t.peer_sends_first(200, None).unwrap();
+        t.expect("UDP data=200");
+        assert_eq!(t.machine.stack.flows(), 1);
+        assert_eq!(t.machine.stack.counters().udp_inbound, 1);
+        // Answered, so it lives as long as a conversation does; then it is gone.
+        t.advance_ms(31_000);
+        assert_eq!(t.machine.stack.flows(), 1);
+        t.advance_ms(180_000);
+        t.expect_all_gone();
+    });
+}
+
+#[test]
+fn datagrams_wait_outside_while_the_link_has_no_credit() {
+    let caps = LinkCaps { checksum: true, uso: true, ..LinkCaps::default() };
+    let mut setup = Setup { caps, ..Setup::default() };
+    setup.config.guest_mac = Some(MacAddr(GUEST_MAC));
+    let mut t = Script::new(setup);
+    t.connection(PUBLISHED, PEER);
+    t.link_credit(Some(0));
+    t.peer_sends_first(3000, Some(1000)).unwrap();
+    t.expect_nothing();
+    assert!(!t.machine.stack.takes_datagrams());
+    assert_eq!(t.peer_sends_first(10, None), Err(NoCredit));
+    t.link_credit(None);
+    t.expect("UDP data=3000 gso=1000");
+    assert!(t.machine.stack.takes_datagrams());
+    t.peer_sends_first(10, None).unwrap();
+    t.expect("UDP data=10");
+}
+
+#[test]
+fn a_peer_that_the_guest_cannot_answer_is_seen_at_the_router() {
+    let t = Script::v4();
+    let seen = |peer: &str| t.machine.stack.seen_as(peer.parse().unwrap()).unwrap().to_string();
+    for peer in
+        ["127.0.0.1:5", "10.0.2.15:5", "10.0.2.2:5", "10.0.2.99:5", "169.254.1.1:5", "[::ffff:127.0.0.1]:5"]
+    {
+        assert_eq!(seen(peer), "10.0.2.2:5", "{peer}");
+    }
+    for peer in ["[::1]:5", "[fd00::15]:5", "[fd00::77]:5", "[fe80::1]:5"] {
+        assert_eq!(seen(peer), "[fd00::2]:5", "{peer}");
+    }
+    for peer in ["198.51.100.7:5", "10.0.3.1:5", "[2001:db8::1]:5"] {
+        assert_eq!(seen(peer), peer);
+    }
+    assert_eq!(seen("[::ffff:198.51.100.7]:5"), "198.51.100.7:5");
+}

@@ -55,7 +55,9 @@ pub(crate) fn refusals<'a, R: Iterator<Item = (&'a str, u64)>>(workers: impl Ite
         }
     }
     let refused = rules.iter().filter(|(_, count)| *count > 0);
-    refused.map(|(text, count)| format!("brodo: refused by {text} {count}\n")).collect()
+    let lines =
+        refused.map(|(text, count)| ["brodo: refused by ", text, " ", &count.to_string(), "\n"].concat());
+    lines.collect()
 }
 
 #[cfg(test)]

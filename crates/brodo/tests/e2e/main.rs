@@ -16,6 +16,7 @@ mod hostile;
 mod link;
 mod many;
 mod names;
+mod path;
 mod ping;
 mod programs;
 mod ring;
@@ -79,6 +80,7 @@ fn main() -> ExitCode {
         link::TESTS,
         many::TESTS,
         names::TESTS,
+        path::TESTS,
         ping::TESTS,
         programs::TESTS,
         ring::TESTS,

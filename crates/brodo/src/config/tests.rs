@@ -3,6 +3,7 @@
 use super::*;
 use crate::args::{Cli, Command};
 use brodo_core::config::Tuning;
+use brodo_core::wire::ethernet::MacAddr;
 use clap::Parser;
 
 fn host() -> HostFacts {
@@ -29,6 +30,7 @@ fn settings(words: &str) -> Settings {
 fn without_options_the_stack_has_its_defaults() {
     let plain = settings("");
     let expected = Config {
+        guest_mac: Some(MacAddr([0x52, 0x55, 10, 0, 2, 15])),
         search: vec!["host.example".into()],
         resolvers: vec!["10.1.1.1:53".parse().unwrap()],
         ..Config::default()

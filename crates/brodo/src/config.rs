@@ -6,6 +6,9 @@ use crate::value::Cidr;
 use brodo_core::config::{BufferBounds, Config};
 use brodo_core::policy::Rules;
 use brodo_core::wire::ethernet::MacAddr;
+use brodo_linux::forward::spec::{self, Ports};
+use brodo_linux::forward::{Direction, Forward, Guest, Transport, option};
+use brodo_linux::host_network::Follow;
 use brodo_linux::link::tap::Wanted;
 use brodo_linux::namespace::Plan;
 use brodo_linux::resolv::ResolvConf;
@@ -31,10 +34,12 @@ pub(crate) struct Settings {
     pub(crate) plan: Plan,
     /// Where the guest asks for names.
     pub(crate) dns: Vec<IpAddr>,
-    /// Whether the resolvers are the host's, and to be followed when they change.
-    pub(crate) follow_resolvers: bool,
+    /// Which of resolvers and search names are the host's, and to be followed when they change.
+    pub(crate) follow: Follow,
     /// How long to look for work before sleeping.
     pub(crate) busy_poll: Duration,
+    /// Forwarded ports.
+    pub(crate) forwards: Vec<Forward>,
 }
 
 impl Settings {
@@ -64,10 +69,12 @@ impl Settings {
             resolvers: options.resolver.clone(),
             ..defaults
         };
-        let follow_resolvers = stack.resolvers.is_empty();
-        if follow_resolvers {
+        let follow = Follow { resolvers: stack.resolvers.is_empty(), search: options.search.is_empty() };
+        if follow.resolvers {
             stack.resolvers.clone_from(&host.resolv_conf.resolvers);
         }
+        stack.dns_cache = options.dns_cache.unwrap_or(stack.dns_cache);
+        stack.host_names.clone_from(&options.host_name);
         stack.mtu = options.mtu.unwrap_or(stack.mtu);
         stack.memory = options.memory.unwrap_or(stack.memory);
         stack.tcp_rx = options.tcp_rx_buffer.unwrap_or(BufferBounds::receiving(stack.memory));
@@ -97,8 +104,31 @@ impl Settings {
         let dns = v4.map(|net| net.dns.into()).into_iter().chain(v6.map(|net| net.dns.into())).collect();
         let queues = options.workers.unwrap_or(1);
         let busy_poll = Duration::from_micros(options.busy_poll.unwrap_or(0).into());
-        Ok(Self { stack, plan: Plan { interface, offload, queues }, dns, follow_resolvers, busy_poll })
+        let forwards = forwards(options)?;
+        Ok(Self { stack, plan: Plan { interface, offload, queues }, dns, follow, busy_poll, forwards })
     }
+
+    /// What forwarded ports need to know of the guest.
+    pub(crate) fn guest(&self) -> Guest {
+        let (v4, v6) = (self.stack.v4.map(|net| net.guest.into()), self.stack.v6.map(|net| net.guest.into()));
+        Guest { addresses: [v4, v6] }
+    }
+}
+
+/// The forwarded ports, checked as far as that goes without the host.
+fn forwards(options: &NetworkOptions) -> Result<Vec<Forward>, String> {
+    let mut forwards = Vec::new();
+    for (direction, transport, specs) in [
+        (Direction::In, Transport::Tcp, &options.tcp_ports),
+        (Direction::In, Transport::Udp, &options.udp_ports),
+        (Direction::Out, Transport::Tcp, &options.tcp_ns),
+        (Direction::Out, Transport::Udp, &options.udp_ns),
+    ] {
+        spec::check(specs).map_err(|why| format!("{}: {why}", option(direction, transport)))?;
+        let given = specs.iter().filter(|spec| spec.ports != Ports::None);
+        forwards.extend(given.map(|spec| Forward { direction, transport, spec: spec.clone() }));
+    }
+    Ok(forwards)
 }
 
 /// The network of one family, if the guest is to have it.

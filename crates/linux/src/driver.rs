@@ -18,7 +18,7 @@
 //! tag, after the turn they came in.
 //!
 //! A worker with nothing to do sleeps without a time-out. It polls nothing: the resolver file is looked at when
-//! something else has woken it, a capture only adds a deadline while frames wait to be written.
+//! something else has woken it, the host's network says itself when it changes ([`crate::host_network`]), a capture only adds a deadline while frames wait to be written.
 
 mod busy_poll;
 mod port;
@@ -26,8 +26,9 @@ mod port;
 use crate::capture::Capture;
 use crate::clock::Clock;
 use crate::crew::Crew;
+use crate::forward::{FORWARD, Forwards};
+use crate::host_network::{Changes, Follow, HostNetwork};
 use crate::link::{CreditWait, GuestLink};
-use crate::resolv::Watch;
 use crate::ring::RingWatch;
 use crate::sockets::{Sockets, readiness};
 use crate::sys::{self, Events};
@@ -79,6 +80,9 @@ const BELL: u32 = u32::MAX - 1;
 /// Tag of the watch of the link's ring.
 const RING: u32 = u32::MAX - 2;
 
+/// Tag of the notices that the host's network has changed.
+const HOST: u32 = u32::MAX - 3;
+
 /// Why [`Worker::run`] has returned. It may be called again after each.
 #[derive(Debug)]
 pub enum Wake {
@@ -90,6 +94,8 @@ pub enum Wake {
     CaptureFailed(io::Error),
     /// The guest has pinged another host, and the host's kernel lets this user open no ping socket. Told once.
     PingForbidden,
+    /// Something about forwarded ports that the user may want to know.
+    Notice(String),
     /// All workers are to end: [`Crew::stop`].
     Stopped,
 }
@@ -128,8 +134,20 @@ pub struct Inside<'a> {
     pub sockets: &'a mut Sockets,
     /// The capture that is under way.
     pub capture: &'a mut Option<Capture>,
+    /// Forwarded ports, if this worker has them.
+    pub forwards: Option<&'a mut Forwards>,
     /// What the loop has done.
     pub activity: Activity,
+}
+
+/// How a worker follows the host's network.
+struct HostView {
+    network: Arc<HostNetwork>,
+    follow: Follow,
+    /// It waits for notices, for all.
+    looks: bool,
+    /// What it has acted on.
+    seen: Changes,
 }
 
 /// One guest link, its stack and its sockets.
@@ -141,7 +159,7 @@ pub struct Worker<L> {
     /// Frames from the guest, one behind the other.
     arena: Box<[u8]>,
     events: Events,
-    watch: Option<Watch>,
+    host: Option<HostView>,
     now: Instant,
     /// After a pause: timers wait until the link has been read empty, or until then.
     catch_up: Option<Instant>,
@@ -157,6 +175,7 @@ pub struct Worker<L> {
     busy_poll: BusyPoll,
     activity: Activity,
     told_of_ping: bool,
+    forwards: Option<Box<Forwards>>,
     /// The other workers, if there are any.
     crew: Option<(Arc<Crew>, u32)>,
     /// Somebody has rung since the last turn.
@@ -180,7 +199,7 @@ impl<L: GuestLink> Worker<L> {
             clock,
             arena: vec![0; BATCH_BYTES + FRAME_MAX].into_boxed_slice(),
             events: Events(Vec::with_capacity(EVENTS)),
-            watch: None,
+            host: None,
             now: clock.now(),
             catch_up: None,
             link_readable: true,
@@ -191,6 +210,7 @@ impl<L: GuestLink> Worker<L> {
             busy_poll: BusyPoll::new(Duration::ZERO),
             activity: Activity::default(),
             told_of_ping: false,
+            forwards: None,
             crew: None,
             rung: false,
             ring: None,
@@ -229,23 +249,44 @@ impl<L: GuestLink> Worker<L> {
         Ok(())
     }
 
+    /// Serves forwarded ports, which were made for this worker's sockets. It is the first of its crew.
+    pub fn forward(&mut self, mut forwards: Forwards) {
+        if let Some((crew, _)) = &self.crew {
+            forwards.tell(crew.clone());
+        }
+        self.forwards = Some(Box::new(forwards));
+    }
+
+    /// Forwarded ports.
+    pub fn forwards(&self) -> Option<&Forwards> {
+        self.forwards.as_deref()
+    }
+
     /// Captures all frames of the link from now on. [`Wake::CaptureFailed`] tells if it has ended.
     pub fn capture(&mut self, capture: Capture) {
         self.port.capture = Some(capture);
     }
 
-    /// Keeps the stack's resolvers as the watched file has them.
-    pub fn follow_resolvers(&mut self, watch: Watch) {
-        self.watch = Some(watch);
+    /// Follows the host's network, and what it says of names as far as `follow` goes. One of those who do `looks` for all.
+    ///
+    /// # Errors
+    /// Its descriptor cannot be registered with epoll.
+    pub fn follow_host(&mut self, network: Arc<HostNetwork>, follow: Follow, looks: bool) -> io::Result<()> {
+        if looks {
+            epoll::add(self.sockets.epoll(), network.descriptor(), own(HOST), EventFlags::IN)?;
+        }
+        let seen = Changes::default();
+        self.host = Some(HostView { network, follow, looks, seen });
+        Ok(())
     }
 
     /// Makes [`Worker::run`] return [`Wake::Extra`] while `fd` is readable. The caller keeps `fd` open;
     /// closing it ends the watch.
     ///
     /// # Errors
-    /// `fd` cannot be registered with epoll, or the tag is one of the three highest, which are taken.
+    /// `fd` cannot be registered with epoll, or the tag is one of the four highest, which are taken.
     pub fn watch(&mut self, fd: impl AsFd, tag: u32) -> io::Result<()> {
-        if tag >= RING {
+        if tag >= HOST {
             return Err(Errno::INVAL.into());
         }
         Ok(epoll::add(self.sockets.epoll(), fd, own(tag), EventFlags::IN)?)
@@ -352,17 +393,17 @@ impl<L: GuestLink> Worker<L> {
             Credit::Free | Credit::Awaited => None,
         };
         let flush = self.port.capture.as_ref().and_then(Capture::flush_at);
-        [self.stack.next_deadline(), retry, flush].into_iter().flatten().min()
+        let look = self.host.as_ref().filter(|host| host.looks).and_then(|host| host.network.due());
+        let forwards = self.forwards.as_deref().and_then(Forwards::deadline);
+        [self.stack.next_deadline(), retry, flush, look, forwards].into_iter().flatten().min()
     }
 
     /// One turn after a wait.
     fn turn(&mut self) -> io::Result<Option<Wake>> {
         self.port.now = self.now;
-        if let Some(conf) = self.watch.as_mut().and_then(|watch| watch.poll(self.now)) {
-            self.stack.set_resolvers(conf.resolvers);
-        }
         let extra = self.own_events();
         self.tell_of_ring();
+        self.tell_of_host();
         if self.link_readable {
             self.take_frames()?;
         }
@@ -371,12 +412,12 @@ impl<L: GuestLink> Worker<L> {
             let Self { stack, port, sockets, now, .. } = self;
             stack.expire(&mut Io { now: *now, link: port, host: sockets });
         }
-        self.socket_events();
+        let forwarding = self.socket_events();
         self.serve();
         if self.port.sent && (!self.busy || self.stack.awaits_drain()) && self.take_frames()? {
             self.serve();
         }
-        self.busy |= self.link_readable || self.port.sent;
+        self.busy |= self.link_readable || self.port.sent || forwarding;
         self.follow_credit()?;
         if let Some((crew, _)) = &self.crew {
             crew.wake(self.stack.take_wakes());
@@ -402,6 +443,9 @@ impl<L: GuestLink> Worker<L> {
                 FlowId { index: NOT_A_FLOW, generation: RING } => {
                     self.ring.as_deref().inspect(|ring| ring.look());
                 }
+                FlowId { index: NOT_A_FLOW, generation: HOST } => {
+                    self.host.as_ref().inspect(|host| host.network.notice(self.now));
+                }
                 FlowId { index: NOT_A_FLOW, generation } => extra = extra.or(Some(generation)),
                 _ => {}
             }
@@ -426,9 +470,42 @@ impl<L: GuestLink> Worker<L> {
         }
     }
 
+    /// The host's resolvers or its network may be others, as this worker or another has seen.
+    fn tell_of_host(&mut self) {
+        let Self { host: Some(host), stack, port, sockets, now, crew, .. } = self else { return };
+        if host.looks
+            && host.network.look(*now)
+            && let Some((crew, _)) = crew
+        {
+            crew.wake(u64::MAX);
+        }
+        let Follow { resolvers, search } = host.follow;
+        if resolvers || search {
+            host.network.poll(*now);
+        }
+        let changes = host.network.changes();
+        if changes == host.seen {
+            return;
+        }
+        let seen = std::mem::replace(&mut host.seen, changes);
+        if changes.names != seen.names {
+            let conf = host.network.conf();
+            if resolvers {
+                stack.set_resolvers(conf.resolvers);
+            }
+            if search {
+                stack.set_search(conf.search);
+            }
+        }
+        if changes.network != seen.network {
+            sockets.set_addresses(host.network.addresses());
+            stack.network_changed(&mut Io { now: *now, link: port, host: sockets });
+        }
+    }
+
     /// Takes one batch of guest frames; true if there was any.
     fn take_frames(&mut self) -> io::Result<bool> {
-        let Self { stack, port, sockets, arena, now, .. } = self;
+        let Self { stack, port, sockets, arena, now, crew, .. } = self;
         let (mut taken, mut bytes) = (0, 0);
         let mut after_datagram = false;
         while taken < BATCH_FRAMES && bytes < BATCH_BYTES {
@@ -455,7 +532,13 @@ impl<L: GuestLink> Worker<L> {
             if empty {
                 stack.link_drained();
             }
-            stack.frames(&mut Io { now: *now, link: port, host: sockets }, &frames[..gathered]);
+            let kept = match crew {
+                Some((crew, worker)) if crew.hands_over(*worker) => {
+                    keep_own(crew, stack, &mut frames[..gathered])
+                }
+                _ => gathered,
+            };
+            stack.frames(&mut Io { now: *now, link: port, host: sockets }, &frames[..kept]);
             taken += gathered;
             if empty {
                 self.link_readable = false;
@@ -466,15 +549,19 @@ impl<L: GuestLink> Worker<L> {
         Ok(true)
     }
 
-    /// Passes the events of sockets on.
-    fn socket_events(&mut self) {
-        let Self { stack, port, sockets, now, events, .. } = self;
+    /// Passes the events of sockets on, and does what those of forwarded ports ask for; true if there is more of that to do at once.
+    fn socket_events(&mut self) -> bool {
+        let Self { stack, port, sockets, now, events, forwards, .. } = self;
+        let mut io = Io { now: *now, link: port, host: sockets };
         for event in events.0.drain(..) {
             let (flags, flow) = (event.flags, FlowId::from_bits({ event.data }.u64()));
-            if flow.index != NOT_A_FLOW {
-                stack.socket_event(&mut Io { now: *now, link: port, host: sockets }, flow, readiness(flags));
+            match (flow.index, &mut *forwards) {
+                (NOT_A_FLOW, _) => {}
+                (FORWARD, Some(forwards)) => forwards.event(flow.generation, flags),
+                _ => stack.socket_event(&mut io, flow, readiness(flags)),
             }
         }
+        forwards.as_mut().is_some_and(|forwards| forwards.turn(stack, &mut io))
     }
 
     /// Rounds over the flows, and the acknowledgements that have become due.
@@ -520,13 +607,18 @@ impl<L: GuestLink> Worker<L> {
         Ok(())
     }
 
-    /// Does what others have asked for.
+    /// Takes what others have left here, and does what they have asked for.
     fn visits(&mut self) {
         let Some((crew, worker)) = &self.crew else { return };
+        for (meta, frame) in crew.take_handed(*worker) {
+            let Self { stack, port, sockets, now, .. } = self;
+            stack.frame(&mut Io { now: *now, link: port, host: sockets }, meta, &frame);
+            self.busy = true;
+        }
         for visit in crew.take_visits(*worker) {
-            let Self { stack, port, sockets, now, activity, .. } = self;
-            let activity = *activity;
-            visit(&mut Inside { now: *now, stack, sockets, capture: &mut port.capture, activity });
+            let Self { stack, port, sockets, now, activity, forwards, .. } = self;
+            let (activity, capture, forwards) = (*activity, &mut port.capture, forwards.as_deref_mut());
+            visit(&mut Inside { now: *now, stack, sockets, capture, forwards, activity });
             // Whatever it was may have given flows something to do.
             self.busy = true;
         }
@@ -548,6 +640,9 @@ impl<L: GuestLink> Worker<L> {
             self.told_of_ping = true;
             return Some(Wake::PingForbidden);
         }
+        if let Some(notice) = self.forwards.as_mut().and_then(|forwards| forwards.take_notice()) {
+            return Some(Wake::Notice(notice));
+        }
         if self.port.link.gone() {
             return Some(Wake::GuestGone);
         }
@@ -561,6 +656,22 @@ impl<L: GuestLink> Worker<L> {
 /// Event data of a descriptor of the driver's.
 fn own(tag: u32) -> EventData {
     EventData::new_u64(FlowId { index: NOT_A_FLOW, generation: tag }.to_bits())
+}
+
+/// Leaves frames that may be of the first worker's flows with it. The others, whose number it gives, come to stand together.
+fn keep_own(crew: &Crew, stack: &Stack, frames: &mut [RxFrame<'_>]) -> usize {
+    let mut kept = 0;
+    for index in 0..frames.len() {
+        let RxFrame { meta, bytes } = frames[index];
+        match stack.foreign(bytes) {
+            Some(foreign) if crew.is_for_first(foreign) => crew.hand_over(meta, bytes),
+            _ => {
+                frames[kept] = frames[index];
+                kept += 1;
+            }
+        }
+    }
+    kept
 }
 
 /// Waits with a resolution of milliseconds, rounded up so that no deadline is met too early.

@@ -18,6 +18,7 @@ mod many;
 mod names;
 mod path;
 mod ping;
+mod ports;
 mod programs;
 mod ring;
 mod stress;
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
         names::TESTS,
         path::TESTS,
         ping::TESTS,
+        ports::TESTS,
         programs::TESTS,
         ring::TESTS,
         stress::TESTS,

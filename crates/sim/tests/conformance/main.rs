@@ -7,6 +7,7 @@ mod fragments;
 mod hostile;
 mod icmp;
 mod inbound;
+mod names;
 mod policy;
 mod properties;
 mod ring;

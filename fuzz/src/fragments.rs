@@ -38,6 +38,9 @@ fn header(v6: bool, ident: u32) -> IpHeader {
     }
 }
 
+/// Fragments that were sent: where each begins, and what it holds.
+type Pieces = Vec<(usize, Vec<u8>)>;
+
 /// Whether `content` consists of pieces that were sent, each in its place.
 fn is_made_of(content: &[u8], pieces: &[(usize, Vec<u8>)]) -> bool {
     let mut at = 0;
@@ -55,7 +58,7 @@ fn is_made_of(content: &[u8], pieces: &[(usize, Vec<u8>)]) -> bool {
 /// Plays one input.
 pub fn run(input: &[u8]) {
     let (mut fragments, mut counters, mut now) = (Fragments::default(), Counters::default(), Instant::ZERO);
-    let mut sent: BTreeMap<(bool, u32), Vec<(usize, Vec<u8>)>> = BTreeMap::new();
+    let mut sent: BTreeMap<(bool, u32), Pieces> = BTreeMap::new();
     for op in input.chunks_exact(6) {
         let (ident, more, version, v6) =
             (u32::from(op[0] & 0xf), op[0] & 0x10 != 0, op[0] >> 5 & 1, op[0] & 0x40 != 0);

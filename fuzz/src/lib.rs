@@ -6,6 +6,7 @@
 //! The bodies are plain functions: libFuzzer calls them (`fuzz_targets`), and so does an ordinary test, with the
 //! committed corpus and a fixed series of mutations of it (`tests/replay.rs`).
 
+pub mod ports;
 pub mod stack;
 
 use brodo_core::config::Config;
@@ -44,6 +45,7 @@ pub const TARGETS: &[Target] = &[
     ("dhcpv6", dhcpv6),
     ("dns", dns),
     ("icmp_error", icmp_error),
+    ("ports", ports::run),
     ("stack", stack::run),
 ];
 

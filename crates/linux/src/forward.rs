@@ -608,3 +608,6 @@ fn ephemeral_ports() -> PortRange {
         _ => PortRange { first: 32768, last: 60999 },
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@
 //! The bodies are plain functions: libFuzzer calls them (`fuzz_targets`), and so does an ordinary test, with the
 //! committed corpus and a fixed series of mutations of it (`tests/replay.rs`).
 
+pub mod names;
 pub mod ports;
 pub mod stack;
 
@@ -15,6 +16,7 @@ use brodo_core::services::{self, FRAME_LEN_MAX};
 use brodo_core::wire::arp::ArpPacket;
 use brodo_core::wire::dhcpv4::Request;
 use brodo_core::wire::dhcpv6::{ALL_SERVERS, ClientMessage};
+use brodo_core::wire::dns::message::{A, KEY_LEN_MAX, Query, Records, Reply};
 use brodo_core::wire::dns::{self, Header, Name, Question, Rcode};
 use brodo_core::wire::ethernet::{EtherType, EthernetHeader, MacAddr};
 use brodo_core::wire::icmpv4::Icmpv4Message;
@@ -45,6 +47,7 @@ pub const TARGETS: &[Target] = &[
     ("dhcpv6", dhcpv6),
     ("dns", dns),
     ("icmp_error", icmp_error),
+    ("names", names::run),
     ("ports", ports::run),
     ("stack", stack::run),
 ];
@@ -271,7 +274,7 @@ pub fn dhcpv6(data: &[u8]) {
     }
 }
 
-/// DNS message: question, names anywhere in it, refusal.
+/// DNS message: question, names anywhere in it, refusal, records; and as a query, with an answer to it.
 pub fn dns(data: &[u8]) {
     if let Some(question) = Question::parse(data) {
         assert!(question.end <= data.len());
@@ -282,7 +285,18 @@ pub fn dns(data: &[u8]) {
             let len: usize = name.labels().map(|label| 1 + label.len()).sum();
             assert!(len < dns::NAME_LEN_MAX);
             assert!(!name.to_string().is_empty());
+            assert!(name.is(&name) && name.encoded_len() == len + 1);
+            assert!(name.reverse().is_none() || len > 20);
         }
+    }
+    if let Some((header, question)) = Header::parse(data).zip(Question::parse(data)) {
+        for record in Records::new(data, &header, question.end).flatten() {
+            assert!(record.data_at + record.data.len() <= data.len() && record.ttl_at + 6 == record.data_at);
+            _ = (record.address(), record.target(), record.negative_ttl());
+        }
+    }
+    if let Ok(query) = Query::parse(data) {
+        dns_query(&query);
     }
     let mut out = [0; dns::ERROR_REPLY_LEN_MAX];
     if let Some(len) = dns::error_reply(data, Rcode::Refused, &mut out) {
@@ -291,6 +305,23 @@ pub fn dns(data: &[u8]) {
         assert!(reply.is_response());
         assert_eq!(dns::error_reply(&out[..len], Rcode::Refused, &mut [0; 12]), None);
     }
+}
+
+fn dns_query(query: &Query<'_>) {
+    let mut key = [0; KEY_LEN_MAX];
+    assert!(query.key(&mut key) > 5);
+    let mut out = [0; 512];
+    let mut reply = Reply::new(query, 0, &mut out);
+    while reply.push(A, 60, &[192, 0, 2, 1]) {}
+    let len = reply.finish();
+    let answer = &mut out[..len];
+    query.adopt(answer);
+    assert!(query.is_answered_by(answer));
+    let (header, question) =
+        (Header::parse(answer).expect("a header"), Question::parse(answer).expect("one"));
+    assert!(question.name.is(&query.question.name));
+    let records = Records::new(answer, &header, question.end);
+    assert_eq!(records.flatten().count(), usize::from(header.answers + header.additionals));
 }
 
 /// ICMP error about a packet. The first byte chooses the error.

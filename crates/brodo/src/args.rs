@@ -213,8 +213,8 @@ pub(crate) struct NetworkOptions {
 
     /// A resolver that brodo asks, with port 53 unless one is given [default: those of the host's /etc/resolv.conf]
     ///
-    /// May be repeated, in order of preference. The host's file is read again when it changes; a resolver on the host's
-    /// loopback works too.
+    /// May be repeated, in order of preference; up to eight are used. The host's file is read again when it changes; a resolver on
+    /// the host's loopback works too.
     #[arg(long, value_name = "IP[:PORT]", value_parser = value::resolver, help_heading = "Names")]
     pub(crate) resolver: Vec<SocketAddr>,
 
@@ -223,6 +223,19 @@ pub(crate) struct NetworkOptions {
     /// May be repeated; a dot alone means none.
     #[arg(long, value_name = "NAME", value_parser = value::search_name, help_heading = "Names")]
     pub(crate) search: Vec<String>,
+
+    /// A name that brodo answers itself, and its address
+    ///
+    /// May be repeated, also with one name or address. Other names are looked up as ever. With --map-host-loopback the name
+    /// host.brodo.internal stands for the mapped address.
+    #[arg(long, value_name = "NAME=IP", value_parser = value::host_name, help_heading = "Names")]
+    pub(crate) host_name: Vec<(String, IpAddr)>,
+
+    /// Memory for answers that are given again while they hold, in bytes, 0 for none [default: 512K]
+    ///
+    /// 0 or 4K to 64M.
+    #[arg(long, value_name = "SIZE", value_parser = value::dns_cache, help_heading = "Names")]
+    pub(crate) dns_cache: Option<usize>,
 
     /// Buffer of a TCP connection from guest to host: where it starts and how far it may grow [default: 64K..4M]
     ///

@@ -8,6 +8,7 @@ use brodo_core::policy::Rules;
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_linux::forward::spec::{self, Ports};
 use brodo_linux::forward::{Direction, Forward, Guest, Transport, option};
+use brodo_linux::host_network::Follow;
 use brodo_linux::link::tap::Wanted;
 use brodo_linux::namespace::Plan;
 use brodo_linux::resolv::ResolvConf;
@@ -33,8 +34,8 @@ pub(crate) struct Settings {
     pub(crate) plan: Plan,
     /// Where the guest asks for names.
     pub(crate) dns: Vec<IpAddr>,
-    /// Whether the resolvers are the host's, and to be followed when they change.
-    pub(crate) follow_resolvers: bool,
+    /// Which of resolvers and search names are the host's, and to be followed when they change.
+    pub(crate) follow: Follow,
     /// How long to look for work before sleeping.
     pub(crate) busy_poll: Duration,
     /// Forwarded ports.
@@ -68,10 +69,12 @@ impl Settings {
             resolvers: options.resolver.clone(),
             ..defaults
         };
-        let follow_resolvers = stack.resolvers.is_empty();
-        if follow_resolvers {
+        let follow = Follow { resolvers: stack.resolvers.is_empty(), search: options.search.is_empty() };
+        if follow.resolvers {
             stack.resolvers.clone_from(&host.resolv_conf.resolvers);
         }
+        stack.dns_cache = options.dns_cache.unwrap_or(stack.dns_cache);
+        stack.host_names.clone_from(&options.host_name);
         stack.mtu = options.mtu.unwrap_or(stack.mtu);
         stack.memory = options.memory.unwrap_or(stack.memory);
         stack.tcp_rx = options.tcp_rx_buffer.unwrap_or(BufferBounds::receiving(stack.memory));
@@ -102,14 +105,7 @@ impl Settings {
         let queues = options.workers.unwrap_or(1);
         let busy_poll = Duration::from_micros(options.busy_poll.unwrap_or(0).into());
         let forwards = forwards(options)?;
-        Ok(Self {
-            stack,
-            plan: Plan { interface, offload, queues },
-            dns,
-            follow_resolvers,
-            busy_poll,
-            forwards,
-        })
+        Ok(Self { stack, plan: Plan { interface, offload, queues }, dns, follow, busy_poll, forwards })
     }
 
     /// What forwarded ports need to know of the guest.

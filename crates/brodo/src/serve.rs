@@ -13,10 +13,11 @@ use brodo_linux::clock::Clock;
 use brodo_linux::crew::Crew;
 use brodo_linux::driver::Worker;
 use brodo_linux::forward::Forwards;
+use brodo_linux::host_network::HostNetwork;
 use brodo_linux::link::GuestLink;
 use brodo_linux::link::tap::{Tap, TapLosses};
 use brodo_linux::namespace::{Made, leave_interface};
-use brodo_linux::resolv::{ResolvConf, Watch};
+use brodo_linux::resolv::ResolvConf;
 use brodo_linux::ring::RingWatch;
 use brodo_linux::setup::SetupError;
 use brodo_linux::sockets::{Sockets, raise_nofile};
@@ -30,7 +31,7 @@ use std::sync::Arc;
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// Descriptors that brodo needs for itself, besides one per flow; and those that each worker needs.
-const DESCRIPTORS_RESERVED: u64 = 61;
+const DESCRIPTORS_RESERVED: u64 = 64;
 const DESCRIPTORS_PER_WORKER: u64 = 4;
 
 /// Most connections between loopbacks at a time, and the part of all descriptors that they may have: two each, and pipes.
@@ -40,6 +41,7 @@ const SPLICES_SHARE: u64 = 16;
 /// All that is checked and opened before anything is made.
 pub(crate) struct Preparation {
     pub(crate) settings: Settings,
+    host: Arc<HostNetwork>,
     ready: Option<OwnedFd>,
     capture: Option<Capture>,
     clock: Clock,
@@ -63,13 +65,16 @@ impl Preparation {
             resolv_conf: ResolvConf::read(Path::new(RESOLV_CONF)).unwrap_or_default(),
         };
         let settings = Settings::new(options, &host).map_err(Failure::Usage)?;
+        let network = HostNetwork::new(RESOLV_CONF.into(), host.resolv_conf)
+            .map_err(|e| Failure::Io("follow the host's network: rtnetlink".into(), e.into()))?;
+        let host = Arc::new(network);
         let clock = Clock::start();
         let capture = options.pcap.as_deref().map(|path| {
             Capture::create(path, &options.ifname, clock)
                 .map_err(Failure::io(format!("write the capture {}: open", path.display())))
         });
         let capture = capture.transpose()?;
-        Ok(Self { settings, ready, capture, clock, report: options.verbose, quiet: options.quiet })
+        Ok(Self { settings, host, ready, capture, clock, report: options.verbose, quiet: options.quiet })
     }
 
     /// Starts an agent in the guest's namespace, if ports are forwarded. Before there are threads.
@@ -97,6 +102,7 @@ impl Preparation {
         let flows_max =
             usize::try_from(descriptors.saturating_sub(reserved + for_splices)).unwrap_or(usize::MAX);
         config.max_flows = (config.max_flows.min(flows_max) / taps.len().max(1)).max(1);
+        config.dns_cache /= taps.len().max(1);
         config.rules.workers = count;
         let budget = Arc::new(Budget::new(config.memory));
         let crew = Arc::new(Crew::new(count).map_err(Failure::io("wake workers: eventfd"))?);
@@ -114,9 +120,7 @@ impl Preparation {
             if let Some(capture) = &self.capture {
                 worker.capture(capture.clone());
             }
-            if self.settings.follow_resolvers {
-                worker.follow_resolvers(Watch::new(RESOLV_CONF.into()));
-            }
+            worker.follow_host(self.host.clone(), self.settings.follow, number == 0).map_err(epoll_ctl())?;
             workers.push(worker);
         }
         if let Some(first) = workers.first_mut() {

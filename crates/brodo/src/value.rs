@@ -1,9 +1,10 @@
-//! Values on the command line: networks, rules, sizes, buffer bounds and their tuning, resolvers, station addresses, interface names.
+//! Values on the command line: networks, rules, sizes, buffer bounds and their tuning, resolvers, names, station addresses, interface names.
 //!
 //! Each parser takes one word and says in one clause what it expected; clap adds the word and the option.
 
 use brodo_core::config::{BufferBounds, Tuning};
 use brodo_core::policy::{Deny, FlowRate};
+use brodo_core::wire::dns::{NAME_LEN_MAX, encode_name};
 use brodo_core::wire::ethernet::MacAddr;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -19,6 +20,10 @@ const BUFFER_MAX: u64 = 65_535 << 14;
 
 /// Smallest memory budget, in bytes.
 const MEMORY_MIN: u64 = 1 << 20;
+
+/// Least and most bytes of the cache of answers.
+const DNS_CACHE_MIN: u64 = 4 << 10;
+const DNS_CACHE_MAX: u64 = 64 << 20;
 
 /// An address and the length of its network's prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -228,6 +233,26 @@ pub(crate) fn search_name(word: &str) -> Result<String, String> {
         Ok(name.to_owned())
     } else {
         Err("expected a domain name, such as example.org".to_owned())
+    }
+}
+
+/// `NAME=IP`: an entry of a hosts file.
+pub(crate) fn host_name(word: &str) -> Result<(String, IpAddr), String> {
+    let expected = || "expected NAME=IP, such as db.lan=192.168.7.5".to_owned();
+    let (name, address) = word.split_once('=').ok_or_else(expected)?;
+    let address = address.parse().map_err(|_| expected())?;
+    let name = name.strip_suffix('.').unwrap_or(name);
+    match encode_name(name, &mut [0; NAME_LEN_MAX]) {
+        Some(_) => Ok((name.to_owned(), address)),
+        None => Err(expected()),
+    }
+}
+
+/// Bytes of the cache of answers.
+pub(crate) fn dns_cache(word: &str) -> Result<usize, String> {
+    match size(word)? {
+        bytes @ (0 | DNS_CACHE_MIN..=DNS_CACHE_MAX) => Ok(bytes as usize),
+        _ => Err("the cache must have 4K to 64M, or 0 for none".to_owned()),
     }
 }
 

@@ -13,7 +13,8 @@
 //! | the guest's station address | learned by each from the first frame it gets, before it answers |
 //! | ARP, neighbour discovery, DHCP, echo to brodo | stateless: whoever is asked answers |
 //! | router advertisements | sent now and then by whoever was asked for one; twice as many do no harm |
-//! | resolvers | each worker reads the host's file when it has changed |
+//! | the host's network and resolvers | one watch; each worker acts on a change at its next turn |
+//! | questions about names, their cache, names learnt | each its own; the cache's memory is divided |
 //! | capture | one file |
 //! | forwarded ports, and flows that begin there | the first worker's; others hand it frames of such flows |
 //! | notices to the user | told once |

@@ -77,7 +77,7 @@ pub struct Timeouts {
     pub udp_stream: Duration,
     /// UDP flow that has only been asked (default 30 s; RFC 4787 REQ-5 wants at least 2 min for streams).
     pub udp_single: Duration,
-    /// DNS request to our own DNS address (default 10 s).
+    /// Question to our own DNS address, until the guest is told that nobody answers (default 5 s).
     pub dns: Duration,
     /// Echo flow (default 30 s).
     pub echo: Duration,
@@ -92,7 +92,7 @@ impl Default for Timeouts {
         Self {
             udp_stream: Duration::from_secs(180),
             udp_single: Duration::from_secs(30),
-            dns: Duration::from_secs(10),
+            dns: Duration::from_secs(5),
             echo: Duration::from_secs(30),
             time_wait: Duration::from_secs(2),
             keep_alive_idle: Duration::from_secs(7200),
@@ -115,8 +115,12 @@ pub struct Config {
     pub v6: Option<Ipv6Net>,
     /// DNS search names, offered by DHCP and router advertisements.
     pub search: Vec<String>,
-    /// The host's resolvers, in order of preference.
+    /// The host's resolvers, in order of preference; the first eight are used.
     pub resolvers: Vec<SocketAddr>,
+    /// Memory for answers of resolvers that are given again while they hold, in bytes (default 512 KiB); 0 for none.
+    pub dns_cache: usize,
+    /// Names that brodo answers for itself, each with one address; a name or an address may occur several times.
+    pub host_names: Vec<(String, IpAddr)>,
     /// Receive limit (guest to host), default [`BufferBounds::receiving`]: 64 KiB to 4 MiB.
     pub tcp_rx: BufferBounds,
     /// Send limit (host to guest), default 64 KiB to 4 MiB.
@@ -157,6 +161,8 @@ impl Default for Config {
             }),
             search: Vec::new(),
             resolvers: Vec::new(),
+            dns_cache: 512 << 10,
+            host_names: Vec::new(),
             tcp_rx: BufferBounds::receiving(256 << 20),
             tcp_tx: BufferBounds { initial: 64 << 10, max: 4 << 20 },
             tcp_tuning: Tuning::default(),

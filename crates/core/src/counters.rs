@@ -77,6 +77,12 @@ drop_reasons! {
     OutOfWindow,
     /// Data or ACK that the connection's state does not allow.
     UnacceptableSegment,
+    /// A question to the DNS address that cannot be read (answered with FORMERR where possible).
+    MalformedDns,
+    /// More questions at a time than are kept (answered with SERVFAIL).
+    DnsOverload,
+    /// A message of a resolver that answers no question that waits.
+    DnsUnsolicited,
     /// More out-of-order ranges in one connection than are kept.
     TooManyGaps,
     /// The flow table is full.
@@ -201,6 +207,18 @@ counters! {
     udp_held,
     /// Datagrams that were marked instead of dropped because they had waited too long (ECN, RFC 3168).
     udp_marked,
+    /// Questions to the DNS address over UDP.
+    dns_questions,
+    /// Questions answered from host entries.
+    dns_host_entries,
+    /// Questions answered from the cache.
+    dns_cached,
+    /// Times that another resolver was asked the same question.
+    dns_retries,
+    /// Questions that nobody has answered: the guest was told SERVFAIL.
+    dns_unanswered,
+    /// Answers longer than the guest takes over UDP, which it is to ask for over TCP.
+    dns_truncated,
     /// Flows evicted because the table was full.
     flows_evicted,
     /// Times the link had no credit.

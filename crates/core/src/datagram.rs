@@ -12,9 +12,9 @@
 //! the guest, so that what it measures of the path is the path's ([`crate::host::Marks`]).
 //!
 //! Nothing is retransmitted here. A flow ends when it has been silent for its time-out: shorter while
-//! nothing has come back, shortest for DNS. A DNS flow that ends without an answer moves the worker on to the host's
-//! next resolver. ICMP errors that the host socket receives are passed on for the right flow; when the guest itself
-//! says that nobody listens any more, the flow is closed, so that the host's kernel says the same to the peer.
+//! nothing has come back. Questions to the DNS address are not here but in [`crate::dns`]. ICMP errors that the host socket
+//! receives are passed on for the right flow; when the guest itself says that nobody listens any more, the flow is closed, so
+//! that the host's kernel says the same to the peer.
 
 pub(crate) mod backlog;
 pub(crate) mod codel;
@@ -23,7 +23,7 @@ pub(crate) mod inbox;
 use crate::counters::DropReason;
 use crate::env::Env;
 use crate::flow::{FlowId, FlowKey, Protocol, Rank, Usefulness};
-use crate::host::{Close, Host, HostError, IcmpCause, Marks, Readiness, SocketId};
+use crate::host::{Close, Host, HostError, Marks, Readiness, SocketId};
 use crate::icmp;
 use crate::link::Link;
 use crate::schedule::Turn;
@@ -55,8 +55,6 @@ pub(crate) struct DatagramFlow {
     key: FlowKey,
     id: FlowId,
     socket: Option<SocketId>,
-    /// Goes to one of the host's resolvers.
-    dns: bool,
     /// It began on the host's side.
     inbound: bool,
     /// The other side has answered to whom it began.
@@ -73,12 +71,11 @@ pub(crate) struct DatagramFlow {
 
 impl DatagramFlow {
     /// A flow over a socket that has just been opened.
-    pub(crate) fn new(id: FlowId, key: FlowKey, socket: SocketId, dns: bool, now: Instant) -> Self {
+    pub(crate) fn new(id: FlowId, key: FlowKey, socket: SocketId, now: Instant) -> Self {
         Self {
             key,
             id,
             socket: Some(socket),
-            dns,
             inbound: false,
             answered: false,
             used_at: now,
@@ -93,7 +90,7 @@ impl DatagramFlow {
 
     /// A flow that a datagram to a published port begins.
     pub(crate) fn inbound(id: FlowId, key: FlowKey, socket: SocketId, now: Instant) -> Self {
-        Self { inbound: true, ..Self::new(id, key, socket, false, now) }
+        Self { inbound: true, ..Self::new(id, key, socket, now) }
     }
 
     /// Something has come for the guest that another has received.
@@ -121,7 +118,7 @@ impl DatagramFlow {
 
     /// What this flow is good for.
     pub(crate) fn usefulness(&self) -> Usefulness {
-        let one_question = self.dns || self.key.protocol == Protocol::Echo;
+        let one_question = self.key.protocol == Protocol::Echo;
         match self.answered {
             true if one_question => Usefulness::Spent,
             true => Usefulness::InUse,
@@ -280,11 +277,6 @@ impl DatagramFlow {
         let Some(socket) = self.socket else { return };
         for _ in 0..ERRORS_MAX {
             let Some(report) = io.host.datagram_error(socket) else { return };
-            let on_the_way =
-                matches!(report.cause, IcmpCause::TimeExceeded | IcmpCause::ReassemblyTimeExceeded);
-            if self.dns && !on_the_way {
-                env.resolver = env.resolver.wrapping_add(1);
-            }
             let mut packet = [0; QUOTE_LEN_MAX];
             let Some(len) = quote(&self.key, report.sequence, &mut packet) else { return };
             // Whoever is behind an address of ours (a resolver, the host's loopback) stays hidden: the address the
@@ -297,11 +289,10 @@ impl DatagramFlow {
 
     fn timeout(&self, env: &Env) -> Duration {
         let timeouts = &env.config.timeouts;
-        match (self.key.protocol, self.dns, self.answered) {
-            (Protocol::Echo, ..) => timeouts.echo,
-            (_, true, _) => timeouts.dns,
-            (_, false, true) => timeouts.udp_stream,
-            (_, false, false) => timeouts.udp_single,
+        match (self.key.protocol, self.answered) {
+            (Protocol::Echo, _) => timeouts.echo,
+            (_, true) => timeouts.udp_stream,
+            (_, false) => timeouts.udp_single,
         }
     }
 
@@ -315,10 +306,13 @@ impl DatagramFlow {
         if now - self.used_at < self.timeout(env) {
             return;
         }
-        if self.dns && !self.answered {
-            env.resolver = env.resolver.wrapping_add(1);
-        }
         self.ended = true;
+    }
+
+    /// The host's network is another: if the socket's address is gone, so is this flow, and the guest's next datagram begins a
+    /// new one.
+    pub(crate) fn network_changed<H: Host>(&mut self, host: &mut H) {
+        self.ended |= self.socket.is_some_and(|socket| host.is_stranded(socket));
     }
 
     /// Gives back the socket and what waits for it, before removal.

@@ -6,10 +6,9 @@
 
 use crate::config::Config;
 use crate::counters::DropReason;
+use crate::dns;
+use crate::flow::Endpoint;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-
-/// Port of DNS.
-const DNS: u16 = 53;
 
 /// Where a flow goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,19 +21,18 @@ pub(crate) enum Destination {
     Refused,
 }
 
-/// Where a flow to `remote` goes; `resolver` counts through the host's resolvers.
+/// Where a flow to `remote` goes; `resolver` is the place of the one to be asked among the host's.
 ///
 /// # Errors
 /// [`DropReason::BadDestination`] for an address that no host can have.
 pub(crate) fn resolve(
     config: &Config,
-    resolver: usize,
+    resolver: Option<usize>,
     remote: SocketAddr,
 ) -> Result<Destination, DropReason> {
     let ip = remote.ip();
-    if is_dns(config, ip) && remote.port() == DNS {
-        let count = config.resolvers.len();
-        let chosen = if count == 0 { None } else { config.resolvers.get(resolver % count) };
+    if is_dns(config, remote.into()) {
+        let chosen = resolver.and_then(|resolver| config.resolvers.get(resolver));
         return Ok(chosen.map_or(Destination::Refused, |&r| Destination::Resolver(r)));
     }
     if let Some(loopback) = mapped_loopback(config, ip) {
@@ -49,11 +47,13 @@ pub(crate) fn resolve(
     Ok(Destination::Host(remote))
 }
 
-fn is_dns(config: &Config, ip: IpAddr) -> bool {
-    match ip {
+/// Whether this is where the guest asks for names.
+pub(crate) fn is_dns(config: &Config, to: Endpoint) -> bool {
+    let address = match to.ip() {
         IpAddr::V4(ip) => config.v4.is_some_and(|n| n.dns == ip),
         IpAddr::V6(ip) => config.v6.is_some_and(|n| n.dns == ip),
-    }
+    };
+    address && to.port() == dns::PORT
 }
 
 fn mapped_loopback(config: &Config, ip: IpAddr) -> Option<IpAddr> {

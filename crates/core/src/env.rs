@@ -7,6 +7,7 @@ use crate::budget::{Budget, Need};
 use crate::chunk::Pool;
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::dns::Dns;
 use crate::flow::FlowId;
 use crate::icmp;
 use crate::link::LinkCaps;
@@ -17,6 +18,7 @@ use crate::tcp::answer::Habits;
 use crate::tcp::isn::IsnKey;
 use crate::tcp::rtt::LinkRtt;
 use crate::tcp::scoreboard::Lists;
+use crate::time::Instant;
 use crate::timer::Wheel;
 use crate::transmit::Outlet;
 use crate::waiting::Waiting;
@@ -48,8 +50,8 @@ pub(crate) struct Env {
     pub(crate) habits: Habits,
     /// What is left of the ICMP errors that the guest may be sent.
     pub(crate) icmp_errors: Bucket,
-    /// Which of the host's resolvers is asked; moves on when one does not answer.
-    pub(crate) resolver: usize,
+    /// What all questions about names share.
+    pub(crate) dns: Dns,
 }
 
 impl Env {
@@ -82,10 +84,16 @@ impl Env {
             lists: Lists::default(),
             habits: Habits::default(),
             icmp_errors: Bucket::new(icmp::ERROR_INTERVAL, icmp::ERROR_BURST),
-            resolver: 0,
+            dns: Dns::new(&config),
             config,
         }
     }
+
+    /// The resolver to be asked first, by its place among them.
+    pub(crate) fn resolver(&self, now: Instant) -> Option<usize> {
+        self.dns.preference.next(now, self.config.resolvers.len(), 0)
+    }
+
     /// The flows with this need.
     pub(crate) fn waiting(&mut self, need: Need) -> &mut Waiting {
         match need {

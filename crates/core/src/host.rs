@@ -184,6 +184,13 @@ pub trait Host {
     /// Takes one entry of the socket's error queue (IP_RECVERR).
     fn datagram_error(&mut self, socket: SocketId) -> Option<IcmpReport>;
 
+    /// Whether the socket's own address is one that the host does not have any more, so that no answer can reach it. Only asked
+    /// when the host's network has changed; false unless overridden.
+    fn is_stranded(&mut self, socket: SocketId) -> bool {
+        let _ = socket;
+        false
+    }
+
     /// Something happened that an observer may want to know. Does nothing unless overridden.
     #[inline]
     fn trace(&mut self, event: &Event) {

@@ -19,6 +19,7 @@ pub mod config;
 pub mod counters;
 mod datagram;
 mod destination;
+mod dns;
 mod env;
 pub mod flow;
 pub mod host;

@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::counters::{Counters, DropReason};
 use crate::datagram::DatagramFlow;
 use crate::datagram::inbox::Inbox;
+use crate::dns::flow::DnsFlow;
 use crate::env::Env;
 use crate::flow::table::{FlowTable, Keyed};
 use crate::flow::{Endpoint, FlowId, FlowKey, Protocol, Usefulness};
@@ -34,7 +35,7 @@ use crate::wire::ipv6::Ipv6Header;
 use crate::wire::tcp::{TcpFlags, TcpHeader};
 use crate::wire::udp::UdpHeader;
 use crate::wire::{ICMP, ICMPV6, TCP, UDP, checksum};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 mod admission;
@@ -42,6 +43,7 @@ mod bulk;
 mod foreign;
 mod inbound;
 mod input;
+mod names;
 
 pub use foreign::Foreign;
 pub use inbound::Arrived;
@@ -75,6 +77,7 @@ pub struct Keys {
 enum Flow {
     Tcp(Connection),
     Datagram(DatagramFlow),
+    Dns(DnsFlow),
 }
 
 impl Keyed for Flow {
@@ -82,6 +85,7 @@ impl Keyed for Flow {
         match self {
             Self::Tcp(connection) => &connection.key,
             Self::Datagram(flow) => flow.key(),
+            Self::Dns(flow) => flow.key(),
         }
     }
 }
@@ -91,6 +95,7 @@ impl Flow {
         match self {
             Self::Tcp(connection) => connection.usefulness(),
             Self::Datagram(flow) => flow.usefulness(),
+            Self::Dns(_) => Usefulness::Unanswered,
         }
     }
 
@@ -98,6 +103,7 @@ impl Flow {
         match self {
             Self::Tcp(connection) => connection.has_ended(),
             Self::Datagram(flow) => flow.has_ended(),
+            Self::Dns(flow) => flow.has_ended(),
         }
     }
 }
@@ -164,6 +170,7 @@ impl Stack {
         match self.flows.get_mut(flow) {
             Some(Flow::Tcp(connection)) => connection.socket_event(&mut self.env, io, ready),
             Some(Flow::Datagram(datagrams)) => datagrams.socket_event(&mut self.env, io, ready),
+            Some(Flow::Dns(questions)) => questions.socket_event(&mut self.env, ready),
             None => return,
         }
         self.after(io.host, flow);
@@ -233,6 +240,7 @@ impl Stack {
         match self.flows.get_mut(id) {
             Some(Flow::Tcp(connection)) => connection.serve(&mut self.env, io),
             Some(Flow::Datagram(flow)) => flow.serve(&mut self.env, io, &mut self.inbox),
+            Some(Flow::Dns(flow)) => flow.serve(&mut self.env, io, &mut self.scratch),
             None => return,
         }
         self.used(id, io.now);
@@ -292,6 +300,7 @@ impl Stack {
             match self.flows.get_mut(id) {
                 Some(Flow::Tcp(connection)) => connection.expire(&mut self.env, io),
                 Some(Flow::Datagram(flow)) => flow.expire(&mut self.env, io.now),
+                Some(Flow::Dns(flow)) => flow.expire(&mut self.env, io),
                 None => continue,
             }
             self.after(io.host, id);
@@ -310,12 +319,6 @@ impl Stack {
         watch.into_iter().chain([self.env.wheel.next(), self.advertise_at]).flatten().min()
     }
 
-    /// Replaces the host's resolvers.
-    pub fn set_resolvers(&mut self, resolvers: Vec<SocketAddr>) {
-        self.env.config.resolvers = resolvers;
-        self.env.resolver = 0;
-    }
-
     /// What was counted since the start.
     pub fn counters(&self) -> &Counters {
         &self.env.counters
@@ -331,7 +334,7 @@ impl Stack {
     pub fn tcp_infos(&self, now: Instant) -> impl Iterator<Item = TcpInfo> {
         self.flows.iter().filter_map(move |(_, flow)| match flow {
             Flow::Tcp(connection) => Some(connection.info(&self.env, now)),
-            Flow::Datagram(_) => None,
+            Flow::Datagram(_) | Flow::Dns(_) => None,
         })
     }
 
@@ -359,9 +362,10 @@ impl Stack {
             .map(|(_, flow)| match flow {
                 Flow::Tcp(connection) => connection.allocated(),
                 Flow::Datagram(_) => 0,
+                Flow::Dns(flow) => flow.allocated(),
             })
             .sum();
-        let waiting = self.env.reads.allocated() + self.env.windows.allocated();
+        let waiting = self.env.reads.allocated() + self.env.windows.allocated() + self.env.dns.allocated();
         self.flows.allocated() + self.env.wheel.allocated() + waiting + lists * size_of::<FlowId>() + beside
     }
 
@@ -375,6 +379,7 @@ impl Stack {
                 connection.arm(&mut self.env);
             }
             Some(Flow::Datagram(flow)) => flow.arm(&mut self.env),
+            Some(Flow::Dns(flow)) => flow.arm(&mut self.env),
         }
     }
 
@@ -393,6 +398,7 @@ impl Stack {
                 flow.dispose(&mut self.env, host);
                 self.env.counters.datagram_closed += 1;
             }
+            Some(Flow::Dns(mut flow)) => flow.dispose(&mut self.env, host),
             None => {}
         }
     }
@@ -411,6 +417,7 @@ impl Stack {
         let victim = self.flows.victim(now, |flow, idle| match flow {
             Flow::Tcp(connection) => connection.eviction_rank(idle),
             Flow::Datagram(flow) => Some(flow.eviction_rank(idle)),
+            Flow::Dns(_) => Some(DnsFlow::eviction_rank(idle)),
         });
         let Some(victim) = victim else { return false };
         self.remove(host, victim);

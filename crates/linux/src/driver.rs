@@ -18,7 +18,7 @@
 //! tag, after the turn they came in.
 //!
 //! A worker with nothing to do sleeps without a time-out. It polls nothing: the resolver file is looked at when
-//! something else has woken it, a capture only adds a deadline while frames wait to be written.
+//! something else has woken it, the host's network says itself when it changes ([`crate::host_network`]), a capture only adds a deadline while frames wait to be written.
 
 mod busy_poll;
 mod port;
@@ -27,8 +27,8 @@ use crate::capture::Capture;
 use crate::clock::Clock;
 use crate::crew::Crew;
 use crate::forward::{FORWARD, Forwards};
+use crate::host_network::{Changes, Follow, HostNetwork};
 use crate::link::{CreditWait, GuestLink};
-use crate::resolv::Watch;
 use crate::ring::RingWatch;
 use crate::sockets::{Sockets, readiness};
 use crate::sys::{self, Events};
@@ -79,6 +79,9 @@ const LINK: u32 = u32::MAX;
 const BELL: u32 = u32::MAX - 1;
 /// Tag of the watch of the link's ring.
 const RING: u32 = u32::MAX - 2;
+
+/// Tag of the notices that the host's network has changed.
+const HOST: u32 = u32::MAX - 3;
 
 /// Why [`Worker::run`] has returned. It may be called again after each.
 #[derive(Debug)]
@@ -137,6 +140,16 @@ pub struct Inside<'a> {
     pub activity: Activity,
 }
 
+/// How a worker follows the host's network.
+struct HostView {
+    network: Arc<HostNetwork>,
+    follow: Follow,
+    /// It waits for notices, for all.
+    looks: bool,
+    /// What it has acted on.
+    seen: Changes,
+}
+
 /// One guest link, its stack and its sockets.
 pub struct Worker<L> {
     stack: Stack,
@@ -146,7 +159,7 @@ pub struct Worker<L> {
     /// Frames from the guest, one behind the other.
     arena: Box<[u8]>,
     events: Events,
-    watch: Option<Watch>,
+    host: Option<HostView>,
     now: Instant,
     /// After a pause: timers wait until the link has been read empty, or until then.
     catch_up: Option<Instant>,
@@ -186,7 +199,7 @@ impl<L: GuestLink> Worker<L> {
             clock,
             arena: vec![0; BATCH_BYTES + FRAME_MAX].into_boxed_slice(),
             events: Events(Vec::with_capacity(EVENTS)),
-            watch: None,
+            host: None,
             now: clock.now(),
             catch_up: None,
             link_readable: true,
@@ -254,18 +267,26 @@ impl<L: GuestLink> Worker<L> {
         self.port.capture = Some(capture);
     }
 
-    /// Keeps the stack's resolvers as the watched file has them.
-    pub fn follow_resolvers(&mut self, watch: Watch) {
-        self.watch = Some(watch);
+    /// Follows the host's network, and what it says of names as far as `follow` goes. One of those who do `looks` for all.
+    ///
+    /// # Errors
+    /// Its descriptor cannot be registered with epoll.
+    pub fn follow_host(&mut self, network: Arc<HostNetwork>, follow: Follow, looks: bool) -> io::Result<()> {
+        if looks {
+            epoll::add(self.sockets.epoll(), network.descriptor(), own(HOST), EventFlags::IN)?;
+        }
+        let seen = Changes::default();
+        self.host = Some(HostView { network, follow, looks, seen });
+        Ok(())
     }
 
     /// Makes [`Worker::run`] return [`Wake::Extra`] while `fd` is readable. The caller keeps `fd` open;
     /// closing it ends the watch.
     ///
     /// # Errors
-    /// `fd` cannot be registered with epoll, or the tag is one of the three highest, which are taken.
+    /// `fd` cannot be registered with epoll, or the tag is one of the four highest, which are taken.
     pub fn watch(&mut self, fd: impl AsFd, tag: u32) -> io::Result<()> {
-        if tag >= RING {
+        if tag >= HOST {
             return Err(Errno::INVAL.into());
         }
         Ok(epoll::add(self.sockets.epoll(), fd, own(tag), EventFlags::IN)?)
@@ -372,18 +393,17 @@ impl<L: GuestLink> Worker<L> {
             Credit::Free | Credit::Awaited => None,
         };
         let flush = self.port.capture.as_ref().and_then(Capture::flush_at);
+        let look = self.host.as_ref().filter(|host| host.looks).and_then(|host| host.network.due());
         let forwards = self.forwards.as_deref().and_then(Forwards::deadline);
-        [self.stack.next_deadline(), retry, flush, forwards].into_iter().flatten().min()
+        [self.stack.next_deadline(), retry, flush, look, forwards].into_iter().flatten().min()
     }
 
     /// One turn after a wait.
     fn turn(&mut self) -> io::Result<Option<Wake>> {
         self.port.now = self.now;
-        if let Some(conf) = self.watch.as_mut().and_then(|watch| watch.poll(self.now)) {
-            self.stack.set_resolvers(conf.resolvers);
-        }
         let extra = self.own_events();
         self.tell_of_ring();
+        self.tell_of_host();
         if self.link_readable {
             self.take_frames()?;
         }
@@ -423,6 +443,9 @@ impl<L: GuestLink> Worker<L> {
                 FlowId { index: NOT_A_FLOW, generation: RING } => {
                     self.ring.as_deref().inspect(|ring| ring.look());
                 }
+                FlowId { index: NOT_A_FLOW, generation: HOST } => {
+                    self.host.as_ref().inspect(|host| host.network.notice(self.now));
+                }
                 FlowId { index: NOT_A_FLOW, generation } => extra = extra.or(Some(generation)),
                 _ => {}
             }
@@ -444,6 +467,39 @@ impl<L: GuestLink> Worker<L> {
         if frames != self.ring_frames {
             self.ring_frames = frames;
             self.stack.set_ring(frames);
+        }
+    }
+
+    /// The host's resolvers or its network may be others, as this worker or another has seen.
+    fn tell_of_host(&mut self) {
+        let Self { host: Some(host), stack, port, sockets, now, crew, .. } = self else { return };
+        if host.looks
+            && host.network.look(*now)
+            && let Some((crew, _)) = crew
+        {
+            crew.wake(u64::MAX);
+        }
+        let Follow { resolvers, search } = host.follow;
+        if resolvers || search {
+            host.network.poll(*now);
+        }
+        let changes = host.network.changes();
+        if changes == host.seen {
+            return;
+        }
+        let seen = std::mem::replace(&mut host.seen, changes);
+        if changes.names != seen.names {
+            let conf = host.network.conf();
+            if resolvers {
+                stack.set_resolvers(conf.resolvers);
+            }
+            if search {
+                stack.set_search(conf.search);
+            }
+        }
+        if changes.network != seen.network {
+            sockets.set_addresses(host.network.addresses());
+            stack.network_changed(&mut Io { now: *now, link: port, host: sockets });
         }
     }
 

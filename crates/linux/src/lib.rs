@@ -1,7 +1,7 @@
 //! brodo-linux: everything that owns a descriptor.
 //!
 //! Links toward a guest ([`link`]), the host's sockets ([`sockets`]), the loop that drives a stack with both
-//! ([`driver`]), and what goes with them: time, packet capture, trace probes, the host's resolvers. The guest's side is
+//! ([`driver`]), and what goes with them: time, packet capture, trace probes, the host's network and resolvers ([`host_network`]). The guest's side is
 //! made by [`namespace`] and [`setup`], and the command in it is [`process`]'s. All `unsafe` of the program is in this
 //! crate: for the data path in [`sys`], for processes and namespaces in `process/raw.rs`.
 
@@ -12,6 +12,7 @@ pub mod crew;
 pub mod diag;
 pub mod driver;
 pub mod forward;
+pub mod host_network;
 pub mod link;
 pub mod namespace;
 pub mod netlink;

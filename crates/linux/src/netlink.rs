@@ -2,10 +2,11 @@
 //!
 //! A [`Netlink`] acts in the network namespace its socket was made in. Messages are typed by
 //! `netlink-packet-route`; this file adds the socket, the acknowledgement and the choice of attributes. It is used
-//! a dozen times at start and never again, so requests are neither pipelined nor batched.
+//! a dozen times at start and when the host's network changes, so requests are neither pipelined nor batched.
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload, NlasIterator,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{
@@ -18,7 +19,12 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, SocketType};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Room for one message of a dump, in bytes: the kernel fills up to 32 KiB for a reader that has it.
+const DUMP_MAX: usize = 32 << 10;
+/// Bytes of `struct ifaddrmsg`, which attributes follow.
+const ADDRESS_HEADER_LEN: usize = 8;
 
 /// A route socket in the namespace it was opened in.
 #[derive(Debug)]
@@ -114,18 +120,46 @@ impl Netlink {
         self.request(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Sends one request and waits for its acknowledgement.
-    fn request(&mut self, body: RouteNetlinkMessage, flags: u16) -> Result<(), Errno> {
+    /// Every address of the namespace, of both families, in no order.
+    pub fn addresses(&mut self) -> Result<Vec<IpAddr>, Errno> {
+        self.send(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP)?;
+        let (mut addresses, mut buffer) = (Vec::new(), vec![0; DUMP_MAX]);
+        loop {
+            let length = match rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::empty()) {
+                Err(Errno::INTR) => continue,
+                received => received?.0,
+            };
+            let mut bytes = buffer.get(..length).ok_or(Errno::BADMSG)?;
+            while let Ok(message) = NetlinkBuffer::new_checked(bytes) {
+                match i32::from(message.message_type()) {
+                    _ if message.sequence_number() != self.sequence => {}
+                    libc::NLMSG_DONE => return Ok(addresses),
+                    libc::NLMSG_ERROR => return Err(Errno::BADMSG),
+                    kind if kind == i32::from(libc::RTM_NEWADDR) => {
+                        addresses.extend(own_address(message.payload()));
+                    }
+                    _ => {}
+                }
+                bytes = bytes.get((message.length() as usize).next_multiple_of(4)..).unwrap_or_default();
+            }
+        }
+    }
+
+    fn send(&mut self, body: RouteNetlinkMessage, flags: u16) -> Result<(), Errno> {
         self.sequence += 1;
         let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
+        header.flags = NLM_F_REQUEST | flags;
         header.sequence_number = self.sequence;
         let mut message = NetlinkMessage::new(header, NetlinkPayload::from(body));
         message.finalize();
         let mut request = vec![0; message.buffer_len()];
         message.serialize(&mut request);
-        rustix::net::send(&self.socket, &request, SendFlags::empty())?;
+        rustix::net::send(&self.socket, &request, SendFlags::empty()).map(drop)
+    }
 
+    /// Sends one request and waits for its acknowledgement.
+    fn request(&mut self, body: RouteNetlinkMessage, flags: u16) -> Result<(), Errno> {
+        self.send(body, NLM_F_ACK | flags)?;
         let mut reply = [0; 4096];
         loop {
             let (length, _) = rustix::net::recv(&self.socket, &mut reply, RecvFlags::empty())?;
@@ -140,6 +174,27 @@ impl Netlink {
             }
         }
     }
+}
+
+/// The address that a message about one tells of: on a link of two ends the own end's is the local one.
+fn own_address(payload: &[u8]) -> Option<IpAddr> {
+    let attributes = payload.get(ADDRESS_HEADER_LEN..)?;
+    let (mut address, mut local) = (None, None);
+    for attribute in NlasIterator::new(attributes) {
+        let Ok(attribute) = attribute else { break };
+        let value = attribute.value();
+        let read = || match value.len() {
+            4 => value.first_chunk::<4>().map(|b| Ipv4Addr::from(*b).into()),
+            16 => value.first_chunk::<16>().map(|b| Ipv6Addr::from(*b).into()),
+            _ => None,
+        };
+        match attribute.kind() {
+            libc::IFA_ADDRESS => address = read(),
+            libc::IFA_LOCAL => local = read(),
+            _ => {}
+        }
+    }
+    local.or(address)
 }
 
 fn family(address: IpAddr) -> AddressFamily {

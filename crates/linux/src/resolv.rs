@@ -1,12 +1,11 @@
 //! The host's resolvers, from resolv.conf, and the notice that it has changed.
 //!
 //! [`ResolvConf::parse`] takes what resolv.conf(5) calls `nameserver`, `search` and `domain`; options concern the
-//! C library only. [`Watch`] asks at most once a second, and only when the driver is awake anyway, whether the file at
-//! the end of the path is still the same one: a stat per second of activity notices every way of changing it
-//! (written in place, renamed over, a symbolic link turned elsewhere anywhere along the path), where notifications would
-//! need a watch per directory and link.
+//! C library only. [`Watch`] asks whether the file at the end of the path is still the same one: a stat now and then while
+//! somebody is awake anyway ([`crate::host_network`]) notices every way of changing it (written in place, renamed over, a
+//! symbolic link turned elsewhere anywhere along the path), where notifications would need a watch per directory and
+//! link.
 
-use brodo_core::time::{Duration, Instant};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::path::{Path, PathBuf};
@@ -17,8 +16,6 @@ const LEN_MAX: u64 = 64 << 10;
 const RESOLVERS_MAX: usize = 8;
 /// Search names that are used; the C library had a bound of six for long.
 const SEARCH_MAX: usize = 32;
-/// How often the file is looked at, at most.
-const CHECK_EVERY: Duration = Duration::from_secs(1);
 const DNS_PORT: u16 = 53;
 
 /// What a resolv.conf says.
@@ -120,22 +117,17 @@ impl Stamp {
 pub struct Watch {
     path: PathBuf,
     stamp: Option<Stamp>,
-    checked: Option<Instant>,
 }
 
 impl Watch {
     /// Watches the file at `path`, which need not exist. The first [`Watch::poll`] reads it.
     pub fn new(path: PathBuf) -> Self {
-        Self { path, stamp: None, checked: None }
+        Self { path, stamp: None }
     }
 
-    /// The file's new content, if it has changed since the last call that said so. Costs a comparison, and once a
-    /// second of activity a stat. While there is no file, nothing has changed.
-    pub fn poll(&mut self, now: Instant) -> Option<ResolvConf> {
-        if self.checked.is_some_and(|checked| now.since(checked) < CHECK_EVERY) {
-            return None;
-        }
-        self.checked = Some(now);
+    /// The file's new content, if it has changed since the last call that said so. Costs a stat. While there is no file,
+    /// nothing has changed.
+    pub fn poll(&mut self) -> Option<ResolvConf> {
         let stamp = Stamp::of(&self.path)?;
         if self.stamp == Some(stamp) {
             return None;

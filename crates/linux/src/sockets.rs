@@ -18,6 +18,7 @@
 //! | published UDP | sendmsg with the peer's address and ours (IP_PKTINFO), epoll_ctl when full                |
 //! | datagrams     | sendmsg, several of one size with UDP_SEGMENT (setsockopt IP_TOS, IP_TTL or IP_MTU_DISCOVER when it changes, epoll_ctl when full and when no longer), recvmmsg with UDP_GRO, recvmsg MSG_ERRQUEUE |
 //! | end           | shutdown, setsockopt SO_LINGER (reset only), close                                        |
+//! | host changed  | getsockname                                                                              |
 
 mod datagram;
 mod errors;
@@ -39,6 +40,7 @@ use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, Shutdown, Socke
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// An open socket.
@@ -75,6 +77,8 @@ pub struct Sockets {
     /// By descriptor number: the kernel gives the lowest free one, so this stays dense.
     by_fd: Vec<Option<Open>>,
     open: usize,
+    /// The host's addresses, sorted, if they are known.
+    addresses: Option<Arc<[IpAddr]>>,
     /// Flows that send through a socket they share.
     shared: Vec<Option<published::Shared>>,
     shared_free: Vec<u32>,
@@ -87,7 +91,8 @@ impl Sockets {
     /// epoll_create1 failed: no descriptor or no memory.
     pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        Ok(Self { epoll, by_fd: Vec::new(), open: 0, shared: Vec::new(), shared_free: Vec::new() })
+        let (by_fd, shared, shared_free) = Default::default();
+        Ok(Self { epoll, by_fd, open: 0, addresses: None, shared, shared_free })
     }
 
     /// The epoll instance. Events of sockets carry [`FlowId::to_bits`]; the driver adds its own descriptors.
@@ -98,6 +103,11 @@ impl Sockets {
     /// How many sockets are open.
     pub fn open(&self) -> usize {
         self.open
+    }
+
+    /// Tells which addresses the host has now, sorted.
+    pub(crate) fn set_addresses(&mut self, addresses: Arc<[IpAddr]>) {
+        self.addresses = Some(addresses);
     }
 
     /// Takes a connection that a published port has accepted, for `flow`.
@@ -293,6 +303,16 @@ impl Host for Sockets {
             return None;
         }
         self.recv_error(socket)
+    }
+
+    fn is_stranded(&mut self, socket: SocketId) -> bool {
+        let Some(addresses) = &self.addresses else { return false };
+        let own = self.get(socket).ok().and_then(|fd| rustix::net::getsockname(fd).ok());
+        let own = own.and_then(|own| SocketAddr::try_from(own).ok()).map(|own| own.ip().to_canonical());
+        // All of 127/8 is there without being listed.
+        own.is_some_and(|own| {
+            !own.is_unspecified() && !own.is_loopback() && addresses.binary_search(&own).is_err()
+        })
     }
 
     #[expect(clippy::inline_always, reason = "see `probes::event`")]

@@ -116,6 +116,8 @@ pub struct SimHost {
     default_space: usize,
     send_at_most: usize,
     refuse_open: VecDeque<HostError>,
+    /// Sockets whose address is gone.
+    stranded: BTreeSet<u32>,
     ping_supported: bool,
     calls: Vec<(SocketId, Call)>,
     calls_made: u64,
@@ -137,6 +139,7 @@ impl Default for SimHost {
             default_space: UNLIMITED,
             send_at_most: usize::MAX,
             refuse_open: VecDeque::new(),
+            stranded: BTreeSet::new(),
             ping_supported: true,
             calls: Vec::new(),
             calls_made: 0,
@@ -174,6 +177,11 @@ impl SimHost {
     /// The next attempt to open a socket of any kind fails.
     pub fn refuse_next_open(&mut self, error: HostError) {
         self.refuse_open.push_back(error);
+    }
+
+    /// The host loses the address that a socket is bound to.
+    pub fn strand(&mut self, socket: SocketId) {
+        self.stranded.insert(socket.0);
     }
 
     /// Whether ping sockets exist here.
@@ -740,6 +748,10 @@ impl Host for SimHost {
         if self.record {
             self.events.push(*event);
         }
+    }
+
+    fn is_stranded(&mut self, socket: SocketId) -> bool {
+        self.stranded.contains(&socket.0)
     }
 
     fn close(&mut self, socket: SocketId, how: Close) {

@@ -36,7 +36,7 @@ fn without_options_the_stack_has_its_defaults() {
         ..Config::default()
     };
     assert_eq!(plain.stack, expected);
-    assert!(plain.follow_resolvers);
+    assert!(plain.follow.resolvers && plain.follow.search);
     assert_eq!(plain.dns, ["10.0.2.3".parse::<IpAddr>().unwrap(), "fd00::3".parse().unwrap()]);
     assert_eq!(plain.plan.interface.mac, [0x52, 0x55, 10, 0, 2, 15]);
     assert_eq!(plain.plan.interface.mtu, plain.stack.mtu);
@@ -111,7 +111,7 @@ fn options_reach_what_they_are_about() {
     assert_eq!((all.stack.mtu, all.plan.interface.mtu), (1500, 1500));
     assert_eq!((all.plan.interface.mac, all.plan.interface.name.as_str()), ([2, 0, 0, 0, 0, 7], "up0"));
     assert_eq!(all.stack.resolvers, ["9.9.9.9:53".parse().unwrap(), "[::1]:54".parse().unwrap()]);
-    assert!(!all.follow_resolvers);
+    assert!(!all.follow.resolvers && !all.follow.search);
     assert_eq!(all.stack.search, ["a.example", "b.example"]);
     assert_eq!(all.stack.v4.unwrap().host_loopback, Some([10, 0, 2, 2].into()));
     assert_eq!((all.stack.tcp_rx.initial, all.stack.tcp_rx.max), (16 << 10, 1 << 20));

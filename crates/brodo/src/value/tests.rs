@@ -18,6 +18,20 @@ fn check<T: std::fmt::Debug + PartialEq>(
 }
 
 #[test]
+fn host_names_and_the_cache() {
+    let entry = |name: &str, ip: &str| Ok((name.to_owned(), ip.parse().unwrap()));
+    assert_eq!(host_name("db.lan=192.0.2.7"), entry("db.lan", "192.0.2.7"));
+    assert_eq!(host_name("_x.DB.=2001:db8::7"), entry("_x.DB", "2001:db8::7"));
+    for bad in
+        ["db.lan", "db.lan=", "=192.0.2.7", "db..lan=192.0.2.7", "db lan=192.0.2.7", "a=192.0.2.7:80", ""]
+    {
+        assert!(host_name(bad).is_err(), "{bad}");
+    }
+    assert_eq!(["0", "4K", "64M"].map(|word| dns_cache(word).ok()), [Some(0), Some(4096), Some(64 << 20)]);
+    assert_eq!(["1", "4095", "65M", "-1", ""].map(|word| dns_cache(word).ok()), [None; 5]);
+}
+
+#[test]
 fn networks() {
     let net = |address: &str, prefix_len| Cidr { address: address.parse().unwrap(), prefix_len };
     check(

@@ -1,14 +1,34 @@
-//! Names: dig in the guest, dnsmasq on the host's loopback and in the world, over UDP and TCP and both families.
+//! Names: dig in the guest, dnsmasq on the host's loopback and in the world, over UDP and TCP and both families; resolvers
+//! that fail, and a host whose network comes late or goes.
 
 use crate::Test;
-use crate::bed::{Bed, check};
+use crate::bed::{Bed, Link, check, counters};
 use brodo_bench::process::{Failure, Result, wait_until};
-use brodo_bench::world::{Netns, WORLD_V4, WORLD_V6, World};
+use brodo_bench::world::{BLACKHOLE, Netns, WORLD_V4, WORLD_V6, World};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub(crate) const TESTS: &[Test] = &[Test::new("names", names).with(&["dig", "dnsmasq", "mount"])];
+const PROGRAMS: &[&str] = &["dig", "dnsmasq", "mount"];
+
+pub(crate) const TESTS: &[Test] = &[
+    Test::new("names", names).with(PROGRAMS),
+    Test::new("resolvers that fail", failing_resolvers).with(PROGRAMS).on(&[Link::SMALL]),
+    Test::new("names of the host's own", own_names).with(&["dig"]).on(&[Link::SMALL]).options(&[
+        "--map-host-loopback",
+        "10.0.2.4",
+        "--host-name",
+        "db.lan=192.0.2.7",
+        "--host-name",
+        "DB.lan=2001:db8::7",
+    ]),
+    Test::new("answers are given again", cached)
+        .with(&["dig", "dnsmasq", "mount", "getent"])
+        .on(&[Link::SMALL]),
+    Test::new("a network that comes late and goes", late_network)
+        .with(&["dig", "dnsmasq", "mount", "bash"])
+        .on(&[Link::SMALL]),
+];
 
 /// What the two resolvers answer for the same name, so that one sees which was asked.
 const ON_LOOPBACK: [&str; 2] = ["192.0.2.53", "2001:db8::53"];
@@ -31,6 +51,8 @@ fn dnsmasq(world: &World, netns: &Netns, listen: &[&str], answers: [&str; 2]) ->
             .map(str::to_owned)
             .collect();
     words.extend(listen.iter().map(|address| format!("--listen-address={address}")));
+    // What it answers for itself holds for no time otherwise.
+    words.push("--local-ttl=300".to_owned());
     words.extend(answers.map(|address| format!("--host-record=name.test,{address}")));
     // Too much for a datagram of 1,232 bytes: the answer is truncated and asked for again over TCP.
     words.push(format!("--txt-record=long.test{}", format!(",{}", "x".repeat(250)).repeat(12)));
@@ -42,17 +64,22 @@ fn names(given: &Bed) -> Result<()> {
     let world = World::new()?;
     dnsmasq(&world, &world.host, &["127.0.0.53"], ON_LOOPBACK)?;
     dnsmasq(&world, &world.world, &[WORLD_V4, WORLD_V6], IN_WORLD)?;
+    let (bed, resolv_conf) = stage(given, world, "nameserver 127.0.0.53\n")?;
+    resolve(&bed, &resolv_conf).map_err(|failure| Failure(bed.explain(&failure)))
+}
+
+/// brodo on a host with this resolv.conf.
+fn stage(given: &Bed, world: World, text: &str) -> Result<(Bed, PathBuf)> {
     let etc = world.folder().join("etc");
     let copy = ["cp", "-a", "/etc", &etc.to_string_lossy()];
     world.run(&[], copy, Duration::from_secs(30))?.success()?;
     let resolv_conf = etc.join("resolv.conf");
-    replace(&resolv_conf, "nameserver 127.0.0.53\n")?;
+    replace(&resolv_conf, text)?;
     let mut enter = world.host.enter();
     let script = format!("mount --bind {} /etc && exec \"$@\"", etc.display());
     enter.extend(["unshare", "--mount", "sh", "-c", &script, "sh"].map(str::to_owned));
     enter.extend(brodo_bench::world::become_user());
-    let bed = Bed::start(world, &enter, given.link, &[])?;
-    resolve(&bed, &resolv_conf).map_err(|failure| Failure(bed.explain(&failure)))
+    Ok((Bed::start(world, &enter, given.link, &[])?, resolv_conf))
 }
 
 /// Replaces a file by another of the same name, never showing half of it.
@@ -103,11 +130,122 @@ fn resolve(bed: &Bed, resolv_conf: &PathBuf) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a change of resolv.conf shows. Each worker looks for itself, once a second.
+/// A second after a change of resolv.conf everybody is answered by it.
 fn noticed(bed: &Bed, words: &[&str], expected: [&str; 2], text: &str) -> Result<()> {
-    let seen = wait_until(Duration::from_secs(10), || answers(bed, words, expected).ok());
-    let seen = seen.map_or_else(|| answers(bed, words, expected), Ok);
+    std::thread::sleep(Duration::from_secs(1));
+    let seen = answers(bed, words, expected);
     seen.map_err(|e| Failure(format!("{text:?} in resolv.conf was not noticed: {e}")))
+}
+
+/// The code of the answer to one question, which is asked once.
+fn status(bed: &Bed, words: &[&str]) -> Result<String> {
+    let all = [&["dig", "+time=9", "+tries=1"], words].concat();
+    let said = bed.attempt(&all)?.stdout;
+    let code = said.split_once("status: ").and_then(|(_, rest)| rest.split_once(','));
+    Ok(code.map_or_else(|| said.clone(), |(code, _)| code.to_owned()))
+}
+
+/// The first of two resolvers is silent, then both are, then there is none.
+fn failing_resolvers(given: &Bed) -> Result<()> {
+    let world = World::new()?;
+    dnsmasq(&world, &world.host, &["127.0.0.53"], ON_LOOPBACK)?;
+    let text = format!("nameserver {}\nnameserver 127.0.0.53\n", BLACKHOLE[0]);
+    let (bed, resolv_conf) = stage(given, world, &text)?;
+    let run = || {
+        for server in OURS {
+            answers(&bed, &[&format!("@{server}")], ON_LOOPBACK)?;
+        }
+        for text in [format!("nameserver {}\nnameserver {}\n", BLACKHOLE[0], BLACKHOLE[1]), String::new()] {
+            replace(&resolv_conf, &text)?;
+            std::thread::sleep(Duration::from_secs(1));
+            for server in OURS {
+                let code = status(&bed, &[&format!("@{server}"), "name.test"])?;
+                check(code == "SERVFAIL", || format!("{text:?}: {server} said {code}"))?;
+            }
+        }
+        // Nobody listens there: over TCP the next is asked.
+        replace(&resolv_conf, "nameserver 127.0.0.54\nnameserver 127.0.0.53\n")?;
+        for how in ["+tcp", "+notcp"] {
+            noticed(&bed, &[how], ON_LOOPBACK, "two resolvers of which one refuses")?;
+        }
+        Ok(())
+    };
+    run().map_err(|failure: Failure| Failure(bed.explain(&failure)))
+}
+
+/// Host entries, and the mapped loopback.
+fn own_names(bed: &Bed) -> Result<()> {
+    for server in OURS {
+        let at = format!("@{server}");
+        for (words, expected) in [
+            (&["host.brodo.internal"][..], "10.0.2.4"),
+            (&["Host.Brodo.Internal", "AAAA"], ""),
+            (&["db.lan"], "192.0.2.7"),
+            (&["db.LAN", "AAAA"], "2001:db8::7"),
+            (&["-x", "192.0.2.7"], "db.lan."),
+            (&["-x", "2001:db8::7"], "DB.lan."),
+            (&["-x", "10.0.2.4"], "host.brodo.internal."),
+        ] {
+            let found = dig(bed, &[&[at.as_str()], words].concat())?;
+            check(found == expected, || format!("{words:?}: {found:?} instead of {expected:?}"))?;
+        }
+        let code = status(bed, &[&at, "db.lan", "MX"])?;
+        check(code == "NOERROR", || format!("mail: {code}"))?;
+    }
+    Ok(())
+}
+
+/// A stub resolver that asks without options is answered from the cache, until the resolvers change.
+fn cached(given: &Bed) -> Result<()> {
+    let world = World::new()?;
+    dnsmasq(&world, &world.host, &["127.0.0.53"], ON_LOOPBACK)?;
+    dnsmasq(&world, &world.world, &[WORLD_V4, WORLD_V6], IN_WORLD)?;
+    let (bed, resolv_conf) = stage(given, world, "nameserver 127.0.0.53\n")?;
+    let run = || {
+        let look_up = |expected: [&str; 2]| {
+            let found = bed.run(&["getent", "ahosts", "name.test"])?.stdout;
+            let all = expected.iter().all(|address| found.contains(address));
+            check(all, || format!("{found:?} instead of {expected:?}"))
+        };
+        for _ in 0..3 {
+            look_up(ON_LOOPBACK)?;
+        }
+        replace(&resolv_conf, &format!("nameserver {WORLD_V4}\n"))?;
+        std::thread::sleep(Duration::from_secs(1));
+        look_up(IN_WORLD)
+    };
+    run().map_err(|failure: Failure| Failure(bed.explain(&failure)))?;
+    let said = bed.finish()?.stderr;
+    let again = counters(&said).find(|(name, _)| *name == "dns_cached").map_or(0, |(_, count)| count);
+    check(again >= 4, || format!("{again} answers were given again: {said}"))
+}
+
+/// brodo starts on a host that is on no network, which then comes, and goes while a connection is open.
+fn late_network(given: &Bed) -> Result<()> {
+    let world = World::new()?;
+    dnsmasq(&world, &world.world, &[WORLD_V4, WORLD_V6], IN_WORLD)?;
+    world.host.ip("link set outside down")?;
+    let (bed, _) = stage(given, world, &format!("nameserver {WORLD_V4}\nnameserver {WORLD_V6}\n"))?;
+    let run = || {
+        let code = status(&bed, &["name.test"])?;
+        check(code == "SERVFAIL", || format!("without a network: {code}"))?;
+        bed.world.host.ip("link set outside up
+            addr add fd00:18::1/64 dev outside nodad
+            route add default via 198.18.0.2
+            route add default via fd00:18::2")?;
+        // The link takes a moment, and neighbours have to be found.
+        let alive = || answers(&bed, &[], IN_WORLD).and_then(|()| answers(&bed, &["+tcp"], IN_WORLD));
+        wait_until(Duration::from_secs(20), || alive().ok()).map_or_else(alive, Ok)?;
+        let hold = format!("exec 3<>/dev/tcp/{WORLD_V4}/53 && cat <&3");
+        std::thread::scope(|scope| {
+            let held = scope.spawn(|| bed.attempt(&["bash", "-c", &hold]));
+            std::thread::sleep(Duration::from_secs(1));
+            bed.world.host.ip("addr del 198.18.0.1/24 dev outside")?;
+            let ended = held.join().map_err(|_| Failure("the holder panicked".into()))??;
+            check(ended.stderr.contains("reset"), || ended.failure("the connection was not reset").0)
+        })
+    };
+    run().map_err(|failure: Failure| Failure(bed.explain(&failure)))
 }
 
 fn answers(bed: &Bed, words: &[&str], expected: [&str; 2]) -> Result<()> {

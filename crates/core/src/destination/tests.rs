@@ -3,7 +3,7 @@
 use super::*;
 
 fn to(config: &Config, remote: &str) -> Result<Destination, DropReason> {
-    resolve(config, 0, remote.parse().unwrap())
+    resolve(config, Some(0), remote.parse().unwrap())
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn addresses_and_where_they_lead() {
         assert_eq!(to(&config, remote), expected, "{remote}");
     }
     assert_eq!(
-        resolve(&config, 3, "10.0.2.3:53".parse().unwrap()),
+        resolve(&config, Some(1), "10.0.2.3:53".parse().unwrap()),
         Ok(Destination::Resolver("[::1]:5353".parse().unwrap()))
     );
 }

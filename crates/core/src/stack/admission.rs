@@ -14,11 +14,7 @@ use std::net::SocketAddr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
     /// The flow may be opened: to this address of the host's, or to this resolver.
-    Granted {
-        to: SocketAddr,
-        /// It is a question to the DNS address.
-        dns: bool,
-    },
+    Granted { to: SocketAddr },
     /// It may not; what to say by ICMP, and what to count.
     Refused { cause: IcmpCause, reason: DropReason },
 }
@@ -35,7 +31,7 @@ impl Stack {
         now: Instant,
     ) -> Result<Admission, DropReason> {
         let remote = key.remote.into();
-        let (to, dns) = match destination::resolve(&self.env.config, self.env.resolver, remote)? {
+        let (to, dns) = match destination::resolve(&self.env.config, self.env.resolver(now), remote)? {
             Destination::Host(to) => (to, false),
             Destination::Resolver(to) => (to, true),
             Destination::Refused => {
@@ -52,7 +48,7 @@ impl Stack {
         if !self.make_room(host, now) {
             return Ok(self.policy.table_full().into());
         }
-        Ok(Admission::Granted { to, dns })
+        Ok(Admission::Granted { to })
     }
 }
 

@@ -6,12 +6,12 @@
 use super::{
     Connection, DatagramFlow, DropReason, Endpoint, Flow, FlowKey, Host, HostError, Io, Link, Protocol,
 };
-use super::{SocketAddr, Stack, Usefulness};
+use super::{Stack, Usefulness};
 use crate::flow::FlowId;
 use crate::host::SocketId;
 use crate::link::NoCredit;
 use crate::tcp::State;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// A datagram, or several of one size, that came to a published port.
 #[derive(Debug, Clone, Copy)]

@@ -7,6 +7,7 @@ use super::{
     Ipv6Header, Link, Protocol, RxChecksum, RxMeta, Stack, TCP, TcpFlags, TcpHeader, UDP, UdpHeader,
     Usefulness, checksum, icmp, reset, services,
 };
+use crate::destination;
 use crate::host::Marks;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::tcp::Seq;
@@ -234,7 +235,7 @@ impl Stack {
         iss_after: Option<Seq>,
     ) -> Result<(), DropReason> {
         let to = match self.admit(io.host, &key, io.now)? {
-            Admission::Granted { to, .. } => to,
+            Admission::Granted { to } => to,
             Admission::Refused { reason, .. } => {
                 reset::refuse(&mut self.env, io.link, &key, syn.seq + 1);
                 return Err(reason);
@@ -296,6 +297,9 @@ impl Stack {
             guest: Endpoint::new(packet.src, header.src_port),
             remote: Endpoint::new(packet.dst, header.dst_port),
         };
+        if destination::is_dns(&self.env.config, key.remote) {
+            return self.questions(io, key, payload, segment);
+        }
         self.datagram(io, key, payload, segment, packet)
     }
 
@@ -333,8 +337,8 @@ impl Stack {
         io: &mut Io<'_, L, H>,
         key: FlowKey,
     ) -> Result<Result<FlowId, (IcmpCause, DropReason)>, DropReason> {
-        let (to, dns) = match self.admit(io.host, &key, io.now)? {
-            Admission::Granted { to, dns } => (to, dns),
+        let to = match self.admit(io.host, &key, io.now)? {
+            Admission::Granted { to } => to,
             Admission::Refused { cause, reason } => return Ok(Err((cause, reason))),
         };
         let id = self.flows.reserve();
@@ -357,7 +361,7 @@ impl Stack {
             _ => self.env.counters.udp_opened += 1,
         }
         let id = self.flows.insert(Usefulness::Unanswered as usize, io.now, |id| {
-            Flow::Datagram(DatagramFlow::new(id, key, socket, dns, io.now))
+            Flow::Datagram(DatagramFlow::new(id, key, socket, io.now))
         });
         self.policy.opened(key.remote.ip(), id);
         Ok(Ok(id))

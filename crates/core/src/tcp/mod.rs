@@ -46,7 +46,7 @@ mod tune;
 
 use crate::env::Env;
 use crate::flow::{FlowId, FlowKey, Rank, Usefulness};
-use crate::host::{Close, Connect, Host, Readiness, SocketId};
+use crate::host::{Close, Connect, Host, HostError, Readiness, SocketId};
 use crate::link::Link;
 use crate::schedule::Turn;
 use crate::stack::Io;
@@ -102,6 +102,9 @@ pub(crate) struct Connection {
     /// The host socket failed: what it still holds goes to the guest, then a reset.
     broken: bool,
     turn: Turn,
+    /// To the DNS address: the resolvers that were tried, one bit each, and the one that is now.
+    tried: u8,
+    resolver: u8,
     /// It began on the host's side.
     inbound: bool,
     /// To be removed from the table.
@@ -276,6 +279,18 @@ impl Connection {
     pub(super) fn close_socket<H: Host>(&mut self, host: &mut H, how: Close) {
         if let Some(socket) = self.socket.take() {
             host.close(socket, how);
+        }
+    }
+
+    /// The host's network is another: a connection from an address that is gone would hang until it times out.
+    pub(crate) fn network_changed<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        if !self.socket.is_some_and(|socket| io.host.is_stranded(socket)) {
+            return;
+        }
+        if self.tx.state == SenderState::Connecting {
+            self.connect_failed(env, io, HostError::NetUnreachable);
+        } else {
+            self.reset_guest(env, io);
         }
     }
 

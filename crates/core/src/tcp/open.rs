@@ -5,10 +5,11 @@ use super::receiver::Receiver;
 use super::sender::{PeerOptions, Sender, SenderState};
 use super::{Connection, reset};
 use crate::counters::DropReason;
+use crate::destination;
 use crate::env::Env;
 use crate::flow::{FlowId, FlowKey};
 use crate::host::IcmpCause;
-use crate::host::{Connect, Host, HostError};
+use crate::host::{Close, Connect, Host, HostError};
 use crate::link::Link;
 use crate::schedule::Turn;
 use crate::stack::Io;
@@ -88,6 +89,8 @@ impl Connection {
             broken: false,
             turn: Turn::default(),
             inbound: false,
+            tried: 0,
+            resolver: 0,
             ended: false,
         }
     }
@@ -106,6 +109,7 @@ impl Connection {
         let iss = iss(env, &key, io.now, iss_after);
         let mut connection = Self::new(env, io.now, (id, key), syn.seq, iss, peer);
         connection.tx.open_window(syn);
+        connection.resolver = env.config.resolvers.iter().position(|&r| r == to).unwrap_or(0) as u8;
         env.counters.tcp_opened += 1;
         match io.host.tcp_connect(id, to) {
             Ok((socket, progress)) => {
@@ -161,6 +165,9 @@ impl Connection {
         io: &mut Io<'_, L, H>,
         error: HostError,
     ) {
+        if self.ask_next_resolver(env, io, error) {
+            return;
+        }
         self.ended = true;
         let cause = match error {
             // The guest's own SYN timer runs out at about the same time. Out of sockets: its next SYN may succeed.
@@ -174,6 +181,34 @@ impl Connection {
             }
         };
         self.send_unreachable(env, io, cause);
+    }
+
+    /// A question over TCP whose resolver cannot be reached goes to the next. False if this is no question, or was the last.
+    fn ask_next_resolver<L: Link, H: Host>(
+        &mut self,
+        env: &mut Env,
+        io: &mut Io<'_, L, H>,
+        error: HostError,
+    ) -> bool {
+        if error == HostError::Exhausted || !destination::is_dns(&env.config, self.key.remote) {
+            return false;
+        }
+        self.close_socket(io.host, Close::Graceful);
+        loop {
+            env.dns.preference.failed(usize::from(self.resolver), io.now);
+            self.tried |= 1u8.checked_shl(self.resolver.into()).unwrap_or(0);
+            let count = env.config.resolvers.len();
+            let Some(next) = env.dns.preference.next(io.now, count, self.tried) else { return false };
+            self.resolver = next as u8;
+            env.counters.dns_retries += 1;
+            if let Ok((socket, progress)) = io.host.tcp_connect(self.id, env.config.resolvers[next]) {
+                self.socket = Some(socket);
+                if progress == Connect::Done {
+                    self.connected(env, io);
+                }
+                return true;
+            }
+        }
     }
 
     /// An ICMP error that quotes the SYN.

@@ -1,12 +1,14 @@
-//! DNS messages (RFC 1035), as much as a forwarder needs: it passes messages on whole, so only the header and the
-//! question are read, and the only message it makes itself is a refusal. Also how names are written, which
-//! DHCP and router advertisements share.
+//! DNS messages (RFC 1035), as much as a forwarder needs: headers, names and questions here, records and whole messages in
+//! [`message`]. Also how names are written, which DHCP and router advertisements share.
 //!
 //! A name is walked without following a compression pointer anywhere but backwards, which bounds the walk; none may
 //! be longer than the 255 bytes of RFC 1035 section 2.3.4.
 
+pub mod message;
+
 use super::u16_at;
 use core::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 #[cfg(test)]
 mod tests;
@@ -26,6 +28,8 @@ pub enum Rcode {
     ServFail = 2,
     /// There is no such name.
     NxDomain = 3,
+    /// The resolver does not do such things.
+    NotImp = 4,
     /// Policy said no.
     Refused = 5,
 }
@@ -49,9 +53,13 @@ pub struct Header {
 
 const QR: u16 = 0x8000;
 const OPCODE: u16 = 0x7800;
-const TC: u16 = 0x0200;
+/// Bit of the flags: whoever answers is responsible for the name.
+pub const AA: u16 = 0x0400;
+/// Bit of the flags: the message was cut.
+pub const TC: u16 = 0x0200;
 const RD: u16 = 0x0100;
 const RA: u16 = 0x0080;
+const AD: u16 = 0x0020;
 const CD: u16 = 0x0010;
 
 impl Header {
@@ -124,6 +132,65 @@ impl<'a> Name<'a> {
         let mut labels =
             Labels { message: self.message, at: self.start, floor: self.start, len: 0, end: None };
         core::iter::from_fn(move || labels.step().ok().flatten())
+    }
+
+    /// Whether it is the root's.
+    pub fn is_root(&self) -> bool {
+        self.labels().next().is_none()
+    }
+
+    /// Bytes that it takes uncompressed, with its final zero.
+    pub fn encoded_len(&self) -> usize {
+        self.labels().map(|label| 1 + label.len()).sum::<usize>() + 1
+    }
+
+    /// Whether it is the same name; the case of letters does not matter (RFC 4343).
+    pub fn is(&self, other: &Name<'_>) -> bool {
+        let (mut own, mut others) = (self.labels(), other.labels());
+        loop {
+            match (own.next(), others.next()) {
+                (None, None) => return true,
+                (Some(a), Some(b)) if a.eq_ignore_ascii_case(b) => {}
+                _ => return false,
+            }
+        }
+    }
+
+    /// The address whose pointers are kept under this name (RFC 1035, 3.5; RFC 3596, 2.5).
+    pub fn reverse(&self) -> Option<IpAddr> {
+        const LABELS_MAX: usize = 34;
+        let mut labels = [&[][..]; LABELS_MAX];
+        let mut count = 0;
+        for label in self.labels() {
+            *labels.get_mut(count)? = label;
+            count += 1;
+        }
+        let (top, labels) = labels[..count].split_last()?;
+        let (zone, digits) = labels.split_last()?;
+        if !top.eq_ignore_ascii_case(b"arpa") {
+            return None;
+        }
+        let number = |label: &[u8], radix| {
+            let text = core::str::from_utf8(label).ok().filter(|text| !text.starts_with('+'))?;
+            u8::from_str_radix(text, radix).ok()
+        };
+        match digits.len() {
+            4 if zone.eq_ignore_ascii_case(b"in-addr") => {
+                let mut octets = [0; 4];
+                for (octet, label) in octets.iter_mut().rev().zip(digits) {
+                    *octet = number(label, 10)?;
+                }
+                Some(Ipv4Addr::from(octets).into())
+            }
+            32 if zone.eq_ignore_ascii_case(b"ip6") => {
+                let mut bits = 0u128;
+                for label in digits.iter().rev() {
+                    bits = bits << 4 | u128::from(number(label, 16).filter(|&digit| digit < 16)?);
+                }
+                Some(Ipv6Addr::from_bits(bits).into())
+            }
+            _ => None,
+        }
     }
 }
 

@@ -4,13 +4,13 @@ use super::{Activity, BATCH_FRAMES, Credit, Wake, Worker};
 use crate::capture::Capture;
 use crate::clock::Clock;
 use crate::crew::Crew;
+use crate::host_network::{Follow, HostNetwork};
 use crate::link::{CreditWait, GuestLink};
-use crate::resolv::Watch;
+use crate::resolv::ResolvConf;
 use crate::sockets::Sockets;
 use brodo_core::config::Config;
 use brodo_core::link::{Link, LinkCaps, NoCredit, RxMeta, TxFrame};
 use brodo_core::stack::{Keys, Stack};
-use brodo_core::time::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
@@ -180,10 +180,12 @@ fn resolvers_follow_the_file() {
     let path = std::env::temp_dir().join(format!("brodo-driver-resolv-{}", std::process::id()));
     std::fs::write(&path, "nameserver 192.0.2.53\n").expect("file");
     let (mut worker, _guest) = worker(None);
-    worker.follow_resolvers(Watch::new(path.clone()));
+    let network = HostNetwork::new(path.clone(), ResolvConf::default()).expect("a route socket");
+    let follow = Follow { resolvers: true, search: true };
+    worker.follow_host(Arc::new(network), follow, true).expect("epoll");
     run_until_timer(&mut worker);
-    let mut watch = worker.watch.take().expect("still there");
-    assert_eq!(watch.poll(Instant::from_ms(3_600_000)), None, "the loop has read it already");
+    let host = worker.host.take().expect("still there");
+    assert_eq!(host.seen.names, 1, "the loop has read it");
     std::fs::remove_file(path).expect("remove");
 }
 

@@ -1,7 +1,6 @@
 //! Where packets go: brodo's own addresses, the DNS address, the mapped loopback, and what is refused.
 
 use brodo_core::counters::DropReason;
-use brodo_core::host::IcmpCause;
 use brodo_sim::script::{Script, Setup};
 use std::net::{IpAddr, SocketAddr};
 
@@ -35,41 +34,6 @@ fn from(t: &Script, port: u16) -> SocketAddr {
 }
 
 #[test]
-fn dns_over_udp_goes_to_the_hosts_resolver_and_comes_back_from_ours() {
-    Script::each_with(&setup(), |t| {
-        let dns = SocketAddr::new(ours(t).1, 53);
-        t.connection_to(from(t, 5000), dns);
-        t.guest_udp(dns, b"query");
-        assert_eq!(t.host_connected_to(), t.setup().config.resolvers[0]);
-        assert_eq!(t.host_takes_datagram().0, b"query");
-        t.host_sends_raw(b"answer", None);
-        let answer = t.expect_datagram();
-        assert_eq!((answer.src, answer.data.as_slice()), (dns, b"answer".as_slice()));
-        t.advance_ms(11_000);
-        t.expect_all_gone();
-    });
-}
-
-#[test]
-fn a_resolver_that_does_not_answer_is_followed_by_the_next() {
-    Script::each_with(&setup(), |t| {
-        let dns = SocketAddr::new(ours(t).1, 53);
-        let resolvers = t.setup().config.resolvers.clone();
-        t.connection_to(from(t, 5000), dns);
-        t.guest_udp(dns, b"query");
-        t.advance_ms(11_000);
-        t.connection_to(from(t, 5001), dns);
-        t.guest_udp(dns, b"query");
-        assert_eq!(t.host_connected_to(), resolvers[1]);
-        t.host_gets_icmp(IcmpCause::PortUnreachable);
-        t.take_all();
-        t.connection_to(from(t, 5002), dns);
-        t.guest_udp(dns, b"query");
-        assert_eq!(t.host_connected_to(), resolvers[0]);
-    });
-}
-
-#[test]
 fn dns_over_tcp_goes_to_the_hosts_resolver() {
     Script::each_with(&setup(), |t| {
         let dns = SocketAddr::new(ours(t).1, 53);
@@ -81,19 +45,6 @@ fn dns_over_tcp_goes_to_the_hosts_resolver() {
         t.host_received(40);
         t.host_sends(200);
         t.expect("ACK data=200");
-    });
-}
-
-#[test]
-fn without_resolvers_dns_is_refused() {
-    Script::each(|t| {
-        let dns = SocketAddr::new(ours(t).1, 53);
-        t.connection_to(from(t, 5000), dns);
-        t.guest_udp(dns, b"query");
-        t.expect("ICMP port-unreachable");
-        t.guest(SYN);
-        t.expect("RST|ACK ack=1");
-        t.expect_all_gone();
     });
 }
 

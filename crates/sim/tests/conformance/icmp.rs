@@ -2,6 +2,8 @@
 
 use brodo_core::counters::DropReason;
 use brodo_core::host::{HostError, IcmpCause, IcmpReport, Marks};
+use brodo_sim::link::to_stack;
+use brodo_sim::packet::{UdpDatagram, set_ttl};
 use brodo_sim::script::{Script, Setup};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU8;
@@ -60,8 +62,12 @@ fn what_has_arrived_does_not_expire() {
             true => config.v6.expect("configured").dns.into(),
             false => config.v4.expect("configured").dns.into(),
         };
-        t.connection_to(SocketAddr::new(guest, 5000), SocketAddr::new(dns, 53));
-        t.guest("UDP data=40 ttl=1");
+        let (src, dst) = (SocketAddr::new(guest, 5000), SocketAddr::new(dns, 53));
+        t.connection_to(src, dst);
+        let question = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x01a\0\0\x01\0\x01".to_vec();
+        let mut frame = UdpDatagram { src, dst, data: question }.to_frame(to_stack(t.setup().config.mac.0));
+        set_ttl(&mut frame, 1);
+        t.guest_raw(&frame);
         // The resolver may be some hops further.
         assert_eq!(ttl_sent(t), None);
         assert_eq!(t.machine.stack.counters().dropped(DropReason::TtlExpired), 0);

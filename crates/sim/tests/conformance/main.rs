@@ -6,6 +6,7 @@ mod destinations;
 mod hostile;
 mod icmp;
 mod inbound;
+mod names;
 mod policy;
 mod properties;
 mod ring;

@@ -1,0 +1,454 @@
+//! The questions of one guest port that wait for a resolver.
+//!
+//! Each question has been sent to some resolvers ([`super::preference`] says in which order), over one connected socket for
+//! each that all questions of the port share. It waits [`WAIT`] for the first, then the next is asked as well; a resolver
+//! that fails, or says that it cannot or will not, hands over at once. When all have been asked those who may still answer are
+//! asked once more, for a datagram may have been lost. The first good answer goes to the guest. If there is none, the guest
+//! gets the first refusal, or SERVFAIL: as soon as nobody is left who might answer, or at the question's deadline.
+//!
+//! A resolver has failed if it could not be reached, if somebody else who was asked later has answered first, or if nobody has
+//! answered at all. A socket is closed when no question waits for it any more.
+
+use super::preference::RESOLVERS_MAX;
+use super::{answer, answer_len_max, refuse};
+use crate::counters::DropReason;
+use crate::env::Env;
+use crate::flow::{FlowId, FlowKey, Rank, Usefulness};
+use crate::host::{Close, Host, HostError, IcmpCause, Marks, Readiness, Received, SocketId};
+use crate::link::Link;
+use crate::schedule::Turn;
+use crate::stack::Io;
+use crate::time::{Duration, Instant};
+use crate::wire::dns::message::{KEY_LEN_MAX, PLAIN_LEN_MAX, Query};
+use crate::wire::dns::{Header, Rcode};
+use std::io::{IoSlice, IoSliceMut};
+
+/// For how long a resolver is waited for before the next is asked as well.
+const WAIT: Duration = Duration::from_secs(1);
+/// For how long after that, before all are asked again.
+const WAIT_ALL: Duration = Duration::from_secs(2);
+/// Questions of one port that wait.
+const QUESTIONS_MAX: usize = 256;
+/// Bytes of all questions that wait.
+const HELD_MAX: usize = 1 << 20;
+/// Sockets to resolvers.
+const SOCKETS_MAX: usize = 1024;
+/// Longest refusal that is kept in case that there will be nothing better, in bytes.
+const REFUSAL_LEN_MAX: usize = PLAIN_LEN_MAX;
+/// Most receives from one socket in one turn.
+const RECEIVES_MAX: usize = 16;
+/// Entries taken from a socket's error queue at a time.
+const ERRORS_MAX: usize = 4;
+
+/// One question that waits.
+#[derive(Debug)]
+struct Question {
+    /// As the guest has sent it.
+    message: Box<[u8]>,
+    /// When the guest is told that nobody has answered.
+    deadline: Instant,
+    /// When the next resolver is asked, or all are again.
+    next_at: Instant,
+    /// Resolvers that were asked, one bit each, and those of them that will not answer any more, or not well.
+    asked: u8,
+    failed: u8,
+    /// The one that was asked first.
+    first: u8,
+    /// The first of the answers that say that it cannot or will not be answered.
+    refusal: Option<Box<[u8]>>,
+    /// The answer, if the link had no credit for it.
+    answer: Option<Box<[u8]>>,
+}
+
+impl Question {
+    /// Resolvers that may still answer.
+    fn awaited(&self) -> u8 {
+        self.asked & !self.failed
+    }
+
+    /// Resolver `r` will not answer: with `count` of them, asks another at once, or ends the question if nobody is left.
+    fn failed(&mut self, r: usize, count: usize, now: Instant) {
+        self.failed |= 1 << r;
+        if self.awaited() == 0 || (self.asked.count_ones() as usize) < count {
+            self.next_at = now;
+        }
+    }
+}
+
+/// How many resolvers are used.
+fn resolvers(env: &Env) -> usize {
+    env.config.resolvers.len().min(RESOLVERS_MAX)
+}
+
+/// All questions of one guest port that wait.
+#[derive(Debug)]
+pub(crate) struct DnsFlow {
+    key: FlowKey,
+    id: FlowId,
+    questions: Vec<Question>,
+    /// By resolver.
+    sockets: [Option<SocketId>; RESOLVERS_MAX],
+    /// Which set of resolvers they belong to.
+    epoch: u32,
+    readable: bool,
+    turn: Turn,
+}
+
+impl DnsFlow {
+    /// A flow that has no question yet.
+    pub(crate) fn new(id: FlowId, key: FlowKey, epoch: u32) -> Self {
+        let (sockets, turn) = ([None; RESOLVERS_MAX], Turn::default());
+        Self { key, id, questions: Vec::new(), sockets, epoch, readable: false, turn }
+    }
+
+    pub(crate) fn key(&self) -> &FlowKey {
+        &self.key
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.questions.is_empty()
+    }
+
+    /// Bytes that it takes beside itself.
+    pub(crate) fn allocated(&self) -> usize {
+        let questions =
+            self.questions.iter().map(|q| q.message.len() + q.refusal.as_deref().map_or(0, <[u8]>::len));
+        self.questions.capacity() * size_of::<Question>() + questions.sum::<usize>()
+    }
+
+    /// How little is lost if this flow, unused for `idle`, goes to make room.
+    pub(crate) fn eviction_rank(idle: Duration) -> Rank {
+        Rank(Usefulness::Unanswered, idle)
+    }
+
+    /// The guest asks something that cannot be answered at once.
+    pub(crate) fn ask<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, query: &Query<'_>) {
+        self.follow(env, io);
+        let len = query.message.len();
+        if let Some(known) = self.questions.iter_mut().find(|known| *known.message == *query.message) {
+            // The guest is less patient than we are.
+            known.next_at = io.now;
+        } else if self.questions.len() >= QUESTIONS_MAX || env.dns.held + len > HELD_MAX {
+            env.counters.drop(DropReason::DnsOverload);
+            return refuse(env, io.link, &self.key, query);
+        } else {
+            env.dns.held += len;
+            self.questions.push(Question {
+                message: query.message.into(),
+                deadline: io.now + env.config.timeouts.dns,
+                next_at: io.now,
+                asked: 0,
+                failed: 0,
+                first: 0,
+                refusal: None,
+                answer: None,
+            });
+        }
+        self.advance(env, io);
+    }
+
+    /// Notes a host socket event.
+    pub(crate) fn socket_event(&mut self, env: &mut Env, ready: Readiness) {
+        if ready.readable || ready.error {
+            self.readable = true;
+            env.schedule.list(self.id, &mut self.turn);
+        }
+    }
+
+    /// The resolvers or the network are others: everything is asked again soon.
+    pub(crate) fn restart(&mut self, env: &mut Env) {
+        env.schedule.list(self.id, &mut self.turn);
+    }
+
+    /// Takes what has arrived, within bounds; lists the flow again if there may be more. `scratch` has room for any datagram.
+    pub(crate) fn serve<L: Link, H: Host>(
+        &mut self,
+        env: &mut Env,
+        io: &mut Io<'_, L, H>,
+        scratch: &mut [u8],
+    ) {
+        self.turn.begin(false, 1);
+        self.follow(env, io);
+        self.pass_on_held(env, io);
+        if std::mem::take(&mut self.readable) {
+            for r in 0..RESOLVERS_MAX {
+                self.report_errors(env, io, r);
+                self.readable |= self.receive(env, io, r, scratch);
+            }
+        }
+        self.advance(env, io);
+        if self.readable && !self.questions.is_empty() {
+            env.schedule.list_again(self.id, &mut self.turn);
+        }
+    }
+
+    /// Makes sure that the wheel fires when something is to be done.
+    pub(crate) fn arm(&self, env: &mut Env) {
+        if let Some(at) = self.questions.iter().map(|q| q.next_at.min(q.deadline)).min() {
+            env.wheel.arm(self.id, at);
+        }
+    }
+
+    /// The wheel fired, perhaps early.
+    pub(crate) fn expire<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        self.follow(env, io);
+        self.advance(env, io);
+    }
+
+    /// Gives back all sockets, before removal.
+    pub(crate) fn dispose<H: Host>(&mut self, env: &mut Env, host: &mut H) {
+        for question in self.questions.drain(..) {
+            env.dns.held -= question.message.len();
+        }
+        (0..RESOLVERS_MAX).for_each(|r| self.close(env, host, r));
+    }
+
+    /// If the resolvers are others than those that were asked, or the network is, begins anew.
+    fn follow<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        if self.epoch != env.dns.epoch {
+            self.epoch = env.dns.epoch;
+            (0..RESOLVERS_MAX).for_each(|r| self.close(env, io.host, r));
+            for question in &mut self.questions {
+                (question.asked, question.failed, question.next_at) = (0, 0, io.now);
+            }
+        }
+    }
+
+    /// Does what time asks for.
+    fn advance<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        let mut i = 0;
+        while let Some(question) = self.questions.get(i) {
+            let over = question.deadline <= io.now;
+            if over || (question.next_at <= io.now && !self.ask_more(env, io, i)) {
+                self.give_up(env, io, i);
+            } else {
+                i += 1;
+            }
+        }
+        let awaited = self.questions.iter().fold(0, |all, question| all | question.awaited());
+        for r in 0..RESOLVERS_MAX {
+            if awaited & 1 << r == 0 {
+                self.close(env, io.host, r);
+            }
+        }
+    }
+
+    /// Asks the next resolver question `i`, or all of them again. False if nobody is left who might answer.
+    fn ask_more<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, i: usize) -> bool {
+        let count = resolvers(env);
+        while let Some(r) = env.dns.preference.next(io.now, count, self.questions[i].asked) {
+            let question = &mut self.questions[i];
+            if question.asked == 0 {
+                question.first = r as u8;
+            } else {
+                env.counters.dns_retries += 1;
+            }
+            question.asked |= 1 << r;
+            if self.send(env, io, r, i) {
+                self.questions[i].next_at = io.now + WAIT;
+                return true;
+            }
+        }
+        let awaited = self.questions[i].awaited();
+        for r in (0..count).filter(|r| awaited & 1 << r != 0) {
+            self.send(env, io, r, i);
+        }
+        let question = &mut self.questions[i];
+        question.next_at = io.now + WAIT_ALL;
+        question.awaited() != 0
+    }
+
+    /// Sends question `i` to resolver `r`. False if it cannot be reached.
+    fn send<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, r: usize, i: usize) -> bool {
+        for _ in 0..2 {
+            let Some(socket) = self.sockets[r].or_else(|| self.open(env, io, r)) else { break };
+            let message = [IoSlice::new(&self.questions[i].message)];
+            match io.host.datagram_send(socket, &message, None, Marks::default()) {
+                // What finds no room is lost, as on any network.
+                Ok(_) | Err(HostError::WouldBlock | HostError::Exhausted | HostError::TooBig(_)) => {
+                    return true;
+                }
+                // The socket may be reporting an ICMP error for an earlier question instead of sending this one.
+                Err(_) => self.report_errors(env, io, r),
+            }
+            // Which was that nobody is there.
+            if self.sockets[r].is_none() {
+                break;
+            }
+        }
+        self.resolver_failed(env, io, r);
+        false
+    }
+
+    fn open<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, r: usize) -> Option<SocketId> {
+        let to = *env.config.resolvers.get(r)?;
+        let opened = if env.dns.sockets < SOCKETS_MAX {
+            io.host.udp_open(self.id, to)
+        } else {
+            Err(HostError::Exhausted)
+        };
+        match opened {
+            Ok(socket) => {
+                env.dns.sockets += 1;
+                self.sockets[r] = Some(socket);
+                Some(socket)
+            }
+            Err(error) => {
+                if error == HostError::Exhausted {
+                    env.counters.drop(DropReason::HostExhausted);
+                }
+                None
+            }
+        }
+    }
+
+    fn close<H: Host>(&mut self, env: &mut Env, host: &mut H, r: usize) {
+        if let Some(socket) = self.sockets[r].take() {
+            env.dns.sockets -= 1;
+            host.close(socket, Close::Graceful);
+        }
+    }
+
+    /// Resolver `r` cannot be reached: nothing will come from it.
+    fn resolver_failed<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, r: usize) {
+        env.dns.preference.failed(r, io.now);
+        self.close(env, io.host, r);
+        let count = resolvers(env);
+        for question in self.questions.iter_mut().filter(|question| question.awaited() & 1 << r != 0) {
+            question.failed(r, count, io.now);
+        }
+    }
+
+    /// Takes note of the ICMP errors that a socket has received.
+    fn report_errors<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, r: usize) {
+        for _ in 0..ERRORS_MAX {
+            let Some(socket) = self.sockets[r] else { return };
+            let Some(report) = io.host.datagram_error(socket) else { return };
+            if !matches!(report.cause, IcmpCause::TooBig(_) | IcmpCause::TimeExceeded) {
+                self.resolver_failed(env, io, r);
+            }
+        }
+    }
+
+    /// Takes what resolver `r` has sent; true if there may be more.
+    fn receive<L: Link, H: Host>(
+        &mut self,
+        env: &mut Env,
+        io: &mut Io<'_, L, H>,
+        r: usize,
+        scratch: &mut [u8],
+    ) -> bool {
+        for _ in 0..RECEIVES_MAX {
+            let Some(socket) = self.sockets[r] else { return false };
+            if env.outlet.stalled {
+                return true;
+            }
+            let mut received = [Received::default()];
+            match io.host.datagram_recv(socket, &mut [IoSliceMut::new(scratch)], &mut received) {
+                Ok(_) => {
+                    let [Received { len, segment, .. }] = received;
+                    // The kernel may have put several together.
+                    let size = segment.map_or(len, usize::from).max(1);
+                    let got = &scratch[..len.min(scratch.len())];
+                    got.chunks(size).for_each(|message| self.answered(env, io, r, message));
+                }
+                Err(HostError::WouldBlock) => return false,
+                // Not a datagram but news of an ICMP error; the datagrams behind it come next.
+                Err(_) => self.report_errors(env, io, r),
+            }
+        }
+        true
+    }
+
+    /// Resolver `r` has sent a message.
+    fn answered<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, r: usize, message: &[u8]) {
+        let fits = |question: &Question| {
+            question.asked & 1 << r != 0
+                && message.starts_with(&question.message[..2])
+                && Query::parse(&question.message).is_ok_and(|query| query.is_answered_by(message))
+        };
+        let Some(i) = self.questions.iter().position(fits) else {
+            return env.counters.drop(DropReason::DnsUnsolicited);
+        };
+        let rcode = Header::parse(message).map_or(0, |header| header.rcode());
+        let count = resolvers(env);
+        let question = &mut self.questions[i];
+        if [Rcode::ServFail, Rcode::NotImp, Rcode::Refused].iter().any(|&refusal| rcode == refusal as u8) {
+            question.failed(r, count, io.now);
+            if message.len() <= REFUSAL_LEN_MAX && question.refusal.is_none() {
+                question.refusal = Some(message.into());
+            }
+            return;
+        }
+        let first = usize::from(question.first);
+        if first != r && question.awaited() & 1 << first != 0 {
+            env.dns.preference.failed(first, io.now);
+        }
+        env.dns.preference.answered(r);
+        if self.pass_on(env, io, i, message) {
+            self.forget(env, i);
+        } else {
+            let question = &mut self.questions[i];
+            question.answer = Some(message.into());
+            question.next_at = question.deadline;
+            self.readable = true;
+        }
+    }
+
+    /// Passes on what the link had no credit for.
+    fn pass_on_held<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+        while let Some(i) = self.questions.iter().position(|question| question.answer.is_some()) {
+            let Some(message) = self.questions[i].answer.take() else { return };
+            if !self.pass_on(env, io, i, &message) {
+                self.questions[i].answer = Some(message);
+                self.readable = true;
+                return;
+            }
+            self.forget(env, i);
+        }
+    }
+
+    /// Gives the guest the answer to question `i`, and keeps it for others. False if the link has no credit.
+    fn pass_on<L: Link, H: Host>(
+        &mut self,
+        env: &mut Env,
+        io: &mut Io<'_, L, H>,
+        i: usize,
+        message: &[u8],
+    ) -> bool {
+        let Ok(query) = Query::parse(&self.questions[i].message) else { return true };
+        if query.is_ordinary() {
+            let mut key = [0; KEY_LEN_MAX];
+            let len = query.key(&mut key);
+            env.dns.cache.put(&key[..len], io.now, message);
+        }
+        let limit = answer_len_max(&env.config, &self.key, &query);
+        answer(env, io.link, (&self.key, limit), &query, message).is_ok()
+    }
+
+    /// Nobody will answer question `i`.
+    fn give_up<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, i: usize) {
+        let awaited = self.questions[i].awaited();
+        for r in (0..RESOLVERS_MAX).filter(|r| awaited & 1 << r != 0) {
+            env.dns.preference.failed(r, io.now);
+        }
+        match self.questions[i].refusal.take() {
+            Some(refusal) => {
+                if !self.pass_on(env, io, i, &refusal) {
+                    env.counters.drop(DropReason::LinkFull);
+                }
+            }
+            None => {
+                if let Ok(query) = Query::parse(&self.questions[i].message) {
+                    refuse(env, io.link, &self.key, &query);
+                }
+            }
+        }
+        self.forget(env, i);
+    }
+
+    fn forget(&mut self, env: &mut Env, i: usize) {
+        let question = self.questions.swap_remove(i);
+        env.dns.held -= question.message.len();
+    }
+}

@@ -1,0 +1,105 @@
+//! By which name the guest knows an address: from the answers it was given.
+//!
+//! Of an answer only what belongs to its question counts: the addresses of the name that was asked for, or of a name that
+//! it is an alias of. They are kept under the name that was asked for, which is the one that people know. Bounded: the address
+//! that was learnt longest ago goes first.
+
+use crate::wire::dns::message::{CNAME, Records, Section};
+use crate::wire::dns::{Header, Question};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// Addresses that are kept.
+const ADDRESSES_MAX: usize = 4096;
+/// Addresses learnt from one answer.
+const PER_ANSWER_MAX: usize = 64;
+/// Aliases followed in one answer.
+const ALIASES_MAX: usize = 8;
+
+/// One address.
+#[derive(Debug)]
+struct Entry {
+    name: Box<str>,
+    /// Its place in the order of learning.
+    learnt: u64,
+}
+
+/// The names of one worker.
+#[derive(Debug, Default)]
+pub(crate) struct Learnt {
+    names: BTreeMap<IpAddr, Entry>,
+    /// Addresses in the order in which they were learnt.
+    order: BTreeMap<u64, IpAddr>,
+    count: u64,
+    /// Bytes of all names.
+    bytes: usize,
+}
+
+impl Learnt {
+    /// The name by which the guest learnt an address, without final dot.
+    pub(crate) fn name_of(&self, address: IpAddr) -> Option<&str> {
+        self.names.get(&address).map(|entry| &*entry.name)
+    }
+
+    /// Bytes that it takes, about.
+    pub(crate) fn allocated(&self) -> usize {
+        self.bytes + self.names.len() * (size_of::<(IpAddr, Entry)>() + size_of::<(u64, IpAddr)>())
+    }
+
+    /// Learns from an answer that was given to the guest.
+    pub(crate) fn learn(&mut self, message: &[u8]) {
+        let Some(header) = Header::parse(message).filter(|header| header.answers > 0) else { return };
+        let Some(question) = Question::parse(message) else { return };
+        let mut text = None;
+        let mut owner = question.name;
+        let mut left = PER_ANSWER_MAX;
+        for _ in 0..ALIASES_MAX {
+            let mut alias = None;
+            for record in Records::new(message, &header, question.end) {
+                let Some(record) = record.ok().filter(|r| r.section == Section::Answer) else { break };
+                if !record.name.is(&owner) {
+                    continue;
+                }
+                if let Some(address) = record.address().filter(|_| left > 0) {
+                    left -= 1;
+                    let name = text.get_or_insert_with(|| {
+                        let name = question.name.to_string();
+                        name.strip_suffix('.').unwrap_or(&name).to_owned()
+                    });
+                    self.note(address, name);
+                } else if record.kind == CNAME {
+                    alias = alias.or(record.target());
+                }
+            }
+            match alias {
+                Some(alias) => owner = alias,
+                None => return,
+            }
+        }
+    }
+
+    fn note(&mut self, address: IpAddr, name: &str) {
+        self.count += 1;
+        if let Some(entry) = self.names.get_mut(&address) {
+            self.order.remove(&entry.learnt);
+            entry.learnt = self.count;
+            if &*entry.name != name {
+                self.bytes = self.bytes - entry.name.len() + name.len();
+                entry.name = name.into();
+            }
+        } else {
+            if self.names.len() >= ADDRESSES_MAX
+                && let Some((_, oldest)) = self.order.pop_first()
+                && let Some(gone) = self.names.remove(&oldest)
+            {
+                self.bytes -= gone.name.len();
+            }
+            self.bytes += name.len();
+            self.names.insert(address, Entry { name: name.into(), learnt: self.count });
+        }
+        self.order.insert(self.count, address);
+    }
+}
+
+#[cfg(test)]
+mod tests;

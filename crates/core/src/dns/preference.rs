@@ -1,0 +1,44 @@
+//! In which order the host's resolvers are asked.
+//!
+//! The order is the host's, because the first may know names that the others do not. One that has failed, by silence or because
+//! it cannot be reached, goes behind all that have not, for a minute: then one question finds out whether it is back. One that
+//! answers that it cannot or will not has not failed: it may be the right one for every other name.
+
+use crate::time::{Duration, Instant};
+
+/// Resolvers that are used; the C library uses three.
+pub(crate) const RESOLVERS_MAX: usize = 8;
+/// For how long one that has failed is asked last.
+const PENALTY: Duration = Duration::from_secs(60);
+
+/// Which resolvers have failed, and when.
+#[derive(Debug, Default)]
+pub(crate) struct Preference {
+    failed_at: [Option<Instant>; RESOLVERS_MAX],
+}
+
+impl Preference {
+    /// The resolver to be asked next, of the first `count`, if those whose bits are set in `tried` have been.
+    pub(crate) fn next(&self, now: Instant, count: usize, tried: u8) -> Option<usize> {
+        let rank = |&r: &usize| self.failed_at[r].filter(|&at| now - at < PENALTY);
+        // None comes before every time, and of equals the first is taken.
+        (0..count.min(RESOLVERS_MAX)).filter(|r| tried & 1 << r == 0).min_by_key(rank)
+    }
+
+    /// Notes that a resolver has failed.
+    pub(crate) fn failed(&mut self, resolver: usize, now: Instant) {
+        if let Some(at) = self.failed_at.get_mut(resolver) {
+            *at = Some(now);
+        }
+    }
+
+    /// Notes that a resolver has answered.
+    pub(crate) fn answered(&mut self, resolver: usize) {
+        if let Some(at) = self.failed_at.get_mut(resolver) {
+            *at = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

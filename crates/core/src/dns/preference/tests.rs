@@ -1,0 +1,29 @@
+//! Who is asked when, after whom, and when that is forgiven.
+
+use super::*;
+
+#[test]
+fn who_fails_goes_to_the_back_for_a_minute() {
+    let at = |seconds: u64| Instant::from_ms(seconds * 1000);
+    let order = |preference: &Preference, now, count| {
+        let (mut tried, mut order) = (0, Vec::new());
+        while let Some(next) = preference.next(now, count, tried) {
+            tried |= 1 << next;
+            order.push(next);
+        }
+        order
+    };
+    let mut preference = Preference::default();
+    assert_eq!(order(&preference, at(0), 3), [0, 1, 2]);
+    preference.failed(0, at(1));
+    assert_eq!(order(&preference, at(1), 3), [1, 2, 0]);
+    preference.failed(1, at(5));
+    assert_eq!(order(&preference, at(6), 3), [2, 0, 1]);
+    assert_eq!(order(&preference, at(61), 3), [0, 2, 1]);
+    preference.answered(1);
+    assert_eq!(order(&preference, at(61), 3), [0, 1, 2]);
+    assert_eq!(order(&preference, at(0), 0), [0usize; 0]);
+    // More than are used, and numbers that nobody has.
+    preference.failed(99, at(1));
+    assert_eq!(order(&preference, at(99), 99).len(), RESOLVERS_MAX);
+}

@@ -1,0 +1,354 @@
+//! DNS messages as a whole (RFC 1035, RFC 6891): a query and what its OPT record says, the records of an answer, and
+//! answers that are made here.
+
+use super::{AD, CD, Header, NAME_LEN_MAX, Name, OPCODE, QR, Question, RA, RD};
+use crate::wire::{u16_at, u32_at};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+#[cfg(test)]
+mod tests;
+
+/// Type of an IPv4 address (RFC 1035).
+pub const A: u16 = 1;
+/// Type of an alias (RFC 1035).
+pub const CNAME: u16 = 5;
+/// Type of a zone's start of authority (RFC 1035).
+pub const SOA: u16 = 6;
+/// Type of a pointer from an address to a name (RFC 1035).
+pub const PTR: u16 = 12;
+/// Type of an IPv6 address (RFC 3596).
+pub const AAAA: u16 = 28;
+/// Type of the pseudo-record of EDNS (RFC 6891).
+pub const OPT: u16 = 41;
+/// The lowest of the types that only a question can have (RFC 6895, 3.1): transfers and ANY.
+const QTYPES: u16 = 249;
+/// Class of the Internet.
+const IN: u16 = 1;
+
+/// Longest message over UDP for one who says nothing else, in bytes (RFC 1035, 2.3.4).
+pub const PLAIN_LEN_MAX: usize = 512;
+/// Bytes of an OPT record without options.
+const OPT_LEN: usize = 11;
+/// What brodo itself says it takes in an OPT record: what fits any path (DNS flag day 2020).
+const OPT_SIZE: u16 = 1232;
+/// The DO bit of an OPT record, in its TTL field (RFC 3225).
+const DNSSEC_OK: u32 = 0x8000;
+
+/// A message that cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Malformed;
+
+/// Which part of a message a record stands in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Section {
+    /// What was asked for.
+    Answer,
+    /// Who is responsible.
+    Authority,
+    /// What may be of use.
+    Additional,
+}
+
+/// One resource record.
+#[derive(Debug, Clone, Copy)]
+pub struct Record<'a> {
+    /// Whose it is.
+    pub name: Name<'a>,
+    /// Type.
+    pub kind: u16,
+    /// Class, 1 for the Internet.
+    pub class: u16,
+    /// For how long it holds, in seconds.
+    pub ttl: u32,
+    /// Where the message has the TTL, in bytes.
+    pub ttl_at: usize,
+    /// Where the message has the data, in bytes.
+    pub data_at: usize,
+    /// The data; names in it may be compressed.
+    pub data: &'a [u8],
+    /// Where it stands.
+    pub section: Section,
+    message: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// The address that an A or AAAA record holds.
+    pub fn address(&self) -> Option<IpAddr> {
+        match (self.kind, self.data.len()) {
+            (A, 4) => self.data.first_chunk::<4>().map(|b| Ipv4Addr::from(*b).into()),
+            (AAAA, 16) => self.data.first_chunk::<16>().map(|b| Ipv6Addr::from(*b).into()),
+            _ => None,
+        }
+    }
+
+    /// The name that a CNAME or PTR record holds.
+    pub fn target(&self) -> Option<Name<'a>> {
+        if !matches!(self.kind, CNAME | PTR) {
+            return None;
+        }
+        let (name, end) = Name::parse(self.message, self.data_at)?;
+        (end == self.data_at + self.data.len()).then_some(name)
+    }
+
+    /// For how long the absence of a name holds, in seconds, if this is the start of authority that says so: the lesser of
+    /// its TTL and its last field (RFC 2308, section 5).
+    pub fn negative_ttl(&self) -> Option<u32> {
+        if self.kind != SOA {
+            return None;
+        }
+        let (_, at) = Name::parse(self.message, self.data_at)?;
+        let (_, at) = Name::parse(self.message, at)?;
+        (at + 20 == self.data_at + self.data.len()).then_some(())?;
+        Some(u32_at(self.message, at + 16)?.min(self.ttl))
+    }
+
+    /// What it says if it is an OPT record.
+    fn opt(&self) -> Option<Opt> {
+        (self.kind == OPT && self.section == Section::Additional && self.name.is_root()).then_some(Opt {
+            size: self.class,
+            rcode: (self.ttl >> 24) as u8,
+            version: (self.ttl >> 16) as u8,
+            dnssec_ok: self.ttl & DNSSEC_OK != 0,
+            has_options: !self.data.is_empty(),
+        })
+    }
+}
+
+/// What an OPT record says (RFC 6891, 6.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opt {
+    /// Longest message that its sender takes over UDP, in bytes.
+    pub size: u16,
+    /// The high bits of the response code.
+    pub rcode: u8,
+    /// Version of EDNS; 0 is the only one there is.
+    pub version: u8,
+    /// DNSSEC records are wanted (RFC 3225).
+    pub dnssec_ok: bool,
+    /// It has options.
+    pub has_options: bool,
+}
+
+/// The records of a message, in order. Ends after the first that cannot be read.
+#[derive(Debug, Clone)]
+pub struct Records<'a> {
+    message: &'a [u8],
+    at: usize,
+    left: [u16; 3],
+}
+
+impl<'a> Records<'a> {
+    /// The records of `message`, whose question section ends at `at`.
+    pub fn new(message: &'a [u8], header: &Header, at: usize) -> Self {
+        Self { message, at, left: [header.answers, header.authorities, header.additionals] }
+    }
+
+    fn read(&self, section: Section) -> Option<(Record<'a>, usize)> {
+        let message = self.message;
+        let (name, at) = Name::parse(message, self.at)?;
+        let data_at = at + 10;
+        let end = data_at + usize::from(u16_at(message, at + 8)?);
+        let record = Record {
+            name,
+            kind: u16_at(message, at)?,
+            class: u16_at(message, at + 2)?,
+            ttl: u32_at(message, at + 4)?,
+            ttl_at: at + 4,
+            data_at,
+            data: message.get(data_at..end)?,
+            section,
+            message,
+        };
+        Some((record, end))
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<Record<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let part = self.left.iter().position(|&left| left > 0)?;
+        let section = [Section::Answer, Section::Authority, Section::Additional][part];
+        if let Some((record, end)) = self.read(section) {
+            self.left[part] -= 1;
+            self.at = end;
+            return Some(Ok(record));
+        }
+        self.left = [0; 3];
+        Some(Err(Malformed))
+    }
+}
+
+/// Most bytes of [`Query::key`].
+pub const KEY_LEN_MAX: usize = NAME_LEN_MAX + 5;
+
+/// A query with one question.
+#[derive(Debug, Clone, Copy)]
+pub struct Query<'a> {
+    /// The whole message.
+    pub message: &'a [u8],
+    /// Its header.
+    pub header: Header,
+    /// Its question; the name is not compressed.
+    pub question: Question<'a>,
+    /// What its OPT record says, if it has one.
+    pub opt: Option<Opt>,
+    /// It has no other records.
+    bare: bool,
+}
+
+impl<'a> Query<'a> {
+    /// Reads a query. Of an operation other than the standard query nothing but the question is looked at.
+    ///
+    /// # Errors
+    /// It is a response, has not exactly one question, or cannot be read.
+    pub fn parse(message: &'a [u8]) -> Result<Self, Malformed> {
+        let header = Header::parse(message).ok_or(Malformed)?;
+        let question = Question::parse(message).ok_or(Malformed)?;
+        let plain = question.name.encoded_len() + 4 == question.end - Header::LEN;
+        if header.is_response() || header.questions != 1 || !plain {
+            return Err(Malformed);
+        }
+        let mut query = Self { message, header, question, opt: None, bare: true };
+        if header.opcode() != 0 {
+            query.bare = false;
+            return Ok(query);
+        }
+        for record in Records::new(message, &header, question.end) {
+            let record = record?;
+            match record.opt() {
+                Some(_) if query.opt.is_some() => return Err(Malformed),
+                Some(opt) => query.opt = Some(opt),
+                None if record.kind == OPT => return Err(Malformed),
+                None => query.bare = false,
+            }
+        }
+        Ok(query)
+    }
+
+    /// Longest answer over UDP that the sender takes, in bytes.
+    pub fn answer_len_max(&self) -> usize {
+        self.opt.map_or(PLAIN_LEN_MAX, |opt| usize::from(opt.size).max(PLAIN_LEN_MAX))
+    }
+
+    /// Whether the answer would be the same for everybody who asks with the same [`Query::key`]: a standard query for one
+    /// type of record, recursion desired, with no options, signature or other records.
+    pub fn is_ordinary(&self) -> bool {
+        let opt = self.opt.is_none_or(|opt| !opt.has_options && opt.version == 0);
+        let kind = self.question.qtype != OPT && self.question.qtype < QTYPES;
+        self.bare && opt && kind && self.question.qclass == IN && self.header.flags & RD != 0
+    }
+
+    /// Writes what an answer depends on to the start of `out` and gives its length in bytes: the name in lower case, type, class,
+    /// whether there is an OPT record, and the bits DO, CD and AD.
+    pub fn key(&self, out: &mut [u8; KEY_LEN_MAX]) -> usize {
+        let question = &self.message[Header::LEN..self.question.end];
+        let name = question.len() - 4;
+        out[..question.len()].copy_from_slice(question);
+        // Lengths of labels are below 64 and so are no letters.
+        out[..name].make_ascii_lowercase();
+        let bits = [
+            self.opt.is_some(),
+            self.opt.is_some_and(|opt| opt.dnssec_ok),
+            self.header.flags & CD != 0,
+            self.header.flags & AD != 0,
+        ];
+        out[question.len()] = bits.iter().fold(0, |all, &bit| all << 1 | u8::from(bit));
+        question.len() + 1
+    }
+
+    /// Whether `message` is a response to this query: identifier, operation and question agree. The case of letters does not
+    /// matter.
+    pub fn is_answered_by(&self, message: &[u8]) -> bool {
+        let Some(header) = Header::parse(message) else { return false };
+        let alike =
+            (header.id, header.opcode(), header.questions) == (self.header.id, self.header.opcode(), 1);
+        let asked = &self.message[Header::LEN..self.question.end];
+        let Some(got) = message.get(Header::LEN..self.question.end) else { return false };
+        let name = asked.len() - 4;
+        header.is_response()
+            && alike
+            && got[..name].eq_ignore_ascii_case(&asked[..name])
+            && got[name..] == asked[name..]
+    }
+
+    /// Makes `answer`, an earlier response to the same question, one to this query: identifier, the bits that are
+    /// repeated, and the letters of the question as they were asked. It comes from nobody who is responsible for the name.
+    ///
+    /// # Panics
+    /// If `answer` is not a response to the same question.
+    pub fn adopt(&self, answer: &mut [u8]) {
+        let Some(header) = Header::parse(answer) else { return };
+        let flags = header.flags & !(super::AA | RD | CD) | self.header.flags & (RD | CD);
+        Header { id: self.header.id, flags, ..header }.emit(answer);
+        answer[Header::LEN..self.question.end].copy_from_slice(&self.message[Header::LEN..self.question.end]);
+    }
+}
+
+/// A response to a query in the making.
+#[derive(Debug)]
+pub struct Reply<'a> {
+    out: &'a mut [u8],
+    len: usize,
+    header: Header,
+    opt: Option<Opt>,
+}
+
+impl<'a> Reply<'a> {
+    /// Most bytes of a response without records: header, question, and an OPT record.
+    pub const EMPTY_LEN_MAX: usize = Header::LEN + NAME_LEN_MAX + 4 + OPT_LEN;
+
+    /// A response without records, with the response code and bits of `flags`. It grows no longer than `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`Reply::EMPTY_LEN_MAX`].
+    pub fn new(query: &Query<'_>, flags: u16, out: &'a mut [u8]) -> Self {
+        let question = &query.message[Header::LEN..query.question.end];
+        out[Header::LEN..query.question.end].copy_from_slice(question);
+        let header = Header {
+            id: query.header.id,
+            flags: QR | RA | query.header.flags & (OPCODE | RD | CD) | flags,
+            questions: 1,
+            answers: 0,
+            authorities: 0,
+            additionals: 0,
+        };
+        Self { out, len: query.question.end, header, opt: query.opt }
+    }
+
+    /// Adds a record of the name that was asked for. False if there is no room for it.
+    pub fn push(&mut self, kind: u16, ttl: u32, data: &[u8]) -> bool {
+        let reserved = if self.opt.is_some() { OPT_LEN } else { 0 };
+        let Ok(data_len) = u16::try_from(data.len()) else { return false };
+        let end = self.len + 12 + data.len();
+        if end + reserved > self.out.len() {
+            return false;
+        }
+        let record = &mut self.out[self.len..end];
+        // A pointer to the question's name.
+        record[..2].copy_from_slice(&[0xc0, Header::LEN as u8]);
+        record[2..4].copy_from_slice(&kind.to_be_bytes());
+        record[4..6].copy_from_slice(&IN.to_be_bytes());
+        record[6..10].copy_from_slice(&ttl.to_be_bytes());
+        record[10..12].copy_from_slice(&data_len.to_be_bytes());
+        record[12..].copy_from_slice(data);
+        self.len = end;
+        self.header.answers += 1;
+        true
+    }
+
+    /// Completes it; gives its length in bytes. Whoever asks with an OPT record gets one (RFC 6891, 6.1.1).
+    pub fn finish(mut self) -> usize {
+        if let Some(opt) = self.opt {
+            let record = &mut self.out[self.len..self.len + OPT_LEN];
+            record.fill(0);
+            record[1..3].copy_from_slice(&OPT.to_be_bytes());
+            record[3..5].copy_from_slice(&OPT_SIZE.to_be_bytes());
+            record[5..9].copy_from_slice(&(u32::from(opt.dnssec_ok) * DNSSEC_OK).to_be_bytes());
+            self.len += OPT_LEN;
+            self.header.additionals = 1;
+        }
+        self.header.emit(self.out);
+        self.len
+    }
+}

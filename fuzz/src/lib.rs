@@ -9,6 +9,7 @@
 pub mod control;
 pub mod fragments;
 pub mod names;
+pub mod ports;
 pub mod stack;
 
 use brodo_core::config::Config;
@@ -53,6 +54,7 @@ pub const TARGETS: &[Target] = &[
     ("control", control::run),
     ("fragments", fragments::run),
     ("names", names::run),
+    ("ports", ports::run),
     ("stack", stack::run),
 ];
 

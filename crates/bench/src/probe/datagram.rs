@@ -6,6 +6,7 @@ use nix::errno::Errno;
 use serde_json::{Value, json};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long to wait for an answer on links that lose nothing.
@@ -18,6 +19,20 @@ pub(super) fn echo_back(socket: &UdpSocket) -> io::Result<()> {
         let (length, from) = socket.recv_from(&mut buffer)?;
         // An answer may be refused by a client that is gone: the next one matters as much.
         let _ = socket.send_to(&buffer[..length], from);
+    }
+}
+
+/// Sends back every datagram after a pause, for ever.
+pub(super) fn late(port: u16, pause: Duration) -> io::Result<()> {
+    let socket = Arc::new(UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port))?);
+    let mut buffer = vec![0; 65536];
+    loop {
+        let (length, from) = socket.recv_from(&mut buffer)?;
+        let (socket, datagram) = (socket.clone(), buffer[..length].to_vec());
+        std::thread::spawn(move || {
+            std::thread::sleep(pause);
+            let _ = socket.send_to(&datagram, from);
+        });
     }
 }
 

@@ -299,6 +299,8 @@ enum Probe {
         flows: usize,
         duration_ms: u64,
     },
+    /// Send datagrams back, each after so many milliseconds
+    Late { port: u16, ms: u64 },
     /// Print what datagrams arrive at a port, a line for each
     Collect { port: u16 },
     /// Send mutated frames through the guest's interface
@@ -408,6 +410,7 @@ fn run(probe: Probe) -> io::Result<Value> {
             datagram::queries(peer.socket(), duration, Duration::from_micros(pause_us))
         }
         Probe::FirstByte { peer } => client::first_byte(peer.socket()).map(|()| Value::Null),
+        Probe::Late { port, ms } => datagram::late(port, Duration::from_millis(ms)).map(|()| Value::Null),
         Probe::Collect { port } => datagram::collect(port).map(|()| Value::Null),
         Probe::HostileFrames { seconds, seed } => frames::hostile(Duration::from_secs_f64(seconds), seed),
         Probe::HostileConversations { seconds, seed } => {

@@ -6,6 +6,7 @@ use crate::value::{self, Cidr};
 use brodo_core::config::{BufferBounds, Tuning};
 use brodo_core::policy::{Deny, FlowRate};
 use brodo_core::wire::ethernet::MacAddr;
+use brodo_linux::forward::spec::Spec;
 use brodo_linux::setup::TX_QUEUE_LEN_MAX;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
@@ -33,6 +34,7 @@ Examples:
   brodo run --address 192.168.7.5/24 -- ip addr       router 192.168.7.2, DNS 192.168.7.3
   brodo run --map-host-loopback 10.0.2.2 -- curl 10.0.2.2:8080      the host's own 127.0.0.1:8080
   brodo run --resolver 9.9.9.9 -v -- ./build.sh
+  brodo run -t 8080:80 -- ./server                    the guest's port 80 at the host's 8080
 
 Exit status: the command's own, or 128 and the signal's number if a signal killed it; 126 if it cannot be executed, \
 127 if it is not found; 125 if brodo itself fails; 2 if the command line makes no sense.";
@@ -179,6 +181,29 @@ pub(crate) struct NetworkOptions {
     /// be named.
     #[arg(long, value_name = "IP", help_heading = "Network")]
     pub(crate) map_host_loopback: Vec<IpAddr>,
+
+    /// Publish TCP ports of the guest on the host: none, auto, all, or a list such as 8080:80 [default: none]
+    ///
+    /// [ADDRESS][%INTERFACE]/ says where to listen (everywhere if not given), and then follow, with commas between, PORT[-PORT] and
+    /// where it leads if that is another port: :[ADDRESS/]PORT[-PORT]. ~PORT[-PORT] leaves ports out. auto follows the ports
+    /// on which the guest listens, all is every port that is not ephemeral. May be repeated. The guest sees the peer's own
+    /// address; connections from the host's loopback arrive on the guest's.
+    #[arg(short = 't', long = "tcp-ports", value_name = "SPEC", help_heading = "Ports")]
+    pub(crate) tcp_ports: Vec<Spec>,
+
+    /// Publish UDP ports of the guest on the host, as -t [default: none]
+    #[arg(short = 'u', long = "udp-ports", value_name = "SPEC", help_heading = "Ports")]
+    pub(crate) udp_ports: Vec<Spec>,
+
+    /// Make TCP ports of the host's loopback reachable on the guest's own loopback, written as for -t [default: none]
+    ///
+    /// PORT:ADDRESS/PORT leads to another address that the host can reach.
+    #[arg(short = 'T', long = "tcp-ns", value_name = "SPEC", help_heading = "Ports")]
+    pub(crate) tcp_ns: Vec<Spec>,
+
+    /// The same for UDP ports [default: none]
+    #[arg(short = 'U', long = "udp-ns", value_name = "SPEC", help_heading = "Ports")]
+    pub(crate) udp_ns: Vec<Spec>,
 
     /// The address at which the guest asks for names [default: 10.0.2.3 and fd00::3]
     ///

@@ -3,6 +3,7 @@
 use crate::args::Attach;
 use crate::failure::Failure;
 use crate::serve::Preparation;
+use brodo_linux::agent::Agent;
 use brodo_linux::namespace::{Target, attach as make_interface};
 use brodo_linux::process::Signals;
 use std::ops::ControlFlow;
@@ -17,8 +18,9 @@ pub(crate) fn attach(options: &Attach) -> Result<u8, Failure> {
     };
     let signals = Signals::block()?;
     let made = make_interface(&preparation.settings.plan, &target)?;
+    let agent = preparation.agent(|| Agent::inside(&target))?;
     let watch = target.watch(signals);
-    let mut service = preparation.serve(made)?;
+    let mut service = preparation.serve(made, agent)?;
     for descriptor in watch.descriptors() {
         service.watch(descriptor)?;
     }

@@ -6,6 +6,8 @@ use crate::value::Cidr;
 use brodo_core::config::{BufferBounds, Config};
 use brodo_core::policy::Rules;
 use brodo_core::wire::ethernet::MacAddr;
+use brodo_linux::forward::spec::{self, Ports};
+use brodo_linux::forward::{Direction, Forward, Guest, Transport, option};
 use brodo_linux::host_network::Follow;
 use brodo_linux::link::tap::Wanted;
 use brodo_linux::namespace::Plan;
@@ -36,6 +38,8 @@ pub(crate) struct Settings {
     pub(crate) follow: Follow,
     /// How long to look for work before sleeping.
     pub(crate) busy_poll: Duration,
+    /// Forwarded ports.
+    pub(crate) forwards: Vec<Forward>,
 }
 
 impl Settings {
@@ -100,8 +104,31 @@ impl Settings {
         let dns = v4.map(|net| net.dns.into()).into_iter().chain(v6.map(|net| net.dns.into())).collect();
         let queues = options.workers.unwrap_or(1);
         let busy_poll = Duration::from_micros(options.busy_poll.unwrap_or(0).into());
-        Ok(Self { stack, plan: Plan { interface, offload, queues }, dns, follow, busy_poll })
+        let forwards = forwards(options)?;
+        Ok(Self { stack, plan: Plan { interface, offload, queues }, dns, follow, busy_poll, forwards })
     }
+
+    /// What forwarded ports need to know of the guest.
+    pub(crate) fn guest(&self) -> Guest {
+        let (v4, v6) = (self.stack.v4.map(|net| net.guest.into()), self.stack.v6.map(|net| net.guest.into()));
+        Guest { addresses: [v4, v6] }
+    }
+}
+
+/// The forwarded ports, checked as far as that goes without the host.
+fn forwards(options: &NetworkOptions) -> Result<Vec<Forward>, String> {
+    let mut forwards = Vec::new();
+    for (direction, transport, specs) in [
+        (Direction::In, Transport::Tcp, &options.tcp_ports),
+        (Direction::In, Transport::Udp, &options.udp_ports),
+        (Direction::Out, Transport::Tcp, &options.tcp_ns),
+        (Direction::Out, Transport::Udp, &options.udp_ns),
+    ] {
+        spec::check(specs).map_err(|why| format!("{}: {why}", option(direction, transport)))?;
+        let given = specs.iter().filter(|spec| spec.ports != Ports::None);
+        forwards.extend(given.map(|spec| Forward { direction, transport, spec: spec.clone() }));
+    }
+    Ok(forwards)
 }
 
 /// The network of one family, if the guest is to have it.

@@ -1,5 +1,6 @@
 //! How brodo fails: one sentence and an exit status that is not mistaken for the command's.
 
+use brodo_linux::forward::ForwardError;
 use brodo_linux::link::tap::TapError;
 use brodo_linux::setup::SetupError;
 use std::fmt;
@@ -14,6 +15,8 @@ pub(crate) enum Failure {
     Setup(SetupError),
     /// The TAP that was made cannot be served.
     Tap(TapError),
+    /// A port cannot be forwarded.
+    Forward(ForwardError),
     /// Something else, with what was tried and the system call.
     Io(String, io::Error),
 }
@@ -31,7 +34,7 @@ impl Failure {
         match self {
             Self::Usage(_) => 2,
             Self::Setup(error) => error.exit_status(),
-            Self::Tap(_) | Self::Io(..) => 125,
+            Self::Tap(_) | Self::Forward(_) | Self::Io(..) => 125,
         }
     }
 }
@@ -42,6 +45,7 @@ impl fmt::Display for Failure {
             Self::Usage(sentence) => f.write_str(sentence),
             Self::Setup(error) => error.fmt(f),
             Self::Tap(error) => error.fmt(f),
+            Self::Forward(error) => error.fmt(f),
             Self::Io(what, error) => {
                 let words = error.to_string();
                 write!(f, "cannot {what}: {}", words.split(" (os error").next().unwrap_or_default())

@@ -6,6 +6,7 @@
 use crate::args::Run;
 use crate::failure::Failure;
 use crate::serve::Preparation;
+use brodo_linux::agent::Agent;
 use brodo_linux::namespace::{Identity, Session, fresh};
 use brodo_linux::process::{Child, Signals};
 use brodo_linux::setup::resolv_conf;
@@ -25,7 +26,8 @@ pub(crate) fn run(options: &Run) -> Result<u8, Failure> {
         resolv_conf: resolv_conf(&settings.dns, &settings.stack.search),
     };
     let (made, mut child) = fresh(&settings.plan, &session, Signals::block()?)?;
-    let mut service = preparation.serve(made)?;
+    let agent = preparation.agent(|| Agent::beside(&child))?;
+    let mut service = preparation.serve(made, agent)?;
     service.watch(child.as_fd())?;
     child.start()?;
     service.announce();

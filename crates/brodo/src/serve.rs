@@ -7,16 +7,19 @@ use crate::workers::{self, Notices};
 use brodo_core::budget::Budget;
 use brodo_core::link::Link;
 use brodo_core::stack::{Keys, Stack};
+use brodo_linux::agent::Agent;
 use brodo_linux::capture::Capture;
 use brodo_linux::clock::Clock;
 use brodo_linux::crew::Crew;
 use brodo_linux::driver::Worker;
+use brodo_linux::forward::Forwards;
 use brodo_linux::host_network::HostNetwork;
 use brodo_linux::link::GuestLink;
 use brodo_linux::link::tap::{Tap, TapLosses};
 use brodo_linux::namespace::{Made, leave_interface};
 use brodo_linux::resolv::ResolvConf;
 use brodo_linux::ring::RingWatch;
+use brodo_linux::setup::SetupError;
 use brodo_linux::sockets::{Sockets, raise_nofile};
 use brodo_linux::{process, setup};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,6 +33,10 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Descriptors that brodo needs for itself, besides one per flow; and those that each worker needs.
 const DESCRIPTORS_RESERVED: u64 = 64;
 const DESCRIPTORS_PER_WORKER: u64 = 4;
+
+/// Most connections between loopbacks at a time, and the part of all descriptors that they may have: two each, and pipes.
+const SPLICES_MAX: u64 = 16_384;
+const SPLICES_SHARE: u64 = 16;
 
 /// All that is checked and opened before anything is made.
 pub(crate) struct Preparation {
@@ -70,8 +77,18 @@ impl Preparation {
         Ok(Self { settings, host, ready, capture, clock, report: options.verbose, quiet: options.quiet })
     }
 
+    /// Starts an agent in the guest's namespace, if ports are forwarded. Before there are threads.
+    pub(crate) fn agent(
+        &self,
+        start: impl FnOnce() -> Result<Agent, SetupError>,
+    ) -> Result<Option<Agent>, Failure> {
+        let wanted = !self.settings.forwards.is_empty();
+        Ok(if wanted { Some(start()?) } else { None })
+    }
+
     /// A service for the interface that was made: a worker for each of its queues.
-    pub(crate) fn serve(self, made: Made) -> Result<Service, Failure> {
+    pub(crate) fn serve(self, made: Made, agent: Option<Agent>) -> Result<Service, Failure> {
+        let (guest, forwards) = (self.settings.guest(), self.settings.forwards.clone());
         let Made { taps, watch } = made;
         let ring = RingWatch::new(watch, &self.settings.plan.interface.name)
             .map_err(|e| Failure::Io("watch the network interface: ioctl SIOCGIFINDEX".into(), e.into()))?;
@@ -79,7 +96,11 @@ impl Preparation {
         let count = taps.len() as u32;
         let mut config = self.settings.stack;
         let reserved = DESCRIPTORS_RESERVED + DESCRIPTORS_PER_WORKER * u64::from(count);
-        let flows_max = usize::try_from(raise_nofile().saturating_sub(reserved)).unwrap_or(usize::MAX);
+        let descriptors = raise_nofile();
+        let splices_max = (descriptors / SPLICES_SHARE).min(SPLICES_MAX);
+        let for_splices = if forwards.is_empty() { 0 } else { splices_max * 4 };
+        let flows_max =
+            usize::try_from(descriptors.saturating_sub(reserved + for_splices)).unwrap_or(usize::MAX);
         config.max_flows = (config.max_flows.min(flows_max) / taps.len().max(1)).max(1);
         config.dns_cache /= taps.len().max(1);
         config.rules.workers = count;
@@ -102,7 +123,16 @@ impl Preparation {
             worker.follow_host(self.host.clone(), self.settings.follow, number == 0).map_err(epoll_ctl())?;
             workers.push(worker);
         }
-        let notices = Notices::new(self.quiet);
+        if let Some(first) = workers.first_mut() {
+            let bounds = (usize::try_from(descriptors).unwrap_or(usize::MAX), splices_max as usize);
+            let ports = Forwards::new(guest, agent, first.sockets(), bounds);
+            let mut ports = ports.map_err(Failure::io("wait for ports: epoll_ctl"))?;
+            for forward in forwards {
+                ports.add(forward).map_err(Failure::Forward)?;
+            }
+            first.forward(ports);
+        }
+        let notices = Notices::new(self.quiet, self.report);
         Ok(Service { workers, crew, ring, notices, ready: self.ready, report: self.report })
     }
 }
@@ -166,7 +196,11 @@ impl Drop for Service {
         if self.report {
             let mut losses = TapLosses::default();
             self.workers.iter().for_each(|worker| losses.add(worker.link().losses()));
-            let link = [("link_down", losses.down), ("link_refused", losses.refused)];
+            let mut link = vec![("link_down", losses.down), ("link_refused", losses.refused)];
+            let forwards = self.workers.iter().filter_map(Worker::forwards);
+            link.extend(forwards.flat_map(|forwards| forwards.counters().named()));
+            let (passed, lost) = self.crew.handed_over();
+            link.extend([("frames_handed_over", passed), ("frames_handed_lost", lost)]);
             let counters: Vec<_> = self.workers.iter().map(|worker| worker.stack().counters()).collect();
             self.ring.look();
             crate::report::tell(&crate::report::report_all(&counters, self.ring.dropped(), &link));

@@ -16,6 +16,7 @@
 //! | the host's network and resolvers | one watch; each worker acts on a change at its next turn |
 //! | questions about names, their cache, names learnt | each its own; the cache's memory is divided |
 //! | capture | one file |
+//! | forwarded ports, and flows that begin there | the first worker's; others hand it frames of such flows |
 //! | notices to the user | told once |
 //! | counters | each its own, added up at the end |
 
@@ -37,12 +38,13 @@ const PING_FORBIDDEN: &str = "brodo: ping to other hosts does not work because t
 #[derive(Debug)]
 pub(crate) struct Notices {
     quiet: bool,
+    verbose: bool,
     told_of_ping: AtomicBool,
 }
 
 impl Notices {
-    pub(crate) fn new(quiet: bool) -> Self {
-        Self { quiet, told_of_ping: AtomicBool::new(false) }
+    pub(crate) fn new(quiet: bool, verbose: bool) -> Self {
+        Self { quiet, verbose, told_of_ping: AtomicBool::new(false) }
     }
 
     /// Tells what is to be told.
@@ -55,6 +57,7 @@ impl Notices {
             Wake::PingForbidden if !self.told_of_ping.swap(true, Ordering::Relaxed) => {
                 crate::report::tell(PING_FORBIDDEN);
             }
+            Wake::Notice(sentence) if self.verbose => crate::report::tell(&format!("brodo: {sentence}\n")),
             _ => {}
         }
     }
@@ -130,7 +133,9 @@ fn serve<L: GuestLink, T>(
                 }
             }
             Wake::GuestGone | Wake::Stopped => return Ok(None),
-            notice @ (Wake::CaptureFailed(_) | Wake::PingForbidden) => notices.tell(&notice),
+            notice @ (Wake::CaptureFailed(_) | Wake::PingForbidden | Wake::Notice(_)) => {
+                notices.tell(&notice);
+            }
         }
     }
 }

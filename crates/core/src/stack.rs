@@ -40,10 +40,12 @@ use std::sync::Arc;
 
 mod admission;
 mod bulk;
+mod foreign;
 mod inbound;
 mod input;
 mod names;
 
+pub use foreign::Foreign;
 pub use inbound::Arrived;
 
 /// Bytes to the guest after which a round ends, with those that had no turn first in the next: frames from the guest, its

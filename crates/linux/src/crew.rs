@@ -9,6 +9,11 @@
 //! queues are attached before the interface comes up, and stay open until all workers have ended. `link/tap/tests.rs` holds
 //! the running kernel to it.
 //!
+//! A flow that began on the host's side ([`crate::forward`]) belongs to the first worker, whatever the hash says. What that worker writes brings the guest's frames of
+//! it to its queue, but only for some seconds after each. Afterwards another worker may get one: a TCP segment for a connection that
+//! it does not know, or a datagram from a published port. It leaves that with the first worker ([`Crew::hand_over`]), whose answer brings the next ones
+//! to the right queue again.
+//!
 //! Not every packet has ports: ICMP goes by its two addresses alone. An ICMP error of the guest's (nobody listens on a UDP
 //! port) may therefore reach a worker that has no such flow; the flow then ends by its time-out. And a worker's ICMP error
 //! about a remote host may for some seconds turn the guest's pings of that host to that worker, which opens an echo flow
@@ -25,16 +30,31 @@
 //! System calls: eventfd, write.
 
 use crate::driver::Inside;
+use brodo_core::link::RxMeta;
+use brodo_core::stack::Foreign;
 use rustix::event::{EventfdFlags, eventfd};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Something that a worker does on its own thread, between two turns, for somebody who waits for it elsewhere. It should be
 /// brief: frames wait meanwhile.
 pub type Visit = Box<dyn FnOnce(&mut Inside<'_>) + Send>;
+
+/// Frames left with the first worker that it has not taken yet. More are lost, as in any queue that is full: who has sent them sends them again.
+const HANDED_MAX: usize = 256;
+/// UDP ports, one bit each.
+const PORT_WORDS: usize = 1 << 10;
+
+/// What was left with the first worker.
+#[derive(Default)]
+struct Handed {
+    frames: Vec<(RxMeta, Box<[u8]>)>,
+    passed: u64,
+    lost: u64,
+}
 
 /// What others reach a worker by.
 struct Door {
@@ -47,6 +67,11 @@ struct Door {
 pub struct Crew {
     doors: Vec<Door>,
     stopping: AtomicBool,
+    /// Flows may begin on the host's side.
+    inbound: AtomicBool,
+    /// The guest's UDP ports that are published.
+    datagram_ports: Box<[AtomicU64]>,
+    handed: Mutex<Handed>,
 }
 
 impl fmt::Debug for Crew {
@@ -64,7 +89,9 @@ impl Crew {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let door = |_| Ok(Door { bell: eventfd(0, flags)?, visits: Mutex::new(Some(Vec::new())) });
         let doors = (0..workers).map(door).collect::<rustix::io::Result<_>>()?;
-        Ok(Self { doors, stopping: AtomicBool::new(false) })
+        let datagram_ports = std::iter::repeat_with(AtomicU64::default).take(PORT_WORDS).collect();
+        let (stopping, inbound, handed) = Default::default();
+        Ok(Self { doors, stopping, inbound, datagram_ports, handed })
     }
 
     /// How many workers there are.
@@ -94,6 +121,63 @@ impl Crew {
         for door in &self.doors {
             door.visits.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
+    }
+
+    /// Flows may begin on the host's side from now on.
+    pub(crate) fn expect_inbound(&self) {
+        self.inbound.store(true, Ordering::Release);
+    }
+
+    /// Notes whether this UDP port of the guest is published.
+    pub(crate) fn publish_datagrams(&self, port: u16, published: bool) {
+        let (word, bit) = (&self.datagram_ports[usize::from(port >> 6)], 1 << (port & 63));
+        if published {
+            word.fetch_or(bit, Ordering::AcqRel);
+        } else {
+            word.fetch_and(!bit, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether frames of flows that `worker` does not know may be the first one's.
+    pub(crate) fn hands_over(&self, worker: u32) -> bool {
+        worker > 0 && self.inbound.load(Ordering::Acquire)
+    }
+
+    /// Whether such a frame is to be left with the first worker.
+    pub(crate) fn is_for_first(&self, foreign: Foreign) -> bool {
+        match foreign {
+            Foreign::Segment => true,
+            Foreign::Datagram(port) => {
+                self.datagram_ports[usize::from(port >> 6)].load(Ordering::Acquire) & 1 << (port & 63) != 0
+            }
+        }
+    }
+
+    /// Leaves a frame with the first worker.
+    pub(crate) fn hand_over(&self, meta: RxMeta, frame: &[u8]) {
+        let mut handed = self.handed.lock().unwrap_or_else(PoisonError::into_inner);
+        if handed.frames.len() < HANDED_MAX {
+            handed.frames.push((meta, frame.into()));
+            handed.passed += 1;
+        } else {
+            handed.lost += 1;
+        }
+        drop(handed);
+        self.wake(1);
+    }
+
+    /// What was left with `worker`.
+    pub(crate) fn take_handed(&self, worker: u32) -> Vec<(RxMeta, Box<[u8]>)> {
+        if worker > 0 || !self.inbound.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        std::mem::take(&mut self.handed.lock().unwrap_or_else(PoisonError::into_inner).frames)
+    }
+
+    /// Frames that workers have left with the first one since the start, and those that found no room.
+    pub fn handed_over(&self) -> (u64, u64) {
+        let handed = self.handed.lock().unwrap_or_else(PoisonError::into_inner);
+        (handed.passed, handed.lost)
     }
 
     /// The descriptor to wait for, edge-triggered: every ring is an event, and nobody reads it.

@@ -26,6 +26,7 @@ mod port;
 use crate::capture::Capture;
 use crate::clock::Clock;
 use crate::crew::Crew;
+use crate::forward::{FORWARD, Forwards};
 use crate::host_network::{Changes, Follow, HostNetwork};
 use crate::link::{CreditWait, GuestLink};
 use crate::ring::RingWatch;
@@ -93,6 +94,8 @@ pub enum Wake {
     CaptureFailed(io::Error),
     /// The guest has pinged another host, and the host's kernel lets this user open no ping socket. Told once.
     PingForbidden,
+    /// Something about forwarded ports that the user may want to know.
+    Notice(String),
     /// All workers are to end: [`Crew::stop`].
     Stopped,
 }
@@ -131,6 +134,8 @@ pub struct Inside<'a> {
     pub sockets: &'a mut Sockets,
     /// The capture that is under way.
     pub capture: &'a mut Option<Capture>,
+    /// Forwarded ports, if this worker has them.
+    pub forwards: Option<&'a mut Forwards>,
     /// What the loop has done.
     pub activity: Activity,
 }
@@ -170,6 +175,7 @@ pub struct Worker<L> {
     busy_poll: BusyPoll,
     activity: Activity,
     told_of_ping: bool,
+    forwards: Option<Box<Forwards>>,
     /// The other workers, if there are any.
     crew: Option<(Arc<Crew>, u32)>,
     /// Somebody has rung since the last turn.
@@ -204,6 +210,7 @@ impl<L: GuestLink> Worker<L> {
             busy_poll: BusyPoll::new(Duration::ZERO),
             activity: Activity::default(),
             told_of_ping: false,
+            forwards: None,
             crew: None,
             rung: false,
             ring: None,
@@ -240,6 +247,19 @@ impl<L: GuestLink> Worker<L> {
         }
         self.ring = Some(ring);
         Ok(())
+    }
+
+    /// Serves forwarded ports, which were made for this worker's sockets. It is the first of its crew.
+    pub fn forward(&mut self, mut forwards: Forwards) {
+        if let Some((crew, _)) = &self.crew {
+            forwards.tell(crew.clone());
+        }
+        self.forwards = Some(Box::new(forwards));
+    }
+
+    /// Forwarded ports.
+    pub fn forwards(&self) -> Option<&Forwards> {
+        self.forwards.as_deref()
     }
 
     /// Captures all frames of the link from now on. [`Wake::CaptureFailed`] tells if it has ended.
@@ -374,7 +394,8 @@ impl<L: GuestLink> Worker<L> {
         };
         let flush = self.port.capture.as_ref().and_then(Capture::flush_at);
         let look = self.host.as_ref().filter(|host| host.looks).and_then(|host| host.network.due());
-        [self.stack.next_deadline(), retry, flush, look].into_iter().flatten().min()
+        let forwards = self.forwards.as_deref().and_then(Forwards::deadline);
+        [self.stack.next_deadline(), retry, flush, look, forwards].into_iter().flatten().min()
     }
 
     /// One turn after a wait.
@@ -391,12 +412,12 @@ impl<L: GuestLink> Worker<L> {
             let Self { stack, port, sockets, now, .. } = self;
             stack.expire(&mut Io { now: *now, link: port, host: sockets });
         }
-        self.socket_events();
+        let forwarding = self.socket_events();
         self.serve();
         if self.port.sent && (!self.busy || self.stack.awaits_drain()) && self.take_frames()? {
             self.serve();
         }
-        self.busy |= self.link_readable || self.port.sent;
+        self.busy |= self.link_readable || self.port.sent || forwarding;
         self.follow_credit()?;
         if let Some((crew, _)) = &self.crew {
             crew.wake(self.stack.take_wakes());
@@ -484,7 +505,7 @@ impl<L: GuestLink> Worker<L> {
 
     /// Takes one batch of guest frames; true if there was any.
     fn take_frames(&mut self) -> io::Result<bool> {
-        let Self { stack, port, sockets, arena, now, .. } = self;
+        let Self { stack, port, sockets, arena, now, crew, .. } = self;
         let (mut taken, mut bytes) = (0, 0);
         let mut after_datagram = false;
         while taken < BATCH_FRAMES && bytes < BATCH_BYTES {
@@ -511,7 +532,13 @@ impl<L: GuestLink> Worker<L> {
             if empty {
                 stack.link_drained();
             }
-            stack.frames(&mut Io { now: *now, link: port, host: sockets }, &frames[..gathered]);
+            let kept = match crew {
+                Some((crew, worker)) if crew.hands_over(*worker) => {
+                    keep_own(crew, stack, &mut frames[..gathered])
+                }
+                _ => gathered,
+            };
+            stack.frames(&mut Io { now: *now, link: port, host: sockets }, &frames[..kept]);
             taken += gathered;
             if empty {
                 self.link_readable = false;
@@ -522,15 +549,19 @@ impl<L: GuestLink> Worker<L> {
         Ok(true)
     }
 
-    /// Passes the events of sockets on.
-    fn socket_events(&mut self) {
-        let Self { stack, port, sockets, now, events, .. } = self;
+    /// Passes the events of sockets on, and does what those of forwarded ports ask for; true if there is more of that to do at once.
+    fn socket_events(&mut self) -> bool {
+        let Self { stack, port, sockets, now, events, forwards, .. } = self;
+        let mut io = Io { now: *now, link: port, host: sockets };
         for event in events.0.drain(..) {
             let (flags, flow) = (event.flags, FlowId::from_bits({ event.data }.u64()));
-            if flow.index != NOT_A_FLOW {
-                stack.socket_event(&mut Io { now: *now, link: port, host: sockets }, flow, readiness(flags));
+            match (flow.index, &mut *forwards) {
+                (NOT_A_FLOW, _) => {}
+                (FORWARD, Some(forwards)) => forwards.event(flow.generation, flags),
+                _ => stack.socket_event(&mut io, flow, readiness(flags)),
             }
         }
+        forwards.as_mut().is_some_and(|forwards| forwards.turn(stack, &mut io))
     }
 
     /// Rounds over the flows, and the acknowledgements that have become due.
@@ -576,13 +607,18 @@ impl<L: GuestLink> Worker<L> {
         Ok(())
     }
 
-    /// Does what others have asked for.
+    /// Takes what others have left here, and does what they have asked for.
     fn visits(&mut self) {
         let Some((crew, worker)) = &self.crew else { return };
+        for (meta, frame) in crew.take_handed(*worker) {
+            let Self { stack, port, sockets, now, .. } = self;
+            stack.frame(&mut Io { now: *now, link: port, host: sockets }, meta, &frame);
+            self.busy = true;
+        }
         for visit in crew.take_visits(*worker) {
-            let Self { stack, port, sockets, now, activity, .. } = self;
-            let activity = *activity;
-            visit(&mut Inside { now: *now, stack, sockets, capture: &mut port.capture, activity });
+            let Self { stack, port, sockets, now, activity, forwards, .. } = self;
+            let (activity, capture, forwards) = (*activity, &mut port.capture, forwards.as_deref_mut());
+            visit(&mut Inside { now: *now, stack, sockets, capture, forwards, activity });
             // Whatever it was may have given flows something to do.
             self.busy = true;
         }
@@ -604,6 +640,9 @@ impl<L: GuestLink> Worker<L> {
             self.told_of_ping = true;
             return Some(Wake::PingForbidden);
         }
+        if let Some(notice) = self.forwards.as_mut().and_then(|forwards| forwards.take_notice()) {
+            return Some(Wake::Notice(notice));
+        }
         if self.port.link.gone() {
             return Some(Wake::GuestGone);
         }
@@ -617,6 +656,22 @@ impl<L: GuestLink> Worker<L> {
 /// Event data of a descriptor of the driver's.
 fn own(tag: u32) -> EventData {
     EventData::new_u64(FlowId { index: NOT_A_FLOW, generation: tag }.to_bits())
+}
+
+/// Leaves frames that may be of the first worker's flows with it. The others, whose number it gives, come to stand together.
+fn keep_own(crew: &Crew, stack: &Stack, frames: &mut [RxFrame<'_>]) -> usize {
+    let mut kept = 0;
+    for index in 0..frames.len() {
+        let RxFrame { meta, bytes } = frames[index];
+        match stack.foreign(bytes) {
+            Some(foreign) if crew.is_for_first(foreign) => crew.hand_over(meta, bytes),
+            _ => {
+                frames[kept] = frames[index];
+                kept += 1;
+            }
+        }
+    }
+    kept
 }
 
 /// Waits with a resolution of milliseconds, rounded up so that no deadline is met too early.

@@ -5,10 +5,13 @@
 //! made by [`namespace`] and [`setup`], and the command in it is [`process`]'s. All `unsafe` of the program is in this
 //! crate: for the data path in [`sys`], for processes and namespaces in `process/raw.rs`.
 
+pub mod agent;
 pub mod capture;
 pub mod clock;
 pub mod crew;
+pub mod diag;
 pub mod driver;
+pub mod forward;
 pub mod host_network;
 pub mod link;
 pub mod namespace;
@@ -19,6 +22,7 @@ pub mod resolv;
 pub mod ring;
 pub mod setup;
 pub mod sockets;
+pub mod splice;
 pub mod sys;
 #[cfg(test)]
 mod testns;

@@ -130,7 +130,9 @@ pub fn leave_interface(tap: impl AsFd) {
 }
 
 /// A child that runs `body`, tells its failure and ends; its number and our end of the conversation with it.
-fn fork(body: impl FnOnce(&Handoff) -> Result<(), SetupError>) -> Result<(Pid, Handoff), SetupError> {
+pub(crate) fn fork(
+    body: impl FnOnce(&Handoff) -> Result<(), SetupError>,
+) -> Result<(Pid, Handoff), SetupError> {
     let (ours, theirs) = Handoff::pair()?;
     match raw::fork().map_err(|errno| SetupError::new(Step::Fork, errno, ""))? {
         raw::Forked::Parent(pid) => {

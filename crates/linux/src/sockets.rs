@@ -15,12 +15,17 @@
 //! | open UDP      | socket, setsockopt IP_RECVERR, IP_RECVTOS, SO_RXQ_OVFL, SO_RCVBUF and UDP_GRO, connect, epoll_ctl |
 //! | open echo     | socket, setsockopt IP_RECVERR, connect, epoll_ctl                                         |
 //! | stream        | sendmsg (setsockopt TCP_NODELAY before the second, epoll_ctl when full), readv            |
+//! | published UDP | sendmsg with the peer's address and ours (IP_PKTINFO), epoll_ctl when full                |
 //! | datagrams     | sendmsg, several of one size with UDP_SEGMENT (setsockopt IP_TOS, IP_TTL or IP_MTU_DISCOVER when it changes, epoll_ctl when full and when no longer), recvmmsg with UDP_GRO, recvmsg MSG_ERRQUEUE |
 //! | end           | shutdown, setsockopt SO_LINGER (reset only), close                                        |
 //! | host changed  | getsockname                                                                              |
 
 mod datagram;
 mod errors;
+mod published;
+
+pub(crate) use datagram::describe;
+pub use published::Published;
 
 use crate::probes;
 use brodo_core::flow::FlowId;
@@ -74,6 +79,9 @@ pub struct Sockets {
     open: usize,
     /// The host's addresses, sorted, if they are known.
     addresses: Option<Arc<[IpAddr]>>,
+    /// Flows that send through a socket they share.
+    shared: Vec<Option<published::Shared>>,
+    shared_free: Vec<u32>,
 }
 
 impl Sockets {
@@ -82,7 +90,9 @@ impl Sockets {
     /// # Errors
     /// epoll_create1 failed: no descriptor or no memory.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)?, by_fd: Vec::new(), open: 0, addresses: None })
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let (by_fd, shared, shared_free) = Default::default();
+        Ok(Self { epoll, by_fd, open: 0, addresses: None, shared, shared_free })
     }
 
     /// The epoll instance. Events of sockets carry [`FlowId::to_bits`]; the driver adds its own descriptors.
@@ -98,6 +108,18 @@ impl Sockets {
     /// Tells which addresses the host has now, sorted.
     pub(crate) fn set_addresses(&mut self, addresses: Arc<[IpAddr]>) {
         self.addresses = Some(addresses);
+    }
+
+    /// Takes a connection that a published port has accepted, for `flow`.
+    ///
+    /// # Errors
+    /// It cannot be registered with epoll; it is closed with a reset.
+    pub fn adopt(&mut self, flow: FlowId, accepted: OwnedFd) -> Result<SocketId, HostError> {
+        // In force as soon as it is closed, and switched off once it is known to be in good hands.
+        let _ = sockopt::set_socket_linger(&accepted, Some(Duration::ZERO));
+        let socket = self.keep(flow, accepted, STREAM_EVENTS)?;
+        sockopt::set_socket_linger(self.get(socket)?, None).map_err(host_error)?;
+        Ok(socket)
     }
 
     /// The descriptor behind an id. An id that is not open is a defect of the caller and reads as EBADF.
@@ -257,7 +279,10 @@ impl Host for Sockets {
         segment: Option<u16>,
         marks: Marks,
     ) -> Result<usize, HostError> {
-        self.send_datagrams(socket, data, segment, marks)
+        match self.shared(socket) {
+            Some(shared) => shared.send(data, segment, marks),
+            None => self.send_datagrams(socket, data, segment, marks),
+        }
     }
 
     fn datagram_recv(
@@ -266,10 +291,17 @@ impl Host for Sockets {
         into: &mut [IoSliceMut<'_>],
         received: &mut [Received],
     ) -> Result<usize, HostError> {
+        // What comes to a published port comes by way of its listener.
+        if self.shared(socket).is_some() {
+            return Err(HostError::WouldBlock);
+        }
         self.recv_datagrams(socket, into, received)
     }
 
     fn datagram_error(&mut self, socket: SocketId) -> Option<IcmpReport> {
+        if self.shared(socket).is_some() {
+            return None;
+        }
         self.recv_error(socket)
     }
 
@@ -290,6 +322,9 @@ impl Host for Sockets {
     }
 
     fn close(&mut self, socket: SocketId, how: Close) {
+        if published::is_shared(socket) {
+            return self.leave(socket);
+        }
         let Some(Open { fd, .. }) = self.by_fd.get_mut(socket.0 as usize).and_then(Option::take) else {
             return;
         };

@@ -2,7 +2,9 @@
 //!
 //! Each function is a thin, safe shell over one call: it takes borrowed descriptors and slices, gives an
 //! [`std::io::Result`] with the errno, and keeps no state. What the bytes mean is decided elsewhere, in safe code.
-//! `rustix` covers everything else.
+//! `rustix` covers everything else. [`addressed`] has the datagrams of sockets with many peers.
+
+pub mod addressed;
 
 use rustix::event::epoll;
 use rustix::io::{Errno, Result};
@@ -108,6 +110,21 @@ pub fn set_socket_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c
             name,
             (&raw const value).cast(),
             size_of::<c_int>() as libc::socklen_t,
+        )
+    };
+    check(status as isize).map(drop)
+}
+
+/// setsockopt SO_BINDTODEVICE: the socket sends and receives by this interface alone. Needs no right since Linux 5.7.
+pub fn bind_to_device(fd: BorrowedFd<'_>, name: &str) -> Result<()> {
+    // SAFETY: the kernel reads `name.len()` bytes at its address.
+    let status = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_BINDTODEVICE,
+            name.as_ptr().cast(),
+            name.len() as libc::socklen_t,
         )
     };
     check(status as isize).map(drop)

@@ -18,9 +18,9 @@ use std::net::SocketAddr;
 
 /// SACK blocks that an option has room for.
 const SACK_MAX: usize = 4;
-/// SYNs remembered of each pair of ends. A hostile guest sends several, and which of them counts is not for the link to
-/// know.
-const OPENINGS_MAX: usize = 8;
+/// SYNs remembered of each pair of ends. A hostile guest sends many, and which of them counts is not for the link to
+/// know: without credit the answer to the first may come after all the others.
+const OPENINGS_MAX: usize = 512;
 
 /// `a` is after `b` in sequence space.
 pub const fn after(a: u32, b: u32) -> bool {

@@ -112,6 +112,11 @@ pub(super) fn first_byte(peer: SocketAddr) -> io::Result<()> {
     open(peer, &format!("source 1 {DOWN_SEED}"))?.read_exact(&mut [0])
 }
 
+/// Who we are to the server.
+pub(super) fn who(peer: SocketAddr) -> io::Result<Value> {
+    ask(peer, "who")
+}
+
 /// How an attempt to connect ends.
 pub(super) fn connect(peer: SocketAddr) -> Value {
     outcome(&TcpStream::connect(peer))

@@ -19,6 +19,7 @@
 //! | `datagram-sink` | counts datagrams on another port, which it names, until the connection's end; then tells how many |
 //! | `datagram-source SIZE MS RATE` | sends datagrams from another port, which it names, to whoever speaks to it |
 //! | `echo` | sends back what comes |
+//! | `who` | sends the address it was called from |
 //! | `reset` | sends a line, then resets the connection |
 //! | `hold` | neither reads nor closes |
 //! | `restless-sink SEED` | reads with stalls, then tells whether it was the pattern |
@@ -112,6 +113,11 @@ enum Probe {
     },
     /// Connect and tell how that went
     Connect {
+        #[command(flatten)]
+        peer: Peer,
+    },
+    /// Ask the server who we are
+    Who {
         #[command(flatten)]
         peer: Peer,
     },
@@ -338,6 +344,7 @@ fn run(probe: Probe) -> io::Result<Value> {
         Probe::Download { peer, bytes, stall } => client::download(peer.socket(), bytes, stall.as_deref()),
         Probe::FinFirst { peer, bytes, token } => client::fin_first(peer.socket(), bytes, &token),
         Probe::Connect { peer } => Ok(client::connect(peer.socket())),
+        Probe::Who { peer } => client::who(peer.socket()),
         Probe::Reset { peer } => client::reset(peer.socket()),
         Probe::Abort { peer, token } => client::abort(peer.socket(), &token),
         Probe::Stuff { peer } => client::stuff(peer.socket()),

@@ -149,6 +149,10 @@ fn obey(connection: TcpStream) -> io::Result<()> {
             let stream = Stream { size: number(size)? as usize, duration, rate: number(rate)? };
             super::stream::source(&mut input.connection, stream)
         }
+        ["who"] => {
+            let peer = input.connection.peer_addr()?.ip().to_canonical();
+            writeln!(input.connection, "{}", json!({ "peer": peer.to_string() }))
+        }
         ["echo"] => input.echo(),
         ["restless-sink", seed] => stress::sink(&mut input, number(seed)?),
         ["restless-source", bytes, seed] => stress::source(&mut input, number(bytes)?, number(seed)?),

@@ -108,6 +108,26 @@ impl Bed {
         self.world.serve(&self.world.host, words, RESPOND_PORT + RESPOND_PORTS - 1)
     }
 
+    /// Starts the probe's TCP and UDP server in the guest.
+    pub(crate) fn serve_in_guest(&self, port: u16) -> Result<u32> {
+        self.world.serve_probe_behind(&self.enter, port)
+    }
+
+    /// Starts any server in the guest, and waits until it listens.
+    pub(crate) fn serve_words_in_guest(&self, words: &[&str], port: u16) -> Result<u32> {
+        self.world.serve_behind(&self.enter, words, port)
+    }
+
+    /// Runs the probe in the world: a client from outside.
+    pub(crate) fn world_probe(&self, words: &[&str]) -> Result<Value> {
+        self.world.run(&self.world.world.enter(), self.probe_words(words), LIMIT)?.success()?.json()
+    }
+
+    /// Runs the probe on the host: a client on its loopback, if that is whom it asks.
+    pub(crate) fn host_probe(&self, words: &[&str]) -> Result<Value> {
+        self.start_host_probe(words)?.wait(LIMIT)?.success()?.json()
+    }
+
     /// Runs the probe in the guest.
     pub(crate) fn probe(&self, words: &[&str]) -> Result<Value> {
         self.start_probe(words)?.wait(LIMIT)?.success()?.json()

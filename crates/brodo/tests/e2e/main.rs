@@ -17,6 +17,7 @@ mod link;
 mod many;
 mod names;
 mod ping;
+mod ports;
 mod programs;
 mod ring;
 mod stress;
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
         many::TESTS,
         names::TESTS,
         ping::TESTS,
+        ports::TESTS,
         programs::TESTS,
         ring::TESTS,
         stress::TESTS,

@@ -13,7 +13,7 @@
 //! The socket keeps the borders of messages; either side's death ends the other's wait.
 
 use crate::setup::{SetupError, Step};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -35,9 +35,14 @@ pub(crate) enum Message {
     Failed(SetupError),
 }
 
+impl Message {
+    /// First and only byte of [`Message::Go`].
+    pub(crate) const GO: u8 = 3;
+}
+
 const UNSHARED: u8 = 1;
 const READY: u8 = 2;
-const GO: u8 = 3;
+const GO: u8 = Message::GO;
 const FAILED: u8 = 4;
 
 /// Most descriptors in one message; the kernel takes 253.
@@ -56,6 +61,11 @@ impl Handoff {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map(|(ours, theirs)| (Self(ours), Self(theirs)))
             .map_err(|errno| SetupError::new(Step::Channel, errno, ""))
+    }
+
+    /// The descriptor, for another kind of conversation.
+    pub(crate) fn into_descriptor(self) -> OwnedFd {
+        self.0
     }
 
     /// Sends one message.
@@ -119,6 +129,12 @@ impl Handoff {
             Some(message) => Ok(message),
             None => Err(SetupError::new(Step::ChildEnded, Errno::PIPE, "")),
         }
+    }
+}
+
+impl AsFd for Handoff {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -8,7 +8,7 @@ use rustix::io::{Errno, FdFlags};
 use rustix::process::{Pid, Signal};
 use rustix::thread::UnshareFlags;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What a child ends with if it panics; the parent sees that it ended without a word.
@@ -94,6 +94,57 @@ pub(crate) fn block_into_descriptor(signals: &[Signal]) -> Result<OwnedFd, Errno
     }
     // SAFETY: a fresh descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Blocks every signal that can be blocked.
+pub(crate) fn block_all() -> Result<(), Errno> {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigfillset initialises the set it is pointed to, and cannot fail with a valid pointer.
+    unsafe { libc::sigfillset(set.as_mut_ptr()) };
+    // SAFETY: the set is initialised and outlives the call; the old mask is not asked for.
+    if unsafe { libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut()) } == 0 {
+        Ok(())
+    } else {
+        Err(last_error())
+    }
+}
+
+/// Closes every descriptor of this process but `kept`, which becomes number 3; the standard three lead nowhere.
+///
+/// For a forked child that ends in [`end_with`]: whatever else it has inherited as an [`OwnedFd`] is never dropped there.
+pub(crate) fn close_all_but(kept: OwnedFd) -> Result<OwnedFd, Errno> {
+    const KEPT: RawFd = 3;
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
+    let kept = kept.into_raw_fd();
+    // Numbers may be closed without regard to who owns them: the owners are of the parent's making and never dropped.
+    for number in 0..KEPT {
+        match &null {
+            // SAFETY: both are numbers of descriptors, and dup2 has no other effect than on the second.
+            Ok(null) => unsafe { libc::dup2(null.as_raw_fd(), number) },
+            // SAFETY: closes a number.
+            Err(_) if kept != number => unsafe { libc::close(number) },
+            Err(_) => 0,
+        };
+    }
+    std::mem::forget(null);
+    // SAFETY: as above.
+    if kept != KEPT && unsafe { libc::dup3(kept, KEPT, libc::O_CLOEXEC) } < 0 {
+        return Err(last_error());
+    }
+    // SAFETY: closes numbers, as said above; there is no wrapper in every C library.
+    if unsafe { libc::syscall(libc::SYS_close_range, KEPT + 1, libc::c_uint::MAX, 0) } != 0 {
+        // Before Linux 5.9. Collected first: the directory is one of them.
+        let open =
+            std::fs::read_dir("/proc/self/fd").map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+        let numbers: Vec<RawFd> =
+            open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+        for number in numbers.into_iter().filter(|&number| number > KEPT) {
+            // SAFETY: as above; one that is closed already is refused.
+            unsafe { libc::close(number) };
+        }
+    }
+    // SAFETY: open, as dup3 has said or it was this number, and nobody else owns it now.
+    Ok(unsafe { OwnedFd::from_raw_fd(KEPT) })
 }
 
 /// Blocks no signal at all, as a program expects to be started.

@@ -85,6 +85,10 @@ steps! {
     JoinUser => ("join the user namespace of {}", "setns"),
     /// The target's network namespace.
     JoinNet => ("join the network namespace of {}", "setns"),
+    /// The helper in the guest's namespace is left without rights and descriptors.
+    Confine => ("confine the process that opens sockets in the namespace", "prctl"),
+    /// A socket of the guest's namespace.
+    GuestSocket => ("open a socket in the guest's namespace", "socket"),
     /// A timer.
     Timer => ("set a timer", "timerfd_create"),
 }

@@ -315,7 +315,7 @@ fn path_mtu(fd: &OwnedFd) -> u32 {
 }
 
 /// What was received, from its length and control messages; `overflows` is the count of the socket's losses so far.
-fn describe(len: usize, control: &[u8], overflows: &mut u32) -> Received {
+pub(crate) fn describe(len: usize, control: &[u8], overflows: &mut u32) -> Received {
     let mut received = Received { len, ..Received::default() };
     for (level, kind, data) in sys::control_messages(control) {
         let word = data.first_chunk::<4>();

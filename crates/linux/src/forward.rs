@@ -1,0 +1,610 @@
+//! Ports made reachable: the guest's on the host (`-t`, `-u`), and the host's on the guest's loopback (`-T`, `-U`).
+//!
+//! ```text
+//! peer of the network --TCP--> listener --accept--> Stack::inbound_tcp ------> SYN on the TAP, the peer's address kept
+//! peer of the network --UDP--> published socket --> Stack::inbound_datagram -> datagram on the TAP, the same
+//! host's loopback     --TCP--> listener --accept--> splice <--> socket of the guest's namespace --> guest's loopback
+//! guest's loopback    --TCP--> listener in there, the same to the host's loopback
+//! guest's loopback    --UDP--> socket in there --relay--> connected socket on the host's loopback
+//! ```
+//!
+//! All of it belongs to the first worker, and runs in its loop: listeners are in its epoll instance (level-triggered, so that what a bounded batch leaves
+//! behind is reported again), and [`Forwards::turn`] does what their events ask for. What a stack, a splice or a relay does with a
+//! connection afterwards is told in their files.
+//!
+//! *When there is too much.* At most [`ACCEPTS`] connections per listener and turn. Without a descriptor for one more (EMFILE) the listener is left
+//! alone for [`PAUSE`], as it would report at once again. Connections that wait for a socket of the guest's namespace are at most [`PARKED_MAX`], then they are
+//! reset. Datagrams stay in the kernel while the link to the guest has no credit.
+//!
+//! *Entries.* Each value of an option is an entry, with an id by which it can be removed while the program runs ([`Forwards::add`],
+//! [`Forwards::remove`]); the same value again is the same entry. What was accepted before outlives it.
+//!
+//! *auto* is looked at every [`SCAN`], with one dump of listening sockets per protocol and side; see [`auto`].
+
+mod auto;
+mod datagrams;
+mod listen;
+mod scan;
+pub mod spec;
+mod turn;
+
+pub use listen::ForwardError;
+
+use crate::agent::Agent;
+use crate::crew::Crew;
+use crate::sockets::{Published, Sockets};
+use crate::splice::{SpliceCounters, Splices};
+use brodo_core::flow::FlowId;
+use brodo_core::time::{Duration, Instant};
+use datagrams::Datagrams;
+use listen::Place;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use spec::{PortRange, PortRule, Ports, Spec};
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// Connections accepted from one listener before others have their turn.
+const ACCEPTS: usize = 32;
+/// How long a listener is left alone when there are no descriptors.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Accepted connections that wait for a socket of the guest's namespace.
+const PARKED_MAX: usize = 1024;
+/// How often `auto` looks.
+const SCAN: Duration = Duration::from_millis(400);
+/// Ports by which another one is tried when two peers look the same to the guest.
+const DISGUISES: u16 = 16;
+/// Most things to tell the user that are kept until somebody tells them.
+const NOTICES_MAX: usize = 64;
+/// The part of all descriptors that sockets which listen may have.
+const LISTENERS_SHARE: usize = 2;
+
+/// Which way connections go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    /// From the host's side to the guest.
+    In,
+    /// From the guest's loopback to the host's.
+    Out,
+}
+
+/// What is forwarded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Transport {
+    /// TCP connections.
+    Tcp,
+    /// UDP datagrams.
+    Udp,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Self::Tcp { "TCP" } else { "UDP" })
+    }
+}
+
+/// The option that asks for a forward.
+pub fn option(direction: Direction, transport: Transport) -> &'static str {
+    match (direction, transport) {
+        (Direction::In, Transport::Tcp) => "-t",
+        (Direction::In, Transport::Udp) => "-u",
+        (Direction::Out, Transport::Tcp) => "-T",
+        (Direction::Out, Transport::Udp) => "-U",
+    }
+}
+
+/// One value of an option.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forward {
+    /// Which way.
+    pub direction: Direction,
+    /// Of which protocol.
+    pub transport: Transport,
+    /// The ports.
+    pub spec: Spec,
+}
+
+/// A forward that is in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// By which it can be removed.
+    pub id: u32,
+    /// What was asked for.
+    pub forward: Forward,
+    /// Sockets that listen for it now.
+    pub listeners: usize,
+}
+
+/// What has been counted since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ForwardCounters {
+    /// Connections accepted by all listeners.
+    pub accepted: u64,
+    /// Those that were reset at once: the stack refused them, or too many were waiting.
+    pub turned_away: u64,
+    /// How often a listener had to be left alone for want of descriptors.
+    pub pauses: u64,
+    /// Datagrams read from published ports, or several at a time that the kernel had coalesced.
+    pub datagrams: u64,
+    /// Datagrams passed between loopbacks, the same.
+    pub relayed: u64,
+    /// Datagrams that could not be passed on.
+    pub lost: u64,
+    /// Connections between loopbacks.
+    pub splices: SpliceCounters,
+}
+
+impl ForwardCounters {
+    /// Names and values, for reports.
+    pub fn named(&self) -> [(&'static str, u64); 10] {
+        [
+            ("forward_accepted", self.accepted),
+            ("forward_turned_away", self.turned_away),
+            ("forward_pauses", self.pauses),
+            ("forward_datagrams", self.datagrams),
+            ("forward_relayed", self.relayed),
+            ("forward_lost", self.lost),
+            ("splice_opened", self.splices.opened),
+            ("splice_reset", self.splices.reset),
+            ("splice_refused", self.splices.refused),
+            ("splice_bytes", self.splices.bytes),
+        ]
+    }
+}
+
+/// What forwards need to know of the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Guest {
+    /// Its addresses, IPv4 and IPv6, as far as it has them.
+    pub addresses: [Option<IpAddr>; 2],
+}
+
+struct Entry {
+    id: u32,
+    forward: Forward,
+    /// Of `auto`: what could not be had, so that it is told once.
+    failed: BTreeSet<(IpAddr, u16)>,
+}
+
+enum Body {
+    Stream(OwnedFd),
+    Datagrams(Arc<Published>),
+}
+
+impl Body {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Stream(fd) => fd.as_fd(),
+            Self::Datagrams(port) => port.descriptor(),
+        }
+    }
+}
+
+struct Listener {
+    entry: u32,
+    direction: Direction,
+    at: (IpAddr, u16),
+    to_address: Option<IpAddr>,
+    to_port: u16,
+    body: Body,
+    inode: u32,
+    /// Nothing is to be reported of it for now.
+    held: bool,
+    /// Datagrams that the kernel has dropped, as far as it was told.
+    overflows: u32,
+}
+
+/// An accepted connection that waits for a socket of the guest's namespace.
+struct Parked {
+    accepted: OwnedFd,
+    to: SocketAddr,
+}
+
+/// What an event is about: the upper bits of the number in its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Topic {
+    Listener,
+    Splice,
+    Relay,
+    Agent,
+}
+
+/// Bits of a number in event data that say which of a topic.
+const NUMBER_BITS: u32 = 28;
+/// Slot index in event data: everything of this file. See the driver's `NOT_A_FLOW`.
+pub(crate) const FORWARD: u32 = u32::MAX - 1;
+
+impl Topic {
+    const ALL: [Self; 4] = [Self::Listener, Self::Splice, Self::Relay, Self::Agent];
+
+    fn data(self, number: u32) -> EventData {
+        let generation = (self as u32) << NUMBER_BITS | number;
+        EventData::new_u64(FlowId { index: FORWARD, generation }.to_bits())
+    }
+
+    fn read(generation: u32) -> Option<(Self, u32)> {
+        let topic = Self::ALL.get((generation >> NUMBER_BITS) as usize)?;
+        Some((*topic, generation & ((1 << NUMBER_BITS) - 1)))
+    }
+}
+
+/// All forwards of one guest.
+pub struct Forwards {
+    guest: Guest,
+    ephemeral: PortRange,
+    agent: Option<Agent>,
+    /// Lists the sockets of the host, and of the guest.
+    diag: [Option<OwnedFd>; 2],
+    epoll: OwnedFd,
+    /// The other workers.
+    crew: Option<Arc<Crew>>,
+    entries: Vec<Entry>,
+    last_id: u32,
+    listeners: Vec<Option<Listener>>,
+    free: Vec<u32>,
+    /// Free after this turn, as an event of the same batch may name them.
+    freed: Vec<u32>,
+    own: BTreeSet<u32>,
+    listeners_max: usize,
+    splices: Splices,
+    datagrams: Datagrams,
+    parked: VecDeque<Parked>,
+    paused: Vec<u32>,
+    resume_at: Option<Instant>,
+    scan_at: Option<Instant>,
+    events: Vec<(u32, EventFlags)>,
+    notices: VecDeque<String>,
+    counters: ForwardCounters,
+}
+
+impl Forwards {
+    /// None yet. `agent` opens sockets of the guest's namespace: without one connections from the host's loopback reach the guest by its interface, and nothing
+    /// can be offered on its own loopback. Of `descriptors` that there may be, half are for sockets that listen; there are at most `splices_max`
+    /// connections between loopbacks.
+    ///
+    /// # Errors
+    /// No descriptor is left, or the agent's cannot be registered with epoll.
+    pub fn new(
+        guest: Guest,
+        agent: Option<Agent>,
+        sockets: &Sockets,
+        (descriptors, splices_max): (usize, usize),
+    ) -> io::Result<Self> {
+        let epoll = sockets.epoll().try_clone_to_owned()?;
+        if let Some(agent) = &agent {
+            epoll::add(&epoll, agent.descriptor(), Topic::Agent.data(0), EventFlags::IN)?;
+        }
+        Ok(Self {
+            guest,
+            ephemeral: ephemeral_ports(),
+            agent,
+            diag: [None, None],
+            epoll,
+            crew: None,
+            entries: Vec::new(),
+            last_id: 0,
+            listeners: Vec::new(),
+            free: Vec::new(),
+            freed: Vec::new(),
+            own: BTreeSet::new(),
+            listeners_max: descriptors / LISTENERS_SHARE,
+            splices: Splices::new(splices_max),
+            datagrams: Datagrams::default(),
+            parked: VecDeque::new(),
+            paused: Vec::new(),
+            resume_at: None,
+            scan_at: None,
+            events: Vec::new(),
+            notices: VecDeque::new(),
+            counters: ForwardCounters::default(),
+        })
+    }
+
+    /// Tells the other workers which flows may begin here, now and when that changes.
+    pub(crate) fn tell(&mut self, crew: Arc<Crew>) {
+        self.crew = Some(crew);
+        (0..self.listeners.len() as u32).for_each(|slot| self.tell_of(slot));
+    }
+
+    /// Tells them of one listener.
+    fn tell_of(&self, slot: u32) {
+        let listener = self.listeners.get(slot as usize).and_then(Option::as_ref);
+        if let (Some(crew), Some(listener)) =
+            (&self.crew, listener.filter(|it| it.direction == Direction::In))
+        {
+            crew.expect_inbound();
+            if matches!(listener.body, Body::Datagrams(_)) {
+                crew.publish_datagrams(listener.to_port, true);
+            }
+        }
+    }
+
+    /// What has been counted.
+    pub fn counters(&self) -> ForwardCounters {
+        ForwardCounters { splices: self.splices.counters(), ..self.counters }
+    }
+
+    /// Connections between loopbacks that are open.
+    pub fn spliced(&self) -> usize {
+        self.splices.open()
+    }
+
+    /// Something the user may want to know, such as a port that `auto` could not have.
+    pub fn take_notice(&mut self) -> Option<String> {
+        self.notices.pop_front()
+    }
+
+    fn notice(&mut self, sentence: String) {
+        if self.notices.len() < NOTICES_MAX {
+            self.notices.push_back(sentence);
+        }
+    }
+
+    /// `auto` does not follow this socket of brodo's own.
+    pub fn leave_out(&mut self, socket: impl AsFd) {
+        self.own.extend(inode(socket.as_fd()));
+    }
+
+    /// What is in force.
+    pub fn list(&self) -> Vec<Listed> {
+        let listeners = |id| self.listeners.iter().flatten().filter(|listener| listener.entry == id).count();
+        let listed = |entry: &Entry| Listed {
+            id: entry.id,
+            forward: entry.forward.clone(),
+            listeners: listeners(entry.id),
+        };
+        self.entries.iter().map(listed).collect()
+    }
+
+    /// Puts a forward in force; its id. One that is in force already keeps its own.
+    ///
+    /// # Errors
+    /// It contradicts others, or one of its ports cannot be had: then nothing of it is in force.
+    pub fn add(&mut self, forward: Forward) -> Result<u32, ForwardError> {
+        if let Some(entry) = self.entries.iter().find(|entry| entry.forward == forward) {
+            return Ok(entry.id);
+        }
+        self.check(&forward)?;
+        self.last_id += 1;
+        let id = self.last_id;
+        let is_auto = forward.spec.ports == Ports::Auto;
+        let rules = forward.spec.rules(self.ephemeral);
+        self.check_room(&forward, rules.len())?;
+        let (optional, count) = (forward.spec.is_optional(), rules.len());
+        let others: Vec<Spec> = self.specs(forward.direction, forward.transport).cloned().collect();
+        self.entries.push(Entry { id, forward, failed: BTreeSet::new() });
+        let mut failure = None;
+        for rule in rules {
+            // An explicit port goes before `all`.
+            if optional && others.iter().any(|spec| names(spec, rule.port)) {
+                continue;
+            }
+            if let Err(error) = self.open_rule(id, rule) {
+                failure = failure.or(Some(error));
+                if !optional {
+                    break;
+                }
+            }
+        }
+        let none = !is_auto && !self.listeners.iter().flatten().any(|listener| listener.entry == id);
+        match failure {
+            Some(error) if !optional || (none && count > 0) => {
+                self.remove(id);
+                return Err(error);
+            }
+            _ => {}
+        }
+        if is_auto && let Err(error) = self.scan_entry(id) {
+            self.remove(id);
+            return Err(error);
+        }
+        if is_auto {
+            // The next turn sets the time.
+            self.scan_at = self.scan_at.or(Some(Instant::ZERO));
+        }
+        Ok(id)
+    }
+
+    fn specs(&self, direction: Direction, transport: Transport) -> impl Iterator<Item = &Spec> {
+        let same = move |forward: &&Forward| (forward.direction, forward.transport) == (direction, transport);
+        self.entries.iter().map(|entry| &entry.forward).filter(same).map(|forward| &forward.spec)
+    }
+
+    /// Whether it makes sense, alone and beside the others.
+    fn check(&self, forward: &Forward) -> Result<(), ForwardError> {
+        let Forward { direction, transport, spec } = forward;
+        let nonsense = |why: String| {
+            Err(ForwardError::Nonsense(format!("{} {spec}: {why}", option(*direction, *transport))))
+        };
+        if spec.ports == Ports::None {
+            return nonsense("there is nothing to forward".to_owned());
+        }
+        let mut specs: Vec<Spec> = self.specs(*direction, *transport).cloned().collect();
+        specs.push(spec.clone());
+        if let Err(why) = spec::check(&specs) {
+            return nonsense(why);
+        }
+        if self.agent.is_none() && (*direction == Direction::Out || spec.ports == Ports::Auto) {
+            return nonsense(
+                "it needs sockets of the guest's namespace, for which there is nobody: start brodo with it"
+                    .into(),
+            );
+        }
+        if let Some(address) = spec.address
+            && self.guest.addresses[usize::from(address.is_ipv6())].is_none()
+        {
+            return nonsense(format!("the guest has no address of the family of {address}"));
+        }
+        let Ports::These(mappings) = &spec.ports else { return Ok(()) };
+        for to in mappings.iter().filter_map(|mapping| mapping.to_address) {
+            let its_own = self.guest.addresses.contains(&Some(to));
+            if *direction == Direction::In && !its_own && !to.is_loopback() {
+                return nonsense(format!("{to} is neither an address of the guest nor its loopback"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether there are descriptors for so many ports.
+    fn check_room(&self, forward: &Forward, ports: usize) -> Result<(), ForwardError> {
+        let given = forward.spec.address;
+        let fits = |ipv6: &bool| {
+            let has = self.guest.addresses[usize::from(*ipv6)].is_some();
+            has && given.is_none_or(|address| address.is_ipv6() == *ipv6)
+        };
+        let wanted = ports * [false, true].iter().filter(|ipv6| fits(ipv6)).count();
+        let left = self.listeners_max.saturating_sub(self.listeners.len() - self.free.len());
+        if wanted <= left {
+            return Ok(());
+        }
+        Err(ForwardError::Nonsense(format!(
+            "{} {} needs {wanted} sockets, and the limit on open files leaves {left}: raise it (ulimit -Hn) or name fewer ports",
+            option(forward.direction, forward.transport),
+            forward.spec
+        )))
+    }
+
+    /// Opens what one port asks for: a socket of each family.
+    fn open_rule(&mut self, id: u32, rule: PortRule) -> Result<(), ForwardError> {
+        let Some(entry) = self.entries.iter().find(|entry| entry.id == id) else { return Ok(()) };
+        let Forward { direction, transport, ref spec } = entry.forward;
+        let (given, interface) = (spec.address, spec.interface.clone());
+        let (mut opened, mut failure) = (0, None);
+        for ipv6 in [false, true] {
+            let target_fits = rule.to_address.is_none_or(|to| to.is_ipv6() == ipv6);
+            if self.guest.addresses[usize::from(ipv6)].is_none() || !target_fits {
+                continue;
+            }
+            let address = match given {
+                Some(address) if address.is_ipv6() == ipv6 => address,
+                Some(_) => continue,
+                None if direction == Direction::In || interface.is_some() => auto::unspecified(ipv6),
+                None => auto::loopback(ipv6),
+            };
+            let place =
+                Place { direction, transport, address, port: rule.port, interface: interface.clone() };
+            match self.listen(id, &place, rule.to_address, rule.to) {
+                Ok(()) => opened += 1,
+                Err(error) => {
+                    // A host may be without one of the families.
+                    let absent = given.is_none()
+                        && matches!(
+                            error,
+                            ForwardError::Socket { errno: Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT, .. }
+                        );
+                    if !absent {
+                        return Err(error);
+                    }
+                    failure = Some(error);
+                }
+            }
+        }
+        failure.filter(|_| opened == 0).map_or(Ok(()), Err)
+    }
+
+    /// Listens at one place.
+    fn listen(
+        &mut self,
+        entry: u32,
+        place: &Place,
+        to_address: Option<IpAddr>,
+        to_port: u16,
+    ) -> Result<(), ForwardError> {
+        if self.listeners.len() - self.free.len() >= self.listeners_max {
+            let max = self.listeners_max;
+            return Err(ForwardError::Nonsense(format!("there are {max} listening sockets already")));
+        }
+        let fd = listen::open(place, self.agent.as_mut())?;
+        let inode = inode(fd.as_fd()).unwrap_or(0);
+        let body = match place.transport {
+            Transport::Tcp => Body::Stream(fd),
+            Transport::Udp => Body::Datagrams(Published::new(fd)),
+        };
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.listeners.push(None);
+            self.listeners.len() as u32 - 1
+        });
+        let interest = EventFlags::IN;
+        if let Err(errno) = epoll::add(&self.epoll, body.descriptor(), Topic::Listener.data(slot), interest) {
+            self.free.push(slot);
+            return Err(ForwardError::Socket {
+                direction: place.direction,
+                transport: place.transport,
+                at: SocketAddr::new(place.address, place.port),
+                interface: place.interface.clone(),
+                call: "epoll_ctl",
+                errno,
+            });
+        }
+        self.own.insert(inode);
+        self.listeners[slot as usize] = Some(Listener {
+            entry,
+            direction: place.direction,
+            at: (place.address, place.port),
+            to_address,
+            to_port,
+            body,
+            inode,
+            held: false,
+            overflows: 0,
+        });
+        self.tell_of(slot);
+        Ok(())
+    }
+
+    /// Takes a forward out of force; false if there is none with this id. Connections that came by it go on.
+    pub fn remove(&mut self, id: u32) -> bool {
+        let before = self.entries.len();
+        self.entries.retain(|entry| entry.id != id);
+        for slot in 0..self.listeners.len() as u32 {
+            if self.listeners[slot as usize].as_ref().is_some_and(|listener| listener.entry == id) {
+                self.close(slot);
+            }
+        }
+        if !self.entries.iter().any(|entry| entry.forward.spec.ports == Ports::Auto) {
+            self.scan_at = None;
+        }
+        self.entries.len() < before
+    }
+
+    fn close(&mut self, slot: u32) {
+        let Some(listener) = self.listeners.get_mut(slot as usize).and_then(Option::take) else { return };
+        // Not left to the close: the agent may still hold a copy.
+        let _ = epoll::delete(&self.epoll, listener.body.descriptor());
+        self.own.remove(&listener.inode);
+        if let (Some(crew), Body::Datagrams(_)) = (&self.crew, &listener.body) {
+            let same = |other: &Listener| {
+                matches!(other.body, Body::Datagrams(_))
+                    && (other.direction, other.to_port) == (Direction::In, listener.to_port)
+            };
+            crew.publish_datagrams(listener.to_port, self.listeners.iter().flatten().any(same));
+        }
+        self.datagrams.close_of(&self.epoll, slot);
+        self.freed.push(slot);
+    }
+}
+
+/// Whether a spec names this port explicitly.
+fn names(spec: &Spec, port: u16) -> bool {
+    let Ports::These(mappings) = &spec.ports else { return false };
+    mappings.iter().any(|mapping| mapping.from.contains(port))
+        && !spec.excluded.iter().any(|range| range.contains(port))
+}
+
+fn inode(socket: BorrowedFd<'_>) -> Option<u32> {
+    rustix::fs::fstat(socket).ok().map(|stat| stat.st_ino as u32)
+}
+
+/// The ports that the kernel gives to clients.
+fn ephemeral_ports() -> PortRange {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut words = text.split_whitespace().map(str::parse);
+    match (words.next(), words.next()) {
+        (Some(Ok(first)), Some(Ok(last))) if first <= last => PortRange { first, last },
+        _ => PortRange { first: 32768, last: 60999 },
+    }
+}

@@ -1,0 +1,69 @@
+//! Which listeners are followed, and where to.
+
+use super::*;
+
+fn found(address: &str, port: u16, inode: u32) -> Listener {
+    Listener { address: address.parse().expect("address"), port, only_v6: false, inode }
+}
+
+fn shown(rule: &Rule<'_>, found: &[Listener]) -> String {
+    let own = BTreeSet::from([99]);
+    let places = places(rule, found, &own, |port| port == 7);
+    places.iter().map(|(at, port)| format!("{at}/{port}")).collect::<Vec<_>>().join(" ")
+}
+
+const RULE: Rule<'_> = Rule {
+    direction: Direction::In,
+    transport: Transport::Tcp,
+    address: None,
+    excluded: &[PortRange { first: 90, last: 91 }],
+    ephemeral: PortRange { first: 32768, last: 60999 },
+    families: [true, true],
+};
+
+#[test]
+fn nothing_is_published_more_widely_than_it_is_offered() {
+    let one = |address: &str| shown(&RULE, &[found(address, 80, 1)]);
+    assert_eq!(one("0.0.0.0"), "0.0.0.0/80");
+    assert_eq!(one("10.0.2.15"), "0.0.0.0/80");
+    assert_eq!(one("127.0.0.1"), "127.0.0.1/80");
+    assert_eq!(one("::1"), "::1/80");
+    assert_eq!(one("::"), "0.0.0.0/80 ::/80");
+    assert_eq!(one("::ffff:127.0.0.1"), "127.0.0.1/80");
+    assert_eq!(shown(&RULE, &[found("127.0.0.1", 80, 1), found("0.0.0.0", 80, 2)]), "0.0.0.0/80");
+    let only_v6 = Listener { only_v6: true, ..found("::", 80, 1) };
+    assert_eq!(shown(&RULE, &[only_v6]), "::/80");
+    assert_eq!(shown(&Rule { families: [true, false], ..RULE }, &[found("::", 80, 1)]), "0.0.0.0/80");
+}
+
+#[test]
+fn own_excluded_taken_and_clients_are_left_out() {
+    let sockets = [
+        found("0.0.0.0", 80, 99),
+        found("0.0.0.0", 90, 1),
+        found("0.0.0.0", 7, 2),
+        found("0.0.0.0", 40000, 3),
+    ];
+    assert_eq!(shown(&RULE, &sockets), "0.0.0.0/40000");
+    assert_eq!(shown(&Rule { transport: Transport::Udp, ..RULE }, &sockets), "");
+}
+
+#[test]
+fn the_guest_is_offered_what_the_loopback_reaches() {
+    let rule = Rule { direction: Direction::Out, ..RULE };
+    let one = |address: &str| shown(&rule, &[found(address, 80, 1)]);
+    assert_eq!(one("0.0.0.0"), "127.0.0.1/80");
+    assert_eq!(one("127.0.0.1"), "127.0.0.1/80");
+    assert_eq!(one("192.0.2.1"), "");
+    assert_eq!(one("::"), "127.0.0.1/80 ::1/80");
+}
+
+#[test]
+fn an_address_that_was_given_is_used() {
+    let address = Some("192.0.2.1".parse().expect("address"));
+    let rule = Rule { address, ..RULE };
+    assert_eq!(
+        shown(&rule, &[found("127.0.0.1", 80, 1), found("::", 81, 2), found("::1", 82, 3)]),
+        "192.0.2.1/80 192.0.2.1/81"
+    );
+}

@@ -1,0 +1,115 @@
+//! `auto` at work: lists who listens on the other side, and opens and closes listeners after that.
+//!
+//! A port that cannot be had is told once and tried again with every look, because whoever has it may go. If the
+//! kernel does not list sockets, nothing changes.
+
+use super::auto::{self, Places, Rule};
+use super::listen::Place;
+use super::{Direction, ForwardError, Forwards, Ports, Transport, names};
+use crate::agent::Kind;
+use crate::diag;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::net::IpAddr;
+
+impl Forwards {
+    /// Looks once for all entries.
+    pub(super) fn scan(&mut self) {
+        let ids = self.entries.iter().filter(|entry| entry.forward.spec.ports == Ports::Auto);
+        for id in ids.map(|entry| entry.id).collect::<Vec<_>>() {
+            // What fails now has failed before, or will go well again.
+            let _ = self.scan_entry(id);
+        }
+    }
+
+    /// Looks for one entry.
+    ///
+    /// # Errors
+    /// The sockets of the other side cannot be listed.
+    pub(super) fn scan_entry(&mut self, id: u32) -> Result<(), ForwardError> {
+        let Some(entry) = self.entries.iter().find(|entry| entry.id == id) else { return Ok(()) };
+        let forward = entry.forward.clone();
+        let (direction, transport) = (forward.direction, forward.transport);
+        let found = self.diag(direction).and_then(|socket| {
+            let found = diag::listeners(&socket, transport == Transport::Tcp);
+            self.diag[usize::from(direction == Direction::In)] = Some(socket);
+            found
+        });
+        let found = found.map_err(|errno| {
+            let option = super::option(direction, transport);
+            ForwardError::Nonsense(format!(
+                "{option} auto: cannot list listening sockets: sendto SOCK_DIAG_BY_FAMILY: {}",
+                std::io::Error::from(errno)
+            ))
+        })?;
+        let families = self.guest.addresses.map(|address| address.is_some());
+        let (address, ephemeral) = (forward.spec.address, self.ephemeral);
+        let rule =
+            Rule { direction, transport, address, excluded: &forward.spec.excluded, ephemeral, families };
+        let explicit = |port| self.specs(direction, transport).any(|spec| names(spec, port));
+        let places = auto::places(&rule, &found, &self.own, explicit);
+        self.follow(id, &places, forward.spec.interface.as_deref(), (direction, transport));
+        Ok(())
+    }
+
+    /// The socket that lists those of the side from which ports are taken.
+    fn diag(&mut self, direction: Direction) -> Result<OwnedFd, Errno> {
+        let guests = direction == Direction::In;
+        if let Some(socket) = self.diag[usize::from(guests)].take() {
+            return Ok(socket);
+        }
+        match (&mut self.agent, guests) {
+            (Some(agent), true) => agent.socket(Kind::Diag),
+            (None, true) => Err(Errno::PIPE),
+            (_, false) => Kind::Diag.open(),
+        }
+    }
+
+    /// Listens at these places for an entry, and at no others.
+    fn follow(
+        &mut self,
+        id: u32,
+        places: &Places,
+        interface: Option<&str>,
+        (direction, transport): (Direction, Transport),
+    ) {
+        let mut there = Places::new();
+        for slot in 0..self.listeners.len() as u32 {
+            let Some(listener) = self.listeners[slot as usize].as_ref().filter(|it| it.entry == id) else {
+                continue;
+            };
+            if places.contains(&listener.at) {
+                there.insert(listener.at);
+            } else {
+                self.close(slot);
+            }
+        }
+        let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) else { return };
+        entry.failed.retain(|at| places.contains(at));
+        for &(address, port) in places.difference(&there) {
+            self.try_place(id, (address, port), interface, (direction, transport));
+        }
+    }
+
+    fn try_place(
+        &mut self,
+        id: u32,
+        (address, port): (IpAddr, u16),
+        interface: Option<&str>,
+        (direction, transport): (Direction, Transport),
+    ) {
+        let place = Place { direction, transport, address, port, interface: interface.map(str::to_owned) };
+        let result = self.listen(id, &place, None, port);
+        let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) else { return };
+        match result {
+            Ok(()) => {
+                entry.failed.remove(&(address, port));
+            }
+            Err(error) => {
+                if entry.failed.insert((address, port)) {
+                    self.notice(error.to_string());
+                }
+            }
+        }
+    }
+}

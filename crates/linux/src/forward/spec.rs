@@ -1,0 +1,411 @@
+//! The grammar of `-t`, `-u`, `-T` and `-U`, which is pasta's, as a pure parser.
+//!
+//! ```text
+//! SPEC    = "none" | [WHERE "/"] LIST
+//! WHERE   = [ADDRESS] ["%" INTERFACE]            where to listen; an IPv6 address may stand in brackets
+//! LIST    = ("auto" | "all" | PORTS) {"," (PORTS | "~" RANGE)}
+//! PORTS   = RANGE [":" [ADDRESS "/"] RANGE]      the port listened on, and where it leads
+//! RANGE   = PORT ["-" PORT]                      1 to 65535
+//! ```
+//!
+//! A list of exclusions alone is `all` without them. `auto` and `all` take exclusions, and nothing else. Before the first slash
+//! stands WHERE if it reads as an address, and otherwise the target of the first item: `2001:db8::1/80` listens on that address,
+//! `2001:[db8::1]/80` on port 2001.
+//!
+//! Each value of an option is one [`Spec`]; several add up, and [`check`] says where they contradict each other. An explicit
+//! port goes before `auto` and `all`, which leave it out.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+/// Longest value of an option that is looked at, in bytes.
+pub const SPEC_LEN_MAX: usize = 4096;
+/// Most items of one list.
+pub const ITEMS_MAX: usize = 512;
+
+/// Ports from `first` to `last`, both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PortRange {
+    /// The lowest; not 0.
+    pub first: u16,
+    /// The highest; not below `first`.
+    pub last: u16,
+}
+
+impl PortRange {
+    /// Whether `port` is one of them.
+    pub const fn contains(self, port: u16) -> bool {
+        self.first <= port && port <= self.last
+    }
+
+    /// How many there are.
+    #[allow(clippy::len_without_is_empty, reason = "a range has at least one port")]
+    pub const fn len(self) -> u32 {
+        (self.last - self.first) as u32 + 1
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.first == self.last {
+            write!(f, "{}", self.first)
+        } else {
+            write!(f, "{}-{}", self.first, self.last)
+        }
+    }
+}
+
+impl FromStr for PortRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let range = Self { first: port(first)?, last: port(last)? };
+        if range.first > range.last {
+            return Err(format!("the range {text} ends before it begins"));
+        }
+        Ok(range)
+    }
+}
+
+/// Ports listened on, and where they lead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapping {
+    /// Listened on.
+    pub from: PortRange,
+    /// The address on the other side, if it is not the usual one.
+    pub to_address: Option<IpAddr>,
+    /// The port on the other side to which the first leads; the others follow.
+    pub to: u16,
+}
+
+impl fmt::Display for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.from)?;
+        if self.to == self.from.first && self.to_address.is_none() {
+            return Ok(());
+        }
+        f.write_str(":")?;
+        match self.to_address {
+            Some(IpAddr::V6(address)) => write!(f, "[{address}]/")?,
+            Some(address) => write!(f, "{address}/")?,
+            None => {}
+        }
+        let length = self.from.last - self.from.first;
+        write!(f, "{}", PortRange { first: self.to, last: self.to + length })
+    }
+}
+
+/// Which ports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ports {
+    /// None at all.
+    None,
+    /// Those on which the other side listens, at any time.
+    Auto,
+    /// All that are not ephemeral.
+    All,
+    /// These.
+    These(Vec<Mapping>),
+}
+
+/// What one value of an option says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    /// Where to listen; `None`: the usual addresses of the side.
+    pub address: Option<IpAddr>,
+    /// The interface to listen on; `None`: all.
+    pub interface: Option<String>,
+    /// The ports.
+    pub ports: Ports,
+    /// Ports left out.
+    pub excluded: Vec<PortRange>,
+}
+
+/// One port of a [`Spec`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PortRule {
+    /// Listened on.
+    pub port: u16,
+    /// The address on the other side, if it is not the usual one.
+    pub to_address: Option<IpAddr>,
+    /// The port on the other side.
+    pub to: u16,
+}
+
+impl Spec {
+    /// Its ports one by one. `ephemeral` are those that the host hands out to clients, which `all` leaves alone. There is none of
+    /// `auto`: those are found while the program runs.
+    pub fn rules(&self, ephemeral: PortRange) -> Vec<PortRule> {
+        let excluded = |port: u16| self.excluded.iter().any(|range| range.contains(port));
+        match &self.ports {
+            Ports::None | Ports::Auto => Vec::new(),
+            Ports::All => (1..=u16::MAX)
+                .filter(|&port| !ephemeral.contains(port) && !excluded(port))
+                .map(|port| PortRule { port, to_address: None, to: port })
+                .collect(),
+            Ports::These(mappings) => {
+                let of = |mapping: &Mapping| {
+                    let Mapping { from, to_address, to } = *mapping;
+                    (from.first..=from.last).map(move |port| PortRule {
+                        port,
+                        to_address,
+                        to: to + (port - from.first),
+                    })
+                };
+                mappings.iter().flat_map(of).filter(|rule| !excluded(rule.port)).collect()
+            }
+        }
+    }
+
+    /// Whether a port that cannot be had is passed over in silence.
+    pub fn is_optional(&self) -> bool {
+        matches!(self.ports, Ports::Auto | Ports::All)
+    }
+
+    /// Whether both may listen at the same place, whatever the port.
+    fn meets(&self, other: &Self) -> bool {
+        let interfaces = match (&self.interface, &other.interface) {
+            (Some(a), Some(b)) => a == b,
+            _ => true,
+        };
+        let addresses = match (self.address, other.address) {
+            (Some(a), Some(b)) => {
+                a.is_ipv4() == b.is_ipv4() && (a == b || a.is_unspecified() || b.is_unspecified())
+            }
+            _ => true,
+        };
+        interfaces && addresses
+    }
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.ports == Ports::None {
+            return f.write_str("none");
+        }
+        match self.address {
+            Some(IpAddr::V6(address)) => write!(f, "[{address}]")?,
+            Some(address) => write!(f, "{address}")?,
+            None => {}
+        }
+        if let Some(interface) = &self.interface {
+            write!(f, "%{interface}")?;
+        }
+        if self.address.is_some() || self.interface.is_some() {
+            f.write_str("/")?;
+        }
+        let items: Vec<String> = match &self.ports {
+            Ports::Auto => vec!["auto".into()],
+            Ports::All => vec!["all".into()],
+            Ports::None => Vec::new(),
+            Ports::These(mappings) => mappings.iter().map(ToString::to_string).collect(),
+        };
+        let excluded = self.excluded.iter().map(|range| format!("~{range}"));
+        f.write_str(&items.into_iter().chain(excluded).collect::<Vec<_>>().join(","))
+    }
+}
+
+impl FromStr for Spec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.len() > SPEC_LEN_MAX {
+            return Err(format!("the list is longer than {SPEC_LEN_MAX} characters"));
+        }
+        let mut spec = Self { address: None, interface: None, ports: Ports::None, excluded: Vec::new() };
+        if text == "none" {
+            return Ok(spec);
+        }
+        let list = match text.split_once('/') {
+            Some((place, list)) if is_place(place) => {
+                (spec.address, spec.interface) = read_place(place)?;
+                list
+            }
+            _ => text,
+        };
+        if list.is_empty() {
+            return Err(EXPECTED.to_owned());
+        }
+        let mut mappings: Vec<Mapping> = Vec::new();
+        for (number, item) in list.split(',').enumerate() {
+            if number >= ITEMS_MAX {
+                return Err(format!("the list has more than {ITEMS_MAX} items"));
+            }
+            match (item, item.strip_prefix('~')) {
+                (_, Some(range)) => spec.excluded.push(range.parse()?),
+                ("none", _) => return Err("`none` stands alone".to_owned()),
+                ("auto" | "all", _) if number > 0 => return Err(format!("`{item}` comes first in its list")),
+                ("auto", _) => spec.ports = Ports::Auto,
+                ("all", _) => spec.ports = Ports::All,
+                _ if spec.ports != Ports::None => {
+                    return Err(format!(
+                        "`{}` takes exclusions only, and {item} is none",
+                        list_word(&spec.ports)
+                    ));
+                }
+                _ => {
+                    let mapping = mapping(item)?;
+                    if let Some(earlier) = mappings.iter().find(|earlier| overlap(earlier.from, mapping.from))
+                    {
+                        return Err(format!("{} and {} overlap", earlier.from, mapping.from));
+                    }
+                    mappings.push(mapping);
+                }
+            }
+        }
+        if !mappings.is_empty() {
+            spec.ports = Ports::These(mappings);
+        } else if spec.ports == Ports::None {
+            spec.ports = Ports::All;
+        }
+        spec.families_agree()?;
+        Ok(spec)
+    }
+}
+
+/// What a value looks like, for those who gave another.
+const EXPECTED: &str =
+    "expected none, auto, all, or ports such as 8080, 8080:80, 127.0.0.1/2000-2010,~2005 or %eth0/53";
+
+impl Spec {
+    /// What is taken on one family's address is not given to another's: the peer's address could not be kept.
+    fn families_agree(&self) -> Result<(), String> {
+        let (Some(address), Ports::These(mappings)) = (self.address, &self.ports) else { return Ok(()) };
+        let other = mappings.iter().filter_map(|mapping| mapping.to_address);
+        match other.into_iter().find(|to| to.is_ipv4() != address.is_ipv4()) {
+            Some(to) => Err(format!("{address} and {to} are of different families")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn list_word(ports: &Ports) -> &'static str {
+    if *ports == Ports::Auto { "auto" } else { "all" }
+}
+
+fn overlap(a: PortRange, b: PortRange) -> bool {
+    a.first <= b.last && b.first <= a.last
+}
+
+fn port(text: &str) -> Result<u16, String> {
+    let digits = !text.is_empty() && text.len() <= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.parse::<u16>() {
+        Ok(0) if digits => {
+            Err("port 0 stands for no port in particular: 1 to 65535 can be listened on".to_owned())
+        }
+        Ok(port) if digits => Ok(port),
+        _ if digits => Err(format!("{text} is no port: they end at 65535")),
+        _ => Err(EXPECTED.to_owned()),
+    }
+}
+
+/// An address, in brackets or not.
+fn address(text: &str) -> Option<IpAddr> {
+    match text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        Some(inner) => inner.parse().ok().map(IpAddr::V6),
+        None => text.parse().ok(),
+    }
+}
+
+/// Whether what stands before the first slash says where to listen. A target of the first item stands there otherwise, and a colon
+/// in that comes after digits alone.
+fn is_place(text: &str) -> bool {
+    let (before, _) = text.split_once('%').unwrap_or((text, ""));
+    if address(before).is_some() || text.contains('%') {
+        return true;
+    }
+    let item = text.rsplit(',').next().unwrap_or(text);
+    let target = item
+        .split_once(':')
+        .is_some_and(|(ports, to)| ports.parse::<PortRange>().is_ok() && address(to).is_some());
+    !target
+}
+
+fn read_place(text: &str) -> Result<(Option<IpAddr>, Option<String>), String> {
+    let (before, interface) = match text.split_once('%') {
+        Some((before, interface)) => (before, Some(interface)),
+        None => (text, None),
+    };
+    let listen = match before {
+        "" => None,
+        _ => Some(address(before).ok_or_else(|| format!("{before} is no address to listen on"))?),
+    };
+    if listen.is_some_and(|address| address.is_multicast()) {
+        return Err(format!("{before} is a multicast address"));
+    }
+    let visible = |name: &&str| {
+        (1..=15).contains(&name.len())
+            && name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':' | b'%'))
+    };
+    match interface {
+        Some(name) if !visible(&name) => Err(format!("%{name} is no interface's name")),
+        None if listen.is_none() => Err(EXPECTED.to_owned()),
+        _ => Ok((listen, interface.map(str::to_owned))),
+    }
+}
+
+/// `a[-b][:[toaddr/]c[-d]]`.
+fn mapping(item: &str) -> Result<Mapping, String> {
+    let Some((from, target)) = item.split_once(':') else {
+        let from: PortRange = item.parse()?;
+        return Ok(Mapping { from, to_address: None, to: from.first });
+    };
+    let from: PortRange = from.parse()?;
+    let (to_address, to) = match target.rsplit_once('/') {
+        Some((text, to)) => {
+            let to_address = address(text).ok_or_else(|| format!("{text} is no address"))?;
+            if to_address.is_unspecified() || to_address.is_multicast() {
+                return Err(format!("nobody can be reached at {to_address}"));
+            }
+            (Some(to_address), to)
+        }
+        None => (None, target),
+    };
+    let to: PortRange = to.parse()?;
+    if to.len() != from.len() {
+        return Err(format!(
+            "{from} and {to} are of different lengths: {} and {} ports",
+            from.len(),
+            to.len()
+        ));
+    }
+    Ok(Mapping { from, to_address, to: to.first })
+}
+
+/// Says where the values of one option contradict each other, in one clause.
+pub fn check(specs: &[Spec]) -> Result<(), String> {
+    if specs.len() > 1 && specs.iter().any(|spec| spec.ports == Ports::None) {
+        return Err("`none` is given together with others".to_owned());
+    }
+    for (number, spec) in specs.iter().enumerate() {
+        for other in &specs[..number] {
+            if !spec.meets(other) {
+                continue;
+            }
+            match (&other.ports, &spec.ports) {
+                (Ports::Auto | Ports::All, Ports::Auto | Ports::All) => {
+                    return Err(format!("`{other}` and `{spec}` are given for the same place"));
+                }
+                (Ports::These(a), Ports::These(b)) => {
+                    let mut pairs = a.iter().flat_map(|a| b.iter().map(move |b| (a.from, b.from)));
+                    if let Some(port) = pairs.find_map(|(a, b)| shared(a, b, [other, spec])) {
+                        return Err(format!("port {port} is given twice, in `{other}` and `{spec}`"));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The lowest port of both ranges that neither spec leaves out.
+fn shared(a: PortRange, b: PortRange, specs: [&Spec; 2]) -> Option<u16> {
+    let excluded = |port| specs.iter().any(|spec| spec.excluded.iter().any(|range| range.contains(port)));
+    (a.first.max(b.first)..=a.last.min(b.last)).find(|&port| !excluded(port))
+}
+
+#[cfg(test)]
+mod tests;

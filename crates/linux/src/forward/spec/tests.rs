@@ -1,0 +1,193 @@
+//! The grammar: what pasta's manual has, what makes no sense, and that a spec reads as it is written.
+
+use super::*;
+
+const EPHEMERAL: PortRange = PortRange { first: 32768, last: 60999 };
+
+fn parse(text: &str) -> Spec {
+    text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+/// `port>to` of each rule, with the target's address if there is one.
+fn rules(text: &str) -> String {
+    let show = |rule: &PortRule| match rule.to_address {
+        Some(address) => format!("{}>{address}/{}", rule.port, rule.to),
+        None if rule.port == rule.to => rule.port.to_string(),
+        None => format!("{}>{}", rule.port, rule.to),
+    };
+    parse(text).rules(EPHEMERAL).iter().map(show).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn the_examples_of_the_manual() {
+    let cases = [
+        ("none", ""),
+        ("auto", ""),
+        ("22", "22"),
+        ("22:23", "22>23"),
+        ("22,25", "22 25"),
+        ("22-24", "22 23 24"),
+        ("22-24:32-34", "22>32 23>33 24>34"),
+        ("192.0.2.1/22", "22"),
+        ("192.0.2.1%eth0/22", "22"),
+        ("%eth0/22", "22"),
+        ("2000-2006,~2002-2004", "2000 2001 2005 2006"),
+        ("192.0.2.1/20-22,~21", "20 22"),
+        ("8080:10.0.2.15/80", "8080>10.0.2.15/80"),
+        ("8080-8081:[fd00::15]/80-81,22", "8080>fd00::15/80 8081>fd00::15/81 22"),
+        ("::1/80:fd00::15/81", "80>fd00::15/81"),
+        ("65535:1", "65535>1"),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(rules(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn where_to_listen() {
+    let place = |text: &str| {
+        let spec = parse(text);
+        (spec.address.map(|address| address.to_string()), spec.interface)
+    };
+    let some = |text: &str| Some(text.to_owned());
+    assert_eq!(place("127.0.0.1/22"), (some("127.0.0.1"), None));
+    assert_eq!(place("::1/22"), (some("::1"), None));
+    assert_eq!(place("[::]/22"), (some("::"), None));
+    assert_eq!(place("[fe80::1]%eth0/22"), (some("fe80::1"), some("eth0")));
+    assert_eq!(place("%eth0/auto"), (None, some("eth0")));
+    assert_eq!(place("0.0.0.0/all,~22"), (some("0.0.0.0"), None));
+    // An address of IPv6 if it reads as one, and a target otherwise.
+    assert_eq!(place("2001:db8::1/80"), (some("2001:db8::1"), None));
+    assert_eq!(rules("2001:[db8::1]/80"), "2001>db8::1/80");
+}
+
+#[test]
+fn all_is_what_is_not_ephemeral() {
+    let all = parse("all").rules(EPHEMERAL);
+    assert_eq!(all.len(), 65535 - EPHEMERAL.len() as usize);
+    assert_eq!(parse("~20-30").rules(EPHEMERAL).len(), all.len() - 11);
+    assert_eq!(parse("~20-30"), parse("all,~20-30"));
+    assert!(parse("all").is_optional() && parse("auto").is_optional() && !parse("22").is_optional());
+}
+
+#[test]
+fn what_makes_no_sense_is_told_in_one_clause() {
+    let cases = [
+        ("", "expected"),
+        ("/22", "expected"),
+        ("0", "port 0"),
+        ("65536", "65535"),
+        ("99999999", "expected"),
+        ("22-", "expected"),
+        ("-22", "expected"),
+        ("30-20", "before it begins"),
+        ("22-24:32-33", "different lengths: 3 and 2"),
+        ("22,20-30", "overlap"),
+        ("none,22", "stands alone"),
+        ("22,none", "stands alone"),
+        ("22,auto", "comes first"),
+        ("auto,22", "exclusions only"),
+        ("all,22", "exclusions only"),
+        ("22,", "expected"),
+        ("~", "expected"),
+        ("1.2.3/22", "no address"),
+        ("%/22", "no interface's name"),
+        ("%a-very-long-name-indeed/22", "no interface's name"),
+        ("224.0.0.1/22", "multicast"),
+        ("22:0.0.0.0/22", "nobody"),
+        ("22:1.2.3/22", "no address"),
+        ("127.0.0.1/22:[::1]/22", "different families"),
+        ("twenty-two", "expected"),
+        ("22:", "expected"),
+        ("127.0.0.1/", "expected"),
+    ];
+    for (text, expected) in cases {
+        let error = text.parse::<Spec>().expect_err(text);
+        assert!(error.contains(expected), "{text}: {error}");
+        assert!(!error.contains('\n') && error.len() < 200, "{text}: {error}");
+    }
+    assert!("1,".repeat(3000).parse::<Spec>().is_err());
+    assert!(vec!["~1"; ITEMS_MAX + 1].join(",").parse::<Spec>().is_err());
+}
+
+#[test]
+fn several_add_up_unless_they_contradict() {
+    let check = |texts: &[&str]| check(&texts.iter().map(|text| parse(text)).collect::<Vec<_>>());
+    for fine in [
+        &["22", "80"][..],
+        &["127.0.0.1/22", "192.0.2.1/22"],
+        &["0.0.0.0/22", "[::]/22"],
+        &["%eth0/22", "%eth1/22"],
+        &["22", "auto"],
+        &["22:23", "all"],
+        &["20-30,~25", "25"],
+        &["none"],
+        &[],
+    ] {
+        assert_eq!(check(fine), Ok(()), "{fine:?}");
+    }
+    for (wrong, expected) in [
+        (&["none", "22"][..], "`none`"),
+        (&["22", "22:23"], "port 22 is given twice"),
+        (&["20-30", "0.0.0.0/25"], "port 25 is given twice"),
+        (&["127.0.0.1/22", "%lo/22"], "port 22 is given twice"),
+        (&["auto", "all"], "same place"),
+    ] {
+        let error = check(wrong).expect_err("contradiction");
+        assert!(error.contains(expected), "{wrong:?}: {error}");
+    }
+}
+
+/// A small generator, so that the test needs no entropy and repeats itself.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+#[test]
+fn anything_read_is_written_so_that_it_reads_the_same() {
+    const PIECES: &[&str] = &[
+        "none",
+        "auto",
+        "all",
+        ",",
+        "~",
+        "-",
+        ":",
+        "/",
+        "%",
+        "eth0",
+        "22",
+        "80",
+        "8080",
+        "1",
+        "65535",
+        "0",
+        "[",
+        "]",
+        "::1",
+        "127.0.0.1",
+        "fd00::15",
+        "10.0.2.15",
+        "[::]",
+        "é",
+        " ",
+    ];
+    let mut numbers = Numbers(7);
+    let mut read = 0;
+    for _ in 0..200_000 {
+        let pieces = 1 + numbers.below(9);
+        let text: String = (0..pieces).map(|_| PIECES[numbers.below(PIECES.len() as u64) as usize]).collect();
+        if let Ok(spec) = text.parse::<Spec>() {
+            read += 1;
+            let written = spec.to_string();
+            assert_eq!(written.parse(), Ok(spec.clone()), "{text} was written as {written}");
+            assert!(spec.rules(EPHEMERAL).iter().all(|rule| rule.port != 0 && rule.to != 0), "{text}");
+        }
+    }
+    assert!(read > 1000, "{read} made sense");
+}

@@ -1,0 +1,171 @@
+//! Published UDP ports: one socket with many peers, each of which is a flow of the stack.
+//!
+//! Whoever owns the port reads its datagrams and hands them to the stack ([`crate::forward`]). What a flow sends leaves through the same
+//! socket, to the flow's peer and from the address that the peer had asked; so to the stack each such flow has a socket of its own, which is
+//! only an entry here. It never has anything to receive.
+//!
+//! A port that is no longer published takes its socket along: its flows can send no more, and find that out when they do.
+
+use super::errors::host_error;
+use super::{HostError, SocketId, Sockets};
+use crate::sys::addressed::{Source, send_addressed};
+use brodo_core::flow::FlowId;
+use brodo_core::host::Marks;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// Set in the ids of entries, and in no descriptor's number.
+const SHARED: u32 = 1 << 31;
+/// Datagrams per UDP_SEGMENT call: the kernel's bound before Linux 6.8 (UDP_MAX_SEGMENTS).
+const SEGMENTS_MAX: usize = 64;
+
+/// The socket of a published port.
+#[derive(Debug)]
+pub struct Published {
+    fd: OwnedFd,
+    /// The largest segments that UDP_SEGMENT may work with, bytes.
+    segment_max: AtomicU16,
+    /// Flows that found it full.
+    waiting: Mutex<Vec<FlowId>>,
+}
+
+impl Published {
+    /// For a bound socket.
+    pub fn new(fd: OwnedFd) -> Arc<Self> {
+        Arc::new(Self { fd, segment_max: AtomicU16::new(u16::MAX), waiting: Mutex::default() })
+    }
+
+    /// The socket.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The flows that wait for room, who are then to be told that there is some.
+    pub fn take_waiting(&self) -> Vec<FlowId> {
+        std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether somebody waits for room.
+    pub fn is_awaited(&self) -> bool {
+        !self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Sends one datagram, or several of `segment` bytes; how many bytes of them were taken.
+    pub fn send(
+        &self,
+        data: &[IoSlice<'_>],
+        ends: (SocketAddr, Option<Source>),
+        segment: Option<u16>,
+        marks: Marks,
+    ) -> Result<usize, Errno> {
+        let fd = self.fd.as_fd();
+        let len: usize = data.iter().map(|slice| slice.len()).sum();
+        let size = segment.map(usize::from).filter(|&size| size > 0 && len > size);
+        let Some(size) = size else { return send_addressed(fd, data, ends, None, marks) };
+        if size <= usize::from(self.segment_max.load(Ordering::Relaxed)) && len <= size * SEGMENTS_MAX {
+            match send_addressed(fd, data, ends, Some(size as u16), marks) {
+                // The route or its device does not take segments: as they are then, one by one.
+                Err(Errno::INVAL | Errno::IO | Errno::MSGSIZE) => {
+                    self.segment_max.store(size as u16 - 1, Ordering::Relaxed);
+                }
+                other => return other,
+            }
+        }
+        let bytes: Vec<u8> = data.iter().flat_map(|slice| slice.iter().copied()).collect();
+        let mut sent = 0;
+        for datagram in bytes.chunks(size) {
+            match send_addressed(fd, &[IoSlice::new(datagram)], ends, None, marks) {
+                Ok(count) => sent += count,
+                Err(errno) if sent == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        Ok(sent)
+    }
+}
+
+/// A flow that sends through a published port.
+#[derive(Debug)]
+pub(super) struct Shared {
+    port: Weak<Published>,
+    /// Data of the port's own events.
+    event: u64,
+    flow: FlowId,
+    peer: SocketAddr,
+    source: Option<Source>,
+}
+
+/// Whether an id is one of an entry here.
+pub(super) fn is_shared(socket: SocketId) -> bool {
+    socket.0 & SHARED != 0
+}
+
+impl Sockets {
+    /// A socket for `flow` that sends to `peer` through `port`, from `source`. `event` is the data under which the port's socket is registered.
+    pub fn share(
+        &mut self,
+        flow: FlowId,
+        (port, event): (&Arc<Published>, EventData),
+        (peer, source): (SocketAddr, Option<Source>),
+    ) -> SocketId {
+        let shared = Shared { port: Arc::downgrade(port), event: event.u64(), flow, peer, source };
+        let index = self.shared_free.pop().unwrap_or_else(|| {
+            self.shared.push(None);
+            self.shared.len() as u32 - 1
+        });
+        self.shared[index as usize] = Some(shared);
+        SocketId(index | SHARED)
+    }
+
+    /// The entry behind an id.
+    pub(super) fn shared(&self, socket: SocketId) -> Option<SharedSend<'_>> {
+        let index = is_shared(socket).then_some((socket.0 & !SHARED) as usize)?;
+        let shared = self.shared.get(index)?.as_ref()?;
+        Some(SharedSend { epoll: self.epoll.as_fd(), shared })
+    }
+
+    /// Forgets an entry.
+    pub(super) fn leave(&mut self, socket: SocketId) {
+        let index = socket.0 & !SHARED;
+        if self.shared.get_mut(index as usize).and_then(Option::take).is_some() {
+            self.shared_free.push(index);
+        }
+    }
+}
+
+/// An entry in use.
+pub(super) struct SharedSend<'a> {
+    epoll: BorrowedFd<'a>,
+    shared: &'a Shared,
+}
+
+impl SharedSend<'_> {
+    pub(super) fn send(
+        &self,
+        data: &[IoSlice<'_>],
+        segment: Option<u16>,
+        marks: Marks,
+    ) -> Result<usize, HostError> {
+        let Shared { port, event, flow, peer, source } = self.shared;
+        let Some(port) = port.upgrade() else { return Err(HostError::Prohibited) };
+        let len: usize = data.iter().map(|slice| slice.len()).sum();
+        let sent = port.send(data, (*peer, *source), segment, marks);
+        if sent == Err(Errno::AGAIN) || sent.is_ok_and(|taken| taken < len) {
+            let mut waiting = port.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            if waiting.is_empty() {
+                let interest = EventFlags::IN | EventFlags::OUT;
+                epoll::modify(self.epoll, &port.fd, EventData::new_u64(*event), interest)
+                    .map_err(host_error)?;
+            }
+            if !waiting.contains(flow) {
+                waiting.push(*flow);
+            }
+        }
+        sent.map_err(host_error)
+    }
+}

@@ -1,0 +1,489 @@
+//! Connections between two sockets of this machine, carried by the kernel: splice(2) from one socket into a pipe and from the
+//! pipe into the other. Pages change hands and no byte is copied.
+//!
+//! A connection whose two ends are on loopbacks, one of the host's namespace and one of the guest's, needs no frames: nobody would see them, and
+//! each byte would be copied four times. So the socket that was accepted on one side is joined with one connected on the other, both kernels' TCP do what
+//! they do for any local connection, and this file only moves what has arrived.
+//!
+//! ```text
+//! end 0  --splice-->  pipe  --splice-->  end 1        way 0
+//! end 0  <--splice--  pipe  <--splice--  end 1        way 1
+//! ```
+//!
+//! *As a direct connection.* The end of a direction is passed on when all before it is: shutdown(SHUT_WR), and the other
+//! direction goes on. An error of either socket closes both with a reset (SO_LINGER 0), as does a connect that fails: who
+//! connects to a port on which nobody listens sees its connection reset. (It was accepted already; a refusal is not to be had any more.) Whatever
+//! reached a socket before its peer's reset is still offered to the other, as far as that takes it at once. Nagle's algorithm is off on both ends,
+//! because the sender's own TCP has decided what to send when.
+//!
+//! *Flow control.* What the receiver's socket does not take stays in the pipe, which is bounded, and then in the sender's socket, whose window
+//! closes. A pipe belongs to a direction only while bytes are in it: one that has been drained goes back to a pool, so an idle
+//! connection has two descriptors and no more. There are at most [`PIPES_MAX`]; a direction that gets none waits in line for the next that comes back.
+//!
+//! *Turns.* Sockets are edge-triggered: an end is taken to be readable and writable until a call says otherwise. A connection moves at
+//! most [`TURN_BYTES`] before the next has its turn, and the driver gets its own after each round. A pipe holds a number of
+//! buffers, not of bytes, so a splice into it that would block may mean that either is at its end; it is settled when the pipe is empty.
+//!
+//! A slot that has become free is given away only after the turn in which that happened: an event of the same batch may still name it.
+//!
+//! System calls: splice, pipe2, fcntl `F_SETPIPE_SZ`, shutdown, connect, getsockopt `SO_ERROR`, setsockopt `TCP_NODELAY` and `SO_LINGER`, `epoll_ctl`.
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{Shutdown, sockopt};
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// What a pipe is asked to hold, in bytes. The kernel counts buffers, one for each 4 KiB of this, and a buffer takes what a socket has
+/// in one piece, up to 32 KiB. It gives less to a user who has many pipes.
+const PIPE_BYTES: usize = 256 << 10;
+/// Most bytes asked for in one call.
+const CALL_BYTES: usize = 1 << 20;
+/// Bytes one connection moves before the next has its turn.
+const TURN_BYTES: usize = 4 << 20;
+/// Connections served in one turn of the loop.
+const TURN_PAIRS: usize = 64;
+/// Pipes kept for the next who needs one.
+const PIPES_IDLE_MAX: usize = 32;
+/// Most pipes at a time.
+pub const PIPES_MAX: usize = 4096;
+
+/// What has been counted since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SpliceCounters {
+    /// Connections joined.
+    pub opened: u64,
+    /// Those of them that ended with a reset.
+    pub reset: u64,
+    /// Connections refused because there were too many.
+    pub refused: u64,
+    /// Bytes moved, both ways.
+    pub bytes: u64,
+}
+
+/// One socket of a pair.
+#[derive(Debug)]
+struct End {
+    fd: OwnedFd,
+    /// No call has said otherwise since the last event.
+    readable: bool,
+    writable: bool,
+    /// An event has told of an error.
+    failed: bool,
+}
+
+/// One direction.
+#[derive(Debug, Default)]
+struct Way {
+    pipe: Option<Pipe>,
+    /// Bytes in the pipe.
+    held: usize,
+    /// The sender has ended.
+    ended: bool,
+    /// The receiver was told.
+    told: bool,
+}
+
+/// Two joined sockets. Way 0 leads from end 0 to end 1.
+#[derive(Debug)]
+struct Pair {
+    ends: [End; 2],
+    ways: [Way; 2],
+    /// End 1 is not connected yet.
+    connecting: bool,
+    /// It stands in the queue of those with something to do.
+    listed: bool,
+    /// It stands in the queue for a pipe.
+    starved: bool,
+}
+
+#[derive(Debug)]
+struct Pipe {
+    from: OwnedFd,
+    to: OwnedFd,
+}
+
+/// Pipes in use and at rest.
+#[derive(Debug, Default)]
+struct Pipes {
+    idle: Vec<Pipe>,
+    /// Those and the ones in use.
+    made: usize,
+    /// The kernel gave none when it was last asked, and none has come back since.
+    refused: bool,
+}
+
+impl Pipes {
+    /// One that is empty; `None` if there are too many or the kernel gives none.
+    fn take(&mut self) -> Option<Pipe> {
+        if let Some(pipe) = self.idle.pop() {
+            return Some(pipe);
+        }
+        if self.made >= PIPES_MAX {
+            return None;
+        }
+        let Ok((from, to)) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK) else {
+            self.refused = true;
+            return None;
+        };
+        // Refused to a user who has many pipes; the smaller one works too.
+        let _ = fcntl_setpipe_size(&to, PIPE_BYTES);
+        self.made += 1;
+        Some(Pipe { from, to })
+    }
+
+    /// Takes back one that is empty.
+    fn put(&mut self, pipe: Pipe) {
+        self.refused = false;
+        if self.idle.len() < PIPES_IDLE_MAX {
+            self.idle.push(pipe);
+        } else {
+            self.made -= 1;
+        }
+    }
+
+    /// Notes the end of one that is not.
+    fn lost(&mut self) {
+        self.refused = false;
+        self.made -= 1;
+    }
+}
+
+/// What a pair does after its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// Waits for an event.
+    Wait,
+    /// Has more to do at once.
+    More,
+    /// Waits for a pipe.
+    Starved,
+    /// Both directions have ended.
+    Done,
+    /// One of the sockets has failed.
+    Failed,
+}
+
+/// All joined connections of one worker.
+#[derive(Debug)]
+pub struct Splices {
+    pairs: Vec<Option<Pair>>,
+    free: Vec<u32>,
+    /// Free after this turn.
+    freed: Vec<u32>,
+    listed: VecDeque<u32>,
+    starved: VecDeque<u32>,
+    pipes: Pipes,
+    open: usize,
+    max: usize,
+    counters: SpliceCounters,
+}
+
+/// Whether a socket that was given to [`Splices::join`] is connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Connected {
+    /// It is.
+    Yes,
+    /// It will be, or an error follows.
+    Soon,
+}
+
+/// Begins to connect a non-blocking socket.
+///
+/// # Errors
+/// The kernel refuses at once, as it does when nobody listens on a loopback.
+pub fn connect(socket: &OwnedFd, to: SocketAddr) -> Result<Connected, Errno> {
+    match rustix::net::connect(socket, &to) {
+        Ok(()) => Ok(Connected::Yes),
+        // On loopback the handshake runs inside connect, yet it answers EINPROGRESS; a second call tells.
+        Err(Errno::INPROGRESS) => match rustix::net::connect(socket, &to) {
+            Ok(()) | Err(Errno::ISCONN) => Ok(Connected::Yes),
+            Err(Errno::INPROGRESS | Errno::ALREADY) => Ok(Connected::Soon),
+            Err(errno) => Err(errno),
+        },
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Closes a connection with a reset.
+pub fn reset(socket: OwnedFd) {
+    let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
+    drop(socket);
+}
+
+impl Splices {
+    /// None yet, and at most `max` at a time.
+    pub fn new(max: usize) -> Self {
+        Self {
+            pairs: Vec::new(),
+            free: Vec::new(),
+            freed: Vec::new(),
+            listed: VecDeque::new(),
+            starved: VecDeque::new(),
+            pipes: Pipes::default(),
+            open: 0,
+            max,
+            counters: SpliceCounters::default(),
+        }
+    }
+
+    /// How many connections there are.
+    pub fn open(&self) -> usize {
+        self.open
+    }
+
+    /// What has been counted.
+    pub fn counters(&self) -> SpliceCounters {
+        self.counters
+    }
+
+    /// Whether [`Splices::turn`] has something to do.
+    pub fn has_work(&self) -> bool {
+        !self.listed.is_empty()
+    }
+
+    /// Joins an accepted connection with a socket toward its destination. Their events carry the data that `event` makes of a number, which
+    /// [`Splices::event`] is to be given back.
+    pub fn join(
+        &mut self,
+        epoll: BorrowedFd<'_>,
+        accepted: OwnedFd,
+        (toward, connected): (OwnedFd, Connected),
+        event: impl Fn(u32) -> EventData,
+    ) {
+        if self.open >= self.max {
+            self.counters.refused += 1;
+            return reset(accepted);
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.pairs.push(None);
+            self.pairs.len() as u32 - 1
+        });
+        let ends = [accepted, toward].map(|fd| End { fd, readable: true, writable: true, failed: false });
+        for (number, end) in (0..).zip(&ends) {
+            let _ = sockopt::set_tcp_nodelay(&end.fd, true);
+            let interest = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+            if epoll::add(epoll, &end.fd, event(slot << 1 | number), interest).is_err() {
+                self.counters.refused += 1;
+                self.freed.push(slot);
+                let [accepted, _] = ends;
+                return reset(accepted.fd);
+            }
+        }
+        let connecting = connected == Connected::Soon;
+        let pair = Pair { ends, ways: Default::default(), connecting, listed: false, starved: false };
+        self.pairs[slot as usize] = Some(pair);
+        self.open += 1;
+        self.counters.opened += 1;
+        self.list(slot);
+    }
+
+    fn list(&mut self, slot: u32) {
+        if let Some(Some(pair)) = self.pairs.get_mut(slot as usize)
+            && !std::mem::replace(&mut pair.listed, true)
+        {
+            self.listed.push_back(slot);
+        }
+    }
+
+    /// Notes an event of a socket.
+    pub fn event(&mut self, number: u32, flags: EventFlags) {
+        let slot = number >> 1;
+        let Some(Some(pair)) = self.pairs.get_mut(slot as usize) else { return };
+        let end = &mut pair.ends[(number & 1) as usize];
+        let ended = flags.intersects(EventFlags::HUP | EventFlags::ERR);
+        end.readable |= ended || flags.intersects(EventFlags::IN | EventFlags::RDHUP);
+        end.writable |= ended || flags.contains(EventFlags::OUT);
+        end.failed |= flags.contains(EventFlags::ERR);
+        self.list(slot);
+    }
+
+    /// Serves those that have something to do, within bounds; true if there is more to do at once.
+    pub fn turn(&mut self, epoll: BorrowedFd<'_>) -> bool {
+        for _ in 0..self.listed.len().min(TURN_PAIRS) {
+            let Some(slot) = self.listed.pop_front() else { break };
+            let Self { pairs, pipes, counters, .. } = self;
+            let Some(Some(pair)) = pairs.get_mut(slot as usize) else { continue };
+            pair.listed = false;
+            let next = pair.serve(pipes, &mut counters.bytes);
+            match next {
+                Next::Wait => {}
+                Next::More => self.list(slot),
+                Next::Starved => {
+                    if !std::mem::replace(&mut pair.starved, true) {
+                        self.starved.push_back(slot);
+                    }
+                }
+                Next::Done | Next::Failed => self.remove(epoll, slot, next == Next::Failed),
+            }
+        }
+        while self.has_pipe()
+            && let Some(slot) = self.starved.pop_front()
+        {
+            if let Some(Some(pair)) = self.pairs.get_mut(slot as usize) {
+                pair.starved = false;
+            }
+            self.list(slot);
+            // One for each pipe that can be had now; the others keep their place.
+            if self.listed.len() >= self.pipes.idle.len().max(1) {
+                break;
+            }
+        }
+        self.free.append(&mut self.freed);
+        !self.listed.is_empty()
+    }
+
+    fn has_pipe(&self) -> bool {
+        !self.pipes.idle.is_empty() || (self.pipes.made < PIPES_MAX && !self.pipes.refused)
+    }
+
+    /// Ends all connections with a reset.
+    pub fn reset_all(&mut self, epoll: BorrowedFd<'_>) {
+        for slot in 0..self.pairs.len() as u32 {
+            self.remove(epoll, slot, true);
+        }
+    }
+
+    fn remove(&mut self, epoll: BorrowedFd<'_>, slot: u32, failed: bool) {
+        let Some(pair) = self.pairs.get_mut(slot as usize).and_then(Option::take) else { return };
+        for way in pair.ways {
+            match way.pipe {
+                Some(pipe) if way.held == 0 => self.pipes.put(pipe),
+                Some(_) => self.pipes.lost(),
+                None => {}
+            }
+        }
+        for end in pair.ends {
+            // Not left to the close: another process may still hold a copy of one that it has made.
+            let _ = epoll::delete(epoll, &end.fd);
+            if failed {
+                reset(end.fd);
+            }
+        }
+        self.counters.reset += u64::from(failed);
+        self.open -= 1;
+        self.freed.push(slot);
+    }
+}
+
+impl Pair {
+    fn serve(&mut self, pipes: &mut Pipes, bytes: &mut u64) -> Next {
+        if self.connecting {
+            match self.connected() {
+                Ok(true) => self.connecting = false,
+                Ok(false) => return Next::Wait,
+                Err(_) => return Next::Failed,
+            }
+        }
+        let ([a, b], [there, back]) = (&mut self.ends, &mut self.ways);
+        let next = match (there.carry((a, b), pipes, bytes), back.carry((b, a), pipes, bytes)) {
+            (Err(_), _) | (_, Err(_)) => return Next::Failed,
+            (Ok(Next::Wait), Ok(next)) | (Ok(next), Ok(_)) => next,
+        };
+        for end in &mut self.ends {
+            if std::mem::take(&mut end.failed) && sockopt::socket_error(&end.fd) != Ok(Ok(())) {
+                return Next::Failed;
+            }
+        }
+        if self.ways.iter().all(|way| way.told) { Next::Done } else { next }
+    }
+
+    /// Whether end 1 is connected by now.
+    fn connected(&self) -> Result<bool, Errno> {
+        let [_, toward] = &self.ends;
+        sockopt::socket_error(&toward.fd)??;
+        match rustix::net::getpeername(&toward.fd) {
+            Ok(_) => Ok(true),
+            Err(Errno::NOTCONN) => Ok(false),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+impl Way {
+    /// Moves what can be moved, within bounds. An error is that of a socket.
+    fn carry(
+        &mut self,
+        (source, sink): (&mut End, &mut End),
+        pipes: &mut Pipes,
+        bytes: &mut u64,
+    ) -> Result<Next, Errno> {
+        let mut moved = 0;
+        while !self.told {
+            let mut idle = true;
+            if !self.ended && source.readable && self.held < PIPE_BYTES {
+                if self.pipe.is_none() {
+                    self.pipe = pipes.take();
+                }
+                let Some(pipe) = &self.pipe else {
+                    return if pipes.made == 0 { Err(Errno::MFILE) } else { Ok(Next::Starved) };
+                };
+                match move_pages(source.fd.as_fd(), pipe.to.as_fd(), CALL_BYTES) {
+                    Ok(0) => (self.ended, idle) = (true, false),
+                    Ok(count) => (self.held, idle) = (self.held + count, false),
+                    // With something in it the pipe may be what is full.
+                    Err(Errno::AGAIN) => source.readable = self.held > 0,
+                    Err(errno) => {
+                        // What came before the error goes first, if it goes at once.
+                        let _ = self.offer(sink);
+                        return Err(errno);
+                    }
+                }
+            }
+            let sent = self.offer(sink)?;
+            *bytes += sent as u64;
+            (moved, idle) = (moved + sent, idle && sent == 0);
+            if self.held == 0 {
+                if let Some(pipe) = self.pipe.take() {
+                    pipes.put(pipe);
+                }
+                if self.ended {
+                    match rustix::net::shutdown(&sink.fd, Shutdown::Write) {
+                        // A reset from over there is what its own error tells.
+                        Ok(()) | Err(Errno::NOTCONN) => self.told = true,
+                        Err(errno) => return Err(errno),
+                    }
+                }
+            }
+            if idle {
+                break;
+            }
+            if moved >= TURN_BYTES {
+                return Ok(Next::More);
+            }
+        }
+        Ok(Next::Wait)
+    }
+
+    /// Gives the sink what is in the pipe, as far as it takes it; how much that was, in bytes.
+    fn offer(&mut self, sink: &mut End) -> Result<usize, Errno> {
+        let Some(pipe) = self.pipe.as_ref().filter(|_| self.held > 0 && sink.writable) else { return Ok(0) };
+        match move_pages(pipe.from.as_fd(), sink.fd.as_fd(), self.held) {
+            Ok(count) => {
+                self.held -= count;
+                Ok(count)
+            }
+            Err(Errno::AGAIN) => {
+                sink.writable = false;
+                Ok(0)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// One splice.
+fn move_pages(from: BorrowedFd<'_>, to: BorrowedFd<'_>, bytes: usize) -> Result<usize, Errno> {
+    loop {
+        match splice(from, None, to, None, bytes, SpliceFlags::MOVE | SpliceFlags::NONBLOCK) {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! Joined connections behave as one: content, half-close both ways, resets, refusals, and sides that do not read.
+
+use super::*;
+use rustix::event::epoll::CreateFlags;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown as End, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+
+/// A thread that accepts on one port and joins with another, as a worker does.
+struct Joiner {
+    at: SocketAddr,
+    stop: mpsc::Sender<()>,
+    thread: Option<thread::JoinHandle<(SpliceCounters, usize)>>,
+}
+
+impl Joiner {
+    fn start(to: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+        listener.set_nonblocking(true).expect("non-blocking");
+        let at = listener.local_addr().expect("address");
+        let (stop, stopped) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            let poll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
+            let mut splices = Splices::new(100);
+            let mut events = Vec::with_capacity(16);
+            while stopped.try_recv() == Err(mpsc::TryRecvError::Empty) {
+                while let Ok((accepted, _)) = listener.accept() {
+                    accepted.set_nonblocking(true).expect("non-blocking");
+                    join(&mut splices, &poll, accepted.into(), to);
+                }
+                let busy = splices.turn(poll.as_fd());
+                let timeout =
+                    rustix::event::Timespec { tv_sec: 0, tv_nsec: if busy { 0 } else { 5_000_000 } };
+                events.clear();
+                epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout))
+                    .expect("wait");
+                for event in events.drain(..) {
+                    splices.event({ event.data }.u64() as u32, event.flags);
+                }
+            }
+            (splices.counters(), splices.open())
+        });
+        Self { at, stop, thread: Some(thread) }
+    }
+
+    /// What was counted, and how many are left.
+    fn end(mut self) -> (SpliceCounters, usize) {
+        self.stop.send(()).expect("it runs");
+        self.thread.take().expect("once").join().expect("no panic")
+    }
+}
+
+fn join(splices: &mut Splices, poll: &OwnedFd, accepted: OwnedFd, to: SocketAddr) {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket =
+        rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).expect("socket");
+    match connect(&socket, to) {
+        Ok(connected) => splices
+            .join(poll.as_fd(), accepted, (socket, connected), |number| EventData::new_u64(number.into())),
+        Err(_) => reset(accepted),
+    }
+}
+
+/// A client and a server with a joiner between them.
+fn pair() -> (TcpStream, TcpStream, Joiner) {
+    let server = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let joiner = Joiner::start(server.local_addr().expect("address"));
+    let client = TcpStream::connect(joiner.at).expect("connect");
+    let (accepted, _) = server.accept().expect("accept");
+    (client, accepted, joiner)
+}
+
+/// Bytes that do not repeat soon.
+fn pattern(len: usize) -> Vec<u8> {
+    let mut x = 1u32;
+    let next = || {
+        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (x >> 24) as u8
+    };
+    std::iter::repeat_with(next).take(len).collect()
+}
+
+#[test]
+fn content_and_half_close_both_ways() {
+    for server_first in [false, true] {
+        let (client, server, joiner) = pair();
+        let (mut first, mut second) = if server_first { (server, client) } else { (client, server) };
+        let data = pattern(20 << 20);
+        let sent = data.clone();
+        let sender = thread::spawn(move || {
+            first.write_all(&sent).expect("write");
+            first.shutdown(End::Write).expect("half-close");
+            let mut answer = Vec::new();
+            first.read_to_end(&mut answer).expect("the other half goes on");
+            answer
+        });
+        let mut got = Vec::new();
+        second.read_to_end(&mut got).expect("read");
+        assert!(got == data, "{} bytes of {}", got.len(), data.len());
+        second.write_all(b"and back").expect("write after the other's end");
+        drop(second);
+        assert_eq!(sender.join().expect("sender"), b"and back");
+        let (counters, open) = joiner.end();
+        let bytes = (data.len() + b"and back".len()) as u64;
+        assert_eq!((counters, open), (SpliceCounters { opened: 1, bytes, ..Default::default() }, 0));
+    }
+}
+
+#[test]
+fn a_reset_goes_through_and_what_came_before_it() {
+    let (mut client, mut server, joiner) = pair();
+    client.write_all(b"last words").expect("write");
+    let mut words = [0; 10];
+    server.read_exact(&mut words).expect("read");
+    reset(client.into());
+    let error = server.read(&mut words).expect_err("reset");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    let (counters, open) = joiner.end();
+    assert_eq!((counters.reset, open), (1, 0));
+}
+
+#[test]
+fn a_receiver_that_goes_away_resets_the_sender() {
+    let (mut client, server, joiner) = pair();
+    client.write_all(&pattern(1 << 20)).expect("write");
+    drop(server);
+    let chunk = [0; 4096];
+    let error = loop {
+        if let Err(error) = client.write_all(&chunk) {
+            break error;
+        }
+    };
+    assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
+    assert_eq!(joiner.end().1, 0);
+}
+
+#[test]
+fn who_finds_nobody_is_reset() {
+    let closed = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a free port");
+    let joiner = Joiner::start(closed);
+    let mut client = TcpStream::connect(joiner.at).expect("connect");
+    let error = client.read(&mut [0]).expect_err("reset");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    joiner.end();
+}
+
+#[test]
+fn a_receiver_that_does_not_read_stops_the_sender() {
+    let (mut client, mut server, joiner) = pair();
+    client.set_nonblocking(true).expect("non-blocking");
+    let chunk = pattern(64 << 10);
+    let (mut sent, mut refused) = (0, 0);
+    while refused < 50 {
+        match client.write(&chunk) {
+            Ok(count) => (sent, refused) = (sent + count, 0),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                refused += 1;
+                thread::sleep(Duration::from_millis(2));
+            }
+            Err(e) => panic!("{e}"),
+        }
+        assert!(sent < 256 << 20, "nothing holds it back");
+    }
+    client.shutdown(End::Write).expect("half-close");
+    let mut got = 0;
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match server.read(&mut buffer).expect("read") {
+            0 => break,
+            count => got += count,
+        }
+    }
+    assert_eq!(got, sent);
+    drop((client, server));
+    joiner.end();
+}
+
+#[test]
+fn many_at_once_share_few_pipes() {
+    let server = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let joiner = Joiner::start(server.local_addr().expect("address"));
+    let echo = thread::spawn(move || {
+        for _ in 0..60 {
+            let (mut stream, _) = server.accept().expect("accept");
+            thread::spawn(move || {
+                let mut reader = stream.try_clone().expect("clone");
+                std::io::copy(&mut reader, &mut stream).expect("echo");
+                stream.shutdown(End::Write).expect("end");
+            });
+        }
+    });
+    let clients: Vec<_> = (0..60)
+        .map(|number| {
+            let at = joiner.at;
+            thread::spawn(move || {
+                let mut stream = TcpStream::connect(at).expect("connect");
+                let data = pattern(10_000 + number);
+                stream.write_all(&data).expect("write");
+                stream.shutdown(End::Write).expect("end");
+                let mut got = Vec::new();
+                stream.read_to_end(&mut got).expect("read");
+                assert!(got == data);
+            })
+        })
+        .collect();
+    for client in clients {
+        client.join().expect("client");
+    }
+    echo.join().expect("server");
+    let (counters, open) = joiner.end();
+    assert_eq!((counters.opened, counters.reset, open), (60, 0, 0));
+}

@@ -140,13 +140,13 @@ impl Stack {
             EtherType::Ipv4 => {
                 let (ip, content) = Ipv4Header::parse(packet).ok()?;
                 let (src, dst) = (ip.src.into(), ip.dst.into());
-                let marks = self.marks(dst, (ip.tos, ip.ttl, ip.dont_fragment));
+                let marks = self.marks(dst, (ip.tos, ip.ttl, ip.dont_fragment), packet.len());
                 (ip.ttl, Packet { src, dst, protocol: ip.protocol, marks, content })
             }
             EtherType::Ipv6 => {
                 let (ip, content) = Ipv6Header::parse(packet).ok()?;
                 let (src, dst) = (ip.src.into(), ip.dst.into());
-                let marks = self.marks(dst, (ip.traffic_class, ip.hop_limit, true));
+                let marks = self.marks(dst, (ip.traffic_class, ip.hop_limit, true), packet.len());
                 (ip.hop_limit, Packet { src, dst, protocol: ip.next_header, marks, content })
             }
             _ => return None,

@@ -17,6 +17,8 @@ use std::num::NonZeroU8;
 
 mod reassembly;
 
+/// The longest packet, in bytes, that may be there to measure the path: as long as Ethernet takes it.
+const MEASURED_LEN_MAX: usize = 1500;
 /// Ports of the servers that brodo is on the link.
 const DHCPV4_SERVER: u16 = 67;
 const DHCPV6_SERVER: u16 = 547;
@@ -76,7 +78,11 @@ impl Stack {
                         dst: ip.dst.into(),
                         protocol: ip.protocol,
                         ttl: ip.ttl,
-                        marks: self.marks(ip.dst.into(), (ip.tos, ip.ttl, ip.dont_fragment)),
+                        marks: self.marks(
+                            ip.dst.into(),
+                            (ip.tos, ip.ttl, ip.dont_fragment),
+                            whole_len(meta, payload),
+                        ),
                         payload: rest,
                         whole: payload,
                         meta,
@@ -103,7 +109,11 @@ impl Stack {
                         dst: ip.dst.into(),
                         protocol: ip.next_header,
                         ttl: ip.hop_limit,
-                        marks: self.marks(ip.dst.into(), (ip.traffic_class, ip.hop_limit, true)),
+                        marks: self.marks(
+                            ip.dst.into(),
+                            (ip.traffic_class, ip.hop_limit, true),
+                            whole_len(meta, payload),
+                        ),
                         payload: rest,
                         whole: payload,
                         meta,
@@ -166,7 +176,17 @@ impl Stack {
     /// What the guest's IP header (differentiated services, time to live, "do not fragment") means for the datagram that leaves
     /// the host: one hop less. The host's own time to live stands for those with which systems usually begin, so that most
     /// sockets need not be told one.
-    pub(super) fn marks(&self, dst: IpAddr, (tos, ttl, dont_fragment): (u8, u8, bool)) -> Marks {
+    ///
+    /// Linux sets "do not fragment" on whatever fits its link, which says nothing of what the program wants: on a link of 65,520
+    /// bytes a program that sends 8 KiB would lose its first datagram and meet an error. So it is honoured up to what a
+    /// path of Ethernet takes, where those are found who measure the path; what is longer is fragmented by the host.
+    pub(super) fn marks(
+        &self,
+        dst: IpAddr,
+        (tos, ttl, dont_fragment): (u8, u8, bool),
+        packet_len: usize,
+    ) -> Marks {
+        let dont_fragment = dont_fragment && packet_len <= MEASURED_LEN_MAX;
         let usual = matches!(ttl, 64 | 128 | 255) || self.env.config.is_ours(dst);
         let ttl = NonZeroU8::new(ttl.saturating_sub(1)).filter(|_| !usual);
         Marks { tos, ttl, dont_fragment }
@@ -442,6 +462,14 @@ impl Stack {
             }
             self.remove(io.host, id);
         }
+    }
+}
+
+/// The length of an IP packet, or of those that the host is to make of it.
+fn whole_len(meta: RxMeta, packet: &[u8]) -> usize {
+    match meta.gso {
+        Gso::Udp(size) => Ipv6Header::LEN + UdpHeader::LEN + usize::from(size),
+        _ => packet.len(),
     }
 }
 

@@ -53,7 +53,7 @@ impl Stack {
                 let (ip, payload) = Ipv4Header::parse(bytes)?;
                 let (src, dst) = (ip.src.into(), ip.dst.into());
                 // Who fragments lets others fragment.
-                let marks = self.marks(dst, (ip.tos, ip.ttl, false));
+                let marks = self.marks(dst, (ip.tos, ip.ttl, false), 0);
                 Packet {
                     eth,
                     src,
@@ -69,7 +69,7 @@ impl Stack {
             IpHeader::V6(_) => {
                 let (ip, payload) = Ipv6Header::parse(bytes)?;
                 let (src, dst) = (ip.src.into(), ip.dst.into());
-                let marks = self.marks(dst, (ip.traffic_class, ip.hop_limit, false));
+                let marks = self.marks(dst, (ip.traffic_class, ip.hop_limit, false), 0);
                 let (protocol, ttl) = (ip.next_header, ip.hop_limit);
                 Packet { eth, src, dst, protocol, ttl, marks, payload, whole: bytes, meta }
             }

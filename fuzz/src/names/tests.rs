@@ -25,5 +25,9 @@ fn every_seed_gets_its_answers() {
     assert_eq!(count("hosts"), (3, 0, 3, 0));
     assert_eq!(played("errors").machine.stack.counters().dns_unanswered, 2);
     assert_eq!(played("alias").machine.stack.name_of([192, 0, 2, 1].into()), Some("a.test"));
-    assert_eq!(played("answered").machine.stack.name_of([192, 0, 2, 1].into()), Some("A.test"));
+    assert_eq!(
+        played("answered").machine.stack.name_of([192, 0, 2, 1].into()),
+        Some("a.test"),
+        "the last word"
+    );
 }

@@ -2,7 +2,8 @@
 
 use crate::args::Attach;
 use crate::failure::Failure;
-use crate::serve::Preparation;
+use crate::log;
+use crate::serve::{Preparation, Purpose};
 use brodo_linux::agent::Agent;
 use brodo_linux::namespace::{Target, attach as make_interface};
 use brodo_linux::process::Signals;
@@ -18,9 +19,14 @@ pub(crate) fn attach(options: &Attach) -> Result<u8, Failure> {
     };
     let signals = Signals::block()?;
     let made = make_interface(&preparation.settings.plan, &target)?;
+    log::info("entered the target's namespace and left it again", &[]);
     let agent = preparation.agent(|| Agent::inside(&target))?;
     let watch = target.watch(signals);
-    let mut service = preparation.serve(made, agent)?;
+    let target = match (&options.netns, options.pid) {
+        (Some(path), _) => path.display().to_string(),
+        (None, pid) => format!("process {}", pid.unwrap_or_default()),
+    };
+    let mut service = preparation.serve(made, agent, Purpose { command: "attach", target })?;
     for descriptor in watch.descriptors() {
         service.watch(descriptor)?;
     }
@@ -30,5 +36,6 @@ pub(crate) fn attach(options: &Attach) -> Result<u8, Failure> {
         let ended = watch.ended()?;
         Ok(if ended { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
+    log::info("the target is gone, or brodo was asked to end", &[]);
     Ok(0)
 }

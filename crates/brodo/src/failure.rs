@@ -15,6 +15,8 @@ pub(crate) enum Failure {
     Setup(SetupError),
     /// The TAP that was made cannot be served.
     Tap(TapError),
+    /// A running brodo could not be found, or says no.
+    Remote(String),
     /// A port cannot be forwarded.
     Forward(ForwardError),
     /// Something else, with what was tried and the system call.
@@ -28,10 +30,11 @@ impl Failure {
         move |error| Self::Io(what, error)
     }
 
-    /// 2 for usage, as clap has it; 126 and 127 for a command that cannot be run, as shells have it; 125 for the rest,
+    /// 1 for what was asked of another; 2 for usage, as clap has it; 126 and 127 for a command that cannot be run, as shells have it; 125 for the rest,
     /// as env and podman have it.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
+            Self::Remote(_) => 1,
             Self::Usage(_) => 2,
             Self::Setup(error) => error.exit_status(),
             Self::Tap(_) | Self::Forward(_) | Self::Io(..) => 125,
@@ -42,7 +45,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(sentence) => f.write_str(sentence),
+            Self::Usage(sentence) | Self::Remote(sentence) => f.write_str(sentence),
             Self::Setup(error) => error.fmt(f),
             Self::Tap(error) => error.fmt(f),
             Self::Forward(error) => error.fmt(f),

@@ -2,9 +2,18 @@
 
 use crate::args::NetworkOptions;
 use crate::config::{HostFacts, Settings};
+use crate::control::{Control, Controlled, Facts, FirstCapture, Listening, Place};
 use crate::failure::Failure;
+use crate::flow_log::{Files, FlowLog};
+use crate::journal::{Batch, Item, Journal, Mailbox};
+use crate::log;
+use crate::metrics::{self, Metrics};
+use crate::report;
+use crate::wording::Bounds;
 use crate::workers::{self, Notices};
+use brodo_control::method::GuestNetwork;
 use brodo_core::budget::Budget;
+use brodo_core::config::{BufferBounds, Config};
 use brodo_core::link::Link;
 use brodo_core::stack::{Keys, Stack};
 use brodo_linux::agent::Agent;
@@ -24,14 +33,17 @@ use brodo_linux::sockets::{Sockets, raise_nofile};
 use brodo_linux::{process, setup};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::rand::{GetRandomFlags, getrandom};
+use serde_json::Value;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Descriptors that brodo needs for itself, besides one per flow; and those that each worker needs.
-const DESCRIPTORS_RESERVED: u64 = 64;
+/// Descriptors that brodo needs for itself, besides one per flow, clients of the control socket among them; and those that each
+/// worker needs.
+const DESCRIPTORS_RESERVED: u64 = 88;
 const DESCRIPTORS_PER_WORKER: u64 = 4;
 
 /// Most connections between loopbacks at a time, and the part of all descriptors that they may have: two each, and pipes.
@@ -43,10 +55,19 @@ pub(crate) struct Preparation {
     pub(crate) settings: Settings,
     host: Arc<HostNetwork>,
     ready: Option<OwnedFd>,
-    capture: Option<Capture>,
+    capture: Option<FirstCapture>,
+    flow_log: Option<Files>,
+    metrics: Option<Metrics>,
+    control: Place,
     clock: Clock,
-    report: bool,
-    quiet: bool,
+}
+
+/// What is served, for those who ask.
+pub(crate) struct Purpose {
+    /// The name of the command.
+    pub(crate) command: &'static str,
+    /// The command line that runs, or the namespace.
+    pub(crate) target: String,
 }
 
 impl Preparation {
@@ -65,16 +86,32 @@ impl Preparation {
             resolv_conf: ResolvConf::read(Path::new(RESOLV_CONF)).unwrap_or_default(),
         };
         let settings = Settings::new(options, &host).map_err(Failure::Usage)?;
+        if let Some(path) = &options.config {
+            log::info("read options from a file", &[("file", path.display().to_string().into())]);
+        }
         let network = HostNetwork::new(RESOLV_CONF.into(), host.resolv_conf)
             .map_err(|e| Failure::Io("follow the host's network: rtnetlink".into(), e.into()))?;
         let host = Arc::new(network);
         let clock = Clock::start();
         let capture = options.pcap.as_deref().map(|path| {
-            Capture::create(path, &options.ifname, clock)
-                .map_err(Failure::io(format!("write the capture {}: open", path.display())))
+            let capture = Capture::create(path, &options.ifname, clock)
+                .map_err(Failure::io(format!("write the capture {}: open", path.display())))?;
+            let file = std::path::absolute(path).unwrap_or_else(|_| path.into());
+            Ok::<_, Failure>(FirstCapture { file, capture })
         });
         let capture = capture.transpose()?;
-        Ok(Self { settings, host, ready, capture, clock, report: options.verbose, quiet: options.quiet })
+        let flow_log = options.flow_log.as_deref().map(|path| {
+            Files::open(path, options.flow_log_size(), options.flow_log_keep())
+                .map_err(Failure::io(format!("write the flow log {}: open", path.display())))
+        });
+        let flow_log = flow_log.transpose()?;
+        let metrics = options.metrics.as_ref().map(Metrics::bind).transpose()?;
+        let files = [("capture", &options.pcap), ("flow log", &options.flow_log)];
+        for (what, path) in files.iter().filter_map(|(what, path)| Some((what, path.as_ref()?))) {
+            log::info(&format!("writing a {what}"), &[("file", path.display().to_string().into())]);
+        }
+        let control = Place::of(options.control.as_deref());
+        Ok(Self { settings, host, ready, capture, flow_log, metrics, control, clock })
     }
 
     /// Starts an agent in the guest's namespace, if ports are forwarded. Before there are threads.
@@ -87,14 +124,26 @@ impl Preparation {
     }
 
     /// A service for the interface that was made: a worker for each of its queues.
-    pub(crate) fn serve(self, made: Made, agent: Option<Agent>) -> Result<Service, Failure> {
+    pub(crate) fn serve(
+        self,
+        made: Made,
+        agent: Option<Agent>,
+        purpose: Purpose,
+    ) -> Result<Service, Failure> {
         let (guest, forwards) = (self.settings.guest(), self.settings.forwards.clone());
         let Made { taps, watch } = made;
+        let listening = self.listen()?;
+        let clients = listening.is_some().then(Mailbox::with_bell).transpose();
+        let clients = clients.map_err(Failure::io("serve the control socket: eventfd"))?.map(Arc::new);
+        let log = self.flow_log.is_some().then(|| Arc::new(Mailbox::new()));
+        let journal = Journal::new(self.clock).with_log(log.clone()).with_clients(clients.clone());
+        let journal = Arc::new(journal);
         let ring = RingWatch::new(watch, &self.settings.plan.interface.name)
             .map_err(|e| Failure::Io("watch the network interface: ioctl SIOCGIFINDEX".into(), e.into()))?;
         let ring = Arc::new(ring);
         let count = taps.len() as u32;
-        let mut config = self.settings.stack;
+        let mut config = self.settings.stack.clone();
+        let interface = self.settings.plan.interface.name.clone();
         let reserved = DESCRIPTORS_RESERVED + DESCRIPTORS_PER_WORKER * u64::from(count);
         let descriptors = raise_nofile();
         let splices_max = (descriptors / SPLICES_SHARE).min(SPLICES_MAX);
@@ -104,12 +153,14 @@ impl Preparation {
         config.max_flows = (config.max_flows.min(flows_max) / taps.len().max(1)).max(1);
         config.dns_cache /= taps.len().max(1);
         config.rules.workers = count;
+        tell_of(&self.settings, config.max_flows * taps.len());
         let budget = Arc::new(Budget::new(config.memory));
         let crew = Arc::new(Crew::new(count).map_err(Failure::io("wake workers: eventfd"))?);
         let mut workers = Vec::with_capacity(taps.len());
         for (number, tap) in (0..).zip(taps) {
             let link = Tap::from_fd(tap, self.settings.plan.offload).map_err(Failure::Tap)?;
-            let stack = Stack::sharing(config.clone(), keys()?, link.caps(), budget.clone(), number);
+            let mut stack = Stack::sharing(config.clone(), keys()?, link.caps(), budget.clone(), number);
+            stack.record_ends(journal.keeps_log());
             let sockets = Sockets::new().map_err(Failure::io("wait for sockets: epoll_create1"))?;
             let epoll_ctl = || Failure::io("wait for the network interface: epoll_ctl");
             let mut worker = Worker::new(stack, link, sockets, self.clock).map_err(epoll_ctl())?;
@@ -118,8 +169,10 @@ impl Preparation {
             worker.follow_ring(ring.clone(), number == 0).map_err(epoll_ctl())?;
             worker.join(crew.clone(), number).map_err(epoll_ctl())?;
             if let Some(capture) = &self.capture {
-                worker.capture(capture.clone());
+                worker.capture(capture.capture.clone());
             }
+            let to = journal.clone();
+            worker.listen(Box::new(move |stack| to.take(number, stack)));
             worker.follow_host(self.host.clone(), self.settings.follow, number == 0).map_err(epoll_ctl())?;
             workers.push(worker);
         }
@@ -128,13 +181,122 @@ impl Preparation {
             let ports = Forwards::new(guest, agent, first.sockets(), bounds);
             let mut ports = ports.map_err(Failure::io("wait for ports: epoll_ctl"))?;
             for forward in forwards {
+                let option = brodo_linux::forward::option(forward.direction, forward.transport);
+                log::info("forwarding ports", &[(option, forward.spec.to_string().into())]);
                 ports.add(forward).map_err(Failure::Forward)?;
             }
             first.forward(ports);
         }
-        let notices = Notices::new(self.quiet, self.report);
-        Ok(Service { workers, crew, ring, notices, ready: self.ready, report: self.report })
+        let flow_log = self.flow_log.zip(log).map(|(files, log)| FlowLog::start(files, log, journal.clone()));
+        let flow_log = flow_log.transpose().map_err(Failure::io("write the flow log: clone"))?;
+        let control = listening.zip(clients).map(|(listening, mailbox)| {
+            let controlled = Controlled {
+                crew: crew.clone(),
+                ring: Some(ring.clone()),
+                journal: journal.clone(),
+                mailbox,
+                facts: facts(purpose, interface, &config, count),
+                started: Instant::now(),
+                capture: self.capture,
+            };
+            Control::start(listening, controlled)
+        });
+        let control = control.transpose().map_err(Failure::io("serve the control socket: clone"))?;
+        let notices = Notices::new(journal.clone());
+        let Self { ready, metrics, clock, .. } = self;
+        Ok(Service { workers, crew, ring, notices, ready, metrics, serving: None, control, flow_log, clock })
     }
+
+    /// The control socket, if there is to be one. Where nobody said that there must, everything else works without.
+    fn listen(&self) -> Result<Option<Listening>, Failure> {
+        match (Listening::new(&self.control), &self.control) {
+            (Ok(listening), _) => Ok(listening),
+            (Err(error), Place::At(path)) => {
+                Err(Failure::Io(format!("listen on the control socket {}: bind", path.display()), error))
+            }
+            (Err(error), _) => {
+                log::info(&format!("there is no control socket: {error}"), &[]);
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// What the control socket tells of an instance, and what never changes.
+fn facts(purpose: Purpose, interface: String, config: &Config, workers: u32) -> Facts {
+    let v4 = config.v4.map(|net| GuestNetwork {
+        address: net.guest.into(),
+        prefix_len: net.prefix_len,
+        gateway: net.gateway.into(),
+        dns: net.dns.into(),
+        host_loopback: net.host_loopback.map(Into::into),
+    });
+    let v6 = config.v6.map(|net| GuestNetwork {
+        address: net.guest.into(),
+        prefix_len: net.prefix_len,
+        gateway: net.gateway.into(),
+        dns: net.dns.into(),
+        host_loopback: net.host_loopback.map(Into::into),
+    });
+    Facts {
+        command: purpose.command,
+        target: purpose.target,
+        interface,
+        mtu: config.mtu,
+        networks: v4.into_iter().chain(v6).collect(),
+        memory: config.memory,
+        flows_max: config.max_flows as u64 * u64::from(workers),
+        bounds: Bounds::of(config),
+    }
+}
+
+/// Tells what was made and what it is served with.
+fn tell_of(settings: &Settings, max_flows: usize) {
+    let texts = |list: Vec<String>| Value::from(list);
+    let (stack, interface) = (&settings.stack, &settings.plan.interface);
+    let v4 = stack.v4.map(|net| (format!("{}/{}", net.guest, net.prefix_len), net.gateway.to_string()));
+    let v6 = stack.v6.map(|net| (format!("{}/{}", net.guest, net.prefix_len), net.gateway.to_string()));
+    let (addresses, gateways) = v4.into_iter().chain(v6).unzip();
+    log::info(
+        "made the guest's interface",
+        &[
+            ("interface", interface.name.as_str().into()),
+            ("addresses", texts(addresses)),
+            ("gateways", texts(gateways)),
+            ("mtu", interface.mtu.into()),
+        ],
+    );
+    log::info(
+        "answering for names",
+        &[
+            ("at", texts(settings.dns.iter().map(ToString::to_string).collect())),
+            ("resolvers", texts(stack.resolvers.iter().map(ToString::to_string).collect())),
+            ("search", texts(stack.search.clone())),
+        ],
+    );
+    log::info(
+        "serving the network",
+        &[
+            ("flows at most", max_flows.into()),
+            ("bytes of memory", stack.memory.into()),
+            ("workers", settings.plan.queues.into()),
+        ],
+    );
+    let mac = |octets: [u8; 6]| octets.map(|octet| format!("{octet:02x}")).join(":");
+    let bounds = |bounds: BufferBounds| format!("{}..{}", bounds.initial, bounds.max);
+    log::debug(
+        "details of these",
+        &[
+            ("guest's mac", mac(interface.mac).into()),
+            ("brodo's mac", mac(stack.mac.0).into()),
+            ("tx-queue-len", interface.tx_queue_len.into()),
+            ("offload", format!("{:?}", settings.plan.offload).into()),
+            ("tcp-rx-buffer", bounds(stack.tcp_rx).into()),
+            ("tcp-tx-buffer", bounds(stack.tcp_tx).into()),
+            ("tcp-tuning", format!("{:?}", stack.tcp_tuning).into()),
+            ("resolvers are followed", settings.follow.resolvers.into()),
+        ],
+    );
 }
 
 /// Fresh keys for the flow table and for sequence numbers.
@@ -155,7 +317,11 @@ pub(crate) struct Service {
     ring: Arc<RingWatch>,
     notices: Notices,
     ready: Option<OwnedFd>,
-    report: bool,
+    metrics: Option<Metrics>,
+    serving: Option<metrics::Serving>,
+    control: Option<Control>,
+    flow_log: Option<FlowLog>,
+    clock: Clock,
 }
 
 impl Service {
@@ -170,6 +336,7 @@ impl Service {
         if let Some(ready) = self.ready.take() {
             // If nobody listens any more nobody needs to know.
             let _ = rustix::io::write(ready, b"\n");
+            log::debug("told the given descriptor that the network is there", &[]);
         }
     }
 
@@ -179,6 +346,10 @@ impl Service {
         &mut self,
         check: impl FnMut() -> Result<ControlFlow<T>, Failure>,
     ) -> Result<Option<T>, Failure> {
+        // Not before: who forks must be alone.
+        if let Some(metrics) = self.metrics.take() {
+            self.serving = Some(metrics.start(self.crew.clone(), self.ring.clone())?);
+        }
         workers::run(&mut self.workers, &self.crew, &self.notices, check)
     }
 
@@ -190,22 +361,39 @@ impl Service {
     }
 }
 
-impl Drop for Service {
-    /// Prints the counters if they were asked for, however the service ended.
-    fn drop(&mut self) {
-        if self.report {
-            let mut losses = TapLosses::default();
-            self.workers.iter().for_each(|worker| losses.add(worker.link().losses()));
-            let mut link = vec![("link_down", losses.down), ("link_refused", losses.refused)];
-            let forwards = self.workers.iter().filter_map(Worker::forwards);
-            link.extend(forwards.flat_map(|forwards| forwards.counters().named()));
-            let (passed, lost) = self.crew.handed_over();
-            link.extend([("frames_handed_over", passed), ("frames_handed_lost", lost)]);
-            let counters: Vec<_> = self.workers.iter().map(|worker| worker.stack().counters()).collect();
-            self.ring.look();
-            crate::report::tell(&crate::report::report_all(&counters, self.ring.dropped(), &link));
-            let rules = self.workers.iter().map(|worker| worker.stack().rules());
-            crate::report::tell(&crate::report::refusals(rules));
+impl Service {
+    /// The ends of all flows that are still open.
+    fn last_ends(&mut self) -> Option<Item> {
+        let now = self.clock.now();
+        let mut last = None;
+        for (number, worker) in (0..).zip(&self.workers) {
+            let ends: Vec<_> = worker.stack().ends_at_shutdown(now).collect();
+            last = Some(Item::Batch(Arc::new(Batch { worker: number, ends, ..Batch::default() })));
         }
+        last
+    }
+}
+
+impl Drop for Service {
+    /// Ends what goes with the service, however it ended: writes the flow log to its end, and prints the counters if they were asked
+    /// for.
+    fn drop(&mut self) {
+        drop(self.control.take());
+        if let Some(log) = self.flow_log.take() {
+            log.finish(self.last_ends());
+        }
+        let mut losses = TapLosses::default();
+        self.workers.iter().for_each(|worker| losses.add(worker.link().losses()));
+        let mut link = vec![("link_down", losses.down), ("link_refused", losses.refused)];
+        let forwards = self.workers.iter().filter_map(Worker::forwards);
+        link.extend(forwards.flat_map(|forwards| forwards.counters().named()));
+        let (passed, lost) = self.crew.handed_over();
+        link.extend([("frames_handed_over", passed), ("frames_handed_lost", lost)]);
+        let counters: Vec<_> = self.workers.iter().map(|worker| worker.stack().counters()).collect();
+        self.ring.look();
+        let dropped = self.ring.dropped();
+        let refusals = report::refusals(self.workers.iter().map(|worker| worker.stack().rules()));
+        let text = || report::report_all(&counters, dropped, &link, &refusals);
+        log::report("what was counted", text, || report::fields(&counters, dropped, &link, &refusals));
     }
 }

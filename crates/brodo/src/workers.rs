@@ -21,6 +21,8 @@
 //! | counters | each its own, added up at the end |
 
 use crate::failure::Failure;
+use crate::journal::Journal;
+use brodo_control::event::Level;
 use brodo_linux::crew::Crew;
 use brodo_linux::driver::{Wake, Worker};
 use brodo_linux::link::GuestLink;
@@ -30,34 +32,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 /// Said once, when the guest pings another host.
-const PING_FORBIDDEN: &str = "brodo: ping to other hosts does not work because the host lets no group of this user open \
+const PING_FORBIDDEN: &str = "ping to other hosts does not work because the host lets no group of this user open \
     ping sockets (socket: Permission denied); `sysctl -w net.ipv4.ping_group_range='0 2147483647'` on the host allows \
-    it; everything else works\n";
+    it; everything else works";
 
 /// What the user is told while the network is served.
 #[derive(Debug)]
 pub(crate) struct Notices {
-    quiet: bool,
-    verbose: bool,
+    journal: Arc<Journal>,
     told_of_ping: AtomicBool,
 }
 
 impl Notices {
-    pub(crate) fn new(quiet: bool, verbose: bool) -> Self {
-        Self { quiet, verbose, told_of_ping: AtomicBool::new(false) }
+    pub(crate) fn new(journal: Arc<Journal>) -> Self {
+        Self { journal, told_of_ping: AtomicBool::new(false) }
     }
 
     /// Tells what is to be told.
     fn tell(&self, wake: &Wake) {
         match wake {
-            _ if self.quiet => {}
             Wake::CaptureFailed(error) => {
-                crate::report::tell(&format!("brodo: the capture has ended early: {error}\n"));
+                self.journal.tell(Level::Warn, &format!("the capture has ended early: {error}"));
             }
             Wake::PingForbidden if !self.told_of_ping.swap(true, Ordering::Relaxed) => {
-                crate::report::tell(PING_FORBIDDEN);
+                self.journal.tell(Level::Warn, PING_FORBIDDEN);
             }
-            Wake::Notice(sentence) if self.verbose => crate::report::tell(&format!("brodo: {sentence}\n")),
+            Wake::Notice(sentence) => self.journal.tell(Level::Info, sentence),
             _ => {}
         }
     }

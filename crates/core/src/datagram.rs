@@ -22,8 +22,10 @@ pub(crate) mod inbox;
 
 use crate::counters::DropReason;
 use crate::env::Env;
+use crate::flow::end::EndCause;
+use crate::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
 use crate::flow::{FlowId, FlowKey, Protocol, Rank, Usefulness};
-use crate::host::{Close, Host, HostError, Marks, Readiness, SocketId};
+use crate::host::{Close, Host, HostError, IcmpCause, Marks, Readiness, SocketId};
 use crate::icmp;
 use crate::link::Link;
 use crate::schedule::Turn;
@@ -59,7 +61,10 @@ pub(crate) struct DatagramFlow {
     inbound: bool,
     /// The other side has answered to whom it began.
     answered: bool,
+    opened_at: Instant,
     used_at: Instant,
+    from_guest: Traffic,
+    to_guest: Traffic,
     /// How many datagrams the next receive asks for, and the length of the longest that the last one gave, bytes.
     want: u8,
     longest: u32,
@@ -67,6 +72,8 @@ pub(crate) struct DatagramFlow {
     readable: bool,
     turn: Turn,
     ended: bool,
+    /// Why it ends, if it does before anything comes back.
+    pub(crate) cause: EndCause,
 }
 
 impl DatagramFlow {
@@ -78,14 +85,40 @@ impl DatagramFlow {
             socket: Some(socket),
             inbound: false,
             answered: false,
+            opened_at: now,
             used_at: now,
+            from_guest: Traffic::default(),
+            to_guest: Traffic::default(),
             want: WANT_MIN,
             longest: 1,
             backlog: Backlog::default(),
             readable: false,
             turn: Turn::default(),
             ended: false,
+            cause: EndCause::TimedOut,
         }
+    }
+
+    /// What is known of it at `now`, but for how long it is idle.
+    pub(crate) fn info(&self, now: Instant) -> FlowInfo {
+        FlowInfo {
+            flow: self.id,
+            key: self.key,
+            initiator: if self.inbound { Initiator::Peer } else { Initiator::Guest },
+            state: if self.answered { FlowState::Active } else { FlowState::Unanswered },
+            age: now - self.opened_at,
+            idle: Duration::ZERO,
+            from_guest: self.from_guest,
+            to_guest: self.to_guest,
+            rtt: None,
+            connect: None,
+            retransmissions: 0,
+        }
+    }
+
+    /// Its socket on the host, while it has one.
+    pub(crate) fn socket(&self) -> Option<SocketId> {
+        self.socket
     }
 
     /// A flow that a datagram to a published port begins.
@@ -93,8 +126,9 @@ impl DatagramFlow {
         Self { inbound: true, ..Self::new(id, key, socket, now) }
     }
 
-    /// Something has come for the guest that another has received.
-    pub(crate) fn heard(&mut self, now: Instant) {
+    /// Something has come for the guest that another has received: so many datagrams, and bytes.
+    pub(crate) fn heard(&mut self, now: Instant, datagrams: usize, bytes: usize) {
+        self.to_guest.add(datagrams, bytes);
         self.used_at = now;
         self.answered |= !self.inbound;
     }
@@ -142,6 +176,7 @@ impl DatagramFlow {
         let Some(socket) = self.socket else { return };
         let mut left: usize = data.iter().map(|slice| slice.len()).sum();
         let size = segment.map_or(left, |size| usize::from(size).min(left)).max(1);
+        self.from_guest.add(left.div_ceil(size).max(1), left);
         let (mut index, mut reported) = (0, false);
         while self.backlog.is_empty() {
             let gone = match io.host.datagram_send(socket, data, segment.filter(|_| left > size), marks) {
@@ -248,6 +283,7 @@ impl DatagramFlow {
                 Ok(batch) => {
                     self.used_at = io.now;
                     self.answered = true;
+                    self.to_guest.add(batch.datagrams, batch.bytes);
                     self.readable = batch.count == want;
                     self.longest = batch.longest.max(1) as u32;
                     self.want = if self.readable {
@@ -277,6 +313,12 @@ impl DatagramFlow {
         let Some(socket) = self.socket else { return };
         for _ in 0..ERRORS_MAX {
             let Some(report) = io.host.datagram_error(socket) else { return };
+            if !self.answered {
+                self.cause = match report.cause {
+                    IcmpCause::PortUnreachable => EndCause::Refused,
+                    _ => EndCause::Unreachable,
+                };
+            }
             let mut packet = [0; QUOTE_LEN_MAX];
             let Some(len) = quote(&self.key, report.sequence, &mut packet) else { return };
             // Whoever is behind an address of ours (a resolver, the host's loopback) stays hidden: the address the
@@ -306,13 +348,19 @@ impl DatagramFlow {
         if now - self.used_at < self.timeout(env) {
             return;
         }
+        if self.answered {
+            self.cause = EndCause::Finished;
+        }
         self.ended = true;
     }
 
     /// The host's network is another: if the socket's address is gone, so is this flow, and the guest's next datagram begins a
     /// new one.
     pub(crate) fn network_changed<H: Host>(&mut self, host: &mut H) {
-        self.ended |= self.socket.is_some_and(|socket| host.is_stranded(socket));
+        if self.socket.is_some_and(|socket| host.is_stranded(socket)) {
+            self.cause = EndCause::NetworkChanged;
+            self.ended = true;
+        }
     }
 
     /// Gives back the socket and what waits for it, before removal.

@@ -3,6 +3,8 @@
 //! A [`FlowKey`] is the five-tuple as the guest sees it. A [`FlowId`] is an index with a generation: an event that
 //! arrives for a flow that has gone finds nothing, even if its slot is used again.
 
+pub mod end;
+pub mod info;
 pub mod table;
 
 use crate::time::Duration;

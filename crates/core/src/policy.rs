@@ -22,6 +22,7 @@ use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 /// Metadata services outside the link-local range: Amazon's over IPv6, Alibaba's.
 const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
@@ -140,6 +141,8 @@ pub(crate) struct Request {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) reason: DropReason,
+    /// The place of the rule that refuses it.
+    rule: usize,
 }
 
 /// The rules of the floor, first in the list of counts; behind them the deny rules in their order, then the limits.
@@ -163,7 +166,7 @@ pub(crate) struct Policy {
     destinations: BTreeMap<IpAddr, u32>,
     counted: BTreeSet<FlowId>,
     /// The text of each rule, and how often it has refused.
-    counts: Vec<(String, u64)>,
+    counts: Vec<(Arc<str>, u64)>,
 }
 
 impl Policy {
@@ -188,7 +191,7 @@ impl Policy {
                 limit("max-flows", None),
             ]);
         Self {
-            counts: texts.map(|text| (text, 0)).collect(),
+            counts: texts.map(|text| (text.into(), 0)).collect(),
             deny: rules.deny.clone(),
             new_flows: rules.new_flows.map(bucket),
             per_destination: rules.flows_per_destination.map(|n| (n / workers).max(1)),
@@ -241,9 +244,14 @@ impl Policy {
         }
     }
 
+    /// The text of the rule that has refused a flow.
+    pub(crate) fn text(&self, refusal: Refusal) -> Option<Arc<str>> {
+        self.counts.get(refusal.rule).map(|(text, _)| text.clone())
+    }
+
     /// Every rule's text and how often it has refused a flow: the floor, the deny rules in their order, the limits.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.counts.iter().map(|(text, count)| (text.as_str(), *count))
+        self.counts.iter().map(|(text, count)| (&**text, *count))
     }
 
     /// The first deny rule that is about the request, by its place among them.
@@ -261,7 +269,7 @@ impl Policy {
         if let Some((_, count)) = self.counts.get_mut(rule) {
             *count += 1;
         }
-        Refusal { reason }
+        Refusal { reason, rule }
     }
 }
 

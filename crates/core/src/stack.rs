@@ -17,8 +17,10 @@ use crate::datagram::DatagramFlow;
 use crate::datagram::inbox::Inbox;
 use crate::dns::flow::DnsFlow;
 use crate::env::Env;
+use crate::flow::end::{EndCause, Recorder};
 use crate::flow::table::{FlowTable, Keyed};
 use crate::flow::{Endpoint, FlowId, FlowKey, Protocol, Usefulness};
+use crate::fragments::Fragments;
 use crate::host::{Host, HostError, IcmpCause, Readiness};
 use crate::icmp;
 use crate::link::{Gso, Link, LinkCaps, RxChecksum, RxFrame, RxMeta};
@@ -35,7 +37,7 @@ use crate::wire::ipv6::Ipv6Header;
 use crate::wire::tcp::{TcpFlags, TcpHeader};
 use crate::wire::udp::UdpHeader;
 use crate::wire::{ICMP, ICMPV6, TCP, UDP, checksum};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 mod admission;
@@ -44,6 +46,7 @@ mod foreign;
 mod inbound;
 mod input;
 mod names;
+mod observe;
 
 pub use foreign::Foreign;
 pub use inbound::Arrived;
@@ -118,8 +121,12 @@ pub struct Stack {
     /// Datagrams on their way to the guest.
     inbox: Inbox,
     policy: Policy,
+    /// What the guest has sent in pieces.
+    fragments: Fragments,
     /// When the next router advertisement is due: once a guest has asked for one, it depends on them.
     advertise_at: Option<Instant>,
+    /// Flows that have begun and ended, for those who want to know.
+    recorder: Recorder,
 }
 
 impl Stack {
@@ -139,13 +146,16 @@ impl Stack {
             flows: FlowTable::new(keys.table),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
             inbox: Inbox::default(),
+            fragments: Fragments::default(),
             advertise_at: None,
+            recorder: Recorder::new(),
         }
     }
 
     /// Handles frames from the guest, in order. Segments of one bulk transfer that stand together are written to the
     /// host socket together, so a driver does well to hand in what it has.
     pub fn frames<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, mut frames: &[RxFrame<'_>]) {
+        self.recorder.now = io.now;
         while let Some(first) = frames.first() {
             let together = self.bulk(io, frames);
             if together == 0 {
@@ -157,6 +167,7 @@ impl Stack {
 
     /// Handles one frame from the guest.
     pub fn frame<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, meta: RxMeta, frame: &[u8]) {
+        self.recorder.now = io.now;
         self.env.counters.rx_frames += 1;
         self.env.counters.rx_bytes += frame.len() as u64;
         if let Err(reason) = self.dispatch(io, meta, frame) {
@@ -167,6 +178,7 @@ impl Stack {
     /// Notes what a host socket is ready for; most work is done by [`Stack::serve`]. Events for flows that are gone
     /// are ignored.
     pub fn socket_event<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, flow: FlowId, ready: Readiness) {
+        self.recorder.now = io.now;
         match self.flows.get_mut(flow) {
             Some(Flow::Tcp(connection)) => connection.socket_event(&mut self.env, io, ready),
             Some(Flow::Datagram(datagrams)) => datagrams.socket_event(&mut self.env, io, ready),
@@ -211,6 +223,7 @@ impl Stack {
     /// One round over the flows that have something to do: all sparse ones, then others until [`ROUND_BYTES`] were
     /// sent (see [`crate::schedule`]). True if there is more to do at once.
     pub fn serve<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) -> bool {
+        self.recorder.now = io.now;
         if !self.inbox.is_empty() && self.inbox.deliver(&mut self.env, io.link).is_err() {
             return false;
         }
@@ -288,6 +301,7 @@ impl Stack {
 
     /// Expires timers.
     pub fn expire<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) {
+        self.recorder.now = io.now;
         self.env.outlet.slots.advance(io.now);
         for need in Need::ALL {
             let flows = &self.flows;
@@ -305,6 +319,7 @@ impl Stack {
             }
             self.after(io.host, id);
         }
+        self.expire_fragments(io);
         if self.advertise_at.is_some_and(|at| at <= io.now) {
             self.advertise_at = Some(io.now + services::ndp::ADVERTISE_EVERY);
             if let Some(len) = services::ndp::advertise(&self.env.config, None, &mut self.scratch) {
@@ -316,7 +331,16 @@ impl Stack {
     /// When [`Stack::expire`] must be called next, if at all.
     pub fn next_deadline(&self) -> Option<Instant> {
         let watch = [self.env.reads.watch_at(), self.env.windows.watch_at()];
-        watch.into_iter().chain([self.env.wheel.next(), self.advertise_at]).flatten().min()
+        watch
+            .into_iter()
+            .chain([self.env.wheel.next(), self.advertise_at, self.fragments.next_deadline()])
+            .flatten()
+            .min()
+    }
+
+    /// The host's resolvers.
+    pub fn resolvers(&self) -> &[SocketAddr] {
+        &self.env.config.resolvers
     }
 
     /// What was counted since the start.
@@ -348,6 +372,11 @@ impl Stack {
         self.env.pool.budget().used()
     }
 
+    /// Bytes of payload memory that there may be, for all who share the budget.
+    pub fn memory_budget(&self) -> usize {
+        self.env.pool.budget().total()
+    }
+
     /// Bytes that guests may still send into windows, as far as they count, by all who share the budget.
     pub fn memory_promised(&self) -> usize {
         self.env.pool.budget().promised()
@@ -365,7 +394,8 @@ impl Stack {
                 Flow::Dns(flow) => flow.allocated(),
             })
             .sum();
-        let waiting = self.env.reads.allocated() + self.env.windows.allocated() + self.env.dns.allocated();
+        let waiting = self.env.reads.allocated() + self.env.windows.allocated();
+        let waiting = waiting + self.env.dns.allocated() + self.fragments.allocated();
         self.flows.allocated() + self.env.wheel.allocated() + waiting + lists * size_of::<FlowId>() + beside
     }
 
@@ -385,6 +415,7 @@ impl Stack {
 
     fn remove<H: Host>(&mut self, host: &mut H, id: FlowId) {
         self.env.wheel.cancel(id);
+        self.note_end(id);
         let removed = self.flows.remove(id);
         if let Some(flow) = &removed {
             self.policy.closed(flow.key().remote.ip(), id);
@@ -420,6 +451,9 @@ impl Stack {
             Flow::Dns(_) => Some(DnsFlow::eviction_rank(idle)),
         });
         let Some(victim) = victim else { return false };
+        if let Some(flow) = self.flows.get_mut(victim) {
+            flow.ends_by(EndCause::Evicted);
+        }
         self.remove(host, victim);
         self.env.counters.flows_evicted += 1;
         true

@@ -15,9 +15,12 @@
 //! Format: one section header, one interface description (Ethernet, nanoseconds), then one enhanced packet block
 //! per frame (draft-ietf-opsawg-pcapng), in the byte order of the machine.
 
+mod filter;
+
 use crate::clock::Clock;
 use brodo_core::link::{FRAME_MAX, TxFrame};
 use brodo_core::time::{Duration, Instant};
+pub use filter::Filter;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -55,6 +58,8 @@ struct Writer {
     /// Nothing more is written, because of an error.
     ended: bool,
     error: Option<io::Error>,
+    /// Frames written, and bytes of them.
+    written: (u64, u64),
 }
 
 impl Writer {
@@ -70,6 +75,7 @@ impl Writer {
 #[derive(Debug)]
 pub struct Capture {
     writer: Arc<Mutex<Writer>>,
+    filter: Option<Arc<Filter>>,
     clock: Clock,
     flush_at: Option<Instant>,
 }
@@ -77,7 +83,7 @@ pub struct Capture {
 impl Clone for Capture {
     /// A handle for another worker.
     fn clone(&self) -> Self {
-        Self { writer: self.writer.clone(), clock: self.clock, flush_at: None }
+        Self { writer: self.writer.clone(), filter: self.filter.clone(), clock: self.clock, flush_at: None }
     }
 }
 
@@ -112,21 +118,43 @@ impl Capture {
         option(&mut description, OPT_END, &[]);
         block(&mut out, INTERFACE_DESCRIPTION, &description)?;
         out.flush()?;
-        let writer = Writer { out, ended: false, error: None };
-        Ok(Self { writer: Arc::new(Mutex::new(writer)), clock, flush_at: None })
+        let writer = Writer { out, ended: false, error: None, written: (0, 0) };
+        Ok(Self { writer: Arc::new(Mutex::new(writer)), filter: None, clock, flush_at: None })
+    }
+
+    /// The same capture, of the frames that `filter` keeps and no others. To be said before handles are made of it.
+    #[must_use]
+    pub fn only(mut self, filter: Filter) -> Self {
+        self.filter = Some(Arc::new(filter));
+        self
+    }
+
+    /// Frames written so far by all handles, and bytes of them.
+    pub fn written(&self) -> (u64, u64) {
+        self.lock().written
     }
 
     /// Adds a frame that the guest has sent.
     pub fn outbound(&mut self, now: Instant, frame: &[u8]) {
+        if !self.keeps(frame) {
+            return;
+        }
         self.packet(now, Direction::Outbound, frame.len(), |out| out.write_all(frame));
     }
 
     /// Adds a frame that was sent to the guest.
     pub fn inbound(&mut self, now: Instant, frame: &TxFrame<'_>) {
+        if !self.keeps(frame.headers) {
+            return;
+        }
         self.packet(now, Direction::Inbound, frame.len(), |out| {
             out.write_all(frame.headers)?;
             frame.payload.iter().try_for_each(|slice| out.write_all(slice))
         });
+    }
+
+    fn keeps(&self, headers: &[u8]) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter.matches(headers))
     }
 
     /// When [`Capture::flush`] is due, if anything waits.
@@ -148,6 +176,11 @@ impl Capture {
     /// more frames.
     pub fn take_error(&mut self) -> Option<io::Error> {
         self.lock().error.take()
+    }
+
+    /// Whether an error has ended it.
+    pub fn has_ended(&self) -> bool {
+        self.lock().ended
     }
 
     /// A worker that has panicked ends the program; until then the others may write.
@@ -201,7 +234,9 @@ impl Writer {
         self.out.write_all(&4u16.to_ne_bytes())?;
         self.out.write_all(&flags.to_ne_bytes())?;
         self.out.write_all(&[0; 4])?;
-        self.out.write_all(&total.to_ne_bytes())
+        self.out.write_all(&total.to_ne_bytes())?;
+        self.written = (self.written.0 + 1, self.written.1 + len as u64);
+        Ok(())
     }
 }
 

@@ -124,6 +124,9 @@ pub struct Activity {
     pub polled: u64,
 }
 
+/// Called after each turn in which the stack has recorded something ([`Stack::has_records`]), to take it.
+pub type Listener = Box<dyn FnMut(&mut Stack) + Send>;
+
 /// What a worker shows to a [`crate::crew::Visit`].
 pub struct Inside<'a> {
     /// The time of this turn.
@@ -175,6 +178,7 @@ pub struct Worker<L> {
     busy_poll: BusyPoll,
     activity: Activity,
     told_of_ping: bool,
+    listener: Option<Listener>,
     forwards: Option<Box<Forwards>>,
     /// The other workers, if there are any.
     crew: Option<(Arc<Crew>, u32)>,
@@ -210,6 +214,7 @@ impl<L: GuestLink> Worker<L> {
             busy_poll: BusyPoll::new(Duration::ZERO),
             activity: Activity::default(),
             told_of_ping: false,
+            listener: None,
             forwards: None,
             crew: None,
             rung: false,
@@ -247,6 +252,11 @@ impl<L: GuestLink> Worker<L> {
         }
         self.ring = Some(ring);
         Ok(())
+    }
+
+    /// Has what the stack records taken by `listener`.
+    pub fn listen(&mut self, listener: Listener) {
+        self.listener = Some(listener);
     }
 
     /// Serves forwarded ports, which were made for this worker's sockets. It is the first of its crew.
@@ -401,6 +411,7 @@ impl<L: GuestLink> Worker<L> {
     /// One turn after a wait.
     fn turn(&mut self) -> io::Result<Option<Wake>> {
         self.port.now = self.now;
+        self.sockets.turn(self.now);
         let extra = self.own_events();
         self.tell_of_ring();
         self.tell_of_host();
@@ -424,6 +435,9 @@ impl<L: GuestLink> Worker<L> {
         }
         if std::mem::take(&mut self.rung) {
             self.visits();
+        }
+        if let Some(listener) = self.listener.as_mut().filter(|_| self.stack.has_records()) {
+            listener(&mut self.stack);
         }
         Ok(self.wake(extra))
     }

@@ -360,6 +360,12 @@ impl Forwards {
         self.entries.iter().map(listed).collect()
     }
 
+    /// Where a forward listens now, as far as a bounded list goes.
+    pub fn listening(&self, id: u32, max: usize) -> Vec<SocketAddr> {
+        let of_it = self.listeners.iter().flatten().filter(|listener| listener.entry == id);
+        of_it.map(|listener| SocketAddr::new(listener.at.0, listener.at.1)).take(max).collect()
+    }
+
     /// Puts a forward in force; its id. One that is in force already keeps its own.
     ///
     /// # Errors

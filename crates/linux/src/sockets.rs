@@ -27,9 +27,11 @@ mod published;
 pub(crate) use datagram::describe;
 pub use published::Published;
 
-use crate::probes;
+use crate::history::History;
+use crate::{probes, sys};
 use brodo_core::flow::FlowId;
 use brodo_core::host::{Close, Connect, Host, HostError, IcmpReport, Marks, Readiness, Received, SocketId};
+use brodo_core::time::Instant;
 use brodo_core::trace::Event;
 use datagram::Datagram;
 use errors::host_error;
@@ -77,6 +79,7 @@ pub struct Sockets {
     /// By descriptor number: the kernel gives the lowest free one, so this stays dense.
     by_fd: Vec<Option<Open>>,
     open: usize,
+    history: History,
     /// The host's addresses, sorted, if they are known.
     addresses: Option<Arc<[IpAddr]>>,
     /// Flows that send through a socket they share.
@@ -92,12 +95,28 @@ impl Sockets {
     pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let (by_fd, shared, shared_free) = Default::default();
-        Ok(Self { epoll, by_fd, open: 0, addresses: None, shared, shared_free })
+        Ok(Self { epoll, by_fd, open: 0, history: History::default(), addresses: None, shared, shared_free })
     }
 
     /// The epoll instance. Events of sockets carry [`FlowId::to_bits`]; the driver adds its own descriptors.
     pub fn epoll(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
+    }
+
+    /// The last decisions about limits.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// The round trip to the peer of a connected stream as the kernel estimates it.
+    pub fn round_trip(&self, socket: SocketId) -> Option<Duration> {
+        let rtt_us = sys::tcp_round_trip_us(self.get(socket).ok()?.as_fd()).ok()?;
+        (rtt_us > 0).then(|| Duration::from_micros(rtt_us.into()))
+    }
+
+    /// A turn begins: what is noted from now on bears this time.
+    pub(crate) fn turn(&mut self, now: Instant) {
+        self.history.turn(now);
     }
 
     /// How many sockets are open.
@@ -319,6 +338,9 @@ impl Host for Sockets {
     #[inline(always)]
     fn trace(&mut self, event: &Event) {
         probes::event(event);
+        if matches!(event, Event::Tuned { .. }) {
+            self.history.note(event);
+        }
     }
 
     fn close(&mut self, socket: SocketId, how: Close) {

@@ -1,4 +1,5 @@
-//! The system calls of the data path that have no safe wrapper: TUN ioctls, UDP control messages, epoll_pwait2.
+//! The system calls that have no safe wrapper, most of them of the data path: TUN ioctls, UDP control messages, epoll_pwait2; who is
+//! at the other end of a Unix socket.
 //!
 //! Each function is a thin, safe shell over one call: it takes borrowed descriptors and slices, gives an
 //! [`std::io::Result`] with the errno, and keeps no state. What the bytes mean is decided elsewhere, in safe code.
@@ -12,7 +13,7 @@ use rustix::ioctl::{Getter, IntegerSetter, Setter, Updater, ioctl};
 use std::ffi::{c_int, c_uint};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 const TUNSETIFF: u32 = libc::TUNSETIFF as u32;
@@ -98,6 +99,45 @@ pub fn tun_set_little_endian(fd: impl AsFd) -> Result<()> {
     let call = unsafe { Setter::<TUNSETVNETLE, c_int>::new(1) };
     // SAFETY: as above.
     unsafe { ioctl(fd, call) }
+}
+
+/// TCP_INFO: the smoothed round-trip time of a connection, in microseconds; 0 before there is one.
+pub fn tcp_round_trip_us(socket: BorrowedFd<'_>) -> Result<u32> {
+    // SAFETY: tcp_info is a C structure of integers; all zeroes is a value of it.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `info`, which has as many, and the length it has written.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut len,
+        )
+    };
+    check(status as isize)?;
+    Ok(info.tcpi_rtt)
+}
+
+/// SO_PEERPIDFD: the process at the other end of a Unix socket, as a descriptor. `ENOPROTOOPT` before Linux 6.5.
+pub fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
+    /// As the kernel's uapi/asm-generic/socket.h has it.
+    const SO_PEERPIDFD: c_int = 77;
+    let (mut fd, mut len): (c_int, libc::socklen_t) = (-1, size_of::<c_int>() as _);
+    // SAFETY: the kernel writes at most `len` bytes to `fd`, an integer of that size, and the length it has written.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut fd).cast(),
+            &raw mut len,
+        )
+    };
+    check(status as isize)?;
+    // SAFETY: the call has succeeded, so this is a descriptor that it has opened for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// setsockopt with one int, for the options rustix does not have.

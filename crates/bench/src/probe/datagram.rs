@@ -2,6 +2,7 @@
 
 use super::errno_name;
 use super::pattern::Pattern;
+use nix::errno::Errno;
 use serde_json::{Value, json};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -45,6 +46,9 @@ fn socket(peer: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
+/// Attempts with one datagram: one, and one more for each router that says that it is too long for the next link.
+const ATTEMPTS: usize = 3;
+
 /// Echoes one datagram of each size and compares; lists the sizes that did not come back as they went.
 pub(super) fn echo(peer: SocketAddr, sizes: &[usize]) -> io::Result<Value> {
     let socket = socket(peer)?;
@@ -53,7 +57,14 @@ pub(super) fn echo(peer: SocketAddr, sizes: &[usize]) -> io::Result<Value> {
     for &size in sizes {
         let mut sent = vec![0; size];
         Pattern::new(size as u64).fill(&mut sent);
-        let result = socket.send(&sent).and_then(|_| socket.recv(&mut buffer));
+        let mut result = Ok(0);
+        for _ in 0..ATTEMPTS {
+            result = socket.send(&sent).and_then(|_| socket.recv(&mut buffer));
+            // The path takes less than the link; the kernel knows that now, and fragments.
+            if !result.as_ref().is_err_and(|e| e.raw_os_error() == Some(Errno::EMSGSIZE as i32)) {
+                break;
+            }
+        }
         match result {
             Ok(length) if buffer[..length] == sent => {}
             Ok(length) => failed.push(json!({ "size": size, "came_back": length })),

@@ -37,6 +37,7 @@ mod frames;
 mod idle;
 mod many;
 mod mix;
+mod path;
 mod pattern;
 mod relay;
 mod round_trip;
@@ -170,6 +171,13 @@ enum Probe {
         peer: Peer,
         #[arg(value_delimiter = ',')]
         sizes: Vec<usize>,
+    },
+    /// Send a datagram of a size, with so many hops to live or 0 for the default, and tell what came of it
+    Path {
+        #[command(flatten)]
+        peer: Peer,
+        ttl: u8,
+        size: usize,
     },
     /// Send a datagram to a closed port and tell what that looked like
     DatagramRefused {
@@ -356,6 +364,7 @@ fn run(probe: Probe) -> io::Result<Value> {
         Probe::Many { peer, count } => many::hold(peer.socket(), count),
         Probe::Short { peer, ports, count, threads } => Ok(many::short(peer.socket(), ports, count, threads)),
         Probe::Datagrams { peer, sizes } => datagram::echo(peer.socket(), &sizes),
+        Probe::Path { peer, ttl, size } => path::probe(peer.socket(), ttl, size),
         Probe::DatagramRefused { peer } => datagram::refused(peer.socket()),
         Probe::Up { peer, flows, seconds } => {
             bulk::up(peer.socket(), flows, Duration::from_secs_f64(seconds))

@@ -63,6 +63,10 @@ impl GuestLink for Remote {
     }
 }
 
+fn no_notices() -> Notices {
+    Notices::new(Arc::new(Journal::new(Clock::start())))
+}
+
 /// Workers of one crew, and the far ends of their links.
 fn workers(count: u32) -> (Vec<Worker<Remote>>, Arc<Crew>, Vec<OwnedFd>) {
     let crew = Arc::new(Crew::new(count).expect("eventfd"));
@@ -89,7 +93,7 @@ fn told(number: usize, byte: u8) -> Result<Option<()>, Failure> {
     let (quiet, _end) = pipe_with(PipeFlags::CLOEXEC).expect("pipe");
     workers[0].watch(&quiet, 0).expect("watch");
     rustix::io::write(&ends[number], &[byte]).expect("pipe");
-    run(&mut workers, &crew, &Notices::new(true, false), || Ok(ControlFlow::Continue(())))
+    run(&mut workers, &crew, &no_notices(), || Ok(ControlFlow::Continue(())))
 }
 
 #[test]
@@ -122,7 +126,7 @@ fn the_callers_word_ends_all() {
         let (signal, sender) = pipe_with(PipeFlags::CLOEXEC).expect("pipe");
         workers[0].watch(&signal, 0).expect("watch");
         rustix::io::write(&sender, &[0]).expect("pipe");
-        let result = run(&mut workers, &crew, &Notices::new(true, false), || Ok(ControlFlow::Break(7)));
+        let result = run(&mut workers, &crew, &no_notices(), || Ok(ControlFlow::Break(7)));
         assert!(matches!(result, Ok(Some(7))), "{result:?}");
     }
 }

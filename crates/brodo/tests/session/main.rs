@@ -4,6 +4,7 @@
 //! What the network carries is tested end to end elsewhere; here it is what is set up around it.
 
 mod attach;
+mod control;
 mod run;
 mod support;
 mod terminal;

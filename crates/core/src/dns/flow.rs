@@ -13,6 +13,8 @@ use super::preference::RESOLVERS_MAX;
 use super::{answer, answer_len_max, refuse};
 use crate::counters::DropReason;
 use crate::env::Env;
+use crate::flow::end::EndCause;
+use crate::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
 use crate::flow::{FlowId, FlowKey, Rank, Usefulness};
 use crate::host::{Close, Host, HostError, IcmpCause, Marks, Readiness, Received, SocketId};
 use crate::link::Link;
@@ -92,13 +94,46 @@ pub(crate) struct DnsFlow {
     epoch: u32,
     readable: bool,
     turn: Turn,
+    opened_at: Instant,
+    from_guest: Traffic,
+    to_guest: Traffic,
+    /// Why it ends: no answer, unless there was one.
+    pub(crate) cause: EndCause,
 }
 
 impl DnsFlow {
     /// A flow that has no question yet.
-    pub(crate) fn new(id: FlowId, key: FlowKey, epoch: u32) -> Self {
-        let (sockets, turn) = ([None; RESOLVERS_MAX], Turn::default());
-        Self { key, id, questions: Vec::new(), sockets, epoch, readable: false, turn }
+    pub(crate) fn new(id: FlowId, key: FlowKey, epoch: u32, now: Instant) -> Self {
+        Self {
+            key,
+            id,
+            questions: Vec::new(),
+            sockets: [None; RESOLVERS_MAX],
+            epoch,
+            readable: false,
+            turn: Turn::default(),
+            opened_at: now,
+            from_guest: Traffic::default(),
+            to_guest: Traffic::default(),
+            cause: EndCause::TimedOut,
+        }
+    }
+
+    /// What is known of it at `now`, but for how long it is idle.
+    pub(crate) fn info(&self, now: Instant) -> FlowInfo {
+        FlowInfo {
+            flow: self.id,
+            key: self.key,
+            initiator: Initiator::Guest,
+            state: FlowState::Unanswered,
+            age: now - self.opened_at,
+            idle: Duration::ZERO,
+            from_guest: self.from_guest,
+            to_guest: self.to_guest,
+            rtt: None,
+            connect: None,
+            retransmissions: 0,
+        }
     }
 
     pub(crate) fn key(&self) -> &FlowKey {
@@ -125,6 +160,7 @@ impl DnsFlow {
     pub(crate) fn ask<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, query: &Query<'_>) {
         self.follow(env, io);
         let len = query.message.len();
+        self.from_guest.add(1, len);
         if let Some(known) = self.questions.iter_mut().find(|known| *known.message == *query.message) {
             // The guest is less patient than we are.
             known.next_at = io.now;
@@ -423,7 +459,12 @@ impl DnsFlow {
             env.dns.cache.put(&key[..len], io.now, message);
         }
         let limit = answer_len_max(&env.config, &self.key, &query);
-        answer(env, io.link, (&self.key, limit), &query, message).is_ok()
+        let passed = answer(env, io.link, (&self.key, limit), &query, message).is_ok();
+        if passed {
+            self.cause = EndCause::Finished;
+            self.to_guest.add(1, message.len());
+        }
+        passed
     }
 
     /// Nobody will answer question `i`.

@@ -235,9 +235,25 @@ impl<F: Keyed> FlowTable<F> {
 
     /// Every flow, in slot order.
     pub fn iter(&self) -> impl Iterator<Item = (FlowId, &F)> {
-        self.slots.iter().enumerate().filter_map(|(i, s)| {
+        self.iter_from(0)
+    }
+
+    /// Every flow from a slot on, in slot order.
+    pub fn iter_from(&self, slot: u32) -> impl Iterator<Item = (FlowId, &F)> {
+        self.slots.iter().enumerate().skip(slot as usize).filter_map(|(i, s)| {
             s.flow.as_ref().map(|f| (FlowId { index: i as u32, generation: s.generation }, f))
         })
+    }
+
+    /// How long a flow has not been used at `now`, to a millisecond; zero if it is not there.
+    pub fn idle(&self, id: FlowId, now: Instant) -> Duration {
+        match self.get(id) {
+            Some(_) => {
+                let idle_ms = millis(now).wrapping_sub(self.places[id.index as usize].used_ms);
+                Duration::from_millis(idle_ms.into())
+            }
+            None => Duration::ZERO,
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 use super::{DropReason, FlowKey, Host, IcmpCause, Stack};
 use crate::destination::{self, Destination};
+use crate::flow::end::EndCause;
 use crate::policy::{Refusal, Request};
 use crate::time::Instant;
 use std::net::SocketAddr;
@@ -35,6 +36,7 @@ impl Stack {
             Destination::Host(to) => (to, false),
             Destination::Resolver(to) => (to, true),
             Destination::Refused => {
+                self.note_unopened(*key, EndCause::Refused, None);
                 let (cause, reason) = (IcmpCause::PortUnreachable, DropReason::Refused);
                 return Ok(Admission::Refused { cause, reason });
             }
@@ -42,11 +44,14 @@ impl Stack {
         if !dns {
             let request = Request { protocol: key.protocol, remote, to };
             if let Err(refusal) = self.policy.decide(now, &request) {
+                self.note_unopened(*key, EndCause::Denied, self.policy.text(refusal));
                 return Ok(refusal.into());
             }
         }
         if !self.make_room(host, now) {
-            return Ok(self.policy.table_full().into());
+            let refusal = self.policy.table_full();
+            self.note_unopened(*key, EndCause::NoResources, self.policy.text(refusal));
+            return Ok(refusal.into());
         }
         Ok(Admission::Granted { to })
     }

@@ -68,6 +68,7 @@ impl Stack {
         (guest, remote): (Endpoint, Endpoint),
         adopt: impl FnOnce(&mut H, FlowId) -> Result<SocketId, HostError>,
     ) -> Result<FlowId, DropReason> {
+        self.recorder.now = io.now;
         let result = self.call(io, FlowKey { protocol: Protocol::Tcp, guest, remote }, adopt);
         if let Err(reason) = result {
             self.env.counters.drop(reason);
@@ -101,6 +102,7 @@ impl Stack {
         self.flows.insert(Usefulness::Unanswered as usize, io.now, |id| {
             Flow::Tcp(Connection::call(env, io, (id, key), socket, iss_after))
         });
+        self.note_opened(id);
         self.after(io.host, id);
         Ok(id)
     }
@@ -121,12 +123,14 @@ impl Stack {
         if !self.takes_datagrams() {
             return Err(NoCredit);
         }
+        self.recorder.now = io.now;
         let key = FlowKey { protocol: Protocol::Udp, guest, remote };
         let found = self.flows.find(&key).map_or_else(|| self.inbound_flow(io, key, adopt), Ok);
         match found {
             Ok(id) => {
                 if let Some(Flow::Datagram(flow)) = self.flows.get_mut(id) {
-                    flow.heard(io.now);
+                    let (bytes, size) = (arrived.payload.len(), arrived.segment.map_or(0, usize::from));
+                    flow.heard(io.now, if size > 0 { bytes.div_ceil(size).max(1) } else { 1 }, bytes);
                     self.inbox.put(key, arrived);
                     // What the link does not take goes first when it has credit again.
                     let _ = self.inbox.deliver(&mut self.env, io.link);
@@ -156,8 +160,10 @@ impl Stack {
         let id = self.flows.reserve();
         let socket = adopt(io.host, id).map_err(|_| DropReason::HostExhausted)?;
         self.env.counters.udp_inbound += 1;
-        Ok(self.flows.insert(Usefulness::Unanswered as usize, io.now, |id| {
+        let id = self.flows.insert(Usefulness::Unanswered as usize, io.now, |id| {
             Flow::Datagram(DatagramFlow::inbound(id, key, socket, io.now))
-        }))
+        });
+        self.note_opened(id);
+        Ok(id)
     }
 }

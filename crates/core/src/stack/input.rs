@@ -2,17 +2,20 @@
 
 use super::admission::Admission;
 use super::{
-    Connection, DatagramFlow, DropReason, Echo, Endpoint, EtherType, EthernetHeader, Flow, FlowId, FlowKey,
-    Gso, Host, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Io, IpAddr, Ipv4Header,
-    Ipv6Header, Link, Protocol, RxChecksum, RxMeta, Stack, TCP, TcpFlags, TcpHeader, UDP, UdpHeader,
-    Usefulness, checksum, icmp, reset, services,
+    Connection, DatagramFlow, DropReason, Echo, EndCause, Endpoint, EtherType, EthernetHeader, Flow, FlowId,
+    FlowKey, Gso, Host, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Io, IpAddr,
+    Ipv4Header, Ipv6Header, Link, Protocol, RxChecksum, RxMeta, Stack, TCP, TcpFlags, TcpHeader, UDP,
+    UdpHeader, Usefulness, checksum, icmp, reset, services,
 };
 use crate::destination;
+use crate::fragments::IpHeader;
 use crate::host::Marks;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::tcp::Seq;
 use std::io::IoSlice;
 use std::num::NonZeroU8;
+
+mod reassembly;
 
 /// Ports of the servers that brodo is on the link.
 const DHCPV4_SERVER: u16 = 67;
@@ -61,7 +64,10 @@ impl Stack {
                 Ok(())
             }
             EtherType::Ipv4 if self.env.config.v4.is_some() => {
-                let (ip, rest) = Ipv4Header::parse(payload)?;
+                let (ip, fragment, rest) = Ipv4Header::parse_any(payload)?;
+                if let Some(fragment) = fragment {
+                    return self.fragment(io, eth, (IpHeader::V4(ip), fragment), rest);
+                }
                 self.packet(
                     io,
                     &Packet {
@@ -78,7 +84,10 @@ impl Stack {
                 )
             }
             EtherType::Ipv6 if self.env.config.v6.is_some() => {
-                let (ip, rest) = Ipv6Header::parse(payload)?;
+                let (ip, fragment, rest) = Ipv6Header::parse_any(payload)?;
+                if let Some(fragment) = fragment {
+                    return self.fragment(io, eth, (IpHeader::V6(ip), fragment), rest);
+                }
                 let kind = rest.first().filter(|_| ip.next_header == ICMPV6);
                 if kind.is_some_and(|kind| MLD_TYPES.contains(kind)) {
                     return Ok(());
@@ -245,6 +254,7 @@ impl Stack {
         let id = self.flows.insert(Usefulness::Unanswered as usize, io.now, |id| {
             Flow::Tcp(Connection::open(env, io, id, (key, to), syn, iss_after))
         });
+        self.note_opened(id);
         self.policy.opened(key.remote.ip(), id);
         self.after(io.host, id);
         Ok(())
@@ -352,6 +362,7 @@ impl Stack {
                 return Err(DropReason::EchoUnsupported);
             }
             Err(error) => {
+                self.note_unopened(key, EndCause::of(error), None);
                 let refusal = |cause| Err((cause, DropReason::Refused));
                 return icmp::cause_of(error).map(refusal).ok_or(DropReason::HostExhausted);
             }
@@ -363,6 +374,7 @@ impl Stack {
         let id = self.flows.insert(Usefulness::Unanswered as usize, io.now, |id| {
             Flow::Datagram(DatagramFlow::new(id, key, socket, io.now))
         });
+        self.note_opened(id);
         self.policy.opened(key.remote.ip(), id);
         Ok(Ok(id))
     }
@@ -425,6 +437,9 @@ impl Stack {
     /// the host's kernel says the same to the peer.
     fn guest_unreachable<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, quoted: &[u8]) {
         if let Some(id) = icmp::quoted_udp_flow(quoted).and_then(|key| self.flows.find(&key)) {
+            if let Some(flow) = self.flows.get_mut(id) {
+                flow.ends_by(EndCause::ResetByGuest);
+            }
             self.remove(io.host, id);
         }
     }

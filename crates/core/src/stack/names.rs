@@ -97,7 +97,10 @@ impl Stack {
             None => {
                 let epoch = self.env.dns.epoch();
                 let list = Usefulness::Unanswered as usize;
-                self.flows.insert(list, io.now, |id| Flow::Dns(DnsFlow::new(id, key, epoch)))
+                let id =
+                    self.flows.insert(list, io.now, |id| Flow::Dns(DnsFlow::new(id, key, epoch, io.now)));
+                self.note_opened(id);
+                id
             }
         };
         if let Some(Flow::Dns(flow)) = self.flows.get_mut(id) {

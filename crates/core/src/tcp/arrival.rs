@@ -7,6 +7,7 @@ use super::sender::SenderState;
 use super::{Connection, State, reset};
 use crate::counters::DropReason;
 use crate::env::Env;
+use crate::flow::end::EndCause;
 use crate::host::{Close, Host};
 use crate::link::Link;
 use crate::stack::Io;
@@ -103,10 +104,11 @@ impl Connection {
         }
         match self.rx.stream(env, io.host, self.socket, payload) {
             Ok(()) => {
+                self.segments[0] = self.segments[0].saturating_add(payload.len() as u32);
                 self.tune_receiver(env, io);
                 self.owe_ack(env, payload.len() as u8, len);
             }
-            Err(_) => self.host_failed(env),
+            Err(error) => self.host_failed(env, error),
         }
         self.go_on(env, io);
         true
@@ -132,6 +134,7 @@ impl Connection {
         if segment.flags.contains(TcpFlags::RST) {
             if segment.seq == self.rx.nxt {
                 self.close_socket(io.host, Close::Reset);
+                self.cause = EndCause::ResetByGuest;
                 self.ended = true;
             }
         } else if segment.flags.contains(TcpFlags::ACK) {
@@ -191,6 +194,9 @@ impl Connection {
     ) {
         if segment.seq != self.rx.nxt {
             return self.challenge(env, io);
+        }
+        if self.time_wait_until.is_none() {
+            self.cause = EndCause::ResetByGuest;
         }
         if self.rx.state == ReceiverState::Open {
             self.close_socket(io.host, Close::Reset);
@@ -262,6 +268,7 @@ impl Connection {
         if fin {
             self.rx.finish_at(seq + payload.len() as u32);
         }
+        self.segments[0] = self.segments[0].saturating_add(u32::from(!payload.is_empty()));
         let first_gap = !self.rx.has_gaps();
         let end = seq + payload.len() as u32 + u32::from(fin);
         let in_order = payload.is_empty() || {
@@ -270,11 +277,13 @@ impl Connection {
                     self.tune_receiver(env, io);
                     in_order
                 }
-                Err(_) => return self.host_failed(env),
+                Err(error) => return self.host_failed(env, error),
             }
         };
-        if self.rx.take_fin(env) && self.rx.flush(env, io.host, self.socket).is_err() {
-            self.host_failed(env);
+        if self.rx.take_fin(env)
+            && let Err(error) = self.rx.flush(env, io.host, self.socket)
+        {
+            self.host_failed(env, error);
         }
         if !in_order {
             // A gap: every segment beyond it is acknowledged at once (RFC 5681, 4.2), the first three times, because

@@ -14,6 +14,7 @@ use super::sender::{PeerOptions, SenderState};
 use super::{Connection, reset};
 use crate::counters::DropReason;
 use crate::env::Env;
+use crate::flow::end::EndCause;
 use crate::flow::{FlowId, FlowKey};
 use crate::host::{Close, Host, SocketId};
 use crate::link::Link;
@@ -75,6 +76,7 @@ impl Connection {
         if segment.flags.contains(TcpFlags::RST) {
             if answers {
                 self.close_socket(io.host, Close::Reset);
+                self.cause = EndCause::Refused;
                 self.ended = true;
             }
         } else if acknowledges && !answers {

@@ -45,6 +45,8 @@ mod timeout;
 mod tune;
 
 use crate::env::Env;
+use crate::flow::end::EndCause;
+use crate::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
 use crate::flow::{FlowId, FlowKey, Rank, Usefulness};
 use crate::host::{Close, Connect, Host, HostError, Readiness, SocketId};
 use crate::link::Link;
@@ -109,7 +111,16 @@ pub(crate) struct Connection {
     inbound: bool,
     /// To be removed from the table.
     ended: bool,
+    /// Why, as far as that is known.
+    pub(crate) cause: EndCause,
+    /// How long the host's connection took to open, microseconds; [`NOT_CONNECTED`] until it is.
+    connect_us: u32,
+    /// Segments with payload: taken from the guest, and sent to it. They stay at the largest number.
+    segments: [u32; 2],
 }
+
+/// No connect takes so long: an hour and more.
+const NOT_CONNECTED: u32 = u32::MAX;
 
 impl Connection {
     /// The state of RFC 9293, derived from both halves.
@@ -150,6 +161,30 @@ impl Connection {
             in_flight: self.tx.in_flight(),
             retransmissions: self.tx.retransmissions,
         }
+    }
+
+    /// What any flow tells of itself, but for how long it is idle.
+    pub(crate) fn flow_info(&self, env: &Env, now: Instant) -> FlowInfo {
+        let [taken, sent] = self.segments.map(u64::from);
+        let connect = (self.connect_us != NOT_CONNECTED).then_some(self.connect_us);
+        FlowInfo {
+            flow: self.id,
+            key: self.key,
+            initiator: if self.inbound { Initiator::Peer } else { Initiator::Guest },
+            state: FlowState::Tcp(self.state()),
+            age: now - self.opened_at,
+            idle: Duration::ZERO,
+            from_guest: Traffic { bytes: self.rx.bytes, packets: taken },
+            to_guest: Traffic { bytes: self.tx.bytes, packets: sent },
+            rtt: env.rtt.srtt(),
+            connect: connect.map(|us| Duration::from_micros(us.into())),
+            retransmissions: self.tx.retransmissions,
+        }
+    }
+
+    /// Its socket on the host, while it has one.
+    pub(crate) fn socket(&self) -> Option<SocketId> {
+        self.socket
     }
 
     /// Bytes that it takes beside itself and its payload.
@@ -229,8 +264,8 @@ impl Connection {
     /// Writes what waits for the host socket; tells the guest if that opened its window.
     fn flush_to_host<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
         self.tune_blocked_receiver(env, io);
-        if self.rx.flush(env, io.host, self.socket).is_err() {
-            self.host_failed(env);
+        if let Err(error) = self.rx.flush(env, io.host, self.socket) {
+            self.host_failed(env, error);
         }
         self.note_receiving_limit(env, io);
         self.update_window(env, io.now);
@@ -238,8 +273,9 @@ impl Connection {
     }
 
     /// The host socket failed on a write. What it received before is still passed on, by `serve`.
-    fn host_failed(&mut self, env: &mut Env) {
+    fn host_failed(&mut self, env: &mut Env, error: HostError) {
         self.broken = true;
+        self.cause = EndCause::of(error);
         // Nobody will take these bytes any more, and their memory may be what that needs.
         self.rx.clear(env);
         self.tx.readable = true;
@@ -292,6 +328,7 @@ impl Connection {
         } else {
             self.reset_guest(env, io);
         }
+        self.cause = EndCause::NetworkChanged;
     }
 
     /// Brings what is promised to the guest to account, as far as it counts: after every event.

@@ -3,10 +3,11 @@
 use super::autosize::Limit;
 use super::receiver::Receiver;
 use super::sender::{PeerOptions, Sender, SenderState};
-use super::{Connection, reset};
+use super::{Connection, NOT_CONNECTED, reset};
 use crate::counters::DropReason;
 use crate::destination;
 use crate::env::Env;
+use crate::flow::end::EndCause;
 use crate::flow::{FlowId, FlowKey};
 use crate::host::IcmpCause;
 use crate::host::{Close, Connect, Host, HostError};
@@ -92,6 +93,9 @@ impl Connection {
             tried: 0,
             resolver: 0,
             ended: false,
+            cause: EndCause::default(),
+            connect_us: NOT_CONNECTED,
+            segments: [0; 2],
         }
     }
 
@@ -126,6 +130,8 @@ impl Connection {
     /// The host socket is connected: the guest gets its SYN-ACK.
     pub(super) fn connected<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
         self.tx.state = SenderState::SynSent;
+        let took = (io.now - self.opened_at).as_micros();
+        self.connect_us = u32::try_from(took).unwrap_or(NOT_CONNECTED);
         self.rx.writable = true;
         self.send_syn_ack(env, io);
     }
@@ -169,6 +175,11 @@ impl Connection {
             return;
         }
         self.ended = true;
+        // Whatever the host calls a reset here: it did not take the connection.
+        self.cause = match EndCause::of(error) {
+            EndCause::ResetByHost => EndCause::Refused,
+            cause => cause,
+        };
         let cause = match error {
             // The guest's own SYN timer runs out at about the same time. Out of sockets: its next SYN may succeed.
             HostError::TimedOut | HostError::WouldBlock => return,

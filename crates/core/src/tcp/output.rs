@@ -9,6 +9,7 @@ use crate::budget::Need;
 use crate::chunk::{FILL_CHUNKS, SLICES_MAX};
 use crate::counters::Counters;
 use crate::env::Env;
+use crate::flow::end::EndCause;
 use crate::host::{Close, Host, HostError};
 use crate::link::{Link, NoCredit};
 use crate::stack::Io;
@@ -32,7 +33,8 @@ impl Connection {
             }
         }
         self.tune_sender(env, io);
-        let failed = self.read_host(env, io, bytes).is_err();
+        let failed =
+            self.read_host(env, io, bytes).inspect_err(|&error| self.cause = EndCause::of(error)).is_err();
         let sent = self.send_frames(env, io);
         if failed || (self.broken && (!self.can_read() || self.read_room() == 0)) {
             return self.reset_guest(env, io);
@@ -399,6 +401,7 @@ impl Connection {
             outlet.slots.take_answer()?;
         }
         transmit::tcp(outlet, counters, link, addresses, header, payload, self.tx.mss)?;
+        self.segments[1] = self.segments[1].saturating_add(u32::from(!payload.is_empty()));
         self.rx.announced(header, &mut outlet.slots);
         self.rx.answer.acknowledged();
         // What is selectively acknowledged goes in a segment of its own; others leave it owed.

@@ -4,6 +4,7 @@ use super::Connection;
 use super::recovery::Timer;
 use super::sender::{BACKOFF_MAX, SenderState};
 use crate::env::Env;
+use crate::flow::end::EndCause;
 use crate::host::{Close, Host};
 use crate::link::Link;
 use crate::stack::Io;
@@ -64,6 +65,7 @@ impl Connection {
         match timer {
             Timer::Retransmit if self.is_shaking_hands() => self.syn_timeout(env, io),
             Timer::Retransmit if self.tx.backoff >= BACKOFF_MAX && !self.waits_for_window(env, io.now) => {
+                self.cause = EndCause::TimedOut;
                 self.reset_guest(env, io);
             }
             Timer::Retransmit => {
@@ -104,6 +106,7 @@ impl Connection {
         if self.tx.backoff >= SYN_RETRIES {
             self.close_socket(io.host, Close::Reset);
             self.ended = true;
+            self.cause = EndCause::TimedOut;
             return;
         }
         self.tx.backoff += 1;
@@ -122,6 +125,7 @@ impl Connection {
             return;
         }
         if self.probes >= PROBES_MAX {
+            self.cause = EndCause::TimedOut;
             return self.reset_guest(env, io);
         }
         self.probes += 1;

@@ -3,6 +3,8 @@
 
 mod datagrams;
 mod destinations;
+mod flows;
+mod fragments;
 mod hostile;
 mod icmp;
 mod inbound;

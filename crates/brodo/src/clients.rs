@@ -1,0 +1,214 @@
+//! The commands that talk to running instances over their control sockets: tables for people, JSON for programs.
+
+pub(crate) mod args;
+mod show;
+mod table;
+mod units;
+
+use crate::failure::Failure;
+use args::{
+    CaptureCommand, CaptureOptions, EventsOptions, FlowsOptions, ForwardAdd, ForwardCommand, ForwardOptions,
+    InstanceOptions, Sort, StatusOptions,
+};
+use brodo_control::client::{Client, ClientError};
+use brodo_control::event::Topic;
+use brodo_control::flow::{Flow, Protocol};
+use brodo_control::instance::{self, FindError, Instance, Which};
+use brodo_control::method::{
+    AddForward, GetCounters, GetFlow, GetFlows, GetStatus, ListForwards, RemoveForward, Side, StartCapture,
+    StopCapture,
+};
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::io::{self, ErrorKind, Write};
+use std::path::Path;
+
+/// Prints, to standard output. False once nobody reads any more, which is no failure.
+fn print(text: &str) -> Result<bool, Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::Io("write to standard output: write".into(), error)),
+    }
+}
+
+/// A value as a line of JSON.
+fn json(value: &impl Serialize) -> String {
+    // Our own types have string keys and nothing that could fail.
+    serde_json::to_string(value).unwrap_or_default() + "\n"
+}
+
+fn refused(error: &ClientError) -> Failure {
+    Failure::Remote(error.to_string())
+}
+
+/// Connects to a socket.
+fn connect(path: &Path) -> Result<Client, Failure> {
+    Client::connect(path).map_err(|error| match error {
+        ClientError::Io(_) | ClientError::Closed | ClientError::TimedOut => {
+            Failure::Remote(format!("cannot talk to {}: connect: {error}", path.display()))
+        }
+        other => refused(&other),
+    })
+}
+
+/// The instance that is meant.
+pub(crate) fn client(which: Option<&Which>) -> Result<Client, Failure> {
+    match instance::find(which) {
+        Ok(found) => connect(&found.path),
+        Err(error) => {
+            let choice = match &error {
+                FindError::Several(instances) => one_line_each(instances),
+                _ => String::new(),
+            };
+            Err(Failure::Remote(format!("{error}\n{choice}").trim_end().to_owned()))
+        }
+    }
+}
+
+/// What each of several instances is for.
+fn one_line_each(instances: &[Instance]) -> String {
+    let line = |instance: &Instance| {
+        let status = Client::connect(&instance.path).and_then(|mut client| client.call(&GetStatus {}));
+        let what = match status {
+            Ok(status) => format!("{} {}", status.command, units::printable(&status.target)),
+            Err(error) => format!("({error})"),
+        };
+        format!("  {:>8}  {what}\n", instance.pid)
+    };
+    instances.iter().map(line).collect()
+}
+
+/// `brodo status`: of one instance, or of all.
+pub(crate) fn status(options: &StatusOptions) -> Result<u8, Failure> {
+    let InstanceOptions { instance, json: wants_json } = &options.instance;
+    let clients = match instance::find(instance.as_ref()) {
+        Ok(found) => vec![connect(&found.path)?],
+        // One that ends meanwhile is not running.
+        Err(FindError::Several(found)) => found.iter().filter_map(|one| connect(&one.path).ok()).collect(),
+        Err(error) => return Err(Failure::Remote(error.to_string())),
+    };
+    for mut client in clients {
+        let status = client.call(&GetStatus {}).map_err(|e| refused(&e))?;
+        if !print(&if *wants_json { json(&status) } else { show::status(&status) })? {
+            break;
+        }
+    }
+    Ok(0)
+}
+
+/// `brodo flows`: all of them, or one.
+pub(crate) fn flows(options: &FlowsOptions) -> Result<u8, Failure> {
+    let mut client = client(options.instance.instance.as_ref())?;
+    let wants_json = options.instance.json;
+    if let Some(id) = options.id {
+        let detail = client.call(&GetFlow { id }).map_err(|e| refused(&e))?;
+        print(&if wants_json { json(&detail) } else { show::flow(&detail) })?;
+        return Ok(0);
+    }
+    let FlowsOptions { protocol, address, port, .. } = *options;
+    let wanted = GetFlows { protocol, address, port, ..GetFlows::default() };
+    let mut flows = client.flows(&wanted).map_err(|e| refused(&e))?;
+    sort(&mut flows, options.sort);
+    let text = if wants_json {
+        flows.iter().map(json).collect()
+    } else {
+        show::flows(&flows, table::terminal_width())
+    };
+    print(&text)?;
+    Ok(0)
+}
+
+fn sort(flows: &mut [Flow], by: Sort) {
+    match by {
+        Sort::Age => flows.sort_by_key(|flow| Reverse(flow.age_us)),
+        Sort::Idle => flows.sort_by_key(|flow| flow.idle_us),
+        Sort::Bytes => {
+            flows.sort_by_key(|flow| Reverse(flow.from_guest.bytes.saturating_add(flow.to_guest.bytes)));
+        }
+        Sort::Out => flows.sort_by_key(|flow| Reverse(flow.from_guest.bytes)),
+        Sort::In => flows.sort_by_key(|flow| Reverse(flow.to_guest.bytes)),
+        Sort::Rtt => flows.sort_by_key(|flow| Reverse(flow.remote_rtt_us.or(flow.rtt_us))),
+        Sort::Remote => flows.sort_by_key(|flow| flow.remote),
+    }
+}
+
+/// `brodo counters`.
+pub(crate) fn counters(options: &InstanceOptions) -> Result<u8, Failure> {
+    let counters = client(options.instance.as_ref())?.call(&GetCounters {}).map_err(|e| refused(&e))?;
+    print(&if options.json { json(&counters) } else { show::counters(&counters) })?;
+    Ok(0)
+}
+
+/// `brodo events`, until the instance has ended.
+pub(crate) fn events(options: &EventsOptions) -> Result<u8, Failure> {
+    let mut client = client(options.instance.instance.as_ref())?;
+    let topics = if options.topics.is_empty() { &Topic::ALL[..] } else { &options.topics };
+    client.subscribe(topics).map_err(|e| refused(&e))?;
+    loop {
+        match client.next_event(None) {
+            Ok(Some(event)) => {
+                if !print(&if options.instance.json { json(&event) } else { show::event(&event) })? {
+                    return Ok(0);
+                }
+            }
+            Ok(None) => {}
+            Err(ClientError::Closed) => return Ok(0),
+            Err(error) => return Err(refused(&error)),
+        }
+    }
+}
+
+/// `brodo forward`.
+pub(crate) fn forward(options: &ForwardOptions) -> Result<u8, Failure> {
+    let mut client = client(options.instance.instance.as_ref())?;
+    let forwards = match &options.what {
+        None | Some(ForwardCommand::List) => client.call(&ListForwards {}).map(|all| all.forwards),
+        Some(ForwardCommand::Add(wanted)) => client.call(&to_add(wanted)).map(|forward| vec![forward]),
+        Some(ForwardCommand::Remove { id }) => {
+            client.call(&RemoveForward { id: *id }).map(|forward| vec![forward])
+        }
+    };
+    let forwards = forwards.map_err(|e| refused(&e))?;
+    let text = if options.instance.json {
+        forwards.iter().map(json).collect()
+    } else {
+        show::forwards(&forwards, table::terminal_width())
+    };
+    print(&text)?;
+    Ok(0)
+}
+
+/// One of the options is given: clap sees to it.
+fn to_add(wanted: &ForwardAdd) -> AddForward {
+    let ForwardAdd { tcp, udp, tcp_guest, udp_guest } = wanted;
+    let given = [
+        (Side::Host, Protocol::Tcp, tcp),
+        (Side::Host, Protocol::Udp, udp),
+        (Side::Guest, Protocol::Tcp, tcp_guest),
+        (Side::Guest, Protocol::Udp, udp_guest),
+    ];
+    let given = given.into_iter().find_map(|(side, protocol, spec)| Some((side, protocol, spec.clone()?)));
+    let (side, protocol, spec) = given.unwrap_or((Side::Host, Protocol::Tcp, "none".to_owned()));
+    AddForward { side, protocol, spec }
+}
+
+/// `brodo capture`.
+pub(crate) fn capture(options: &CaptureOptions) -> Result<u8, Failure> {
+    let mut client = client(options.instance.instance.as_ref())?;
+    let status = match &options.what {
+        None | Some(CaptureCommand::Status) => client.call(&GetStatus {}).map(|status| status.capture),
+        Some(CaptureCommand::Stop) => client.call(&StopCapture {}).map(Some),
+        Some(CaptureCommand::Start { file, filter }) => {
+            // brodo itself is in another folder, perhaps.
+            let file = std::path::absolute(file)
+                .map_err(Failure::io(format!("find the place of {}: getcwd", file.display())))?;
+            let filter = (!filter.is_empty()).then(|| filter.join(" "));
+            client.call(&StartCapture { file, filter }).map(Some)
+        }
+    };
+    let status = status.map_err(|e| refused(&e))?;
+    print(&if options.instance.json { json(&status) } else { show::capture(status.as_ref()) })?;
+    Ok(0)
+}

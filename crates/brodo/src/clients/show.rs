@@ -1,0 +1,294 @@
+//! What instances say, laid out for people: each kind of answer as text that fits a terminal and can move no cursor.
+
+use super::table::{Column, table};
+use super::units::{bytes, printable, time};
+use brodo_control::event::Event;
+use brodo_control::flow::{Flow, FlowEnd, Half, Protocol, TuningStep};
+use brodo_control::method::{CaptureStatus, Counters, FlowDetail, Forward, Side, Status};
+use std::fmt::Write as _;
+
+/// Words with a comma between them, or a dash for none.
+fn list(words: impl IntoIterator<Item = String>) -> String {
+    let words: Vec<_> = words.into_iter().collect();
+    if words.is_empty() { "-".to_owned() } else { words.join(", ") }
+}
+
+/// An instance: a heading, and a line for each thing.
+pub(super) fn status(status: &Status) -> String {
+    let networks = &status.networks;
+    let addresses = list(networks.iter().map(|net| format!("{}/{}", net.address, net.prefix_len)));
+    let memory = &status.memory;
+    let capture = status.capture.as_ref().map_or_else(|| "none".to_owned(), capture_words);
+    let lines = [
+        ("up", format!("{}, version {}", time(status.uptime_s * 1_000_000), status.version)),
+        ("guest", format!("{} on {}, MTU {}", addresses, status.interface, status.mtu)),
+        ("router", list(networks.iter().map(|net| net.gateway.to_string()))),
+        ("dns", list(networks.iter().map(|net| net.dns.to_string()))),
+        ("resolvers", list(status.resolvers.iter().map(ToString::to_string))),
+        ("flows", format!("{} of {}", status.flows, status.flows_max)),
+        (
+            "data",
+            format!(
+                "{} held and {} promised of {}",
+                bytes(memory.used),
+                bytes(memory.promised),
+                bytes(memory.budget)
+            ),
+        ),
+        ("memory", bytes(status.rss_bytes)),
+        (
+            "processor",
+            format!(
+                "{} user, {} system, {} worker{}",
+                time(status.cpu_user_us),
+                time(status.cpu_system_us),
+                status.workers,
+                if status.workers == 1 { "" } else { "s" }
+            ),
+        ),
+        ("capture", capture),
+    ];
+    let mut text = format!("brodo {}: {} {}\n", status.pid, status.command, printable(&status.target));
+    for (name, value) in lines {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {name:<10} {value}");
+    }
+    text
+}
+
+fn capture_words(capture: &CaptureStatus) -> String {
+    let file = printable(&capture.file.display().to_string());
+    let filter = capture.filter.as_deref().map(|filter| format!(", only {}", printable(filter)));
+    let filter = filter.unwrap_or_default();
+    format!("{file}{filter}: {} frames, {}", capture.frames, bytes(capture.bytes))
+}
+
+/// A capture, as a line.
+pub(super) fn capture(capture: Option<&CaptureStatus>) -> String {
+    capture.map_or_else(|| "no capture is under way\n".to_owned(), |c| capture_words(c) + "\n")
+}
+
+const FLOW_COLUMNS: [Column; 13] = [
+    Column { title: "ID", right: false, rank: 4 },
+    Column { title: "PROTO", right: false, rank: 1 },
+    Column { title: "DIR", right: false, rank: 8 },
+    Column { title: "GUEST", right: false, rank: 7 },
+    Column { title: "REMOTE", right: false, rank: 0 },
+    Column { title: "STATE", right: false, rank: 5 },
+    Column { title: "AGE", right: true, rank: 6 },
+    Column { title: "IDLE", right: true, rank: 9 },
+    Column { title: "OUT", right: true, rank: 0 },
+    Column { title: "IN", right: true, rank: 0 },
+    Column { title: "RTT", right: true, rank: 3 },
+    Column { title: "AGAIN", right: true, rank: 10 },
+    Column { title: "LIMITED BY", right: false, rank: 2 },
+];
+
+/// Flows as a table.
+pub(super) fn flows(flows: &[Flow], width: Option<usize>) -> String {
+    let rows: Vec<Vec<String>> = flows.iter().map(flow_row).collect();
+    table(&FLOW_COLUMNS, &rows, width)
+}
+
+fn flow_row(flow: &Flow) -> Vec<String> {
+    let rtt = flow.remote_rtt_us.or(flow.rtt_us);
+    vec![
+        flow.id.to_string(),
+        flow.protocol.to_string(),
+        if flow.direction == brodo_control::flow::Direction::Inbound { "in" } else { "out" }.to_owned(),
+        flow.guest.to_string(),
+        peer(flow),
+        flow.state.clone(),
+        time(flow.age_us),
+        time(flow.idle_us),
+        bytes(flow.from_guest.bytes),
+        bytes(flow.to_guest.bytes),
+        rtt.map_or_else(|| "-".to_owned(), time),
+        flow.tcp.as_ref().map_or_else(|| "-".to_owned(), |tcp| tcp.retransmissions.to_string()),
+        limited_by(flow),
+    ]
+}
+
+fn peer(flow: &Flow) -> String {
+    match (&flow.name, flow.protocol) {
+        (Some(name), Protocol::Echo) => printable(name),
+        (Some(name), _) => format!("{}:{}", printable(name), flow.remote.port()),
+        (None, Protocol::Echo) => flow.remote.ip().to_string(),
+        (None, _) => flow.remote.to_string(),
+    }
+}
+
+/// What holds a connection back. Where that is only the application, in one direction, the other is what matters.
+fn limited_by(flow: &Flow) -> String {
+    let Some(tcp) = &flow.tcp else { return "-".to_owned() };
+    let (out, into) = (&tcp.from_guest.limited_by, &tcp.to_guest.limited_by);
+    match (out.as_str(), into.as_str()) {
+        (out, into) if out == into => printable(out),
+        ("application", into) => format!("in {}", printable(into)),
+        (out, "application") => format!("out {}", printable(out)),
+        (out, into) => format!("out {}, in {}", printable(out), printable(into)),
+    }
+}
+
+/// One flow with all that is known of it.
+pub(super) fn flow(detail: &FlowDetail) -> String {
+    let flow = &detail.flow;
+    let mut text = format!(
+        "{} {} {} {} {} {}\n  age        {}, idle {}\n",
+        flow.id,
+        flow.protocol,
+        flow.guest,
+        if flow.direction == brodo_control::flow::Direction::Inbound { "<-" } else { "->" },
+        flow.remote,
+        printable(&flow.state),
+        time(flow.age_us),
+        time(flow.idle_us)
+    );
+    // Writing to a string cannot fail.
+    if let Some(name) = &flow.name {
+        let _ = writeln!(text, "  name       {}", printable(name));
+    }
+    let traffic = [("out", &flow.from_guest), ("in", &flow.to_guest)];
+    for (name, traffic) in traffic {
+        let _ = writeln!(text, "  {name:<10} {} in {} packets", bytes(traffic.bytes), traffic.packets);
+    }
+    let known = |us: Option<u64>| us.map_or_else(|| "-".to_owned(), time);
+    if let Some(tcp) = &flow.tcp {
+        let _ = writeln!(
+            text,
+            "  rtt        {} to the peer, {} to the guest\n  mss        {}\n  again      {} segments",
+            known(flow.remote_rtt_us),
+            known(flow.rtt_us),
+            tcp.mss,
+            tcp.retransmissions
+        );
+        text.push_str(&half("out", &tcp.from_guest));
+        text.push_str(&half("in", &tcp.to_guest));
+    }
+    if !detail.history.is_empty() {
+        text.push('\n');
+        text.push_str(&history(&detail.history));
+    }
+    text
+}
+
+fn half(name: &str, half: &Half) -> String {
+    let mut text = format!(
+        "\n  {name}: limited by {}\n    limit    {} of {}, grew {} times, shrank {}\n    window   {}, {} in flight, {} held\n",
+        printable(&half.limited_by),
+        bytes(half.limit.into()),
+        bytes(half.limit_max.into()),
+        half.grows,
+        half.shrinks,
+        bytes(half.window.into()),
+        bytes(half.in_flight.into()),
+        bytes(half.held.into())
+    );
+    let mut limits: Vec<_> = half.limited_us.iter().collect();
+    limits.sort_by(|a, b| b.1.cmp(a.1));
+    for (by, &us) in limits {
+        let _ = writeln!(text, "    {:>8} {}", time(us), printable(by));
+    }
+    text
+}
+
+const HISTORY_COLUMNS: [Column; 7] = [
+    Column { title: "AGO", right: true, rank: 0 },
+    Column { title: "DIR", right: false, rank: 0 },
+    Column { title: "FROM", right: true, rank: 0 },
+    Column { title: "TO", right: true, rank: 0 },
+    Column { title: "CAUSE", right: false, rank: 0 },
+    Column { title: "PER RTT", right: true, rank: 0 },
+    Column { title: "RTT", right: true, rank: 0 },
+];
+
+fn history(steps: &[TuningStep]) -> String {
+    let row = |step: &TuningStep| {
+        vec![
+            time(step.ago_us),
+            if step.from_guest { "out" } else { "in" }.to_owned(),
+            bytes(step.from.into()),
+            bytes(step.to.into()),
+            printable(&step.cause),
+            bytes(step.per_rtt.into()),
+            time(step.rtt_us.into()),
+        ]
+    };
+    table(&HISTORY_COLUMNS, &steps.iter().map(row).collect::<Vec<_>>(), None)
+}
+
+/// What was counted; zeroes are left out.
+pub(super) fn counters(counters: &Counters) -> String {
+    let mut text = String::new();
+    let kinds = [("", &counters.counters), ("drop ", &counters.drops), ("rule ", &counters.rules)];
+    for (kind, counts) in kinds {
+        for (name, count) in counts.iter().filter(|(_, count)| **count > 0) {
+            let _ = writeln!(text, "{count:>14}  {kind}{}", printable(name));
+        }
+    }
+    text
+}
+
+const FORWARD_COLUMNS: [Column; 5] = [
+    Column { title: "ID", right: true, rank: 0 },
+    Column { title: "OPTION", right: false, rank: 0 },
+    Column { title: "SPEC", right: false, rank: 0 },
+    Column { title: "SOCKETS", right: true, rank: 0 },
+    Column { title: "LISTENING", right: false, rank: 1 },
+];
+
+/// Forwarded ports as a table.
+pub(super) fn forwards(forwards: &[Forward], width: Option<usize>) -> String {
+    if forwards.is_empty() {
+        return "no ports are forwarded\n".to_owned();
+    }
+    let row = |forward: &Forward| {
+        let option = match (forward.side, forward.protocol) {
+            (Side::Host, Protocol::Udp) => "-u",
+            (Side::Host, _) => "-t",
+            (Side::Guest, Protocol::Udp) => "-U",
+            (Side::Guest, _) => "-T",
+        };
+        vec![
+            forward.id.to_string(),
+            option.to_owned(),
+            printable(&forward.spec),
+            forward.sockets.to_string(),
+            list(forward.listening.iter().map(ToString::to_string)),
+        ]
+    };
+    table(&FORWARD_COLUMNS, &forwards.iter().map(row).collect::<Vec<_>>(), width)
+}
+
+/// An event as a line.
+pub(super) fn event(event: &Event) -> String {
+    match event {
+        Event::FlowOpened { flow } => {
+            format!("opened {} {} {} {}\n", flow.id, flow.protocol, flow.guest, peer(flow))
+        }
+        Event::FlowEnded { flow } => ended(flow),
+        Event::Notice { time, level, text } => {
+            format!("{} {level}: {}\n", printable(time), printable(text))
+        }
+        Event::Lost { count } => format!("{count} events were lost\n"),
+    }
+}
+
+fn ended(flow: &FlowEnd) -> String {
+    let name = flow.name.as_deref().map(|name| format!(" {}", printable(name))).unwrap_or_default();
+    let rule = flow.rule.as_deref().map(|rule| format!(" by {}", printable(rule))).unwrap_or_default();
+    format!(
+        "{} ended {} {} {}{name} {}{rule} after {}, out {}, in {}\n",
+        printable(&flow.time),
+        flow.protocol,
+        flow.guest,
+        flow.remote,
+        printable(&flow.cause),
+        time(flow.duration_us),
+        bytes(flow.from_guest.bytes),
+        bytes(flow.to_guest.bytes)
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! The control socket: what a running brodo tells, and what may be changed while it runs.
+//!
+//! A thread of its own serves all clients ([`server`]); the workers notice it only when somebody asks for what is theirs, and then
+//! for as long as a short visit takes between two turns of their loops ([`visits`]). A long list is made by many such visits.
+//!
+//! What a client sends is hostile until proven otherwise. Who connects must be the same user in the same user namespace,
+//! or root ([`brodo_linux::peer`]). Clients are bounded in number, their lines in length, what waits for them in bytes,
+//! and their silence in the middle of something in time ([`session`]). Whoever breaks a rule loses the connection, and nobody
+//! else notices.
+//!
+//! The protocol is documented in `docs/src/control.md`, its types are [`brodo_control`].
+
+mod answers;
+mod capture;
+mod forwards;
+mod server;
+mod session;
+mod socket;
+pub(crate) mod visits;
+
+use crate::journal::{Journal, Mailbox};
+use crate::wording::Bounds;
+use brodo_control::method::GuestNetwork;
+use brodo_linux::capture::Capture;
+use brodo_linux::crew::Crew;
+use brodo_linux::ring::RingWatch;
+pub(crate) use socket::{Listening, Place};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+/// What does not change while an instance runs.
+#[derive(Debug, Clone)]
+pub(crate) struct Facts {
+    /// "run" or "attach".
+    pub(crate) command: &'static str,
+    /// The command line that runs, or the namespace.
+    pub(crate) target: String,
+    /// The interface in the guest.
+    pub(crate) interface: String,
+    /// Largest IP packet on the link, in bytes.
+    pub(crate) mtu: u16,
+    pub(crate) networks: Vec<GuestNetwork>,
+    /// Memory for payload, in bytes.
+    pub(crate) memory: usize,
+    /// Flows that may be open.
+    pub(crate) flows_max: u64,
+    pub(crate) bounds: Bounds,
+}
+
+/// A capture from the start.
+#[derive(Debug)]
+pub(crate) struct FirstCapture {
+    pub(crate) file: PathBuf,
+    pub(crate) capture: Capture,
+}
+
+/// All that the control socket reaches.
+pub(crate) struct Controlled {
+    pub(crate) crew: Arc<Crew>,
+    /// What the guest's kernel dropped before brodo could read it.
+    pub(crate) ring: Option<Arc<RingWatch>>,
+    pub(crate) journal: Arc<Journal>,
+    /// What the journal keeps for clients.
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) facts: Facts,
+    pub(crate) started: Instant,
+    pub(crate) capture: Option<FirstCapture>,
+}
+
+/// A control socket that is being served, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Control {
+    mailbox: Arc<Mailbox>,
+    stopping: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Serves clients from now on.
+    ///
+    /// # Errors
+    /// No thread could be started.
+    pub(crate) fn start(listening: Listening, controlled: Controlled) -> io::Result<Self> {
+        let stopping = Arc::new(AtomicBool::new(false));
+        let mailbox = controlled.mailbox.clone();
+        let stop = stopping.clone();
+        let body = move || server::Server::new(listening, controlled).run(&stop);
+        let thread = thread::Builder::new().name("control".into()).spawn(body)?;
+        Ok(Self { mailbox, stopping, thread: Some(thread) })
+    }
+}
+
+impl Drop for Control {
+    /// Ends the thread, which removes the socket.
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Release);
+        self.mailbox.ring();
+        if let Some(thread) = self.thread.take() {
+            // A panic there was told when it came.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,236 @@
+//! What each method does: its parameters in, its result or an error out. What belongs to workers is asked of them by visits.
+
+use super::capture::Captures;
+use super::visits::{ask, ask_all};
+use super::{Controlled, forwards, server::Server};
+use crate::log;
+use crate::wording;
+use brodo_control::flow::{Flow, FlowRef};
+use brodo_control::method::{
+    AddForward, Counters, FlowDetail, FlowPage, Forwards, GetCounters, GetFlow, GetFlows, GetHello,
+    GetStatus, Hello, ListForwards, LogLevel, Memory, Method, NAMES, PAGE_MAX, RemoveForward, SetLogLevel,
+    StartCapture, Status, StopCapture, Subscribe, Subscribed,
+};
+use brodo_control::rpc::{self, Error, PROTOCOL, Request, code};
+use brodo_core::counters::Counters as Counted;
+use brodo_core::flow::{FlowId, info};
+use brodo_core::time::Duration;
+use brodo_linux::driver::Inside;
+use std::fs;
+
+/// Flows looked at in one visit: what a worker does in some hundred microseconds.
+const VISIT_FLOWS: usize = 256;
+
+/// Answers a request by what `does` makes of its parameters; nothing if no reply is wanted.
+fn with<M: Method>(request: Request, does: impl FnOnce(M) -> Result<M::Result, Error>) -> Option<Vec<u8>> {
+    let id = request.id.clone();
+    let done = request.params::<M>().and_then(does);
+    let id = id?;
+    Some(match done {
+        Ok(result) => rpc::result(&id, &result),
+        Err(error) => rpc::error(Some(&id), &error),
+    })
+}
+
+impl Server {
+    /// Carries out the request of a client and gives the line that answers it.
+    pub(super) fn answer(&mut self, client: usize, request: Request) -> Option<Vec<u8>> {
+        let Self { controlled, captures, .. } = self;
+        match request.method.as_str() {
+            GetHello::NAME => with(request, |GetHello { protocol }| hello(protocol)),
+            GetStatus::NAME => with(request, |GetStatus {}| status(controlled, captures)),
+            GetCounters::NAME => with(request, |GetCounters {}| counters(controlled)),
+            GetFlows::NAME => with(request, |wanted| flows(controlled, &wanted)),
+            GetFlow::NAME => with(request, |GetFlow { id }| flow(controlled, id)),
+            ListForwards::NAME => {
+                with(request, |ListForwards {}| Ok(Forwards { forwards: forwards::list(controlled)? }))
+            }
+            AddForward::NAME => with(request, |wanted| forwards::add(controlled, &wanted)),
+            RemoveForward::NAME => with(request, |RemoveForward { id }| forwards::remove(controlled, id)),
+            StartCapture::NAME => with(request, |wanted| captures.start(controlled, wanted)),
+            StopCapture::NAME => with(request, |StopCapture {}| captures.stop(controlled)),
+            SetLogLevel::NAME => with(request, |SetLogLevel { level }| {
+                level.inspect(|&level| log::set_level(level));
+                Ok(LogLevel { level: log::level() })
+            }),
+            Subscribe::NAME => with(request, |Subscribe { events }| {
+                let events = self.subscribe(client, events)?;
+                Ok(Subscribed { events })
+            }),
+            name => {
+                let error = Error::new(code::NO_METHOD, format!("there is no method {name:?}"));
+                request.id.as_ref().map(|id| rpc::error(Some(id), &error))
+            }
+        }
+    }
+}
+
+fn hello(protocol: Option<u32>) -> Result<Hello, Error> {
+    if let Some(other) = protocol.filter(|&protocol| protocol != PROTOCOL) {
+        let why = format!("protocol {other} is not spoken here, only {PROTOCOL}");
+        return Err(Error::new(code::UNSUPPORTED, why));
+    }
+    Ok(Hello {
+        program: "brodo".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        protocol: PROTOCOL,
+        pid: std::process::id(),
+        methods: NAMES.iter().map(|&name| name.to_owned()).collect(),
+    })
+}
+
+fn status(controlled: &Controlled, captures: &Captures) -> Result<Status, Error> {
+    let seen = ask_all(&controlled.crew, |inside| {
+        let stack = &inside.stack;
+        (stack.flows() as u64, stack.memory_used(), stack.memory_promised(), stack.resolvers().to_vec())
+    })?;
+    let facts = &controlled.facts;
+    // The budget is that of all workers, and each asks the same resolvers.
+    let (_, used, promised, resolvers) = seen.first().cloned().unwrap_or_default();
+    let (cpu_user_us, cpu_system_us) = processor_time();
+    Ok(Status {
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        protocol: PROTOCOL,
+        uptime_s: controlled.started.elapsed().as_secs(),
+        command: facts.command.to_owned(),
+        target: facts.target.clone(),
+        interface: facts.interface.clone(),
+        mtu: facts.mtu,
+        networks: facts.networks.clone(),
+        resolvers,
+        workers: controlled.crew.workers(),
+        memory: Memory { used: used as u64, promised: promised as u64, budget: facts.memory as u64 },
+        flows: seen.iter().map(|(flows, ..)| flows).sum(),
+        flows_max: facts.flows_max,
+        cpu_user_us,
+        cpu_system_us,
+        rss_bytes: resident(),
+        capture: captures.status(),
+        log_level: log::level(),
+    })
+}
+
+/// Time in user mode and in the kernel, in microseconds; precise to a tick of 10 ms.
+fn processor_time() -> (u64, u64) {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name, in parentheses, may hold anything; the times are the 12th and 13th words behind it (proc_pid_stat(5)).
+    let mut words = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11);
+    let tick_us = 1_000_000 / rustix::param::clock_ticks_per_second().max(1);
+    let mut time = || words.next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0) * tick_us;
+    (time(), time())
+}
+
+/// Resident memory, in bytes.
+fn resident() -> u64 {
+    let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = statm.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
+    pages * rustix::param::page_size() as u64
+}
+
+fn counters(controlled: &Controlled) -> Result<Counters, Error> {
+    let (mut sum, mut counters) = (Counted::default(), Counters::default());
+    let seen = ask_all(&controlled.crew, |inside| {
+        let refused = inside.stack.rules().filter(|(_, count)| *count > 0);
+        let refused: Vec<_> = refused.map(|(rule, n)| (rule.to_owned(), n)).collect();
+        let forwarded = inside.forwards.as_ref().map(|forwards| forwards.counters().named());
+        (inside.stack.counters().clone(), refused, forwarded)
+    })?;
+    for (counted, rules, forwarded) in seen {
+        sum.add(&counted);
+        for (name, count) in forwarded.into_iter().flatten() {
+            *counters.counters.entry(name.to_owned()).or_default() += count;
+        }
+        for (rule, count) in rules {
+            *counters.rules.entry(rule).or_default() += count;
+        }
+    }
+    counters.counters.extend(sum.named().map(|(name, count)| (name.to_owned(), count)));
+    if let Some(ring) = &controlled.ring {
+        counters.counters.insert("link_ring_dropped".to_owned(), ring.dropped());
+    }
+    counters.drops.extend(sum.drops().map(|(reason, count)| (reason.name().to_owned(), count)));
+    Ok(counters)
+}
+
+/// A flow as it was seen, and the round trip to the peer as the host's kernel knows it.
+type Seen = (info::FlowDetail, Option<Duration>);
+
+fn look(inside: &Inside<'_>, detail: info::FlowDetail) -> Seen {
+    let socket = detail.socket.filter(|_| detail.tcp.is_some());
+    let round_trip = socket.and_then(|socket| inside.sockets.round_trip(socket));
+    (detail, round_trip)
+}
+
+/// Flows of one worker from a slot on, those that `wanted` lets through, and the last that was looked at, if there may be
+/// more.
+fn some_flows(
+    controlled: &Controlled,
+    worker: u32,
+    from: u32,
+    wanted: &GetFlows,
+) -> Result<(Vec<Seen>, Option<FlowId>), Error> {
+    let wanted = wanted.clone();
+    ask(&controlled.crew, worker, move |inside| {
+        let (mut seen, mut looked, mut last) = (Vec::new(), 0, None);
+        for detail in inside.stack.flow_details(from, inside.now).take(VISIT_FLOWS) {
+            looked += 1;
+            last = Some(detail.info.flow);
+            if lets_through(&wanted, &detail.info) {
+                seen.push(look(inside, detail));
+            }
+        }
+        (seen, last.filter(|_| looked == VISIT_FLOWS))
+    })
+}
+
+fn lets_through(wanted: &GetFlows, info: &info::FlowInfo) -> bool {
+    let key = &info.key;
+    let ends = [key.guest, key.remote];
+    wanted.protocol.is_none_or(|protocol| wording::protocol(key.protocol) == protocol)
+        && wanted.address.is_none_or(|address| ends.iter().any(|end| end.ip() == address))
+        && wanted.port.is_none_or(|port| ends.iter().any(|end| end.port() == port))
+}
+
+fn flows(controlled: &Controlled, wanted: &GetFlows) -> Result<FlowPage, Error> {
+    let limit = match wanted.limit {
+        None => PAGE_MAX,
+        Some(limit @ 1..=PAGE_MAX) => limit,
+        Some(_) => return Err(Error::new(code::INVALID_PARAMS, format!("limit must be 1 to {PAGE_MAX}"))),
+    };
+    let (mut worker, mut from) =
+        wanted.after.map_or((0, 0), |after| (after.worker, after.index.saturating_add(1)));
+    let mut page = FlowPage::default();
+    while worker < controlled.crew.workers() {
+        let (seen, last) = some_flows(controlled, worker, from, wanted)?;
+        for (detail, round_trip) in &seen {
+            page.flows.push(wording::full(worker, detail, *round_trip, controlled.facts.bounds));
+            if page.flows.len() == limit as usize {
+                page.next = Some(wording::handle(worker, detail.info.flow));
+                return Ok(page);
+            }
+        }
+        (worker, from) = match last {
+            Some(last) => (worker, last.index.saturating_add(1)),
+            None => (worker + 1, 0),
+        };
+    }
+    Ok(page)
+}
+
+fn flow(controlled: &Controlled, flow: FlowRef) -> Result<FlowDetail, Error> {
+    let id = FlowId { index: flow.index, generation: flow.generation };
+    let gone = || Error::new(code::NOT_FOUND, format!("there is no flow {flow} any more"));
+    if flow.worker >= controlled.crew.workers() {
+        return Err(gone());
+    }
+    let (seen, history, now) = ask(&controlled.crew, flow.worker, move |inside| {
+        let detail = inside.stack.flow_detail(id, inside.now);
+        let history: Vec<_> = inside.sockets.history().of(id).copied().collect();
+        (detail.map(|detail| look(inside, detail)), history, inside.now)
+    })?;
+    let (detail, round_trip) = seen.ok_or_else(gone)?;
+    let flow: Flow = wording::full(flow.worker, &detail, round_trip, controlled.facts.bounds);
+    let history = history.iter().filter_map(|(at, event)| wording::step(*at, event, now)).collect();
+    Ok(FlowDetail { flow, history })
+}

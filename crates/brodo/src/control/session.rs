@@ -1,0 +1,208 @@
+//! One client: bytes in, lines out, all of it bounded.
+//!
+//! A request is read only when the reply to the one before has left, so at most one reply waits for a client, and events as
+//! far as [`EVENTS_MAX`]; events beyond are dropped and counted for it. A client that begins a line and does not go on, or does
+//! not take what waits for it, is closed after [`PATIENCE`].
+//!
+//! The stream is non-blocking, and nothing here waits.
+
+use brodo_control::event::{Event, Topic};
+use brodo_control::rpc::{self, Error, REQUEST_MAX, code};
+use rustix::event::PollFlags;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// How long half a line, or bytes that are not taken, are put up with.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of events that may wait for a client.
+const EVENTS_MAX: usize = 256 << 10;
+/// Bytes read at a time.
+const READ_SIZE: usize = 16 << 10;
+
+/// The connection is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Over;
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Session {
+    stream: UnixStream,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    sent: usize,
+    /// Nothing more comes.
+    ended: bool,
+    /// Nothing more is read; when what waits has left it is over.
+    closing: bool,
+    /// When something last moved.
+    moved_at: Instant,
+    /// What it wants to be told of.
+    pub(super) topics: Vec<Topic>,
+    /// Events that found no room.
+    lost: u64,
+}
+
+impl Session {
+    pub(super) fn new(stream: UnixStream, now: Instant) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        let (input, output, topics) = Default::default();
+        let (ended, closing) = (false, false);
+        Ok(Self { stream, input, output, sent: 0, ended, closing, moved_at: now, topics, lost: 0 })
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// What to poll for. Errors and the end of both directions are always told.
+    pub(super) fn interest(&self) -> PollFlags {
+        if self.waits_to_send() {
+            PollFlags::OUT
+        } else if self.ended || self.closing {
+            PollFlags::empty()
+        } else {
+            PollFlags::IN
+        }
+    }
+
+    /// When it is to be closed if nothing moves before.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        (self.waits_to_send() || !self.input.is_empty()).then(|| self.moved_at + PATIENCE)
+    }
+
+    /// Since when it has been silent, if nothing is due from either side and it has asked for no events.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        (self.deadline().is_none() && self.topics.is_empty()).then_some(self.moved_at)
+    }
+
+    fn waits_to_send(&self) -> bool {
+        self.sent < self.output.len()
+    }
+
+    /// Reads what has come, a bounded part of it at a time.
+    pub(super) fn read(&mut self, now: Instant) -> Result<(), Over> {
+        if self.ended || self.closing || self.waits_to_send() || self.line_end().is_some() {
+            return Ok(());
+        }
+        let at = self.input.len();
+        self.input.resize(at + READ_SIZE, 0);
+        let read = self.stream.read(&mut self.input[at..]);
+        self.input.truncate(at + *read.as_ref().unwrap_or(&0));
+        match read {
+            Ok(0) => self.ended = true,
+            Ok(_) if at == 0 => self.moved_at = now,
+            // Half a line has to become a whole one in its time, however slowly it drips.
+            Ok(_) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(_) => return Err(Over),
+        }
+        Ok(())
+    }
+
+    /// Whether a request that was read waits to be carried out.
+    pub(super) fn has_line(&self) -> bool {
+        let last = self.ended && (!self.input.is_empty() || self.topics.is_empty());
+        !self.closing && !self.waits_to_send() && (self.line_end().is_some() || last)
+    }
+
+    fn line_end(&self) -> Option<usize> {
+        self.input.iter().position(|&byte| byte == b'\n')
+    }
+
+    /// The next line, if there is one and the reply to the one before has left. Lines that break the rules get their reply
+    /// here.
+    pub(super) fn next_line(&mut self, now: Instant) -> Option<Vec<u8>> {
+        if self.closing || self.waits_to_send() {
+            return None;
+        }
+        match self.line_end() {
+            Some(end) if end <= REQUEST_MAX => {
+                self.moved_at = now;
+                let rest = self.input.split_off(end + 1);
+                let mut line = std::mem::replace(&mut self.input, rest);
+                line.truncate(end);
+                return Some(line);
+            }
+            None if self.input.len() <= REQUEST_MAX => {
+                if self.ended && !self.input.is_empty() {
+                    self.refuse(&Error::new(code::PARSE, "the last line has no end"));
+                } else if self.ended && self.topics.is_empty() {
+                    self.closing = true;
+                }
+            }
+            _ => self.refuse(&Error::new(code::PARSE, format!("a request has at most {REQUEST_MAX} bytes"))),
+        }
+        None
+    }
+
+    /// Sends a message.
+    pub(super) fn reply(&mut self, line: &[u8]) {
+        self.begin_output();
+        self.output.extend_from_slice(line);
+    }
+
+    /// Sends an error that ends the connection.
+    pub(super) fn refuse(&mut self, error: &Error) {
+        self.reply(&rpc::error(None, error));
+        self.input = Vec::new();
+        self.closing = true;
+    }
+
+    /// Sends an event, or counts it.
+    pub(super) fn tell(&mut self, line: &[u8]) {
+        if self.output.len() - self.sent + line.len() > EVENTS_MAX {
+            self.lost += 1;
+        } else {
+            self.begin_output();
+            self.output.extend_from_slice(line);
+        }
+    }
+
+    /// The time in which a client has to take something begins when there is something.
+    fn begin_output(&mut self) {
+        if !self.waits_to_send() {
+            self.moved_at = Instant::now();
+        }
+    }
+
+    /// So many events never came as far as this.
+    pub(super) fn lose(&mut self, events: u64) {
+        self.lost += events;
+    }
+
+    /// Sends as much as the client takes.
+    pub(super) fn write(&mut self, now: Instant) -> Result<(), Over> {
+        loop {
+            if !self.waits_to_send() {
+                self.output.clear();
+                self.sent = 0;
+                if self.lost > 0 {
+                    let count = std::mem::take(&mut self.lost);
+                    self.output = rpc::event(&Event::Lost { count });
+                    continue;
+                }
+                // A long list is no reason to keep so much for ever.
+                self.output.shrink_to(EVENTS_MAX);
+                return if self.closing { Err(Over) } else { Ok(()) };
+            }
+            match self.stream.write(&self.output[self.sent..]) {
+                Ok(0) => return Err(Over),
+                Ok(taken) => {
+                    self.moved_at = now;
+                    self.sent += taken;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    // Of a client that always lags a little behind, what it has taken is forgotten now and then.
+                    if self.sent > EVENTS_MAX {
+                        self.output.drain(..std::mem::take(&mut self.sent));
+                    }
+                    return Ok(());
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Err(Over),
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Asking workers, for the control socket and for metrics: a closure each, run by the worker between two turns, whose result is waited for here.
+//!
+//! A worker that does not come within [`PATIENCE`] stands still (its machine is suspended, its link's driver hangs), and the
+//! client is told so. Nothing is lost by that: the visit is made when the worker goes on, and its result is dropped.
+
+use brodo_control::rpc::{Error, code};
+use brodo_linux::crew::Crew;
+use brodo_linux::driver::Inside;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+/// Longest wait for a worker. A turn takes about a millisecond.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A result that will come.
+struct Pending<T>(Receiver<T>);
+
+fn send<T: Send + 'static>(
+    crew: &Crew,
+    worker: u32,
+    ask: impl FnOnce(&mut Inside<'_>) -> T + Send + 'static,
+) -> Pending<T> {
+    let (to, from) = sync_channel(1);
+    // Nobody waits any more if it fails.
+    crew.visit(worker, Box::new(move |inside| _ = to.try_send(ask(inside))));
+    Pending(from)
+}
+
+impl<T> Pending<T> {
+    fn wait(self) -> Result<T, Error> {
+        self.0.recv_timeout(PATIENCE).map_err(|error| {
+            let why = match error {
+                RecvTimeoutError::Timeout => "brodo is too busy to answer",
+                RecvTimeoutError::Disconnected => "brodo serves no network any more",
+            };
+            Error::new(code::BUSY, why)
+        })
+    }
+}
+
+/// Asks one worker.
+pub(crate) fn ask<T: Send + 'static>(
+    crew: &Crew,
+    worker: u32,
+    what: impl FnOnce(&mut Inside<'_>) -> T + Send + 'static,
+) -> Result<T, Error> {
+    send(crew, worker, what).wait()
+}
+
+/// Asks all workers at once; results in order of their numbers.
+pub(crate) fn ask_all<T: Send + 'static>(
+    crew: &Crew,
+    what: impl Fn(&mut Inside<'_>) -> T + Clone + Send + 'static,
+) -> Result<Vec<T>, Error> {
+    let pending: Vec<_> = (0..crew.workers()).map(|worker| send(crew, worker, what.clone())).collect();
+    pending.into_iter().map(Pending::wait).collect()
+}

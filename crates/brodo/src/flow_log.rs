@@ -1,0 +1,153 @@
+//! `--flow-log`: one line of JSON for each flow that has ended.
+//!
+//! Lines are made and written by a thread of their own: workers leave what has ended in a mailbox ([`crate::journal`]) and go
+//! on. If the disk is slower than flows end for long enough that the mailbox is full, what finds no room is missing, and
+//! a line `{"lost": N}` says how many were. When brodo ends, flows that are still open are written too, with the cause
+//! `shut-down`, and the thread is waited for: nothing is missing at the end.
+//!
+//! The file is appended to. When a line would make it longer than its bound, it is renamed to FILE.1, what was FILE.1 to
+//! FILE.2, and so on; the oldest goes. A file that can no longer be written ends the log with one message; the network
+//! goes on.
+
+use crate::journal::{Item, Journal, Mailbox};
+use crate::timestamp::Timestamp;
+use crate::wording;
+use brodo_control::event::Level;
+use brodo_core::flow::end::FlowEnd;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+/// The file and its predecessors.
+#[derive(Debug)]
+pub(crate) struct Files {
+    path: PathBuf,
+    out: BufWriter<File>,
+    len: u64,
+    len_max: u64,
+    keep: u32,
+}
+
+impl Files {
+    /// Opens the file, to be replaced before it is longer than `len_max` bytes, of which `keep` old ones stay.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub(crate) fn open(path: &Path, len_max: u64, keep: u32) -> io::Result<Self> {
+        let file = File::options().append(true).create(true).open(path)?;
+        let len = file.metadata()?.len();
+        Ok(Self { path: path.to_owned(), out: BufWriter::new(file), len, len_max, keep })
+    }
+
+    /// Adds a line, with its end.
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.len > 0 && self.len + line.len() as u64 > self.len_max {
+            self.rotate()?;
+        }
+        self.len += line.len() as u64;
+        self.out.write_all(line)
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        self.out.flush()?;
+        let old = |number: u32| {
+            let mut name = OsString::from(&self.path);
+            name.push(format!(".{number}"));
+            PathBuf::from(name)
+        };
+        for number in (1..self.keep).rev() {
+            match fs::rename(old(number), old(number + 1)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        match self.keep {
+            0 => fs::remove_file(&self.path)?,
+            _ => fs::rename(&self.path, old(1))?,
+        }
+        self.out = BufWriter::new(File::options().append(true).create(true).open(&self.path)?);
+        self.len = 0;
+        Ok(())
+    }
+}
+
+/// A log that is being written.
+#[derive(Debug)]
+pub(crate) struct FlowLog {
+    mailbox: Arc<Mailbox>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl FlowLog {
+    /// Writes what comes into `mailbox`, which is that of `journal`.
+    ///
+    /// # Errors
+    /// No thread could be started.
+    pub(crate) fn start(files: Files, mailbox: Arc<Mailbox>, journal: Arc<Journal>) -> io::Result<Self> {
+        let from = mailbox.clone();
+        let thread = thread::Builder::new().name("flow log".into()).spawn(move || {
+            write_all(files, &from, &journal);
+        })?;
+        Ok(Self { mailbox, thread: Some(thread) })
+    }
+
+    /// Writes `last`, which belongs to the flows that are still open, and waits until all is written.
+    pub(crate) fn finish(mut self, last: Option<Item>) {
+        self.mailbox.close(last);
+        if let Some(thread) = self.thread.take() {
+            // A panic there was told when it came.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for FlowLog {
+    fn drop(&mut self) {
+        self.mailbox.close(None);
+    }
+}
+
+fn write_all(files: Files, from: &Mailbox, journal: &Journal) {
+    let mut files = Some(files);
+    while let Some((items, lost)) = from.wait() {
+        // With an error behind it the mailbox is emptied all the same.
+        let Some(open) = &mut files else { continue };
+        let mut written = items.iter().try_for_each(|item| write_item(open, item, journal));
+        if lost > 0 {
+            written = written.and_then(|()| write_lost(open, lost, journal));
+        }
+        if let Err(error) = written.and_then(|()| open.out.flush()) {
+            journal.tell(Level::Warn, &format!("the flow log has ended early: {error}"));
+            files = None;
+        }
+    }
+}
+
+fn write_item(files: &mut Files, item: &Item, journal: &Journal) -> io::Result<()> {
+    let Item::Batch(batch) = item else { return Ok(()) };
+    for end in &batch.ends {
+        files.write(&line(batch.worker, end, journal))?;
+    }
+    if batch.lost > 0 { write_lost(files, batch.lost, journal) } else { Ok(()) }
+}
+
+fn line(worker: u32, end: &FlowEnd, journal: &Journal) -> Vec<u8> {
+    // It has string keys and nothing that could fail.
+    let mut line = serde_json::to_vec(&wording::end(worker, end, journal.clock())).unwrap_or_default();
+    line.push(b'\n');
+    line
+}
+
+fn write_lost(files: &mut Files, lost: u64, journal: &Journal) -> io::Result<()> {
+    let clock = journal.clock();
+    let time = Timestamp(clock.unix_ns(clock.now()));
+    journal
+        .tell(Level::Warn, &format!("the flow log lacks {lost} flows: they ended faster than it is written"));
+    files.write(format!("{{\"time\":\"{time}\",\"lost\":{lost}}}\n").as_bytes())
+}
+
+#[cfg(test)]
+mod tests;

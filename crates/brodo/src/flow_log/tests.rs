@@ -1,0 +1,173 @@
+//! Lines, old files, and that nothing is missing at the end.
+
+use super::*;
+use crate::journal::Batch;
+use brodo_core::config::Config;
+use brodo_core::flow::end::EndCause;
+use brodo_core::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
+use brodo_core::flow::{Endpoint, FlowId, FlowKey, Protocol};
+use brodo_core::time::{Duration, Instant};
+use brodo_linux::clock::Clock;
+use serde_json::Value;
+use std::net::Ipv4Addr;
+
+/// A folder of this test's own, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("brodo-flow-log-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn log(&self) -> PathBuf {
+        self.0.join("log")
+    }
+
+    /// The lines of a file.
+    fn lines(&self, name: &str) -> Vec<Value> {
+        let text = fs::read_to_string(self.0.join(name)).unwrap_or_default();
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}")))
+            .collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn ended(port: u16) -> FlowEnd {
+    let key = FlowKey {
+        protocol: Protocol::Tcp,
+        guest: Endpoint::new(Ipv4Addr::new(10, 0, 2, 15).into(), port),
+        remote: Endpoint::new(Ipv4Addr::new(192, 0, 2, 7).into(), 443),
+    };
+    let info = FlowInfo {
+        flow: FlowId { index: 3, generation: 1 },
+        key,
+        initiator: Initiator::Guest,
+        state: FlowState::Active,
+        age: Duration::from_millis(1500),
+        idle: Duration::ZERO,
+        from_guest: Traffic { bytes: 100, packets: 2 },
+        to_guest: Traffic { bytes: 3000, packets: 3 },
+        rtt: Some(Duration::from_micros(20)),
+        connect: Some(Duration::from_millis(30)),
+        retransmissions: 1,
+    };
+    let at = Instant::from_ms(5);
+    FlowEnd { at, info, opened: true, cause: EndCause::Finished, name: None, rule: None }
+}
+
+fn item(ports: std::ops::Range<u16>) -> Item {
+    Item::Batch(Arc::new(Batch { worker: 1, ends: ports.map(ended).collect(), ..Batch::default() }))
+}
+
+fn log(folder: &Folder, len_max: u64, keep: u32) -> FlowLog {
+    let mailbox = Arc::new(Mailbox::new());
+    let journal = Journal::new(Clock::start()).with_log(Some(mailbox.clone()));
+    let files = Files::open(&folder.log(), len_max, keep).unwrap();
+    FlowLog::start(files, mailbox, Arc::new(journal)).unwrap()
+}
+
+#[test]
+fn a_line_says_who_how_much_how_long_and_why() {
+    let folder = Folder::new("line");
+    let mut last = ended(4000);
+    last.name = Some("example.org".into());
+    last.rule = Some("deny 192.0.2.0/24".into());
+    last.opened = false;
+    last.cause = EndCause::Denied;
+    let batch = Batch { worker: 1, ends: vec![ended(4001), last], lost: 7, ..Batch::default() };
+    log(&folder, 1 << 20, 3).finish(Some(Item::Batch(Arc::new(batch))));
+    let lines = folder.lines("log");
+    assert_eq!(lines.len(), 3);
+    let expected = serde_json::json!({
+        "time": lines[0]["time"], "id": "1:3.1", "protocol": "tcp", "direction": "outbound",
+        "guest": "10.0.2.15:4001", "remote": "192.0.2.7:443", "duration_us": 1_500_000,
+        "from_guest": {"bytes": 100, "packets": 2}, "to_guest": {"bytes": 3000, "packets": 3},
+        "rtt_us": 20, "remote_rtt_us": 30_000, "retransmissions": 1, "cause": "finished",
+    });
+    assert_eq!(lines[0], expected);
+    assert_eq!(lines[1]["cause"], "denied");
+    assert_eq!(lines[1]["name"], "example.org");
+    assert_eq!(lines[1]["rule"], "deny 192.0.2.0/24");
+    assert_eq!(lines[1].get("id"), None);
+    assert_eq!(lines[2]["lost"], 7);
+}
+
+#[test]
+fn a_file_that_is_long_enough_becomes_old_and_the_oldest_goes() {
+    let folder = Folder::new("rotates");
+    // About eleven lines each.
+    log(&folder, 4096, 2).finish(Some(item(1000..1100)));
+    let ports = |name: &str| -> Vec<String> {
+        folder.lines(name).iter().map(|line| line["guest"].as_str().unwrap().to_owned()).collect()
+    };
+    let all = [ports("log.2"), ports("log.1"), ports("log")].concat();
+    let expected: Vec<_> = (1100 - all.len()..1100).map(|port| format!("10.0.2.15:{port}")).collect();
+    assert_eq!(all, expected, "the newest, in order");
+    for name in ["log", "log.1", "log.2"] {
+        assert!(fs::metadata(folder.0.join(name)).unwrap().len() <= 4096);
+    }
+    assert!(!folder.0.join("log.3").exists());
+    // The next brodo goes on where this one has ended.
+    let before = ports("log").len();
+    log(&folder, 1 << 20, 2).finish(Some(item(1..3)));
+    assert_eq!(ports("log").len(), before + 2);
+}
+
+#[test]
+fn without_old_files_only_the_newest_lines_stay() {
+    let folder = Folder::new("keeps-none");
+    log(&folder, 4096, 0).finish(Some(item(1000..1100)));
+    assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
+    assert_eq!(folder.lines("log").last().unwrap()["guest"], "10.0.2.15:1099");
+}
+
+#[test]
+fn everything_that_was_put_in_is_there_at_the_end() {
+    let folder = Folder::new("end");
+    let log = log(&folder, 1 << 30, 0);
+    for _ in 0..100 {
+        log.mailbox.put(item(0..100));
+    }
+    log.finish(Some(item(0..20_000)));
+    assert_eq!(folder.lines("log").len(), 30_000);
+}
+
+#[test]
+fn a_full_disk_ends_the_log_and_nothing_else() {
+    let mailbox = Arc::new(Mailbox::new());
+    let clients = Arc::new(Mailbox::new());
+    let journal = Journal::new(Clock::start()).with_clients(Some(clients.clone()));
+    journal.set_heard(true);
+    let files = Files::open(Path::new("/dev/full"), 1 << 20, 1).unwrap();
+    let log = FlowLog::start(files, mailbox, Arc::new(journal)).unwrap();
+    log.mailbox.put(item(0..10));
+    log.finish(Some(item(0..10)));
+    let (items, _) = clients.take();
+    assert_eq!(items.len(), 1, "{items:?}");
+    assert!(
+        matches!(&items[0], Item::Notice(notice) if notice.text.contains("the flow log has ended early"))
+    );
+}
+
+/// Of what a stack records the log gets all, and clients what they want.
+#[test]
+fn a_stack_s_records_reach_the_log() {
+    use brodo_core::link::LinkCaps;
+    use brodo_core::stack::{Keys, Stack};
+    let mailbox = Arc::new(Mailbox::new());
+    let journal = Journal::new(Clock::start()).with_log(Some(mailbox.clone()));
+    let keys = Keys { table: [0; 16], isn: [0; 16] };
+    let mut stack = Stack::new(Config::default(), keys, LinkCaps::default());
+    stack.record_ends(journal.keeps_log());
+    journal.take(0, &mut stack);
+    assert_eq!(mailbox.take().0.len(), 1);
+}

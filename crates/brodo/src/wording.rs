@@ -1,0 +1,161 @@
+//! What the stack says of flows, in the words of the control socket and the flow log.
+
+use crate::timestamp::Timestamp;
+use brodo_control::flow::{self, Direction, FlowRef, Protocol};
+use brodo_core::config::Config;
+use brodo_core::flow::end::FlowEnd;
+use brodo_core::flow::info::{FlowDetail, FlowInfo, Initiator, Traffic};
+use brodo_core::flow::{self as core_flow, FlowId};
+use brodo_core::tcp::info::{HalfInfo, TcpInfo};
+use brodo_core::tcp::limited::LimitedBy;
+use brodo_core::time::{Duration, Instant};
+use brodo_core::trace::{self, Cause, Event};
+use brodo_linux::clock::Clock;
+
+/// The limits beyond which none of a connection grows, in bytes: from the guest, and to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    pub(crate) rx_max: u32,
+    pub(crate) tx_max: u32,
+}
+
+impl Bounds {
+    pub(crate) fn of(config: &Config) -> Self {
+        Self { rx_max: config.tcp_rx.max, tx_max: config.tcp_tx.max }
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A flow's handle.
+pub(crate) fn handle(worker: u32, id: FlowId) -> FlowRef {
+    FlowRef { worker, index: id.index, generation: id.generation }
+}
+
+/// What kind of conversation a flow is.
+pub(crate) fn protocol(protocol: core_flow::Protocol) -> Protocol {
+    match protocol {
+        core_flow::Protocol::Tcp => Protocol::Tcp,
+        core_flow::Protocol::Udp => Protocol::Udp,
+        core_flow::Protocol::Echo => Protocol::Echo,
+    }
+}
+
+pub(crate) fn direction(initiator: Initiator) -> Direction {
+    match initiator {
+        Initiator::Guest => Direction::Outbound,
+        Initiator::Peer => Direction::Inbound,
+    }
+}
+
+fn traffic(traffic: Traffic) -> flow::Traffic {
+    flow::Traffic { bytes: traffic.bytes, packets: traffic.packets }
+}
+
+/// A flow of which only little is known, as it is when it begins.
+pub(crate) fn brief(worker: u32, info: &FlowInfo) -> flow::Flow {
+    flow::Flow {
+        id: handle(worker, info.flow),
+        protocol: protocol(info.key.protocol),
+        direction: direction(info.initiator),
+        guest: info.key.guest.into(),
+        remote: info.key.remote.into(),
+        name: None,
+        state: info.state.name().to_owned(),
+        age_us: micros(info.age),
+        idle_us: micros(info.idle),
+        from_guest: traffic(info.from_guest),
+        to_guest: traffic(info.to_guest),
+        rtt_us: info.rtt.map(micros),
+        remote_rtt_us: info.connect.map(micros),
+        tcp: None,
+    }
+}
+
+/// A flow with all that is known of it; `remote_rtt` is what the host's kernel says.
+pub(crate) fn full(
+    worker: u32,
+    detail: &FlowDetail,
+    remote_rtt: Option<Duration>,
+    bounds: Bounds,
+) -> flow::Flow {
+    let brief = brief(worker, &detail.info);
+    flow::Flow {
+        name: detail.name.as_deref().map(str::to_owned),
+        remote_rtt_us: remote_rtt.map(micros).or(brief.remote_rtt_us),
+        tcp: detail.tcp.as_ref().map(|info| tcp(info, bounds)),
+        ..brief
+    }
+}
+
+fn tcp(info: &TcpInfo, bounds: Bounds) -> flow::Tcp {
+    flow::Tcp {
+        mss: info.mss,
+        retransmissions: info.retransmissions,
+        from_guest: half(&info.rx, 0, bounds.rx_max),
+        to_guest: half(&info.tx, info.in_flight, bounds.tx_max),
+    }
+}
+
+fn half(info: &HalfInfo, in_flight: u32, limit_max: u32) -> flow::Half {
+    let held = LimitedBy::ALL.iter().zip(info.limited.held).filter(|(_, time)| !time.is_zero());
+    flow::Half {
+        limit: info.limit,
+        limit_max,
+        window: info.window,
+        in_flight,
+        held: info.held,
+        limited_by: limit(info.limited.by),
+        limited_us: held.map(|(&by, time)| (limit(by), micros(time))).collect(),
+        grows: info.grows,
+        shrinks: info.shrinks,
+    }
+}
+
+/// What limits, as one word.
+fn limit(by: LimitedBy) -> String {
+    by.name().replace(' ', "-")
+}
+
+/// A decision about a limit, seen from `now`; `None` of another event.
+pub(crate) fn step(at: Instant, event: &Event, now: Instant) -> Option<flow::TuningStep> {
+    let Event::Tuned { direction, from, to, cause, per_rtt, rtt_us, .. } = *event else { return None };
+    let cause = match cause {
+        Cause::Hit => "hit",
+        Cause::Probe => "probe",
+        Cause::ProbeFailed => "probe failed",
+        Cause::Unused => "unused",
+        Cause::Blocked => "blocked",
+        Cause::Idle => "idle",
+        Cause::Loss => "loss",
+        Cause::Undone => "undone",
+    };
+    let from_guest = direction == trace::Direction::Receive;
+    let cause = cause.to_owned();
+    Some(flow::TuningStep { ago_us: micros(now - at), from_guest, from, to, cause, per_rtt, rtt_us })
+}
+
+/// A flow that has ended.
+pub(crate) fn end(worker: u32, end: &FlowEnd, clock: Clock) -> flow::FlowEnd {
+    let info = &end.info;
+    let is_tcp = info.key.protocol == core_flow::Protocol::Tcp;
+    flow::FlowEnd {
+        time: Timestamp(clock.unix_ns(end.at)).to_string(),
+        id: end.opened.then(|| handle(worker, info.flow)),
+        protocol: protocol(info.key.protocol),
+        direction: direction(info.initiator),
+        guest: info.key.guest.into(),
+        remote: info.key.remote.into(),
+        name: end.name.as_deref().map(str::to_owned),
+        duration_us: micros(info.age),
+        from_guest: traffic(info.from_guest),
+        to_guest: traffic(info.to_guest),
+        rtt_us: info.rtt.map(micros),
+        remote_rtt_us: info.connect.map(micros),
+        retransmissions: (is_tcp && end.opened).then_some(info.retransmissions),
+        cause: end.cause.name().to_owned(),
+        rule: end.rule.as_deref().map(str::to_owned),
+    }
+}

@@ -1,0 +1,244 @@
+//! The control socket of a real brodo, from another process: what it tells, what it refuses, the flow log, and that a guest
+//! is kept out.
+
+use crate::support::{Running, User, eventually, program_str, text, users};
+use serde_json::Value;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+/// A folder that every user may write to, removed at the test's end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("brodo-session-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).expect("a folder");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("its mode");
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().expect("a path in UTF-8").to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// `brodo WORDS --instance SOCKET`: exit status, output, errors.
+fn asked(user: User, socket: &str, words: &[&str]) -> (Option<i32>, String, String) {
+    let words = [words, &["--instance", socket]].concat();
+    let output = user.brodo(&words).output().expect("brodo starts");
+    (output.status.code(), text(&output), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// The same with `--json`; it must succeed. One value for each line.
+fn json(user: User, socket: &str, words: &[&str]) -> Vec<Value> {
+    let (status, out, errors) = asked(user, socket, &[words, &["--json"]].concat());
+    assert_eq!((status, errors.as_str()), (Some(0), ""), "{words:?}");
+    out.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"))).collect()
+}
+
+/// What a guest does that holds a connection open to `port` of the host, has had one that is over, and was refused a third.
+fn script(port: u16) -> String {
+    format!(
+        "exec 3<>/dev/tcp/10.0.2.2/{port}; echo held >&3; read -r answer <&3; \
+         exec 4<>/dev/tcp/10.0.2.2/{port}; echo over >&4; read -r answer <&4; exec 4>&-; \
+         (: </dev/tcp/169.254.169.254/80) 2>/dev/null; \
+         echo up; read -r end"
+    )
+}
+
+/// Answers each line with `answer`, connection after connection; keeps the first, so that it stays open.
+fn answer(listener: &TcpListener) -> Vec<TcpStream> {
+    let streams = (0..2).map(|_| {
+        let (mut stream, _) = listener.accept().expect("the guest connects");
+        let mut byte = [0];
+        while stream.read(&mut byte).expect("bytes") == 1 && byte != *b"\n" {}
+        stream.write_all(b"answer\n").expect("it listens");
+        stream
+    });
+    let mut streams: Vec<_> = streams.collect();
+    streams.truncate(1);
+    streams
+}
+
+struct Bed {
+    _folder: Folder,
+    socket: String,
+    log: String,
+    brodo: Running,
+    _held: Vec<TcpStream>,
+    port: u16,
+}
+
+fn bed(user: User, name: &str) -> Bed {
+    let folder = Folder::new(&format!("{name}-{user:?}"));
+    let (socket, log) = (folder.path("socket"), folder.path("log"));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("its number").port();
+    let script = script(port);
+    let words = [
+        "run",
+        "--control",
+        &socket,
+        "--flow-log",
+        &log,
+        "--map-host-loopback",
+        "10.0.2.2",
+        "--",
+        "bash",
+        "-c",
+        &script,
+    ];
+    let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()));
+    let held = answer(&listener);
+    assert_eq!(brodo.line(), "up");
+    Bed { _folder: folder, socket, log, brodo, _held: held, port }
+}
+
+#[test]
+fn an_instance_tells_how_it_is_and_what_flows() {
+    for &user in users() {
+        let Bed { _folder, socket, log, mut brodo, port, _held } = bed(user, "tells");
+        eventually("the second is over", || json(user, &socket, &["status"])[0]["flows"] == 1);
+        let status = &json(user, &socket, &["status"])[0];
+        assert_eq!(status["command"], "run", "{status}");
+        assert_eq!(status["networks"][0]["address"], "10.0.2.15");
+        assert!(status["target"].as_str().is_some_and(|target| target.starts_with("bash -c")));
+        let flows = json(user, &socket, &["flows", "--protocol", "tcp"]);
+        assert_eq!(flows.len(), 1, "{flows:?}");
+        let flow = &flows[0];
+        assert_eq!(flow["remote"], format!("10.0.2.2:{port}"));
+        assert_eq!((&flow["from_guest"]["bytes"], &flow["to_guest"]["bytes"]), (&5.into(), &7.into()));
+        assert_eq!((&flow["state"], &flow["direction"]), (&"established".into(), &"outbound".into()));
+        assert_eq!(flow["tcp"]["to_guest"]["limited_by"], "application");
+        assert!(flow["remote_rtt_us"].as_u64().is_some_and(|us| us > 0), "{flow}");
+        let id = flow["id"].as_str().expect("a handle");
+        assert_eq!(&json(user, &socket, &["flows", id])[0]["flow"]["id"], id);
+        assert!(json(user, &socket, &["flows", "--port", "9"]).is_empty());
+        let counters = &json(user, &socket, &["counters"])[0];
+        assert_eq!(counters["counters"]["tcp_opened"], 2, "{counters}");
+        assert_eq!(counters["rules"]["floor link-local"], 1, "{counters}");
+        let (_, table, _) = asked(user, &socket, &["flows"]);
+        assert!(table.contains("LIMITED BY") && table.contains(&format!("10.0.2.2:{port}")), "{table}");
+
+        brodo.stdin().write_all(b"\n").expect("it reads");
+        assert_eq!(brodo.status(), Some(0));
+        let lines = fs::read_to_string(&log).expect("a flow log");
+        let ends: Vec<Value> =
+            lines.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
+        let causes: Vec<_> = ends.iter().map(|end| end["cause"].as_str().expect("a cause")).collect();
+        let denied = ends.iter().find(|end| end["cause"] == "denied").expect("the refused one");
+        assert_eq!(denied["remote"], "169.254.169.254:80");
+        assert_eq!(denied["rule"], "floor link-local");
+        for end in ends.iter().filter(|end| end["cause"] != "denied") {
+            assert_eq!(
+                (&end["from_guest"]["bytes"], &end["to_guest"]["bytes"]),
+                (&5.into(), &7.into()),
+                "{end}"
+            );
+        }
+        assert_eq!(causes.len(), 3, "{lines}");
+        assert!(causes.contains(&"finished"), "{lines}");
+        assert!(!fs::exists(&socket).expect("a folder"), "the socket is gone");
+    }
+}
+
+#[test]
+fn a_capture_can_be_started_and_stopped_and_events_are_told() {
+    for &user in users() {
+        let Bed { _folder, socket, mut brodo, _held, .. } = bed(user, "changes");
+        let file = _folder.path("capture");
+        let started =
+            &json(user, &socket, &["capture", "start", &file, "tcp", "and", "not", "port", "22"])[0];
+        assert_eq!(started["file"].as_str(), Some(file.as_str()));
+        let (status, _, errors) = asked(user, &socket, &["capture", "start", &file]);
+        assert_eq!(status, Some(1));
+        assert!(errors.contains("is under way: stop it first"), "{errors}");
+        let mut events =
+            Running::start(&mut user.brodo(&["events", "--json", "--instance", &socket, "flow_ended"]));
+        // It listens when the worker records, which nobody but a subscriber can see: what ends later is told.
+        let listens = || json(user, &socket, &["status"])[0]["flows"] == 1;
+        eventually("the second connection is over", listens);
+        brodo.stdin().write_all(b"\n").expect("it reads");
+        assert_eq!(brodo.status(), Some(0));
+        let _ = events.status();
+        let written = fs::read(&file).expect("a capture");
+        assert_eq!(written[..4], 0x0a0d_0d0a_u32.to_ne_bytes());
+    }
+}
+
+#[test]
+fn what_is_not_there_is_told_in_a_sentence() {
+    for &user in users() {
+        let folder = Folder::new(&format!("none-{user:?}"));
+        let (status, _, errors) = asked(user, &folder.path("nowhere"), &["status"]);
+        assert_eq!(status, Some(1));
+        assert!(
+            errors.starts_with("brodo: cannot talk to ") && errors.ends_with("No such file or directory\n")
+        );
+        let output = user.brodo(&["status", "--instance", "1"]).output().expect("brodo starts");
+        assert_eq!(
+            String::from_utf8_lossy(&output.stderr),
+            "brodo: no brodo of this user with process id 1 is running\n"
+        );
+        let taken = folder.path("taken");
+        fs::write(&taken, "text").expect("a file");
+        let output = user.brodo(&["run", "--control", &taken, "--", "true"]).output().expect("brodo starts");
+        assert_eq!(output.status.code(), Some(125));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("there is a file that is no socket"));
+    }
+}
+
+#[test]
+fn a_guest_is_kept_out() {
+    for &user in users() {
+        let folder = Folder::new(&format!("guest-{user:?}"));
+        let socket = folder.path("socket");
+        let script = format!("{} status --instance {socket}; echo $?", program_str());
+        let words = ["run", "--control", &socket, "--", "sh", "-c", &script];
+        let output = user.brodo(&words).output().expect("brodo starts");
+        assert_eq!(text(&output), "1\n", "{user:?}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(errors.contains("another user namespace may not control this brodo"), "{user:?}: {errors}");
+    }
+}
+
+/// Its socket is in the folder of the user's own, under its number, and others find it there.
+#[test]
+fn an_instance_is_found_by_its_number() {
+    for &user in users() {
+        let folder = Folder::new(&format!("found-{user:?}"));
+        let runtime = folder.path("runtime");
+        let made = user.command(&["mkdir", "-m", "0700", &runtime]).status().expect("mkdir runs");
+        assert!(made.success());
+        let mut first = Running::start(
+            user.brodo(&["run", "--", "sh", "-c", "echo up; read -r end"])
+                .env("XDG_RUNTIME_DIR", &runtime)
+                .stdin(Stdio::piped()),
+        );
+        assert_eq!(first.line(), "up");
+        let pid = first.id().to_string();
+        let words = ["status", "--json", "--instance", &pid];
+        let output = user.brodo(&words).env("XDG_RUNTIME_DIR", &runtime).output().expect("brodo starts");
+        let status: Value = serde_json::from_str(&text(&output)).expect("a status");
+        assert_eq!(status["pid"], first.id());
+        // One that was killed leaves its socket behind, and whoever looks next removes it.
+        first.kill("KILL");
+        first.status();
+        let dead = format!("{runtime}/brodo/{pid}.sock");
+        assert!(fs::exists(&dead).expect("a folder"));
+        let output = user.brodo(&words).env("XDG_RUNTIME_DIR", &runtime).output().expect("brodo starts");
+        assert_eq!(output.status.code(), Some(1));
+        assert!(!fs::exists(&dead).expect("a folder"));
+    }
+}

@@ -1,0 +1,265 @@
+//! A blocking client: one connection, one request at a time, events in between.
+//!
+//! Events that come while a reply is awaited are kept, up to a bound, and given by [`Client::next_event`] later. A program
+//! with a loop of its own waits for [`Client::as_fd`] and then calls [`Client::next_event`] with a time-out of zero until it
+//! gives none.
+
+use crate::event::{Event, Topic};
+use crate::flow::Flow;
+use crate::instance;
+use crate::method::{GetFlows, GetHello, Hello, Method, Subscribe};
+use crate::rpc::{self, Id, MESSAGE_MAX, Message, PROTOCOL};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a reply may take. An instance answers within milliseconds unless its machine is very busy.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Events kept while a reply is awaited; later ones are dropped and counted.
+const EVENTS_MAX: usize = 4096;
+/// Bytes asked for at once.
+const READ_SIZE: usize = 64 << 10;
+
+/// Why a call had no result.
+#[derive(Debug)]
+pub enum ClientError {
+    /// The connection failed, or could not be made.
+    Io(io::Error),
+    /// The instance has closed the connection.
+    Closed,
+    /// No reply within ten seconds.
+    TimedOut,
+    /// What came is not of this protocol.
+    Protocol(String),
+    /// The instance speaks another version of the protocol.
+    OtherProtocol(u32),
+    /// The instance says no.
+    Refused(rpc::Error),
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => {
+                let words = error.to_string();
+                f.write_str(words.split(" (os error").next().unwrap_or_default())
+            }
+            Self::Closed => f.write_str("brodo has closed the connection"),
+            Self::TimedOut => f.write_str("brodo does not answer"),
+            Self::Protocol(what) => write!(f, "what answers there is no brodo: {what}"),
+            Self::OtherProtocol(theirs) => {
+                write!(
+                    f,
+                    "that brodo speaks protocol {theirs}, this one {PROTOCOL}: use programs of one version"
+                )
+            }
+            Self::Refused(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ClientError {}
+
+impl From<io::Error> for ClientError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Self::Closed,
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => Self::TimedOut,
+            _ => Self::Io(error),
+        }
+    }
+}
+
+/// A connection to an instance.
+#[derive(Debug)]
+pub struct Client {
+    stream: UnixStream,
+    /// What was received and not used, and how much of it holds no end of a line.
+    received: Vec<u8>,
+    searched: usize,
+    last_id: i64,
+    events: VecDeque<Event>,
+    /// Events that found no room in `events`.
+    lost: u64,
+    hello: Option<Hello>,
+}
+
+impl Client {
+    /// Connects to a socket and asks who is there.
+    ///
+    /// # Errors
+    /// Nobody, nobody who may be asked, or no brodo of this version.
+    pub fn connect(path: &Path) -> Result<Self, ClientError> {
+        let mut client = Self::new(instance::dial(path)?)?;
+        let hello = client.call(&GetHello { protocol: None })?;
+        if hello.protocol != PROTOCOL {
+            return Err(ClientError::OtherProtocol(hello.protocol));
+        }
+        client.hello = Some(hello);
+        Ok(client)
+    }
+
+    /// A client on a connection that was made otherwise; nothing has been said on it.
+    ///
+    /// # Errors
+    /// Its time-outs cannot be set.
+    pub fn new(stream: UnixStream) -> Result<Self, ClientError> {
+        stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
+        let (received, events) = (Vec::new(), VecDeque::new());
+        Ok(Self { stream, received, searched: 0, last_id: 0, events, lost: 0, hello: None })
+    }
+
+    /// Who is there, if [`Client::connect`] has asked.
+    pub fn hello(&self) -> Option<&Hello> {
+        self.hello.as_ref()
+    }
+
+    /// Calls a method and waits for its result.
+    ///
+    /// # Errors
+    /// See [`ClientError`]. After any but [`ClientError::Refused`] the client is of no more use.
+    pub fn call<M: Method>(&mut self, params: &M) -> Result<M::Result, ClientError> {
+        self.last_id += 1;
+        let id = self.last_id;
+        self.stream.write_all(&rpc::request(id, M::NAME, params))?;
+        let deadline = Instant::now() + REPLY_TIMEOUT;
+        loop {
+            let Some(message) = self.message(Some(deadline))? else { return Err(ClientError::TimedOut) };
+            if message.method.is_some() {
+                self.keep(message);
+                continue;
+            }
+            if let Some(error) = message.error {
+                return Err(ClientError::Refused(error));
+            }
+            if message.id != Some(Id::Number(id)) {
+                return Err(ClientError::Protocol("the reply is to another request".into()));
+            }
+            let Some(result) = message.result else {
+                return Err(ClientError::Protocol("the reply is empty".into()));
+            };
+            return serde_json::from_str(result.get()).map_err(|e| ClientError::Protocol(e.to_string()));
+        }
+    }
+
+    /// All flows that `filter` lets through, by as many calls as it takes.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub fn flows(&mut self, filter: &GetFlows) -> Result<Vec<Flow>, ClientError> {
+        let mut request = filter.clone();
+        let mut flows = Vec::new();
+        loop {
+            let mut page = self.call(&request)?;
+            flows.append(&mut page.flows);
+            match page.next {
+                None => return Ok(flows),
+                next => request.after = next,
+            }
+        }
+    }
+
+    /// Asks to be told of these things from now on, and of no others.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub fn subscribe(&mut self, topics: &[Topic]) -> Result<(), ClientError> {
+        self.call(&Subscribe { events: topics.to_vec() }).map(drop)
+    }
+
+    /// The next event, for which it waits as long as `timeout` says, or for ever; `None` if none came.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub fn next_event(&mut self, timeout: Option<Duration>) -> Result<Option<Event>, ClientError> {
+        if let Some(event) = self.events.pop_front() {
+            return Ok(Some(event));
+        }
+        if self.lost > 0 {
+            return Ok(Some(Event::Lost { count: std::mem::take(&mut self.lost) }));
+        }
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        loop {
+            let Some(message) = self.message(deadline)? else { return Ok(None) };
+            self.keep(message);
+            if let Some(event) = self.events.pop_front() {
+                return Ok(Some(event));
+            }
+        }
+    }
+
+    /// Keeps an event. One of a kind that is not known here is none for this client.
+    fn keep(&mut self, message: Message) {
+        let event = message.params.and_then(|params| serde_json::from_str(params.get()).ok());
+        match event {
+            Some(_) if self.events.len() >= EVENTS_MAX => self.lost += 1,
+            Some(event) => self.events.push_back(event),
+            None => {}
+        }
+    }
+
+    /// The next message; `None` if none came before the deadline.
+    fn message(&mut self, deadline: Option<Instant>) -> Result<Option<Message>, ClientError> {
+        let Some(line) = self.line(deadline)? else { return Ok(None) };
+        serde_json::from_slice(&line).map(Some).map_err(|e| ClientError::Protocol(e.to_string()))
+    }
+
+    fn line(&mut self, deadline: Option<Instant>) -> Result<Option<Vec<u8>>, ClientError> {
+        loop {
+            let fresh = &self.received[self.searched..];
+            if let Some(end) = fresh.iter().position(|&byte| byte == b'\n') {
+                let rest = self.received.split_off(self.searched + end + 1);
+                let line = std::mem::replace(&mut self.received, rest);
+                self.searched = 0;
+                return Ok(Some(line));
+            }
+            self.searched = self.received.len();
+            if self.searched > MESSAGE_MAX {
+                return Err(ClientError::Protocol("a line without end".into()));
+            }
+            if !self.wait(deadline)? {
+                return Ok(None);
+            }
+            let at = self.received.len();
+            self.received.resize(at + READ_SIZE, 0);
+            let read = self.stream.read(&mut self.received[at..]);
+            self.received.truncate(at + *read.as_ref().unwrap_or(&0));
+            match read {
+                Ok(0) => return Err(ClientError::Closed),
+                Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error.into()),
+                _ => {}
+            }
+        }
+    }
+
+    /// Waits until there is something to read; false if there is nothing at the deadline.
+    fn wait(&self, deadline: Option<Instant>) -> Result<bool, ClientError> {
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let left = left.map(|left| Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: i64::from(left.subsec_nanos()),
+            });
+            match poll(&mut [PollFd::new(&self.stream, PollFlags::IN)], left.as_ref()) {
+                Ok(ready) => return Ok(ready > 0),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(io::Error::from(errno).into()),
+            }
+        }
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,279 @@
+//! Flows as they are told of: who with whom, how much, how long, and what holds them back.
+//!
+//! *From the guest* and *to the guest* are the two directions of data; *direction* says who began. Sizes are payload: what
+//! headers and retransmissions took is not among them.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+/// A flow of an instance, the same for its life and never used again. Written `WORKER:SLOT.GENERATION`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct FlowRef {
+    /// The worker it belongs to, from 0.
+    pub worker: u32,
+    /// Its slot there.
+    pub index: u32,
+    /// How often the slot had been used before.
+    pub generation: u32,
+}
+
+impl fmt::Display for FlowRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}.{}", self.worker, self.index, self.generation)
+    }
+}
+
+impl FromStr for FlowRef {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let parse = || {
+            let (worker, rest) = word.split_once(':')?;
+            let (index, generation) = rest.split_once('.')?;
+            Some(Self {
+                worker: worker.parse().ok()?,
+                index: index.parse().ok()?,
+                generation: generation.parse().ok()?,
+            })
+        };
+        parse().ok_or_else(|| "expected the id of a flow, such as 0:12.3".to_owned())
+    }
+}
+
+impl From<FlowRef> for String {
+    fn from(flow: FlowRef) -> Self {
+        flow.to_string()
+    }
+}
+
+impl TryFrom<String> for FlowRef {
+    type Error = String;
+
+    fn try_from(word: String) -> Result<Self, String> {
+        word.parse()
+    }
+}
+
+/// What kind of conversation a flow is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Protocol {
+    /// TCP connection.
+    Tcp,
+    /// UDP conversation.
+    Udp,
+    /// Ping; the ports are its identifier.
+    Echo,
+    /// Something that this version does not know.
+    #[serde(other)]
+    Other,
+}
+
+impl Protocol {
+    /// As it is written in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Echo => "echo",
+            Self::Other => "other",
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Protocol {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "tcp" => Ok(Self::Tcp),
+            "udp" => Ok(Self::Udp),
+            "echo" | "icmp" | "ping" => Ok(Self::Echo),
+            _ => Err("expected tcp, udp or echo".to_owned()),
+        }
+    }
+}
+
+/// Who began a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// The guest.
+    Outbound,
+    /// Somebody who came to a published port.
+    Inbound,
+}
+
+impl Direction {
+    /// As it is written in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Outbound => "outbound",
+            Self::Inbound => "inbound",
+        }
+    }
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// How much has moved in one direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Bytes of payload.
+    pub bytes: u64,
+    /// Datagrams, or segments with payload; of TCP a run of segments that crossed the guest's link as one counts as one.
+    pub packets: u64,
+}
+
+/// A flow that is open.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Flow {
+    /// Its handle.
+    pub id: FlowRef,
+    /// What kind it is.
+    pub protocol: Protocol,
+    /// Who began.
+    pub direction: Direction,
+    /// The guest's end.
+    pub guest: SocketAddr,
+    /// The other end as the guest names it.
+    pub remote: SocketAddr,
+    /// The name by which the guest learnt that address, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// For TCP the state of RFC 9293 in lower case with hyphens ("syn-received", "established", ...); else "unanswered" or
+    /// "active".
+    pub state: String,
+    /// Microseconds since it began.
+    pub age_us: u64,
+    /// Microseconds since something was last heard or sent.
+    pub idle_us: u64,
+    /// What the guest sent.
+    pub from_guest: Traffic,
+    /// What the guest received (TCP: and acknowledged).
+    pub to_guest: Traffic,
+    /// The guest link's round trip, smoothed, in microseconds; TCP only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rtt_us: Option<u64>,
+    /// The round trip to the other end as the host's kernel estimates it, in microseconds; TCP only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote_rtt_us: Option<u64>,
+    /// What only TCP has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<Tcp>,
+}
+
+/// What a TCP connection has beside.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Tcp {
+    /// Payload per segment toward the guest, in bytes.
+    pub mss: u16,
+    /// Segments sent to the guest again.
+    pub retransmissions: u32,
+    /// From guest to host.
+    pub from_guest: Half,
+    /// From host to guest.
+    pub to_guest: Half,
+}
+
+/// One direction of a connection.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Half {
+    /// The automatic limit now, in bytes: the largest window offered, or most bytes in flight.
+    pub limit: u32,
+    /// As far as it may grow, in bytes.
+    pub limit_max: u32,
+    /// The window offered now, in bytes: ours to the guest, or the guest's to us.
+    pub window: u32,
+    /// Sent and not acknowledged, in bytes; toward the guest only.
+    pub in_flight: u32,
+    /// Payload held in memory, in bytes.
+    pub held: u32,
+    /// What holds it back now: "application", "guest-window", "our-limit", "host-socket", "link", "memory" or "loss".
+    pub limited_by: String,
+    /// For how long each of them did, in microseconds; those that never did are left out.
+    pub limited_us: BTreeMap<String, u64>,
+    /// How often the limit grew.
+    pub grows: u32,
+    /// And shrank.
+    pub shrinks: u32,
+}
+
+/// One decision about a limit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TuningStep {
+    /// Microseconds before the reply.
+    pub ago_us: u64,
+    /// Whether it concerns what the guest sends; else what it receives.
+    pub from_guest: bool,
+    /// The limit before, in bytes.
+    pub from: u32,
+    /// The limit after, in bytes.
+    pub to: u32,
+    /// Why, in the words of the trace probes.
+    pub cause: String,
+    /// Bytes that moved in a round trip.
+    pub per_rtt: u32,
+    /// That round trip, in microseconds.
+    pub rtt_us: u32,
+}
+
+/// A flow that has ended: an event, and a line of the flow log.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FlowEnd {
+    /// When, in UTC as RFC 3339 has it, with microseconds.
+    pub time: String,
+    /// Its handle, if it was ever opened: one that was denied was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<FlowRef>,
+    /// What kind it was.
+    pub protocol: Protocol,
+    /// Who began.
+    pub direction: Direction,
+    /// The guest's end.
+    pub guest: SocketAddr,
+    /// The other end as the guest named it.
+    pub remote: SocketAddr,
+    /// The name by which the guest learnt that address, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// How long it was open, in microseconds.
+    pub duration_us: u64,
+    /// What the guest sent.
+    pub from_guest: Traffic,
+    /// What the guest received.
+    pub to_guest: Traffic,
+    /// The guest link's round trip, smoothed, in microseconds; TCP only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rtt_us: Option<u64>,
+    /// The time that the host's connection to the other end took to open, in microseconds: about one round trip; TCP only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote_rtt_us: Option<u64>,
+    /// Segments sent to the guest again; TCP only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retransmissions: Option<u32>,
+    /// Why: "finished", "reset-by-guest", "reset-by-host", "timed-out", "refused", "unreachable", "evicted", "denied",
+    /// "network-changed", "no-resources", "shut-down".
+    pub cause: String,
+    /// The rule that denied it, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! The envelope: JSON-RPC 2.0, one message per line.
+//!
+//! A request is an object with `jsonrpc`, `method`, perhaps `params` (an object) and an `id` (a number or a string). One
+//! without `id` is carried out and not answered. Batches (arrays of requests) are not offered. A reply bears the request's
+//! `id` and either `result` or `error`. Events are messages of the server's with a method and no `id`.
+//!
+//! [`Request::parse`] takes whatever a client may send and never panics; its error is the reply to send.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use std::fmt;
+
+/// The number of the protocol.
+pub const PROTOCOL: u32 = 1;
+/// Longest request, in bytes, the end of the line not counted. A longer one ends the connection.
+pub const REQUEST_MAX: usize = 64 << 10;
+/// Longest message that a server sends, in bytes: a client may take a longer line for an error.
+pub const MESSAGE_MAX: usize = 4 << 20;
+/// The method of events.
+pub const EVENT: &str = "event";
+
+/// What a reply refers to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Id {
+    /// A number.
+    Number(i64),
+    /// Any string.
+    Text(String),
+}
+
+/// Why a request was not carried out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Error {
+    /// One of [`code`].
+    pub code: i64,
+    /// One sentence for people.
+    pub message: String,
+}
+
+/// Codes of errors: those that JSON-RPC has, and our own.
+pub mod code {
+    /// Not JSON, not UTF-8, or too long. The connection is closed.
+    pub const PARSE: i64 = -32700;
+    /// JSON, but no request. The connection is closed.
+    pub const INVALID_REQUEST: i64 = -32600;
+    /// No such method.
+    pub const NO_METHOD: i64 = -32601;
+    /// The parameters are not those of the method.
+    pub const INVALID_PARAMS: i64 = -32602;
+    /// brodo failed.
+    pub const INTERNAL: i64 = -32603;
+    /// What was asked for could not be done: a file that cannot be written, a port that is taken.
+    pub const FAILED: i64 = 1;
+    /// What was named does not exist: a flow that has ended, a forward.
+    pub const NOT_FOUND: i64 = 2;
+    /// This instance cannot do it.
+    pub const UNSUPPORTED: i64 = 3;
+    /// The worker did not answer in time, or brodo is about to end.
+    pub const BUSY: i64 = 4;
+    /// Who asks may not. The connection is closed.
+    pub const DENIED: i64 = 5;
+}
+
+impl Error {
+    /// An error with one of [`code`].
+    pub fn new(code: i64, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// A request as it was sent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    /// "2.0".
+    pub jsonrpc: String,
+    /// What the reply will bear; without it there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<Id>,
+    /// What is to be done.
+    pub method: String,
+    /// With what.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub params: Option<Value>,
+}
+
+impl Request {
+    /// Takes a line, without its end.
+    ///
+    /// # Errors
+    /// It is no request: the reply to that, after which the connection should be closed.
+    pub fn parse(line: &[u8]) -> Result<Self, Error> {
+        if line.len() > REQUEST_MAX {
+            return Err(Error::new(code::PARSE, format!("a request has at most {REQUEST_MAX} bytes")));
+        }
+        let text =
+            std::str::from_utf8(line).map_err(|e| Error::new(code::PARSE, format!("not UTF-8: {e}")))?;
+        let value: Value =
+            serde_json::from_str(text).map_err(|e| Error::new(code::PARSE, format!("not JSON: {e}")))?;
+        let invalid = |why: String| Error::new(code::INVALID_REQUEST, why);
+        if value.is_array() {
+            return Err(invalid("batches are not offered: send one request per line".into()));
+        }
+        let request: Self =
+            serde_json::from_value(value).map_err(|e| invalid(format!("not a request: {e}")))?;
+        if request.jsonrpc != "2.0" {
+            return Err(invalid("jsonrpc must be \"2.0\"".into()));
+        }
+        if request.params.as_ref().is_some_and(|params| !params.is_object()) {
+            return Err(invalid("params must be an object".into()));
+        }
+        Ok(request)
+    }
+
+    /// The parameters of a method.
+    ///
+    /// # Errors
+    /// They are not those.
+    pub fn params<P: DeserializeOwned>(self) -> Result<P, Error> {
+        let params = self.params.unwrap_or_else(|| Value::Object(serde_json::Map::new()));
+        serde_json::from_value(params)
+            .map_err(|e| Error::new(code::INVALID_PARAMS, format!("the parameters of {}: {e}", self.method)))
+    }
+}
+
+/// What a server sends: a reply, or an event.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Message {
+    /// "2.0".
+    pub jsonrpc: String,
+    /// The request that this answers; null if it could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<Id>,
+    /// What came of it, to be read as the result of the method.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Box<RawValue>>,
+    /// Why nothing came of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Error>,
+    /// [`EVENT`], if this is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// To be read as a [`crate::event::Event`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub params: Option<Box<RawValue>>,
+}
+
+#[derive(Serialize)]
+struct Reply<'a, R> {
+    jsonrpc: &'static str,
+    id: Option<&'a Id>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<R>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a Error>,
+}
+
+#[derive(Serialize)]
+struct Notification<'a, P> {
+    jsonrpc: &'static str,
+    method: &'a str,
+    params: P,
+}
+
+fn line(message: &impl Serialize) -> Vec<u8> {
+    // Our own messages have string keys and no maps that fail.
+    let mut line = serde_json::to_vec(message).unwrap_or_default();
+    line.push(b'\n');
+    line
+}
+
+/// The line that answers a request with a result.
+pub fn result(id: &Id, result: &impl Serialize) -> Vec<u8> {
+    line(&Reply { jsonrpc: "2.0", id: Some(id), result: Some(result), error: None })
+}
+
+/// The line that answers a request with an error; without `id` one that could not be read.
+pub fn error(id: Option<&Id>, error: &Error) -> Vec<u8> {
+    line(&Reply::<()> { jsonrpc: "2.0", id, result: None, error: Some(error) })
+}
+
+/// The line of an event.
+pub fn event(event: &crate::event::Event) -> Vec<u8> {
+    line(&Notification { jsonrpc: "2.0", method: EVENT, params: event })
+}
+
+/// The line of a request.
+pub fn request(id: i64, method: &str, params: &impl Serialize) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Sent<'a, P> {
+        jsonrpc: &'static str,
+        id: i64,
+        method: &'a str,
+        params: P,
+    }
+    line(&Sent { jsonrpc: "2.0", id, method, params })
+}
+
+#[cfg(test)]
+mod tests;

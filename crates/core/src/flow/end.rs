@@ -1,0 +1,198 @@
+//! Flows that begin and end, for whoever keeps a log of them.
+//!
+//! Nothing is recorded, and nothing is paid for but a branch per flow, until somebody asks for it
+//! ([`crate::stack::Stack::record_ends`], [`crate::stack::Stack::record_openings`]). What is recorded waits in queues with a
+//! bound until the driver takes it, which it does after each turn; what finds a queue full is counted instead.
+//!
+//! Flows that were never opened, because a rule denied them or the host could not, end at once: they have an end and no
+//! handle. How a flow ended is noted in the flow itself when it becomes clear ([`EndCause`], one byte).
+
+use super::info::FlowInfo;
+use crate::host::HostError;
+use crate::time::Instant;
+use std::sync::Arc;
+
+/// Ends, and openings, that wait to be taken: as many as are likely in one turn, among them time-outs of flows that
+/// were all opened in the same instant.
+const QUEUE_MAX: usize = 16 << 10;
+
+/// Why a flow is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum EndCause {
+    /// Both sides were done; of datagrams: answered, then silent for its time-out.
+    #[default]
+    Finished,
+    /// The guest reset it, or said that nobody listens there any more.
+    ResetByGuest,
+    /// The host's peer reset it.
+    ResetByHost,
+    /// No answer came, from the guest or from the peer.
+    TimedOut,
+    /// The peer refused the connection, or nobody listens for the datagrams.
+    Refused,
+    /// There is no way to the peer, or a firewall is in it.
+    Unreachable,
+    /// It made room for others in a full table.
+    Evicted,
+    /// A rule of brodo's denies it.
+    Denied,
+    /// The host's network is another than that it was opened in.
+    NetworkChanged,
+    /// The host was out of sockets or ports, or the table full of flows that are in use.
+    NoResources,
+    /// brodo has ended.
+    ShutDown,
+}
+
+impl EndCause {
+    /// Every one.
+    pub const ALL: [Self; 11] = [
+        Self::Finished,
+        Self::ResetByGuest,
+        Self::ResetByHost,
+        Self::TimedOut,
+        Self::Refused,
+        Self::Unreachable,
+        Self::Evicted,
+        Self::Denied,
+        Self::NetworkChanged,
+        Self::NoResources,
+        Self::ShutDown,
+    ];
+
+    /// What the host's word for it means.
+    pub(crate) fn of(error: HostError) -> Self {
+        match error {
+            HostError::WouldBlock | HostError::TimedOut => Self::TimedOut,
+            HostError::Refused => Self::Refused,
+            HostError::NetUnreachable
+            | HostError::HostUnreachable
+            | HostError::Prohibited
+            | HostError::Unsupported => Self::Unreachable,
+            HostError::Exhausted => Self::NoResources,
+            HostError::Reset | HostError::TooBig(_) | HostError::Other(_) => Self::ResetByHost,
+        }
+    }
+
+    /// The name shown to people and written to messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Finished => "finished",
+            Self::ResetByGuest => "reset-by-guest",
+            Self::ResetByHost => "reset-by-host",
+            Self::TimedOut => "timed-out",
+            Self::Refused => "refused",
+            Self::Unreachable => "unreachable",
+            Self::Evicted => "evicted",
+            Self::Denied => "denied",
+            Self::NetworkChanged => "network-changed",
+            Self::NoResources => "no-resources",
+            Self::ShutDown => "shut-down",
+        }
+    }
+}
+
+/// A flow that is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowEnd {
+    /// When.
+    pub at: Instant,
+    /// What it was. Of one that was never opened the handle means nothing.
+    pub info: FlowInfo,
+    /// Whether it was opened.
+    pub opened: bool,
+    /// Why it is over.
+    pub cause: EndCause,
+    /// The name by which the guest learnt the remote address.
+    pub name: Option<Box<str>>,
+    /// The rule that denied it, as its author wrote it.
+    pub rule: Option<Arc<str>>,
+}
+
+/// A queue that is only filled while somebody wants it.
+#[derive(Debug)]
+struct Queue<T> {
+    on: bool,
+    waiting: Vec<T>,
+}
+
+impl<T> Queue<T> {
+    const fn off() -> Self {
+        Self { on: false, waiting: Vec::new() }
+    }
+
+    fn switch(&mut self, on: bool) {
+        self.on = on;
+        if !on {
+            self.waiting = Vec::new();
+        }
+    }
+}
+
+/// What one worker records.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    /// The time of this turn.
+    pub(crate) now: Instant,
+    ends: Queue<FlowEnd>,
+    openings: Queue<FlowInfo>,
+    lost: u64,
+}
+
+impl Recorder {
+    /// Records nothing.
+    pub(crate) const fn new() -> Self {
+        Self { now: Instant::ZERO, ends: Queue::off(), openings: Queue::off(), lost: 0 }
+    }
+
+    pub(crate) fn records_ends(&self) -> bool {
+        self.ends.on
+    }
+
+    pub(crate) fn records_openings(&self) -> bool {
+        self.openings.on
+    }
+
+    pub(crate) fn record_ends(&mut self, on: bool) {
+        self.ends.switch(on);
+    }
+
+    pub(crate) fn record_openings(&mut self, on: bool) {
+        self.openings.switch(on);
+    }
+
+    /// Keeps an end.
+    pub(crate) fn ended(&mut self, end: FlowEnd) {
+        if self.ends.waiting.len() < QUEUE_MAX {
+            self.ends.waiting.push(end);
+        } else {
+            self.lost += 1;
+        }
+    }
+
+    /// Keeps an opening.
+    pub(crate) fn opened(&mut self, info: FlowInfo) {
+        if self.openings.waiting.len() < QUEUE_MAX {
+            self.openings.waiting.push(info);
+        } else {
+            self.lost += 1;
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ends.waiting.is_empty() && self.openings.waiting.is_empty() && self.lost == 0
+    }
+
+    pub(crate) fn take_ends(&mut self) -> Vec<FlowEnd> {
+        std::mem::take(&mut self.ends.waiting)
+    }
+
+    pub(crate) fn take_openings(&mut self) -> Vec<FlowInfo> {
+        std::mem::take(&mut self.openings.waiting)
+    }
+
+    pub(crate) fn take_lost(&mut self) -> u64 {
+        std::mem::take(&mut self.lost)
+    }
+}

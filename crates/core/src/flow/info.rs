@@ -1,0 +1,108 @@
+//! What a flow tells about itself, whatever its protocol.
+//!
+//! [`FlowInfo`] is small: it is also what is left of a flow that has ended ([`super::end`]). [`FlowDetail`] is all that is
+//! known of one that is open. Both are made when somebody asks; flows keep only what cannot be found out otherwise.
+
+use super::{FlowId, FlowKey};
+use crate::host::SocketId;
+use crate::tcp::State;
+use crate::tcp::info::TcpInfo;
+use crate::time::Duration;
+
+/// Who began a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Initiator {
+    /// The guest.
+    Guest,
+    /// Somebody on the host's side, who came to a published port.
+    Peer,
+}
+
+/// How far a flow has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FlowState {
+    /// A TCP connection's.
+    Tcp(State),
+    /// Datagrams of which none has come back yet.
+    Unanswered,
+    /// Datagrams both ways.
+    Active,
+}
+
+impl FlowState {
+    /// The name shown to people and written to messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp(State::SynSent) => "syn-sent",
+            Self::Tcp(State::SynReceived) => "syn-received",
+            Self::Tcp(State::Established) => "established",
+            Self::Tcp(State::FinWait1) => "fin-wait-1",
+            Self::Tcp(State::FinWait2) => "fin-wait-2",
+            Self::Tcp(State::CloseWait) => "close-wait",
+            Self::Tcp(State::Closing) => "closing",
+            Self::Tcp(State::LastAck) => "last-ack",
+            Self::Tcp(State::TimeWait) => "time-wait",
+            Self::Tcp(State::Closed) => "closed",
+            Self::Unanswered => "unanswered",
+            Self::Active => "active",
+        }
+    }
+}
+
+/// How much has moved in one direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// Bytes of payload; of TCP those taken in order or acknowledged, of an echo the whole ICMP message.
+    pub bytes: u64,
+    /// Datagrams, or TCP segments with payload as they crossed the link: a run that crossed as one counts as one, one that
+    /// was sent again once more. Of TCP it stays at 2^32 - 1.
+    pub packets: u64,
+}
+
+impl Traffic {
+    /// So many more datagrams, with so many bytes together.
+    pub(crate) fn add(&mut self, packets: usize, bytes: usize) {
+        self.packets = self.packets.wrapping_add(packets as u64);
+        self.bytes = self.bytes.wrapping_add(bytes as u64);
+    }
+}
+
+/// What there is to say of any flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowInfo {
+    /// Its handle.
+    pub flow: FlowId,
+    /// Who with whom.
+    pub key: FlowKey,
+    /// Who began.
+    pub initiator: Initiator,
+    /// How far it has come.
+    pub state: FlowState,
+    /// Time since it began.
+    pub age: Duration,
+    /// Time since it was last used, to a millisecond.
+    pub idle: Duration,
+    /// What the guest sent.
+    pub from_guest: Traffic,
+    /// What the guest received.
+    pub to_guest: Traffic,
+    /// Smoothed round-trip time of the guest link, if it is TCP and that was measured.
+    pub rtt: Option<Duration>,
+    /// How long the host's connection took to open, if it is TCP and that has happened: about one round trip to the peer.
+    pub connect: Option<Duration>,
+    /// Segments sent to the guest again.
+    pub retransmissions: u32,
+}
+
+/// All that is known of an open flow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowDetail {
+    /// What any flow has.
+    pub info: FlowInfo,
+    /// The name by which the guest learnt the remote address.
+    pub name: Option<Box<str>>,
+    /// Its socket on the host, while it has one.
+    pub socket: Option<SocketId>,
+    /// What only TCP has.
+    pub tcp: Option<TcpInfo>,
+}

@@ -1,0 +1,154 @@
+//! What the stack tells of its flows: those that are open, to whoever asks, and those that begin and end, to whoever has
+//! asked to be told.
+
+use super::{Flow, FlowId, FlowKey, Stack};
+use crate::flow::end::{EndCause, FlowEnd};
+use crate::flow::info::{FlowDetail, FlowInfo, FlowState, Initiator, Traffic};
+use crate::time::{Duration, Instant};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+impl Flow {
+    /// What is known of it at `now`; `idle` is what the table knows.
+    fn info(&self, stack: &Stack, id: FlowId, now: Instant) -> FlowInfo {
+        let mut info = match self {
+            Self::Tcp(connection) => connection.flow_info(&stack.env, now),
+            Self::Datagram(flow) => flow.info(now),
+            Self::Dns(flow) => flow.info(now),
+        };
+        info.idle = stack.flows.idle(id, now);
+        info
+    }
+
+    /// Notes why it is about to be removed.
+    pub(super) fn ends_by(&mut self, cause: EndCause) {
+        match self {
+            Self::Tcp(connection) => connection.cause = cause,
+            Self::Datagram(flow) => flow.cause = cause,
+            Self::Dns(flow) => flow.cause = cause,
+        }
+    }
+
+    fn cause(&self) -> EndCause {
+        match self {
+            Self::Tcp(connection) => connection.cause,
+            Self::Datagram(flow) => flow.cause,
+            Self::Dns(flow) => flow.cause,
+        }
+    }
+}
+
+impl Stack {
+    /// What is known of every open flow at `now`, in order of slots.
+    pub fn flow_infos(&self, now: Instant) -> impl Iterator<Item = FlowInfo> {
+        self.flows.iter().map(move |(id, flow)| flow.info(self, id, now))
+    }
+
+    /// All that is known of the open flows from a slot on, in order of slots: a long list is made piece by piece, so that
+    /// nobody has to wait while it is made.
+    pub fn flow_details(&self, from: u32, now: Instant) -> impl Iterator<Item = FlowDetail> {
+        self.flows.iter_from(from).map(move |(id, flow)| self.detail(id, flow, now))
+    }
+
+    /// All that is known of one flow, if it is still open.
+    pub fn flow_detail(&self, id: FlowId, now: Instant) -> Option<FlowDetail> {
+        self.flows.get(id).map(|flow| self.detail(id, flow, now))
+    }
+
+    fn detail(&self, id: FlowId, flow: &Flow, now: Instant) -> FlowDetail {
+        let info = flow.info(self, id, now);
+        let (socket, tcp) = match flow {
+            Flow::Tcp(connection) => (connection.socket(), Some(connection.info(&self.env, now))),
+            Flow::Datagram(flow) => (flow.socket(), None),
+            Flow::Dns(_) => (None, None),
+        };
+        FlowDetail { info, name: self.name_for(info.key.remote.ip()), socket, tcp }
+    }
+
+    /// Records from now on how flows end, or does so no more. The driver takes them ([`Stack::take_ends`]).
+    pub fn record_ends(&mut self, on: bool) {
+        self.recorder.record_ends(on);
+    }
+
+    /// Records from now on which flows begin, or does so no more ([`Stack::take_openings`]).
+    pub fn record_openings(&mut self, on: bool) {
+        self.recorder.record_openings(on);
+    }
+
+    /// Whether something was recorded that nobody has taken.
+    pub fn has_records(&self) -> bool {
+        !self.recorder.is_empty()
+    }
+
+    /// Flows that have ended since the last call.
+    pub fn take_ends(&mut self) -> Vec<FlowEnd> {
+        self.recorder.take_ends()
+    }
+
+    /// Flows that have begun since the last call, as they were when they did.
+    pub fn take_openings(&mut self) -> Vec<FlowInfo> {
+        self.recorder.take_openings()
+    }
+
+    /// Ends and openings that found their queue full since the last call.
+    pub fn take_lost_records(&mut self) -> u64 {
+        self.recorder.take_lost()
+    }
+
+    /// The ends of all flows that are open, which brodo's own end is at `now`. They stay where they are.
+    pub fn ends_at_shutdown(&self, now: Instant) -> impl Iterator<Item = FlowEnd> {
+        self.flows.iter().map(move |(id, flow)| self.end_of(id, flow, EndCause::ShutDown, now))
+    }
+
+    /// Records that a flow was not opened: a rule denied it (`rule` is its text), or the host could not.
+    pub(crate) fn note_unopened(&mut self, key: FlowKey, cause: EndCause, rule: Option<Arc<str>>) {
+        if !self.recorder.records_ends() {
+            return;
+        }
+        let info = FlowInfo {
+            flow: FlowId { index: u32::MAX, generation: 0 },
+            key,
+            initiator: Initiator::Guest,
+            state: FlowState::Unanswered,
+            age: Duration::ZERO,
+            idle: Duration::ZERO,
+            from_guest: Traffic::default(),
+            to_guest: Traffic::default(),
+            rtt: None,
+            connect: None,
+            retransmissions: 0,
+        };
+        let name = self.name_for(key.remote.ip());
+        self.recorder.ended(FlowEnd { at: self.recorder.now, info, opened: false, cause, name, rule });
+    }
+
+    /// Records that a flow was opened: to be called for each.
+    pub(super) fn note_opened(&mut self, id: FlowId) {
+        if self.recorder.records_openings()
+            && let Some(flow) = self.flows.get(id)
+        {
+            let info = flow.info(self, id, self.recorder.now);
+            self.recorder.opened(info);
+        }
+    }
+
+    /// Records that a flow is over and about to be removed.
+    pub(super) fn note_end(&mut self, id: FlowId) {
+        if self.recorder.records_ends()
+            && let Some(flow) = self.flows.get(id)
+        {
+            let end = self.end_of(id, flow, flow.cause(), self.recorder.now);
+            self.recorder.ended(end);
+        }
+    }
+
+    fn end_of(&self, id: FlowId, flow: &Flow, cause: EndCause, at: Instant) -> FlowEnd {
+        let info = flow.info(self, id, at);
+        FlowEnd { at, info, opened: true, cause, name: self.name_for(info.key.remote.ip()), rule: None }
+    }
+
+    /// The name by which the guest learnt an address. The one place in which flows get their names.
+    fn name_for(&self, ip: IpAddr) -> Option<Box<str>> {
+        self.name_of(ip).map(Into::into)
+    }
+}

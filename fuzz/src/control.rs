@@ -1,0 +1,52 @@
+//! A line that a client sends to the control socket: taken or refused, never both and never with a panic. What was taken is
+//! written and taken again and must be the same, and so are the parameters of its method.
+
+use brodo_control::method::{
+    AddForward, GetCounters, GetFlow, GetFlows, GetHello, GetStatus, ListForwards, Method, RemoveForward,
+    SetLogLevel, StartCapture, StopCapture, Subscribe,
+};
+use brodo_control::rpc::{self, REQUEST_MAX, Request, code};
+use std::fmt::Debug;
+
+/// The parameters of a method, there and back.
+fn params<M: Method + PartialEq + Debug>(request: &Request) {
+    if request.method != M::NAME {
+        return;
+    }
+    match request.clone().params::<M>() {
+        Ok(params) => {
+            let line = rpc::request(1, M::NAME, &params);
+            let again = Request::parse(&line[..line.len() - 1]).expect("our own request");
+            assert_eq!(again.params::<M>().expect("our own parameters"), params);
+        }
+        Err(error) => assert_eq!(error.code, code::INVALID_PARAMS),
+    }
+}
+
+/// The body.
+pub fn run(line: &[u8]) {
+    let request = match Request::parse(line) {
+        Ok(request) => request,
+        Err(error) => {
+            assert!(matches!(error.code, code::PARSE | code::INVALID_REQUEST), "{error:?}");
+            let reply = rpc::error(None, &error);
+            assert_eq!(reply.iter().filter(|&&byte| byte == b'\n').count(), 1, "a reply is a line");
+            return;
+        }
+    };
+    assert!(line.len() <= REQUEST_MAX);
+    let text = serde_json::to_vec(&request).expect("a request can be written");
+    assert_eq!(Request::parse(&text).ok().as_ref(), Some(&request).filter(|_| text.len() <= REQUEST_MAX));
+    params::<GetHello>(&request);
+    params::<GetStatus>(&request);
+    params::<GetCounters>(&request);
+    params::<GetFlows>(&request);
+    params::<GetFlow>(&request);
+    params::<ListForwards>(&request);
+    params::<AddForward>(&request);
+    params::<RemoveForward>(&request);
+    params::<StartCapture>(&request);
+    params::<StopCapture>(&request);
+    params::<SetLogLevel>(&request);
+    params::<Subscribe>(&request);
+}

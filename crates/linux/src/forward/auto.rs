@@ -10,11 +10,11 @@
 use super::spec::PortRange;
 use super::{Direction, Transport};
 use crate::diag::Listener;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Addresses and ports to listen at.
-pub(super) type Places = BTreeSet<(IpAddr, u16)>;
+/// Addresses and ports to listen at, and the address of the guest's that they lead to, if it listens on that alone.
+pub(super) type Places = BTreeMap<(IpAddr, u16), Option<IpAddr>>;
 
 /// What is followed.
 pub(super) struct Rule<'a> {
@@ -24,8 +24,8 @@ pub(super) struct Rule<'a> {
     pub(super) address: Option<IpAddr>,
     pub(super) excluded: &'a [PortRange],
     pub(super) ephemeral: PortRange,
-    /// Whether the guest has the families.
-    pub(super) families: [bool; 2],
+    /// The guest's addresses of both families, as far as it has them.
+    pub(super) guest: [Option<IpAddr>; 2],
 }
 
 /// The places to listen at because of `found`; `own` are the inodes of brodo's sockets, `taken` ports that are forwarded anyway.
@@ -50,7 +50,7 @@ pub(super) fn places(
         }
         let both = address == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && !listener.only_v6;
         for ipv6 in [false, true] {
-            if !rule.families[usize::from(ipv6)] || !(both || address.is_ipv6() == ipv6) {
+            if rule.guest[usize::from(ipv6)].is_none() || !(both || address.is_ipv6() == ipv6) {
                 continue;
             }
             let wide = match rule.direction {
@@ -64,13 +64,17 @@ pub(super) fn places(
                 None if wide => unspecified(ipv6),
                 None => loopback(ipv6),
             };
-            places.insert((at, port));
+            let alone = rule.direction == Direction::In && rule.guest.contains(&Some(address));
+            let target = places.entry((at, port)).or_insert(alone.then_some(address));
+            if !alone {
+                *target = None;
+            }
         }
     }
     // Who listens everywhere listens on the loopback too.
-    let wide = places.iter().filter(|(at, _)| at.is_unspecified());
+    let wide = places.keys().filter(|(at, _)| at.is_unspecified());
     let wide: BTreeSet<_> = wide.map(|&(at, port)| (at.is_ipv6(), port)).collect();
-    places.retain(|(at, port)| at.is_unspecified() || !wide.contains(&(at.is_ipv6(), *port)));
+    places.retain(|(at, port), _| at.is_unspecified() || !wide.contains(&(at.is_ipv6(), *port)));
     places
 }
 

@@ -10,6 +10,7 @@ use crate::agent::Kind;
 use crate::diag;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 impl Forwards {
@@ -42,10 +43,9 @@ impl Forwards {
                 std::io::Error::from(errno)
             ))
         })?;
-        let families = self.guest.addresses.map(|address| address.is_some());
+        let guest = self.guest.addresses;
         let (address, ephemeral) = (forward.spec.address, self.ephemeral);
-        let rule =
-            Rule { direction, transport, address, excluded: &forward.spec.excluded, ephemeral, families };
+        let rule = Rule { direction, transport, address, excluded: &forward.spec.excluded, ephemeral, guest };
         let explicit = |port| self.specs(direction, transport).any(|spec| names(spec, port));
         let places = auto::places(&rule, &found, &self.own, explicit);
         self.follow(id, &places, forward.spec.interface.as_deref(), (direction, transport));
@@ -73,21 +73,21 @@ impl Forwards {
         interface: Option<&str>,
         (direction, transport): (Direction, Transport),
     ) {
-        let mut there = Places::new();
+        let mut there = BTreeSet::new();
         for slot in 0..self.listeners.len() as u32 {
             let Some(listener) = self.listeners[slot as usize].as_ref().filter(|it| it.entry == id) else {
                 continue;
             };
-            if places.contains(&listener.at) {
+            if places.get(&listener.at) == Some(&listener.to_address) {
                 there.insert(listener.at);
             } else {
                 self.close(slot);
             }
         }
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) else { return };
-        entry.failed.retain(|at| places.contains(at));
-        for &(address, port) in places.difference(&there) {
-            self.try_place(id, (address, port), interface, (direction, transport));
+        entry.failed.retain(|at| places.contains_key(at));
+        for (&at, &to) in places.iter().filter(|(at, _)| !there.contains(*at)) {
+            self.try_place(id, at, to, interface, (direction, transport));
         }
     }
 
@@ -95,11 +95,12 @@ impl Forwards {
         &mut self,
         id: u32,
         (address, port): (IpAddr, u16),
+        to: Option<IpAddr>,
         interface: Option<&str>,
         (direction, transport): (Direction, Transport),
     ) {
         let place = Place { direction, transport, address, port, interface: interface.map(str::to_owned) };
-        let result = self.listen(id, &place, None, port);
+        let result = self.listen(id, &place, to, port);
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) else { return };
         match result {
             Ok(()) => {

@@ -9,7 +9,14 @@ fn found(address: &str, port: u16, inode: u32) -> Listener {
 fn shown(rule: &Rule<'_>, found: &[Listener]) -> String {
     let own = BTreeSet::from([99]);
     let places = places(rule, found, &own, |port| port == 7);
-    places.iter().map(|(at, port)| format!("{at}/{port}")).collect::<Vec<_>>().join(" ")
+    places
+        .iter()
+        .map(|((at, port), to)| match to {
+            Some(to) => format!("{at}/{port}>{to}"),
+            None => format!("{at}/{port}"),
+        })
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 const RULE: Rule<'_> = Rule {
@@ -18,14 +25,19 @@ const RULE: Rule<'_> = Rule {
     address: None,
     excluded: &[PortRange { first: 90, last: 91 }],
     ephemeral: PortRange { first: 32768, last: 60999 },
-    families: [true, true],
+    guest: [
+        Some(IpAddr::V4(Ipv4Addr::new(10, 0, 2, 15))),
+        Some(IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x15))),
+    ],
 };
 
 #[test]
 fn nothing_is_published_more_widely_than_it_is_offered() {
     let one = |address: &str| shown(&RULE, &[found(address, 80, 1)]);
     assert_eq!(one("0.0.0.0"), "0.0.0.0/80");
-    assert_eq!(one("10.0.2.15"), "0.0.0.0/80");
+    assert_eq!(one("10.0.2.15"), "0.0.0.0/80>10.0.2.15");
+    assert_eq!(one("10.0.2.99"), "0.0.0.0/80");
+    assert_eq!(shown(&RULE, &[found("10.0.2.15", 80, 1), found("0.0.0.0", 80, 2)]), "0.0.0.0/80");
     assert_eq!(one("127.0.0.1"), "127.0.0.1/80");
     assert_eq!(one("::1"), "::1/80");
     assert_eq!(one("::"), "0.0.0.0/80 ::/80");
@@ -33,7 +45,7 @@ fn nothing_is_published_more_widely_than_it_is_offered() {
     assert_eq!(shown(&RULE, &[found("127.0.0.1", 80, 1), found("0.0.0.0", 80, 2)]), "0.0.0.0/80");
     let only_v6 = Listener { only_v6: true, ..found("::", 80, 1) };
     assert_eq!(shown(&RULE, &[only_v6]), "::/80");
-    assert_eq!(shown(&Rule { families: [true, false], ..RULE }, &[found("::", 80, 1)]), "0.0.0.0/80");
+    assert_eq!(shown(&Rule { guest: [RULE.guest[0], None], ..RULE }, &[found("::", 80, 1)]), "0.0.0.0/80");
 }
 
 #[test]

@@ -5,18 +5,22 @@ use crate::clients::args::{
     CAPTURE_EXAMPLES, CaptureOptions, EventsOptions, FLOWS_EXAMPLES, FlowsOptions, ForwardOptions,
     InstanceOptions, StatusOptions,
 };
+use crate::log::Format;
+use crate::metrics::Address;
 use crate::network::Family;
 use crate::value::{self, Cidr};
+use brodo_control::instance::Which;
 use brodo_core::config::{BufferBounds, Tuning};
 use brodo_core::policy::{Deny, FlowRate};
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_linux::forward::spec::Spec;
 use brodo_linux::setup::TX_QUEUE_LEN_MAX;
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueHint};
+use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What `brodo --help` says below the list of commands.
 const EXAMPLES: &str = "\
@@ -95,6 +99,11 @@ pub(crate) enum Command {
     /// Write frames on the guest's link to a file, from now on
     #[command(after_help = CAPTURE_EXAMPLES)]
     Capture(CaptureOptions),
+    /// Watch the flows of a running brodo
+    ///
+    /// Flows with the most traffic first: with whom, how fast, what holds them back, how their buffers stand; Enter shows one of them in
+    /// detail. Keys: ? explains them, q ends. It costs less than a hundredth of a processor.
+    Top(Top),
     /// Print completions for a shell
     ///
     /// For bash: brodo completions bash > ~/.local/share/bash-completion/completions/brodo
@@ -107,7 +116,7 @@ pub(crate) enum Command {
     /// To read it: brodo man run | man -l -
     Man {
         /// The command it is about; without, brodo itself
-        #[arg(value_parser = ["run", "attach", "status", "flows", "counters", "events", "forward", "capture", "completions", "man"])]
+        #[arg(value_parser = ["run", "attach", "top", "status", "flows", "counters", "events", "forward", "capture", "completions", "man"])]
         page: Option<String>,
     },
 }
@@ -148,9 +157,28 @@ pub(crate) struct Attach {
     pub(crate) userns: Option<PathBuf>,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// Which brodo, by its process id or the path of its control socket [default: the only one of this user]
+    #[arg(long, value_name = "PID|PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) instance: Option<Which>,
+
+    /// Seconds between two looks, 0.1 to 3600
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = value::interval)]
+    pub(crate) interval: Duration,
+}
+
 /// What `run` and `attach` share.
 #[derive(Debug, Default, Clone, Args)]
 pub(crate) struct NetworkOptions {
+    /// Take options from a TOML file, under their long names; the command line goes before [default: none]
+    ///
+    /// For example `mtu = 1500`, `no-offload = true`, `resolver = ["9.9.9.9", "1.1.1.1"]`. What stands below [run] or [attach] is for
+    /// that command alone. An option that the command line gives is ignored in the file, all its values, and so is what contradicts
+    /// it. No file is read that is not named here.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<PathBuf>,
+
     /// IPv4 only
     #[arg(short = '4', long, conflicts_with = "ipv6_only", help_heading = "Network")]
     pub(crate) ipv4_only: bool,
@@ -325,6 +353,13 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Diagnosis")]
     pub(crate) pcap: Option<PathBuf>,
 
+    /// Serve metrics for Prometheus there: IP:PORT, :PORT for 127.0.0.1, or unix:PATH [default: nowhere]
+    ///
+    /// Over HTTP at /metrics, for example --metrics :9100. They are sums, and tell nothing about whom the guest talks to; still, whoever
+    /// reaches the address can read them. A Unix socket is for the same user alone.
+    #[arg(long, value_name = "ADDR", help_heading = "Diagnosis")]
+    pub(crate) metrics: Option<Address>,
+
     /// Write a line of JSON to a file for each connection or other flow that ends
     ///
     /// Who with whom, how much, how long, and why it ended; denied ones too. The file is appended to; see --flow-log-size.
@@ -354,13 +389,19 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "N", value_parser = value::descriptor, help_heading = "Diagnosis")]
     pub(crate) ready_fd: Option<i32>,
 
-    /// Print what was counted, and what was dropped and why, to standard error at the end
-    #[arg(short, long, help_heading = "Diagnosis")]
-    pub(crate) verbose: bool,
+    /// Tell on standard error what is made and where brodo listens, and at the end what was counted and why what was dropped
+    ///
+    /// Twice for details.
+    #[arg(short, long, action = ArgAction::Count, help_heading = "Diagnosis")]
+    pub(crate) verbose: u8,
 
     /// Print nothing but errors that end brodo
     #[arg(short, long, conflicts_with = "verbose", help_heading = "Diagnosis")]
     pub(crate) quiet: bool,
+
+    /// How to write what brodo says on standard error
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "text", help_heading = "Diagnosis")]
+    pub(crate) log: Format,
 }
 
 impl NetworkOptions {

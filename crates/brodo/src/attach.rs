@@ -2,6 +2,7 @@
 
 use crate::args::Attach;
 use crate::failure::Failure;
+use crate::log;
 use crate::serve::{Preparation, Purpose};
 use brodo_linux::agent::Agent;
 use brodo_linux::namespace::{Target, attach as make_interface};
@@ -18,6 +19,7 @@ pub(crate) fn attach(options: &Attach) -> Result<u8, Failure> {
     };
     let signals = Signals::block()?;
     let made = make_interface(&preparation.settings.plan, &target)?;
+    log::info("entered the target's namespace and left it again", &[]);
     let agent = preparation.agent(|| Agent::inside(&target))?;
     let watch = target.watch(signals);
     let target = match (&options.netns, options.pid) {
@@ -34,5 +36,6 @@ pub(crate) fn attach(options: &Attach) -> Result<u8, Failure> {
         let ended = watch.ended()?;
         Ok(if ended { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
+    log::info("the target is gone, or brodo was asked to end", &[]);
     Ok(0)
 }

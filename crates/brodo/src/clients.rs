@@ -54,7 +54,7 @@ fn connect(path: &Path) -> Result<Client, Failure> {
 }
 
 /// The instance that is meant.
-fn client(which: Option<&Which>) -> Result<Client, Failure> {
+pub(crate) fn client(which: Option<&Which>) -> Result<Client, Failure> {
     match instance::find(which) {
         Ok(found) => connect(&found.path),
         Err(error) => {

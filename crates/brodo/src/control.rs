@@ -16,7 +16,7 @@ mod forwards;
 mod server;
 mod session;
 mod socket;
-mod visits;
+pub(crate) mod visits;
 
 use crate::journal::{Journal, Mailbox};
 use crate::wording::Bounds;

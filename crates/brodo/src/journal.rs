@@ -5,6 +5,7 @@
 //! into mailboxes and ring, and that is all. A [`Mailbox`] holds a bounded number of things; what finds it full is dropped and
 //! counted, and whoever empties it tells how many. Nothing is recorded while nobody wants it.
 
+use crate::log;
 use brodo_control::event::Level;
 use brodo_core::flow::end::FlowEnd;
 use brodo_core::flow::info::FlowInfo;
@@ -14,7 +15,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Things that a mailbox holds: about 16 MB of ends, which a log that writes as fast as a disk has written within a second.
@@ -163,8 +164,6 @@ impl Contents {
 #[derive(Debug)]
 pub(crate) struct Journal {
     clock: Clock,
-    /// The least grave that goes to standard error, by its place in [`Level::ALL`].
-    level: AtomicU8,
     /// For the flow log, if there is one.
     log: Option<Arc<Mailbox>>,
     /// For clients of the control socket, if it is served.
@@ -174,12 +173,9 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// A journal that tells people what is at least as grave as `level`.
-    pub(crate) fn new(clock: Clock, level: Level) -> Self {
-        let journal =
-            Self { clock, level: AtomicU8::new(0), log: None, clients: None, heard: AtomicBool::new(false) };
-        journal.set_level(level);
-        journal
+    /// A journal that tells nobody but people.
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self { clock, log: None, clients: None, heard: AtomicBool::new(false) }
     }
 
     /// The same with a flow log.
@@ -208,15 +204,6 @@ impl Journal {
         self.heard.store(heard, Ordering::Relaxed);
     }
 
-    pub(crate) fn level(&self) -> Level {
-        Level::ALL.get(usize::from(self.level.load(Ordering::Relaxed))).copied().unwrap_or(Level::Debug)
-    }
-
-    pub(crate) fn set_level(&self, level: Level) {
-        let place = Level::ALL.iter().position(|&one| one == level).unwrap_or_default();
-        self.level.store(place as u8, Ordering::Relaxed);
-    }
-
     /// Takes what the stack of a worker has recorded.
     pub(crate) fn take(&self, worker: u32, stack: &mut Stack) {
         let batch = Batch {
@@ -238,11 +225,9 @@ impl Journal {
         }
     }
 
-    /// Tells people a sentence, which ends without a line break.
+    /// Tells people a sentence, which ends without a line break: on standard error, and clients that want to know.
     pub(crate) fn tell(&self, level: Level, text: &str) {
-        if level <= self.level() {
-            crate::report::tell(&format!("brodo: {text}\n"));
-        }
+        log::say(level, text, &[]);
         let unix_ns = self.clock.unix_ns(self.clock.now());
         self.tell_clients(Item::Notice(Notice { unix_ns, level, text: text.to_owned() }));
     }
@@ -254,7 +239,7 @@ mod tests {
 
     fn journal() -> (Journal, Arc<Mailbox>) {
         let clients = Arc::new(Mailbox::with_bell().unwrap());
-        let journal = Journal::new(Clock::start(), Level::Error).with_clients(Some(clients.clone()));
+        let journal = Journal::new(Clock::start()).with_clients(Some(clients.clone()));
         (journal, clients)
     }
 
@@ -289,14 +274,5 @@ mod tests {
         mailbox.close(Some(Item::Batch(Arc::default())));
         assert_eq!(mailbox.wait().map(|(items, _)| items.len()), Some(1));
         assert!(mailbox.wait().is_none());
-    }
-
-    #[test]
-    fn a_level_is_what_was_set() {
-        let (journal, _) = journal();
-        for level in Level::ALL {
-            journal.set_level(level);
-            assert_eq!(journal.level(), level);
-        }
     }
 }

@@ -1,35 +1,70 @@
 //! brodo: user-mode networking for containers, network namespaces and virtual machines.
 //!
-//! The command parses its line ([`args`]), completes and checks it ([`config`], [`network`]), makes a namespace or
+//! The command parses its line ([`args`]) and the file that it may name ([`config_file`]), completes and checks it ([`config`], [`network`]), makes a namespace or
 //! enters one ([`run`], [`attach`]), and serves it ([`serve`]) with the stack of `brodo-core` on the descriptors of
-//! `brodo-linux`. It says nothing unless asked to or unless it fails; then it says one sentence ([`failure`]).
+//! `brodo-linux`. It says nothing ([`log`]) unless asked to or unless it fails; then it says one sentence ([`failure`]).
 
 mod args;
 mod attach;
 mod clients;
 mod config;
+mod config_file;
 mod control;
 mod failure;
 mod flow_log;
 mod journal;
+mod log;
+mod metrics;
 mod network;
 mod pages;
 mod report;
 mod run;
 mod serve;
 mod timestamp;
+mod top;
 mod value;
 mod wording;
 mod workers;
 
 use args::{Cli, Command};
-use clap::Parser;
+use clap::CommandFactory;
+use config_file::Refusal;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let words: Vec<_> = std::env::args_os().collect();
+    let failure = match config_file::parse(&words) {
+        Ok(cli) => match execute(cli) {
+            Ok(status) => return ExitCode::from(status),
+            Err(failure) => failure,
+        },
+        Err(refusal) => {
+            log::set_format(asked_format(&words));
+            match refusal {
+                // Help that was asked for, or an explanation for people.
+                Refusal::Line(error) if !error.use_stderr() || !log::is_json() => error.exit(),
+                Refusal::Line(error) => failure::Failure::Usage(config_file::sentence(&error)),
+                Refusal::File(failure) => failure,
+            }
+        }
+    };
+    log::error(&failure.to_string());
+    ExitCode::from(failure.exit_status())
+}
+
+/// Does what the command line says.
+fn execute(cli: Cli) -> Result<u8, failure::Failure> {
+    if let Command::Run(args::Run { network, .. }) | Command::Attach(args::Attach { network, .. }) =
+        &cli.command
+    {
+        log::set_format(network.log);
+        log::set_level(log::asked(network.quiet, network.verbose));
+    }
+    match cli.command {
         Command::Run(options) => run::run(&options),
         Command::Attach(options) => attach::attach(&options),
+        Command::Top(options) => top::top(&options),
         Command::Status(options) => clients::status(&options),
         Command::Flows(options) => clients::flows(&options),
         Command::Counters(options) => clients::counters(&options),
@@ -38,12 +73,14 @@ fn main() -> ExitCode {
         Command::Capture(options) => clients::capture(&options),
         Command::Completions { shell } => pages::completions(shell),
         Command::Man { page } => pages::man(page.as_deref()),
-    };
-    match result {
-        Ok(status) => ExitCode::from(status),
-        Err(failure) => {
-            report::tell(&format!("brodo: {failure}\n"));
-            ExitCode::from(failure.exit_status())
-        }
     }
+}
+
+/// How a command line that makes no sense wants that to be told, as far as it can be understood.
+fn asked_format(words: &[OsString]) -> log::Format {
+    let lenient = Cli::command().ignore_errors(true).try_get_matches_from(words).ok();
+    let format = lenient.as_ref().and_then(|matches| matches.subcommand());
+    let format =
+        format.and_then(|(_, given)| given.try_get_one::<log::Format>("log").ok().flatten().copied());
+    format.unwrap_or_default()
 }

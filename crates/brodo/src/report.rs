@@ -1,25 +1,59 @@
-//! What brodo says on standard error: the counters as text, one per line, for people and for `grep`.
+//! What brodo has counted: as text, one counter per line, for people and for `grep`; as fields of one JSON object for programs.
 
 use brodo_core::counters::Counters;
-use std::io::Write;
+use serde_json::{Map, Value};
 
-/// Writes to standard error, of which the other end may be gone.
-pub(crate) fn tell(text: &str) {
-    let _ = std::io::stderr().write_all(text.as_bytes());
+/// What each worker is told to have done, of several.
+fn shares(counters: &Counters) -> [(&'static str, u64); 4] {
+    [
+        ("rx_frames", counters.rx_frames),
+        ("tx_frames", counters.tx_frames),
+        ("tcp_opened", counters.tcp_opened),
+        ("udp_opened", counters.udp_opened),
+    ]
 }
 
-/// The counters of all workers as one, with [`sum`]; of several workers also what each of them has had to do.
-pub(crate) fn report_all(workers: &[&Counters], ring_dropped: u64, link: &[(&str, u64)]) -> String {
+/// Every counter as a field, those of [`report_all`] under the same names: drops in `drops` by reason, refusals in `rules`, shares in
+/// `workers`.
+pub(crate) fn fields(
+    workers: &[&Counters],
+    ring_dropped: u64,
+    link: &[(&str, u64)],
+    refusals: &[(&str, u64)],
+) -> Map<String, Value> {
+    let sum = sum(workers);
+    let link = link.iter().map(|&(name, count)| field((name, count)));
+    let ring = ("link_ring_dropped", ring_dropped);
+    let mut fields: Map<_, _> = sum.named().chain([ring]).map(field).chain(link).collect();
+    let drops: Map<_, _> = sum.drops().map(|(reason, count)| field((reason.name(), count))).collect();
+    let shares =
+        workers.iter().map(|counters| Value::Object(shares(counters).map(field).into_iter().collect()));
+    fields.insert("drops".into(), drops.into());
+    let rules: Map<_, _> = refusals.iter().copied().map(field).collect();
+    fields.insert("rules".into(), rules.into());
+    fields.insert("workers".into(), shares.collect());
+    fields
+}
+
+fn field((name, count): (&str, u64)) -> (String, Value) {
+    (name.to_owned(), count.into())
+}
+
+/// The counters of all workers as one, with [`sum`]; of several workers also what each of them has had to do; then
+/// the rules that have refused flows.
+pub(crate) fn report_all(
+    workers: &[&Counters],
+    ring_dropped: u64,
+    link: &[(&str, u64)],
+    refusals: &[(&str, u64)],
+) -> String {
     let mut text = report(&sum(workers), ring_dropped, link);
     for (number, counters) in (1..).zip(workers).take_while(|_| workers.len() > 1) {
-        let shares = [
-            ("rx_frames", counters.rx_frames),
-            ("tx_frames", counters.tx_frames),
-            ("tcp_opened", counters.tcp_opened),
-            ("udp_opened", counters.udp_opened),
-        ];
-        text.extend(shares.map(|(name, count)| format!("brodo: worker {number}: {name} {count}\n")));
+        text.extend(
+            shares(counters).map(|(name, count)| format!("brodo: worker {number}: {name} {count}\n")),
+        );
     }
+    text.extend(refusals.iter().map(|(rule, count)| format!("brodo: refused by {rule} {count}\n")));
     text
 }
 
@@ -44,7 +78,9 @@ fn report(counters: &Counters, ring_dropped: u64, link: &[(&str, u64)]) -> Strin
 }
 
 /// Every rule that has refused flows and how many, of all workers together. Their rules are the same, in the same order.
-pub(crate) fn refusals<'a, R: Iterator<Item = (&'a str, u64)>>(workers: impl Iterator<Item = R>) -> String {
+pub(crate) fn refusals<'a, R: Iterator<Item = (&'a str, u64)>>(
+    workers: impl Iterator<Item = R>,
+) -> Vec<(&'a str, u64)> {
     let mut rules: Vec<(&str, u64)> = Vec::new();
     for worker in workers {
         for (place, (text, count)) in worker.enumerate() {
@@ -54,8 +90,8 @@ pub(crate) fn refusals<'a, R: Iterator<Item = (&'a str, u64)>>(workers: impl Ite
             }
         }
     }
-    let refused = rules.iter().filter(|(_, count)| *count > 0);
-    refused.map(|(text, count)| format!("brodo: refused by {text} {count}\n")).collect()
+    rules.retain(|(_, count)| *count > 0);
+    rules
 }
 
 #[cfg(test)]
@@ -85,8 +121,8 @@ mod tests {
     fn rules_of_several_workers_are_summed() {
         let (first, second) =
             ([("floor a", 1), ("deny b", 0), ("max c", 0)], [("floor a", 2), ("deny b", 5), ("max c", 0)]);
-        let text = refusals([first, second].into_iter().map(<[_; 3]>::into_iter));
-        assert_eq!(text, "brodo: refused by floor a 3\nbrodo: refused by deny b 5\n");
+        let refused = refusals([first, second].into_iter().map(<[_; 3]>::into_iter));
+        assert_eq!(refused, [("floor a", 3), ("deny b", 5)]);
     }
 
     #[test]
@@ -95,7 +131,7 @@ mod tests {
         (first.tcp_opened, second.tcp_opened) = (3, 4);
         first.drop(DropReason::SpoofedSource);
         second.drop(DropReason::SpoofedSource);
-        let text = report_all(&[&first, &second], 0, &[]);
+        let text = report_all(&[&first, &second], 0, &[], &[("--deny 10.0.0.0/8", 3)]);
         let lines = [
             "brodo: tcp_opened 7",
             "brodo: drop SpoofedSource 2",
@@ -105,6 +141,12 @@ mod tests {
         for line in lines {
             assert!(text.lines().any(|found| found == line), "{line} not in\n{text}");
         }
-        assert!(!report_all(&[&first], 0, &[]).contains("worker"), "one alone is all");
+        assert!(!report_all(&[&first], 0, &[], &[]).contains("worker"), "one alone is all");
+        let fields =
+            Value::from(fields(&[&first, &second], 1, &[("link_down", 5)], &[("--deny 10.0.0.0/8", 3)]));
+        assert_eq!(fields["tcp_opened"], 7);
+        assert_eq!((&fields["link_ring_dropped"], &fields["link_down"]), (&1.into(), &5.into()));
+        assert_eq!(fields["drops"], serde_json::json!({"SpoofedSource": 2}));
+        assert_eq!(fields["workers"][1]["tcp_opened"], 4);
     }
 }

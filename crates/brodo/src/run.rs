@@ -5,6 +5,7 @@
 
 use crate::args::Run;
 use crate::failure::Failure;
+use crate::log;
 use crate::serve::{Preparation, Purpose};
 use brodo_linux::agent::Agent;
 use brodo_linux::namespace::{Identity, Session, fresh};
@@ -26,25 +27,28 @@ pub(crate) fn run(options: &Run) -> Result<u8, Failure> {
         resolv_conf: resolv_conf(&settings.dns, &settings.stack.search),
     };
     let (made, mut child) = fresh(&settings.plan, &session, Signals::block()?)?;
+    log::info("made namespaces for the command", &[]);
     let agent = preparation.agent(|| Agent::beside(&child))?;
     let words: Vec<_> = session.command.iter().map(|word| word.to_string_lossy()).collect();
-    let mut service = preparation.serve(made, agent, Purpose { command: "run", target: words.join(" ") })?;
+    let words = words.join(" ");
+    let mut service = preparation.serve(made, agent, Purpose { command: "run", target: words.clone() })?;
     service.watch(child.as_fd())?;
     child.start()?;
     service.announce();
+    log::info("started the command", &[("command", words.into())]);
 
     let served = service.run(|| {
         let ended = child.handle()?;
         Ok(ended.map_or(ControlFlow::Continue(()), ControlFlow::Break))
     })?;
-    match served {
-        Some(status) => {
-            service.leave_interface();
-            Ok(status)
-        }
-        // The command has deleted its interface. That is its right, and it may have other things to do.
-        None => wait_for(&mut child),
-    }
+    let Some(status) = served else {
+        // That is its right, and it may have other things to do.
+        log::info("the command has deleted its network interface, and has no network any more", &[]);
+        return wait_for(&mut child);
+    };
+    service.leave_interface();
+    log::info("the command has ended", &[("status", status.into())]);
+    Ok(status)
 }
 
 /// Waits for the command while there is no network to serve.

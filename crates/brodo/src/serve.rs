@@ -6,12 +6,14 @@ use crate::control::{Control, Controlled, Facts, FirstCapture, Listening, Place}
 use crate::failure::Failure;
 use crate::flow_log::{Files, FlowLog};
 use crate::journal::{Batch, Item, Journal, Mailbox};
+use crate::log;
+use crate::metrics::{self, Metrics};
+use crate::report;
 use crate::wording::Bounds;
 use crate::workers::{self, Notices};
-use brodo_control::event::Level;
 use brodo_control::method::GuestNetwork;
 use brodo_core::budget::Budget;
-use brodo_core::config::Config;
+use brodo_core::config::{BufferBounds, Config};
 use brodo_core::link::Link;
 use brodo_core::stack::{Keys, Stack};
 use brodo_linux::agent::Agent;
@@ -31,6 +33,7 @@ use brodo_linux::sockets::{Sockets, raise_nofile};
 use brodo_linux::{process, setup};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::rand::{GetRandomFlags, getrandom};
+use serde_json::Value;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -54,10 +57,9 @@ pub(crate) struct Preparation {
     ready: Option<OwnedFd>,
     capture: Option<FirstCapture>,
     flow_log: Option<Files>,
+    metrics: Option<Metrics>,
     control: Place,
     clock: Clock,
-    report: bool,
-    level: Level,
 }
 
 /// What is served, for those who ask.
@@ -84,6 +86,9 @@ impl Preparation {
             resolv_conf: ResolvConf::read(Path::new(RESOLV_CONF)).unwrap_or_default(),
         };
         let settings = Settings::new(options, &host).map_err(Failure::Usage)?;
+        if let Some(path) = &options.config {
+            log::info("read options from a file", &[("file", path.display().to_string().into())]);
+        }
         let network = HostNetwork::new(RESOLV_CONF.into(), host.resolv_conf)
             .map_err(|e| Failure::Io("follow the host's network: rtnetlink".into(), e.into()))?;
         let host = Arc::new(network);
@@ -94,26 +99,19 @@ impl Preparation {
             let file = std::path::absolute(path).unwrap_or_else(|_| path.into());
             Ok::<_, Failure>(FirstCapture { file, capture })
         });
+        let capture = capture.transpose()?;
         let flow_log = options.flow_log.as_deref().map(|path| {
             Files::open(path, options.flow_log_size(), options.flow_log_keep())
                 .map_err(Failure::io(format!("write the flow log {}: open", path.display())))
         });
-        let level = match (options.quiet, options.verbose) {
-            (true, _) => Level::Error,
-            (_, true) => Level::Info,
-            _ => Level::Warn,
-        };
-        Ok(Self {
-            settings,
-            host,
-            ready,
-            capture: capture.transpose()?,
-            flow_log: flow_log.transpose()?,
-            control: Place::of(options.control.as_deref()),
-            clock,
-            report: options.verbose,
-            level,
-        })
+        let flow_log = flow_log.transpose()?;
+        let metrics = options.metrics.as_ref().map(Metrics::bind).transpose()?;
+        let files = [("capture", &options.pcap), ("flow log", &options.flow_log)];
+        for (what, path) in files.iter().filter_map(|(what, path)| Some((what, path.as_ref()?))) {
+            log::info(&format!("writing a {what}"), &[("file", path.display().to_string().into())]);
+        }
+        let control = Place::of(options.control.as_deref());
+        Ok(Self { settings, host, ready, capture, flow_log, metrics, control, clock })
     }
 
     /// Starts an agent in the guest's namespace, if ports are forwarded. Before there are threads.
@@ -138,15 +136,14 @@ impl Preparation {
         let clients = listening.is_some().then(Mailbox::with_bell).transpose();
         let clients = clients.map_err(Failure::io("serve the control socket: eventfd"))?.map(Arc::new);
         let log = self.flow_log.is_some().then(|| Arc::new(Mailbox::new()));
-        let journal =
-            Journal::new(self.clock, self.level).with_log(log.clone()).with_clients(clients.clone());
+        let journal = Journal::new(self.clock).with_log(log.clone()).with_clients(clients.clone());
         let journal = Arc::new(journal);
         let ring = RingWatch::new(watch, &self.settings.plan.interface.name)
             .map_err(|e| Failure::Io("watch the network interface: ioctl SIOCGIFINDEX".into(), e.into()))?;
         let ring = Arc::new(ring);
         let count = taps.len() as u32;
-        let mut config = self.settings.stack;
-        let interface = self.settings.plan.interface.name;
+        let mut config = self.settings.stack.clone();
+        let interface = self.settings.plan.interface.name.clone();
         let reserved = DESCRIPTORS_RESERVED + DESCRIPTORS_PER_WORKER * u64::from(count);
         let descriptors = raise_nofile();
         let splices_max = (descriptors / SPLICES_SHARE).min(SPLICES_MAX);
@@ -156,6 +153,7 @@ impl Preparation {
         config.max_flows = (config.max_flows.min(flows_max) / taps.len().max(1)).max(1);
         config.dns_cache /= taps.len().max(1);
         config.rules.workers = count;
+        tell_of(&self.settings, config.max_flows * taps.len());
         let budget = Arc::new(Budget::new(config.memory));
         let crew = Arc::new(Crew::new(count).map_err(Failure::io("wake workers: eventfd"))?);
         let mut workers = Vec::with_capacity(taps.len());
@@ -183,6 +181,8 @@ impl Preparation {
             let ports = Forwards::new(guest, agent, first.sockets(), bounds);
             let mut ports = ports.map_err(Failure::io("wait for ports: epoll_ctl"))?;
             for forward in forwards {
+                let option = brodo_linux::forward::option(forward.direction, forward.transport);
+                log::info("forwarding ports", &[(option, forward.spec.to_string().into())]);
                 ports.add(forward).map_err(Failure::Forward)?;
             }
             first.forward(ports);
@@ -203,8 +203,8 @@ impl Preparation {
         });
         let control = control.transpose().map_err(Failure::io("serve the control socket: clone"))?;
         let notices = Notices::new(journal.clone());
-        let (ready, report) = (self.ready, self.report);
-        Ok(Service { workers, crew, ring, notices, ready, report, control, flow_log, clock: self.clock })
+        let Self { ready, metrics, clock, .. } = self;
+        Ok(Service { workers, crew, ring, notices, ready, metrics, serving: None, control, flow_log, clock })
     }
 
     /// The control socket, if there is to be one. Where nobody said that there must, everything else works without.
@@ -215,9 +215,7 @@ impl Preparation {
                 Err(Failure::Io(format!("listen on the control socket {}: bind", path.display()), error))
             }
             (Err(error), _) => {
-                if self.level >= Level::Info {
-                    crate::report::tell(&format!("brodo: there is no control socket: {error}\n"));
-                }
+                log::info(&format!("there is no control socket: {error}"), &[]);
                 Ok(None)
             }
         }
@@ -252,6 +250,55 @@ fn facts(purpose: Purpose, interface: String, config: &Config, workers: u32) -> 
     }
 }
 
+/// Tells what was made and what it is served with.
+fn tell_of(settings: &Settings, max_flows: usize) {
+    let texts = |list: Vec<String>| Value::from(list);
+    let (stack, interface) = (&settings.stack, &settings.plan.interface);
+    let v4 = stack.v4.map(|net| (format!("{}/{}", net.guest, net.prefix_len), net.gateway.to_string()));
+    let v6 = stack.v6.map(|net| (format!("{}/{}", net.guest, net.prefix_len), net.gateway.to_string()));
+    let (addresses, gateways) = v4.into_iter().chain(v6).unzip();
+    log::info(
+        "made the guest's interface",
+        &[
+            ("interface", interface.name.as_str().into()),
+            ("addresses", texts(addresses)),
+            ("gateways", texts(gateways)),
+            ("mtu", interface.mtu.into()),
+        ],
+    );
+    log::info(
+        "answering for names",
+        &[
+            ("at", texts(settings.dns.iter().map(ToString::to_string).collect())),
+            ("resolvers", texts(stack.resolvers.iter().map(ToString::to_string).collect())),
+            ("search", texts(stack.search.clone())),
+        ],
+    );
+    log::info(
+        "serving the network",
+        &[
+            ("flows at most", max_flows.into()),
+            ("bytes of memory", stack.memory.into()),
+            ("workers", settings.plan.queues.into()),
+        ],
+    );
+    let mac = |octets: [u8; 6]| octets.map(|octet| format!("{octet:02x}")).join(":");
+    let bounds = |bounds: BufferBounds| format!("{}..{}", bounds.initial, bounds.max);
+    log::debug(
+        "details of these",
+        &[
+            ("guest's mac", mac(interface.mac).into()),
+            ("brodo's mac", mac(stack.mac.0).into()),
+            ("tx-queue-len", interface.tx_queue_len.into()),
+            ("offload", format!("{:?}", settings.plan.offload).into()),
+            ("tcp-rx-buffer", bounds(stack.tcp_rx).into()),
+            ("tcp-tx-buffer", bounds(stack.tcp_tx).into()),
+            ("tcp-tuning", format!("{:?}", stack.tcp_tuning).into()),
+            ("resolvers are followed", settings.follow.resolvers.into()),
+        ],
+    );
+}
+
 /// Fresh keys for the flow table and for sequence numbers.
 fn keys() -> Result<Keys, Failure> {
     let mut keys = Keys { table: [0; 16], isn: [0; 16] };
@@ -270,7 +317,8 @@ pub(crate) struct Service {
     ring: Arc<RingWatch>,
     notices: Notices,
     ready: Option<OwnedFd>,
-    report: bool,
+    metrics: Option<Metrics>,
+    serving: Option<metrics::Serving>,
     control: Option<Control>,
     flow_log: Option<FlowLog>,
     clock: Clock,
@@ -288,6 +336,7 @@ impl Service {
         if let Some(ready) = self.ready.take() {
             // If nobody listens any more nobody needs to know.
             let _ = rustix::io::write(ready, b"\n");
+            log::debug("told the given descriptor that the network is there", &[]);
         }
     }
 
@@ -297,6 +346,10 @@ impl Service {
         &mut self,
         check: impl FnMut() -> Result<ControlFlow<T>, Failure>,
     ) -> Result<Option<T>, Failure> {
+        // Not before: who forks must be alone.
+        if let Some(metrics) = self.metrics.take() {
+            self.serving = Some(metrics.start(self.crew.clone(), self.ring.clone())?);
+        }
         workers::run(&mut self.workers, &self.crew, &self.notices, check)
     }
 
@@ -329,19 +382,18 @@ impl Drop for Service {
         if let Some(log) = self.flow_log.take() {
             log.finish(self.last_ends());
         }
-        if self.report {
-            let mut losses = TapLosses::default();
-            self.workers.iter().for_each(|worker| losses.add(worker.link().losses()));
-            let mut link = vec![("link_down", losses.down), ("link_refused", losses.refused)];
-            let forwards = self.workers.iter().filter_map(Worker::forwards);
-            link.extend(forwards.flat_map(|forwards| forwards.counters().named()));
-            let (passed, lost) = self.crew.handed_over();
-            link.extend([("frames_handed_over", passed), ("frames_handed_lost", lost)]);
-            let counters: Vec<_> = self.workers.iter().map(|worker| worker.stack().counters()).collect();
-            self.ring.look();
-            crate::report::tell(&crate::report::report_all(&counters, self.ring.dropped(), &link));
-            let rules = self.workers.iter().map(|worker| worker.stack().rules());
-            crate::report::tell(&crate::report::refusals(rules));
-        }
+        let mut losses = TapLosses::default();
+        self.workers.iter().for_each(|worker| losses.add(worker.link().losses()));
+        let mut link = vec![("link_down", losses.down), ("link_refused", losses.refused)];
+        let forwards = self.workers.iter().filter_map(Worker::forwards);
+        link.extend(forwards.flat_map(|forwards| forwards.counters().named()));
+        let (passed, lost) = self.crew.handed_over();
+        link.extend([("frames_handed_over", passed), ("frames_handed_lost", lost)]);
+        let counters: Vec<_> = self.workers.iter().map(|worker| worker.stack().counters()).collect();
+        self.ring.look();
+        let dropped = self.ring.dropped();
+        let refusals = report::refusals(self.workers.iter().map(|worker| worker.stack().rules()));
+        let text = || report::report_all(&counters, dropped, &link, &refusals);
+        log::report("what was counted", text, || report::fields(&counters, dropped, &link, &refusals));
     }
 }

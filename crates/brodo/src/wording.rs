@@ -43,7 +43,7 @@ pub(crate) fn protocol(protocol: core_flow::Protocol) -> Protocol {
     }
 }
 
-fn direction(initiator: Initiator) -> Direction {
+pub(crate) fn direction(initiator: Initiator) -> Direction {
     match initiator {
         Initiator::Guest => Direction::Outbound,
         Initiator::Peer => Direction::Inbound,

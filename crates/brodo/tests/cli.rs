@@ -105,9 +105,52 @@ fn contradictions_are_told_in_one_sentence() {
 }
 
 #[test]
+fn a_program_is_told_what_makes_no_sense_as_json() {
+    for words in
+        [&["run", "--log", "json", "--mtu", "1"][..], &["run", "--gateway", "192.168.1.1", "--log=json"]]
+    {
+        let output = brodo(words);
+        assert_eq!(output.status.code(), Some(2));
+        let said: serde_json::Value = serde_json::from_slice(&output.stderr).expect("one line of JSON");
+        assert_eq!(said["level"], "error");
+        assert!(
+            said["message"]
+                .as_str()
+                .is_some_and(|text| text.contains(words[words.len() - 1]) || text.contains("outside")),
+            "{said}"
+        );
+    }
+    assert!(stderr(&brodo(&["run", "--log", "xml"])).contains("text, json"));
+}
+
+#[test]
+fn a_configuration_that_makes_no_sense_starts_nothing() {
+    let path = std::env::temp_dir().join(format!("brodo-cli-{}.toml", std::process::id()));
+    let path = path.to_str().expect("UTF-8");
+    for (text, about) in [
+        ("memroy = '2M'", format!("brodo: unknown key `memroy` in {path} line 1: did you mean `memory`?\n")),
+        (
+            "\nmtu = 99",
+            format!(
+                "brodo: {path} line 2: invalid value '99' for '--mtu <BYTES>': 99 is not in 1280..=65521\n"
+            ),
+        ),
+    ] {
+        std::fs::write(path, text).expect("a temporary file");
+        let output = brodo(&["run", "--config", path, "touch", "/tmp/brodo-was-started"]);
+        assert_eq!((output.status.code(), stderr(&output)), (Some(2), about));
+    }
+    std::fs::remove_file(path).expect("ours");
+}
+
+#[test]
 fn what_brodo_itself_cannot_do_ends_with_status_125() {
     for (words, about) in [
         (&["run", "--pcap", "/no-such-directory/x", "true"][..], "/no-such-directory/x: open: No such file"),
+        (
+            &["run", "--config", "/no-such-file", "true"],
+            "the configuration /no-such-file: open: No such file",
+        ),
         (&["attach", "2147483647"], "no process has this number"),
         (&["attach", "--netns", "/dev/null"], "as a namespace"),
         (&["attach", "--netns", "/proc/self/ns/net"], "brodo itself runs in"),

@@ -3,6 +3,7 @@
 use super::capture::Captures;
 use super::visits::{ask, ask_all};
 use super::{Controlled, forwards, server::Server};
+use crate::log;
 use crate::wording;
 use brodo_control::flow::{Flow, FlowRef};
 use brodo_control::method::{
@@ -49,9 +50,8 @@ impl Server {
             StartCapture::NAME => with(request, |wanted| captures.start(controlled, wanted)),
             StopCapture::NAME => with(request, |StopCapture {}| captures.stop(controlled)),
             SetLogLevel::NAME => with(request, |SetLogLevel { level }| {
-                let journal = &controlled.journal;
-                level.inspect(|&level| journal.set_level(level));
-                Ok(LogLevel { level: journal.level() })
+                level.inspect(|&level| log::set_level(level));
+                Ok(LogLevel { level: log::level() })
             }),
             Subscribe::NAME => with(request, |Subscribe { events }| {
                 let events = self.subscribe(client, events)?;
@@ -107,7 +107,7 @@ fn status(controlled: &Controlled, captures: &Captures) -> Result<Status, Error>
         cpu_system_us,
         rss_bytes: resident(),
         capture: captures.status(),
-        log_level: controlled.journal.level(),
+        log_level: log::level(),
     })
 }
 

@@ -77,7 +77,7 @@ impl Served {
         let crew = Arc::new(Crew::new(1).unwrap());
         let clock = Clock::start();
         let mailbox = Arc::new(Mailbox::with_bell().unwrap());
-        let journal = Journal::new(clock, Level::Error).with_clients(Some(mailbox.clone()));
+        let journal = Journal::new(clock).with_clients(Some(mailbox.clone()));
         let journal = Arc::new(journal);
         let (fd, pipe) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap();
         let stack = Stack::new(Config::default(), Keys { table: [1; 16], isn: [2; 16] }, LinkCaps::default());
@@ -167,8 +167,8 @@ fn every_method_answers() {
     assert_eq!(client.flows(&GetFlows::default()).unwrap(), []);
     assert_eq!(client.call(&ListForwards {}).unwrap().forwards, []);
     assert_eq!(client.call(&SetLogLevel { level: Some(Level::Debug) }).unwrap().level, Level::Debug);
-    assert_eq!(served.journal.level(), Level::Debug);
-    served.journal.set_level(Level::Error);
+    assert_eq!(crate::log::level(), Level::Debug);
+    crate::log::set_level(Level::Error);
 
     let code_of = |error: ClientError| match error {
         ClientError::Refused(error) => error.code,

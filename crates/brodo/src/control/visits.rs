@@ -1,4 +1,4 @@
-//! Asking workers: a closure each, run by the worker between two turns, whose result is waited for here.
+//! Asking workers, for the control socket and for metrics: a closure each, run by the worker between two turns, whose result is waited for here.
 //!
 //! A worker that does not come within [`PATIENCE`] stands still (its machine is suspended, its link's driver hangs), and the
 //! client is told so. Nothing is lost by that: the visit is made when the worker goes on, and its result is dropped.
@@ -39,7 +39,7 @@ impl<T> Pending<T> {
 }
 
 /// Asks one worker.
-pub(super) fn ask<T: Send + 'static>(
+pub(crate) fn ask<T: Send + 'static>(
     crew: &Crew,
     worker: u32,
     what: impl FnOnce(&mut Inside<'_>) -> T + Send + 'static,
@@ -48,7 +48,7 @@ pub(super) fn ask<T: Send + 'static>(
 }
 
 /// Asks all workers at once; results in order of their numbers.
-pub(super) fn ask_all<T: Send + 'static>(
+pub(crate) fn ask_all<T: Send + 'static>(
     crew: &Crew,
     what: impl Fn(&mut Inside<'_>) -> T + Clone + Send + 'static,
 ) -> Result<Vec<T>, Error> {

@@ -70,7 +70,7 @@ fn item(ports: std::ops::Range<u16>) -> Item {
 
 fn log(folder: &Folder, len_max: u64, keep: u32) -> FlowLog {
     let mailbox = Arc::new(Mailbox::new());
-    let journal = Journal::new(Clock::start(), Level::Error).with_log(Some(mailbox.clone()));
+    let journal = Journal::new(Clock::start()).with_log(Some(mailbox.clone()));
     let files = Files::open(&folder.log(), len_max, keep).unwrap();
     FlowLog::start(files, mailbox, Arc::new(journal)).unwrap()
 }
@@ -145,7 +145,7 @@ fn everything_that_was_put_in_is_there_at_the_end() {
 fn a_full_disk_ends_the_log_and_nothing_else() {
     let mailbox = Arc::new(Mailbox::new());
     let clients = Arc::new(Mailbox::new());
-    let journal = Journal::new(Clock::start(), Level::Error).with_clients(Some(clients.clone()));
+    let journal = Journal::new(Clock::start()).with_clients(Some(clients.clone()));
     journal.set_heard(true);
     let files = Files::open(Path::new("/dev/full"), 1 << 20, 1).unwrap();
     let log = FlowLog::start(files, mailbox, Arc::new(journal)).unwrap();
@@ -164,7 +164,7 @@ fn a_stack_s_records_reach_the_log() {
     use brodo_core::link::LinkCaps;
     use brodo_core::stack::{Keys, Stack};
     let mailbox = Arc::new(Mailbox::new());
-    let journal = Journal::new(Clock::start(), Level::Error).with_log(Some(mailbox.clone()));
+    let journal = Journal::new(Clock::start()).with_log(Some(mailbox.clone()));
     let keys = Keys { table: [0; 16], isn: [0; 16] };
     let mut stack = Stack::new(Config::default(), keys, LinkCaps::default());
     stack.record_ends(journal.keeps_log());

@@ -178,6 +178,12 @@ fn names_and_numbers() {
         &["", "..", "a..b", ".a", "a b", "a\nnameserver 6.6.6.6", &"a".repeat(64)],
     );
     check(descriptor, &[("3", 3), ("200", 200)], &["", "0", "2", "-1", "x", "99999999999"]);
+    let ms = Duration::from_millis;
+    check(
+        interval,
+        &[("1", ms(1000)), ("0.1", ms(100)), ("3600", ms(3_600_000))],
+        &["", "0", "0.09", "3601", "-1", "NaN", "inf", "1s"],
+    );
     check(interface_name, &[("eth0", "eth0".into())], &["", "lo", "a/b", "eth%d", "0123456789abcdef"]);
 }
 

@@ -64,7 +64,7 @@ impl GuestLink for Remote {
 }
 
 fn no_notices() -> Notices {
-    Notices::new(Arc::new(Journal::new(Clock::start(), Level::Error)))
+    Notices::new(Arc::new(Journal::new(Clock::start())))
 }
 
 /// Workers of one crew, and the far ends of their links.

@@ -364,6 +364,66 @@ fn the_report_comes_when_asked_for() {
 }
 
 #[test]
+fn progress_is_told_when_asked_for_and_as_json_if_so() {
+    for &user in users() {
+        let output = user
+            .brodo(&["run", "-vv", "--log", "json", "--mtu", "9000", "--", "true"])
+            .output()
+            .expect("starts");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let lines: Vec<serde_json::Value> = errors
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+            .collect();
+        let said = |message: &str| {
+            let found = lines.iter().find(|line| line["message"] == message);
+            found.unwrap_or_else(|| panic!("{message} is not said: {errors}"))
+        };
+        assert_eq!(said("made the guest's interface")["fields"]["mtu"], 9000);
+        assert_eq!(said("started the command")["fields"]["command"], "true");
+        assert_eq!(said("the command has ended")["fields"]["status"], 0);
+        assert_eq!(said("details of these")["level"], "debug");
+        assert_eq!(said("what was counted")["fields"]["tcp_opened"], 0);
+        for line in &lines {
+            let time = line["time"].as_str().unwrap_or_default();
+            assert!(time.len() == 27 && time.starts_with("20") && time.ends_with('Z'), "{line}");
+        }
+    }
+}
+
+#[test]
+fn options_come_from_a_file_if_it_is_named() {
+    let path = std::env::temp_dir().join(format!("brodo-session-{}.toml", std::process::id()));
+    fs::write(&path, "mtu = 4000\nifname = 'up0'\n[attach]\nmtu = 2000\n").expect("a temporary file");
+    for &user in users() {
+        let options = ["--config", path.to_str().expect("UTF-8"), "--ifname", "up1"];
+        assert_eq!(user.inside(&options, "ip -o link show up1 | grep -c 'mtu 4000 '"), "1\n");
+    }
+    fs::remove_file(&path).expect("ours");
+}
+
+#[test]
+fn metrics_are_served_while_the_network_is_and_their_socket_goes_with_it() {
+    use std::io::{Read, Write};
+    for &user in users() {
+        let path = std::env::temp_dir().join(format!("brodo-metrics-{}-{user:?}.sock", std::process::id()));
+        let address = format!("unix:{}", path.display());
+        let mut command = user.brodo(&["run", "--metrics", &address, "--", "sh", "-c", "echo there; cat"]);
+        let mut brodo = Running::start(command.stdin(Stdio::piped()));
+        brodo.line_with("there");
+        let mut stream = std::os::unix::net::UnixStream::connect(&path).expect("it listens");
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: brodo\r\n\r\n").expect("it reads");
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).expect("text");
+        for part in ["HTTP/1.1 200 OK\r\n", "\nbrodo_tcp_opened_total 0\n", "\nbrodo_workers 1\n"] {
+            assert!(reply.contains(part), "{user:?}: {part} is not in {reply}");
+        }
+        brodo.kill("TERM");
+        assert!(brodo.status().is_some() && !path.exists(), "{user:?}: {} is left", path.display());
+    }
+}
+
+#[test]
 fn readiness_is_told_once_and_the_descriptor_closed() {
     for &user in users() {
         // `cat` ends when nobody holds the pipe any more, while the command still runs.

@@ -1,0 +1,83 @@
+//! Requests, right ones and hostile ones, over real sockets.
+
+use super::*;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+
+/// A server of this text, for as long as the test program runs.
+fn server(text: Option<&'static str>) -> SocketAddr {
+    patient_server(PATIENCE, text)
+}
+
+fn patient_server(patience: Duration, text: Option<&'static str>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.set_nonblocking(true).expect("a socket");
+    let address = listener.local_addr().expect("bound");
+    thread::spawn(move || serve(&listener.into(), patience, || text.map(str::to_owned)));
+    address
+}
+
+/// All that comes back.
+fn ask(address: SocketAddr, request: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    // A server that has read enough may have closed.
+    let _ = stream.write_all(request);
+    let mut reply = Vec::new();
+    match stream.read_to_end(&mut reply) {
+        Err(error) if error.kind() != ErrorKind::ConnectionReset => panic!("{error}"),
+        _ => String::from_utf8(reply).expect("text"),
+    }
+}
+
+#[test]
+fn the_text_is_served_and_nothing_else() {
+    let address = server(Some("x 1\n"));
+    let found = ask(address, b"GET /metrics?x=y HTTP/1.1\r\nHost: x\r\n\r\n");
+    let expected = "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
+        Content-Length: 4\r\nConnection: close\r\n\r\nx 1\n";
+    assert_eq!(found, expected);
+    assert!(
+        ask(address, b"HEAD /metrics HTTP/1.0\n\n")
+            .ends_with("Content-Length: 4\r\nConnection: close\r\n\r\n")
+    );
+    for (request, status) in [
+        (&b"GET / HTTP/1.1\r\n\r\n"[..], "404 "),
+        (b"GET /metrics/x HTTP/1.1\r\n\r\n", "404 "),
+        (b"POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n", "405 "),
+        (b"GET /metrics HTTP/2.0\r\n\r\n", "505 "),
+        (b"GET /metrics\r\n\r\n", "400 "),
+        (b"\r\n\r\n", "400 "),
+        (b"\xff\x00 \xfe x\n\n", "400 "),
+        (&[b'x'; REQUEST_MAX + 2048], "431 "),
+    ] {
+        let reply = ask(address, request);
+        assert_eq!(reply.get(9..13), Some(status), "{} {reply}", String::from_utf8_lossy(request));
+    }
+    assert!(ask(server(None), b"GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 503 "));
+}
+
+#[test]
+fn a_request_may_come_in_pieces_and_a_reply_may_be_long() {
+    let long: &'static str = Box::leak("y 1\n".repeat(1 << 20).into_boxed_str());
+    let address = server(Some(long));
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    for piece in b"GET /metrics HTTP/1.1\r\nA: b\r\n\r\n".chunks(1) {
+        stream.write_all(piece).expect("it reads");
+    }
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).expect("text");
+    assert!(reply.ends_with(long) && reply.len() < long.len() + 200);
+}
+
+#[test]
+fn who_says_nothing_keeps_nobody_out_for_long() {
+    let address = patient_server(Duration::from_millis(100), Some("x 1\n"));
+    let mute: Vec<_> = (0..3 * CLIENTS).map(|_| TcpStream::connect(address).expect("it listens")).collect();
+    // All places are taken, by them and by those who wait behind: as they are sent away it is this one's turn.
+    let reply = || ask(address, b"GET /metrics HTTP/1.1\r\n\r\n");
+    // On a busy machine this one may itself be sent away for want of a processor.
+    assert!((0..100).any(|_| reply().starts_with("HTTP/1.1 200 ")));
+    drop(mute);
+    assert!((0..100).any(|_| reply().starts_with("HTTP/1.1 200 ")));
+}

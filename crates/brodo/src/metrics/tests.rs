@@ -1,0 +1,86 @@
+//! Addresses, binding, and that the dashboard shows nothing that is not exported.
+
+use super::*;
+use std::collections::BTreeSet;
+
+#[test]
+fn an_address_without_ip_is_the_loopback_s() {
+    for (word, expected) in [
+        (":9100", "http://127.0.0.1:9100/metrics"),
+        ("127.0.0.1:9100", "http://127.0.0.1:9100/metrics"),
+        ("0.0.0.0:80", "http://0.0.0.0:80/metrics"),
+        ("[::1]:9100", "http://[::1]:9100/metrics"),
+        ("unix:/run/x.sock", "unix:/run/x.sock"),
+    ] {
+        assert_eq!(word.parse::<Address>().map(|address| address.to_string()), Ok(expected.to_owned()));
+    }
+    for word in ["", ":", "9100", "127.0.0.1", ":65536", "localhost:9100", "unix:", "::1:9100", "/run/x.sock"]
+    {
+        let refusal = word.parse::<Address>().expect_err(word);
+        assert!(refusal.starts_with("expected ") && !refusal.contains('\n'), "{refusal}");
+    }
+}
+
+#[test]
+fn an_address_that_is_taken_is_refused_in_one_sentence() {
+    let held = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = Address::Ip(held.local_addr().expect("bound"));
+    let failure = Metrics::bind(&address).expect_err("taken").to_string();
+    assert_eq!(failure, format!("cannot serve metrics at {address}: bind: Address already in use"));
+}
+
+#[test]
+fn a_socket_is_private_and_replaces_one_that_is_dead_but_no_other() {
+    use std::os::unix::fs::PermissionsExt;
+    let path = std::env::temp_dir().join(format!("brodo-metrics-{}.sock", std::process::id()));
+    let address = Address::Unix(path.clone());
+    let first = Metrics::bind(&address).expect("free");
+    assert_eq!(path.metadata().expect("there").permissions().mode() & 0o777, 0o600);
+    assert!(Metrics::bind(&address).is_err(), "somebody listens there");
+    drop(first);
+    drop(Metrics::bind(&address).expect("nobody listens there"));
+    std::fs::remove_file(&path).expect("there");
+    std::fs::write(&path, "precious").expect("a file");
+    assert!(Metrics::bind(&address).is_err(), "a file is not replaced");
+    assert_eq!(std::fs::read_to_string(&path).expect("still there"), "precious");
+    std::fs::remove_file(&path).expect("there");
+}
+
+/// Everything in a text that may be a metric's name.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("brodo_") || word.starts_with("process_"))
+}
+
+#[test]
+fn the_dashboard_and_the_documentation_name_only_what_is_exported() {
+    let text = exposition::text(&exposition::tests::some_view(), &view::Process::default());
+    let exported: BTreeSet<_> =
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    let dashboard = include_str!("../../../../docs/grafana/brodo.json");
+    let parsed: serde_json::Value = serde_json::from_str(dashboard).expect("JSON");
+    let panels = parsed["panels"].as_array().expect("panels");
+    let queries: Vec<_> = panels
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().into_iter().flatten())
+        .map(|target| target["expr"].as_str().expect("a query"))
+        .collect();
+    assert!(queries.len() > 10, "{queries:?}");
+    for query in &queries {
+        assert!(names(query).next().is_some(), "{query}");
+    }
+    let page = include_str!("../../../../docs/src/metrics.md");
+    for (place, text) in [("docs/grafana/brodo.json", dashboard), ("docs/src/metrics.md", page)] {
+        for name in names(text) {
+            assert!(exported.contains(name), "{name} of {place} is not exported");
+        }
+    }
+}
+
+#[test]
+fn this_process_has_facts() {
+    let facts = view::Process::look();
+    assert!(facts.cpu_seconds > 0.0 && facts.start_seconds > 1e9, "{facts:?}");
+    assert!(facts.resident_bytes > 1 << 20 && facts.virtual_bytes >= facts.resident_bytes, "{facts:?}");
+    assert!(facts.open_fds >= 3 && facts.max_fds >= facts.open_fds && facts.threads >= 1, "{facts:?}");
+}

@@ -1,0 +1,172 @@
+//! Pictures against their committed copies, and sizes in which nothing sensible can be drawn.
+//!
+//! `BRODO_BLESS=1 cargo test -p brodo --bin brodo top` writes the copies anew. What changed then belongs into the commit that changed it.
+
+use super::super::model::tests::{after, sample};
+use super::super::screen::Outcome;
+use super::*;
+use brodo_control::flow::{FlowRef, TuningStep};
+use brodo_control::method::FlowDetail;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use std::path::Path;
+
+/// The picture in letters.
+fn picture(model: &Model, screen: &mut Screen, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal in memory");
+    terminal.draw(|frame| draw(frame, model, screen)).expect("memory does not fail");
+    let buffer = terminal.backend().buffer();
+    let line = |y| {
+        let letters: String = (0..width).map(|x| buffer[(x, y)].symbol()).collect();
+        letters.trim_end().to_owned() + "\n"
+    };
+    (0..height).map(line).collect()
+}
+
+/// Compares with the committed copy, or writes that anew if asked to.
+#[track_caller]
+fn assert_committed(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top/snapshots").join(format!("{name}.txt"));
+    if std::env::var_os("BRODO_BLESS").is_some() {
+        return std::fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    assert_eq!(committed, text, "{}: BRODO_BLESS=1 writes it anew", path.display());
+}
+
+fn press(screen: &mut Screen, model: &mut Model, keys: &str) {
+    for key in keys.chars() {
+        let code = match key {
+            '\n' => KeyCode::Enter,
+            '\t' => KeyCode::Tab,
+            'v' => KeyCode::Down,
+            other => KeyCode::Char(other),
+        };
+        if let Outcome::LookAt(flow) = screen.key(KeyEvent::new(code, KeyModifiers::NONE), model) {
+            model.look_at(flow);
+        }
+    }
+}
+
+/// The download in detail, for half a minute, with decisions before and since.
+fn with_details() -> (Model, Screen) {
+    let (mut model, mut screen) = (after(10), Screen::default());
+    press(&mut screen, &mut model, "\n");
+    for at_s in 11..=40_u64 {
+        let mut next = sample(at_s);
+        let limit = if at_s < 20 { 562 << 10 } else { 2 << 20 };
+        if let Some(tcp) = &mut next.flows[0].tcp {
+            tcp.to_guest.limit = limit;
+            tcp.to_guest.in_flight = limit / 8 * (at_s % 7) as u32;
+        }
+        let step = |second: u64, from: u32, to: u32, cause: &str| TuningStep {
+            ago_us: (at_s - second) * 1_000_000,
+            from_guest: false,
+            from,
+            to,
+            cause: cause.into(),
+            per_rtt: to / 2,
+            rtt_us: 20,
+        };
+        let mut history = vec![
+            step(4, 64 << 10, 154 << 10, "hit"),
+            step(5, 154 << 10, 275 << 10, "hit"),
+            step(6, 275 << 10, 562 << 10, "probe"),
+        ];
+        if at_s >= 20 {
+            history.push(step(20, 562 << 10, 2 << 20, "hit"));
+        }
+        next.detail = Some(FlowDetail { flow: next.flows[0].clone(), history });
+        model.update(next);
+    }
+    (model, screen)
+}
+
+#[test]
+fn flows() {
+    for (width, height) in [(80, 24), (132, 40), (180, 50)] {
+        let mut screen = Screen::default();
+        let text = picture(&after(20), &mut screen, width, height);
+        assert_committed(&format!("flows-{width}x{height}"), &text);
+    }
+}
+
+#[test]
+fn details_of_a_flow() {
+    for (width, height) in [(80, 24), (132, 40)] {
+        let (model, mut screen) = with_details();
+        let text = picture(&model, &mut screen, width, height);
+        assert_committed(&format!("detail-{width}x{height}"), &text);
+    }
+    let (mut model, mut screen) = with_details();
+    let mut last = sample(41);
+    last.flows.clear();
+    model.update(last);
+    press(&mut screen, &mut model, "\t");
+    assert_committed("detail-ended-80x24", &picture(&model, &mut screen, 80, 24));
+}
+
+#[test]
+fn details_of_a_conversation_without_tcp() {
+    let (mut model, mut screen) = (after(10), Screen::default());
+    press(&mut screen, &mut model, "/udp\n\n");
+    (11..15).for_each(|at_s| model.update(sample(at_s)));
+    assert_committed("detail-udp-80x24", &picture(&model, &mut screen, 80, 24));
+}
+
+#[test]
+fn help_filter_and_an_instance_that_has_ended() {
+    let (mut model, mut screen) = (after(20), Screen::default());
+    press(&mut screen, &mut model, "?");
+    assert_committed("help-80x24", &picture(&model, &mut screen, 80, 24));
+    press(&mut screen, &mut model, "q/example");
+    model.lost = Some("brodo 4711 has ended".into());
+    assert_committed("lost-80x24", &picture(&model, &mut screen, 80, 24));
+    let waiting = picture(&Model::default(), &mut Screen::default(), 80, 24);
+    assert_committed("waiting-80x24", &waiting);
+}
+
+#[test]
+fn the_documentation_shows_the_picture_as_it_is() {
+    let page = include_str!("../../../../../docs/src/top.md");
+    for name in ["flows-80x24", "detail-80x24"] {
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top/snapshots").join(format!("{name}.txt"));
+        let committed = std::fs::read_to_string(&path).expect("committed");
+        assert!(page.contains(committed.trim_end()), "docs/src/top.md does not show {name}.txt");
+    }
+}
+
+#[test]
+fn no_size_and_no_content_is_too_much() {
+    let (mut model, mut screen) = with_details();
+    for (width, height) in
+        (1..140).step_by(7).flat_map(|width| (1..45).step_by(4).map(move |height| (width, height)))
+    {
+        for view in [View::Flows, View::Detail, View::Help { over_detail: false }] {
+            screen.view = view;
+            picture(&model, &mut screen, width, height);
+        }
+    }
+    // Extremes, and names that would write to the terminal.
+    let mut next = sample(50);
+    let worst = &mut next.flows[1];
+    worst.id = FlowRef { worker: u32::MAX, index: u32::MAX, generation: u32::MAX };
+    worst.name = Some("\u{1b}[2J\u{9b}31m\r\n\u{202e}名前\u{200b}".repeat(50));
+    (worst.age_us, worst.idle_us, worst.rtt_us) = (u64::MAX, u64::MAX, Some(u64::MAX));
+    worst.to_guest.bytes = u64::MAX / 2;
+    if let Some(tcp) = &mut worst.tcp {
+        (tcp.to_guest.limit, tcp.to_guest.limit_max, tcp.to_guest.in_flight) = (u32::MAX, 0, u32::MAX);
+        tcp.to_guest.limited_by = "\u{1b}c".into();
+        tcp.to_guest.limited_us.clear();
+    }
+    let id = worst.id;
+    model.update(next);
+    model.look_at(Some(id));
+    for view in [View::Flows, View::Detail] {
+        screen.view = view;
+        let text = picture(&model, &mut screen, 132, 40);
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");
+    }
+}

@@ -1,0 +1,143 @@
+//! Asks an instance how it is, again and again, and waits for another when it has ended.
+//!
+//! One sample is four calls: status, counters, all flows page by page, and the details of the flow that is looked at. They are not of the
+//! same instant; a flow may end between two of them.
+
+use super::model::Sample;
+use brodo_control::client::{Client, ClientError};
+use brodo_control::flow::FlowRef;
+use brodo_control::instance::{self, Which};
+use brodo_control::method::{GetCounters, GetFlow, GetFlows, GetStatus};
+use rustix::time::{ClockId, clock_gettime};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+/// The pause is at least so many times the processor time that the last sample has cost: a hundredth of a processor.
+const PAUSE_PER_COST: u32 = 100;
+/// Longest pause, unless a longer one was asked for.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// What there is to show.
+#[derive(Debug)]
+pub(super) struct Told {
+    /// What the instance said, or why there is nothing.
+    pub(super) sample: Result<Box<Sample>, String>,
+    /// The pause until the next, if it is longer than asked for.
+    pub(super) stretched: Option<Duration>,
+}
+
+/// Watches one instance after the other.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    which: Option<Which>,
+    client: Option<Client>,
+    started: Instant,
+}
+
+impl Watcher {
+    /// Watches over `client`, and when that instance has ended whichever is meant then.
+    pub(super) fn new(client: Client, which: Option<Which>) -> Self {
+        Self { which, client: Some(client), started: Instant::now() }
+    }
+
+    /// Tells until nobody listens. What is received is the flow to look at from now on.
+    pub(super) fn run(mut self, interval: Duration, asked: &Receiver<Option<FlowRef>>, tell: &Sender<Told>) {
+        let mut flow = None;
+        let mut spent = cpu_time();
+        loop {
+            let sample = self.sample(flow).map(Box::new);
+            // All that was spent since the sample before: the picture of that, and asking for this.
+            let before = std::mem::replace(&mut spent, cpu_time());
+            let pause = pause(interval, spent.saturating_sub(before));
+            let stretched = Some(pause).filter(|pause| *pause > interval);
+            if tell.send(Told { sample, stretched }).is_err() {
+                return;
+            }
+            let until = Instant::now() + pause;
+            loop {
+                match asked.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                    Ok(wanted) => {
+                        flow = wanted;
+                        if wanted.is_some() {
+                            break;
+                        }
+                    }
+                    Err(RecvTimeoutError::Timeout) => break,
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
+            }
+        }
+    }
+
+    /// Asks once.
+    fn sample(&mut self, flow: Option<FlowRef>) -> Result<Sample, String> {
+        let mut client = match self.client.take() {
+            Some(client) => client,
+            None => dial(self.which.as_ref())?,
+        };
+        let pid = client.hello().map(|hello| hello.pid);
+        match ask(&mut client, self.started, flow) {
+            Ok(sample) => {
+                self.client = Some(client);
+                Ok(sample)
+            }
+            Err(ClientError::Closed) => match pid {
+                Some(pid) => Err(format!("brodo {pid} has ended")),
+                None => Err("it has ended".to_owned()),
+            },
+            Err(error @ ClientError::Refused(_)) => {
+                self.client = Some(client);
+                Err(error.to_string())
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+fn dial(which: Option<&Which>) -> Result<Client, String> {
+    let found = instance::find(which).map_err(|error| error.to_string())?;
+    Client::connect(&found.path).map_err(|error| format!("{}: {error}", found.path.display()))
+}
+
+fn ask(client: &mut Client, started: Instant, flow: Option<FlowRef>) -> Result<Sample, ClientError> {
+    let status = client.call(&GetStatus {})?;
+    let counters = client.call(&GetCounters {})?;
+    let at = started.elapsed();
+    let flows = client.flows(&GetFlows::default())?;
+    let detail = flow.map(|id| client.call(&GetFlow { id }));
+    let detail = match detail {
+        Some(Ok(detail)) => Some(detail),
+        // It has ended, which its absence among the flows tells.
+        Some(Err(ClientError::Refused(_))) | None => None,
+        Some(Err(error)) => return Err(error),
+    };
+    Ok(Sample { at, status, counters, flows, detail })
+}
+
+/// How long to wait after a sample that has cost so much processor time, drawing the one before included.
+fn pause(interval: Duration, cost: Duration) -> Duration {
+    interval.max((cost * PAUSE_PER_COST).min(PAUSE_MAX))
+}
+
+/// Processor time of this process.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    //! How a sample's cost stretches the pause.
+
+    use super::*;
+
+    #[test]
+    fn what_is_cheap_is_asked_for_as_often_as_wanted_and_no_more_than_a_hundredth_is_spent() {
+        let ms = Duration::from_millis;
+        for (interval, cost, expected) in
+            [(1000, 1, 1000), (1000, 10, 1000), (1000, 30, 3000), (1000, 500, 10_000), (60_000, 500, 60_000)]
+        {
+            assert_eq!(pause(ms(interval), ms(cost)), ms(expected));
+        }
+    }
+}

@@ -60,7 +60,7 @@ pub(super) fn add(controlled: &Controlled, wanted: &AddForward) -> Result<Forwar
         let id =
             forwards.add(forward::Forward { direction, transport, spec }).map_err(|error| match error {
                 ForwardError::Nonsense(why) => Error::new(code::INVALID_PARAMS, why),
-                other => Error::new(code::FAILED, other.to_string()),
+                socket @ ForwardError::Socket { .. } => Error::new(code::FAILED, socket.to_string()),
             })?;
         find(forwards, id.into())
     })

@@ -72,7 +72,7 @@ fn answer(listener: &TcpListener) -> Vec<TcpStream> {
 }
 
 struct Bed {
-    _folder: Folder,
+    folder: Folder,
     socket: String,
     log: String,
     brodo: Running,
@@ -102,13 +102,13 @@ fn bed(user: User, name: &str) -> Bed {
     let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()));
     let held = answer(&listener);
     assert_eq!(brodo.line(), "up");
-    Bed { _folder: folder, socket, log, brodo, _held: held, port }
+    Bed { folder, socket, log, brodo, _held: held, port }
 }
 
 #[test]
 fn an_instance_tells_how_it_is_and_what_flows() {
     for &user in users() {
-        let Bed { _folder, socket, log, mut brodo, port, _held } = bed(user, "tells");
+        let Bed { folder: _folder, socket, log, mut brodo, port, _held } = bed(user, "tells");
         eventually("the second is over", || json(user, &socket, &["status"])[0]["flows"] == 1);
         let status = &json(user, &socket, &["status"])[0];
         assert_eq!(status["command"], "run", "{status}");
@@ -156,8 +156,8 @@ fn an_instance_tells_how_it_is_and_what_flows() {
 #[test]
 fn a_capture_can_be_started_and_stopped_and_events_are_told() {
     for &user in users() {
-        let Bed { _folder, socket, mut brodo, _held, .. } = bed(user, "changes");
-        let file = _folder.path("capture");
+        let Bed { folder, socket, mut brodo, _held, .. } = bed(user, "changes");
+        let file = folder.path("capture");
         let started =
             &json(user, &socket, &["capture", "start", &file, "tcp", "and", "not", "port", "22"])[0];
         assert_eq!(started["file"].as_str(), Some(file.as_str()));

@@ -7,10 +7,13 @@
 //! committed corpus and a fixed series of mutations of it (`tests/replay.rs`).
 
 pub mod control;
+pub mod fragments;
 pub mod names;
+pub mod ports;
 pub mod stack;
 
 use brodo_core::config::Config;
+use brodo_core::counters::DropReason;
 use brodo_core::host::IcmpCause;
 use brodo_core::services::{self, FRAME_LEN_MAX};
 use brodo_core::wire::arp::ArpPacket;
@@ -19,10 +22,11 @@ use brodo_core::wire::dhcpv6::{ALL_SERVERS, ClientMessage};
 use brodo_core::wire::dns::message::{A, KEY_LEN_MAX, Query, Records, Reply};
 use brodo_core::wire::dns::{self, Header, Name, Question, Rcode};
 use brodo_core::wire::ethernet::{EtherType, EthernetHeader, MacAddr};
+use brodo_core::wire::fragment::Fragment;
 use brodo_core::wire::icmpv4::Icmpv4Message;
 use brodo_core::wire::icmpv6::{self, Icmpv6Message};
 use brodo_core::wire::ipv4::Ipv4Header;
-use brodo_core::wire::ipv6::Ipv6Header;
+use brodo_core::wire::ipv6::{FRAGMENT, Ipv6Header};
 use brodo_core::wire::ndp::NdpMessage;
 use brodo_core::wire::tcp::{TcpHeader, TcpOptions};
 use brodo_core::wire::udp::UdpHeader;
@@ -48,7 +52,9 @@ pub const TARGETS: &[Target] = &[
     ("dns", dns),
     ("icmp_error", icmp_error),
     ("control", control::run),
+    ("fragments", fragments::run),
     ("names", names::run),
+    ("ports", ports::run),
     ("stack", stack::run),
 ];
 
@@ -135,6 +141,13 @@ pub fn ipv4(data: &[u8]) {
 }
 
 fn ipv4_once(data: &[u8]) {
+    if let Ok((header, Some(fragment), payload)) = Ipv4Header::parse_any(data) {
+        assert_eq!(Ipv4Header::parse(data), Err(DropReason::Fragment));
+        let mut out = vec![0; Ipv4Header::LEN];
+        header.emit_fragment(fragment, &mut out);
+        out.extend(payload);
+        assert_eq!(Ipv4Header::parse_any(&out), Ok((header, Some(fragment), payload)));
+    }
     if let Ok((header, payload)) = Ipv4Header::parse(data) {
         assert_eq!(usize::from(header.payload_len), payload.len());
         let mut out = vec![0; Ipv4Header::LEN];
@@ -146,6 +159,19 @@ fn ipv4_once(data: &[u8]) {
 
 /// IPv6 header and extension headers.
 pub fn ipv6(data: &[u8]) {
+    if let Ok((header, Some(fragment), payload)) = Ipv6Header::parse_any(data) {
+        assert_eq!(Ipv6Header::parse(data), Err(DropReason::Fragment));
+        let mut out = vec![0; Ipv6Header::LEN + Fragment::LEN_V6];
+        let outer = Ipv6Header {
+            next_header: FRAGMENT,
+            payload_len: header.payload_len + Fragment::LEN_V6 as u16,
+            ..header
+        };
+        outer.emit(&mut out);
+        fragment.emit_v6(header.next_header, &mut out[Ipv6Header::LEN..]);
+        out.extend(payload);
+        assert_eq!(Ipv6Header::parse_any(&out), Ok((header, Some(fragment), payload)));
+    }
     if let Ok((header, payload)) = Ipv6Header::parse(data) {
         assert_eq!(usize::from(header.payload_len), payload.len());
         let mut out = vec![0; Ipv6Header::LEN];

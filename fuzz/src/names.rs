@@ -92,6 +92,16 @@ impl Play {
         self.machine.host.peer_datagram(socket, &message, segment);
     }
 
+    fn steps(&mut self, mut data: &[u8]) {
+        for _ in 0..STEPS_MAX {
+            let [kind, number, rest @ ..] = data else { break };
+            let len = if kind % 10 < 5 { usize::from(*number).min(rest.len()) } else { 0 };
+            let (bytes, after) = rest.split_at(len);
+            self.step(*kind, *number, bytes);
+            data = after;
+        }
+    }
+
     fn step(&mut self, kind: u8, number: u8, bytes: &[u8]) {
         let mut frames = Vec::new();
         match kind % 10 {
@@ -124,18 +134,15 @@ impl Play {
 }
 
 /// Steps as the module says.
-pub fn run(mut data: &[u8]) {
+pub fn run(data: &[u8]) {
     let mut play = Play::new();
-    for _ in 0..STEPS_MAX {
-        let [kind, number, rest @ ..] = data else { break };
-        let len = if kind % 10 < 5 { usize::from(*number).min(rest.len()) } else { 0 };
-        let (bytes, after) = rest.split_at(len);
-        play.step(*kind, *number, bytes);
-        data = after;
-    }
+    play.steps(data);
     for _ in 0..8 {
         play.now = play.now + Duration::from_secs(1);
         play.turn(&[]);
     }
     assert_eq!((play.machine.stack.flows(), play.machine.host.open_sockets()), (0, 0), "something is left");
 }
+
+#[cfg(test)]
+mod tests;

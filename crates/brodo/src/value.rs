@@ -163,12 +163,14 @@ fn first_port(word: &str) -> Option<usize> {
     word.find(':').filter(|_| word.matches(':').count() == 1)
 }
 
+/// Digits and nothing else.
+fn decimal(digits: &str) -> Option<u32> {
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
 /// `PORT` or `FIRST-LAST`.
 fn port_range(word: &str) -> Option<(u16, u16)> {
-    let port = |digits: &str| match digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        true => digits.parse().ok().filter(|&port| port > 0),
-        false => None,
-    };
+    let port = |digits: &str| decimal(digits).and_then(|n| u16::try_from(n).ok()).filter(|&port| port > 0);
     let (first, last) = word.split_once('-').unwrap_or((word, word));
     let (first, last) = (port(first)?, port(last)?);
     (first <= last).then_some((first, last))
@@ -177,10 +179,7 @@ fn port_range(word: &str) -> Option<(u16, u16)> {
 /// `N/s`, or `N/s:BURST`.
 pub(crate) fn flow_rate(word: &str) -> Result<FlowRate, String> {
     let expected = || "expected N/s or N/s:BURST, such as 100/s or 100/s:500".to_owned();
-    let number = |digits: &str| match digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        true => digits.parse().ok().filter(|n| (1..=1 << 20).contains(n)),
-        false => None,
-    };
+    let number = |digits: &str| decimal(digits).filter(|n| (1..=1 << 20).contains(n));
     let (rate, burst) = word.split_once("/s").ok_or_else(expected)?;
     let per_second = number(rate).ok_or_else(expected)?;
     let burst = match burst.strip_prefix(':') {

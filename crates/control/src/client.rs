@@ -141,8 +141,10 @@ impl Client {
             if message.id != Some(Id::Number(id)) {
                 return Err(ClientError::Protocol("the reply is to another request".into()));
             }
-            let result = message.result.unwrap_or_default();
-            return serde_json::from_value(result).map_err(|e| ClientError::Protocol(e.to_string()));
+            let Some(result) = message.result else {
+                return Err(ClientError::Protocol("the reply is empty".into()));
+            };
+            return serde_json::from_str(result.get()).map_err(|e| ClientError::Protocol(e.to_string()));
         }
     }
 
@@ -194,7 +196,7 @@ impl Client {
 
     /// Keeps an event. One of a kind that is not known here is none for this client.
     fn keep(&mut self, message: Message) {
-        let event = message.params.and_then(|params| serde_json::from_value(params).ok());
+        let event = message.params.and_then(|params| serde_json::from_str(params.get()).ok());
         match event {
             Some(_) if self.events.len() >= EVENTS_MAX => self.lost += 1,
             Some(event) => self.events.push_back(event),

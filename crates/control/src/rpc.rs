@@ -9,6 +9,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use std::fmt;
 
 /// The number of the protocol.
@@ -134,25 +135,25 @@ impl Request {
 }
 
 /// What a server sends: a reply, or an event.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Message {
     /// "2.0".
     pub jsonrpc: String,
     /// The request that this answers; null if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<Id>,
-    /// What came of it.
+    /// What came of it, to be read as the result of the method.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result: Option<Value>,
+    pub result: Option<Box<RawValue>>,
     /// Why nothing came of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Error>,
     /// [`EVENT`], if this is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-    /// The [`crate::event::Event`].
+    /// To be read as a [`crate::event::Event`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub params: Option<Value>,
+    pub params: Option<Box<RawValue>>,
 }
 
 #[derive(Serialize)]

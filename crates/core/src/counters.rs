@@ -35,8 +35,18 @@ drop_reasons! {
     MalformedIpv4,
     /// IPv4 header checksum wrong.
     Ipv4Checksum,
-    /// A fragment; reassembly is not offered.
+    /// A fragment of something that is not put together again: TCP, or a protocol that is not carried.
     Fragment,
+    /// A fragment without content, of a length that none but the last may have, or that ends behind the longest packet.
+    FragmentMalformed,
+    /// A fragment that overlaps or contradicts others, or that belongs to a packet of which one did (RFC 5722).
+    FragmentOverlap,
+    /// A fragment that has come before.
+    FragmentDuplicate,
+    /// A fragmented packet that was not complete when its time was over.
+    FragmentTimeout,
+    /// A fragmented packet that had to go because too many were incomplete.
+    FragmentEvicted,
     /// Truncated IPv6 header or extension headers, wrong version, or contradictory lengths.
     MalformedIpv6,
     /// A packet whose time to live or hop limit ends here (answered with ICMP time exceeded).
@@ -93,7 +103,7 @@ drop_reasons! {
     HostExhausted,
     /// The memory budget is spent.
     MemoryBudget,
-    /// A UDP datagram larger than the link's MTU allows toward the guest.
+    /// A datagram toward the guest that is longer than an IP packet can be.
     DatagramTooBig,
     /// The host had no room for a datagram, and as many as may be were already waiting.
     HostSocketFull,

@@ -73,6 +73,7 @@ impl Env {
                 caps,
                 mac: config.mac,
                 guest_mac: config.guest_mac.unwrap_or(MacAddr::BROADCAST),
+                ident: 0,
                 stalled: false,
                 slots: Slots::default(),
             },

@@ -8,6 +8,7 @@ use crate::link::{Link, NoCredit};
 use crate::services::{self, icmp_error};
 use crate::stack::Io;
 use crate::time::Duration;
+use crate::transmit::fragmented::{Cut, Uncut, fragmented};
 use crate::transmit::{self, frame_start};
 use crate::wire::ethernet::EthernetHeader;
 use crate::wire::icmpv4::{Echo, Icmpv4Message};
@@ -55,24 +56,21 @@ pub(crate) fn send_error<L: Link, H: Host>(
 }
 
 /// Passes on an echo reply as the host's ping socket gave it: with the guest's identifier instead of the socket's. One
-/// that cannot be used is counted and dropped.
+/// that cannot be used is counted and dropped, one that the link does not take whole is fragmented; `cut` is fresh at first.
 ///
 /// # Errors
-/// The link has no credit; `message` is to be kept.
+/// The link has no credit; `message` and `cut` are to be kept.
 pub(crate) fn reply<L: Link>(
     env: &mut Env,
     link: &mut L,
     key: &FlowKey,
     message: &mut [u8],
+    cut: &mut Cut,
 ) -> Result<(), NoCredit> {
     let (src, dst) = (key.remote.ip(), key.guest.ip());
     let protocol = if src.is_ipv4() { ICMP } else { ICMPV6 };
     if message.len() < 8 || message.len() > ECHO_LEN_MAX {
         env.counters.drop(DropReason::MalformedIcmpv4);
-        return Ok(());
-    }
-    if message.len() + transmit::ip_header_len(dst) > usize::from(env.config.mtu) {
-        env.counters.drop(DropReason::DatagramTooBig);
         return Ok(());
     }
     message[4..6].copy_from_slice(&key.guest.port().to_be_bytes());
@@ -82,6 +80,11 @@ pub(crate) fn reply<L: Link>(
     } else {
         let sum = checksum::finish(checksum::sum(message, 0));
         message[2..4].copy_from_slice(&sum.to_be_bytes());
+    }
+    if message.len() + transmit::ip_header_len(dst) > usize::from(env.config.mtu) {
+        let datagram = Uncut { ends: (src, dst), protocol, tos: 0, head: &[], body: message };
+        let (outlet, counters) = (&mut env.outlet, &mut env.counters);
+        return fragmented(outlet, counters, link, env.config.mtu, &datagram, cut);
     }
     let mut headers = [0; EthernetHeader::LEN + Ipv6Header::LEN];
     let start = frame_start(&env.outlet, &mut headers, (src, dst), protocol, 0, message.len());
@@ -110,7 +113,7 @@ pub(crate) fn answer_own<L: Link>(
         message.emit(scratch);
         message.len()
     };
-    if reply(env, link, &key, &mut scratch[..len]).is_err() {
+    if reply(env, link, &key, &mut scratch[..len], &mut Cut::default()).is_err() {
         env.counters.drop(DropReason::LinkFull);
     }
 }

@@ -22,6 +22,7 @@ mod destination;
 mod dns;
 mod env;
 pub mod flow;
+pub mod fragments;
 pub mod host;
 mod icmp;
 pub mod link;

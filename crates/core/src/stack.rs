@@ -20,6 +20,7 @@ use crate::env::Env;
 use crate::flow::end::{EndCause, Recorder};
 use crate::flow::table::{FlowTable, Keyed};
 use crate::flow::{Endpoint, FlowId, FlowKey, Protocol, Usefulness};
+use crate::fragments::Fragments;
 use crate::host::{Host, HostError, IcmpCause, Readiness};
 use crate::icmp;
 use crate::link::{Gso, Link, LinkCaps, RxChecksum, RxFrame, RxMeta};
@@ -120,6 +121,8 @@ pub struct Stack {
     /// Datagrams on their way to the guest.
     inbox: Inbox,
     policy: Policy,
+    /// What the guest has sent in pieces.
+    fragments: Fragments,
     /// When the next router advertisement is due: once a guest has asked for one, it depends on them.
     advertise_at: Option<Instant>,
     /// Flows that have begun and ended, for those who want to know.
@@ -143,6 +146,7 @@ impl Stack {
             flows: FlowTable::new(keys.table),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
             inbox: Inbox::default(),
+            fragments: Fragments::default(),
             advertise_at: None,
             recorder: Recorder::new(),
         }
@@ -315,6 +319,7 @@ impl Stack {
             }
             self.after(io.host, id);
         }
+        self.expire_fragments(io);
         if self.advertise_at.is_some_and(|at| at <= io.now) {
             self.advertise_at = Some(io.now + services::ndp::ADVERTISE_EVERY);
             if let Some(len) = services::ndp::advertise(&self.env.config, None, &mut self.scratch) {
@@ -326,7 +331,11 @@ impl Stack {
     /// When [`Stack::expire`] must be called next, if at all.
     pub fn next_deadline(&self) -> Option<Instant> {
         let watch = [self.env.reads.watch_at(), self.env.windows.watch_at()];
-        watch.into_iter().chain([self.env.wheel.next(), self.advertise_at]).flatten().min()
+        watch
+            .into_iter()
+            .chain([self.env.wheel.next(), self.advertise_at, self.fragments.next_deadline()])
+            .flatten()
+            .min()
     }
 
     /// The host's resolvers.
@@ -385,7 +394,8 @@ impl Stack {
                 Flow::Dns(flow) => flow.allocated(),
             })
             .sum();
-        let waiting = self.env.reads.allocated() + self.env.windows.allocated() + self.env.dns.allocated();
+        let waiting = self.env.reads.allocated() + self.env.windows.allocated();
+        let waiting = waiting + self.env.dns.allocated() + self.fragments.allocated();
         self.flows.allocated() + self.env.wheel.allocated() + waiting + lists * size_of::<FlowId>() + beside
     }
 

@@ -4,6 +4,8 @@
 //! payload is never copied here. If the link completes checksums itself only the pseudo-header sum is written and no
 //! pass over the payload is made; otherwise the checksum is computed over the slices.
 
+pub(crate) mod fragmented;
+
 use crate::counters::Counters;
 use crate::flow::Endpoint;
 use crate::link::{Gso, HEADERS_MAX, Link, LinkCaps, NoCredit, PartialChecksum, TxFrame};
@@ -28,6 +30,8 @@ pub(crate) struct Outlet {
     pub(crate) mac: MacAddr,
     /// Where frames go: learned from the guest's own.
     pub(crate) guest_mac: MacAddr,
+    /// The identification of the packet that was fragmented last.
+    pub(crate) ident: u32,
     /// The link answered `NoCredit`: nothing is sent until the driver reports credit.
     pub(crate) stalled: bool,
     /// What the windows in our segments promise room for.

@@ -19,6 +19,9 @@
 //! about a remote host may for some seconds turn the guest's pings of that host to that worker, which opens an echo flow
 //! of its own; answers to earlier ones still arrive.
 //!
+//! Fragments are the same: they have no ports by which to choose, so those of a UDP conversation may come to another worker than
+//! its short datagrams, which then opens a flow of its own.
+//!
 //! What workers share is little: the memory budget ([`brodo_core::budget`]), a capture's file, and this: each has a bell, an
 //! eventfd in its epoll instance, that another rings when it has given back memory for which the first one waits, or
 //! when all are to end.

@@ -614,3 +614,6 @@ fn ephemeral_ports() -> PortRange {
         _ => PortRange { first: 32768, last: 60999 },
     }
 }
+
+#[cfg(test)]
+mod tests;

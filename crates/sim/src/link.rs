@@ -8,6 +8,7 @@
 //! Credit is explicit. A link with `credit` refuses frames once it is used up, at whatever call that happens, until
 //! the test gives more; the stack must then neither lose nor reorder anything.
 
+use crate::fragments::{Joined, Joint};
 use crate::packet::{self, Layout, Stations, pseudo_sum};
 use brodo_core::link::{FRAME_MAX, Gso, HEADERS_MAX, Link, LinkCaps, NoCredit, TxFrame};
 use smoltcp::wire::checksum;
@@ -39,12 +40,22 @@ pub struct SimLink {
     sent: VecDeque<SentFrame>,
     refused: u64,
     starved: bool,
+    fragments: Joint,
 }
 
 impl SimLink {
     /// A link with unlimited credit. `mtu` in bytes of an IP packet; `mac` is the station address of the stack.
     pub fn new(caps: LinkCaps, mtu: u16, mac: [u8; 6]) -> Self {
-        Self { caps, mtu: mtu.into(), mac, credit: None, sent: VecDeque::new(), refused: 0, starved: false }
+        Self {
+            caps,
+            mtu: mtu.into(),
+            mac,
+            credit: None,
+            sent: VecDeque::new(),
+            refused: 0,
+            starved: false,
+            fragments: Joint::default(),
+        }
     }
 
     /// How many more frames are taken; `None` for any number.
@@ -85,8 +96,15 @@ impl Link for SimLink {
     }
 
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit> {
-        let sent = check(frame, self.caps, self.mtu, self.mac)
-            .unwrap_or_else(|why| panic!("the stack sent an invalid frame: {why}\n{frame:02x?}"));
+        let mut bytes = frame.headers.to_vec();
+        frame.payload.iter().for_each(|s| bytes.extend_from_slice(s));
+        let fragment = is_fragment(&bytes);
+        let sent = if fragment {
+            check_fragment(frame, bytes.len(), self.mtu).map(|()| None)
+        } else {
+            check(frame, self.caps, self.mtu, self.mac).map(Some)
+        };
+        let sent = sent.unwrap_or_else(|why| invalid(&why, frame));
         match &mut self.credit {
             Some(0) => {
                 self.refused += 1;
@@ -96,9 +114,42 @@ impl Link for SimLink {
             Some(n) => *n -= 1,
             None => {}
         }
-        self.sent.push_back(sent);
+        let joined = if fragment { self.fragments.take(&bytes) } else { Ok(Joined::Whole) };
+        match joined.unwrap_or_else(|why| invalid(&why, frame)) {
+            Joined::Whole => self.sent.extend(sent),
+            Joined::Waits => {}
+            Joined::Complete(whole) => {
+                let whole = TxFrame { headers: &whole, payload: &[], partial: None, gso: Gso::None };
+                let sent = check_whole(&whole, self.mac).unwrap_or_else(|why| invalid(&why, &whole));
+                self.sent.push_back(sent);
+            }
+        }
         Ok(())
     }
+}
+
+fn invalid(why: &str, frame: &TxFrame<'_>) -> ! {
+    panic!("the stack sent an invalid frame: {why}\n{frame:02x?}")
+}
+
+/// Whether a frame carries a fragment.
+fn is_fragment(bytes: &[u8]) -> bool {
+    matches!(Joint::default().take(bytes), Ok(Joined::Waits | Joined::Complete(_)) | Err(_))
+}
+
+/// What is asked of a fragment by itself: nothing is left to the link, and it fits.
+fn check_fragment(frame: &TxFrame<'_>, len: usize, mtu: usize) -> Result<(), String> {
+    require(frame.partial.is_none() && frame.gso == Gso::None, || "offloads of a fragment".to_owned())?;
+    require(len - 14 <= mtu, || format!("a fragment of {} bytes on MTU {mtu}", len - 14))?;
+    require(frame.headers.len() <= HEADERS_MAX, || format!("{} bytes of headers", frame.headers.len()))
+}
+
+/// A packet that was joined of fragments: as any other, but of any length, and its headers do not stand by themselves.
+fn check_whole(frame: &TxFrame<'_>, mac: [u8; 6]) -> Result<SentFrame, String> {
+    let bytes = frame.headers.to_vec();
+    require(bytes[6..12] == mac, || format!("source station {:02x?}", &bytes[6..12]))?;
+    packet::parse(&bytes)?;
+    Ok(SentFrame { headers_len: bytes.len(), bytes, partial: false, gso: Gso::None })
 }
 
 fn require(ok: bool, what: impl FnOnce() -> String) -> Result<(), String> {

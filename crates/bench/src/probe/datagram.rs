@@ -2,9 +2,11 @@
 
 use super::errno_name;
 use super::pattern::Pattern;
+use nix::errno::Errno;
 use serde_json::{Value, json};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long to wait for an answer on links that lose nothing.
@@ -20,6 +22,20 @@ pub(super) fn echo_back(socket: &UdpSocket) -> io::Result<()> {
     }
 }
 
+/// Sends back every datagram after a pause, for ever.
+pub(super) fn late(port: u16, pause: Duration) -> io::Result<()> {
+    let socket = Arc::new(UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port))?);
+    let mut buffer = vec![0; 65536];
+    loop {
+        let (length, from) = socket.recv_from(&mut buffer)?;
+        let (socket, datagram) = (socket.clone(), buffer[..length].to_vec());
+        std::thread::spawn(move || {
+            std::thread::sleep(pause);
+            let _ = socket.send_to(&datagram, from);
+        });
+    }
+}
+
 fn socket(peer: SocketAddr) -> io::Result<UdpSocket> {
     let socket = match peer {
         SocketAddr::V4(_) => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?,
@@ -30,6 +46,9 @@ fn socket(peer: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
+/// Attempts with one datagram: one, and one more for each router that says that it is too long for the next link.
+const ATTEMPTS: usize = 3;
+
 /// Echoes one datagram of each size and compares; lists the sizes that did not come back as they went.
 pub(super) fn echo(peer: SocketAddr, sizes: &[usize]) -> io::Result<Value> {
     let socket = socket(peer)?;
@@ -38,7 +57,14 @@ pub(super) fn echo(peer: SocketAddr, sizes: &[usize]) -> io::Result<Value> {
     for &size in sizes {
         let mut sent = vec![0; size];
         Pattern::new(size as u64).fill(&mut sent);
-        let result = socket.send(&sent).and_then(|_| socket.recv(&mut buffer));
+        let mut result = Ok(0);
+        for _ in 0..ATTEMPTS {
+            result = socket.send(&sent).and_then(|_| socket.recv(&mut buffer));
+            // The path takes less than the link; the kernel knows that now, and fragments.
+            if !result.as_ref().is_err_and(|e| e.raw_os_error() == Some(Errno::EMSGSIZE as i32)) {
+                break;
+            }
+        }
         match result {
             Ok(length) if buffer[..length] == sent => {}
             Ok(length) => failed.push(json!({ "size": size, "came_back": length })),

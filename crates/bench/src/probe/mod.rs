@@ -37,6 +37,7 @@ mod frames;
 mod idle;
 mod many;
 mod mix;
+mod path;
 mod pattern;
 mod relay;
 mod round_trip;
@@ -171,6 +172,13 @@ enum Probe {
         #[arg(value_delimiter = ',')]
         sizes: Vec<usize>,
     },
+    /// Send a datagram of a size, with so many hops to live or 0 for the default, and tell what came of it
+    Path {
+        #[command(flatten)]
+        peer: Peer,
+        ttl: u8,
+        size: usize,
+    },
     /// Send a datagram to a closed port and tell what that looked like
     DatagramRefused {
         #[command(flatten)]
@@ -291,6 +299,8 @@ enum Probe {
         flows: usize,
         duration_ms: u64,
     },
+    /// Send datagrams back, each after so many milliseconds
+    Late { port: u16, ms: u64 },
     /// Print what datagrams arrive at a port, a line for each
     Collect { port: u16 },
     /// Send mutated frames through the guest's interface
@@ -354,6 +364,7 @@ fn run(probe: Probe) -> io::Result<Value> {
         Probe::Many { peer, count } => many::hold(peer.socket(), count),
         Probe::Short { peer, ports, count, threads } => Ok(many::short(peer.socket(), ports, count, threads)),
         Probe::Datagrams { peer, sizes } => datagram::echo(peer.socket(), &sizes),
+        Probe::Path { peer, ttl, size } => path::probe(peer.socket(), ttl, size),
         Probe::DatagramRefused { peer } => datagram::refused(peer.socket()),
         Probe::Up { peer, flows, seconds } => {
             bulk::up(peer.socket(), flows, Duration::from_secs_f64(seconds))
@@ -399,6 +410,7 @@ fn run(probe: Probe) -> io::Result<Value> {
             datagram::queries(peer.socket(), duration, Duration::from_micros(pause_us))
         }
         Probe::FirstByte { peer } => client::first_byte(peer.socket()).map(|()| Value::Null),
+        Probe::Late { port, ms } => datagram::late(port, Duration::from_millis(ms)).map(|()| Value::Null),
         Probe::Collect { port } => datagram::collect(port).map(|()| Value::Null),
         Probe::HostileFrames { seconds, seed } => frames::hostile(Duration::from_secs_f64(seconds), seed),
         Probe::HostileConversations { seconds, seed } => {

@@ -149,10 +149,7 @@ fn obey(connection: TcpStream) -> io::Result<()> {
             let stream = Stream { size: number(size)? as usize, duration, rate: number(rate)? };
             super::stream::source(&mut input.connection, stream)
         }
-        ["who"] => {
-            let peer = input.connection.peer_addr()?.ip().to_canonical();
-            writeln!(input.connection, "{}", json!({ "peer": peer.to_string() }))
-        }
+        ["who"] => who(&mut input.connection),
         ["echo"] => input.echo(),
         ["restless-sink", seed] => stress::sink(&mut input, number(seed)?),
         ["restless-source", bytes, seed] => stress::source(&mut input, number(bytes)?, number(seed)?),
@@ -174,6 +171,12 @@ fn obey(connection: TcpStream) -> io::Result<()> {
         },
         _ => writeln!(input.connection, "not understood: {line}"),
     }
+}
+
+/// Tells the client who it is to us.
+fn who(connection: &mut TcpStream) -> io::Result<()> {
+    let peer = connection.peer_addr()?.ip().to_canonical();
+    writeln!(connection, "{}", json!({ "peer": peer.to_string() }))
 }
 
 fn sink(input: &mut Input) -> io::Result<()> {

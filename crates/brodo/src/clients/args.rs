@@ -34,11 +34,11 @@ before it if need be; all must be true of a frame.";
 #[derive(Debug, Args)]
 pub(crate) struct InstanceOptions {
     /// The brodo that is meant, by process id or by the path of its control socket [default: the only one]
-    #[arg(long, value_name = "PID|PATH", value_parser = which)]
+    #[arg(long, global = true, value_name = "PID|PATH", value_parser = which)]
     pub(crate) instance: Option<Which>,
 
     /// JSON for programs, an object on each line, as the control socket gives it
-    #[arg(long)]
+    #[arg(long, global = true)]
     pub(crate) json: bool,
 }
 

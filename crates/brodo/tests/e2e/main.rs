@@ -16,6 +16,7 @@ mod hostile;
 mod link;
 mod many;
 mod names;
+mod path;
 mod ping;
 mod ports;
 mod programs;
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
         link::TESTS,
         many::TESTS,
         names::TESTS,
+        path::TESTS,
         ping::TESTS,
         ports::TESTS,
         programs::TESTS,

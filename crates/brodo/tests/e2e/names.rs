@@ -207,7 +207,7 @@ fn cached(given: &Bed) -> Result<()> {
             let all = expected.iter().all(|address| found.contains(address));
             check(all, || format!("{found:?} instead of {expected:?}"))
         };
-        for _ in 0..3 {
+        for _ in 0..10 {
             look_up(ON_LOOPBACK)?;
         }
         replace(&resolv_conf, &format!("nameserver {WORLD_V4}\n"))?;
@@ -217,7 +217,8 @@ fn cached(given: &Bed) -> Result<()> {
     run().map_err(|failure: Failure| Failure(bed.explain(&failure)))?;
     let said = bed.finish()?.stderr;
     let again = counters(&said).find(|(name, _)| *name == "dns_cached").map_or(0, |(_, count)| count);
-    check(again >= 4, || format!("{again} answers were given again: {said}"))
+    // Each worker has asked for both types once.
+    check(again >= 10, || format!("{again} answers were given again: {said}"))
 }
 
 /// brodo starts on a host that is on no network, which then comes, and goes while a connection is open.

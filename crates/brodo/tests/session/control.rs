@@ -108,7 +108,7 @@ fn bed(user: User, name: &str) -> Bed {
 #[test]
 fn an_instance_tells_how_it_is_and_what_flows() {
     for &user in users() {
-        let Bed { _folder, socket, log, mut brodo, port, .. } = bed(user, "tells");
+        let Bed { _folder, socket, log, mut brodo, port, _held } = bed(user, "tells");
         eventually("the second is over", || json(user, &socket, &["status"])[0]["flows"] == 1);
         let status = &json(user, &socket, &["status"])[0];
         assert_eq!(status["command"], "run", "{status}");
@@ -156,7 +156,7 @@ fn an_instance_tells_how_it_is_and_what_flows() {
 #[test]
 fn a_capture_can_be_started_and_stopped_and_events_are_told() {
     for &user in users() {
-        let Bed { _folder, socket, mut brodo, .. } = bed(user, "changes");
+        let Bed { _folder, socket, mut brodo, _held, .. } = bed(user, "changes");
         let file = _folder.path("capture");
         let started =
             &json(user, &socket, &["capture", "start", &file, "tcp", "and", "not", "port", "22"])[0];

@@ -16,6 +16,7 @@ use crate::host::{Host, HostError, Received, SocketId};
 use crate::icmp;
 use crate::link::{Link, NoCredit};
 use crate::stack::Arrived;
+use crate::transmit::fragmented::{self, Cut};
 use crate::transmit::{self, ip_header_len};
 use crate::wire::udp::UdpHeader;
 use std::io::{IoSlice, IoSliceMut};
@@ -36,6 +37,8 @@ pub(crate) struct Inbox {
     /// The first that is not sent yet, and how many of its bytes are.
     next: usize,
     offset: usize,
+    /// How much of the next one is, if the link does not take it whole.
+    cut: Cut,
 }
 
 /// What a receive gave.
@@ -61,6 +64,7 @@ impl Default for Inbox {
             count: 0,
             next: 0,
             offset: 0,
+            cut: Cut::default(),
         }
     }
 }
@@ -116,8 +120,8 @@ impl Inbox {
         while self.next < self.count {
             if key.protocol == Protocol::Echo {
                 let message = &mut self.buffers[self.next * STRIDE..][..self.received[self.next].len];
-                icmp::reply(env, link, &key, message)?;
-                self.next += 1;
+                icmp::reply(env, link, &key, message, &mut self.cut)?;
+                (self.next, self.cut) = (self.next + 1, Cut::default());
             } else {
                 self.deliver_udp(env, link, &key)?;
             }
@@ -131,9 +135,7 @@ impl Inbox {
         let first = self.received[self.next];
         let size = datagram_size(&first);
         if size > max {
-            env.counters.drop(DropReason::DatagramTooBig);
-            (self.next, self.offset) = (self.next + 1, 0);
-            return Ok(());
+            return self.deliver_cut(env, link, key, size);
         }
         let datagrams =
             if env.outlet.caps.uso && size > 0 { (SEND_BYTES_MAX / size).clamp(1, SEGMENTS_MAX) } else { 1 };
@@ -160,6 +162,32 @@ impl Inbox {
         let (outlet, counters) = (&mut env.outlet, &mut env.counters);
         transmit::udp(outlet, counters, link, ends, first.tos, &payload[..count], segment)?;
         (self.next, self.offset) = (next, offset);
+        Ok(())
+    }
+}
+
+impl Inbox {
+    /// Sends the next datagram, of `size` bytes if others stand behind it, in fragments.
+    fn deliver_cut<L: Link>(
+        &mut self,
+        env: &mut Env,
+        link: &mut L,
+        key: &FlowKey,
+        size: usize,
+    ) -> Result<(), NoCredit> {
+        let received = self.received[self.next];
+        let rest = &self.buffers[self.next * STRIDE..][self.offset..received.len];
+        let datagram = &rest[..rest.len().min(size)];
+        if UdpHeader::LEN + datagram.len() > usize::from(u16::MAX) - ip_header_len(key.guest.ip()) {
+            env.counters.drop(DropReason::DatagramTooBig);
+        } else {
+            fragmented::udp(env, link, (key.remote, key.guest), received.tos, datagram, &mut self.cut)?;
+        }
+        self.cut = Cut::default();
+        self.offset += datagram.len();
+        if self.offset >= received.len {
+            (self.next, self.offset) = (self.next + 1, 0);
+        }
         Ok(())
     }
 }

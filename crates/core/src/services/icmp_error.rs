@@ -93,11 +93,12 @@ fn message_v4(cause: IcmpCause, quoted: &[u8]) -> Icmpv4Message<'_> {
     match cause {
         IcmpCause::PortUnreachable => unreachable(icmpv4::PORT_UNREACHABLE),
         IcmpCause::NetUnreachable => unreachable(icmpv4::NET_UNREACHABLE),
-        IcmpCause::HostUnreachable => unreachable(icmpv4::HOST_UNREACHABLE),
+        // The code whose message has an MTU in it is not one of the others.
+        IcmpCause::HostUnreachable | IcmpCause::Unreachable(icmpv4::FRAGMENTATION_NEEDED) => {
+            unreachable(icmpv4::HOST_UNREACHABLE)
+        }
         IcmpCause::ProtocolUnreachable => unreachable(icmpv4::PROTOCOL_UNREACHABLE),
         IcmpCause::Prohibited => unreachable(icmpv4::PROHIBITED),
-        // The code whose message has an MTU in it is not one of these.
-        IcmpCause::Unreachable(icmpv4::FRAGMENTATION_NEEDED) => unreachable(icmpv4::HOST_UNREACHABLE),
         IcmpCause::Unreachable(code) => unreachable(code),
         IcmpCause::TooBig(mtu) => {
             Icmpv4Message::FragmentationNeeded { mtu: u16::try_from(mtu).unwrap_or(u16::MAX), quoted }

@@ -8,11 +8,14 @@ use super::{
     UdpHeader, Usefulness, checksum, icmp, reset, services,
 };
 use crate::destination;
+use crate::fragments::IpHeader;
 use crate::host::Marks;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::tcp::Seq;
 use std::io::IoSlice;
 use std::num::NonZeroU8;
+
+mod reassembly;
 
 /// Ports of the servers that brodo is on the link.
 const DHCPV4_SERVER: u16 = 67;
@@ -61,7 +64,10 @@ impl Stack {
                 Ok(())
             }
             EtherType::Ipv4 if self.env.config.v4.is_some() => {
-                let (ip, rest) = Ipv4Header::parse(payload)?;
+                let (ip, fragment, rest) = Ipv4Header::parse_any(payload)?;
+                if let Some(fragment) = fragment {
+                    return self.fragment(io, eth, (IpHeader::V4(ip), fragment), rest);
+                }
                 self.packet(
                     io,
                     &Packet {
@@ -78,7 +84,10 @@ impl Stack {
                 )
             }
             EtherType::Ipv6 if self.env.config.v6.is_some() => {
-                let (ip, rest) = Ipv6Header::parse(payload)?;
+                let (ip, fragment, rest) = Ipv6Header::parse_any(payload)?;
+                if let Some(fragment) = fragment {
+                    return self.fragment(io, eth, (IpHeader::V6(ip), fragment), rest);
+                }
                 let kind = rest.first().filter(|_| ip.next_header == ICMPV6);
                 if kind.is_some_and(|kind| MLD_TYPES.contains(kind)) {
                     return Ok(());

@@ -1,14 +1,15 @@
-//! IPv4 headers (RFC 791). Options are skipped and never sent; fragments are refused, because nothing here
-//! reassembles: the guest's path MTU toward us is the link's, so it has no need to fragment.
+//! IPv4 headers (RFC 791). Options are skipped and never sent. Fragments have a parser of their own, so that nobody takes one
+//! for a packet.
 
 use super::checksum;
+use super::fragment::Fragment;
 use crate::counters::DropReason;
 use std::net::Ipv4Addr;
 
 #[cfg(test)]
 mod tests;
 
-/// The header of a packet that is not a fragment.
+/// The header of a packet or fragment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ipv4Header {
     /// Source address.
@@ -39,6 +40,17 @@ impl Ipv4Header {
     /// # Errors
     /// [`DropReason::MalformedIpv4`], [`DropReason::Ipv4Checksum`] or [`DropReason::Fragment`].
     pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), DropReason> {
+        match Self::parse_any(packet)? {
+            (header, None, payload) => Ok((header, payload)),
+            _ => Err(DropReason::Fragment),
+        }
+    }
+
+    /// As [`Ipv4Header::parse`], for a fragment; `None` instead of its place if it is a whole packet.
+    ///
+    /// # Errors
+    /// [`DropReason::MalformedIpv4`] or [`DropReason::Ipv4Checksum`].
+    pub fn parse_any(packet: &[u8]) -> Result<(Self, Option<Fragment>, &[u8]), DropReason> {
         let fixed = packet.first_chunk::<{ Self::LEN }>().ok_or(DropReason::MalformedIpv4)?;
         let header_len = usize::from(fixed[0] & 0xf) * 4;
         let total_len = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
@@ -50,22 +62,19 @@ impl Ipv4Header {
         if checksum::finish(checksum::sum(header, 0)) != 0 {
             return Err(DropReason::Ipv4Checksum);
         }
-        let fragment = u16::from_be_bytes([fixed[6], fixed[7]]);
-        // More fragments, or an offset: only DF (and the reserved bit) may be set.
-        if fragment & 0x3fff != 0 {
-            return Err(DropReason::Fragment);
-        }
+        let field = u16::from_be_bytes([fixed[6], fixed[7]]);
+        let ident = u16::from_be_bytes([fixed[4], fixed[5]]);
         let header = Self {
             src: Ipv4Addr::new(fixed[12], fixed[13], fixed[14], fixed[15]),
             dst: Ipv4Addr::new(fixed[16], fixed[17], fixed[18], fixed[19]),
             protocol: fixed[9],
             ttl: fixed[8],
-            ident: u16::from_be_bytes([fixed[4], fixed[5]]),
-            dont_fragment: fragment & 0x4000 != 0,
+            ident,
+            dont_fragment: field & 0x4000 != 0,
             tos: fixed[1],
             payload_len: payload.len() as u16,
         };
-        Ok((header, payload))
+        Ok((header, Fragment::of_ipv4(field, ident), payload))
     }
 
     /// Writes the header to the start of `out`, its checksum computed.
@@ -73,6 +82,18 @@ impl Ipv4Header {
     /// # Panics
     /// If `out` is shorter than [`Ipv4Header::LEN`], or if `payload_len` is above 65,515.
     pub fn emit(&self, out: &mut [u8]) {
+        self.emit_as(None, out);
+    }
+
+    /// The same for a fragment, whose identification stands for the header's.
+    ///
+    /// # Panics
+    /// As [`Ipv4Header::emit`].
+    pub fn emit_fragment(&self, fragment: Fragment, out: &mut [u8]) {
+        Self { ident: fragment.ident as u16, ..*self }.emit_as(Some(fragment), out);
+    }
+
+    fn emit_as(&self, fragment: Option<Fragment>, out: &mut [u8]) {
         let total_len =
             self.payload_len.checked_add(Self::LEN as u16).expect("an IPv4 packet's length fits in 16 bits");
         let mut header = [0; Self::LEN];
@@ -80,7 +101,8 @@ impl Ipv4Header {
         header[1] = self.tos;
         header[2..4].copy_from_slice(&total_len.to_be_bytes());
         header[4..6].copy_from_slice(&self.ident.to_be_bytes());
-        header[6] = if self.dont_fragment { 0x40 } else { 0 };
+        let field = fragment.map_or(0, Fragment::to_ipv4) | if self.dont_fragment { 0x4000 } else { 0 };
+        header[6..8].copy_from_slice(&field.to_be_bytes());
         header[8] = self.ttl;
         header[9] = self.protocol;
         header[12..16].copy_from_slice(&self.src.octets());

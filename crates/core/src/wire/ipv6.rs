@@ -1,9 +1,11 @@
 //! IPv6 headers (RFC 8200). `parse` walks the extension headers that an end node has to understand and gives the
-//! upper-layer protocol and its payload; `emit` writes the fixed header only, because nothing here sends extensions.
+//! upper-layer protocol and its payload; `emit` writes the fixed header only, because nothing here sends extensions but that of
+//! fragments. Fragments have a parser of their own, so that nobody takes one for a packet.
 //!
 //! Hostile chains are bounded: at most [`EXTENSIONS_MAX`] extension headers, hop-by-hop options only in front, a
 //! routing header only with no segments left, and an option that its own type forbids to skip ends the packet.
 
+use super::fragment::Fragment;
 use super::ipv6_at;
 use crate::counters::DropReason;
 use std::net::Ipv6Addr;
@@ -17,10 +19,11 @@ pub const EXTENSIONS_MAX: usize = 8;
 
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
-const FRAGMENT: u8 = 44;
+/// The extension header of a fragment, see [`Fragment`].
+pub const FRAGMENT: u8 = 44;
 const DESTINATION_OPTIONS: u8 = 60;
 
-/// The header of a packet that is not a fragment.
+/// The header of a packet or fragment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ipv6Header {
     /// Source address.
@@ -49,6 +52,18 @@ impl Ipv6Header {
     /// # Errors
     /// [`DropReason::MalformedIpv6`] or [`DropReason::Fragment`].
     pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), DropReason> {
+        match Self::parse_any(packet)? {
+            (header, None, payload) => Ok((header, payload)),
+            _ => Err(DropReason::Fragment),
+        }
+    }
+
+    /// As [`Ipv6Header::parse`], for a fragment: what follows its extension header, of whatever protocol that names. `None`
+    /// instead of its place if it is a whole packet.
+    ///
+    /// # Errors
+    /// [`DropReason::MalformedIpv6`].
+    pub fn parse_any(packet: &[u8]) -> Result<(Self, Option<Fragment>, &[u8]), DropReason> {
         let (fixed, rest) = packet.split_first_chunk::<{ Self::LEN }>().ok_or(DropReason::MalformedIpv6)?;
         let first = u32::from_be_bytes([fixed[0], fixed[1], fixed[2], fixed[3]]);
         if first >> 28 != 6 {
@@ -56,9 +71,9 @@ impl Ipv6Header {
         }
         let length = usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
         let rest = rest.get(..length).ok_or(DropReason::MalformedIpv6)?;
-        let (next_header, payload) = match fixed[6] {
+        let (next_header, fragment, payload) = match fixed[6] {
             HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION_OPTIONS => extensions(fixed[6], rest)?,
-            upper => (upper, rest),
+            upper => (upper, None, rest),
         };
         let header = Self {
             src: ipv6_at(fixed, 8).ok_or(DropReason::MalformedIpv6)?,
@@ -69,7 +84,7 @@ impl Ipv6Header {
             flow_label: first & 0xf_ffff,
             payload_len: payload.len() as u16,
         };
-        Ok((header, payload))
+        Ok((header, fragment, payload))
     }
 
     /// Writes the header to the start of `out`. Bits of `flow_label` above the twentieth are ignored.
@@ -88,8 +103,9 @@ impl Ipv6Header {
     }
 }
 
-/// Walks extension headers, the first of type `next`; gives the upper-layer protocol and its packet.
-fn extensions(mut next: u8, mut rest: &[u8]) -> Result<(u8, &[u8]), DropReason> {
+/// Walks extension headers, the first of type `next`, up to that of a fragment; gives the upper-layer protocol and its packet, or
+/// what the fragment begins with and its content.
+fn extensions(mut next: u8, mut rest: &[u8]) -> Result<(u8, Option<Fragment>, &[u8]), DropReason> {
     for walked in 0..EXTENSIONS_MAX {
         let start = rest.first_chunk::<8>();
         // Length in units of 8 bytes, the first not counted; in a fragment header the field is reserved.
@@ -102,16 +118,19 @@ fn extensions(mut next: u8, mut rest: &[u8]) -> Result<(u8, &[u8]), DropReason> 
             (HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS | FRAGMENT, _) => {
                 return Err(DropReason::MalformedIpv6);
             }
-            (upper, _) => return Ok((upper, rest)),
+            (upper, _) => return Ok((upper, None, rest)),
         };
         match next {
             HOP_BY_HOP if walked > 0 => return Err(DropReason::MalformedIpv6),
             HOP_BY_HOP | DESTINATION_OPTIONS => options(&header[2..])?,
             // Segments left: we are not the router that the packet was sent through.
             ROUTING if header[3] != 0 => return Err(DropReason::MalformedIpv6),
-            // An offset or more fragments.
-            FRAGMENT if u16::from_be_bytes([header[2], header[3]]) & 0xfff9 != 0 => {
-                return Err(DropReason::Fragment);
+            FRAGMENT => {
+                let fragment = header.first_chunk().map(|header| Fragment::of_ipv6(*header));
+                let fragment = fragment.filter(|fragment| fragment.offset != 0 || fragment.more);
+                if fragment.is_some() {
+                    return Ok((header[0], fragment, after));
+                }
             }
             _ => {}
         }
@@ -120,7 +139,7 @@ fn extensions(mut next: u8, mut rest: &[u8]) -> Result<(u8, &[u8]), DropReason> 
     }
     match next {
         HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION_OPTIONS => Err(DropReason::MalformedIpv6),
-        upper => Ok((upper, rest)),
+        upper => Ok((upper, None, rest)),
     }
 }
 

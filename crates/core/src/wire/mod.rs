@@ -13,6 +13,7 @@ pub mod dhcpv4;
 pub mod dhcpv6;
 pub mod dns;
 pub mod ethernet;
+pub mod fragment;
 pub mod icmpv4;
 pub mod icmpv6;
 pub mod ipv4;

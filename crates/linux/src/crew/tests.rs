@@ -59,3 +59,26 @@ fn a_visit_is_left_for_one_worker_and_dropped_when_there_is_none() {
     drop(told);
     assert!(heard.recv().is_err(), "all are dropped, none was made");
 }
+
+#[test]
+fn frames_for_the_first_are_left_with_it_within_bounds() {
+    let crew = Crew::new(2).expect("eventfd");
+    assert!(!crew.hands_over(1), "nothing begins on the host's side");
+    crew.expect_inbound();
+    assert!(crew.hands_over(1) && !crew.hands_over(0));
+    assert!(crew.is_for_first(Foreign::Segment) && !crew.is_for_first(Foreign::Datagram(53)));
+    crew.publish_datagrams(53, true);
+    assert!(crew.is_for_first(Foreign::Datagram(53)) && !crew.is_for_first(Foreign::Datagram(52)));
+    crew.publish_datagrams(53, false);
+    assert!(!crew.is_for_first(Foreign::Datagram(53)));
+
+    let bell = listener(&crew, 0);
+    for _ in 0..HANDED_MAX + 3 {
+        crew.hand_over(RxMeta::default(), &[7; 60]);
+    }
+    assert_eq!((rings(&bell), crew.handed_over()), (1, (HANDED_MAX as u64, 3)));
+    assert!(crew.take_handed(1).is_empty());
+    let frames = crew.take_handed(0);
+    assert!(frames.len() == HANDED_MAX && frames.iter().all(|(_, frame)| **frame == [7; 60]));
+    assert!(crew.take_handed(0).is_empty());
+}

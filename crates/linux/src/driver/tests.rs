@@ -4,10 +4,12 @@ use super::{Activity, BATCH_FRAMES, Credit, Wake, Worker};
 use crate::capture::Capture;
 use crate::clock::Clock;
 use crate::crew::Crew;
+use crate::forward::{Direction, Forward, Forwards, Guest, Transport};
 use crate::host_network::{Follow, HostNetwork};
 use crate::link::{CreditWait, GuestLink};
 use crate::resolv::ResolvConf;
 use crate::sockets::Sockets;
+use crate::testns::in_namespace;
 use brodo_core::config::Config;
 use brodo_core::link::{Link, LinkCaps, NoCredit, RxMeta, TxFrame};
 use brodo_core::stack::{Keys, Stack};
@@ -15,7 +17,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// A link whose frames are the messages of a socket pair.
@@ -224,4 +227,38 @@ fn a_visit_is_made_by_the_worker_between_two_turns() {
     });
     assert!(matches!(worker.run(), Ok(Wake::Stopped)));
     assert_eq!(asked.join().expect("no panic"), Ok((0, 0)));
+}
+
+/// The listener reports the connection for as long as nobody takes it.
+#[test]
+fn a_connection_without_a_descriptor_for_it_does_not_spin() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    in_namespace("driver::tests::a_connection_without_a_descriptor_for_it_does_not_spin", || {
+        let (mut worker, _guest) = worker(None);
+        let addresses = ["10.0.2.15", "fd00::15"].map(|text| text.parse().ok());
+        let forwards = Forwards::new(Guest { addresses }, None, worker.sockets(), (1000, 10));
+        let mut forwards = forwards.expect("forwards");
+        let (direction, transport) = (Direction::In, Transport::Tcp);
+        let spec = "7000".parse().expect("a spec");
+        forwards.add(Forward { direction, transport, spec }).expect("a port");
+        worker.forward(forwards);
+        let ends = [timer(200), timer(400)];
+        let _client = TcpStream::connect("127.0.0.1:7000").expect("connect");
+
+        // The number that the next descriptor would have.
+        let next = rustix::io::dup(&ends[0]).expect("dup").as_raw_fd();
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(next as u64), ..limit }).expect("lower");
+        let mut run = |tag, end: &OwnedFd| {
+            worker.watch(end, tag).expect("watch");
+            assert!(matches!(worker.run(), Ok(Wake::Extra(found)) if found == tag));
+            let _ = rustix::io::read(end, &mut [0; 8]);
+            (worker.forwards().expect("forwards").counters(), worker.activity())
+        };
+        let (counters, activity) = run(7, &ends[0]);
+        assert!(counters.accepted == 0 && counters.pauses > 0, "{counters:?}");
+        assert!(activity.turns < 40, "{activity:?} {counters:?}");
+        setrlimit(Resource::Nofile, limit).expect("restore");
+        assert_eq!(run(8, &ends[1]).0.accepted, 1);
+    });
 }

@@ -577,3 +577,26 @@ fn what_may_not_be_fragmented_is_refused_with_the_paths_mtu() {
         }
     });
 }
+
+#[test]
+fn a_socket_whose_address_is_gone_is_stranded() {
+    in_namespace("sockets::tests::a_socket_whose_address_is_gone_is_stranded", || {
+        let own = ["192.0.2.1", "2001:db8::1"].map(|text| text.parse::<IpAddr>().expect("an address"));
+        ip("addr add 192.0.2.1/32 dev lo");
+        ip("addr add 2001:db8::1/128 dev lo nodad");
+        let mut sockets = Sockets::new().expect("epoll");
+        let bound = own.map(|ip| sockets.udp_open(FLOW, SocketAddr::new(ip, 9)).expect("a route"));
+        let loopback = sockets.udp_open(FLOW, SocketAddr::new([127, 0, 0, 7].into(), 9)).expect("a route");
+        let stranded =
+            |sockets: &mut Sockets| [bound[0], bound[1], loopback].map(|id| sockets.is_stranded(id));
+        assert_eq!(stranded(&mut sockets), [false; 3], "nobody knows");
+        sockets.set_addresses(own.into());
+        assert_eq!(stranded(&mut sockets), [false; 3]);
+        sockets.set_addresses([own[1]].into());
+        assert_eq!(stranded(&mut sockets), [true, false, false]);
+        sockets.set_addresses([].into());
+        assert_eq!(stranded(&mut sockets), [true, true, false]);
+        sockets.close(bound[0], Close::Graceful);
+        assert_eq!(stranded(&mut sockets), [false, true, false], "of what is closed nothing is said");
+    });
+}

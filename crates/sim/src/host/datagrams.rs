@@ -48,7 +48,8 @@ impl DatagramSocket {
     ) -> Result<usize, HostError> {
         let size = segment.map_or(data.len(), usize::from).max(1);
         let datagrams = data.len().div_ceil(size).max(1);
-        assert!(data.len() <= 65_507, "a datagram of {} bytes", data.len());
+        let most = if self.ping { 65_515 } else { 65_507 };
+        assert!(data.len() <= most, "a datagram of {} bytes", data.len());
         assert!(
             segment != Some(0) && datagrams <= SEGMENTS_MAX,
             "{datagrams} datagrams of {segment:?} bytes"

@@ -174,20 +174,6 @@ fn coalesced_datagrams_are_cut_by_whoever_can() {
 }
 
 #[test]
-fn a_datagram_above_the_mtu_is_dropped_and_counted() {
-    Script::each(|t| {
-        t.connection(5000, 4433);
-        t.guest("UDP data=1");
-        t.host_sends_raw(&[7; 1500], None);
-        t.expect_nothing();
-        assert_eq!(t.machine.stack.counters().dropped(DropReason::DatagramTooBig), 1);
-        let max = if t.is_v6() { 1452 } else { 1472 };
-        t.host_sends_raw(&vec![7; max], None);
-        t.expect(&format!("UDP data={max}"));
-    });
-}
-
-#[test]
 fn without_credit_datagrams_stay_in_the_kernel() {
     Script::each(|t| {
         t.connection(5000, 4433);

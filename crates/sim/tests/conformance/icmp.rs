@@ -10,9 +10,10 @@ use std::num::NonZeroU8;
 
 fn gateway(t: &Script) -> IpAddr {
     let config = &t.setup().config;
-    match t.is_v6() {
-        true => config.v6.expect("configured").gateway.into(),
-        false => config.v4.expect("configured").gateway.into(),
+    if t.is_v6() {
+        config.v6.expect("configured").gateway.into()
+    } else {
+        config.v4.expect("configured").gateway.into()
     }
 }
 
@@ -58,9 +59,10 @@ fn what_has_arrived_does_not_expire() {
         t.guest("ICMP echo-request id=7 seq=9 data=56 ttl=1");
         t.expect("ICMP echo-reply id=7 seq=9 data=56");
         let config = &t.setup().config;
-        let dns: IpAddr = match t.is_v6() {
-            true => config.v6.expect("configured").dns.into(),
-            false => config.v4.expect("configured").dns.into(),
+        let dns: IpAddr = if t.is_v6() {
+            config.v6.expect("configured").dns.into()
+        } else {
+            config.v4.expect("configured").dns.into()
         };
         let (src, dst) = (SocketAddr::new(guest, 5000), SocketAddr::new(dns, 53));
         t.connection_to(src, dst);

@@ -4,6 +4,7 @@
 mod datagrams;
 mod destinations;
 mod flows;
+mod fragments;
 mod hostile;
 mod icmp;
 mod inbound;

@@ -70,9 +70,10 @@ fn a_denied_network_is_refused_to_everything() {
         t.expect_all_gone();
         // What brodo itself offers is not a destination.
         let config = &t.setup().config;
-        let dns: IpAddr = match t.is_v6() {
-            true => config.v6.expect("configured").dns.into(),
-            false => config.v4.expect("configured").dns.into(),
+        let dns: IpAddr = if t.is_v6() {
+            config.v6.expect("configured").dns.into()
+        } else {
+            config.v4.expect("configured").dns.into()
         };
         let guest = SocketAddr::new(t.addresses().0, 5000);
         t.connection_to(guest, SocketAddr::new(dns, 53));

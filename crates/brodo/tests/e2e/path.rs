@@ -1,0 +1,170 @@
+//! The path behind the host as the guest sees it: hops, MTU, fragments; and what `--deny` refuses.
+//!
+//! The world is a router here, and a further namespace lies behind a link of 1300 bytes:
+//!
+//! ```text
+//! guest --- brodo, host --- world (router) --- far
+//!   1500 or 65520     1500             1300
+//! ```
+
+use crate::Test;
+use crate::bed::{Bed, CLOSED_PORT, Link, PORT, SERVERS, check, counters};
+use brodo_bench::process::Result;
+use brodo_bench::world::{HOST_V4, HOST_V6, WORLD_V4, WORLD_V6};
+use serde_json::Value;
+
+pub(crate) const TESTS: &[Test] = &[
+    Test::new("each hop of the path is told", hops).on(&[Link::SMALL]),
+    Test::new("ping shows hops and MTU of the path", ping).on(&[Link::SMALL]).with(&["ping"]),
+    Test::new("the MTU of the path is found", mtu),
+    Test::new("datagrams larger than the path arrive", large).on(&Link::ALL),
+    Test::new("what is denied is refused at once", denied).on(&[Link::SMALL]).with(&["ping"]).options(&[
+        "--deny",
+        "198.18.0.0/24",
+        "--deny",
+        "fd00:18::/64",
+        "--deny",
+        "198.19.0.1:7999",
+    ]),
+];
+
+const FAR: [&str; 2] = ["198.20.0.2", "fd00:20::2"];
+/// The routers that brodo plays.
+const ROUTERS: [&str; 2] = ["10.0.2.2", "fd00::2"];
+const WORLD: [&str; 2] = [WORLD_V4, WORLD_V6];
+
+/// The namespace behind the world, with a server in it.
+fn far(bed: &Bed) -> Result<()> {
+    let far = bed.world.add_namespace("far")?;
+    far.set(&[("ipv4/icmp_ratelimit", "0"), ("ipv6/icmp/ratelimit", "0")])?;
+    bed.world.world.ip(&format!(
+        "link add below mtu 1300 type veth peer name above netns {}
+        addr add 198.20.0.1/24 dev below
+        addr add fd00:20::1/64 dev below nodad
+        link set below up
+        ",
+        far.name()
+    ))?;
+    far.ip("link set lo up
+        link set above mtu 1300
+        addr add 198.20.0.2/24 dev above
+        addr add fd00:20::2/64 dev above nodad
+        link set above up
+        route add default via 198.20.0.1
+        route add default via fd00:20::1
+        ")?;
+    bed.world.serve_probe(&far, 7000).map(drop)
+}
+
+/// What becomes of a datagram.
+fn probe(bed: &Bed, server: &str, port: &str, (ttl, size): (u8, usize)) -> Result<Value> {
+    bed.probe(&["path", server, port, &ttl.to_string(), &size.to_string()])
+}
+
+fn is_error(found: &Value, (kind, code): (u8, u8), from: &str) -> bool {
+    found["outcome"] == "error" && found["kind"] == kind && found["code"] == code && found["from"] == from
+}
+
+fn hops(bed: &Bed) -> Result<()> {
+    far(bed)?;
+    for family in 0..2 {
+        let (exceeded, closed) = [((11, 0), (3, 3)), ((3, 0), (1, 4))][family];
+        let path = [
+            (1, exceeded, ROUTERS[family]),
+            (2, exceeded, WORLD[family]),
+            (3, closed, FAR[family]),
+            (64, closed, FAR[family]),
+        ];
+        for (ttl, what, from) in path {
+            let found = probe(bed, FAR[family], CLOSED_PORT, (ttl, 32))?;
+            check(is_error(&found, what, from), || format!("{} {ttl}: {found}", FAR[family]))?;
+        }
+        let found = probe(bed, FAR[family], PORT, (3, 32))?;
+        check(found["outcome"] == "answer", || format!("{} 3: {found}", FAR[family]))?;
+    }
+    Ok(())
+}
+
+fn ping(bed: &Bed) -> Result<()> {
+    far(bed)?;
+    for family in 0..2 {
+        let try_once = |options: &[&str]| -> Result<String> {
+            let words = [&["ping", "-n", "-c", "1", "-W", "5"], options, &[FAR[family]]].concat();
+            let finished = bed.attempt(&words)?;
+            Ok(finished.stdout + &finished.stderr)
+        };
+        for (hops, router) in [("1", ROUTERS[family]), ("2", WORLD[family])] {
+            let said = try_once(&["-t", hops])?;
+            let told = said.contains(&format!("From {router}")) && said.contains("icmp_seq=1");
+            check(told && said.contains("exceeded"), || said)?;
+        }
+        let said = try_once(&["-t", "3"])?;
+        check(said.contains("1 received"), || said)?;
+        let said = try_once(&["-M", "do", "-s", "1400"])?;
+        check(said.contains("1300"), || said)?;
+        // Without it everything is fragmented, and joined again on both sides; IPv6 has learned the MTU just now.
+        let said = try_once(&["-M", "dont", "-s", "5000"])?;
+        check(said.contains("1 received"), || said)?;
+    }
+    Ok(())
+}
+
+fn mtu(bed: &Bed) -> Result<()> {
+    far(bed)?;
+    for family in 0..2 {
+        let headers = [28, 48][family];
+        let too_big = [(3, 4), (2, 0)][family];
+        // The world says so, and the guest's kernel knows it from then on; the host's own kernel knows it too.
+        let found = probe(bed, FAR[family], PORT, (0, 1400))?;
+        let told = is_error(&found, too_big, WORLD[family]) && found["info"] == 1300;
+        check(told, || format!("{}: {found}", FAR[family]))?;
+        if family == 0 {
+            check(found["mtu"] == 1300, || format!("{}: {found}", FAR[family]))?;
+        }
+        let found = probe(bed, FAR[family], PORT, (0, 1300 - headers))?;
+        check(found["outcome"] == "answer", || format!("{}: {found}", FAR[family]))?;
+        // What is too large for the host's own link is refused by brodo itself.
+        if bed.link.mtu > 1500 {
+            let found = probe(bed, WORLD[family], PORT, (0, 9000))?;
+            let told = is_error(&found, too_big, ROUTERS[family]) && found["info"] == 1500;
+            check(told, || format!("{}: {found}", WORLD[family]))?;
+        }
+    }
+    Ok(())
+}
+
+/// Both ways: the server echoes.
+fn large(bed: &Bed) -> Result<()> {
+    far(bed)?;
+    for server in FAR.into_iter().chain(SERVERS) {
+        let found = bed.probe(&["datagrams", server, PORT, "1400,8000,100,60000,8000"])?;
+        check(found["equal"] == true, || format!("{server}: {found}"))?;
+    }
+    Ok(())
+}
+
+fn denied(bed: &Bed) -> Result<()> {
+    for (family, server) in WORLD.into_iter().enumerate() {
+        let found = bed.probe(&["connect", server, PORT])?;
+        check(found["outcome"] == "ECONNREFUSED", || format!("{server}: {found}"))?;
+        let found = probe(bed, server, PORT, (0, 32))?;
+        let prohibited = [(3, 13), (1, 1)][family];
+        check(is_error(&found, prohibited, ROUTERS[family]), || format!("{server}: {found}"))?;
+        let finished = bed.attempt(&["ping", "-n", "-c", "1", "-W", "5", server])?;
+        let told = finished.stdout.contains(&format!("From {}", ROUTERS[family]));
+        check(told, || finished.failure("ping was not told").0)?;
+    }
+    let found = probe(bed, HOST_V4, CLOSED_PORT, (0, 32))?;
+    check(is_error(&found, (3, 13), ROUTERS[0]), || format!("{HOST_V4}: {found}"))?;
+    for server in [HOST_V4, HOST_V6] {
+        let found = bed.probe(&["download", server, PORT, "1000"])?;
+        check(found["equal"] == true, || format!("{server}: {found}"))?;
+    }
+    let said = bed.finish()?.stderr;
+    for (rule, least) in [("198.18.0.0/24", 3), ("fd00:18::/64", 3), ("198.19.0.1/32:7999", 1)] {
+        let name = format!("refused by deny {rule}");
+        let counted = counters(&said).any(|(found, count)| found == name && count >= least);
+        check(counted, || format!("{name} is not among\n{said}"))?;
+    }
+    Ok(())
+}

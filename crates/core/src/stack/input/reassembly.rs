@@ -1,0 +1,90 @@
+//! Fragments of the guest's: what is put together again is handled as if it had come whole.
+//!
+//! UDP and echo only: TCP has segments, and DHCP and neighbour discovery are never fragmented (RFC 6980). On its way out the host's
+//! kernel fragments it anew, to the MTU of the path it takes.
+
+use super::{
+    DropReason, EthernetHeader, Host, ICMP, ICMPV6, IcmpCause, Io, IpAddr, Ipv4Header, Ipv6Header, Link,
+    Packet, RxMeta, Stack, UDP, icmp,
+};
+use crate::fragments::{IpHeader, Whole};
+use crate::wire::fragment::Fragment;
+
+impl Stack {
+    /// A fragment from the guest, `data` being what follows its headers.
+    pub(super) fn fragment<L: Link, H: Host>(
+        &mut self,
+        io: &mut Io<'_, L, H>,
+        eth: EthernetHeader,
+        (header, fragment): (IpHeader, Fragment),
+        data: &[u8],
+    ) -> Result<(), DropReason> {
+        let (src, dst, protocol): (IpAddr, IpAddr, u8) = match header {
+            IpHeader::V4(ip) => (ip.src.into(), ip.dst.into(), ip.protocol),
+            IpHeader::V6(ip) => (ip.src.into(), ip.dst.into(), ip.next_header),
+        };
+        let echo = if src.is_ipv4() { ICMP } else { ICMPV6 };
+        if !self.is_guest(src) {
+            return Err(DropReason::SpoofedSource);
+        }
+        if dst.is_multicast() || (protocol != UDP && protocol != echo) {
+            return Err(DropReason::Fragment);
+        }
+        let counters = &mut self.env.counters;
+        let Some(whole) = self.fragments.insert(counters, io.now, header, fragment, data)? else {
+            return Ok(());
+        };
+        let result = self.whole(io, eth, &whole);
+        self.fragments.give_back(whole);
+        result
+    }
+
+    /// A packet that was put together.
+    fn whole<L: Link, H: Host>(
+        &mut self,
+        io: &mut Io<'_, L, H>,
+        eth: EthernetHeader,
+        whole: &Whole,
+    ) -> Result<(), DropReason> {
+        let bytes = whole.packet();
+        let meta = RxMeta::default();
+        let packet = match whole.header {
+            IpHeader::V4(_) => {
+                let (ip, payload) = Ipv4Header::parse(bytes)?;
+                let (src, dst) = (ip.src.into(), ip.dst.into());
+                // Who fragments lets others fragment.
+                let marks = self.marks(dst, (ip.tos, ip.ttl, false));
+                Packet {
+                    eth,
+                    src,
+                    dst,
+                    protocol: ip.protocol,
+                    ttl: ip.ttl,
+                    marks,
+                    payload,
+                    whole: bytes,
+                    meta,
+                }
+            }
+            IpHeader::V6(_) => {
+                let (ip, payload) = Ipv6Header::parse(bytes)?;
+                let (src, dst) = (ip.src.into(), ip.dst.into());
+                let marks = self.marks(dst, (ip.traffic_class, ip.hop_limit, false));
+                let (protocol, ttl) = (ip.next_header, ip.hop_limit);
+                Packet { eth, src, dst, protocol, ttl, marks, payload, whole: bytes, meta }
+            }
+        };
+        self.packet(io, &packet)
+    }
+
+    /// Gives up what was not complete in time. Who has sent the first fragment is told (RFC 792, RFC 4443 section 3.3).
+    pub(in crate::stack) fn expire_fragments<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) {
+        while let Some(given_up) = self.fragments.expire(&mut self.env.counters, io.now) {
+            if let Some(whole) = given_up {
+                let cause = IcmpCause::ReassemblyTimeExceeded;
+                icmp::send_error(&mut self.env, io, cause, None, whole.packet());
+                self.fragments.give_back(whole);
+            }
+        }
+    }
+}

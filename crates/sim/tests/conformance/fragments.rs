@@ -1,0 +1,205 @@
+//! Fragments both ways: what the guest sends in pieces leaves whole, what its link does not take whole comes in pieces.
+
+use brodo_core::counters::DropReason;
+use brodo_core::fragments::DATAGRAMS_MAX;
+use brodo_sim::fragments::cut;
+use brodo_sim::rng::Rng;
+use brodo_sim::script::Script;
+
+fn dropped(t: &Script, reason: DropReason) -> u64 {
+    t.machine.stack.counters().dropped(reason)
+}
+
+/// The fragments of a line of the guest's on a link of 1500 bytes.
+fn pieces(t: &mut Script, line: &str, ident: u32) -> Vec<Vec<u8>> {
+    let frame = t.frame(line);
+    cut(&frame, 1448, ident)
+}
+
+#[test]
+fn a_large_datagram_leaves_whole() {
+    Script::each(|t| {
+        t.connection(5000, 4433);
+        for (ident, len) in [(1, 1500), (2, 8000), (3, 65_000)] {
+            let frames = pieces(t, &format!("UDP data={len}"), ident);
+            t.guest_raw_batch(&frames);
+            let marks = t.host_datagram_marks().expect("sent");
+            assert!(!marks.dont_fragment, "the host's kernel may do what the guest's did");
+            t.host_got_datagram(len);
+        }
+        // The flow is that of small ones.
+        t.guest("UDP data=100");
+        t.host_got_datagram(100);
+        assert_eq!(t.machine.stack.flows(), 1);
+        assert_eq!(t.machine.stack.counters().drops().count(), 0);
+    });
+}
+
+#[test]
+fn in_any_order_and_mixed_with_another() {
+    Script::each(|t| {
+        t.connection(5000, 4433);
+        let mut rng = Rng::new(7);
+        for round in 0..20u32 {
+            let one = pieces(t, "UDP data=6000", 2 * round);
+            let other = pieces(t, "UDP data=4000", 2 * round + 1);
+            let mut frames = [one, other].concat();
+            for i in (1..frames.len()).rev() {
+                frames.swap(i, (rng.next() % (i as u64 + 1)) as usize);
+            }
+            t.guest_raw_batch(&frames);
+            let mut lens = [t.host_takes_datagram().0.len(), t.host_takes_datagram().0.len()];
+            lens.sort_unstable();
+            assert_eq!(lens, [4000, 6000]);
+        }
+        assert_eq!(t.machine.stack.counters().drops().count(), 0);
+    });
+}
+
+#[test]
+fn a_large_echo_there_and_back() {
+    Script::each(|t| {
+        let frames = pieces(t, "ICMP echo-request id=7 seq=1 data=8000", 1);
+        t.guest_raw_batch(&frames);
+        t.host_answers_echo();
+        t.expect("ICMP echo-reply id=7 seq=1 data=8000");
+        t.expect_nothing();
+    });
+}
+
+#[test]
+fn a_datagram_above_the_mtu_reaches_the_guest_in_fragments() {
+    Script::each(|t| {
+        t.connection(5000, 4433);
+        t.guest("UDP data=1");
+        let max = if t.is_v6() { 1452 } else { 1472 };
+        // The link's end joins them and compares.
+        for len in [max, max + 1, 1480, 2900, 8000, 65_000] {
+            t.host_sends_datagram(len);
+            t.expect(&format!("UDP data={len} gso=none"));
+        }
+        // Coalesced ones too large for the link, the last of which is not.
+        t.host_sends_raw(&[7; 4100], Some(2000));
+        for len in [2000, 2000, 100] {
+            t.expect(&format!("UDP data={len}"));
+        }
+        t.expect_nothing();
+        assert_eq!(t.machine.stack.counters().drops().count(), 0);
+    });
+}
+
+#[test]
+fn without_credit_the_next_fragment_waits() {
+    Script::each(|t| {
+        t.connection(5000, 4433);
+        t.guest("UDP data=1");
+        t.link_credit(Some(0));
+        t.host_sends_datagram(5000);
+        t.host_sends_datagram(10);
+        for _ in 0..3 {
+            t.link_credit(Some(1));
+            t.expect_nothing();
+        }
+        t.link_credit(Some(1));
+        t.expect("UDP data=5000");
+        t.expect_nothing();
+        t.link_credit(None);
+        t.expect("UDP data=10");
+        // The same for an echo.
+        let frames = pieces(t, "ICMP echo-request id=7 seq=1 data=3000", 1);
+        t.guest_raw_batch(&frames);
+        t.link_credit(Some(0));
+        t.host_answers_echo();
+        t.link_credit(Some(2));
+        t.expect_nothing();
+        t.link_credit(Some(1));
+        t.expect("ICMP echo-reply id=7 seq=1 data=3000");
+        assert_eq!(t.machine.stack.counters().drops().count(), 0);
+    });
+}
+
+#[test]
+fn what_stays_incomplete_is_given_up_and_told() {
+    Script::each(|t| {
+        t.connection(5000, 4433);
+        let frames = pieces(t, "UDP data=4000", 1);
+        t.guest_raw_batch(&frames[..2]);
+        let other = pieces(t, "UDP data=4000", 2);
+        t.guest_raw_batch(&other[1..]);
+        t.advance_ms(29_000);
+        t.expect_nothing();
+        t.advance_ms(32_000);
+        // Only whose beginning is there can be named.
+        t.expect("ICMP reassembly-time-exceeded");
+        t.expect_nothing();
+        assert_eq!(dropped(t, DropReason::FragmentTimeout), 2);
+        t.guest_raw_batch(&frames[2..]);
+        assert!(!t.has_socket());
+    });
+}
+
+#[test]
+fn an_overlap_costs_the_datagram() {
+    Script::each(|t| {
+        t.connection(5000, 4433);
+        let frames = pieces(t, "UDP data=4000", 1);
+        let mut evil = frames[1].clone();
+        *evil.last_mut().expect("not empty") ^= 1;
+        t.guest_raw_batch(&[frames[0].clone(), frames[1].clone(), evil, frames[2].clone()]);
+        assert!(!t.has_socket());
+        assert_eq!(dropped(t, DropReason::FragmentOverlap), 2);
+        t.advance_ms(70_000);
+        t.expect_nothing();
+        assert_eq!(dropped(t, DropReason::FragmentTimeout), 0, "counted already");
+    });
+}
+
+#[test]
+fn too_many_at_a_time_push_out_the_oldest() {
+    Script::each(|t| {
+        t.connection(5000, 4433);
+        let all: Vec<_> = (0..40).map(|ident| pieces(t, "UDP data=2000", ident)).collect();
+        for frames in &all {
+            t.guest_raw(&frames[0]);
+            t.advance_ms(1);
+        }
+        assert_eq!(dropped(t, DropReason::FragmentEvicted), 40 - DATAGRAMS_MAX as u64);
+        t.guest_raw(&all[39][1]);
+        assert_eq!(t.host_takes_datagram().0.len(), 2000);
+        assert_eq!(t.machine.stack.memory_used(), 0);
+    });
+}
+
+#[test]
+fn fragments_of_others_are_refused() {
+    Script::each(|t| {
+        let syn = t.frame("SYN win=65535 mss=1460");
+        for frame in cut(&syn, 8, 1) {
+            t.guest_raw(&frame);
+        }
+        assert_eq!(dropped(t, DropReason::Fragment), 3);
+        let (mut guest, remote) = t.endpoints();
+        guest.set_ip(if t.is_v6() {
+            "2001:db8:ffff::1".parse().expect("an address")
+        } else {
+            "10.0.2.99".parse().expect("an address")
+        });
+        t.connection_to(guest, remote);
+        let frames = pieces(t, "UDP data=3000", 2);
+        t.guest_raw_batch(&frames);
+        assert_eq!(dropped(t, DropReason::SpoofedSource), 3);
+        t.expect_nothing();
+    });
+}
+
+#[test]
+fn a_spoilt_one_is_found_by_its_checksum() {
+    Script::each(|t| {
+        t.connection(5000, 4433);
+        let mut frames = pieces(t, "UDP data=3000", 1);
+        *frames[1].last_mut().expect("not empty") ^= 1;
+        t.guest_raw_batch(&frames);
+        assert!(!t.has_socket());
+        assert_eq!(dropped(t, DropReason::UdpChecksum), 1);
+    });
+}

@@ -173,7 +173,7 @@ pub(crate) struct Top {
 pub(crate) struct NetworkOptions {
     /// Take options from a TOML file, under their long names; the command line goes before [default: none]
     ///
-    /// For example `mtu = 1500`, `no-offload = true`, `resolver = ["9.9.9.9", "1.1.1.1"]`. What stands below [run] or [attach] is for
+    /// For example `mtu = 1500`, `no-offload = true`, `resolver = ["9.9.9.9", "1.1.1.1"]`. What stands below `[run]` or `[attach]` is for
     /// that command alone. An option that the command line gives is ignored in the file, all its values, and so is what contradicts
     /// it. No file is read that is not named here.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -232,7 +232,7 @@ pub(crate) struct NetworkOptions {
 
     /// Publish TCP ports of the guest on the host: none, auto, all, or a list such as 8080:80 [default: none]
     ///
-    /// [ADDRESS][%INTERFACE]/ says where to listen (everywhere if not given), and then follow, with commas between, PORT[-PORT] and
+    /// `[ADDRESS][%INTERFACE]/` says where to listen (everywhere if not given), and then follow, with commas between, PORT[-PORT] and
     /// where it leads if that is another port: :[ADDRESS/]PORT[-PORT]. ~PORT[-PORT] leaves ports out. auto follows the ports
     /// on which the guest listens, all is every port that is not ephemeral. May be repeated. The guest sees the peer's own
     /// address; connections from the host's loopback arrive on the guest's.
@@ -328,7 +328,7 @@ pub(crate) struct NetworkOptions {
 
     /// Refuse what the guest sends to a network, or to some ports there
     ///
-    /// May be repeated. 10.0.0.0/8, 192.0.2.1:25, 0.0.0.0/0:1-1023, 2001:db8::/32, [2001:db8::]/32:443. A rule with ports is
+    /// May be repeated. 10.0.0.0/8, 192.0.2.1:25, 0.0.0.0/0:1-1023, 2001:db8::/32, `[2001:db8::]/32:443`. A rule with ports is
     /// about TCP and UDP, one without about ping too. Refused at once: TCP by a reset, all else by ICMP "administratively prohibited".
     /// The first rule that fits is counted, see -v. Questions to the DNS address are not concerned.
     #[arg(long, value_name = "CIDR[:PORT]", value_parser = value::deny, help_heading = "Limits")]

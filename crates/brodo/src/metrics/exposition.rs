@@ -103,7 +103,7 @@ fn flows(text: &mut Text, view: &View) {
     text.family("brodo_flows", Kind::Gauge, "Flows open now, by protocol and by who began them", flows);
     let limited = view.workers.iter().flat_map(|worker| &worker.limited);
     let limited = sums(limited).map(|((direction, by), count)| {
-        ([("direction", direction.to_owned()), ("by", by.to_owned())], count)
+        ([("direction", direction.to_owned()), ("by", by.replace(' ', "-"))], count)
     });
     let help = "TCP connections open now, by what holds their data back in each direction";
     text.family("brodo_tcp_limited", Kind::Gauge, help, limited);

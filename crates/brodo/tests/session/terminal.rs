@@ -97,3 +97,25 @@ fn a_shell_with_its_own_job_control_runs_inside() {
         assert_eq!(terminal.status(), Some(9), "{user:?}");
     }
 }
+
+#[test]
+fn a_live_view_gives_the_terminal_back() {
+    // What watches an instance is told to end by a key, and by a signal.
+    let start = "$B run -- sleep 1000 & p=$!; until $B status --instance $p >/dev/null 2>&1; do sleep 0.05; done; \
+        stty rows 24 cols 80; echo up;";
+    let end = "echo status=$?; stty -a | grep -wo -e '-*icanon'; kill $p";
+    for &user in users() {
+        let mut terminal = at_terminal(user, &format!("{start} $B top --instance $p; {end}"));
+        terminal.line_with("up");
+        type_in(&mut terminal, "q");
+        let last = terminal.line_with("status=");
+        assert!(last.contains("\x1b[?1049l") && last.trim_end().ends_with("status=0"), "{user:?} {last:?}");
+        assert_eq!(terminal.line_with("icanon").trim(), "icanon");
+
+        let mut terminal =
+            at_terminal(user, &format!("{start} timeout --foreground 1 $B top --instance $p; {end}"));
+        let last = terminal.line_with("status=");
+        assert!(last.contains("\x1b[?1049l") && last.trim_end().ends_with("status=124"), "{user:?} {last:?}");
+        assert_eq!(terminal.line_with("icanon").trim(), "icanon");
+    }
+}

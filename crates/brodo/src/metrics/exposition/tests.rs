@@ -84,7 +84,7 @@ fn everything_that_is_counted_is_there_and_added_up() {
         ("brodo_drops_total{reason=\"MalformedTcp\"}", "0"),
         ("brodo_flows{protocol=\"tcp\",direction=\"outbound\"}", "4"),
         ("brodo_flows{protocol=\"udp\",direction=\"inbound\"}", "5"),
-        ("brodo_tcp_limited{direction=\"to_guest\",by=\"guest window\"}", "4"),
+        ("brodo_tcp_limited{direction=\"to_guest\",by=\"guest-window\"}", "4"),
         ("brodo_refused_total{rule=\"--deny 10.0.0.0/8\"}", "8"),
         ("brodo_forwards", "2"),
         ("brodo_forward_accepted_total", "9"),

@@ -187,9 +187,10 @@ fn what_was_never_opened_ends_too() {
     each(|t| {
         // The gateway answers to nothing but ping.
         let config = &t.setup().config;
-        let gateway = match t.is_v6() {
-            true => config.v6.expect("configured").gateway.into(),
-            false => config.v4.expect("configured").gateway.into(),
+        let gateway = if t.is_v6() {
+            config.v6.expect("configured").gateway.into()
+        } else {
+            config.v4.expect("configured").gateway.into()
         };
         let (guest, _) = t.endpoints();
         t.connection_to(guest, SocketAddr::new(gateway, 80));

@@ -213,6 +213,11 @@ impl Run {
         self.turn();
         let before = self.info(i);
         let opening = before.is_none_or(|info| is_opening(info.state) || info.state == State::TimeWait);
+        let accepts = a & (flags::SYN | flags::ACK | flags::RST) == flags::SYN | flags::ACK;
+        if accepts && before.is_some_and(|info| info.state == State::SynSent) {
+            // It might accept the call with other numbers and options than the guest knows of.
+            return self.accept(i);
+        }
         let place = self.place(i, (v & 0xff) as u8, v & 0xc000);
         let conn = &mut self.conns[i];
         let len = u32::from(v >> 8 & 0x1f);

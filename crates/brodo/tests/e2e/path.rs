@@ -123,11 +123,10 @@ fn mtu(bed: &Bed) -> Result<()> {
         }
         let found = probe(bed, FAR[family], PORT, (0, 1300 - headers))?;
         check(found["outcome"] == "answer", || format!("{}: {found}", FAR[family]))?;
-        // What is too large for the host's own link is refused by brodo itself.
+        // What is longer than anybody measures a path with is fragmented by the host.
         if bed.link.mtu > 1500 {
             let found = probe(bed, WORLD[family], PORT, (0, 9000))?;
-            let told = is_error(&found, too_big, ROUTERS[family]) && found["info"] == 1500;
-            check(told, || format!("{}: {found}", WORLD[family]))?;
+            check(found["outcome"] == "answer", || format!("{}: {found}", WORLD[family]))?;
         }
     }
     Ok(())

@@ -6,7 +6,7 @@
 
 use crate::facts;
 use crate::process::{Failure, Job, Result, find_program, wait_until};
-use crate::world::{World, become_user, set_sysctls};
+use crate::world::{HOST_V4, World, become_user, set_sysctls};
 use clap::Args;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -233,7 +233,7 @@ impl Guest {
     fn relay(world: &World, mtu: &str) -> Result<Self> {
         let (guest, device) = Self::veth(world, mtu)?;
         let [probe, name] = world.probe();
-        let words = [probe, name, "relay".into(), device, SERVER_PORT.to_string()];
+        let words = [probe, name, "relay".into(), device, HOST_V4.into(), SERVER_PORT.to_string()];
         // Its process time is not that of a forwarder: threads that have ended are not counted.
         world.serve(&world.host, words, SERVER_PORT + 1)?;
         Ok(guest)

@@ -5,22 +5,35 @@
 //! It has no frames, no checks, no stack of its own. What it does not reach, nobody reaches who copies.
 
 use super::server;
+use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 /// Size of reads and writes: measured to be as fast as larger ones, and faster than smaller ones.
 const CHUNK: usize = 256 << 10;
 
-/// Relays what comes in by `device` for `port`. Listens on the port after it too, once it is ready.
-pub(super) fn relay(device: &str, port: u16) -> io::Result<()> {
-    let listener = server::listen_on(port, Some(device))?;
-    let _ready = server::listen(port + 1)?;
+/// Relays what comes in by `device` for `address`. Listens on the port after it too, once it is ready.
+pub(super) fn relay(device: &str, address: SocketAddr) -> io::Result<()> {
+    let listener = listen(device, address)?;
+    let _ready = server::listen(address.port() + 1)?;
     for guest in listener.incoming() {
         let guest = guest?;
         thread::spawn(move || both_ways(&guest));
     }
     Ok(())
+}
+
+/// Of all sockets that listen on a port the kernel looks first at those bound to the address that was asked for, and of a device
+/// only at what comes in by it: the relay's own connections, by loopback, find the server.
+fn listen(device: &str, address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind_device(Some(device.as_bytes()))?;
+    socket.bind(&address.into())?;
+    socket.listen(4096)?;
+    Ok(socket.into())
 }
 
 /// What goes wrong is the business of those at the ends, who notice.

@@ -44,16 +44,11 @@ fn await_post(token: &str) -> Value {
 
 /// A listener on all addresses of both families with room for a thousand connections at once.
 pub(super) fn listen(port: u16) -> io::Result<TcpListener> {
-    listen_on(port, None)
-}
-
-/// The same, of what comes in by a device. It is preferred to a listener on the same port that has none.
-pub(super) fn listen_on(port: u16, device: Option<&str>) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_only_v6(false)?;
     socket.set_reuse_address(true)?;
+    // A relay may listen on the same port of one address and device.
     socket.set_reuse_port(true)?;
-    socket.bind_device(device.map(str::as_bytes))?;
     socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
     socket.listen(4096)?;
     Ok(socket.into())

@@ -6,8 +6,8 @@
 //! asked once more, for a datagram may have been lost. The first good answer goes to the guest. If there is none, the guest
 //! gets the first refusal, or SERVFAIL: as soon as nobody is left who might answer, or at the question's deadline.
 //!
-//! A resolver has failed if it could not be reached, if somebody else who was asked later has answered first, or if nobody has
-//! answered at all. A socket is closed when no question waits for it any more.
+//! A resolver has failed if it could not be reached, if others who were asked later have answered first several times in a row, or
+//! if nobody has answered at all. A socket is closed when no question waits for it any more.
 
 use super::preference::RESOLVERS_MAX;
 use super::{answer, answer_len_max, refuse};
@@ -418,7 +418,7 @@ impl DnsFlow {
         }
         let first = usize::from(question.first);
         if first != r && question.awaited() & 1 << first != 0 {
-            env.dns.preference.failed(first, io.now);
+            env.dns.preference.outrun(first, io.now);
         }
         env.dns.preference.answered(r);
         if self.pass_on(env, io, i, message) {

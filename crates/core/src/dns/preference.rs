@@ -3,6 +3,9 @@
 //! The order is the host's, because the first may know names that the others do not. One that has failed, by silence or because
 //! it cannot be reached, goes behind all that have not, for a minute: then one question finds out whether it is back. One that
 //! answers that it cannot or will not has not failed: it may be the right one for every other name.
+//!
+//! Nor has one that another, asked later, was faster than: a name that is hard to find out makes the best resolver slow for once. When that
+//! happens [`OUTRUN_MAX`] times without an answer of it between, it counts as silence; for one that was silent before, once is enough.
 
 use crate::time::{Duration, Instant};
 
@@ -11,10 +14,15 @@ pub(crate) const RESOLVERS_MAX: usize = 8;
 /// For how long one that has failed is asked last.
 const PENALTY: Duration = Duration::from_secs(60);
 
+/// How often in a row another may be faster.
+const OUTRUN_MAX: u8 = 3;
+
 /// Which resolvers have failed, and when.
 #[derive(Debug, Default)]
 pub(crate) struct Preference {
     failed_at: [Option<Instant>; RESOLVERS_MAX],
+    /// How often another was faster since its last answer.
+    outrun: [u8; RESOLVERS_MAX],
 }
 
 impl Preference {
@@ -32,10 +40,22 @@ impl Preference {
         }
     }
 
+    /// Notes that another one, asked later, has answered before this one.
+    pub(crate) fn outrun(&mut self, resolver: usize, now: Instant) {
+        let (Some(times), Some(at)) = (self.outrun.get_mut(resolver), self.failed_at.get_mut(resolver))
+        else {
+            return;
+        };
+        *times = times.saturating_add(1);
+        if *times >= OUTRUN_MAX || at.is_some() {
+            *at = Some(now);
+        }
+    }
+
     /// Notes that a resolver has answered.
     pub(crate) fn answered(&mut self, resolver: usize) {
-        if let Some(at) = self.failed_at.get_mut(resolver) {
-            *at = None;
+        if let (Some(times), Some(at)) = (self.outrun.get_mut(resolver), self.failed_at.get_mut(resolver)) {
+            (*times, *at) = (0, None);
         }
     }
 }

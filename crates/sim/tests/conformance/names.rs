@@ -187,16 +187,19 @@ fn two_questions_of_one_port_share_a_socket_and_each_has_its_answer() {
 fn a_silent_resolver_is_helped_by_the_next_and_then_asked_last() {
     Script::each_with(&setup(2), |t| {
         let [first, second, _] = resolvers();
-        let q = question(7, "a.test", A);
-        t.ask(5000, &q);
-        t.advance_ms(990);
-        assert_eq!(t.asked(), [first]);
-        t.advance_ms(20);
-        assert_eq!(t.asked(), [first, second]);
-        assert_eq!(t.gets(second), [&q[..]]);
-        t.says(second, &answer(&q, 0, &[(0, &[1; 4])]));
-        t.told(&q, 0);
-        t.expect_all_gone();
+        // Once or twice may be the fault of the name; three times in a row is silence.
+        for id in 1..=3 {
+            let q = question(id, "a.test", A);
+            t.ask(5000, &q);
+            t.advance_ms(990);
+            assert_eq!(t.asked(), [first]);
+            t.advance_ms(20);
+            assert_eq!(t.asked(), [first, second]);
+            assert_eq!(t.gets(second), [&q[..]]);
+            t.says(second, &answer(&q, 0, &[(0, &[1; 4])]));
+            t.told(&q, 0);
+            t.expect_all_gone();
+        }
         // The next question goes to the one that has answered.
         let q = question(8, "b.test", A);
         t.ask(5000, &q);

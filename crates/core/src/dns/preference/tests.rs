@@ -23,6 +23,22 @@ fn who_fails_goes_to_the_back_for_a_minute() {
     preference.answered(1);
     assert_eq!(order(&preference, at(61), 3), [0, 1, 2]);
     assert_eq!(order(&preference, at(0), 0), [0usize; 0]);
+    // Slow for once, and again; then it counts. Later once is enough, until it has answered.
+    for now in [100, 101] {
+        preference.outrun(1, at(now));
+        assert_eq!(order(&preference, at(now), 2), [0, 1]);
+    }
+    preference.outrun(0, at(102));
+    preference.outrun(0, at(103));
+    preference.answered(0);
+    preference.outrun(0, at(104));
+    assert_eq!(order(&preference, at(104), 2), [0, 1]);
+    preference.outrun(0, at(105));
+    preference.outrun(0, at(106));
+    assert_eq!(order(&preference, at(106), 2), [1, 0]);
+    assert_eq!(order(&preference, at(200), 2), [0, 1]);
+    preference.outrun(0, at(201));
+    assert_eq!(order(&preference, at(201), 2), [1, 0]);
     // More than are used, and numbers that nobody has.
     preference.failed(99, at(1));
     assert_eq!(order(&preference, at(99), 99).len(), RESOLVERS_MAX);

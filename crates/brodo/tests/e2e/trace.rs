@@ -107,5 +107,6 @@ fn until(script: &Job, expected: &str, mut provoke: impl FnMut() -> Result<()>) 
 fn end(bed: &Bed, script: &mut Job) -> Result<String> {
     let interrupt = format!("kill -INT {}", script.pid());
     bed.world.run(&[], ["sh", "-c", &interrupt], LIMIT)?.success()?;
-    Ok(script.wait(LIMIT)?.stdout)
+    // Its probes are taken out one by one, and each waits for all processors.
+    Ok(script.wait(3 * LIMIT)?.stdout)
 }

@@ -101,18 +101,13 @@ impl DatagramFlow {
 
     /// What is known of it at `now`, but for how long it is idle.
     pub(crate) fn info(&self, now: Instant) -> FlowInfo {
+        let initiator = if self.inbound { Initiator::Peer } else { Initiator::Guest };
         FlowInfo {
-            flow: self.id,
-            key: self.key,
-            initiator: if self.inbound { Initiator::Peer } else { Initiator::Guest },
             state: if self.answered { FlowState::Active } else { FlowState::Unanswered },
             age: now - self.opened_at,
-            idle: Duration::ZERO,
             from_guest: self.from_guest,
             to_guest: self.to_guest,
-            rtt: None,
-            connect: None,
-            retransmissions: 0,
+            ..FlowInfo::blank(self.id, self.key, initiator)
         }
     }
 

@@ -14,7 +14,7 @@ use super::{answer, answer_len_max, refuse};
 use crate::counters::DropReason;
 use crate::env::Env;
 use crate::flow::end::EndCause;
-use crate::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
+use crate::flow::info::{FlowInfo, Initiator, Traffic};
 use crate::flow::{FlowId, FlowKey, Rank, Usefulness};
 use crate::host::{Close, Host, HostError, IcmpCause, Marks, Readiness, Received, SocketId};
 use crate::link::Link;
@@ -122,17 +122,10 @@ impl DnsFlow {
     /// What is known of it at `now`, but for how long it is idle.
     pub(crate) fn info(&self, now: Instant) -> FlowInfo {
         FlowInfo {
-            flow: self.id,
-            key: self.key,
-            initiator: Initiator::Guest,
-            state: FlowState::Unanswered,
             age: now - self.opened_at,
-            idle: Duration::ZERO,
             from_guest: self.from_guest,
             to_guest: self.to_guest,
-            rtt: None,
-            connect: None,
-            retransmissions: 0,
+            ..FlowInfo::blank(self.id, self.key, Initiator::Guest)
         }
     }
 

@@ -94,6 +94,25 @@ pub struct FlowInfo {
     pub retransmissions: u32,
 }
 
+impl FlowInfo {
+    /// Of a flow of which no more is known than who began it with whom.
+    pub(crate) fn blank(flow: FlowId, key: FlowKey, initiator: Initiator) -> Self {
+        Self {
+            flow,
+            key,
+            initiator,
+            state: FlowState::Unanswered,
+            age: Duration::ZERO,
+            idle: Duration::ZERO,
+            from_guest: Traffic::default(),
+            to_guest: Traffic::default(),
+            rtt: None,
+            connect: None,
+            retransmissions: 0,
+        }
+    }
+}
+
 /// All that is known of an open flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowDetail {

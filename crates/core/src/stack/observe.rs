@@ -3,8 +3,8 @@
 
 use super::{Flow, FlowId, FlowKey, Stack};
 use crate::flow::end::{EndCause, FlowEnd};
-use crate::flow::info::{FlowDetail, FlowInfo, FlowState, Initiator, Traffic};
-use crate::time::{Duration, Instant};
+use crate::flow::info::{FlowDetail, FlowInfo, Initiator};
+use crate::time::Instant;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -105,19 +105,8 @@ impl Stack {
         if !self.recorder.records_ends() {
             return;
         }
-        let info = FlowInfo {
-            flow: FlowId { index: u32::MAX, generation: 0 },
-            key,
-            initiator: Initiator::Guest,
-            state: FlowState::Unanswered,
-            age: Duration::ZERO,
-            idle: Duration::ZERO,
-            from_guest: Traffic::default(),
-            to_guest: Traffic::default(),
-            rtt: None,
-            connect: None,
-            retransmissions: 0,
-        };
+        let nowhere = FlowId { index: u32::MAX, generation: 0 };
+        let info = FlowInfo::blank(nowhere, key, Initiator::Guest);
         let name = self.name_for(key.remote.ip());
         self.recorder.ended(FlowEnd { at: self.recorder.now, info, opened: false, cause, name, rule });
     }

@@ -5,12 +5,15 @@
 //! gives none.
 
 use crate::event::{Event, Topic};
-use crate::flow::Flow;
+use crate::flow::{Flow, FlowRef};
 use crate::instance;
 use crate::method::{GetFlows, GetHello, Hello, Method, Subscribe};
 use crate::rpc::{self, Id, MESSAGE_MAX, Message, PROTOCOL};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::value::RawValue;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -23,6 +26,8 @@ use std::time::{Duration, Instant};
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Events kept while a reply is awaited; later ones are dropped and counted.
 const EVENTS_MAX: usize = 4096;
+/// Flows asked for at once: their page, some 130 KiB, fits into the socket's buffer and the nearer caches of both sides.
+const PAGE_FLOWS: u32 = 200;
 /// Bytes asked for at once.
 const READ_SIZE: usize = 64 << 10;
 
@@ -76,6 +81,12 @@ impl From<io::Error> for ClientError {
     }
 }
 
+impl From<serde_json::Error> for ClientError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Protocol(error.to_string())
+    }
+}
+
 /// A connection to an instance.
 #[derive(Debug)]
 pub struct Client {
@@ -125,14 +136,24 @@ impl Client {
     /// # Errors
     /// See [`ClientError`]. After any but [`ClientError::Refused`] the client is of no more use.
     pub fn call<M: Method>(&mut self, params: &M) -> Result<M::Result, ClientError> {
+        let id = self.send(params)?;
+        self.reply(id)
+    }
+
+    /// Sends a request; what its reply will bear.
+    fn send<M: Method>(&mut self, params: &M) -> Result<i64, ClientError> {
         self.last_id += 1;
-        let id = self.last_id;
-        self.stream.write_all(&rpc::request(id, M::NAME, params))?;
+        self.stream.write_all(&rpc::request(self.last_id, M::NAME, params))?;
+        Ok(self.last_id)
+    }
+
+    /// Waits for the reply to a request.
+    fn reply<R: DeserializeOwned>(&mut self, id: i64) -> Result<R, ClientError> {
         let deadline = Instant::now() + REPLY_TIMEOUT;
         loop {
-            let Some(message) = self.message(Some(deadline))? else { return Err(ClientError::TimedOut) };
+            let Some(message) = self.message::<R>(Some(deadline))? else { return Err(ClientError::TimedOut) };
             if message.method.is_some() {
-                self.keep(message);
+                self.keep(message.params);
                 continue;
             }
             if let Some(error) = message.error {
@@ -141,28 +162,34 @@ impl Client {
             if message.id != Some(Id::Number(id)) {
                 return Err(ClientError::Protocol("the reply is to another request".into()));
             }
-            let Some(result) = message.result else {
-                return Err(ClientError::Protocol("the reply is empty".into()));
-            };
-            return serde_json::from_str(result.get()).map_err(|e| ClientError::Protocol(e.to_string()));
+            return message.result.ok_or_else(|| ClientError::Protocol("the reply is empty".into()));
         }
     }
 
-    /// All flows that `filter` lets through, by as many calls as it takes.
+    /// All flows that `filter` lets through, by as many calls as it takes. The next page is asked for before this one is read, so that
+    /// both sides work at a time.
     ///
     /// # Errors
     /// As [`Client::call`].
     pub fn flows(&mut self, filter: &GetFlows) -> Result<Vec<Flow>, ClientError> {
-        let mut request = filter.clone();
-        let mut flows = Vec::new();
-        loop {
-            let mut page = self.call(&request)?;
-            flows.append(&mut page.flows);
-            match page.next {
-                None => return Ok(flows),
-                next => request.after = next,
-            }
+        /// A [`FlowPage`](crate::method::FlowPage), its flows not read yet.
+        #[derive(Deserialize)]
+        struct Page {
+            flows: Box<RawValue>,
+            next: Option<FlowRef>,
         }
+
+        let mut request = GetFlows { limit: filter.limit.or(Some(PAGE_FLOWS)), ..filter.clone() };
+        let mut flows = Vec::new();
+        let mut asked = Some(self.send(&request)?);
+        while let Some(id) = asked {
+            let page: Page = self.reply(id)?;
+            request.after = page.next;
+            asked = page.next.map(|_| self.send(&request)).transpose()?;
+            let read: Vec<Flow> = serde_json::from_str(page.flows.get())?;
+            flows.extend(read);
+        }
+        Ok(flows)
     }
 
     /// Asks to be told of these things from now on, and of no others.
@@ -186,8 +213,8 @@ impl Client {
         }
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         loop {
-            let Some(message) = self.message(deadline)? else { return Ok(None) };
-            self.keep(message);
+            let Some(message) = self.message::<IgnoredAny>(deadline)? else { return Ok(None) };
+            self.keep(message.params);
             if let Some(event) = self.events.pop_front() {
                 return Ok(Some(event));
             }
@@ -195,8 +222,8 @@ impl Client {
     }
 
     /// Keeps an event. One of a kind that is not known here is none for this client.
-    fn keep(&mut self, message: Message) {
-        let event = message.params.and_then(|params| serde_json::from_str(params.get()).ok());
+    fn keep(&mut self, event: Option<Box<RawValue>>) {
+        let event = event.and_then(|params| serde_json::from_str(params.get()).ok());
         match event {
             Some(_) if self.events.len() >= EVENTS_MAX => self.lost += 1,
             Some(event) => self.events.push_back(event),
@@ -205,9 +232,12 @@ impl Client {
     }
 
     /// The next message; `None` if none came before the deadline.
-    fn message(&mut self, deadline: Option<Instant>) -> Result<Option<Message>, ClientError> {
+    fn message<R: DeserializeOwned>(
+        &mut self,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Message<R>>, ClientError> {
         let Some(line) = self.line(deadline)? else { return Ok(None) };
-        serde_json::from_slice(&line).map(Some).map_err(|e| ClientError::Protocol(e.to_string()))
+        Ok(Some(serde_json::from_slice(&line)?))
     }
 
     fn line(&mut self, deadline: Option<Instant>) -> Result<Option<Vec<u8>>, ClientError> {

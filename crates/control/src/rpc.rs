@@ -134,17 +134,18 @@ impl Request {
     }
 }
 
-/// What a server sends: a reply, or an event.
+/// What a server sends: a reply, or an event. `R` is the result of the method that was called; text of any shape if that is not known.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Message {
+#[serde(bound(deserialize = "R: Deserialize<'de>"))]
+pub struct Message<R = Box<RawValue>> {
     /// "2.0".
     pub jsonrpc: String,
     /// The request that this answers; null if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<Id>,
-    /// What came of it, to be read as the result of the method.
+    /// What came of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result: Option<Box<RawValue>>,
+    pub result: Option<R>,
     /// Why nothing came of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Error>,

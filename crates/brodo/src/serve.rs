@@ -114,13 +114,25 @@ impl Preparation {
         Ok(Self { settings, host, ready, capture, flow_log, metrics, control, clock })
     }
 
-    /// Starts an agent in the guest's namespace, if ports are forwarded. Before there are threads.
+    /// Starts an agent in the guest's namespace, if ports are forwarded now or may be later. Before there are threads.
     pub(crate) fn agent(
         &self,
         start: impl FnOnce() -> Result<Agent, SetupError>,
     ) -> Result<Option<Agent>, Failure> {
-        let wanted = !self.settings.forwards.is_empty();
-        Ok(if wanted { Some(start()?) } else { None })
+        if !self.settings.forwards.is_empty() {
+            return Ok(Some(start()?));
+        }
+        if self.control == Place::None {
+            return Ok(None);
+        }
+        // Nobody has asked for ports yet.
+        let unneeded = |error: SetupError| {
+            log::info(
+                "no sockets can be opened in the guest's namespace",
+                &[("error", error.to_string().into())],
+            );
+        };
+        Ok(start().map_err(unneeded).ok())
     }
 
     /// A service for the interface that was made: a worker for each of its queues.

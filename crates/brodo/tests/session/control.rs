@@ -4,7 +4,7 @@
 use crate::support::{Running, User, eventually, program_str, text, users};
 use serde_json::Value;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -240,5 +240,30 @@ fn an_instance_is_found_by_its_number() {
         let output = user.brodo(&words).env("XDG_RUNTIME_DIR", &runtime).output().expect("brodo starts");
         assert_eq!(output.status.code(), Some(1));
         assert!(!fs::exists(&dead).expect("a folder"));
+    }
+}
+
+/// Nothing was forwarded at the start, yet ports can be added, those of the guest's loopback among them.
+#[test]
+fn ports_are_added_to_an_instance_that_had_none() {
+    for &user in users() {
+        let folder = Folder::new(&format!("added-{user:?}"));
+        let socket = folder.path("socket");
+        let server = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = server.local_addr().expect("its number").port();
+        let script =
+            format!("echo up; read -r go; exec 3<>/dev/tcp/127.0.0.1/{port}; echo \"$go\" >&3; read -r end");
+        let words = ["run", "--control", &socket, "--", "bash", "-c", &script];
+        let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()));
+        assert_eq!(brodo.line(), "up");
+        let added = json(user, &socket, &["forward", "add", "-T", &port.to_string()]);
+        assert_eq!(added.len(), 1, "{added:?}");
+        brodo.stdin().write_all(b"through\n").expect("it reads");
+        let (guest, _) = server.accept().expect("the guest connects");
+        let mut line = String::new();
+        BufReader::new(&guest).read_line(&mut line).expect("a line");
+        assert_eq!(line, "through\n");
+        brodo.stdin().write_all(b"\n").expect("it reads");
+        assert_eq!(brodo.status(), Some(0));
     }
 }

@@ -1,26 +1,39 @@
 //! A relay that does nothing but copy: what any forwarder in user space does at least, for comparison.
 //!
 //! It accepts what comes in by one device for a port, connects to the same address and port itself, which by loopback is the
-//! server, and copies both ways: one thread per direction, large buffers, blocking calls, and both kernels' TCP at its ends.
+//! server, and copies both ways: a thread for each connection that was there before it, large buffers, blocking calls, and both kernels' TCP at its ends.
 //! It has no frames, no checks, no stack of its own. What it does not reach, nobody reaches who copies.
+//!
+//! Blocking writes of one thread to both sides would stand still between two peers who both send and do not read. The workloads' do not.
 
 use super::server;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::thread;
 
 /// Size of reads and writes: measured to be as fast as larger ones, and faster than smaller ones.
 const CHUNK: usize = 256 << 10;
+/// Connections at a time.
+const THREADS: usize = 64;
 
 /// Relays what comes in by `device` for `address`. Listens on the port after it too, once it is ready.
 pub(super) fn relay(device: &str, address: SocketAddr) -> io::Result<()> {
     let listener = listen(device, address)?;
     let _ready = server::listen(address.port() + 1)?;
-    for guest in listener.incoming() {
-        let guest = guest?;
-        thread::spawn(move || both_ways(&guest));
-    }
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let mut buffer = vec![0; CHUNK];
+                for guest in listener.incoming() {
+                    // What goes wrong is the business of those at the ends, who notice.
+                    let _ = guest.and_then(|guest| both_ways(&guest, &mut buffer));
+                }
+            });
+        }
+    });
     Ok(())
 }
 
@@ -36,22 +49,30 @@ fn listen(device: &str, address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// What goes wrong is the business of those at the ends, who notice.
-fn both_ways(guest: &TcpStream) -> io::Result<()> {
+fn both_ways(guest: &TcpStream, buffer: &mut [u8]) -> io::Result<()> {
     let host = TcpStream::connect(guest.local_addr()?)?;
     guest.set_nodelay(true)?;
     host.set_nodelay(true)?;
-    let (from, to) = (host.try_clone()?, guest.try_clone()?);
-    thread::spawn(move || copy(&from, &to));
-    copy(guest, &host)
+    let ends = [guest, &host];
+    let mut open = vec![0, 1];
+    while !open.is_empty() {
+        let watch = |&end: &usize| PollFd::new(ends[end].as_fd(), PollFlags::POLLIN);
+        let mut ready: Vec<_> = open.iter().map(watch).collect();
+        poll(&mut ready, PollTimeout::NONE)?;
+        let ready: Vec<_> = ready.iter().map(|one| one.any() == Some(true)).collect();
+        for (end, ready) in std::mem::take(&mut open).into_iter().zip(ready) {
+            if !ready || copy(ends[end], ends[1 - end], buffer)? {
+                open.push(end);
+            }
+        }
+    }
+    Ok(())
 }
 
-fn copy(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
-    let mut buffer = vec![0; CHUNK];
-    loop {
-        match from.read(&mut buffer)? {
-            0 => return to.shutdown(Shutdown::Write),
-            length => to.write_all(&buffer[..length])?,
-        }
+/// Passes on what has come; false if that was the end.
+fn copy(mut from: &TcpStream, mut to: &TcpStream, buffer: &mut [u8]) -> io::Result<bool> {
+    match from.read(buffer)? {
+        0 => to.shutdown(Shutdown::Write).map(|()| false),
+        length => to.write_all(&buffer[..length]).map(|()| true),
     }
 }

@@ -16,7 +16,7 @@
 //! | open echo     | socket, setsockopt IP_RECVERR, connect, epoll_ctl                                         |
 //! | stream        | sendmsg (setsockopt TCP_NODELAY before the second, epoll_ctl when full), readv            |
 //! | published UDP | sendmsg with the peer's address and ours (IP_PKTINFO), epoll_ctl when full                |
-//! | datagrams     | sendmsg, several of one size with UDP_SEGMENT (setsockopt IP_TOS, IP_TTL or IP_MTU_DISCOVER when it changes, epoll_ctl when full and when no longer), recvmmsg with UDP_GRO, recvmsg MSG_ERRQUEUE |
+//! | datagrams     | sendmsg, several of one size with UDP_SEGMENT (setsockopt IP_TOS, IP_TTL or IP_MTU_DISCOVER when it changes, epoll_ctl when full and when no longer), recvmmsg with UDP_GRO and with MSG_ERRQUEUE |
 //! | end           | shutdown, setsockopt SO_LINGER (reset only), close                                        |
 //! | host changed  | getsockname                                                                              |
 

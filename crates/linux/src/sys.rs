@@ -178,89 +178,139 @@ fn check(status: isize) -> Result<usize> {
     })
 }
 
-/// A control message of up to `N` bytes of data, aligned as the kernel wants it.
-#[repr(C)]
-struct Control<const N: usize> {
-    header: libc::cmsghdr,
-    data: [u8; N],
+/// A message header that points to nothing.
+fn empty_header() -> libc::msghdr {
+    // SAFETY: msghdr is integers and pointers; null pointers with zero lengths mean "none".
+    unsafe { std::mem::zeroed() }
 }
 
-impl<const N: usize> Control<N> {
-    const fn zeroed() -> Self {
-        // SAFETY: cmsghdr is three integers (and padding on some targets); zero is a value of each.
-        Self { header: unsafe { MaybeUninit::zeroed().assume_init() }, data: [0; N] }
+/// Control messages to send, one behind the other, aligned as the kernel wants them.
+#[repr(C, align(8))]
+struct SendControl {
+    bytes: [u8; 128],
+    len: usize,
+}
+
+impl SendControl {
+    const fn new() -> Self {
+        Self { bytes: [0; 128], len: 0 }
     }
 
-    /// The first `len` bytes, header first, or all.
-    const fn bytes(&self, len: usize) -> &[u8] {
-        let len = if len < size_of::<Self>() { len } else { size_of::<Self>() };
-        // SAFETY: it is integers without padding between them, all of them initialised, and `len` bytes are within it.
-        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast::<u8>(), len) }
+    fn push(&mut self, level: c_int, kind: c_int, data: &[u8]) {
+        const HEADER: usize = size_of::<libc::cmsghdr>();
+        let end = self.len + HEADER + data.len();
+        let (Some(space), padded) = (self.bytes.get_mut(self.len..end), end.next_multiple_of(8)) else {
+            return;
+        };
+        // cmsg_len is a word on every target of the GNU library; level and kind are the last two integers of the header.
+        space[..size_of::<usize>()].copy_from_slice(&(HEADER + data.len()).to_ne_bytes());
+        space[HEADER - 8..HEADER - 4].copy_from_slice(&level.to_ne_bytes());
+        space[HEADER - 4..HEADER].copy_from_slice(&kind.to_ne_bytes());
+        space[HEADER..].copy_from_slice(data);
+        self.len = padded;
     }
+
+    fn push_segment(&mut self, segment: Option<u16>) {
+        if let Some(segment) = segment {
+            self.push(libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
+        }
+    }
+}
+
+/// sendmsg: `data`, gathered, leaves with these control messages for the socket address `name`, or if that is empty for the
+/// peer that the socket is connected to. Gives the bytes sent, which is all.
+fn send_message(
+    fd: BorrowedFd<'_>,
+    data: &[IoSlice<'_>],
+    name: &[u8],
+    control: &SendControl,
+) -> Result<usize> {
+    let mut header = empty_header();
+    // A pointer with a length of 0, to no name and to no control messages, is one that the kernel does not follow.
+    header.msg_name = name.as_ptr().cast_mut().cast();
+    header.msg_namelen = name.len() as _;
+    // An IoSlice has the layout of an iovec (std promises it on Unix).
+    header.msg_iov = data.as_ptr().cast_mut().cast();
+    header.msg_iovlen = data.len() as _;
+    header.msg_control = control.bytes.as_ptr().cast_mut().cast();
+    header.msg_controllen = control.len as _;
+    // SAFETY: every pointer in `header` is to an argument with its true length, and sendmsg only reads.
+    check(unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL) })
 }
 
 /// sendmsg, with UDP_SEGMENT if `segment` is given: `data`, gathered, leaves as datagrams of `segment` bytes, the last
 /// one may be shorter. Gives the bytes sent, which is all.
 pub fn send_datagrams(fd: BorrowedFd<'_>, data: &[IoSlice<'_>], segment: Option<u16>) -> Result<usize> {
-    // The kernel wants the padded length of the message and the exact one in its header.
-    let mut control = Control::<8>::zeroed();
-    // SAFETY: msghdr is integers and pointers; null pointers with zero lengths mean "none".
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    // An IoSlice has the layout of an iovec (std promises it on Unix).
-    message.msg_iov = data.as_ptr().cast_mut().cast();
-    message.msg_iovlen = data.len() as _;
-    if let Some(segment) = segment {
-        control.header.cmsg_level = libc::SOL_UDP;
-        control.header.cmsg_type = libc::UDP_SEGMENT;
-        control.header.cmsg_len = (size_of::<libc::cmsghdr>() + size_of::<u16>()) as _;
-        control.data[..2].copy_from_slice(&segment.to_ne_bytes());
-        message.msg_control = (&raw mut control).cast();
-        message.msg_controllen = size_of::<Control<8>>() as _;
-    }
-    // SAFETY: every pointer in `message` is to a local or to `data`, with its true length, and sendmsg only reads.
-    check(unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) })
+    let mut control = SendControl::new();
+    control.push_segment(segment);
+    send_message(fd, data, &[], &control)
 }
 
-/// Most datagrams that [`recv_datagrams`] takes.
+/// Most datagrams that are received in one call.
 pub const DATAGRAMS_MAX: usize = 32;
-/// Room for control messages with one word each: UDP_GRO, IP_TOS or IPV6_TCLASS, SO_RXQ_OVFL.
-const CONTROL_LEN: usize = 3 * 24 - size_of::<libc::cmsghdr>();
+/// Room for a control message of one word.
+const CONTROL_WORD: usize = 24;
+/// Room for those of a connected socket: UDP_GRO, IP_TOS or IPV6_TCLASS, SO_RXQ_OVFL.
+const CONTROL_LEN: usize = 3 * CONTROL_WORD;
 
-/// recvmmsg: one datagram, or several coalesced ones, into each buffer, until there are no more. `each` is told the index, the
-/// length and the control messages of each, which [`control_messages`] takes apart. Gives how many there were.
+/// What the kernel tells of a datagram beside its payload, aligned as it wants that: control messages, and who has sent it.
+#[repr(C, align(8))]
+struct Envelope<const NAME: usize, const CONTROL: usize> {
+    control: [u8; CONTROL],
+    name: [u8; NAME],
+}
+
+/// recvmmsg, as [`recv_datagrams`], with room for `NAME` bytes of the sender's socket address, which `each` is told before the
+/// control messages, and for `CONTROL` bytes of those.
+fn recv_messages<const NAME: usize, const CONTROL: usize>(
+    fd: BorrowedFd<'_>,
+    into: &mut [IoSliceMut<'_>],
+    flags: c_int,
+    mut each: impl FnMut(usize, usize, &[u8], &[u8]),
+) -> Result<usize> {
+    let wanted = into.len().min(DATAGRAMS_MAX);
+    let mut envelopes = [const { MaybeUninit::<Envelope<NAME, CONTROL>>::uninit() }; DATAGRAMS_MAX];
+    let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; DATAGRAMS_MAX];
+    for ((buffer, envelope), message) in into.iter_mut().zip(&mut envelopes).zip(&mut messages) {
+        let envelope = envelope.write(Envelope { control: [0; CONTROL], name: [0; NAME] });
+        let mut header = empty_header();
+        // An IoSliceMut has the layout of an iovec (std promises it on Unix).
+        header.msg_iov = std::ptr::from_mut(buffer).cast();
+        header.msg_iovlen = 1;
+        if NAME > 0 {
+            header.msg_name = envelope.name.as_mut_ptr().cast();
+            header.msg_namelen = NAME as _;
+        }
+        header.msg_control = envelope.control.as_mut_ptr().cast();
+        header.msg_controllen = CONTROL as _;
+        message.write(libc::mmsghdr { msg_hdr: header, msg_len: 0 });
+    }
+    let first = messages.as_mut_ptr().cast::<libc::mmsghdr>();
+    // SAFETY: the first `wanted` messages are initialised, and every pointer in them is to a buffer of `into` or into one
+    // of `envelopes`, with its true length; nothing else refers to these during the call.
+    let status =
+        unsafe { libc::recvmmsg(fd.as_raw_fd(), first, wanted as _, flags as _, std::ptr::null_mut()) };
+    let count = check(status as isize)?;
+    for (i, (message, envelope)) in messages.iter().zip(&envelopes).enumerate().take(count.min(wanted)) {
+        // SAFETY: the first `wanted` were initialised before the call.
+        let libc::mmsghdr { msg_hdr: header, msg_len } = unsafe { message.assume_init_ref() };
+        // SAFETY: as above.
+        let Envelope { control, name } = unsafe { envelope.assume_init_ref() };
+        let name = &name[..NAME.min(header.msg_namelen as usize)];
+        each(i, *msg_len as usize, name, &control[..CONTROL.min(header.msg_controllen)]);
+    }
+    Ok(count)
+}
+
+/// recvmmsg on a connected socket: one datagram, or several coalesced ones, into each buffer, until there are no more, and into
+/// [`DATAGRAMS_MAX`] at most. `each` is told the index, the length and the control messages of each, which
+/// [`control_messages`] takes apart. Gives how many there were.
 pub fn recv_datagrams(
     fd: BorrowedFd<'_>,
     into: &mut [IoSliceMut<'_>],
     mut each: impl FnMut(usize, usize, &[u8]),
 ) -> Result<usize> {
-    let wanted = into.len().min(DATAGRAMS_MAX);
-    let mut controls = [const { MaybeUninit::<Control<CONTROL_LEN>>::uninit() }; DATAGRAMS_MAX];
-    let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; DATAGRAMS_MAX];
-    for ((buffer, control), message) in into.iter_mut().zip(&mut controls).zip(&mut messages) {
-        // SAFETY: msghdr is integers and pointers; null pointers with zero lengths mean "none".
-        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-        // An IoSliceMut has the layout of an iovec (std promises it on Unix).
-        header.msg_iov = std::ptr::from_mut(buffer).cast();
-        header.msg_iovlen = 1;
-        header.msg_control = std::ptr::from_mut(control.write(Control::zeroed())).cast();
-        header.msg_controllen = size_of::<Control<CONTROL_LEN>>() as _;
-        message.write(libc::mmsghdr { msg_hdr: header, msg_len: 0 });
-    }
-    let first = messages.as_mut_ptr().cast::<libc::mmsghdr>();
-    // SAFETY: the first `wanted` messages are initialised, and every pointer in them is to a buffer of `into` or to one
-    // of `controls`, with its true length; nothing else refers to these during the call.
-    let count = check(
-        unsafe { libc::recvmmsg(fd.as_raw_fd(), first, wanted as _, 0, std::ptr::null_mut()) } as isize,
-    )?;
-    for (i, (message, control)) in messages.iter().zip(&controls).enumerate().take(count.min(wanted)) {
-        // SAFETY: the first `wanted` were initialised before the call.
-        let message = unsafe { message.assume_init_ref() };
-        // SAFETY: as above.
-        let control = unsafe { control.assume_init_ref() };
-        let control = control.bytes(message.msg_hdr.msg_controllen);
-        each(i, message.msg_len as usize, control);
-    }
-    Ok(count)
+    recv_messages::<0, CONTROL_LEN>(fd, into, 0, |i, len, _, control| each(i, len, control))
 }
 
 /// Takes control messages apart: level, kind and data of each.
@@ -292,31 +342,26 @@ pub struct ErrorEntry {
 /// `sock_extended_err` (16 bytes) and a `sockaddr_in6` (28), padded.
 pub const ERROR_ENTRY_LEN: usize = 48;
 
-/// recvmsg with MSG_ERRQUEUE: takes one entry; of the datagram that caused it the start is kept. `WOULDBLOCK` if there is
+/// recvmmsg with MSG_ERRQUEUE: takes one entry; of the datagram that caused it the start is kept. `WOULDBLOCK` if there is
 /// none, `PROTO` if the kernel gave something that is not an error report.
 pub fn recv_error(fd: BorrowedFd<'_>) -> Result<ErrorEntry> {
     // What else the socket asks for comes before the error.
-    const LEN: usize = ERROR_ENTRY_LEN + 2 * 24;
-    let mut control = Control::<LEN>::zeroed();
-    // SAFETY: msghdr is integers and pointers; null pointers with zero lengths mean "none".
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    let mut quoted = [0; 8];
-    let mut slice = IoSliceMut::new(&mut quoted);
-    // An IoSliceMut has the layout of an iovec (std promises it on Unix).
-    message.msg_iov = (&raw mut slice).cast();
-    message.msg_iovlen = 1;
-    message.msg_control = (&raw mut control).cast();
-    message.msg_controllen = size_of::<Control<LEN>>() as _;
-    // SAFETY: the control pointer is to a local with its true length, and so is the one slice, which is to eight bytes.
-    check(unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_ERRQUEUE) })?;
-    let error = control_messages(control.bytes(message.msg_controllen)).find(|(level, kind, _)| {
+    const LEN: usize = size_of::<libc::cmsghdr>() + ERROR_ENTRY_LEN + 2 * CONTROL_WORD;
+    let (mut quoted, mut data) = ([0; 8], None);
+    let into = &mut [IoSliceMut::new(&mut quoted)];
+    recv_messages::<0, LEN>(fd, into, libc::MSG_ERRQUEUE, |_, _, _, control| data = error_report(control))?;
+    Ok(ErrorEntry { data: data.ok_or(Errno::PROTO)?, quoted })
+}
+
+/// The report among control messages.
+fn error_report(control: &[u8]) -> Option<[u8; ERROR_ENTRY_LEN]> {
+    let (.., found) = control_messages(control).find(|(level, kind, _)| {
         matches!((*level, *kind), (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR))
-    });
-    let (.., found) = error.ok_or(Errno::PROTO)?;
+    })?;
     // What the kernel left out of the address stays zero, an unknown family.
     let mut data = [0; ERROR_ENTRY_LEN];
     data.iter_mut().zip(found).for_each(|(to, from)| *to = *from);
-    Ok(ErrorEntry { data, quoted })
+    Some(data)
 }
 
 /// Events of an epoll instance, whose data are numbers.

@@ -11,24 +11,6 @@ fn ring(t: &mut Script, frames: u32) {
     t.machine.stack.set_ring(Some(frames));
 }
 
-/// Opens `n` connections to a host that takes everything.
-fn establish(t: &mut Script, n: u16) -> Vec<usize> {
-    let flows: Vec<_> = (0..n).map(|i| t.connection(41_000 + i, 80)).collect();
-    for &flow in &flows {
-        t.select(flow);
-        open(t);
-    }
-    flows
-}
-
-fn open(t: &mut Script) {
-    t.host_connects_at_once();
-    t.guest("SYN win=65535 mss=1460 wscale=7 sackok");
-    t.expect("SYN|ACK");
-    t.guest("ACK");
-    t.expect_nothing();
-}
-
 /// Bytes that the current connection may send.
 fn window(t: &Script) -> u32 {
     t.offered_edge() - t.guest_progress().0
@@ -68,7 +50,7 @@ fn a_connection_alone_gets_most_of_the_ring() {
     Script::each(|t| {
         ring(t, 20);
         // Four fifths can be claimed, and a quarter of that is left for others.
-        open(t);
+        t.establish();
         assert_eq!(segments(t), 12);
         assert_eq!(t.machine.stack.use_of_ring(), Some((16, 12)));
         for _ in 0..10 {
@@ -82,7 +64,7 @@ fn a_connection_alone_gets_most_of_the_ring() {
 fn connections_share_the_ring_and_never_more() {
     Script::each(|t| {
         ring(t, 100);
-        let flows = establish(t, 8);
+        let flows = t.connections(8, Script::establish);
         for round in 0..60 {
             for (i, &flow) in flows.iter().enumerate() {
                 t.select(flow);
@@ -108,7 +90,7 @@ fn every_connection_moves_in_a_ring_without_room() {
     for frames in RINGS {
         Script::each(|t| {
             ring(t, frames);
-            let flows = establish(t, 5);
+            let flows = t.connections(5, Script::establish);
             for _ in 0..20 {
                 for &flow in &flows {
                     t.select(flow);
@@ -126,7 +108,7 @@ fn every_connection_moves_in_a_ring_without_room() {
 fn a_rest_of_the_window_is_made_a_segment() {
     Script::each(|t| {
         ring(t, 1);
-        open(t);
+        t.establish();
         for len in [1, 700, 1, 1000, 1300] {
             t.guest(&format!("ACK data={len}"));
             t.take_all();
@@ -141,7 +123,7 @@ fn a_rest_of_the_window_is_made_a_segment() {
 fn what_a_closed_connection_had_is_free() {
     Script::each(|t| {
         ring(t, 100);
-        let flows = establish(t, 2);
+        let flows = t.connections(2, Script::establish);
         for _ in 0..20 {
             for &flow in &flows {
                 t.select(flow);
@@ -162,7 +144,7 @@ fn what_a_closed_connection_had_is_free() {
 fn idle_connections_leave_the_ring_to_the_busy_one() {
     Script::each(|t| {
         ring(t, 20);
-        let flows = establish(t, 6);
+        let flows = t.connections(6, Script::establish);
         let busy = *flows.last().expect("there are six");
         t.select(busy);
         send(t, 2);
@@ -179,7 +161,7 @@ fn idle_connections_leave_the_ring_to_the_busy_one() {
 fn another_length_holds_for_what_is_promised_from_then_on() {
     Script::each(|t| {
         ring(t, 100);
-        open(t);
+        t.establish();
         let all = segments(t);
         ring(t, 20);
         for _ in 13..all {
@@ -200,7 +182,7 @@ fn another_length_holds_for_what_is_promised_from_then_on() {
 fn the_link_is_named_as_what_holds_the_guest_back() {
     Script::each(|t| {
         ring(t, 5);
-        open(t);
+        t.establish();
         let line = format!("ACK data={}", t.mss());
         t.guest_batch(&[line.as_str(); 3]);
         t.take_all();
@@ -216,7 +198,7 @@ fn the_link_is_named_as_what_holds_the_guest_back() {
 fn no_more_is_sent_than_the_answers_to_which_have_room() {
     Script::each_with(&Setup::default(), |t| {
         ring(t, 20);
-        open(t);
+        t.establish();
         t.guest_window(1 << 20);
         t.guest("ACK");
         t.host_sends(40 * t.mss());

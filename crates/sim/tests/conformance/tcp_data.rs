@@ -13,22 +13,6 @@ fn fixed(bytes: u32) -> Setup {
     setup
 }
 
-/// The guest fills the window that it was offered; gives the bytes sent.
-fn fill_window(t: &mut Script, from: u32) -> u32 {
-    let mut next = from;
-    let edge = t.offered_edge();
-    let mss = t.mss() as u32;
-    while next < edge {
-        let len = mss.min(edge - next);
-        t.guest(&format!("ACK seq={next} data={len}"));
-        next += len;
-        if t.offered_edge() != edge {
-            break;
-        }
-    }
-    next - from
-}
-
 fn data_of(t: &mut Script) -> i64 {
     t.take_all().iter().filter_map(|l| l.value("data")).sum()
 }
@@ -215,9 +199,9 @@ fn a_host_that_never_reads_closes_the_window_and_nothing_is_lost() {
     Script::each_with(&fixed(32 << 10), |t| {
         t.establish();
         t.host_accepts(0);
-        let sent = fill_window(t, 1);
+        let last = t.guest_fills_window().pop().expect("acknowledgements");
+        let sent = t.guest_progress().0 - 1;
         assert!((32 << 10..=36 << 10).contains(&sent), "{sent}");
-        let last = t.take_all().pop().expect("acknowledgements");
         assert_eq!((last.value("ack"), last.value("win")), (Some(1 + i64::from(sent)), Some(0)));
         // A probe of one byte is answered and not stored.
         t.guest(&format!("ACK seq={} data=1", 1 + sent));
@@ -238,9 +222,8 @@ fn a_host_that_never_reads_closes_the_window_and_nothing_is_lost() {
 fn a_little_room_is_not_worth_a_window_update() {
     Script::each_with(&fixed(32 << 10), |t| {
         t.establish();
-        t.host_accepts(0);
-        let sent = fill_window(t, 1);
-        t.take_all();
+        t.hoard();
+        let sent = t.guest_progress().0 - 1;
         t.host_accepts_more(10);
         t.expect_nothing();
         t.host_received(10);
@@ -254,8 +237,8 @@ fn a_little_room_is_not_worth_a_window_update() {
 fn a_lost_window_update_is_found_by_a_probe() {
     Script::each_with(&fixed(32 << 10), |t| {
         t.establish();
-        t.host_accepts(0);
-        let sent = fill_window(t, 1);
+        t.hoard();
+        let sent = t.guest_progress().0 - 1;
         t.host_accepts_all();
         t.take_all();
         t.advance_ms(1000);
@@ -431,12 +414,10 @@ fn the_memory_budget_holds_and_loses_nothing_that_was_acknowledged() {
     let mut setup = Setup::default();
     setup.config.memory = 256 << 10;
     Script::each_with(&setup, |t| {
-        let flows: Vec<_> = (0..20).map(|i| t.connection(41_000 + i, 80)).collect();
-        for &f in &flows {
-            t.select(f);
+        let flows = t.connections(20, |t| {
             t.establish();
             t.host_accepts(0);
-        }
+        });
         for round in 0..40 {
             for &f in &flows {
                 t.select(f);

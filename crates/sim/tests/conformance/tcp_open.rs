@@ -298,11 +298,7 @@ fn only_the_guests_own_address_may_open_connections() {
 #[test]
 fn many_connections_at_once_do_not_mix() {
     Script::each(|t| {
-        let flows: Vec<_> = (0..50).map(|i| t.connection(41_000 + i, 443)).collect();
-        for &f in &flows {
-            t.select(f);
-            t.establish();
-        }
+        let flows = t.connections(50, Script::establish);
         for &f in &flows {
             t.select(f);
             t.guest("ACK|PSH data=200");

@@ -66,21 +66,6 @@ fn round(t: &mut Script) -> u32 {
     next - start
 }
 
-/// The guest fills the window; the host takes nothing. Gives the bytes sent.
-fn fill(t: &mut Script) -> u32 {
-    let mut sent = 0;
-    loop {
-        let next = t.guest_progress().0;
-        let len = (t.mss() as u32).min(t.offered_edge() - next);
-        if len == 0 {
-            t.take_all();
-            return sent;
-        }
-        t.guest(&format!("ACK data={len}"));
-        sent += len;
-    }
-}
-
 fn tunings(t: &Script, wanted: Direction) -> Vec<(u32, u32, Cause)> {
     t.machine
         .host
@@ -151,8 +136,7 @@ fn a_window_that_has_grown_falls_while_the_host_socket_stays_full() {
         establish(t);
         (0..9).for_each(|_| _ = round(t));
         assert_eq!(rx(t).limit, 4096 * KIB, "{:?}", tunings(t, Direction::Receive));
-        t.host_accepts(0);
-        fill(t);
+        t.hoard();
         t.advance_ms(1000);
         t.host_accepts_more(4096);
         let limit = rx(t).limit;
@@ -314,8 +298,7 @@ fn pressure_doubles_the_window_when_it_is_full() {
 fn a_window_that_was_closed_is_opened_at_once() {
     Script::each_with(&fixed(32 * KIB), |t| {
         establish(t);
-        t.host_accepts(0);
-        fill(t);
+        t.hoard();
         t.host_accepts_all();
         t.expect("ACK win>=16384");
         let updates: Vec<_> = t
@@ -334,8 +317,7 @@ fn a_window_that_was_closed_is_opened_at_once() {
 fn an_update_that_opens_a_window_is_repeated_until_the_guest_moves() {
     Script::each_with(&fixed(32 * KIB), |t| {
         establish(t);
-        t.host_accepts(0);
-        fill(t);
+        t.hoard();
         t.host_accepts_all();
         t.expect("ACK win>=16384");
         let first = t.expect_within_ms(200, "ACK win>=16384");
@@ -354,8 +336,7 @@ fn an_update_that_opens_a_window_is_repeated_until_the_guest_moves() {
 fn an_update_is_repeated_a_bounded_number_of_times() {
     Script::each_with(&fixed(32 * KIB), |t| {
         establish(t);
-        t.host_accepts(0);
-        fill(t);
+        t.hoard();
         t.host_accepts_all();
         t.expect("ACK win>=16384");
         t.advance_ms(600_000);
@@ -384,8 +365,7 @@ fn a_window_that_was_never_closed_is_not_announced_twice() {
 fn the_edge_does_not_move_by_slivers() {
     Script::each_with(&fixed(16 * KIB), |t| {
         establish(t);
-        t.host_accepts(0);
-        fill(t);
+        t.hoard();
         let mut edge = t.offered_edge();
         for _ in 0..160 {
             t.host_accepts_more(100);
@@ -448,22 +428,9 @@ fn budget(bytes: usize) -> Setup {
 
 /// `count` flows whose hosts take nothing, and whose guests send all that they are offered.
 fn fill_windows(t: &mut Script, count: u16) {
-    let flows: Vec<_> = (0..count).map(|i| t.connection(41_000 + i, 80)).collect();
-    for &flow in &flows {
+    for flow in t.connections(count, establish) {
         t.select(flow);
-        establish(t);
-        t.host_accepts(0);
-    }
-    for &flow in &flows {
-        t.select(flow);
-        for _ in 0..60 {
-            let (next, edge) = (t.guest_progress().0, t.offered_edge());
-            let len = (edge - next).min(t.mss() as u32);
-            if len > 0 {
-                t.guest(&format!("ACK data={len}"));
-            }
-        }
-        t.take_all();
+        t.hoard();
     }
 }
 
@@ -488,26 +455,20 @@ fn windows_count_before_their_hosts_refuse() {
     let mut setup = Setup::default();
     setup.config.memory = 8 << 20;
     Script::each_with(&setup, |t| {
-        let flows: Vec<_> = (0..200).map(|i| t.connection(41_000 + i, 80)).collect();
-        for &flow in &flows {
-            t.select(flow);
+        let flows = t.connections(200, |t| {
             establish(t);
             // Each has a window of at least 64 KiB if that can be.
             t.guest("ACK data=1000");
             t.host_received_some();
             t.take_all();
-        }
+        });
         for &flow in &flows {
             t.select(flow);
             t.host_accepts(0);
         }
         for &flow in &flows {
             t.select(flow);
-            while t.offered_edge() > t.guest_progress().0 {
-                let len = (t.offered_edge() - t.guest_progress().0).min(t.mss() as u32);
-                t.guest(&format!("ACK data={len}"));
-            }
-            t.take_all();
+            t.guest_fills_window();
         }
         assert_eq!(t.machine.stack.counters().dropped(DropReason::MemoryBudget), 0);
         assert!(t.machine.stack.memory_used() <= 8 << 20);
@@ -533,32 +494,16 @@ fn memory_that_is_short_leaves_every_flow_a_few_segments() {
 #[test]
 fn a_window_shut_for_want_of_memory_opens_by_itself() {
     Script::each_with(&budget(256 << 10), |t| {
-        let flows: Vec<_> = (0..100).map(|i| t.connection(41_000 + i, 80)).collect();
-        for &flow in &flows {
-            t.select(flow);
-            establish(t);
-        }
+        let flows = t.connections(100, establish);
         for &flow in &flows[1..] {
             t.select(flow);
-            t.host_accepts(0);
-            for _ in 0..40 {
-                let (next, edge) = (t.acknowledged(), t.offered_edge());
-                let len = edge.saturating_sub(next).min(t.mss() as u32);
-                if len > 0 {
-                    t.guest(&format!("ACK seq={next} data={len}"));
-                }
-            }
+            t.hoard();
         }
-        t.take_all();
         assert!(t.machine.stack.memory_used() > 256 * 1024 / 100 * 95);
         // Its host takes everything, and yet there is no window for it in the end.
         t.select(flows[0]);
-        while t.offered_edge() > t.guest_progress().0 {
-            let len = (t.offered_edge() - t.guest_progress().0).min(t.mss() as u32);
-            t.guest(&format!("ACK data={len}"));
-            t.host_received_some();
-        }
-        t.take_all();
+        t.guest_fills_window();
+        t.host_received_some();
         let index = t.machine.stack.tcp_infos(t.now()).position(|i| i.guest.port() == 41_000);
         let by = t.machine.stack.tcp_infos(t.now()).nth(index.expect("open")).expect("open").rx.limited.by;
         assert_eq!(by, LimitedBy::Memory);
@@ -579,12 +524,10 @@ fn a_thousand_slow_readers_share_a_budget_and_none_stalls() {
     const EACH: u32 = 30_000;
     let mut t = Script::new(budget(8 << 20));
     t.machine.host.set_record(false);
-    let flows: Vec<_> = (0..FLOWS).map(|i| t.connection(10_000 + i, 80)).collect();
-    for &flow in &flows {
-        t.select(flow);
+    let flows = t.connections(FLOWS, |t| {
         t.establish();
         t.host_accepts(0);
-    }
+    });
     let mut last_progress = 0;
     for round in 0..2000 {
         let mut open = 0;
@@ -623,8 +566,7 @@ fn what_holds_the_guest_back_is_accounted_for() {
         establish(t);
         assert_eq!(rx(t).limited.by, LimitedBy::Application);
         (0..9).for_each(|_| _ = round(t));
-        t.host_accepts(0);
-        fill(t);
+        t.hoard();
         assert_eq!(rx(t).limited.by, LimitedBy::HostSocket);
         t.advance_ms(500);
         let held = |t: &Script, by: LimitedBy| rx(t).limited.held[by as usize].as_millis();

@@ -14,18 +14,9 @@ fn worker(setup: &Setup, budget: &Arc<Budget>, number: u32) -> Script {
     t
 }
 
-/// A connection whose host takes nothing, and a guest that fills its window.
-fn hoard(t: &mut Script) {
+fn establish_and_hoard(t: &mut Script) {
     t.establish();
-    t.host_accepts(0);
-    for _ in 0..40 {
-        let (next, edge) = (t.acknowledged(), t.offered_edge());
-        let len = edge.saturating_sub(next).min(t.mss() as u32);
-        if len > 0 {
-            t.guest(&format!("ACK seq={next} data={len}"));
-        }
-    }
-    t.take_all();
+    t.hoard();
 }
 
 #[test]
@@ -34,7 +25,7 @@ fn a_read_waits_for_memory_of_another_worker() {
     let budget = Arc::new(Budget::new(70_000));
     let mut holds = worker(&setup, &budget, 0);
     let mut waits = worker(&setup, &budget, 5);
-    hoard(&mut holds);
+    establish_and_hoard(&mut holds);
     assert_eq!(holds.machine.stack.take_wakes(), 0);
     waits.establish();
     waits.host_sends(100);
@@ -58,19 +49,11 @@ fn a_window_waits_for_memory_of_another_worker() {
     let mut waits = worker(&setup, &budget, 4);
     waits.establish();
     // Of windows only half of the budget, and a little for everybody.
-    let flows: Vec<_> = (0..100).map(|port| holds.connection(41_000 + port, 80)).collect();
-    for &flow in &flows {
-        holds.select(flow);
-        hoard(&mut holds);
-    }
+    let flows = holds.connections(100, establish_and_hoard);
     assert_eq!(holds.machine.stack.memory_used(), waits.machine.stack.memory_used());
     // All that it was promised it may send, and then there is no more.
-    while waits.offered_edge() > waits.guest_progress().0 {
-        let len = (waits.offered_edge() - waits.guest_progress().0).min(waits.mss() as u32);
-        waits.guest(&format!("ACK data={len}"));
-        waits.host_received_some();
-    }
-    waits.take_all();
+    waits.guest_fills_window();
+    waits.host_received_some();
     waits.advance_ms(5000);
     waits.expect_nothing();
     holds.select(flows[0]);
@@ -85,11 +68,7 @@ fn reads_that_wait_go_on_in_the_turn_that_gives_memory_back() {
     let mut setup = Setup::default();
     setup.config.memory = 256 << 10;
     Script::each_with(&setup, |t| {
-        let hoards: Vec<_> = (0..50).map(|port| t.connection(41_000 + port, 80)).collect();
-        for &flow in &hoards {
-            t.select(flow);
-            hoard(t);
-        }
+        let hoards = t.connections(50, establish_and_hoard);
         for port in 0..20 {
             t.connection(42_000 + port, 80);
             t.establish();

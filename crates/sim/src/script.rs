@@ -207,17 +207,6 @@ impl Script {
         self.current
     }
 
-    /// Goes on with so many further connections in turn, from guest port 41,000 on to port 80, and does `open` with each. Gives
-    /// their indices.
-    pub fn connections(&mut self, count: u16, open: impl Fn(&mut Self)) -> Vec<usize> {
-        let one = |i| {
-            let flow = self.connection(41_000 + i, 80);
-            open(self);
-            flow
-        };
-        (0..count).map(one).collect()
-    }
-
     /// The current connection's index.
     pub fn flow_index(&self) -> usize {
         self.current
@@ -341,19 +330,6 @@ impl Script {
     /// sent it.
     pub fn frame(&mut self, text: &str) -> Vec<u8> {
         self.build(text).1
-    }
-
-    /// The guest sends full segments until it is at the right edge of its window, wherever that moves meanwhile. Gives what the
-    /// stack sent, this and before.
-    pub fn guest_fills_window(&mut self) -> Vec<Line> {
-        for _ in 0..STUCK {
-            let len = (self.mss() as u32).min(self.offered_edge() - self.guest_progress().0);
-            if len == 0 {
-                return self.take_all();
-            }
-            self.guest(&format!("ACK data={len}"));
-        }
-        panic!("the window has no end");
     }
 
     /// The window the guest offers from now on, in bytes.
@@ -807,6 +783,7 @@ impl Drop for Script {
 }
 
 mod host;
+mod load;
 
 #[cfg(test)]
 mod tests;

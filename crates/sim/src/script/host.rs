@@ -98,12 +98,6 @@ impl Script {
         self.machine.host.set_space(self.socket(), bytes);
     }
 
-    /// The socket takes nothing from now on and the guest fills its window: the connection holds as much memory as one can.
-    pub fn hoard(&mut self) {
-        self.host_accepts(0);
-        self.guest_fills_window();
-    }
-
     /// There is room for more bytes (datagrams, on a datagram socket).
     pub fn host_accepts_more(&mut self, more: usize) {
         self.note("peer", &format!("room for {more} more"));

@@ -95,7 +95,7 @@ impl FlowLog {
     }
 
     /// Writes `last`, which belongs to the flows that are still open, and waits until all is written.
-    pub(crate) fn finish(mut self, last: Option<Item>) {
+    pub(crate) fn finish(mut self, last: Vec<Item>) {
         self.mailbox.close(last);
         if let Some(thread) = self.thread.take() {
             // A panic there was told when it came.
@@ -106,7 +106,7 @@ impl FlowLog {
 
 impl Drop for FlowLog {
     fn drop(&mut self) {
-        self.mailbox.close(None);
+        self.mailbox.close(Vec::new());
     }
 }
 

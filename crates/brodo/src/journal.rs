@@ -122,7 +122,7 @@ impl Mailbox {
     }
 
     /// Nothing more will be put in but `last`, for which there is always room.
-    pub(crate) fn close(&self, last: Option<Item>) {
+    pub(crate) fn close(&self, last: Vec<Item>) {
         let mut contents = self.lock();
         contents.items.extend(last);
         contents.closed = true;
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn a_closed_mailbox_gives_the_rest_and_then_nothing() {
         let mailbox = Mailbox::new();
-        mailbox.close(Some(Item::Batch(Arc::default())));
+        mailbox.close(vec![Item::Batch(Arc::default())]);
         assert_eq!(mailbox.wait().map(|(items, _)| items.len()), Some(1));
         assert!(mailbox.wait().is_none());
     }

@@ -1,8 +1,9 @@
 //! `--metrics ADDR`: what brodo counts, as text for Prometheus.
 //!
-//! A thread of its own answers `GET /metrics` ([`http`]). It has no part in the data path: for each answer it leaves a visit with every
-//! worker ([`Crew::visit`]), which copies its counters between two turns, adds the copies up and writes them as text ([`exposition`]).
-//! Answers that follow one another within [`FRESH`] are the same, so that nobody who asks without pause slows the workers.
+//! A thread of its own answers `GET /metrics` ([`http`]). It has no part in the data path: for each answer it leaves visits with every
+//! worker ([`Crew::visit`]), which copies its counters between two turns and looks at some flows at a time, adds the copies up and writes them as text
+//! ([`exposition`]). Answers that follow one another within [`FRESH`], or [`PAUSE_PER_LOOK`] times what the last look took, are the same, so that
+//! nobody who asks without pause slows the workers.
 //!
 //! The address is bound before anything else is made, and an address that cannot be bound stops the start. What is told are sums: no
 //! address and no name of anything the guest talks to is among them.
@@ -16,7 +17,7 @@ use crate::log;
 use brodo_control::instance;
 use brodo_linux::crew::Crew;
 use brodo_linux::ring::RingWatch;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::Mode;
 use rustix::process::umask;
 use std::fmt;
@@ -31,6 +32,8 @@ use std::time::{Duration, Instant};
 
 /// How long a text is given to all who ask.
 const FRESH: Duration = Duration::from_millis(100);
+/// It is given out for longer if the look took long: a tenth of the workers' time at most is spent on being looked at.
+const PAUSE_PER_LOOK: u32 = 10;
 
 /// Where metrics are served.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,14 +115,15 @@ impl Metrics {
         log::info("metrics are served", &[("at", self.address.to_string().into())]);
         let mut cached: Option<(Instant, String)> = None;
         let text = move || {
-            if let Some((at, text)) = &cached
-                && at.elapsed() < FRESH
+            let begun = Instant::now();
+            if let Some((until, text)) = &cached
+                && begun < *until
             {
                 return Some(text.clone());
             }
             let views = view::look(&crew, &ring)?;
             let text = exposition::text(&views, &view::Process::look());
-            cached = Some((Instant::now(), text.clone()));
+            cached = Some((Instant::now() + FRESH.max(begun.elapsed() * PAUSE_PER_LOOK), text.clone()));
             Some(text)
         };
         let Self { listener, address } = self;
@@ -131,6 +135,13 @@ impl Metrics {
         let spawned = thread::Builder::new().name("metrics".into()).spawn(body);
         spawned.map_err(Failure::io("serve metrics: clone"))?;
         Ok(Serving(address))
+    }
+}
+
+impl AsFd for Metrics {
+    /// What listens.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 }
 

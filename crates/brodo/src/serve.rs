@@ -192,6 +192,9 @@ impl Preparation {
             let bounds = (usize::try_from(descriptors).unwrap_or(usize::MAX), splices_max as usize);
             let ports = Forwards::new(guest, agent, first.sockets(), bounds);
             let mut ports = ports.map_err(Failure::io("wait for ports: epoll_ctl"))?;
+            if let Some(metrics) = &self.metrics {
+                ports.leave_out(metrics);
+            }
             for forward in forwards {
                 let option = brodo_linux::forward::option(forward.direction, forward.transport);
                 log::info("forwarding ports", &[(option, forward.spec.to_string().into())]);
@@ -375,14 +378,13 @@ impl Service {
 
 impl Service {
     /// The ends of all flows that are still open.
-    fn last_ends(&mut self) -> Option<Item> {
+    fn last_ends(&self) -> Vec<Item> {
         let now = self.clock.now();
-        let mut last = None;
-        for (number, worker) in (0..).zip(&self.workers) {
-            let ends: Vec<_> = worker.stack().ends_at_shutdown(now).collect();
-            last = Some(Item::Batch(Arc::new(Batch { worker: number, ends, ..Batch::default() })));
-        }
-        last
+        let of_worker = |(worker, of): (u32, &Worker<Tap>)| {
+            let ends = of.stack().ends_at_shutdown(now).collect();
+            Item::Batch(Arc::new(Batch { worker, ends, ..Batch::default() }))
+        };
+        (0..).zip(&self.workers).map(of_worker).collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! What each method does: its parameters in, its result or an error out. What belongs to workers is asked of them by visits.
 
 use super::capture::Captures;
-use super::visits::{ask, ask_all};
+use super::visits::{VISIT_FLOWS, ask, ask_all};
 use super::{Controlled, forwards, server::Server};
 use crate::log;
 use crate::wording;
@@ -17,9 +17,6 @@ use brodo_core::flow::{FlowId, info};
 use brodo_core::time::Duration;
 use brodo_linux::driver::Inside;
 use std::fs;
-
-/// Flows looked at in one visit: what a worker does in some hundred microseconds.
-const VISIT_FLOWS: usize = 256;
 
 /// Answers a request by what `does` makes of its parameters; nothing if no reply is wanted.
 fn with<M: Method>(request: Request, does: impl FnOnce(M) -> Result<M::Result, Error>) -> Option<Vec<u8>> {

@@ -12,6 +12,9 @@ use std::time::Duration;
 /// Longest wait for a worker. A turn takes about a millisecond.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Flows looked at in one visit: what a worker does in some hundred microseconds.
+pub(crate) const VISIT_FLOWS: usize = 256;
+
 /// A result that will come.
 struct Pending<T>(Receiver<T>);
 

@@ -84,7 +84,7 @@ fn a_line_says_who_how_much_how_long_and_why() {
     last.opened = false;
     last.cause = EndCause::Denied;
     let batch = Batch { worker: 1, ends: vec![ended(4001), last], lost: 7, ..Batch::default() };
-    log(&folder, 1 << 20, 3).finish(Some(Item::Batch(Arc::new(batch))));
+    log(&folder, 1 << 20, 3).finish(vec![Item::Batch(Arc::new(batch))]);
     let lines = folder.lines("log");
     assert_eq!(lines.len(), 3);
     let expected = serde_json::json!({
@@ -105,7 +105,7 @@ fn a_line_says_who_how_much_how_long_and_why() {
 fn a_file_that_is_long_enough_becomes_old_and_the_oldest_goes() {
     let folder = Folder::new("rotates");
     // About eleven lines each.
-    log(&folder, 4096, 2).finish(Some(item(1000..1100)));
+    log(&folder, 4096, 2).finish(vec![item(1000..1100)]);
     let ports = |name: &str| -> Vec<String> {
         folder.lines(name).iter().map(|line| line["guest"].as_str().unwrap().to_owned()).collect()
     };
@@ -118,14 +118,14 @@ fn a_file_that_is_long_enough_becomes_old_and_the_oldest_goes() {
     assert!(!folder.0.join("log.3").exists());
     // The next brodo goes on where this one has ended.
     let before = ports("log").len();
-    log(&folder, 1 << 20, 2).finish(Some(item(1..3)));
+    log(&folder, 1 << 20, 2).finish(vec![item(1..3)]);
     assert_eq!(ports("log").len(), before + 2);
 }
 
 #[test]
 fn without_old_files_only_the_newest_lines_stay() {
     let folder = Folder::new("keeps-none");
-    log(&folder, 4096, 0).finish(Some(item(1000..1100)));
+    log(&folder, 4096, 0).finish(vec![item(1000..1100)]);
     assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
     assert_eq!(folder.lines("log").last().unwrap()["guest"], "10.0.2.15:1099");
 }
@@ -137,7 +137,7 @@ fn everything_that_was_put_in_is_there_at_the_end() {
     for _ in 0..100 {
         log.mailbox.put(item(0..100));
     }
-    log.finish(Some(item(0..20_000)));
+    log.finish(vec![item(0..20_000)]);
     assert_eq!(folder.lines("log").len(), 30_000);
 }
 
@@ -150,7 +150,7 @@ fn a_full_disk_ends_the_log_and_nothing_else() {
     let files = Files::open(Path::new("/dev/full"), 1 << 20, 1).unwrap();
     let log = FlowLog::start(files, mailbox, Arc::new(journal)).unwrap();
     log.mailbox.put(item(0..10));
-    log.finish(Some(item(0..10)));
+    log.finish(vec![item(0..10)]);
     let (items, _) = clients.take();
     assert_eq!(items.len(), 1, "{items:?}");
     assert!(

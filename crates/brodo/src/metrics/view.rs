@@ -1,7 +1,8 @@
 //! What metrics are made of: copies of what each worker has, taken on its own thread, and facts about the process.
 
-use crate::control::visits;
+use crate::control::visits::{self, VISIT_FLOWS};
 use crate::wording;
+use brodo_control::rpc::Error;
 use brodo_core::counters::Counters;
 use brodo_core::tcp::limited::LimitedBy;
 use brodo_linux::crew::Crew;
@@ -14,15 +15,18 @@ use std::fs;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// Counts by two words.
+type Tally = BTreeMap<(&'static str, &'static str), u64>;
+
 /// One worker.
 #[derive(Debug, Clone, Default)]
 pub(super) struct WorkerView {
     pub(super) counters: Counters,
     pub(super) activity: Activity,
     /// Flows open now, by protocol and direction.
-    pub(super) flows: BTreeMap<(&'static str, &'static str), u64>,
+    pub(super) flows: Tally,
     /// TCP connections by what limits each of their directions now.
-    pub(super) limited: BTreeMap<(&'static str, &'static str), u64>,
+    pub(super) limited: Tally,
     /// Flows that rules have refused, by the rule.
     pub(super) rules: BTreeMap<String, u64>,
     /// Forwards, and sockets that listen for them; of the worker that has them.
@@ -34,20 +38,6 @@ pub(super) struct WorkerView {
 impl WorkerView {
     fn of(inside: &Inside<'_>) -> Self {
         let stack = &*inside.stack;
-        let (mut flows, mut limited) = (BTreeMap::new(), BTreeMap::new());
-        for by in LimitedBy::ALL {
-            limited.extend(["from_guest", "to_guest"].map(|direction| ((direction, by.name()), 0)));
-        }
-        for info in stack.flow_infos(inside.now) {
-            let key =
-                (wording::protocol(info.key.protocol).name(), wording::direction(info.initiator).name());
-            *flows.entry(key).or_default() += 1;
-        }
-        for info in stack.tcp_infos(inside.now) {
-            for (direction, half) in [("from_guest", &info.rx), ("to_guest", &info.tx)] {
-                *limited.entry((direction, half.limited.by.name())).or_default() += 1;
-            }
-        }
         let rules = stack.rules().map(|(rule, count)| (rule.to_owned(), count)).collect();
         let ports = inside.forwards.as_deref();
         let forwards = ports.map(|ports| {
@@ -58,13 +48,53 @@ impl WorkerView {
         Self {
             counters: stack.counters().clone(),
             activity: inside.activity,
-            flows,
-            limited,
+            flows: Tally::new(),
+            limited: every_limit(),
             rules,
             forwards,
             forwarded,
         }
     }
+
+    /// Adds what flows there are on `worker`, some at a time.
+    fn count_flows(&mut self, crew: &Crew, worker: u32) -> Result<(), Error> {
+        let mut from = Some(0);
+        while let Some(first) = from {
+            let (flows, limited, next) = visits::ask(crew, worker, move |inside| some_flows(inside, first))?;
+            add(&mut self.flows, flows);
+            add(&mut self.limited, limited);
+            from = next;
+        }
+        Ok(())
+    }
+}
+
+/// Every limit in both directions, none of them in force.
+fn every_limit() -> Tally {
+    let both = |by: LimitedBy| ["from_guest", "to_guest"].map(|direction| ((direction, by.name()), 0));
+    LimitedBy::ALL.into_iter().flat_map(both).collect()
+}
+
+fn add(sum: &mut Tally, some: Tally) {
+    for (key, count) in some {
+        *sum.entry(key).or_default() += count;
+    }
+}
+
+/// What flows there are from a slot on and what limits them, and the slot to go on with if there are more.
+fn some_flows(inside: &Inside<'_>, from: u32) -> (Tally, Tally, Option<u32>) {
+    let (mut flows, mut limited, mut next) = (Tally::new(), Tally::new(), None);
+    for (looked, detail) in (1..).zip(inside.stack.flow_details(from, inside.now).take(VISIT_FLOWS)) {
+        let info = detail.info;
+        next = (looked == VISIT_FLOWS).then_some(info.flow.index.saturating_add(1));
+        let kind = (wording::protocol(info.key.protocol).name(), wording::direction(info.initiator).name());
+        *flows.entry(kind).or_default() += 1;
+        let halves = detail.tcp.iter().flat_map(|tcp| [("from_guest", &tcp.rx), ("to_guest", &tcp.tx)]);
+        for (direction, half) in halves {
+            *limited.entry((direction, half.limited.by.name())).or_default() += 1;
+        }
+    }
+    (flows, limited, next)
 }
 
 /// All workers, and what they share.
@@ -91,7 +121,10 @@ pub(super) fn look(crew: &Crew, ring: &Arc<RingWatch>) -> Option<View> {
     .ok()?;
     // Of what all share the last one knows most.
     let [memory_used, memory_promised, memory_budget] = seen.last().map_or([0; 3], |(_, memory)| *memory);
-    let workers = seen.into_iter().map(|(worker, _)| worker).collect();
+    let mut workers: Vec<WorkerView> = seen.into_iter().map(|(worker, _)| worker).collect();
+    for (number, worker) in (0..).zip(&mut workers) {
+        worker.count_flows(crew, number).ok()?;
+    }
     let (ring_dropped, ring_frames) = (ring.dropped(), ring.frames().unwrap_or(0));
     Some(View { workers, memory_used, memory_promised, memory_budget, ring_dropped, ring_frames })
 }

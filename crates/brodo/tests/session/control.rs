@@ -267,3 +267,55 @@ fn ports_are_added_to_an_instance_that_had_none() {
         assert_eq!(brodo.status(), Some(0));
     }
 }
+
+/// Flows that are open at the end are in the log whichever worker they belong to.
+#[test]
+fn the_flow_log_has_the_last_flows_of_every_worker() {
+    const FLOWS: usize = 16;
+    for &user in users() {
+        let folder = Folder::new(&format!("last-{user:?}"));
+        let (log, server) = (folder.path("log"), TcpListener::bind("127.0.0.1:0").expect("a port"));
+        let port = server.local_addr().expect("its number").port();
+        let script = format!(
+            "for i in $(seq {FLOWS}); do exec {{fd}}<>/dev/tcp/10.0.2.2/{port}; done; echo up; read -r end"
+        );
+        let options = ["--workers", "2", "--flow-log", &log, "--map-host-loopback", "10.0.2.2"];
+        let words = [&["run"], &options[..], &["--", "bash", "-c", &script]].concat();
+        let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()));
+        let _held: Vec<_> = (0..FLOWS).map(|_| server.accept().expect("the guest connects")).collect();
+        assert_eq!(brodo.line(), "up");
+        brodo.stdin().write_all(b"\n").expect("it reads");
+        assert_eq!(brodo.status(), Some(0));
+        let lines = fs::read_to_string(&log).expect("a flow log");
+        assert_eq!(lines.lines().count(), FLOWS, "{lines}");
+        for worker in ["\"0:", "\"1:"] {
+            assert!(lines.contains(worker), "all connections belong to one worker: {lines}");
+        }
+    }
+}
+
+/// What listens for brodo itself is not offered to the guest.
+#[test]
+fn auto_leaves_out_the_listener_of_metrics() {
+    for &user in users() {
+        let folder = Folder::new(&format!("own-{user:?}"));
+        let server = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = server.local_addr().expect("its number").port();
+        let script = format!(
+            "until exec 3<>/dev/tcp/127.0.0.1/{port}; do sleep 0.1; done 2>/dev/null; echo up; read -r metrics; \
+             if (: </dev/tcp/127.0.0.1/$metrics) 2>/dev/null; then echo reached; else echo refused; fi"
+        );
+        let words = ["run", "-v", "--metrics", "127.0.0.1:0", "-T", "auto", "--", "bash", "-c", &script];
+        let errors = folder.path("errors");
+        let file = fs::File::create(&errors).expect("a file");
+        let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()).stderr(file));
+        assert_eq!(brodo.line(), "up");
+        // It listened before there was a guest, so whoever looked and found the other has seen it too.
+        let said = fs::read_to_string(&errors).expect("a file");
+        let at = said.split("http://127.0.0.1:").nth(1).and_then(|rest| rest.split('/').next());
+        let metrics = at.unwrap_or_else(|| panic!("no port in {said}"));
+        writeln!(brodo.stdin(), "{metrics}").expect("it reads");
+        assert_eq!(brodo.line(), "refused");
+        assert_eq!(brodo.status(), Some(0));
+    }
+}

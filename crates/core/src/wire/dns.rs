@@ -15,6 +15,9 @@ mod tests;
 
 /// Longest encoded name in bytes, with its final zero.
 pub const NAME_LEN_MAX: usize = 255;
+/// Most pointers in a name: as many as it has labels if each is followed by one (RFC 1035, 3.1 and 4.1.4). Without a bound a message
+/// of records that all point into one long chain would take time by the square of its length.
+const HOPS_MAX: u8 = 127;
 
 /// Most bytes of encoded search names offered to a guest: what one DHCPv4 option holds.
 pub const SEARCH_LEN_MAX: usize = 255;
@@ -122,15 +125,14 @@ pub struct Name<'a> {
 impl<'a> Name<'a> {
     /// The name at `start` in `message` and where what follows it begins.
     pub fn parse(message: &'a [u8], start: usize) -> Option<(Self, usize)> {
-        let mut labels = Labels { message, at: start, floor: start, len: 0, end: None };
+        let mut labels = Labels::new(message, start);
         while labels.step().ok()?.is_some() {}
         Some((Self { message, start }, labels.end?))
     }
 
     /// The labels, without the root's.
     pub fn labels(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let mut labels =
-            Labels { message: self.message, at: self.start, floor: self.start, len: 0, end: None };
+        let mut labels = Labels::new(self.message, self.start);
         core::iter::from_fn(move || labels.step().ok().flatten())
     }
 
@@ -221,6 +223,8 @@ struct Labels<'a> {
     at: usize,
     /// Where the current run of labels began: the next pointer must lead before it, hence no loops.
     floor: usize,
+    /// Pointers that may still be followed.
+    hops: u8,
     /// Bytes of the name so far, uncompressed.
     len: usize,
     /// Where what follows the name begins, once known.
@@ -228,6 +232,10 @@ struct Labels<'a> {
 }
 
 impl<'a> Labels<'a> {
+    const fn new(message: &'a [u8], at: usize) -> Self {
+        Self { message, at, floor: at, hops: HOPS_MAX, len: 0, end: None }
+    }
+
     /// The next label, or none at the name's end.
     fn step(&mut self) -> Result<Option<&'a [u8]>, BadName> {
         loop {
@@ -247,6 +255,7 @@ impl<'a> Labels<'a> {
                 3 => {
                     let target = usize::from(u16_at(self.message, self.at).ok_or(BadName)? & 0x3fff);
                     self.end.get_or_insert(self.at + 2);
+                    self.hops = self.hops.checked_sub(1).ok_or(BadName)?;
                     if target >= self.floor {
                         return Err(BadName);
                     }

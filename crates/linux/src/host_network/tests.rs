@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::testns::{in_namespace, ip};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::Ipv4Addr;
 
 fn follow(name: &str) -> (HostNetwork, PathBuf) {
@@ -36,6 +37,10 @@ fn noticed(host: &HostNetwork, lines: &[&str]) -> bool {
     for line in lines {
         ip(line);
     }
+    // The kernel tells of an IPv6 address only when a thread of its own has seen to it.
+    let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
+    let told = poll(&mut [PollFd::new(&host.descriptor(), PollFlags::IN)], Some(&limit));
+    assert_eq!(told, Ok(1), "{lines:?}");
     let now = Instant::from_ms(1000);
     host.notice(now);
     let Some(due) = host.due() else { return false };

@@ -26,8 +26,9 @@ use std::time::{Duration, Instant};
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Events kept while a reply is awaited; later ones are dropped and counted.
 const EVENTS_MAX: usize = 4096;
-/// Flows asked for at once: their page, some 130 KiB, fits into the socket's buffer and the nearer caches of both sides.
-const PAGE_FLOWS: u32 = 200;
+/// Flows asked for at once: what a worker looks at in one visit. Their page, some 160 KiB, fits into the socket's buffer and the nearer
+/// caches of both sides.
+const PAGE_FLOWS: u32 = 256;
 /// Bytes asked for at once.
 const READ_SIZE: usize = 64 << 10;
 

@@ -159,25 +159,25 @@ fn look(inside: &Inside<'_>, detail: info::FlowDetail) -> Seen {
     (detail, round_trip)
 }
 
-/// Flows of one worker from a slot on, those that `wanted` lets through, and the last that was looked at, if there may be
+/// Of the next `most` flows of one worker from a slot on those that `wanted` lets through, and the last that was looked at, if there may be
 /// more.
 fn some_flows(
     controlled: &Controlled,
-    worker: u32,
-    from: u32,
+    (worker, from): (u32, u32),
+    most: usize,
     wanted: &GetFlows,
 ) -> Result<(Vec<Seen>, Option<FlowId>), Error> {
     let wanted = wanted.clone();
     ask(&controlled.crew, worker, move |inside| {
         let (mut seen, mut looked, mut last) = (Vec::new(), 0, None);
-        for detail in inside.stack.flow_details(from, inside.now).take(VISIT_FLOWS) {
+        for detail in inside.stack.flow_details(from, inside.now).take(most) {
             looked += 1;
             last = Some(detail.info.flow);
             if lets_through(&wanted, &detail.info) {
                 seen.push(look(inside, detail));
             }
         }
-        (seen, last.filter(|_| looked == VISIT_FLOWS))
+        (seen, last.filter(|_| looked == most))
     })
 }
 
@@ -199,7 +199,9 @@ fn flows(controlled: &Controlled, wanted: &GetFlows) -> Result<FlowPage, Error> 
         wanted.after.map_or((0, 0), |after| (after.worker, after.index.saturating_add(1)));
     let mut page = FlowPage::default();
     while worker < controlled.crew.workers() {
-        let (seen, last) = some_flows(controlled, worker, from, wanted)?;
+        // No more than the page takes: what is looked at in vain is looked at again for the next.
+        let most = VISIT_FLOWS.min(limit as usize - page.flows.len());
+        let (seen, last) = some_flows(controlled, (worker, from), most, wanted)?;
         for (detail, round_trip) in &seen {
             page.flows.push(wording::full(worker, detail, *round_trip, controlled.facts.bounds));
             if page.flows.len() == limit as usize {

@@ -121,6 +121,11 @@ impl DatagramFlow {
         Self { inbound: true, ..Self::new(id, key, socket, now) }
     }
 
+    /// Its socket, if a datagram to a published port has begun it.
+    pub(crate) fn published_socket(&self) -> Option<SocketId> {
+        self.socket.filter(|_| self.inbound)
+    }
+
     /// Something has come for the guest that another has received: so many datagrams, and bytes.
     pub(crate) fn heard(&mut self, now: Instant, datagrams: usize, bytes: usize) {
         self.to_guest.add(datagrams, bytes);

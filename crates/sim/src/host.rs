@@ -53,6 +53,8 @@ pub enum Call {
     UdpOpen(SocketAddr),
     /// `ping_open` to this address.
     PingOpen(IpAddr),
+    /// A datagram to a published port has begun a flow with this socket, or gone to it.
+    Adopt,
     /// `datagram_send`: bytes offered, segment size, bytes taken.
     DatagramSend(usize, Option<u16>, Result<usize, HostError>),
     /// `datagram_recv`: datagrams asked for and given.
@@ -288,10 +290,15 @@ impl SimHost {
         self.open_tcp(flow, peer, State::Open)
     }
 
-    /// A socket that sends to `peer` from a published port.
-    pub fn adopt_udp(&mut self, flow: FlowId, peer: SocketAddr) -> SocketId {
-        let kind = DatagramSocket::new(false, self.default_space);
-        self.open(flow, peer, Kind::Datagram(kind))
+    /// A socket that sends to `peer` from a published port: the one that the flow has, if it has one.
+    pub fn adopt_udp(&mut self, flow: FlowId, peer: SocketAddr, socket: Option<SocketId>) -> SocketId {
+        let socket = socket.unwrap_or_else(|| {
+            let kind = DatagramSocket::new(false, self.default_space);
+            self.open(flow, peer, Kind::Datagram(kind))
+        });
+        assert_eq!((self.get(socket).flow, self.peer(socket)), (flow, peer), "{socket:?} is another's");
+        self.note(socket, Call::Adopt);
+        socket
     }
 
     fn open_tcp(&mut self, flow: FlowId, peer: SocketAddr, state: State) -> SocketId {

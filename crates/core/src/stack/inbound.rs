@@ -107,8 +107,10 @@ impl Stack {
         Ok(id)
     }
 
-    /// What came to a published port goes to the guest. `adopt` is called if this begins a flow: it gives a socket that sends to
-    /// the peer from the published port, and of which nothing can be received.
+    /// What came to a published port goes to the guest. `adopt` gives a socket that sends to the peer from the published port, and of
+    /// which nothing can be received. If such a datagram has begun the flow before, `adopt` is told of its socket, has that send from
+    /// where the peer has asked now, and gives it back: a peer may ask several ports and addresses that lead here, and a port
+    /// may be closed and opened again. A flow that the guest has begun keeps its socket as it is.
     ///
     /// # Errors
     /// [`NoCredit`]: nothing was taken, because what came before is not with the guest yet; datagrams are best left in the kernel
@@ -118,14 +120,17 @@ impl Stack {
         io: &mut Io<'_, L, H>,
         (guest, remote): (Endpoint, Endpoint),
         arrived: &Arrived<'_>,
-        adopt: impl FnOnce(&mut H, FlowId) -> Result<SocketId, HostError>,
+        adopt: impl FnOnce(&mut H, FlowId, Option<SocketId>) -> Result<SocketId, HostError>,
     ) -> Result<(), NoCredit> {
         if !self.takes_datagrams() {
             return Err(NoCredit);
         }
         self.recorder.now = io.now;
         let key = FlowKey { protocol: Protocol::Udp, guest, remote };
-        let found = self.flows.find(&key).map_or_else(|| self.inbound_flow(io, key, adopt), Ok);
+        let found = match self.flows.find(&key) {
+            Some(id) => self.lead_back(io.host, id, adopt),
+            None => self.inbound_flow(io, key, adopt),
+        };
         match found {
             Ok(id) => {
                 if let Some(Flow::Datagram(flow)) = self.flows.get_mut(id) {
@@ -148,17 +153,33 @@ impl Stack {
         self.inbox.is_empty() && !self.env.outlet.stalled
     }
 
+    /// Has the answers of a flow leave from where its peer has asked now.
+    fn lead_back<H: Host>(
+        &mut self,
+        host: &mut H,
+        id: FlowId,
+        adopt: impl FnOnce(&mut H, FlowId, Option<SocketId>) -> Result<SocketId, HostError>,
+    ) -> Result<FlowId, DropReason> {
+        if let Some(Flow::Datagram(flow)) = self.flows.get(id)
+            && let Some(socket) = flow.published_socket()
+        {
+            let same = adopt(host, id, Some(socket)).map_err(|_| DropReason::HostExhausted)?;
+            debug_assert_eq!(same, socket, "a flow keeps its socket");
+        }
+        Ok(id)
+    }
+
     fn inbound_flow<L: Link, H: Host>(
         &mut self,
         io: &mut Io<'_, L, H>,
         key: FlowKey,
-        adopt: impl FnOnce(&mut H, FlowId) -> Result<SocketId, HostError>,
+        adopt: impl FnOnce(&mut H, FlowId, Option<SocketId>) -> Result<SocketId, HostError>,
     ) -> Result<FlowId, DropReason> {
         if !self.make_room(io.host, io.now) {
             return Err(DropReason::FlowTableFull);
         }
         let id = self.flows.reserve();
-        let socket = adopt(io.host, id).map_err(|_| DropReason::HostExhausted)?;
+        let socket = adopt(io.host, id, None).map_err(|_| DropReason::HostExhausted)?;
         self.env.counters.udp_inbound += 1;
         let id = self.flows.insert(Usefulness::Unanswered as usize, io.now, |id| {
             Flow::Datagram(DatagramFlow::inbound(id, key, socket, io.now))

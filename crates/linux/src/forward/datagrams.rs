@@ -1,7 +1,7 @@
 //! Datagrams of published ports, and those that pass between loopbacks.
 //!
 //! *Published.* A batch is read into one arena and handed to the stack, which begins a flow for each new peer and gives it a socket that sends
-//! through the port ([`crate::sockets::Published`]). While the stack takes nothing (the link has no credit), what has been read stays
+//! through the port that was asked last ([`crate::sockets::Published`]). While the stack takes nothing (the link has no credit), what has been read stays
 //! in the arena, and what has not stays in the kernel: the port is not looked at until then.
 //!
 //! *Relayed.* A peer on a loopback for whom the other side's loopback is meant gets a socket over there that is connected to the destination. What it
@@ -247,8 +247,8 @@ impl Forwards {
                 let arrived = Arrived { payload: arena.payload(arena.next), segment, tos };
                 let source = to.map(|source| Source { interface: 0, ..source });
                 let event = Topic::Listener.data(slot);
-                let taken = stack.inbound_datagram(io, ends, &arrived, |sockets, flow| {
-                    Ok(sockets.share(flow, (port, event), (peer, source)))
+                let taken = stack.inbound_datagram(io, ends, &arrived, |sockets, flow, socket| {
+                    sockets.share((flow, socket), (port, event), (peer, source))
                 });
                 if taken.is_err() {
                     break;
@@ -361,3 +361,6 @@ impl Forwards {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@ use super::*;
 use crate::testns::{in_namespace, ip};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 
-fn forward(direction: Direction, transport: Transport, spec: &str) -> Forward {
+pub(super) fn forward(direction: Direction, transport: Transport, spec: &str) -> Forward {
     Forward { direction, transport, spec: spec.parse().expect("a spec") }
 }
 

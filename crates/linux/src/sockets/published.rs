@@ -4,7 +4,11 @@
 //! socket, to the flow's peer and from the address that the peer had asked; so to the stack each such flow has a socket of its own, which is
 //! only an entry here. It never has anything to receive.
 //!
-//! A port that is no longer published takes its socket along: its flows can send no more, and find that out when they do.
+//! Each datagram of the peer's leads its entry to where it came to: a peer may ask several addresses of the host, or several ports that lead
+//! to one of the guest's, and is answered from the one that it asked last.
+//!
+//! A port that is no longer published takes its socket along: its flows can send no more, and find that out when they do, until their peers
+//! ask a port that is published.
 
 use super::errors::host_error;
 use super::{HostError, SocketId, Sockets};
@@ -53,6 +57,23 @@ impl Published {
     /// Whether somebody waits for room.
     pub fn is_awaited(&self) -> bool {
         !self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    fn is_awaited_by(&self, flow: FlowId) -> bool {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).contains(&flow)
+    }
+
+    /// Has `flow` told when there is room, or at once if there is some. `event` is the data under which the socket is registered.
+    fn wait_for_room(&self, epoll: BorrowedFd<'_>, event: u64, flow: FlowId) -> Result<(), HostError> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.is_empty() {
+            let interest = EventFlags::IN | EventFlags::OUT;
+            epoll::modify(epoll, &self.fd, EventData::new_u64(event), interest).map_err(host_error)?;
+        }
+        if !waiting.contains(&flow) {
+            waiting.push(flow);
+        }
+        Ok(())
     }
 
     /// Sends one datagram, or several of `segment` bytes; how many bytes of them were taken.
@@ -105,35 +126,55 @@ pub(super) fn is_shared(socket: SocketId) -> bool {
     socket.0 & SHARED != 0
 }
 
+/// Where the entry of an id is.
+fn index(socket: SocketId) -> usize {
+    (socket.0 & !SHARED) as usize
+}
+
 impl Sockets {
-    /// A socket for `flow` that sends to `peer` through `port`, from `source`. `event` is the data under which the port's socket is registered.
+    /// A socket for `flow` that sends to `peer` through `port`, from `source`: `socket`, if the flow has that from before. `event` is the data
+    /// under which the port's socket is registered.
+    ///
+    /// # Errors
+    /// Room in the port cannot be waited for.
     pub fn share(
         &mut self,
-        flow: FlowId,
+        (flow, socket): (FlowId, Option<SocketId>),
         (port, event): (&Arc<Published>, EventData),
         (peer, source): (SocketAddr, Option<Source>),
-    ) -> SocketId {
+    ) -> Result<SocketId, HostError> {
         let shared = Shared { port: Arc::downgrade(port), event: event.u64(), flow, peer, source };
+        if let Some(socket) = socket
+            && let Some(Some(entry)) = self.shared.get_mut(index(socket))
+        {
+            let before = std::mem::replace(entry, shared);
+            // If the flow waits for room in another port, it is now this one's that matters. One that is gone tells nobody whether it does.
+            if !std::ptr::eq(before.port.as_ptr(), Arc::as_ptr(port))
+                && before.port.upgrade().is_none_or(|before| before.is_awaited_by(flow))
+            {
+                port.wait_for_room(self.epoll.as_fd(), event.u64(), flow)?;
+            }
+            return Ok(socket);
+        }
         let index = self.shared_free.pop().unwrap_or_else(|| {
             self.shared.push(None);
             self.shared.len() as u32 - 1
         });
         self.shared[index as usize] = Some(shared);
-        SocketId(index | SHARED)
+        Ok(SocketId(index | SHARED))
     }
 
     /// The entry behind an id.
     pub(super) fn shared(&self, socket: SocketId) -> Option<SharedSend<'_>> {
-        let index = is_shared(socket).then_some((socket.0 & !SHARED) as usize)?;
-        let shared = self.shared.get(index)?.as_ref()?;
+        let shared = is_shared(socket).then(|| self.shared.get(index(socket)))??.as_ref()?;
         Some(SharedSend { epoll: self.epoll.as_fd(), shared })
     }
 
     /// Forgets an entry.
     pub(super) fn leave(&mut self, socket: SocketId) {
-        let index = socket.0 & !SHARED;
-        if self.shared.get_mut(index as usize).and_then(Option::take).is_some() {
-            self.shared_free.push(index);
+        let index = index(socket);
+        if self.shared.get_mut(index).and_then(Option::take).is_some() {
+            self.shared_free.push(index as u32);
         }
     }
 }
@@ -156,15 +197,7 @@ impl SharedSend<'_> {
         let len: usize = data.iter().map(|slice| slice.len()).sum();
         let sent = port.send(data, (*peer, *source), segment, marks);
         if sent == Err(Errno::AGAIN) || sent.is_ok_and(|taken| taken < len) {
-            let mut waiting = port.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            if waiting.is_empty() {
-                let interest = EventFlags::IN | EventFlags::OUT;
-                epoll::modify(self.epoll, &port.fd, EventData::new_u64(*event), interest)
-                    .map_err(host_error)?;
-            }
-            if !waiting.contains(flow) {
-                waiting.push(*flow);
-            }
+            port.wait_for_room(self.epoll, *event, *flow)?;
         }
         sent.map_err(host_error)
     }

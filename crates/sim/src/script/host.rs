@@ -81,7 +81,7 @@ impl Script {
         let sent = self.machine.turn_with(self.now(), |stack, io| {
             let ends = (guest.into(), remote.into());
             let arrived = Arrived { payload: &payload, segment, tos: 0 };
-            let adopt = |host: &mut SimHost, flow| Ok(host.adopt_udp(flow, remote));
+            let adopt = |host: &mut SimHost, flow, socket| Ok(host.adopt_udp(flow, remote, socket));
             result = stack.inbound_datagram(io, ends, &arrived, adopt);
         });
         self.flow_mut().down_datagrams += u64::from(result.is_ok() && segment.is_none());

@@ -4,6 +4,7 @@ use brodo_core::counters::DropReason;
 use brodo_core::host::Close;
 use brodo_core::link::{LinkCaps, NoCredit};
 use brodo_core::wire::ethernet::MacAddr;
+use brodo_sim::host::Call;
 use brodo_sim::link::GUEST_MAC;
 use brodo_sim::script::{Script, Setup};
 
@@ -209,6 +210,24 @@ fn a_datagram_to_a_published_port_reaches_the_guest_and_its_answer_the_peer() {
         assert_eq!(t.machine.stack.flows(), 1);
         t.advance_ms(180_000);
         t.expect_all_gone();
+    });
+}
+
+/// The peer may have asked another port or address meanwhile.
+#[test]
+fn each_datagram_tells_anew_where_answers_leave_from() {
+    each(|t| {
+        let adopted = |t: &Script| t.host_calls(|call| matches!(call, Call::Adopt));
+        for datagrams in 1..=3 {
+            t.peer_sends_first(10, None).unwrap();
+            t.expect("UDP data=10");
+            assert_eq!((adopted(t), t.machine.stack.flows()), (datagrams, 1));
+        }
+        t.connection(PUBLISHED, PEER + 1);
+        t.guest("UDP data=5");
+        t.peer_sends_first(10, None).unwrap();
+        t.expect("UDP data=10");
+        assert_eq!(adopted(t), 3, "what the guest has begun keeps its socket");
     });
 }
 

@@ -1,0 +1,181 @@
+//! Datagrams of peers pass through forwards and the stack to a guest, which is a list of frames here, and its answers back.
+
+use super::super::tests::forward;
+use super::*;
+use crate::sockets::readiness;
+use crate::testns::{in_namespace, ip};
+use brodo_core::config::Config;
+use brodo_core::flow::FlowId;
+use brodo_core::link::{LinkCaps, NoCredit, RxChecksum, RxMeta, TxFrame};
+use brodo_core::stack::Keys;
+use brodo_core::wire::UDP;
+use brodo_core::wire::ethernet::{EtherType, EthernetHeader, MacAddr};
+use brodo_core::wire::ipv4::Ipv4Header;
+use brodo_core::wire::udp::UdpHeader;
+use std::net::UdpSocket;
+
+const GUEST: &str = "10.0.2.15";
+const GUEST_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 15]);
+const HEADERS: usize = EthernetHeader::LEN + Ipv4Header::LEN + UdpHeader::LEN;
+/// Longer than anything here takes.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// What has reached the guest: who has sent it, to which port, and what.
+#[derive(Default)]
+struct Wire {
+    full: bool,
+    arrived: Vec<(SocketAddr, u16, Vec<u8>)>,
+}
+
+impl Link for Wire {
+    fn caps(&self) -> LinkCaps {
+        LinkCaps::default()
+    }
+
+    fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit> {
+        if self.full {
+            return Err(NoCredit);
+        }
+        let mut bytes = frame.headers.to_vec();
+        frame.payload.iter().for_each(|slice| bytes.extend_from_slice(slice));
+        let (ip, packet) = Ipv4Header::parse(&bytes[EthernetHeader::LEN..]).expect("IPv4");
+        if ip.protocol == UDP {
+            let (udp, payload) = UdpHeader::parse(packet).expect("UDP");
+            self.arrived.push(((ip.src, udp.src_port).into(), udp.dst_port, payload.to_vec()));
+        }
+        Ok(())
+    }
+}
+
+/// The first worker's part that matters here.
+struct World {
+    stack: Stack,
+    sockets: Sockets,
+    forwards: Forwards,
+    wire: Wire,
+    mac: MacAddr,
+}
+
+impl World {
+    fn new() -> Self {
+        let config = Config { guest_mac: Some(GUEST_MAC), ..Config::default() };
+        let (mac, caps) = (config.mac, LinkCaps::default());
+        let stack = Stack::new(config, Keys { table: [1; 16], isn: [2; 16] }, caps);
+        let sockets = Sockets::new().expect("epoll");
+        let guest = super::super::Guest { addresses: [GUEST.parse().ok(), None] };
+        let forwards = Forwards::new(guest, None, &sockets, (1000, 10)).expect("forwards");
+        Self { stack, sockets, forwards, wire: Wire::default(), mac }
+    }
+
+    fn publish(&mut self, spec: &str) -> u32 {
+        self.forwards.add(forward(Direction::In, super::super::Transport::Udp, spec)).expect("a port")
+    }
+
+    /// One turn of the loop, after what has happened within so many milliseconds; how many events there were.
+    fn turn(&mut self, within_ms: i64) -> usize {
+        let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: within_ms * 1_000_000 };
+        let mut events = Vec::with_capacity(16);
+        let into = rustix::buffer::spare_capacity(&mut events);
+        epoll::wait(self.sockets.epoll(), into, Some(&timeout)).expect("epoll_wait");
+        let mut io = Io { now: Instant::ZERO, link: &mut self.wire, host: &mut self.sockets };
+        for event in &events {
+            let flow = FlowId::from_bits({ event.data }.u64());
+            if flow.index == super::super::FORWARD {
+                self.forwards.event(flow.generation, event.flags);
+            } else {
+                self.stack.socket_event(&mut io, flow, readiness(event.flags));
+            }
+        }
+        self.forwards.turn(&mut self.stack, &mut io);
+        events.len()
+    }
+
+    /// A peer sends; gives how the guest sees it.
+    fn arrives(&mut self, peer: &UdpSocket, to: &str) -> SocketAddr {
+        peer.send_to(b"question", to).expect("send");
+        self.turn(1000);
+        let (from, _, payload) = self.wire.arrived.pop().expect("it has reached the guest");
+        assert_eq!(payload, b"question");
+        from
+    }
+
+    /// The guest's port 80 sends.
+    fn answers(&mut self, to: SocketAddr, payload: &[u8]) {
+        let (SocketAddr::V4(to), Ok(src)) = (to, GUEST.parse()) else { panic!("{to} is not of IPv4") };
+        let mut frame = vec![0; HEADERS];
+        EthernetHeader { dst: self.mac, src: GUEST_MAC, ethertype: EtherType::Ipv4 }.emit(&mut frame);
+        let length = (UdpHeader::LEN + payload.len()) as u16;
+        let ip = Ipv4Header {
+            src,
+            dst: *to.ip(),
+            protocol: UDP,
+            ttl: 64,
+            ident: 0,
+            dont_fragment: true,
+            tos: 0,
+            payload_len: length,
+        };
+        ip.emit(&mut frame[EthernetHeader::LEN..]);
+        let udp = UdpHeader { src_port: 80, dst_port: to.port(), length, checksum: 0 };
+        udp.emit(&mut frame[EthernetHeader::LEN + Ipv4Header::LEN..]);
+        frame.extend_from_slice(payload);
+        let mut io = Io { now: Instant::ZERO, link: &mut self.wire, host: &mut self.sockets };
+        let meta = RxMeta { checksum: RxChecksum::Valid, ..RxMeta::default() };
+        self.stack.frame(&mut io, meta, &frame);
+    }
+
+    /// A question and its answer; where that has left from.
+    fn asks(&mut self, peer: &UdpSocket, to: &str) -> String {
+        let seen = self.arrives(peer, to);
+        self.answers(seen, b"answer");
+        let mut buffer = [0; 10];
+        let (len, from) = peer.recv_from(&mut buffer).expect("an answer");
+        assert_eq!(&buffer[..len], b"answer");
+        from.to_string()
+    }
+}
+
+fn peer(at: &str) -> UdpSocket {
+    let socket = UdpSocket::bind(at).expect("bind");
+    socket.set_read_timeout(Some(LIMIT)).expect("time-out");
+    socket
+}
+
+const OUTSIDE: &str = "198.51.100.9:5000";
+
+/// A namespace whose host has two addresses, and a peer outside.
+fn world(test: &str, body: impl FnOnce(World)) {
+    in_namespace(&format!("forward::datagrams::tests::{test}"), || {
+        for address in ["198.51.100.1", "198.51.100.2", "198.51.100.9"] {
+            ip(&format!("addr add {address}/32 dev lo"));
+        }
+        body(World::new());
+    });
+}
+
+#[test]
+fn answers_leave_from_the_port_and_address_that_were_asked_last() {
+    world("answers_leave_from_the_port_and_address_that_were_asked_last", |mut world| {
+        world.publish("7000:80,7001:80");
+        for at in [OUTSIDE, "127.0.0.1:5000"] {
+            let peer = peer(at);
+            for to in ["198.51.100.1:7000", "198.51.100.2:7000", "198.51.100.1:7001", "198.51.100.1:7000"] {
+                assert_eq!(world.asks(&peer, to), to);
+            }
+        }
+        assert_eq!(world.stack.flows(), 2);
+    });
+}
+
+#[test]
+fn a_port_that_is_opened_again_answers_those_who_asked_before() {
+    world("a_port_that_is_opened_again_answers_those_who_asked_before", |mut world| {
+        let id = world.publish("7000:80");
+        let peer = peer(OUTSIDE);
+        assert_eq!(world.asks(&peer, "198.51.100.1:7000"), "198.51.100.1:7000");
+        assert!(world.forwards.remove(id));
+        world.publish("7000:80");
+        assert_eq!(world.asks(&peer, "198.51.100.1:7000"), "198.51.100.1:7000");
+        assert_eq!(world.stack.flows(), 1);
+    });
+}

@@ -5,7 +5,7 @@
 //! in the arena, and what has not stays in the kernel: the port is not looked at until then.
 //!
 //! *Relayed.* A peer on a loopback for whom the other side's loopback is meant gets a socket over there that is connected to the destination. What it
-//! receives goes back through the port, from the address that the peer had asked. It ends after [`IDLE_ANSWERED`] without a datagram, or
+//! receives goes back through the port, from the address that the peer has asked last. It ends after [`IDLE_ANSWERED`] without a datagram, or
 //! [`IDLE`] if there never was an answer; of more than [`RELAYS_MAX`] the longest idle goes.
 //!
 //! Datagrams are read by recvmmsg and several of one size at a time (`UDP_GRO`), and leave as they were read (`UDP_SEGMENT`).
@@ -98,10 +98,16 @@ impl Arena {
 struct Relay {
     slot: u32,
     peer: SocketAddr,
+    /// The address that it has asked last.
     source: Option<Source>,
     fd: OwnedFd,
     used_at: Instant,
     answered: bool,
+}
+
+/// An address to answer from, whichever way the answer goes.
+fn by_any_interface(asked: Source) -> Source {
+    Source { interface: 0, ..asked }
 }
 
 /// What is between the ports and those behind them.
@@ -245,7 +251,7 @@ impl Forwards {
                 let ends = (Endpoint::new(guest, listener.to_port), remote);
                 let Received { segment, tos, .. } = received;
                 let arrived = Arrived { payload: arena.payload(arena.next), segment, tos };
-                let source = to.map(|source| Source { interface: 0, ..source });
+                let source = to.map(by_any_interface);
                 let event = Topic::Listener.data(slot);
                 let taken = stack.inbound_datagram(io, ends, &arrived, |sockets, flow, socket| {
                     sockets.share((flow, socket), (port, event), (peer, source))
@@ -270,13 +276,12 @@ impl Forwards {
             for index in 0..arena.count {
                 let read = arena.reads[index];
                 let payload = [IoSlice::new(arena.payload(index))];
-                let Some(number) = read.from.and_then(|peer| self.relay_of(slot, (peer, read.to), now))
-                else {
+                let Some(number) = read.from.and_then(|peer| self.relay_of(slot, peer, now)) else {
                     self.counters.lost += 1;
                     continue;
                 };
                 let Some(Some(relay)) = self.datagrams.relays.get_mut(number as usize) else { continue };
-                relay.used_at = now;
+                (relay.used_at, relay.source) = (now, read.to.map(by_any_interface));
                 let segment = read.received.segment.filter(|&size| read.received.len > usize::from(size));
                 let send = || sys::send_datagrams(relay.fd.as_fd(), &payload, segment);
                 // An error may be an earlier datagram's; it is forgotten by being told.
@@ -291,12 +296,7 @@ impl Forwards {
     }
 
     /// The relay of a peer, which is made if there is none.
-    fn relay_of(
-        &mut self,
-        slot: u32,
-        (peer, source): (SocketAddr, Option<Source>),
-        now: Instant,
-    ) -> Option<u32> {
+    fn relay_of(&mut self, slot: u32, peer: SocketAddr, now: Instant) -> Option<u32> {
         if let Some(&number) = self.datagrams.index.get(&(slot, peer)) {
             return Some(number);
         }
@@ -321,8 +321,7 @@ impl Forwards {
             datagrams.free.push(number);
             return None;
         }
-        let source = source.map(|source| Source { interface: 0, ..source });
-        let relay = Relay { slot, peer, source, fd, used_at: now, answered: false };
+        let relay = Relay { slot, peer, source: None, fd, used_at: now, answered: false };
         datagrams.relays[number as usize] = Some(relay);
         datagrams.index.insert((slot, peer), number);
         datagrams.sweep_at = datagrams.sweep_at.or(Some(now + SWEEP));

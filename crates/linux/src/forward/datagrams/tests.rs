@@ -179,3 +179,24 @@ fn a_port_that_is_opened_again_answers_those_who_asked_before() {
         assert_eq!(world.stack.flows(), 1);
     });
 }
+
+#[test]
+fn what_is_relayed_is_answered_from_the_address_that_was_asked_last() {
+    world("what_is_relayed_is_answered_from_the_address_that_was_asked_last", |mut world| {
+        let server = peer("127.0.0.1:80");
+        world.publish("7000:127.0.0.1/80");
+        // There is no agent to open sockets elsewhere.
+        world.forwards.listeners.iter_mut().flatten().for_each(|it| it.direction = Direction::Out);
+        let peer = peer(OUTSIDE);
+        for to in ["198.51.100.1:7000", "198.51.100.2:7000", "198.51.100.1:7000"] {
+            peer.send_to(b"question", to).expect("send");
+            world.turn(1000);
+            let (_, relay) = server.recv_from(&mut [0; 10]).expect("a question");
+            server.send_to(b"answer", relay).expect("send");
+            world.turn(1000);
+            let (_, from) = peer.recv_from(&mut [0; 10]).expect("an answer");
+            assert_eq!(from.to_string(), to);
+        }
+        assert_eq!(world.forwards.datagrams.index.len(), 1);
+    });
+}

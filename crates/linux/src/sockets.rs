@@ -126,6 +126,7 @@ impl Sockets {
 
     /// Tells which addresses the host has now, sorted.
     pub(crate) fn set_addresses(&mut self, addresses: Arc<[IpAddr]>) {
+        self.forget_sources(|address| is_gone(&addresses, address));
         self.addresses = Some(addresses);
     }
 
@@ -206,6 +207,12 @@ pub fn raise_nofile() -> u64 {
         let _ = setrlimit(Resource::Nofile, raised);
     }
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Whether an address of a socket is not among those of the host.
+fn is_gone(addresses: &[IpAddr], own: IpAddr) -> bool {
+    // All of 127/8 is there without being listed.
+    !own.is_unspecified() && !own.is_loopback() && addresses.binary_search(&own).is_err()
 }
 
 fn family(address: IpAddr) -> AddressFamily {
@@ -328,10 +335,7 @@ impl Host for Sockets {
         let Some(addresses) = &self.addresses else { return false };
         let own = self.get(socket).ok().and_then(|fd| rustix::net::getsockname(fd).ok());
         let own = own.and_then(|own| SocketAddr::try_from(own).ok()).map(|own| own.ip().to_canonical());
-        // All of 127/8 is there without being listed.
-        own.is_some_and(|own| {
-            !own.is_unspecified() && !own.is_loopback() && addresses.binary_search(&own).is_err()
-        })
+        own.is_some_and(|own| is_gone(addresses, own))
     }
 
     #[expect(clippy::inline_always, reason = "see `probes::event`")]

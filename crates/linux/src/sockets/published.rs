@@ -7,6 +7,9 @@
 //! Each datagram of the peer's leads its entry to where it came to: a peer may ask several addresses of the host, or several ports that lead
 //! to one of the guest's, and is answered from the one that it asked last.
 //!
+//! When the host has lost that address, answers leave from the one that takes its place, as a program's would, and still from the port: a flow
+//! of the guest's own would have another.
+//!
 //! A port that is no longer published takes its socket along: its flows can send no more, and find that out when they do, until their peers
 //! ask a port that is published.
 
@@ -19,7 +22,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::io::IoSlice;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -47,6 +50,12 @@ impl Published {
     /// The socket.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// The largest segments that it is thought to work with, bytes.
+    #[cfg(test)]
+    pub(crate) fn segment_max(&self) -> u16 {
+        self.segment_max.load(Ordering::Relaxed)
     }
 
     /// The flows that wait for room, who are then to be told that there is some.
@@ -88,12 +97,12 @@ impl Published {
         let len: usize = data.iter().map(|slice| slice.len()).sum();
         let size = segment.map(usize::from).filter(|&size| size > 0 && len > size);
         let Some(size) = size else { return send_addressed(fd, data, ends, None, marks) };
-        if size <= usize::from(self.segment_max.load(Ordering::Relaxed)) && len <= size * SEGMENTS_MAX {
+        let segmented =
+            size <= usize::from(self.segment_max.load(Ordering::Relaxed)) && len <= size * SEGMENTS_MAX;
+        if segmented {
             match send_addressed(fd, data, ends, Some(size as u16), marks) {
-                // The route or its device does not take segments: as they are then, one by one.
-                Err(Errno::INVAL | Errno::IO | Errno::MSGSIZE) => {
-                    self.segment_max.store(size as u16 - 1, Ordering::Relaxed);
-                }
+                // Perhaps the route or its device does not take segments: as they are then, one by one.
+                Err(Errno::INVAL | Errno::IO | Errno::MSGSIZE) => {}
                 other => return other,
             }
         }
@@ -105,6 +114,10 @@ impl Published {
                 Err(errno) if sent == 0 => return Err(errno),
                 Err(_) => break,
             }
+        }
+        if segmented {
+            // That it was. What goes neither way is this peer's affair and not the port's: an address that the host has no more.
+            self.segment_max.store(size as u16 - 1, Ordering::Relaxed);
         }
         Ok(sent)
     }
@@ -168,6 +181,13 @@ impl Sockets {
     pub(super) fn shared(&self, socket: SocketId) -> Option<SharedSend<'_>> {
         let shared = is_shared(socket).then(|| self.shared.get(index(socket)))??.as_ref()?;
         Some(SharedSend { epoll: self.epoll.as_fd(), shared })
+    }
+
+    /// Has entries whose address `is_gone` send from whichever the kernel takes instead.
+    pub(super) fn forget_sources(&mut self, is_gone: impl Fn(IpAddr) -> bool) {
+        for shared in self.shared.iter_mut().flatten() {
+            shared.source = shared.source.filter(|source| !is_gone(source.address));
+        }
     }
 
     /// Forgets an entry.

@@ -1,12 +1,14 @@
 //! Host sockets on the loopback of a fresh namespace: results, events, and the events that must not come.
 
-use super::{Sockets, raise_nofile, readiness};
+use super::{Published, Sockets, raise_nofile, readiness};
+use crate::sys::addressed::Source;
 use crate::testns::{in_namespace, ip};
 use brodo_core::flow::FlowId;
 use brodo_core::host::{
     Close, Connect, Host, HostError, IcmpCause, IcmpReport, Marks, Readiness, Received, SocketId,
 };
 use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsFd;
@@ -598,5 +600,26 @@ fn a_socket_whose_address_is_gone_is_stranded() {
         assert_eq!(stranded(&mut sockets), [true, true, false]);
         sockets.close(bound[0], Close::Graceful);
         assert_eq!(stranded(&mut sockets), [false, true, false], "of what is closed nothing is said");
+    });
+}
+
+/// Over IPv6 the kernel says EINVAL to a source that is gone, and to segments that a device cannot take.
+#[test]
+fn a_source_that_is_gone_says_nothing_of_segments() {
+    in_namespace("sockets::tests::a_source_that_is_gone_says_nothing_of_segments", || {
+        let peer = UdpSocket::bind("[::1]:0").expect("bind");
+        let port = Published::new(UdpSocket::bind("[::]:0").expect("bind").into());
+        let send = |source| {
+            let ends = (peer.local_addr().expect("an address"), source);
+            port.send(&[IoSlice::new(b"aabb")], ends, Some(2), Marks::default())
+        };
+        let gone = Source { address: "2001:db8::1".parse().expect("an address"), interface: 0 };
+        assert_eq!(send(Some(gone)), Err(Errno::INVAL));
+        assert_eq!((port.segment_max(), send(None)), (u16::MAX, Ok(4)));
+        for expected in [b"aa", b"bb"] {
+            let mut buffer = [0; 10];
+            let (len, _) = peer.recv_from(&mut buffer).expect("a datagram");
+            assert_eq!(&buffer[..len], expected);
+        }
     });
 }

@@ -181,6 +181,24 @@ fn a_port_that_is_opened_again_answers_those_who_asked_before() {
 }
 
 #[test]
+fn an_address_that_the_host_has_lost_is_answered_from_no_more() {
+    world("an_address_that_the_host_has_lost_is_answered_from_no_more", |mut world| {
+        world.publish("7000:80");
+        let peer = peer(OUTSIDE);
+        let seen = world.arrives(&peer, "198.51.100.1:7000");
+        ip("addr del 198.51.100.1/32 dev lo");
+        // Nobody knows yet.
+        world.answers(seen, b"lost");
+        world.sockets.set_addresses([[198, 51, 100, 2].into(), [198, 51, 100, 9].into()].into());
+        world.answers(seen, b"from another");
+        let (len, from) = peer.recv_from(&mut [0; 20]).expect("an answer");
+        assert_eq!((len, from.port()), (12, 7000));
+        assert_eq!(world.asks(&peer, "198.51.100.2:7000"), "198.51.100.2:7000");
+        assert_eq!(world.stack.flows(), 1);
+    });
+}
+
+#[test]
 fn what_is_relayed_is_answered_from_the_address_that_was_asked_last() {
     world("what_is_relayed_is_answered_from_the_address_that_was_asked_last", |mut world| {
         let server = peer("127.0.0.1:80");

@@ -19,6 +19,7 @@
 //! | datagrams     | sendmsg, several of one size with UDP_SEGMENT (setsockopt IP_TOS, IP_TTL or IP_MTU_DISCOVER when it changes, epoll_ctl when full and when no longer), recvmmsg with UDP_GRO and with MSG_ERRQUEUE |
 //! | end           | shutdown, setsockopt SO_LINGER (reset only), close                                        |
 //! | host changed  | getsockname                                                                              |
+//! | whose is it?  | getpeername, when a datagram to a published port belongs to a flow that the guest has begun |
 
 mod datagram;
 mod errors;
@@ -112,6 +113,12 @@ impl Sockets {
     pub fn round_trip(&self, socket: SocketId) -> Option<Duration> {
         let rtt_us = sys::tcp_round_trip_us(self.get(socket).ok()?.as_fd()).ok()?;
         (rtt_us > 0).then(|| Duration::from_micros(rtt_us.into()))
+    }
+
+    /// Whether what is sent through a datagram socket goes to `peer`.
+    pub fn sends_to(&self, socket: SocketId, peer: SocketAddr) -> bool {
+        let connected = || rustix::net::getpeername(self.get(socket).ok()?).ok()??.try_into().ok();
+        self.shared_peer(socket).or_else(connected) == Some(peer)
     }
 
     /// A turn begins: what is noted from now on bears this time.

@@ -148,6 +148,12 @@ impl Stack {
         Ok(())
     }
 
+    /// The socket of the UDP flow between these ends, whoever has begun it.
+    pub fn datagram_socket(&self, (guest, remote): (Endpoint, Endpoint)) -> Option<SocketId> {
+        let id = self.flows.find(&FlowKey { protocol: Protocol::Udp, guest, remote })?;
+        if let Some(Flow::Datagram(flow)) = self.flows.get(id) { flow.socket() } else { None }
+    }
+
     /// Whether [`Stack::inbound_datagram`] would take something.
     pub fn takes_datagrams(&self) -> bool {
         self.inbox.is_empty() && !self.env.outlet.stalled

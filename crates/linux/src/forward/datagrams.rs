@@ -10,7 +10,7 @@
 //!
 //! Datagrams are read by recvmmsg and several of one size at a time (`UDP_GRO`), and leave as they were read (`UDP_SEGMENT`).
 
-use super::{Body, Direction, Forwards, Topic, auto, listen};
+use super::{Body, DISGUISES, Direction, Forwards, Topic, auto, listen};
 use crate::agent::Kind;
 use crate::sockets::{Published, Sockets, describe};
 use crate::sys;
@@ -25,7 +25,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Most datagrams, or runs of them, of one batch.
@@ -39,8 +39,6 @@ const IDLE_ANSWERED: Duration = Duration::from_secs(180);
 const IDLE: Duration = Duration::from_secs(30);
 /// How often idle ones are looked for.
 const SWEEP: Duration = Duration::from_secs(5);
-/// Peers that share a look whose ports are remembered.
-const DISGUISED_MAX: usize = 4096;
 
 /// One datagram in an arena.
 #[derive(Debug, Clone, Copy, Default)]
@@ -124,8 +122,6 @@ pub(super) struct Datagrams {
     /// By listener and peer.
     index: HashMap<(u32, SocketAddr), u32>,
     sweep_at: Option<Instant>,
-    /// Who it is that a listener's flow from this end stands for, where that is not the end itself.
-    disguised: HashMap<(u32, IpAddr, u16), IpAddr>,
 }
 
 impl Datagrams {
@@ -155,7 +151,6 @@ impl Datagrams {
                 self.end(epoll, number);
             }
         }
-        self.disguised.retain(|(of, ..), _| *of != slot);
     }
 
     fn end(&mut self, epoll: &OwnedFd, number: u32) {
@@ -177,25 +172,24 @@ impl Datagrams {
             self.end(epoll, number);
         }
     }
+}
 
-    /// The end that stands for a peer: `seen`, unless that stands for another of the same look.
-    fn disguise(&mut self, slot: u32, peer: SocketAddr, seen: Endpoint) -> Endpoint {
-        let ip = peer.ip().to_canonical();
-        if ip == seen.ip() {
-            return seen;
+/// The end that stands for a peer toward the guest: as the peer is seen, or of those that look like it, which have one address,
+/// by another port. The flows themselves tell which are whose; a peer that has one keeps it, whoever goes. `None` if all are others'.
+fn stand_in((stack, sockets): (&Stack, &Sockets), guest: Endpoint, peer: SocketAddr) -> Option<Endpoint> {
+    let seen = stack.seen_as(peer)?;
+    let others = if peer.ip().to_canonical() == seen.ip() { 0 } else { DISGUISES };
+    let ports = std::iter::successors(Some(seen.port()), |port| Some(port.checked_add(1).unwrap_or(1024)));
+    let mut free = None;
+    for port in ports.take(1 + usize::from(others)) {
+        let end = Endpoint::new(seen.ip(), port);
+        match stack.datagram_socket((guest, end)) {
+            Some(socket) if sockets.sends_to(socket, peer) => return Some(end),
+            Some(_) => {}
+            None => free = free.or(Some(end)),
         }
-        if self.disguised.len() >= DISGUISED_MAX {
-            self.disguised.clear();
-        }
-        let mut port = seen.port();
-        for _ in 0..super::DISGUISES {
-            if *self.disguised.entry((slot, seen.ip(), port)).or_insert(ip) == ip {
-                break;
-            }
-            port = port.checked_add(1).unwrap_or(1024);
-        }
-        Endpoint::new(seen.ip(), port)
     }
+    free
 }
 
 impl Forwards {
@@ -244,11 +238,12 @@ impl Forwards {
                 arena.next = arena.count;
                 break;
             };
-            let guest = listener.to_address.or_else(|| stack.guest_address(listener.at.0.is_ipv6()));
-            let seen = from.and_then(|peer| Some((peer, stack.seen_as(peer)?)));
-            if let (Some(guest), Some((peer, seen))) = (guest, seen) {
-                let remote = self.datagrams.disguise(slot, peer, seen);
-                let ends = (Endpoint::new(guest, listener.to_port), remote);
+            let ends = from.and_then(|peer| {
+                let address = listener.to_address.or_else(|| stack.guest_address(listener.at.0.is_ipv6()))?;
+                let guest = Endpoint::new(address, listener.to_port);
+                Some((peer, (guest, stand_in((stack, io.host), guest, peer)?)))
+            });
+            if let Some((peer, ends)) = ends {
                 let Received { segment, tos, .. } = received;
                 let arrived = Arrived { payload: arena.payload(arena.next), segment, tos };
                 let source = to.map(by_any_interface);
@@ -260,6 +255,8 @@ impl Forwards {
                     break;
                 }
                 self.counters.datagrams += 1;
+            } else {
+                self.counters.lost += 1;
             }
             self.counters.lost += u64::from(received.lost);
             arena.next += 1;

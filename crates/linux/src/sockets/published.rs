@@ -183,6 +183,11 @@ impl Sockets {
         Some(SharedSend { epoll: self.epoll.as_fd(), shared })
     }
 
+    /// To whom an entry sends.
+    pub(super) fn shared_peer(&self, socket: SocketId) -> Option<SocketAddr> {
+        self.shared(socket).map(|entry| entry.shared.peer)
+    }
+
     /// Has entries whose address `is_gone` send from whichever the kernel takes instead.
     pub(super) fn forget_sources(&mut self, is_gone: impl Fn(IpAddr) -> bool) {
         for shared in self.shared.iter_mut().flatten() {

@@ -54,17 +54,19 @@ struct World {
     forwards: Forwards,
     wire: Wire,
     mac: MacAddr,
+    now: Instant,
 }
 
 impl World {
     fn new() -> Self {
-        let config = Config { guest_mac: Some(GUEST_MAC), ..Config::default() };
+        let mut config = Config { guest_mac: Some(GUEST_MAC), ..Config::default() };
+        config.v4.as_mut().expect("default").host_loopback = Some([10, 0, 2, 4].into());
         let (mac, caps) = (config.mac, LinkCaps::default());
         let stack = Stack::new(config, Keys { table: [1; 16], isn: [2; 16] }, caps);
         let sockets = Sockets::new().expect("epoll");
         let guest = super::super::Guest { addresses: [GUEST.parse().ok(), None] };
         let forwards = Forwards::new(guest, None, &sockets, (1000, 10)).expect("forwards");
-        Self { stack, sockets, forwards, wire: Wire::default(), mac }
+        Self { stack, sockets, forwards, wire: Wire::default(), mac, now: Instant::ZERO }
     }
 
     fn publish(&mut self, spec: &str) -> u32 {
@@ -77,7 +79,7 @@ impl World {
         let mut events = Vec::with_capacity(16);
         let into = rustix::buffer::spare_capacity(&mut events);
         epoll::wait(self.sockets.epoll(), into, Some(&timeout)).expect("epoll_wait");
-        let mut io = Io { now: Instant::ZERO, link: &mut self.wire, host: &mut self.sockets };
+        let mut io = Io { now: self.now, link: &mut self.wire, host: &mut self.sockets };
         for event in &events {
             let flow = FlowId::from_bits({ event.data }.u64());
             if flow.index == super::super::FORWARD {
@@ -88,6 +90,10 @@ impl World {
         }
         self.forwards.turn(&mut self.stack, &mut io);
         events.len()
+    }
+
+    fn expire(&mut self) {
+        self.stack.expire(&mut Io { now: self.now, link: &mut self.wire, host: &mut self.sockets });
     }
 
     /// A peer sends; gives how the guest sees it.
@@ -119,7 +125,7 @@ impl World {
         let udp = UdpHeader { src_port: 80, dst_port: to.port(), length, checksum: 0 };
         udp.emit(&mut frame[EthernetHeader::LEN + Ipv4Header::LEN..]);
         frame.extend_from_slice(payload);
-        let mut io = Io { now: Instant::ZERO, link: &mut self.wire, host: &mut self.sockets };
+        let mut io = Io { now: self.now, link: &mut self.wire, host: &mut self.sockets };
         let meta = RxMeta { checksum: RxChecksum::Valid, ..RxMeta::default() };
         self.stack.frame(&mut io, meta, &frame);
     }
@@ -177,6 +183,54 @@ fn a_port_that_is_opened_again_answers_those_who_asked_before() {
         world.publish("7000:80");
         assert_eq!(world.asks(&peer, "198.51.100.1:7000"), "198.51.100.1:7000");
         assert_eq!(world.stack.flows(), 1);
+    });
+}
+
+/// All are seen at one address, so that their ports tell them apart.
+#[test]
+fn peers_that_look_the_same_are_not_taken_for_each_other() {
+    world("peers_that_look_the_same_are_not_taken_for_each_other", |mut world| {
+        world.publish("7000:80,7001:80");
+        let peers: Vec<_> = (1..=1 + DISGUISES).map(|n| peer(&format!("127.0.0.{n}:5000"))).collect();
+        let to = |n: usize| if n.is_multiple_of(2) { "127.0.0.1:7000" } else { "127.0.0.1:7001" };
+        for round in 0..2 {
+            for (n, peer) in peers.iter().enumerate() {
+                let seen = world.arrives(peer, to(n));
+                assert_eq!(seen, ([10, 0, 2, 4], 5000 + n as u16).into(), "in round {round}");
+            }
+        }
+        let one_more = peer("127.0.0.99:5000");
+        one_more.send_to(b"question", "127.0.0.1:7000").expect("send");
+        world.turn(1000);
+        assert_eq!((world.wire.arrived.len(), world.forwards.counters().lost), (0, 1));
+        for (n, peer) in peers.iter().enumerate() {
+            assert_eq!(world.asks(peer, to(n)), to(n));
+        }
+        assert_eq!(world.stack.flows(), peers.len());
+
+        // When the flows have expired there is room again, and whoever stays keeps its port.
+        world.now = world.now + Duration::from_secs(100);
+        assert_eq!(world.asks(&peers[7], to(7)), to(7));
+        world.now = world.now + Duration::from_secs(100);
+        world.expire();
+        assert_eq!(world.stack.flows(), 1);
+        assert_eq!(world.arrives(&peers[7], to(7)).port(), 5007);
+        assert_eq!(world.arrives(&one_more, to(0)).port(), 5000);
+    });
+}
+
+/// The host's loopback is among the places to which the guest sends.
+#[test]
+fn whom_the_guest_has_asked_is_seen_where_it_was_asked_and_nobody_else_is() {
+    world("whom_the_guest_has_asked_is_seen_where_it_was_asked_and_nobody_else_is", |mut world| {
+        world.publish("7000:80");
+        let peers = ["127.0.0.1:5000", "127.0.0.2:5000"].map(peer);
+        world.answers(([10, 0, 2, 4], 5000).into(), b"a question");
+        assert_eq!(peers[0].recv_from(&mut [0; 20]).expect("a question").0, 10);
+        for (number, peer) in peers.iter().enumerate() {
+            assert_eq!(world.arrives(peer, "127.0.0.1:7000").port(), 5000 + number as u16);
+        }
+        assert_eq!(world.stack.flows(), 2);
     });
 }
 

@@ -215,17 +215,25 @@ impl Forwards {
         }
         let arena = self.datagrams.published.get_or_insert_default();
         if !arena.is_empty() || !stack.takes_datagrams() {
-            self.datagrams.held.push(slot);
-            return self.hold(slot, true);
+            return self.hold_until_taken(slot);
         }
         // An error is an earlier datagram's, and the next event brings what is behind it.
         if arena.read(slot, port, &mut listener.overflows).is_ok() {
             self.deliver(stack, io);
             if self.datagrams.published.as_ref().is_some_and(|arena| !arena.is_empty()) {
-                self.datagrams.held.push(slot);
-                self.hold(slot, true);
+                self.hold_until_taken(slot);
             }
         }
+    }
+
+    /// Has a port not looked at until the stack takes datagrams. It may be one already: whoever waits for room in it has had its events switched on.
+    fn hold_until_taken(&mut self, slot: u32) {
+        if let Some(Some(listener)) = self.listeners.get(slot as usize)
+            && !listener.held
+        {
+            self.datagrams.held.push(slot);
+        }
+        self.hold(slot, true);
     }
 
     /// Hands what was read to the stack, as far as it takes it.

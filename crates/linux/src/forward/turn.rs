@@ -89,9 +89,7 @@ impl Forwards {
 
     /// Has nothing of a listener reported, or everything again.
     pub(super) fn hold(&mut self, slot: u32, held: bool) {
-        if let Some(Some(listener)) = self.listeners.get_mut(slot as usize)
-            && listener.held != held
-        {
+        if let Some(Some(listener)) = self.listeners.get_mut(slot as usize) {
             listener.held = held;
             self.ask_for_events(slot);
         }

@@ -89,6 +89,7 @@ impl World {
             }
         }
         self.forwards.turn(&mut self.stack, &mut io);
+        self.stack.serve(&mut io);
         events.len()
     }
 
@@ -270,5 +271,51 @@ fn what_is_relayed_is_answered_from_the_address_that_was_asked_last() {
             assert_eq!(from.to_string(), to);
         }
         assert_eq!(world.forwards.datagrams.index.len(), 1);
+    });
+}
+
+/// Both directions are full: the link, for which questions wait in the kernel, and the port, for which an answer waits.
+#[test]
+fn a_port_that_is_held_is_not_looked_at_while_answers_wait_for_room() {
+    world("a_port_that_is_held_is_not_looked_at_while_answers_wait_for_room", |mut world| {
+        ip("link add slow type veth peer name end");
+        ip("link set slow up");
+        ip("link set end up");
+        ip("addr add 198.18.0.1/24 dev slow");
+        ip("neigh add 198.18.0.2 lladdr 02:00:00:00:00:02 dev slow");
+        let queue = "qdisc add dev slow root tbf rate 1mbit burst 16kb limit 10mb";
+        let status = std::process::Command::new("tc").args(queue.split(' ')).status();
+        assert!(status.is_ok_and(|it| it.success()), "tc {queue}");
+        world.publish("7000:80");
+        let peer = peer(OUTSIDE);
+        let seen = world.arrives(&peer, "198.51.100.1:7000");
+
+        world.wire.full = true;
+        for _ in 0..2 {
+            peer.send_to(b"question", "198.51.100.1:7000").expect("send");
+            world.turn(900);
+        }
+        assert_eq!((world.forwards.datagrams.held.len(), world.turn(0)), (1, 0));
+        let Body::Datagrams(port) = &world.forwards.listeners[0].as_ref().expect("a listener").body else {
+            panic!("it is of UDP")
+        };
+        let ends = (([198, 18, 0, 2], 9).into(), None);
+        while port.send(&[IoSlice::new(&[0; 1000])], ends, None, Marks::default()).is_ok() {}
+        world.answers(seen, b"answer");
+        world.turn(20);
+        assert_eq!((world.forwards.datagrams.held.len(), world.turn(20)), (1, 0));
+
+        world.wire.full = false;
+        world.stack.link_writable();
+        peer.set_nonblocking(true).expect("an option");
+        let mut answers = 0;
+        for _ in 0..100 {
+            world.turn(100);
+            answers += usize::from(peer.recv_from(&mut [0; 10]).is_ok());
+            if (answers, world.wire.arrived.len()) == (1, 2) {
+                return;
+            }
+        }
+        panic!("{answers} answers, and {} questions", world.wire.arrived.len());
     });
 }

@@ -16,6 +16,11 @@
 //! reached a socket before its peer's reset is still offered to the other, as far as that takes it at once. Nagle's algorithm is off on both ends,
 //! because the sender's own TCP has decided what to send when.
 //!
+//! *Urgent data* is carried in line, where it stands among the rest (`SO_OOBINLINE`), as RFC 6093 asks of programs and as connections over frames do
+//! it. splice(2) stops at the urgent mark and does not step over it: it says EAGAIN with bytes behind the mark, and 0 once the peer has ended. So
+//! neither is believed before recv(2), which does step over it, has been asked: after a 0 always, after EAGAIN if an event has told of
+//! urgent data (EPOLLPRI). What it returns goes into the pipe by write(2).
+//!
 //! *Flow control.* What the receiver's socket does not take stays in the pipe, which is bounded, and then in the sender's socket, whose window
 //! closes. A pipe belongs to a direction only while bytes are in it: one that has been drained goes back to a pool, so an idle
 //! connection has two descriptors and no more. There are at most [`PIPES_MAX`]; a direction that gets none waits in line for the next that comes back.
@@ -26,13 +31,14 @@
 //!
 //! A slot that has become free is given away only after the turn in which that happened: an event of the same batch may still name it.
 //!
-//! System calls: splice, pipe2, fcntl `F_SETPIPE_SZ`, shutdown, connect, getsockopt `SO_ERROR`, setsockopt `TCP_NODELAY` and `SO_LINGER`, `epoll_ctl`.
+//! System calls: splice, pipe2, fcntl `F_SETPIPE_SZ`, shutdown, connect, getsockopt `SO_ERROR`, setsockopt `TCP_NODELAY`, `SO_OOBINLINE` and `SO_LINGER`, `epoll_ctl`;
+//! recv and write at an urgent mark and at the end.
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::io::Errno;
-use rustix::net::{Shutdown, sockopt};
-use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{RecvFlags, Shutdown, sockopt};
+use rustix::pipe::{PIPE_BUF, PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -76,6 +82,8 @@ struct End {
     /// No call has said otherwise since the last event.
     readable: bool,
     writable: bool,
+    /// An event has told of urgent data, and recv has not emptied the socket since.
+    urgent: bool,
     /// An event has told of an error.
     failed: bool,
 }
@@ -268,10 +276,12 @@ impl Splices {
             self.pairs.push(None);
             self.pairs.len() as u32 - 1
         });
-        let ends = [accepted, toward].map(|fd| End { fd, readable: true, writable: true, failed: false });
+        let ends = [accepted, toward].map(End::new);
         for (number, end) in (0..).zip(&ends) {
             let _ = sockopt::set_tcp_nodelay(&end.fd, true);
-            let interest = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+            let _ = sockopt::set_socket_oobinline(&end.fd, true);
+            let interest =
+                EventFlags::IN | EventFlags::PRI | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
             if epoll::add(epoll, &end.fd, event(slot << 1 | number), interest).is_err() {
                 self.counters.refused += 1;
                 self.freed.push(slot);
@@ -303,6 +313,7 @@ impl Splices {
         let ended = flags.intersects(EventFlags::HUP | EventFlags::ERR);
         end.readable |= ended || flags.intersects(EventFlags::IN | EventFlags::RDHUP);
         end.writable |= ended || flags.contains(EventFlags::OUT);
+        end.urgent |= flags.contains(EventFlags::PRI);
         end.failed |= flags.contains(EventFlags::ERR);
         self.list(slot);
     }
@@ -409,6 +420,36 @@ impl Pair {
     }
 }
 
+impl End {
+    fn new(fd: OwnedFd) -> Self {
+        Self { fd, readable: true, writable: true, urgent: false, failed: false }
+    }
+
+    /// Moves what has arrived into a pipe that holds so much; 0 at the end. EAGAIN with something in the pipe says little: that may be what is full, or the
+    /// socket may be at its end or at an urgent mark. It is settled when the pipe is empty.
+    fn read_into(&mut self, pipe: &Pipe, held: usize) -> Result<usize, Errno> {
+        match move_pages(self.fd.as_fd(), pipe.to.as_fd(), CALL_BYTES) {
+            Ok(0) if held > 0 => Err(Errno::AGAIN),
+            Ok(0) => self.step_over(pipe),
+            Err(Errno::AGAIN) if held == 0 && self.urgent => self.step_over(pipe),
+            result => result,
+        }
+    }
+
+    /// Takes what splice may have left, of which an empty pipe has room for a page; 0 at the end.
+    fn step_over(&mut self, pipe: &Pipe) -> Result<usize, Errno> {
+        let mut bytes = [0; PIPE_BUF];
+        match retry_on_intr(|| rustix::net::recv(&self.fd, &mut bytes, RecvFlags::DONTWAIT)) {
+            Ok((0, _)) => Ok(0),
+            Ok((count, _)) => retry_on_intr(|| rustix::io::write(&pipe.to, &bytes[..count])),
+            Err(errno) => {
+                self.urgent = false;
+                Err(errno)
+            }
+        }
+    }
+}
+
 impl Way {
     /// Moves what can be moved, within bounds. An error is that of a socket.
     fn carry(
@@ -427,10 +468,9 @@ impl Way {
                 let Some(pipe) = &self.pipe else {
                     return if pipes.made == 0 { Err(Errno::MFILE) } else { Ok(Next::Starved) };
                 };
-                match move_pages(source.fd.as_fd(), pipe.to.as_fd(), CALL_BYTES) {
+                match source.read_into(pipe, self.held) {
                     Ok(0) => (self.ended, idle) = (true, false),
                     Ok(count) => (self.held, idle) = (self.held + count, false),
-                    // With something in it the pipe may be what is full.
                     Err(Errno::AGAIN) => source.readable = self.held > 0,
                     Err(errno) => {
                         // What came before the error goes first, if it goes at once.
@@ -483,12 +523,7 @@ impl Way {
 
 /// One splice.
 fn move_pages(from: BorrowedFd<'_>, to: BorrowedFd<'_>, bytes: usize) -> Result<usize, Errno> {
-    loop {
-        match splice(from, None, to, None, bytes, SpliceFlags::MOVE | SpliceFlags::NONBLOCK) {
-            Err(Errno::INTR) => {}
-            other => return other,
-        }
-    }
+    retry_on_intr(|| splice(from, None, to, None, bytes, SpliceFlags::MOVE | SpliceFlags::NONBLOCK))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::*;
 use rustix::event::epoll::CreateFlags;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown as End, TcpListener, TcpStream};
 use std::sync::mpsc;
@@ -174,6 +174,55 @@ fn a_receiver_that_does_not_read_stops_the_sender() {
     }
     assert_eq!(got, sent);
     drop((client, server));
+    joiner.end();
+}
+
+#[test]
+fn urgent_data_stands_in_line_and_holds_nothing_up() {
+    let urgent = |stream: &TcpStream| rustix::net::send(stream, b"!", SendFlags::OOB).expect("send");
+    // The end comes together with the rest, or long after it; and the mark is before, within, or behind the rest.
+    for (later, parts) in [false, true].into_iter().flat_map(|later| {
+        [vec!["", "after"], vec!["before", "after"], vec!["before", ""], vec!["a", "b", "", "", "c"]]
+            .map(|parts| (later, parts))
+    }) {
+        let (mut client, mut server, joiner) = pair();
+        for (number, part) in parts.iter().enumerate() {
+            if number > 0 {
+                urgent(&client);
+            }
+            client.write_all(part.as_bytes()).expect("write");
+        }
+        let whole = parts.join("!");
+        if later {
+            server.set_read_timeout(Some(Duration::from_secs(5))).expect("time-out");
+            let mut got = vec![0; whole.len()];
+            server.read_exact(&mut got).expect("all of it before the end");
+            assert_eq!(String::from_utf8_lossy(&got), whole);
+        }
+        client.shutdown(End::Write).expect("half-close");
+        let mut rest = String::new();
+        server.read_to_string(&mut rest).expect("read");
+        assert_eq!(rest, if later { "" } else { &whole }, "{parts:?}");
+        drop((client, server));
+        assert_eq!(joiner.end().0.bytes, whole.len() as u64);
+    }
+}
+
+#[test]
+fn urgent_data_among_much_is_one_byte_of_it() {
+    let (mut client, mut server, joiner) = pair();
+    let sender = thread::spawn(move || {
+        let chunk = pattern(100_000);
+        for _ in 0..50 {
+            client.write_all(&chunk).expect("write");
+            rustix::net::send(&client, b"!", SendFlags::OOB).expect("send");
+        }
+    });
+    let mut got = Vec::new();
+    server.read_to_end(&mut got).expect("read");
+    sender.join().expect("sender");
+    let expected = [pattern(100_000), b"!".to_vec()].concat().repeat(50);
+    assert!(got == expected, "{} bytes of {}", got.len(), expected.len());
     joiner.end();
 }
 

@@ -26,7 +26,8 @@
 //! connection has two descriptors and no more. There are at most [`PIPES_MAX`]; a direction that gets none waits in line for the next that comes back.
 //!
 //! *Turns.* Sockets are edge-triggered: an end is taken to be readable and writable until a call says otherwise. A connection moves at
-//! most [`TURN_BYTES`] before the next has its turn, and the driver gets its own after each round. A pipe holds a number of
+//! most [`TURN_BYTES`] each way before the next has its turn, and all together little more than [`ROUND_BYTES`] before the driver gets its own, for frames wait
+//! meanwhile. A pipe holds a number of
 //! buffers, not of bytes, so a splice into it that would block may mean that either is at its end; it is settled when the pipe is empty.
 //!
 //! A slot that has become free is given away only after the turn in which that happened: an event of the same batch may still name it.
@@ -57,6 +58,8 @@ const CALL_BYTES: usize = 1 << 20;
 const TURN_BYTES: usize = 4 << 20;
 /// Connections served in one turn of the loop.
 const TURN_PAIRS: usize = 64;
+/// Bytes after which no further connection is served in one turn of the loop: what a single one may move, some milliseconds.
+const ROUND_BYTES: u64 = 2 * TURN_BYTES as u64;
 /// Pipes kept for the next who needs one.
 const PIPES_IDLE_MAX: usize = 32;
 /// Most pipes at a time.
@@ -320,6 +323,7 @@ impl Splices {
 
     /// Serves those that have something to do, within bounds; true if there is more to do at once.
     pub fn turn(&mut self, epoll: BorrowedFd<'_>) -> bool {
+        let before = self.counters.bytes;
         for _ in 0..self.listed.len().min(TURN_PAIRS) {
             let Some(slot) = self.listed.pop_front() else { break };
             let Self { pairs, pipes, counters, .. } = self;
@@ -335,6 +339,9 @@ impl Splices {
                     }
                 }
                 Next::Done | Next::Failed => self.remove(epoll, slot, next == Next::Failed),
+            }
+            if self.counters.bytes - before >= ROUND_BYTES {
+                break;
             }
         }
         while self.has_pipe()

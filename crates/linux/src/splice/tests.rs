@@ -227,6 +227,36 @@ fn urgent_data_among_much_is_one_byte_of_it() {
 }
 
 #[test]
+fn many_with_much_to_move_leave_the_loop_its_turn() {
+    let server = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let between = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let (to, at) = (server.local_addr().expect("address"), between.local_addr().expect("address"));
+    let poll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
+    let mut splices = Splices::new(100);
+    let chunk = pattern(64 << 10);
+    // Each fills what lies before the join: some MiB, which the sockets behind it have room for.
+    let fill = |_| {
+        let mut client = TcpStream::connect(at).expect("connect");
+        client.set_nonblocking(true).expect("non-blocking");
+        let (accepted, _) = between.accept().expect("accept");
+        accepted.set_nonblocking(true).expect("non-blocking");
+        join(&mut splices, &poll, accepted.into(), to);
+        while client.write(&chunk).is_ok() {}
+        (client, server.accept().expect("accept"))
+    };
+    let _open: Vec<_> = (0..16).map(fill).collect();
+    let mut busy = true;
+    while busy {
+        let before = splices.counters().bytes;
+        busy = splices.turn(poll.as_fd());
+        let moved = splices.counters().bytes - before;
+        assert!(moved < 2 * ROUND_BYTES, "{moved} bytes in one turn");
+    }
+    let all = splices.counters().bytes;
+    assert!(all > 2 * ROUND_BYTES, "{all} bytes would not have shown it");
+}
+
+#[test]
 fn many_at_once_share_few_pipes() {
     let server = TcpListener::bind("127.0.0.1:0").expect("listen");
     let joiner = Joiner::start(server.local_addr().expect("address"));

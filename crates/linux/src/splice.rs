@@ -176,12 +176,23 @@ enum Next {
     Wait,
     /// Has more to do at once.
     More,
-    /// Waits for a pipe.
+    /// A direction waits for a pipe.
     Starved,
     /// Both directions have ended.
     Done,
     /// One of the sockets has failed.
     Failed,
+}
+
+impl Next {
+    /// What a pair does of whose directions one asks for this and the other for that. No event comes for what is left undone at once, so that goes
+    /// first; a direction that waits for a pipe asks again with it.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::More, _) | (_, Self::More) => Self::More,
+            (Self::Wait, next) | (next, _) => next,
+        }
+    }
 }
 
 /// All joined connections of one worker.
@@ -405,7 +416,7 @@ impl Pair {
         let ([a, b], [there, back]) = (&mut self.ends, &mut self.ways);
         let next = match (there.carry((a, b), pipes, bytes), back.carry((b, a), pipes, bytes)) {
             (Err(_), _) | (_, Err(_)) => return Next::Failed,
-            (Ok(Next::Wait), Ok(next)) | (Ok(next), Ok(_)) => next,
+            (Ok(there), Ok(back)) => there.and(back),
         };
         for end in &mut self.ends {
             if std::mem::take(&mut end.failed) && sockopt::socket_error(&end.fd) != Ok(Ok(())) {

@@ -257,6 +257,16 @@ fn many_with_much_to_move_leave_the_loop_its_turn() {
 }
 
 #[test]
+fn a_way_without_a_pipe_does_not_stop_the_other() {
+    use Next::{More, Starved, Wait};
+    for (one, other, pair) in
+        [(More, Starved, More), (More, Wait, More), (Starved, Wait, Starved), (Wait, Wait, Wait)]
+    {
+        assert_eq!((one.and(other), other.and(one)), (pair, pair), "{one:?} and {other:?}");
+    }
+}
+
+#[test]
 fn many_at_once_share_few_pipes() {
     let server = TcpListener::bind("127.0.0.1:0").expect("listen");
     let joiner = Joiner::start(server.local_addr().expect("address"));

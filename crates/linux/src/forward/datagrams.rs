@@ -144,10 +144,10 @@ impl Datagrams {
         self.sweep_at = (!self.index.is_empty()).then(|| now + SWEEP);
     }
 
-    /// Ends all relays of a listener.
-    pub(super) fn close_of(&mut self, epoll: &OwnedFd, slot: u32) {
+    /// Ends all relays of listeners that are not there any more.
+    pub(super) fn keep_of(&mut self, epoll: &OwnedFd, is_there: impl Fn(u32) -> bool) {
         for number in 0..self.relays.len() as u32 {
-            if self.relays[number as usize].as_ref().is_some_and(|relay| relay.slot == slot) {
+            if self.relays[number as usize].as_ref().is_some_and(|relay| !is_there(relay.slot)) {
                 self.end(epoll, number);
             }
         }

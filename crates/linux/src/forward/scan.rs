@@ -84,6 +84,7 @@ impl Forwards {
                 self.close(slot);
             }
         }
+        self.end_orphans();
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) else { return };
         entry.failed.retain(|at| places.contains_key(at));
         for (&at, &to) in places.iter().filter(|(at, _)| !there.contains(*at)) {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::testns::{in_namespace, ip};
+use brodo_core::stack::Foreign;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 
 pub(super) fn forward(direction: Direction, transport: Transport, spec: &str) -> Forward {
@@ -97,4 +98,27 @@ fn interfaces_are_kept_apart() {
         let error = forwards.add(tcp("%nosuch/7001")).expect_err("none").to_string();
         assert!(error.contains("on nosuch") && error.contains("no such interface"), "{error}");
     });
+}
+
+#[test]
+fn a_port_of_the_guest_is_published_as_long_as_one_listener_leads_there() {
+    in_namespace(
+        "forward::tests::a_port_of_the_guest_is_published_as_long_as_one_listener_leads_there",
+        || {
+            let sockets = Sockets::new().expect("epoll");
+            let mut forwards = forwards(&sockets);
+            let udp = |spec| forward(Direction::In, Transport::Udp, spec);
+            let first = forwards.add(udp("7000:80")).expect("port");
+            let crew = Arc::new(Crew::new(2).expect("crew"));
+            forwards.tell(crew.clone());
+            let published = || crew.is_for_first(Foreign::Datagram(80));
+            let second = forwards.add(udp("7001:80")).expect("port");
+            forwards.add(udp("7002:81")).expect("port");
+            assert!(forwards.remove(first) && published(), "the other is there");
+            assert!(forwards.remove(second) && !published() && forwards.published.len() == 1);
+            assert!(crew.is_for_first(Foreign::Datagram(81)));
+            forwards.add(udp("7000:80")).expect("port");
+            assert!(published(), "again");
+        },
+    );
 }

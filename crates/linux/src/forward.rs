@@ -17,10 +17,11 @@
 //! reset. Datagrams stay in the kernel while the link to the guest has no credit.
 //!
 //! *Entries.* Each value of an option is an entry, with an id by which it can be removed while the program runs ([`Forwards::add`],
-//! [`Forwards::remove`]); the same value again is the same entry. What was accepted before outlives it.
+//! [`Forwards::remove`]); the same value again is the same entry. What was accepted before outlives it. There are at most [`ENTRIES_MAX`], and
+//! one that comes to no port is refused.
 //!
 //! *Time.* A listener takes some 17 us to open and 8 to close, and all of an entry's are opened in one visit, so that a port that cannot be had leaves nothing
-//! behind. `all` is some 70,000 of them, so it stops the first worker for more than a second; named ports, for no time to speak of.
+//! behind. `all` is some 70,000 of them, so it stops the first worker for more than a second.
 //!
 //! *auto* is looked at every [`SCAN`], with one dump of listening sockets per protocol and side; see [`auto`].
 
@@ -59,6 +60,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 const PARKED_MAX: usize = 1024;
 /// How often `auto` looks.
 const SCAN: Duration = Duration::from_millis(400);
+/// Most entries: each is compared with a new one, and each `auto` with every look.
+const ENTRIES_MAX: usize = 256;
 /// Ports by which another one is tried when two peers look the same to the guest.
 const DISGUISES: u16 = 16;
 /// Most things to tell the user that are kept until somebody tells them.
@@ -365,11 +368,14 @@ impl Forwards {
 
     /// What is in force.
     pub fn list(&self) -> Vec<Listed> {
-        let listeners = |id| self.listeners.iter().flatten().filter(|listener| listener.entry == id).count();
+        let mut listeners = BTreeMap::new();
+        for listener in self.listeners.iter().flatten() {
+            *listeners.entry(listener.entry).or_default() += 1;
+        }
         let listed = |entry: &Entry| Listed {
             id: entry.id,
             forward: entry.forward.clone(),
-            listeners: listeners(entry.id),
+            listeners: listeners.get(&entry.id).copied().unwrap_or_default(),
         };
         self.entries.iter().map(listed).collect()
     }
@@ -383,7 +389,7 @@ impl Forwards {
     /// Puts a forward in force; its id. One that is in force already keeps its own.
     ///
     /// # Errors
-    /// It contradicts others, or one of its ports cannot be had: then nothing of it is in force.
+    /// It contradicts others, comes to no port, is one too many, or one of its ports cannot be had: then nothing of it is in force.
     pub fn add(&mut self, forward: Forward) -> Result<u32, ForwardError> {
         if let Some(entry) = self.entries.iter().find(|entry| entry.forward == forward) {
             return Ok(entry.id);
@@ -391,16 +397,20 @@ impl Forwards {
         self.check(&forward)?;
         self.last_id += 1;
         let id = self.last_id;
+        let Forward { direction, transport, .. } = forward;
         let is_auto = forward.spec.ports == Ports::Auto;
         let rules = forward.spec.rules(self.ephemeral);
+        if rules.is_empty() && !is_auto {
+            return Err(nonsense(&forward, "it comes to no port"));
+        }
         self.check_room(&forward, rules.len())?;
         let (optional, count) = (forward.spec.is_optional(), rules.len());
-        let others: Vec<Spec> = self.specs(forward.direction, forward.transport).cloned().collect();
+        let named = spec::named(&self.specs(direction, transport));
         self.entries.push(Entry { id, forward, failed: BTreeSet::new() });
         let mut failure = None;
         for rule in rules {
             // An explicit port goes before `all`.
-            if optional && others.iter().any(|spec| names(spec, rule.port)) {
+            if optional && named.contains(rule.port) {
                 continue;
             }
             if let Err(error) = self.open_rule(id, rule) {
@@ -418,7 +428,7 @@ impl Forwards {
             }
             _ => {}
         }
-        if is_auto && let Err(error) = self.scan_entry(id) {
+        if is_auto && let Err(error) = self.scan_all(direction, transport) {
             self.remove(id);
             return Err(error);
         }
@@ -429,23 +439,22 @@ impl Forwards {
         Ok(id)
     }
 
-    fn specs(&self, direction: Direction, transport: Transport) -> impl Iterator<Item = &Spec> {
+    fn specs(&self, direction: Direction, transport: Transport) -> Vec<&Spec> {
         let same = move |forward: &&Forward| (forward.direction, forward.transport) == (direction, transport);
-        self.entries.iter().map(|entry| &entry.forward).filter(same).map(|forward| &forward.spec)
+        self.entries.iter().map(|entry| &entry.forward).filter(same).map(|forward| &forward.spec).collect()
     }
 
     /// Whether it makes sense, alone and beside the others.
     fn check(&self, forward: &Forward) -> Result<(), ForwardError> {
         let Forward { direction, transport, spec } = forward;
-        let nonsense = |why: String| {
-            Err(ForwardError::Nonsense(format!("{} {spec}: {why}", option(*direction, *transport))))
-        };
+        let nonsense = |why: String| Err(nonsense(forward, why));
+        if self.entries.len() >= ENTRIES_MAX {
+            return nonsense(format!("there are {ENTRIES_MAX} forwards already, which is as many as may be"));
+        }
         if spec.ports == Ports::None {
             return nonsense("there is nothing to forward".to_owned());
         }
-        let mut specs: Vec<Spec> = self.specs(*direction, *transport).cloned().collect();
-        specs.push(spec.clone());
-        if let Err(why) = spec::check(&specs) {
+        if let Err(why) = spec::check_beside(spec, &self.specs(*direction, *transport)) {
             return nonsense(why);
         }
         if self.agent.is_none() && (*direction == Direction::Out || spec.ports == Ports::Auto) {
@@ -454,19 +463,24 @@ impl Forwards {
                     .into(),
             );
         }
-        if let Some(address) = spec.address
-            && self.guest.addresses[usize::from(address.is_ipv6())].is_none()
+        let mappings = if let Ports::These(mappings) = &spec.ports { &mappings[..] } else { &[] };
+        let targets = mappings.iter().filter_map(|mapping| mapping.to_address);
+        if let Some(address) =
+            spec.address.into_iter().chain(targets.clone()).find(|address| !self.has_family_of(address))
         {
             return nonsense(format!("the guest has no address of the family of {address}"));
         }
-        let Ports::These(mappings) = &spec.ports else { return Ok(()) };
-        for to in mappings.iter().filter_map(|mapping| mapping.to_address) {
+        for to in targets {
             let its_own = self.guest.addresses.contains(&Some(to));
             if *direction == Direction::In && !its_own && !to.is_loopback() {
                 return nonsense(format!("{to} is neither an address of the guest nor its loopback"));
             }
         }
         Ok(())
+    }
+
+    fn has_family_of(&self, address: &IpAddr) -> bool {
+        self.guest.addresses[usize::from(address.is_ipv6())].is_some()
     }
 
     /// Whether there are descriptors for so many ports.
@@ -623,11 +637,8 @@ impl Forwards {
     }
 }
 
-/// Whether a spec names this port explicitly.
-fn names(spec: &Spec, port: u16) -> bool {
-    let Ports::These(mappings) = &spec.ports else { return false };
-    mappings.iter().any(|mapping| mapping.from.contains(port))
-        && !spec.excluded.iter().any(|range| range.contains(port))
+fn nonsense(Forward { direction, transport, spec }: &Forward, why: impl fmt::Display) -> ForwardError {
+    ForwardError::Nonsense(format!("{} {spec}: {why}", option(*direction, *transport)))
 }
 
 fn inode(socket: BorrowedFd<'_>) -> Option<u32> {

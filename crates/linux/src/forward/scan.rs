@@ -5,7 +5,7 @@
 
 use super::auto::{self, Places, Rule};
 use super::listen::Place;
-use super::{Direction, ForwardError, Forwards, Ports, Transport, names};
+use super::{Direction, ForwardError, Forwards, Ports, Transport, spec};
 use crate::agent::Kind;
 use crate::diag;
 use rustix::fd::OwnedFd;
@@ -14,23 +14,26 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 impl Forwards {
-    /// Looks once for all entries.
+    /// Looks once for all entries, each side and protocol with one dump.
     pub(super) fn scan(&mut self) {
-        let ids = self.entries.iter().filter(|entry| entry.forward.spec.ports == Ports::Auto);
-        for id in ids.map(|entry| entry.id).collect::<Vec<_>>() {
+        let autos = self.entries.iter().filter(|entry| entry.forward.spec.ports == Ports::Auto);
+        let kinds: BTreeSet<_> =
+            autos.map(|entry| (entry.forward.direction, entry.forward.transport)).collect();
+        for (direction, transport) in kinds {
             // What fails now has failed before, or will go well again.
-            let _ = self.scan_entry(id);
+            let _ = self.scan_all(direction, transport);
         }
     }
 
-    /// Looks for one entry.
+    /// Looks for all entries of one kind.
     ///
     /// # Errors
     /// The sockets of the other side cannot be listed.
-    pub(super) fn scan_entry(&mut self, id: u32) -> Result<(), ForwardError> {
-        let Some(entry) = self.entries.iter().find(|entry| entry.id == id) else { return Ok(()) };
-        let forward = entry.forward.clone();
-        let (direction, transport) = (forward.direction, forward.transport);
+    pub(super) fn scan_all(
+        &mut self,
+        direction: Direction,
+        transport: Transport,
+    ) -> Result<(), ForwardError> {
         let found = self.diag(direction).and_then(|socket| {
             let found = diag::listeners(&socket, transport == Transport::Tcp);
             self.diag[usize::from(direction == Direction::In)] = Some(socket);
@@ -43,12 +46,19 @@ impl Forwards {
                 std::io::Error::from(errno)
             ))
         })?;
-        let guest = self.guest.addresses;
-        let (address, ephemeral) = (forward.spec.address, self.ephemeral);
-        let rule = Rule { direction, transport, address, excluded: &forward.spec.excluded, ephemeral, guest };
-        let explicit = |port| self.specs(direction, transport).any(|spec| names(spec, port));
-        let places = auto::places(&rule, &found, &self.own, explicit);
-        self.follow(id, &places, forward.spec.interface.as_deref(), (direction, transport));
+        let named = spec::named(&self.specs(direction, transport));
+        let autos = self.entries.iter().map(|entry| (entry.id, &entry.forward)).filter(|(_, forward)| {
+            (forward.direction, forward.transport) == (direction, transport)
+                && forward.spec.ports == Ports::Auto
+        });
+        let autos: Vec<_> = autos.map(|(id, forward)| (id, forward.spec.clone())).collect();
+        for (id, spec) in autos {
+            let (address, excluded) = (spec.address, &spec.excluded[..]);
+            let (ephemeral, guest) = (self.ephemeral, self.guest.addresses);
+            let rule = Rule { direction, transport, address, excluded, ephemeral, guest };
+            let places = auto::places(&rule, &found, &self.own, |port| named.contains(port));
+            self.follow(id, &places, spec.interface.as_deref(), (direction, transport));
+        }
         Ok(())
     }
 

@@ -13,7 +13,8 @@
 //! `2001:[db8::1]/80` on port 2001.
 //!
 //! Each value of an option is one [`Spec`]; several add up, and [`check`] says where they contradict each other. An explicit
-//! port goes before `auto` and `all`, which leave it out.
+//! port goes before `auto` and `all`, which leave it out. Ports are compared as sets of one bit each, so that it takes the same time
+//! however many items the lists have.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -67,6 +68,57 @@ impl FromStr for PortRange {
         }
         Ok(range)
     }
+}
+
+/// Any ports, one bit each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortSet(Box<[u64]>);
+
+impl Default for PortSet {
+    fn default() -> Self {
+        Self(vec![0; 1 << 10].into_boxed_slice())
+    }
+}
+
+impl PortSet {
+    /// Whether `port` is one of them.
+    pub fn contains(&self, port: u16) -> bool {
+        self.0[usize::from(port >> 6)] & 1 << (port & 63) != 0
+    }
+
+    fn insert(&mut self, range: PortRange) {
+        for (word, bits) in words(range) {
+            self.0[word] |= bits;
+        }
+    }
+
+    fn remove(&mut self, range: PortRange) {
+        for (word, bits) in words(range) {
+            self.0[word] &= !bits;
+        }
+    }
+
+    fn extend(&mut self, other: &Self) {
+        self.0.iter_mut().zip(&other.0).for_each(|(a, b)| *a |= b);
+    }
+
+    /// The lowest that both have.
+    fn first_shared(&self, other: &Self) -> Option<u16> {
+        let shared = self.0.iter().zip(&other.0).map(|(a, b)| a & b);
+        (0..)
+            .zip(shared)
+            .find(|(_, bits)| *bits != 0)
+            .map(|(word, bits)| word << 6 | bits.trailing_zeros() as u16)
+    }
+}
+
+/// The words of a [`PortSet`] in which a range has bits, and those.
+fn words(PortRange { first, last }: PortRange) -> impl Iterator<Item = (usize, u64)> {
+    (first >> 6..=last >> 6).map(move |word| {
+        let above = if word == first >> 6 { u64::MAX << (first & 63) } else { u64::MAX };
+        let below = if word == last >> 6 { u64::MAX >> (63 - (last & 63)) } else { u64::MAX };
+        (usize::from(word), above & below)
+    })
 }
 
 /// Ports listened on, and where they lead.
@@ -138,11 +190,14 @@ impl Spec {
     /// Its ports one by one. `ephemeral` are those that the host hands out to clients, which `all` leaves alone. There is none of
     /// `auto`: those are found while the program runs.
     pub fn rules(&self, ephemeral: PortRange) -> Vec<PortRule> {
-        let excluded = |port: u16| self.excluded.iter().any(|range| range.contains(port));
+        let mut excluded = PortSet::default();
+        for range in &self.excluded {
+            excluded.insert(*range);
+        }
         match &self.ports {
             Ports::None | Ports::Auto => Vec::new(),
             Ports::All => (1..=u16::MAX)
-                .filter(|&port| !ephemeral.contains(port) && !excluded(port))
+                .filter(|&port| !ephemeral.contains(port) && !excluded.contains(port))
                 .map(|port| PortRule { port, to_address: None, to: port })
                 .collect(),
             Ports::These(mappings) => {
@@ -154,9 +209,23 @@ impl Spec {
                         to: to + (port - from.first),
                     })
                 };
-                mappings.iter().flat_map(of).filter(|rule| !excluded(rule.port)).collect()
+                mappings.iter().flat_map(of).filter(|rule| !excluded.contains(rule.port)).collect()
             }
         }
+    }
+
+    /// The ports that it names one by one or by ranges: none of `auto` and `all`.
+    fn named(&self) -> PortSet {
+        let mut named = PortSet::default();
+        if let Ports::These(mappings) = &self.ports {
+            for mapping in mappings {
+                named.insert(mapping.from);
+            }
+            for range in &self.excluded {
+                named.remove(*range);
+            }
+        }
+        named
     }
 
     /// Whether a port that cannot be had is passed over in silence.
@@ -374,37 +443,39 @@ fn mapping(item: &str) -> Result<Mapping, String> {
     Ok(Mapping { from, to_address, to: to.first })
 }
 
+/// The ports that any of these name.
+pub fn named(specs: &[&Spec]) -> PortSet {
+    let mut all = PortSet::default();
+    for spec in specs {
+        all.extend(&spec.named());
+    }
+    all
+}
+
 /// Says where the values of one option contradict each other, in one clause.
 pub fn check(specs: &[Spec]) -> Result<(), String> {
-    if specs.len() > 1 && specs.iter().any(|spec| spec.ports == Ports::None) {
-        return Err("`none` is given together with others".to_owned());
-    }
-    for (number, spec) in specs.iter().enumerate() {
-        for other in &specs[..number] {
-            if !spec.meets(other) {
-                continue;
-            }
-            match (&other.ports, &spec.ports) {
-                (Ports::Auto | Ports::All, Ports::Auto | Ports::All) => {
-                    return Err(format!("`{other}` and `{spec}` are given for the same place"));
-                }
-                (Ports::These(a), Ports::These(b)) => {
-                    let mut pairs = a.iter().flat_map(|a| b.iter().map(move |b| (a.from, b.from)));
-                    if let Some(port) = pairs.find_map(|(a, b)| shared(a, b, [other, spec])) {
-                        return Err(format!("port {port} is given twice, in `{other}` and `{spec}`"));
-                    }
-                }
-                _ => {}
-            }
+    let specs: Vec<&Spec> = specs.iter().collect();
+    specs.iter().enumerate().try_for_each(|(number, spec)| check_beside(spec, &specs[..number]))
+}
+
+/// Says where a value contradicts others of its option that do not contradict each other, in one clause.
+pub fn check_beside(spec: &Spec, others: &[&Spec]) -> Result<(), String> {
+    let named = spec.named();
+    for other in others {
+        if spec.ports == Ports::None || other.ports == Ports::None {
+            return Err("`none` is given together with others".to_owned());
+        }
+        if !spec.meets(other) {
+            continue;
+        }
+        if spec.is_optional() && other.is_optional() {
+            return Err(format!("`{other}` and `{spec}` are given for the same place"));
+        }
+        if let Some(port) = named.first_shared(&other.named()) {
+            return Err(format!("port {port} is given twice, in `{other}` and `{spec}`"));
         }
     }
     Ok(())
-}
-
-/// The lowest port of both ranges that neither spec leaves out.
-fn shared(a: PortRange, b: PortRange, specs: [&Spec; 2]) -> Option<u16> {
-    let excluded = |port| specs.iter().any(|spec| spec.excluded.iter().any(|range| range.contains(port)));
-    (a.first.max(b.first)..=a.last.min(b.last)).find(|&port| !excluded(port))
 }
 
 #[cfg(test)]

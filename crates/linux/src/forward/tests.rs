@@ -84,6 +84,33 @@ fn what_cannot_be_had_leaves_nothing_behind() {
 }
 
 #[test]
+fn what_comes_to_no_port_and_what_is_too_many_is_refused() {
+    in_namespace("forward::tests::what_comes_to_no_port_and_what_is_too_many_is_refused", || {
+        let sockets = Sockets::new().expect("epoll");
+        let addresses = ["10.0.2.15".parse().ok(), None];
+        let mut forwards = Forwards::new(Guest { addresses }, None, &sockets, (1000, 10)).expect("forwards");
+        let refused = |forwards: &mut Forwards, spec, expected| {
+            let error = forwards.add(tcp(spec)).expect_err(spec).to_string();
+            assert!(error.contains(expected), "{spec}: {error}");
+        };
+        refused(&mut forwards, "7000,7001,~1-65535", "it comes to no port");
+        refused(&mut forwards, "all,~1-65535", "it comes to no port");
+        refused(&mut forwards, "[::1]/7000", "the guest has no address of the family of ::1");
+        refused(&mut forwards, "7000:[::1]/7000", "the guest has no address of the family of ::1");
+        assert!(forwards.list().is_empty());
+
+        for port in 0..ENTRIES_MAX {
+            forwards.add(tcp(&(7000 + port).to_string())).expect("port");
+        }
+        refused(&mut forwards, "8000", "there are 256 forwards already");
+        let first = forwards.list()[0].id;
+        assert_eq!(forwards.add(tcp("7000")), Ok(first), "it is there already");
+        assert!(forwards.remove(first));
+        forwards.add(tcp("8000")).expect("room for one");
+    });
+}
+
+#[test]
 fn interfaces_are_kept_apart() {
     in_namespace("forward::tests::interfaces_are_kept_apart", || {
         ip("link add left type veth peer name right");

@@ -121,6 +121,7 @@ fn several_add_up_unless_they_contradict() {
         &["22", "auto"],
         &["22:23", "all"],
         &["20-30,~25", "25"],
+        &["20-30,~25", "20-30,~20-24,~26-30"],
         &["none"],
         &[],
     ] {
@@ -136,6 +137,36 @@ fn several_add_up_unless_they_contradict() {
         let error = check(wrong).expect_err("contradiction");
         assert!(error.contains(expected), "{wrong:?}: {error}");
     }
+}
+
+#[test]
+fn sets_of_ports_have_what_the_ranges_have() {
+    let mut numbers = Numbers(3);
+    for _ in 0..200 {
+        let mut set = PortSet::default();
+        let mut expected = vec![false; 1 << 16];
+        for step in 0..6 {
+            let first = 1 + numbers.below(65535) as u16;
+            // Often within a word, and at its edges.
+            let len = numbers.below(if step % 2 == 0 { 130 } else { 65536 }) as u16;
+            let range = PortRange { first, last: first.saturating_add(len) };
+            let kept = numbers.below(3) > 0;
+            if kept {
+                set.insert(range);
+            } else {
+                set.remove(range);
+            }
+            expected[usize::from(range.first)..=usize::from(range.last)].fill(kept);
+        }
+        assert!((0..=u16::MAX).all(|port| set.contains(port) == expected[usize::from(port)]));
+        let lowest = expected.iter().position(|&is_in| is_in).map(|port| port as u16);
+        assert_eq!(set.first_shared(&set), lowest);
+        assert_eq!(set.first_shared(&PortSet::default()), None);
+    }
+    let specs = ["20-30,~25", "all,~22", "auto", "65535"].map(parse);
+    let set = named(&specs.each_ref());
+    assert_eq!((1..=u16::MAX).filter(|&port| set.contains(port)).count(), 11);
+    assert!(set.contains(20) && !set.contains(25) && set.contains(30) && set.contains(65535));
 }
 
 /// A small generator, so that the test needs no entropy and repeats itself.

@@ -2,7 +2,8 @@
 //!
 //! A pure function from the sockets of one side to the places to listen at on the other. What the guest offers to everybody is
 //! published to everybody, and what it offers on its loopback is published on the host's loopback alone; so nothing is exposed that
-//! was not. The other way round only what can be reached by the host's loopback is offered on the guest's.
+//! was not. What it offers on its own address alone is published to everybody too, for that is the one to which brodo leads. Other addresses (of a
+//! bridge in there, link-local ones, multicast groups) brodo does not reach, so what is bound to one of them is not followed. The other way round only what can be reached by the host's loopback is offered on the guest's.
 //!
 //! What brodo itself listens on does not count: otherwise both directions would follow each other for ever. Of UDP
 //! sockets those on ephemeral ports do not: they belong to clients.
@@ -44,8 +45,9 @@ pub(super) fn places(
             continue;
         }
         let address = listener.address.to_canonical();
-        // Another loopback address than the usual one (a stub resolver's) is not where a connection would go.
-        if address.is_loopback() && address != loopback(address.is_ipv6()) {
+        let guests = rule.direction == Direction::In && rule.guest.contains(&Some(address));
+        // No connection would go anywhere else, such as to another loopback address than the usual one (a stub resolver's).
+        if !(guests || address.is_unspecified() || address == loopback(address.is_ipv6())) {
             continue;
         }
         let both = address == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && !listener.only_v6;
@@ -53,20 +55,15 @@ pub(super) fn places(
             if rule.guest[usize::from(ipv6)].is_none() || !(both || address.is_ipv6() == ipv6) {
                 continue;
             }
-            let wide = match rule.direction {
-                Direction::In if !address.is_loopback() => true,
-                Direction::Out if !address.is_loopback() && !address.is_unspecified() => continue,
-                _ => false,
-            };
+            let wide = rule.direction == Direction::In && !address.is_loopback();
             let at = match rule.address {
                 Some(address) if address.is_ipv6() == ipv6 => address,
                 Some(_) => continue,
                 None if wide => unspecified(ipv6),
                 None => loopback(ipv6),
             };
-            let alone = rule.direction == Direction::In && rule.guest.contains(&Some(address));
-            let target = places.entry((at, port)).or_insert(alone.then_some(address));
-            if !alone {
+            let target = places.entry((at, port)).or_insert(guests.then_some(address));
+            if !guests {
                 *target = None;
             }
         }

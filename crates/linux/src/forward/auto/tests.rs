@@ -36,7 +36,13 @@ fn nothing_is_published_more_widely_than_it_is_offered() {
     let one = |address: &str| shown(&RULE, &[found(address, 80, 1)]);
     assert_eq!(one("0.0.0.0"), "0.0.0.0/80");
     assert_eq!(one("10.0.2.15"), "0.0.0.0/80>10.0.2.15");
-    assert_eq!(one("10.0.2.99"), "0.0.0.0/80");
+    for unreached in
+        ["10.0.2.99", "172.17.0.1", "224.0.0.251", "127.0.0.53", "fe80::1", "fd00::99", "ff02::fb"]
+    {
+        assert_eq!(one(unreached), "", "{unreached}");
+    }
+    assert_eq!(one("fd00::15"), "::/80>fd00::15");
+    assert_eq!(shown(&RULE, &[found("172.17.0.1", 80, 1), found("127.0.0.1", 80, 2)]), "127.0.0.1/80");
     assert_eq!(shown(&RULE, &[found("10.0.2.15", 80, 1), found("0.0.0.0", 80, 2)]), "0.0.0.0/80");
     assert_eq!(one("127.0.0.1"), "127.0.0.1/80");
     assert_eq!(one("::1"), "::1/80");
@@ -75,7 +81,10 @@ fn an_address_that_was_given_is_used() {
     let address = Some("192.0.2.1".parse().expect("address"));
     let rule = Rule { address, ..RULE };
     assert_eq!(
-        shown(&rule, &[found("127.0.0.1", 80, 1), found("::", 81, 2), found("::1", 82, 3)]),
+        shown(
+            &rule,
+            &[found("127.0.0.1", 80, 1), found("::", 81, 2), found("::1", 82, 3), found("172.17.0.1", 83, 4)]
+        ),
         "192.0.2.1/80 192.0.2.1/81"
     );
 }

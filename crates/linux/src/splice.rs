@@ -72,7 +72,7 @@ pub struct SpliceCounters {
     pub opened: u64,
     /// Those of them that ended with a reset.
     pub reset: u64,
-    /// Connections refused because there were too many.
+    /// Connections reset at once: there were too many, or epoll did not take one of their sockets.
     pub refused: u64,
     /// Bytes moved, both ways.
     pub bytes: u64,

@@ -129,7 +129,9 @@ fn forwards(text: &mut Text, view: &View) {
             "forward_lost" => "Datagrams at forwarded ports that could not be passed on",
             "splice_opened" => "Connections between loopbacks",
             "splice_reset" => "Connections between loopbacks that ended with a reset",
-            "splice_refused" => "Connections between loopbacks that found nobody listening",
+            "splice_refused" => {
+                "Connections between loopbacks that were too many, or that epoll did not take"
+            }
             "splice_bytes" => "Bytes moved between loopbacks",
             _ => "Counted of forwarded ports",
         };

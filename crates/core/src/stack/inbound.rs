@@ -154,6 +154,12 @@ impl Stack {
         if let Some(Flow::Datagram(flow)) = self.flows.get(id) { flow.socket() } else { None }
     }
 
+    /// Passes on what has waited for the link's credit, as [`Stack::serve`] does, and says whether [`Stack::inbound_datagram`] would now take
+    /// something.
+    pub fn deliver_datagrams<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) -> bool {
+        self.inbox.deliver(&mut self.env, io.link).is_ok() && self.takes_datagrams()
+    }
+
     /// Whether [`Stack::inbound_datagram`] would take something.
     pub fn takes_datagrams(&self) -> bool {
         self.inbox.is_empty() && !self.env.outlet.stalled

@@ -193,9 +193,10 @@ fn stand_in((stack, sockets): (&Stack, &Sockets), guest: Endpoint, peer: SocketA
 }
 
 impl Forwards {
-    /// Hands over what could not be before, and looks at ports again.
+    /// Hands over what could not be before, and looks at ports again. The stack's own share goes first: once it has no more to serve there may be
+    /// no other turn for long.
     pub(super) fn go_on_with_datagrams<L: Link>(&mut self, stack: &mut Stack, io: &mut Io<'_, L, Sockets>) {
-        if self.datagrams.held.is_empty() || !stack.takes_datagrams() {
+        if self.datagrams.held.is_empty() || !stack.deliver_datagrams(io) {
             return;
         }
         self.deliver(stack, io);

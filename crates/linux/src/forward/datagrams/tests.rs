@@ -73,7 +73,7 @@ impl World {
         self.forwards.add(forward(Direction::In, super::super::Transport::Udp, spec)).expect("a port")
     }
 
-    /// One turn of the loop, after what has happened within so many milliseconds; how many events there were.
+    /// One turn of the loop but for what it serves in the end, after what has happened within so many milliseconds; how many events there were.
     fn turn(&mut self, within_ms: i64) -> usize {
         let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: within_ms * 1_000_000 };
         let mut events = Vec::with_capacity(16);
@@ -89,7 +89,6 @@ impl World {
             }
         }
         self.forwards.turn(&mut self.stack, &mut io);
-        self.stack.serve(&mut io);
         events.len()
     }
 

@@ -5,6 +5,7 @@
 //! programs enter the guest's namespaces by that process.
 
 use crate::facts;
+use crate::probe::round_trip_ports;
 use crate::process::{Failure, Job, Result, find_program, wait_until};
 use crate::world::{HOST_V4, World, become_user, set_sysctls};
 use clap::Args;
@@ -16,6 +17,8 @@ use std::time::Duration;
 
 /// TCP and UDP port of the probe's server.
 pub const SERVER_PORT: u16 = 7000;
+/// The first of the ports that answer single bytes.
+pub const RESPOND_PORT: u16 = 10_000;
 
 /// How long a forwarder may take until its guest has a default route.
 const START_LIMIT: Duration = Duration::from_secs(10);
@@ -79,7 +82,7 @@ impl System {
 
     /// Whether it stands for a workload of this name.
     pub fn does(self, workload: &str) -> bool {
-        self != Self::Relay || matches!(workload, "up" | "down")
+        self != Self::Relay || matches!(workload, "up" | "down" | "crr" | "rr")
     }
 
     /// Whether a link with an MTU lies between guest and host.
@@ -232,11 +235,14 @@ impl Guest {
 
     fn relay(world: &World, mtu: &str) -> Result<Self> {
         let (guest, device) = Self::veth(world, mtu)?;
-        let [probe, name] = world.probe();
-        let words = [probe, name, "relay".into(), device, HOST_V4.into(), SERVER_PORT.to_string()];
-        // Its process time is not that of a forwarder: threads that have ended are not counted.
-        world.serve(&world.host, words, SERVER_PORT + 1)?;
-        Ok(guest)
+        let relay = |port: u16, ports: u16, threads: u16| {
+            let [probe, name] = world.probe();
+            let words = [probe, name, "relay".into(), device.clone(), HOST_V4.into()];
+            let words = words.into_iter().chain([port, ports, threads].map(|number| number.to_string()));
+            world.serve(&world.host, words, port + ports)
+        };
+        let forwarder = vec![relay(SERVER_PORT, 1, 64)?, relay(RESPOND_PORT, round_trip_ports(8), 1)?];
+        Ok(Self { forwarder, ..guest })
     }
 
     fn host_direct(world: &World) -> Result<Self> {

@@ -20,13 +20,21 @@ use brodo_control::method::{
 };
 use serde::Serialize;
 use std::cmp::Reverse;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::Path;
+
+/// Bytes written at a time.
+const PRINT_SIZE: usize = 64 << 10;
 
 /// Prints, to standard output. False once nobody reads any more, which is no failure.
 fn print(text: &str) -> Result<bool, Failure> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    printed(|out| out.write_all(text.as_bytes()))
+}
+
+/// What `print` writes to standard output leaves in large pieces.
+fn printed(print: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<bool, Failure> {
+    let mut out = BufWriter::with_capacity(PRINT_SIZE, io::stdout().lock());
+    match print(&mut out).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(Failure::Io("write to standard output: write".into(), error)),
@@ -111,12 +119,12 @@ pub(crate) fn flows(options: &FlowsOptions) -> Result<u8, Failure> {
     let wanted = GetFlows { protocol, address, port, ..GetFlows::default() };
     let mut flows = client.flows(&wanted).map_err(|e| refused(&e))?;
     sort(&mut flows, options.sort);
-    let text = if wants_json {
-        flows.iter().map(json).collect()
+    if wants_json {
+        // A line at a time: all of them are larger than what they tell of.
+        printed(|out| flows.iter().try_for_each(|flow| out.write_all(json(flow).as_bytes())))?;
     } else {
-        show::flows(&flows, table::terminal_width())
-    };
-    print(&text)?;
+        print(&show::flows(&flows, table::terminal_width()))?;
+    }
     Ok(0)
 }
 

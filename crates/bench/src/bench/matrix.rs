@@ -12,13 +12,12 @@ use crate::probe::round_trip_ports;
 use crate::process::Result;
 use crate::progress::Progress;
 use crate::report::number;
-use crate::system::{Guest, SERVER_PORT, System};
+use crate::system::{Guest, RESPOND_PORT, SERVER_PORT, System};
 use crate::world::{HOST_V4, World};
 use std::fmt::Write as _;
 use std::time::Duration;
 
 /// First TCP port of the server for single bytes.
-pub(super) const RESPOND_PORT: u16 = 10_000;
 /// What a run takes beside its measuring: programs start, connections open and close, queues empty.
 const AROUND: Duration = Duration::from_millis(200);
 

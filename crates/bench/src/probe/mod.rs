@@ -85,11 +85,13 @@ enum Probe {
     Wait { token: String },
     /// Serve TCP and UDP on a port
     Serve { port: u16 },
-    /// Copy what comes in by a device for a server to that server, and back
+    /// Copy what comes in by a device for some ports of a server to that server, and back
     Relay {
         device: String,
         #[command(flatten)]
         peer: Peer,
+        ports: u16,
+        threads: u16,
     },
     /// Answer single bytes: the server of connect-request-response and request-response
     Respond { port: u16, ports: u16 },
@@ -352,7 +354,9 @@ fn run(probe: Probe) -> io::Result<Value> {
     match probe {
         Probe::Wait { .. } => wait_for_end_of_input().map(|()| Value::Null),
         Probe::Serve { port } => server::serve(port).map(|()| Value::Null),
-        Probe::Relay { device, peer } => relay::relay(&device, peer.socket()).map(|()| Value::Null),
+        Probe::Relay { device, peer, ports, threads } => {
+            relay::relay(&device, peer.socket(), ports, threads).map(|()| Value::Null)
+        }
         Probe::Respond { port, ports } => round_trip::respond(port, ports).map(|()| Value::Null),
         Probe::Upload { peer, bytes, stall } => client::upload(peer.socket(), bytes, stall.as_deref()),
         Probe::Download { peer, bytes, stall } => client::download(peer.socket(), bytes, stall.as_deref()),

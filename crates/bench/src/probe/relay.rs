@@ -16,15 +16,15 @@ use std::thread;
 
 /// Size of reads and writes: measured to be as fast as larger ones, and faster than smaller ones.
 const CHUNK: usize = 256 << 10;
-/// Connections at a time.
-const THREADS: usize = 64;
 
-/// Relays what comes in by `device` for `address`. Listens on the port after it too, once it is ready.
-pub(super) fn relay(device: &str, address: SocketAddr) -> io::Result<()> {
-    let listener = listen(device, address)?;
-    let _ready = server::listen(address.port() + 1)?;
+/// Relays what comes in by `device` for `ports` ports of `address` from its own on, as many connections to each at a time as there are
+/// threads. Listens on the port after them too, once it is ready.
+pub(super) fn relay(device: &str, address: SocketAddr, ports: u16, threads: u16) -> io::Result<()> {
+    let port = |number| listen(device, SocketAddr::new(address.ip(), address.port() + number));
+    let listeners: Vec<TcpListener> = (0..ports).map(port).collect::<io::Result<_>>()?;
+    let _ready = server::listen(address.port() + ports)?;
     thread::scope(|scope| {
-        for _ in 0..THREADS {
+        for listener in listeners.iter().flat_map(|one| std::iter::repeat_n(one, threads.into())) {
             scope.spawn(|| {
                 let mut buffer = vec![0; CHUNK];
                 for guest in listener.incoming() {

@@ -155,7 +155,7 @@ impl Run<'_> {
         let cpu_ms = self.guest.cpu_ms() - cpu_before;
         let outcome = Outcome {
             found,
-            cpu_ms: self.system.is_forwarder().then_some(cpu_ms),
+            cpu_ms: (!self.guest.forwarder.is_empty()).then_some(cpu_ms),
             retransmissions: resent().saturating_sub(resent_before),
         };
         let metrics = self.workload.kind.metrics;

@@ -11,7 +11,7 @@ use crate::facts;
 use crate::probe::round_trip_ports;
 use crate::process::{Context, Failure, Result, wait_until};
 use crate::report::{Machine, Spread, number};
-use crate::system::{Guest, Programs, System};
+use crate::system::{Guest, Programs, RESPOND_PORT, SERVER_PORT, System};
 use crate::world::{HOST_V4, HOST_V6, World};
 use clap::Args;
 use serde_json::{Value, json};
@@ -21,8 +21,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const SERVER_PORT: u16 = 7000;
-const RESPOND_PORT: u16 = 10_000;
 /// How often brodo is looked at.
 const LOOK: Duration = Duration::from_secs(5);
 /// How many looks make a line.

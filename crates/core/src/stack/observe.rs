@@ -39,11 +39,6 @@ impl Flow {
 }
 
 impl Stack {
-    /// What is known of every open flow at `now`, in order of slots.
-    pub fn flow_infos(&self, now: Instant) -> impl Iterator<Item = FlowInfo> {
-        self.flows.iter().map(move |(id, flow)| flow.info(self, id, now))
-    }
-
     /// All that is known of the open flows from a slot on, in order of slots: a long list is made piece by piece, so that
     /// nobody has to wait while it is made.
     pub fn flow_details(&self, from: u32, now: Instant) -> impl Iterator<Item = FlowDetail> {

@@ -45,7 +45,7 @@ fn a_connection_tells_how_much_and_how_long() {
         t.take_all();
         t.guest("ACK");
         t.advance_ms(1000);
-        let info = t.machine.stack.flow_infos(t.now()).next().expect("open");
+        let info = t.machine.stack.flow_details(0, t.now()).next().expect("open").info;
         assert_eq!(info.from_guest, Traffic { bytes: 100, packets: 1 });
         assert_eq!(info.to_guest, Traffic { bytes: 300, packets: 1 });
         assert_eq!(info.state, FlowState::Tcp(State::Established));
@@ -150,7 +150,7 @@ fn datagrams_count_and_say_why_they_ended() {
         t.connection(5000, 4433);
         t.guest("UDP data=100");
         t.guest("UDP data=20");
-        let info = t.machine.stack.flow_infos(t.now()).next().expect("open");
+        let info = t.machine.stack.flow_details(0, t.now()).next().expect("open").info;
         assert_eq!(info.state, FlowState::Unanswered);
         t.host_sends_raw(&[7; 250], Some(100));
         t.advance_ms(400_000);

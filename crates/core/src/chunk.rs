@@ -41,6 +41,16 @@ const TAIL_ROOM_MIN: usize = SMALL;
 
 const NONE: u32 = u32::MAX;
 
+/// What a [`Pool::fill`] has read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Filled {
+    /// Bytes read.
+    pub bytes: usize,
+    /// Whether they took all room that was offered, which may be less than was asked for: only if not is there nothing more
+    /// to read.
+    pub whole: bool,
+}
+
 #[derive(Debug)]
 struct Chunk {
     buf: Box<[u8]>,
@@ -202,14 +212,14 @@ impl Pool {
         total - data.len()
     }
 
-    /// Lets `read` fill up to `max` bytes at the end of `queue`, straight into chunk memory, and gives what it gave;
-    /// at most [`FILL_CHUNKS`] large chunks are filled. `read` is not called if the budget is spent (`Ok(None)`).
+    /// Lets `read` fill up to `max` bytes at the end of `queue`, straight into chunk memory; at most [`FILL_CHUNKS`] large chunks
+    /// are filled, and no more than the budget has. `read` is not called if that is spent (`Ok(None)`).
     pub fn fill<E>(
         &mut self,
         queue: &mut ByteQueue,
         max: usize,
         read: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
-    ) -> Result<Option<usize>, E> {
+    ) -> Result<Option<Filled>, E> {
         let room =
             Some(self.tail_room(queue)).filter(|&room| room >= TAIL_ROOM_MIN).map_or(0, |r| r.min(max));
         // The fresh chunks' buffers are moved out for the call so that the tail can be borrowed beside them.
@@ -251,7 +261,7 @@ impl Pool {
             left -= len;
             self.keep(queue, chunk, buffer, len);
         }
-        result.map(|_| Some(n))
+        result.map(|_| Some(Filled { bytes: n, whole: n == offered }))
     }
 
     /// Puts a chunk's buffer back, of which `len` bytes were filled, and those bytes at the end of `queue`.

@@ -51,7 +51,8 @@ fn push_fill_consume_follow_the_model() {
                         Ok::<_, ()>(n)
                     })
                     .unwrap()
-                    .unwrap();
+                    .unwrap()
+                    .bytes;
                 assert!(n <= want && n <= give);
             }
             _ => {
@@ -93,6 +94,20 @@ fn budget_is_never_exceeded() {
     assert!(pool.budget().used() <= LARGE + SMALL);
     assert_eq!(pool.fill(&mut queue, 10, |_| Ok::<_, ()>(1)), Ok(None));
     assert_eq!(pool.fill::<()>(&mut ByteQueue::new(), 10, |_| unreachable!()), Ok(None));
+}
+
+#[test]
+fn a_read_says_whether_it_took_all_that_was_offered() {
+    let mut pool = pool(2 * LARGE);
+    let all = |bufs: &mut [IoSliceMut<'_>]| Ok::<_, ()>(bufs.iter().map(|b| b.len()).sum());
+    for (want, give) in [(LARGE, LARGE), (2 * LARGE, 2 * LARGE), (3 * LARGE, 2 * LARGE)] {
+        let mut queue = ByteQueue::new();
+        assert_eq!(pool.fill(&mut queue, want, all), Ok(Some(Filled { bytes: give, whole: true })));
+        pool.clear(&mut queue);
+        let some = pool.fill(&mut queue, want, |bufs| all(bufs).map(|n| n - 1));
+        assert_eq!(some, Ok(Some(Filled { bytes: give - 1, whole: false })));
+        pool.clear(&mut queue);
+    }
 }
 
 #[test]

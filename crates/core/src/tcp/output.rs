@@ -6,7 +6,7 @@ use super::receiver::ReceiverState;
 use super::reset;
 use super::sender::SenderState;
 use crate::budget::Need;
-use crate::chunk::{FILL_CHUNKS, SLICES_MAX};
+use crate::chunk::{FILL_CHUNKS, Filled, SLICES_MAX};
 use crate::counters::Counters;
 use crate::env::Env;
 use crate::flow::end::EndCause;
@@ -176,14 +176,14 @@ impl Connection {
             }
             let read = env.pool.fill(&mut self.tx.queue, max as usize, |into| io.host.tcp_recv(socket, into));
             match read {
-                Ok(Some(0)) => {
+                Ok(Some(Filled { bytes: 0, .. })) => {
                     // After an error that a write has met, the end is not one: no FIN may say that this was all.
                     self.tx.eof = !self.broken;
                     self.tx.readable = false;
                 }
-                // Fewer bytes than asked for: the socket is empty now. If its end is known to follow, it is read
+                // Room is left of what was offered: the socket is empty now. If its end is known to follow, it is read
                 // at once, so that FIN goes out with the last bytes.
-                Ok(Some(n)) => self.tx.readable = n == max as usize || self.tx.hangup,
+                Ok(Some(filled)) => self.tx.readable = filled.whole || self.tx.hangup,
                 Ok(None) => {
                     if self.wait_to_read(env, io.now) {
                         break;

@@ -113,3 +113,21 @@ fn what_is_read_ahead_during_a_repair_is_bounded_and_the_stack_rests() {
         assert!(!resent.is_empty() && resent.len() <= 2, "{resent:?}");
     });
 }
+
+/// Memory for two large chunks where the guest would take more: a read that fills both has not found the socket empty.
+#[test]
+fn a_read_that_memory_has_cut_short_is_followed_by_another() {
+    let tcp_tx = BufferBounds { initial: 400_000, max: 400_000 };
+    let tcp_rx = BufferBounds { initial: 2000, max: 2000 };
+    let config = Config { tcp_tx, tcp_rx, memory: 150_000, ..Config::default() };
+    Script::each_with(&Setup { config, ..Setup::default() }, |t| {
+        t.establish_with("win=65535 mss=1460 wscale=7 sackok");
+        t.guest("ACK win=1000000");
+        t.host_sends(400_000);
+        while t.received_in_order() < 400_000 {
+            assert!(!t.take_all().is_empty(), "nothing comes after {} bytes", t.received_in_order());
+            t.guest(&format!("ACK ack={} win=1000000", t.received_in_order() + 1));
+        }
+        assert_eq!(t.host_waiting(), 0);
+    });
+}

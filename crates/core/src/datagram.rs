@@ -270,7 +270,7 @@ impl DatagramFlow {
         io: &mut Io<'_, L, H>,
         inbox: &mut Inbox,
     ) {
-        self.turn.begin(false, 1);
+        self.turn.begin(false);
         let Some(socket) = self.socket else { return };
         let mut bytes = 0;
         for _ in 0..RECEIVES_MAX {

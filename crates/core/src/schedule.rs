@@ -1,22 +1,26 @@
 //! Which flow is served next: deficit round robin with sparse flows first, after RFC 8290 (FQ-CoDel, 4.1).
 //!
 //! A flow that has something to do is listed. Each has a credit in bytes that what it sends to the guest takes from. A flow
-//! that has used its credit up, or has more to send when its turn ends, waits with others of its kind and gets one
-//! [`QUANTUM`] when its next turn comes. What its last frame takes beyond its credit it owes. So flows that always have more
-//! to send move equally many bytes, however large their frames are: they differ by at most a quantum and a super-segment.
+//! that has used its credit up, or has more to send when its turn ends, waits with others of its kind and gets
+//! [`TURN`] when its next turn comes. What its last frame takes beyond its credit it owes. So flows that always have more
+//! to send move equally many bytes, however large their frames are: they differ by at most a turn and a super-segment.
 //!
 //! Any other flow is *sparse*: it sends less than its share, or the link has interrupted its turn. It
 //! comes before all that have used theirs up, so the answer to a small request waits for one turn at most and not for one
-//! of every bulk transfer. The priority pays for itself: a flow that sends a quantum in this way has its next turn among
+//! of every bulk transfer. The priority pays for itself: a flow that sends a [`QUANTUM`] in this way has its next turn among
 //! the others. In each round sparse flows only go first; the others have their turns after them, so neither many
 //! sparse flows nor one that pretends to be sparse can hold back a bulk transfer for longer than a round.
 
-use crate::chunk::LARGE;
+use crate::chunk::{FILL_CHUNKS, LARGE};
 use crate::flow::FlowId;
 use std::collections::VecDeque;
 
-/// Bytes that a flow may send per turn while others wait: one super-segment.
+/// Bytes that a flow may send before those that wait: one super-segment.
 pub(crate) const QUANTUM: i32 = LARGE as i32;
+
+/// Bytes that a flow may send when its turn comes: as much as one read from its socket gives, because fewer and longer
+/// reads cost less, and more would not stay in the cache until it is written.
+pub(crate) const TURN: i32 = (FILL_CHUNKS * LARGE) as i32;
 
 /// A flow's place in the schedule.
 #[derive(Debug)]
@@ -35,16 +39,16 @@ impl Default for Turn {
 }
 
 impl Turn {
-    /// The flow has its turn and is no longer listed: how many bytes it may send. One that is `alone` gets `quanta`
-    /// at once, because fewer and longer reads from its socket cost less.
-    pub(crate) fn begin(&mut self, alone: bool, quanta: i32) -> u32 {
+    /// The flow has its turn and is no longer listed: how many bytes it may send. One that is `alone` need not have
+    /// waited for its turn.
+    pub(crate) fn begin(&mut self, alone: bool) -> u32 {
         self.listed = false;
         if alone {
-            self.credit = QUANTUM * quanta;
+            self.credit = TURN;
         } else if self.waits {
-            self.credit += QUANTUM;
+            self.credit = self.credit.min(0) + TURN;
         }
-        self.credit.unsigned_abs()
+        self.credit.max(0).unsigned_abs()
     }
 
     /// Whether more may be sent in this turn.

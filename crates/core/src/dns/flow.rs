@@ -196,7 +196,7 @@ impl DnsFlow {
         io: &mut Io<'_, L, H>,
         scratch: &mut [u8],
     ) {
-        self.turn.begin(false, 1);
+        self.turn.begin(false);
         self.follow(env, io);
         self.pass_on_held(env, io);
         if std::mem::take(&mut self.readable) {

@@ -1,6 +1,6 @@
 //! Bytes per round for flows of any frame size, and who comes first.
 
-use super::{QUANTUM, Schedule, Turn};
+use super::{QUANTUM, Schedule, TURN, Turn};
 use crate::flow::FlowId;
 
 const SUPER: u32 = 65_480;
@@ -12,7 +12,7 @@ fn id(index: u32) -> FlowId {
 /// A turn of a flow that always has a frame of `frame` bytes more; gives what it sent.
 fn backlogged(schedule: &mut Schedule, turn: &mut Turn, id: FlowId, frame: u32) -> u32 {
     let mut sent = 0;
-    turn.begin(false, 1);
+    turn.begin(false);
     while turn.goes_on() {
         turn.spend(frame);
         sent += frame;
@@ -41,7 +41,7 @@ fn backlogged_flows_move_equally_many_bytes_whatever_their_frames() {
         }
         let (least, most) = (sent.iter().min().copied(), sent.iter().max().copied());
         let apart = most.zip(least).map(|(most, least)| most - least);
-        assert!(apart <= Some(QUANTUM as u64 + u64::from(SUPER)), "round {round}: {sent:?}");
+        assert!(apart <= Some(TURN as u64 + u64::from(SUPER)), "round {round}: {sent:?}");
     }
 }
 
@@ -54,12 +54,12 @@ fn a_flow_is_sparse_until_it_has_sent_a_quantum() {
         schedule.list(id(1), &mut turn);
         sparse += schedule.len().0;
         assert!(schedule.next_sparse().or_else(|| schedule.next_bulk()).is_some());
-        turn.begin(false, 1);
+        turn.begin(false);
         turn.spend(1000);
         turn.end();
     }
-    // It has sent a thousand quanta, and with each after the first it has waited with the others once.
-    assert_eq!(sparse, QUANTUM as usize - 999);
+    // After 66 times it has sent a quantum; then it waits with the others once.
+    assert_eq!(sparse, (QUANTUM - QUANTUM / 67) as usize);
 }
 
 #[test]
@@ -74,8 +74,8 @@ fn a_flow_is_listed_once() {
 #[test]
 fn one_that_is_alone_keeps_no_more_than_a_quantum_for_later() {
     let mut turn = Turn::default();
-    assert_eq!(turn.begin(true, 4), 4 * QUANTUM as u32);
+    assert_eq!(turn.begin(true), TURN as u32);
     turn.spend(100);
     turn.end();
-    assert_eq!(turn.begin(false, 1), QUANTUM as u32);
+    assert_eq!(turn.begin(false), QUANTUM as u32);
 }

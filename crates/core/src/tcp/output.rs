@@ -6,7 +6,7 @@ use super::receiver::ReceiverState;
 use super::reset;
 use super::sender::SenderState;
 use crate::budget::Need;
-use crate::chunk::{FILL_CHUNKS, Filled, SLICES_MAX};
+use crate::chunk::{Filled, SLICES_MAX};
 use crate::counters::Counters;
 use crate::env::Env;
 use crate::flow::end::EndCause;
@@ -23,7 +23,7 @@ impl Connection {
     /// Does what this flow can do now; lists it again if it can do more. How much it may send to the guest in a turn is
     /// said in [`crate::schedule`].
     pub(crate) fn serve<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        let bytes = self.turn.begin(env.schedule.is_empty(), FILL_CHUNKS as i32);
+        let bytes = self.turn.begin(env.schedule.is_empty());
         let bytes = bytes.min(env.outlet.slots.sendable().saturating_mul(self.frame_payload_max(env)));
         if self.tx.nxt == self.tx.una {
             match self.tx.state {

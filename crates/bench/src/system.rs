@@ -23,9 +23,6 @@ pub const RESPOND_PORT: u16 = 10_000;
 /// How long a forwarder may take until its guest has a default route.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// For how long the one that polls does so, in microseconds: what its help recommends.
-const BUSY_POLL_US: &str = "50";
-
 /// What stands between guest and host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum System {
@@ -41,8 +38,8 @@ pub enum System {
     Slirp4netns,
     /// What all this is for.
     Brodo,
-    /// The same with `--busy-poll`.
-    BrodoBusy,
+    /// The same with `--busy-poll 0`: it sleeps whenever there is nothing to do.
+    BrodoCalm,
 }
 
 impl System {
@@ -54,7 +51,7 @@ impl System {
         Self::Pasta,
         Self::Slirp4netns,
         Self::Brodo,
-        Self::BrodoBusy,
+        Self::BrodoCalm,
     ];
 
     /// Its name on command lines and in tables.
@@ -66,7 +63,7 @@ impl System {
             Self::Pasta => "pasta",
             Self::Slirp4netns => "slirp4netns",
             Self::Brodo => "brodo",
-            Self::BrodoBusy => "brodo-busy",
+            Self::BrodoCalm => "brodo-calm",
         }
     }
 
@@ -77,7 +74,7 @@ impl System {
 
     /// Whether a process of its own forwards for the guest.
     pub const fn is_forwarder(self) -> bool {
-        matches!(self, Self::Pasta | Self::Slirp4netns | Self::Brodo | Self::BrodoBusy)
+        matches!(self, Self::Pasta | Self::Slirp4netns | Self::Brodo | Self::BrodoCalm)
     }
 
     /// Whether it stands for a workload of this name.
@@ -115,7 +112,7 @@ impl Programs {
     pub fn find(&self, system: System) -> Result<PathBuf> {
         let name = system.name();
         let missing = || Failure(format!("{name} is not installed"));
-        if matches!(system, System::Brodo | System::BrodoBusy) {
+        if matches!(system, System::Brodo | System::BrodoCalm) {
             let name = System::Brodo.name();
             let missing = || Failure("brodo is not built (cargo build --release -p brodo)".into());
             let beside =
@@ -169,12 +166,12 @@ impl Guest {
                 words.extend([mtu.as_str(), "--"]);
                 Self::forwarder(world, &world.enter_host_as_user(), &words)
             }
-            System::Brodo | System::BrodoBusy => {
+            System::Brodo | System::BrodoCalm => {
                 let program = world.install_program(&programs.find(system)?)?;
                 let program = program.to_string_lossy();
                 let mut words = vec![&*program, "run", "--mtu", &mtu];
-                if system == System::BrodoBusy {
-                    words.extend(["--busy-poll", BUSY_POLL_US]);
+                if system == System::BrodoCalm {
+                    words.extend(["--busy-poll", "0"]);
                 }
                 words.extend(programs.options());
                 words.push("--");

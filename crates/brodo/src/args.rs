@@ -334,10 +334,10 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "CIDR[:PORT]", value_parser = value::deny, help_heading = "Limits")]
     pub(crate) deny: Vec<Deny>,
 
-    /// Look for work for up to so many microseconds before sleeping, 0 to 1000 [default: 0]
+    /// Look for work for up to so many microseconds before sleeping, 0 to 1000 [default: 50, or 0 where workers would take all processors]
     ///
     /// Answers come sooner, at the price of processor time: brodo keeps a processor busy while requests follow one another
-    /// faster than this. It sleeps as ever when they do not. Worth it where there is a processor to spare; 50 is a good value.
+    /// faster than this. It sleeps at once when they do not, and with 0 always.
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u16).range(0..=1000), help_heading = "Limits")]
     pub(crate) busy_poll: Option<u16>,
 

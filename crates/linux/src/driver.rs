@@ -38,6 +38,7 @@ use brodo_core::link::{FRAME_MAX, RxFrame};
 use brodo_core::stack::{Io, Stack};
 use brodo_core::time::{Duration, Instant};
 use busy_poll::BusyPoll;
+pub use busy_poll::default_bound;
 use port::Port;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -223,8 +224,8 @@ impl<L: GuestLink> Worker<L> {
         })
     }
 
-    /// Looks for work for up to `bound` before sleeping, while pauses are so short that it pays. Zero, which is the default:
-    /// never.
+    /// Looks for work for up to `bound` before sleeping, while pauses are so short that it pays. Zero: never, as it is until
+    /// this is called.
     pub fn busy_poll(&mut self, bound: Duration) {
         self.busy_poll = BusyPoll::new(bound);
     }

@@ -116,7 +116,7 @@ impl Results {
                 _ => systems.push(system),
             }
         }
-        let programs = systems.iter().filter(|system| **system != System::BrodoBusy);
+        let programs = systems.iter().filter(|system| **system != System::BrodoCalm);
         let versions = programs.filter_map(|system| options.programs.version(*system)).collect();
         Self {
             machine,

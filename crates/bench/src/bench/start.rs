@@ -58,7 +58,7 @@ fn command(options: &Options, world: &World, system: System) -> Option<Vec<Strin
         System::Pasta => "--config-net --no-map-gw -t none -u none -T none -U none -q --",
         System::Brodo => &format!("run {} --", options.programs.options),
         // slirp4netns cannot start a command, veth starts nothing, and polling is no matter of starting.
-        System::Slirp4netns | System::Veth | System::Relay | System::BrodoBusy => return None,
+        System::Slirp4netns | System::Veth | System::Relay | System::BrodoCalm => return None,
     };
     let mut program = options.programs.find(system).ok()?;
     if system == System::Brodo {

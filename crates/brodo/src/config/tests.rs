@@ -106,7 +106,7 @@ fn options_reach_what_they_are_about() {
     let all = settings(
         "--mtu 1500 --mac 02:00:00:00:00:07 --ifname up0 --resolver 9.9.9.9 --resolver [::1]:54 --search a.example \
          --search b.example --map-host-loopback 10.0.2.2 --tcp-rx-buffer 16K..1M --tcp-tx-buffer 32K --tcp-tuning step:16K \
-         --memory 8M --max-flows 100 --busy-poll 50 --no-offload --tx-queue-len 10",
+         --memory 8M --max-flows 100 --busy-poll 70 --no-offload --tx-queue-len 10",
     );
     assert_eq!((all.stack.mtu, all.plan.interface.mtu), (1500, 1500));
     assert_eq!((all.plan.interface.mac, all.plan.interface.name.as_str()), ([2, 0, 0, 0, 0, 7], "up0"));
@@ -118,7 +118,10 @@ fn options_reach_what_they_are_about() {
     assert_eq!((all.stack.tcp_tx.initial, all.stack.tcp_tx.max), (32 << 10, 32 << 10));
     assert_eq!(all.stack.tcp_tuning, Tuning::Step(16 << 10));
     assert_eq!((all.stack.memory, all.stack.max_flows), (8 << 20, 100));
-    assert_eq!((all.busy_poll.as_micros(), settings("").busy_poll.as_micros()), (50, 0));
+    assert_eq!((all.busy_poll.as_micros(), settings("--busy-poll 0").busy_poll.as_micros()), (70, 0));
+    // As many workers as there can be leave no processor free, on most machines.
+    let of_many = settings("--workers 64").busy_poll.as_micros();
+    assert!(of_many == 0 || std::thread::available_parallelism().is_ok_and(|n| n.get() > 64), "{of_many}");
     assert_eq!(all.plan.offload, Wanted::NoOffload);
     assert_eq!((all.plan.interface.tx_queue_len, settings("").plan.interface.tx_queue_len), (10, 4096));
     assert!(settings("--search .").stack.search.is_empty());

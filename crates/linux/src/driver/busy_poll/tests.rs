@@ -34,6 +34,18 @@ fn it_sleeps_when_pauses_are_long() {
 }
 
 #[test]
+fn it_sleeps_where_there_is_always_something_at_once() {
+    let mut poll = BusyPoll::new(US(50));
+    for _ in 0..100 {
+        poll.resumed(US(1));
+        assert_eq!(poll.until(Instant::ZERO), None);
+    }
+    // A stream that has ended is no reason not to look for what comes then.
+    poll.resumed(US(20));
+    assert!(poll.until(Instant::ZERO).is_some());
+}
+
+#[test]
 fn after_any_pause_it_soon_looks_again() {
     let mut poll = BusyPoll::new(US(50));
     for _ in 0..50 {

@@ -66,14 +66,22 @@ pub(super) fn sparkline(values: impl DoubleEndedIterator<Item = u64> + Clone, wi
 }
 
 /// Smallest size that a [`gauge`] shows, in bytes: the least limit there is.
-const GAUGE_MIN: f64 = 4096.0;
+const GAUGE_MIN: u32 = 4096;
+
+/// How often [`GAUGE_MIN`] has to be doubled to become `size`, straight between whole numbers: a logarithm would be the one thing
+/// that every brodo loads a library for.
+fn doublings(size: u32) -> f64 {
+    let size = size.max(GAUGE_MIN);
+    let whole = size.ilog2();
+    f64::from(whole - GAUGE_MIN.ilog2()) + f64::from(size) / f64::from(1_u32 << whole) - 1.0
+}
 
 /// A limit against its bound, and what is used of it, in so many letters: `███▒▒····`. Sizes are logarithmic, because limits begin at a
 /// hundredth of their bound and double.
 pub(super) fn gauge(used: u32, limit: u32, bound: u32, width: usize) -> String {
-    let range = (f64::from(bound) / GAUGE_MIN).ln();
+    let range = doublings(bound);
     let letters = |size: u32| {
-        let part = if range > 0.0 { (f64::from(size.max(1)) / GAUGE_MIN).ln() / range } else { 1.0 };
+        let part = if range > 0.0 { doublings(size) / range } else { 1.0 };
         // What is not nothing shows.
         let least = f64::from(u8::from(size > 0));
         (part * width as f64).round().clamp(least, width as f64) as usize

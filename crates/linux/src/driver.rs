@@ -346,6 +346,7 @@ impl<L: GuestLink> Worker<L> {
     /// Fills `events` and sets the time.
     fn wait(&mut self) -> io::Result<()> {
         self.activity.turns += 1;
+        self.busy_poll.turned(std::mem::take(&mut self.port.moved));
         if self.busy {
             return self.take_events(Some(Duration::ZERO));
         }
@@ -572,8 +573,11 @@ impl<L: GuestLink> Worker<L> {
             let (flags, flow) = (event.flags, FlowId::from_bits({ event.data }.u64()));
             match (flow.index, &mut *forwards) {
                 (NOT_A_FLOW, _) => {}
-                (FORWARD, Some(forwards)) => forwards.event(flow.generation, flags),
-                _ => stack.socket_event(&mut io, flow, readiness(flags)),
+                (FORWARD, Some(forwards)) => io.link.moved.joined |= forwards.event(flow.generation, flags),
+                _ => {
+                    io.link.moved.from_host = true;
+                    stack.socket_event(&mut io, flow, readiness(flags));
+                }
             }
         }
         forwards.as_mut().is_some_and(|forwards| forwards.turn(stack, &mut io))

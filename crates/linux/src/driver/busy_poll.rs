@@ -6,8 +6,8 @@
 //! the average of late, sooner than the bound. One long pause is enough to stop it, a few short ones start it again. An
 //! idle worker sleeps.
 //!
-//! Nor does it look where there is always something at once ([`STREAM`]): a stream of datagrams waits for nobody's answer,
-//! and a processor that is not given up is missed by the program that receives them.
+//! And it looks only for answers ([`Moved::answers`]). Between the datagrams of a stream nobody waits for anybody, and the
+//! processor that looking takes is missed by the program that receives them: a sixth of a flood was lost by that.
 
 use brodo_core::time::{Duration, Instant};
 use std::num::NonZero;
@@ -25,32 +25,65 @@ pub fn default_bound(workers: u32) -> Duration {
     if processors > workers as usize { BOUND } else { Duration::ZERO }
 }
 
-/// Pauses that are shorter than this on the average, about what two looks take, are gaps in a stream.
-const STREAM: Duration = Duration::from_micros(2);
+/// What one turn of the loop has moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Moved {
+    /// Frames have come from the guest; what they carry goes to the host.
+    pub(super) from_guest: bool,
+    /// Frames went to the guest.
+    pub(super) to_guest: bool,
+    /// Sockets of the host have had something to tell.
+    pub(super) from_host: bool,
+    /// Joined connections have, at either end.
+    pub(super) joined: bool,
+}
+
+impl Moved {
+    /// Whether this may be the answer to what was moved `before`.
+    fn answers(self, before: Self) -> bool {
+        (self.from_guest && before.to_guest)
+            || (self.from_host && before.from_guest)
+            || (self.joined && before.joined)
+    }
+}
 
 /// The bound and the memory of pauses.
 #[derive(Debug)]
 pub(super) struct BusyPoll {
     /// Longest time to look for work; zero is never.
     bound: Duration,
-    /// Smoothed time between having nothing to do and having something: an eighth of the newest.
+    /// Smoothed time between having nothing to do and having an answer: an eighth of the newest.
     pause: Duration,
+    /// The pause before this turn, if there was one.
+    paused: Option<Duration>,
+    /// What the turn before has moved.
+    before: Moved,
 }
 
 impl BusyPoll {
     /// Looks for work for at most `bound` at a time.
     pub(super) fn new(bound: Duration) -> Self {
-        Self { bound, pause: STREAM }
+        Self { bound, pause: Duration::ZERO, paused: None, before: Moved::default() }
     }
 
     /// There is nothing to do at `now`: until when to look again before sleeping, if at all.
     pub(super) fn until(&self, now: Instant) -> Option<Instant> {
-        (STREAM..self.bound).contains(&self.pause).then(|| now + self.bound)
+        (self.pause < self.bound).then(|| now + self.bound)
     }
 
     /// There was something to do again after `pause`, whether it was slept or not.
     pub(super) fn resumed(&mut self, pause: Duration) {
-        self.pause = (self.pause * 7 + pause.min(self.bound * PAUSE_MAX)) / 8;
+        self.paused = Some(pause);
+    }
+
+    /// The turn that followed has moved this. A pause that no answer has ended counts as twice the bound at least, so that it is not
+    /// looked for answers where most of what comes is none.
+    pub(super) fn turned(&mut self, moved: Moved) {
+        if let Some(pause) = self.paused.take() {
+            let pause = if moved.answers(self.before) { pause } else { pause.max(self.bound * 2) };
+            self.pause = (self.pause * 7 + pause.min(self.bound * PAUSE_MAX)) / 8;
+        }
+        self.before = moved;
     }
 }
 

@@ -19,12 +19,14 @@ use rustix::net::SocketFlags;
 use std::net::SocketAddr;
 
 impl Forwards {
-    /// Notes an event that carries a number of ours.
-    pub(crate) fn event(&mut self, generation: u32, flags: EventFlags) {
-        match Topic::read(generation) {
-            Some((Topic::Splice, number)) => self.splices.event(number, flags),
-            _ => self.events.push((generation, flags)),
+    /// Notes an event that carries a number of ours; true if it is of a joined connection.
+    pub(crate) fn event(&mut self, generation: u32, flags: EventFlags) -> bool {
+        if let Some((Topic::Splice, number)) = Topic::read(generation) {
+            self.splices.event(number, flags);
+            return true;
         }
+        self.events.push((generation, flags));
+        false
     }
 
     /// When there is something to do even without an event.

@@ -334,7 +334,7 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "CIDR[:PORT]", value_parser = value::deny, help_heading = "Limits")]
     pub(crate) deny: Vec<Deny>,
 
-    /// Look for work for up to so many microseconds before sleeping, 0 to 1000 [default: 50, or 0 where workers would take all processors]
+    /// Look for work for up to so many microseconds before sleeping, 0 to 1000 [default: 50, or 0 with fewer than two processors or more workers than processors]
     ///
     /// Answers come sooner, at the price of processor time: brodo keeps a processor busy while requests follow one another
     /// faster than this. It sleeps at once when they do not, and with 0 always.

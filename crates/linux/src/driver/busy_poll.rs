@@ -18,11 +18,12 @@ const PAUSE_MAX: u32 = 8;
 /// The bound that suits most machines.
 const BOUND: Duration = Duration::from_micros(50);
 
-/// How long so many workers should look for work where nobody has said: not at all where each would take a processor that nobody
-/// else has then. A quota of processor time (cgroup) counts as fewer processors.
+/// How long so many workers should look for work where nobody has said: not at all on a single processor, or on fewer than there
+/// are workers, where whoever is to answer may need the one that looks. A quota of processor time (cgroup) counts as fewer
+/// processors.
 pub fn default_bound(workers: u32) -> Duration {
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-    if processors > workers as usize { BOUND } else { Duration::ZERO }
+    if processors >= (workers as usize).max(2) { BOUND } else { Duration::ZERO }
 }
 
 /// What one turn of the loop has moved.

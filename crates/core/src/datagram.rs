@@ -303,6 +303,7 @@ impl DatagramFlow {
                 Err(_) => self.report_errors(env, io),
             }
         }
+        self.turn.end();
         if self.readable {
             self.list_ready(env);
         }

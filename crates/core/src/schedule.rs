@@ -61,7 +61,7 @@ impl Turn {
         self.credit = self.credit.saturating_sub_unsigned(bytes);
     }
 
-    /// The turn is over before the credit was used up, because there is nothing more to send.
+    /// The turn is over before the credit was used up, because there is nothing more to send or it has bounds of its own.
     pub(crate) fn end(&mut self) {
         self.credit = self.credit.min(QUANTUM);
     }

@@ -62,6 +62,40 @@ fn a_flow_is_sparse_until_it_has_sent_a_quantum() {
     assert_eq!(sparse, (QUANTUM - QUANTUM / 67) as usize);
 }
 
+/// As datagrams do: with a bound of its own below a turn, and listed as if nothing had been left.
+#[test]
+fn one_that_leaves_half_of_its_turns_gets_no_more_than_others() {
+    let (mut schedule, mut turns) = (Schedule::default(), [Turn::default(), Turn::default()]);
+    let (mut sent, mut first, mut later) = ([0_u64; 2], 0, 0);
+    schedule.list(id(0), &mut turns[0]);
+    schedule.list(id(1), &mut turns[1]);
+    for _ in 0..10_000 {
+        // A round ends with the turn of one flow that is not sparse.
+        let sparse: Vec<_> = (0..schedule.len().0).filter_map(|_| schedule.next_sparse()).collect();
+        let bulk = schedule.next_bulk();
+        first += u32::from(sparse.contains(&id(1)));
+        later += u32::from(bulk == Some(id(1)));
+        for flow in sparse.into_iter().chain(bulk) {
+            let turn = &mut turns[flow.index as usize];
+            if flow.index == 0 {
+                sent[0] += u64::from(backlogged(&mut schedule, turn, flow, SUPER));
+                continue;
+            }
+            turn.begin(false);
+            for _ in 0..2 {
+                if turn.goes_on() {
+                    turn.spend(SUPER);
+                    sent[1] += u64::from(SUPER);
+                }
+            }
+            turn.end();
+            schedule.list(flow, turn);
+        }
+    }
+    assert!(sent[1] <= sent[0] + TURN as u64 && sent[1] * 2 >= sent[0], "{sent:?}");
+    assert!(first <= later + 1, "went before others {first} times, waited {later} times");
+}
+
 #[test]
 fn a_flow_is_listed_once() {
     let mut schedule = Schedule::default();

@@ -6,7 +6,7 @@ use crate::value::Cidr;
 use brodo_core::config::{BufferBounds, Config};
 use brodo_core::policy::Rules;
 use brodo_core::wire::ethernet::MacAddr;
-use brodo_linux::driver::default_bound;
+use brodo_linux::driver::busy_poll_default;
 use brodo_linux::forward::spec::{self, Ports};
 use brodo_linux::forward::{Direction, Forward, Guest, Transport, option};
 use brodo_linux::host_network::Follow;
@@ -104,8 +104,9 @@ impl Settings {
         let offload = if options.no_offload { Wanted::NoOffload } else { Wanted::Everything };
         let dns = v4.map(|net| net.dns.into()).into_iter().chain(v6.map(|net| net.dns.into())).collect();
         let queues = options.workers.unwrap_or(1);
-        let busy_poll =
-            options.busy_poll.map_or_else(|| default_bound(queues), |us| Duration::from_micros(us.into()));
+        let busy_poll = options
+            .busy_poll
+            .map_or_else(|| busy_poll_default(queues), |us| Duration::from_micros(us.into()));
         let forwards = forwards(options)?;
         Ok(Self { stack, plan: Plan { interface, offload, queues }, dns, follow, busy_poll, forwards })
     }

@@ -38,7 +38,7 @@ use brodo_core::link::{FRAME_MAX, RxFrame};
 use brodo_core::stack::{Io, Stack};
 use brodo_core::time::{Duration, Instant};
 use busy_poll::BusyPoll;
-pub use busy_poll::default_bound;
+pub use busy_poll::busy_poll_default;
 use port::Port;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;

@@ -21,7 +21,7 @@ const BOUND: Duration = Duration::from_micros(50);
 /// How long so many workers should look for work where nobody has said: not at all on a single processor, or on fewer than there
 /// are workers, where whoever is to answer may need the one that looks. A quota of processor time (cgroup) counts as fewer
 /// processors.
-pub fn default_bound(workers: u32) -> Duration {
+pub fn busy_poll_default(workers: u32) -> Duration {
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     if processors >= (workers as usize).max(2) { BOUND } else { Duration::ZERO }
 }
@@ -77,8 +77,8 @@ impl BusyPoll {
         self.paused = Some(pause);
     }
 
-    /// The turn that followed has moved this. A pause that no answer has ended counts as twice the bound at least, so that it is not
-    /// looked for answers where most of what comes is none.
+    /// The turn that followed has moved this. A pause that no answer has ended counts as twice the bound at least, so that
+    /// nobody looks for answers where most of what comes is none.
     pub(super) fn turned(&mut self, moved: Moved) {
         if let Some(pause) = self.paused.take() {
             let pause = if moved.answers(self.before) { pause } else { pause.max(self.bound * 2) };

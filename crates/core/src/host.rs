@@ -1,8 +1,9 @@
 //! The host side of the stack: ordinary sockets, non-blocking, errors as values.
 //!
 //! Readiness is edge-triggered: the driver reports a socket readable or writable once, and the stack keeps using it
-//! until a call answers [`HostError::WouldBlock`] (or takes or gives less than it could). Whatever a socket refuses stays
-//! in the stack's chunks. Every socket is opened on behalf of one flow, whose id comes back with its events.
+//! until a call answers [`HostError::WouldBlock`], or a write takes less than it was offered, or a read gives less than it
+//! was asked for while no urgent mark is known of ([`Readiness::urgent`]). Bytes that a socket refuses stay in the
+//! stack's chunks. Every socket is opened on behalf of one flow, whose id comes back with its events.
 
 use crate::flow::FlowId;
 use crate::trace::Event;
@@ -69,6 +70,9 @@ pub struct Readiness {
     pub writable: bool,
     /// The peer has closed its direction: a read after the data gives 0.
     pub read_closed: bool,
+    /// Urgent data (RFC 9293, 3.8.5) waits in line. A read ends at its mark, so one that gives less than was asked for says
+    /// nothing about what follows: only [`HostError::WouldBlock`] and the end of the stream do.
+    pub urgent: bool,
     /// An error is pending: the next call says which, or the error queue holds an ICMP message.
     pub error: bool,
 }

@@ -199,6 +199,7 @@ pub fn readiness(flags: EventFlags) -> Readiness {
         readable: flags.contains(EventFlags::IN),
         writable: flags.contains(EventFlags::OUT),
         read_closed: flags.intersects(EventFlags::RDHUP | EventFlags::HUP),
+        urgent: flags.contains(EventFlags::PRI),
         error: flags.contains(EventFlags::ERR),
     }
 }

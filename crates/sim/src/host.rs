@@ -6,7 +6,7 @@
 //! then the error once, then end of stream; `tcp_sendmsg`: the error once, then EPIPE).
 //!
 //! Readiness is as strict as the contract allows: an edge is reported once, and the next one only after a call has
-//! met the end (`WouldBlock`, or less than was asked). A stack that forgets an edge therefore stalls here, though
+//! met the end (`WouldBlock`, or less than was asked; a read that stops at an urgent mark has not). A stack that forgets an edge therefore stalls here, though
 //! epoll might have saved it. Ends of stream and errors are always new edges. A *chatty* host is the other extreme:
 //! every change is an event, and every event tells all that is true, as epoll does.
 //!
@@ -82,6 +82,8 @@ struct TcpSocket {
     space: usize,
     /// Sent by the peer, not yet read by the stack.
     inbox: VecDeque<u8>,
+    /// Bytes of the inbox before the urgent byte, if one waits.
+    mark: Option<usize>,
     peer_fin: bool,
     error: Option<HostError>,
     /// After an error nothing can be sent any more.
@@ -307,6 +309,7 @@ impl SimHost {
             outbox: VecDeque::new(),
             space: self.default_space,
             inbox: VecDeque::new(),
+            mark: None,
             peer_fin: false,
             error: None,
             dead: false,
@@ -314,140 +317,6 @@ impl SimHost {
             keep_alive: false,
         };
         self.open(flow, peer, Kind::Tcp(tcp))
-    }
-}
-
-/// The peer's side of a TCP socket.
-impl SimHost {
-    /// Ends a pending connect.
-    pub fn finish_connect(&mut self, socket: SocketId, result: Result<(), HostError>) {
-        let tcp = self.tcp_of(socket);
-        assert_eq!(tcp.state, State::Connecting, "{socket:?} is not connecting");
-        match result {
-            Ok(()) => {
-                tcp.state = State::Open;
-                self.raise(socket, Readiness { writable: true, ..Readiness::default() });
-            }
-            Err(e) => {
-                tcp.state = State::Failed(e);
-                let all = Readiness { readable: true, writable: true, read_closed: true, error: true };
-                self.raise(socket, all);
-            }
-        }
-    }
-
-    /// Whether a connect is under way.
-    pub fn is_connecting(&self, socket: SocketId) -> bool {
-        self.tcp_ref(socket).state == State::Connecting && self.closed(socket).is_none()
-    }
-
-    /// Gives `more` bytes of room in the send buffer (datagrams for a datagram socket).
-    pub fn give_space(&mut self, socket: SocketId, more: usize) {
-        let chatty = self.chatty;
-        let s = self.get_mut(socket);
-        let space = match &mut s.kind {
-            Kind::Tcp(t) => &mut t.space,
-            Kind::Datagram(d) => &mut d.space,
-        };
-        *space = space.saturating_add(more);
-        if *space > 0 && (std::mem::take(&mut s.write_armed) || chatty) {
-            self.raise(socket, Readiness { writable: true, ..Readiness::default() });
-        }
-    }
-
-    /// Sets the room in the send buffer without an event; for a test that begins with a full buffer.
-    pub fn set_space(&mut self, socket: SocketId, space: usize) {
-        match &mut self.get_mut(socket).kind {
-            Kind::Tcp(t) => t.space = space,
-            Kind::Datagram(d) => d.space = space,
-        }
-    }
-
-    /// Room left in the send buffer, bytes.
-    pub fn space(&self, socket: SocketId) -> usize {
-        self.tcp_ref(socket).space
-    }
-
-    /// Whether the stack was refused room and waits for the edge that says there is some.
-    pub fn is_refused(&self, socket: SocketId) -> bool {
-        self.get(socket).write_armed
-    }
-
-    /// Whether the stack has shut down its direction.
-    pub fn is_shut(&self, socket: SocketId) -> bool {
-        self.tcp_ref(socket).shut
-    }
-
-    /// Bytes written by the stack that the peer has not taken.
-    pub fn unread(&self, socket: SocketId) -> usize {
-        self.tcp_ref(socket).outbox.len()
-    }
-
-    /// The peer takes up to `max` bytes. This gives no room by itself, see [`SimHost::give_space`].
-    pub fn peer_take(&mut self, socket: SocketId, max: usize) -> Vec<u8> {
-        let outbox = &mut self.tcp_of(socket).outbox;
-        let n = max.min(outbox.len());
-        outbox.drain(..n).collect()
-    }
-
-    /// Whether the peer, having taken all data, reads an end of stream.
-    pub fn peer_sees_fin(&self, socket: SocketId) -> bool {
-        let tcp = self.tcp_ref(socket);
-        tcp.outbox.is_empty() && (tcp.shut || self.closed(socket) == Some(Close::Graceful))
-    }
-
-    /// Bytes sent by the peer that the stack has not read: what fills the kernel's receive buffer.
-    pub fn waiting(&self, socket: SocketId) -> usize {
-        self.tcp_ref(socket).inbox.len()
-    }
-
-    /// Whether the guest's keep-alive was passed on.
-    pub fn keep_alive(&self, socket: SocketId) -> bool {
-        self.tcp_ref(socket).keep_alive
-    }
-
-    /// Whether the peer could still send or close: connected, not closed by either side, not broken.
-    pub fn peer_is_open(&self, socket: SocketId) -> bool {
-        let tcp = self.tcp_ref(socket);
-        self.closed(socket).is_none() && tcp.state == State::Open && !tcp.peer_fin && !tcp.dead
-    }
-
-    /// The peer sends. Bytes that arrive after the stack has closed go nowhere.
-    pub fn peer_send(&mut self, socket: SocketId, data: &[u8]) {
-        if self.closed(socket).is_some() || data.is_empty() {
-            return;
-        }
-        let tcp = self.tcp_of(socket);
-        assert!(!tcp.peer_fin && !tcp.dead, "the peer of {socket:?} has already closed");
-        tcp.inbox.extend(data);
-        self.raise_readable(socket);
-    }
-
-    /// The peer closes its direction.
-    pub fn peer_fin(&mut self, socket: SocketId) {
-        if self.closed(socket).is_some() {
-            return;
-        }
-        self.tcp_of(socket).peer_fin = true;
-        self.raise(socket, Readiness { readable: true, read_closed: true, ..Readiness::default() });
-    }
-
-    /// The next call on the socket fails, before any event tells of it.
-    pub fn break_silently(&mut self, socket: SocketId, error: HostError) {
-        let tcp = self.tcp_of(socket);
-        tcp.error = Some(error);
-        tcp.dead = true;
-    }
-
-    /// The connection breaks: a reset of the peer, or a time-out. Data already received can still be read.
-    pub fn peer_error(&mut self, socket: SocketId, error: HostError) {
-        if self.closed(socket).is_some() {
-            return;
-        }
-        let tcp = self.tcp_of(socket);
-        tcp.error = Some(error);
-        tcp.dead = true;
-        self.raise(socket, Readiness { readable: true, writable: true, read_closed: true, error: true });
     }
 }
 
@@ -516,20 +385,24 @@ impl SimHost {
             return;
         }
         if self.chatty {
-            let (readable, writable, read_closed) = match &self.get(socket).kind {
-                Kind::Tcp(t) if t.state == State::Connecting => (false, false, false),
-                Kind::Tcp(t) => (!t.inbox.is_empty() || t.peer_fin, t.space > 0, t.peer_fin),
-                Kind::Datagram(d) => (!d.inbox.is_empty(), d.space > 0, false),
+            let now = match &self.get(socket).kind {
+                Kind::Tcp(t) if t.state == State::Connecting => Readiness::default(),
+                Kind::Tcp(t) => Readiness {
+                    readable: !t.inbox.is_empty() || t.peer_fin,
+                    writable: t.space > 0,
+                    read_closed: t.peer_fin,
+                    urgent: t.mark.is_some(),
+                    error: false,
+                },
+                Kind::Datagram(d) => {
+                    let (readable, writable) = (!d.inbox.is_empty(), d.space > 0);
+                    Readiness { readable, writable, ..Readiness::default() }
+                }
             };
-            ready.readable |= readable;
-            ready.writable |= writable;
-            ready.read_closed |= read_closed;
+            merge(&mut ready, now);
         }
         if let Some((_, _, old)) = self.ready.iter_mut().find(|(s, ..)| *s == socket) {
-            old.readable |= ready.readable;
-            old.writable |= ready.writable;
-            old.read_closed |= ready.read_closed;
-            old.error |= ready.error;
+            merge(old, ready);
         } else {
             self.ready.push((socket, flow, ready));
         }
@@ -548,6 +421,15 @@ impl SimHost {
             Kind::Tcp(_) => panic!("{call} on {socket:?}, a TCP socket"),
         }
     }
+}
+
+/// Adds what one event says to what another does.
+fn merge(into: &mut Readiness, more: Readiness) {
+    into.readable |= more.readable;
+    into.writable |= more.writable;
+    into.read_closed |= more.read_closed;
+    into.urgent |= more.urgent;
+    into.error |= more.error;
 }
 
 /// The errno that Linux makes of an ICMP error.
@@ -599,9 +481,11 @@ impl TcpSocket {
                 None => Err(HostError::WouldBlock),
             };
         }
+        // Linux's tcp_recvmsg: a read that begins before the mark ends there, in line or not.
+        let end = self.mark.filter(|&mark| mark > 0).unwrap_or(self.inbox.len());
         let mut given = 0;
         for piece in into {
-            let n = piece.len().min(self.inbox.len());
+            let n = piece.len().min(end - given);
             let (front, back) = self.inbox.as_slices();
             let first = n.min(front.len());
             piece[..first].copy_from_slice(&front[..first]);
@@ -609,6 +493,7 @@ impl TcpSocket {
             self.inbox.drain(..n);
             given += n;
         }
+        self.mark = self.mark.and_then(|mark| mark.checked_sub(given));
         Ok(given)
     }
 }
@@ -671,7 +556,8 @@ impl Host for SimHost {
         assert_eq!(tcp.state, State::Open, "tcp_recv on {socket:?}");
         assert!(asked > 0, "empty tcp_recv on {socket:?}");
         let result = tcp.recv(into);
-        if result == Err(HostError::WouldBlock) || result.is_ok_and(|n| n < asked) {
+        let at_mark = tcp.mark == Some(0);
+        if result == Err(HostError::WouldBlock) || (result.is_ok_and(|n| n < asked) && !at_mark) {
             self.get_mut(socket).read_armed = true;
         }
         self.note(socket, Call::Recv(asked, result));
@@ -769,5 +655,6 @@ impl Host for SimHost {
 }
 
 mod datagrams;
+mod peer;
 #[cfg(test)]
 mod tests;

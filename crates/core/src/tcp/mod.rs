@@ -236,8 +236,9 @@ impl Connection {
                 return;
             }
         }
-        self.tx.readable |= ready.readable || ready.read_closed || ready.error;
+        self.tx.readable |= ready.readable || ready.read_closed || ready.urgent || ready.error;
         self.tx.hangup |= ready.read_closed;
+        self.tx.urgent |= ready.urgent;
         if self.tx.state == SenderState::Calling {
             return;
         }

@@ -181,15 +181,17 @@ impl Connection {
                     self.tx.eof = !self.broken;
                     self.tx.readable = false;
                 }
-                // Room is left of what was offered: the socket is empty now. If its end is known to follow, it is read
-                // at once, so that FIN goes out with the last bytes.
-                Ok(Some(filled)) => self.tx.readable = filled.whole || self.tx.hangup,
+                // A short read means an empty socket, with two exceptions: recvmsg stops at an urgent mark, also in line,
+                // and an end of stream known to follow is read at once, so that FIN goes out with the last bytes.
+                Ok(Some(filled)) => {
+                    self.tx.readable = filled.whole || self.tx.hangup || self.tx.urgent;
+                }
                 Ok(None) => {
                     if self.wait_to_read(env, io.now) {
                         break;
                     }
                 }
-                Err(HostError::WouldBlock) => self.tx.readable = false,
+                Err(HostError::WouldBlock) => (self.tx.readable, self.tx.urgent) = (false, false),
                 Err(error) => return Err(error),
             }
         }

@@ -83,6 +83,8 @@ pub(crate) struct Sender {
     pub(crate) readable: bool,
     /// The host's peer has closed its direction; after the bytes comes the end.
     pub(crate) hangup: bool,
+    /// An urgent mark lies ahead in what the socket has: a short read may have ended there.
+    pub(crate) urgent: bool,
     /// The end of the host's stream has been read.
     pub(crate) eof: bool,
     /// Memory for a read was not to be had, and nobody has said that there is some again.
@@ -135,6 +137,7 @@ impl Sender {
             cursor: Cursor::FRONT,
             readable: false,
             hangup: false,
+            urgent: false,
             eof: false,
             short_of_memory: false,
             memory_listed: false,

@@ -30,8 +30,10 @@ fn events(host: &mut SimHost) -> Vec<Readiness> {
     host.take_events().into_iter().map(|(flow, r)| (assert_eq!(flow, FLOW), r).1).collect()
 }
 
-const READABLE: Readiness = Readiness { readable: true, writable: false, read_closed: false, error: false };
-const WRITABLE: Readiness = Readiness { readable: false, writable: true, read_closed: false, error: false };
+const READABLE: Readiness =
+    Readiness { readable: true, writable: false, read_closed: false, urgent: false, error: false };
+const WRITABLE: Readiness =
+    Readiness { readable: false, writable: true, read_closed: false, urgent: false, error: false };
 
 #[test]
 fn connects_end_as_planned() {

@@ -129,6 +129,16 @@ impl Script {
         self.poll();
     }
 
+    /// The peer sends bytes of which the one at `mark` is urgent.
+    pub fn host_sends_urgent(&mut self, bytes: usize, mark: usize) {
+        self.note("peer", &format!("sends {bytes}, of which byte {mark} is urgent"));
+        let offset = self.flow().down;
+        let data = self.down_pattern(self.current).bytes(offset, bytes);
+        self.flow_mut().down += bytes as u64;
+        self.machine.host.peer_send_urgent(self.socket(), &data, mark);
+        self.poll();
+    }
+
     /// The peer closes its direction.
     pub fn host_eof(&mut self) {
         self.note("peer", "closes its direction");

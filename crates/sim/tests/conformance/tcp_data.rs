@@ -528,3 +528,22 @@ fn refill(t: &mut Script) {
     }
     panic!("the stack goes on and on");
 }
+
+/// Urgent data: a read of the host socket ends at the mark, which is not the end of what the socket has.
+#[test]
+fn urgent_data_from_the_peer_is_relayed_in_line_and_stalls_nothing() {
+    Script::each(|t| {
+        t.establish();
+        t.host_sends_urgent(7, 3);
+        t.expect("ACK|PSH seq=1 data=7");
+        t.guest("ACK");
+        t.host_sends_urgent(5, 0);
+        t.expect("ACK|PSH seq=8 data=5");
+        t.guest("ACK");
+        t.host_sends(20);
+        t.expect("ACK|PSH seq=13 data=20");
+        t.guest("ACK");
+        t.host_sends_last(10);
+        t.expect("FIN|ACK|PSH seq=33 data=10");
+    });
+}

@@ -1,8 +1,9 @@
-# The two commands of the README: `make run` shows brodo at work, `make test` passes every test. Both set up what they need.
-# `make bench` measures it against its peers, `make soak` works it for long.
+# The two commands of the README: `make run` shows brodo at work, `make test` passes every test. Both set up
+# what they need. `make bench` measures it against its peers, `make soak` works it for long.
 
 CARGO ?= cargo
-# The end-to-end tests and the benchmark build network namespaces, which needs root; the program under test runs as nobody.
+# The end-to-end tests and the benchmark build network namespaces, which needs root; the program under test
+# runs as nobody.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo 'sudo --preserve-env=CI,BRODO_E2E_SCALE,BRODO_WORKERS,BRODO_PEERS')
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 BENCH_ARGS ?=
@@ -28,8 +29,8 @@ soak: setup
 	$(CARGO) build --release -p brodo -p brodo-bench
 	$(SUDO) $(TARGET_DIR)/release/brodo-bench soak --minutes $(SOAK_MINUTES) $(BENCH_ARGS)
 
-# In this order: what fails fastest and most often comes first. All tests share cargo's test profile, and name the whole
-# workspace: with `-p` features are resolved anew and half of the dependencies are built again.
+# In this order: what fails fastest and most often comes first. All tests share cargo's test profile, and name
+# the whole workspace: with `-p` features are resolved anew and half of the dependencies are built again.
 test: setup-test
 	@set -e; for step in fmt clippy tidy deny unit sim e2e smoke replay doc; do \
 	  echo "==> $$step"; start=$$(date +%s); $(MAKE) --no-print-directory $$step; \
@@ -62,8 +63,9 @@ unit:
 sim:
 	$(CARGO) test -p brodo-sim
 
-# Built as the user, run as root; with it the brodo under test. All of it with one worker. With two and with four a fifth of
-# the many short connections, and not what takes long and is about one flow or about memory: `make e2e-workers` is that.
+# Built as the user, run as root; with it the brodo under test. All of it with one worker. With two and with
+# four a fifth of the many short connections, and not what takes long and is about one flow or about memory:
+# `make e2e-workers` is that.
 E2E = $$($(CARGO) test -q --workspace --test e2e --no-run --message-format=json \
 	  | sed -n 's/.*"executable":"\([^"]*\/deps\/e2e-[0-9a-f]*\)".*/\1/p')
 e2e:

@@ -1,7 +1,8 @@
-//! Reassembly under any sequence of fragments: what is put together is what was sent at each place, and memory stays bounded.
+//! Reassembly under any sequence of fragments: what is put together is what was sent at each place, and
+//! memory stays bounded.
 //!
-//! An input is a series of six bytes each: identification, more fragments, version of the content and family in the first; offset
-//! in units of eight bytes; length; and the time that has passed, in units of 300 ms.
+//! An input is a series of six bytes each: identification, more fragments, version of the content and family
+//! in the first; offset in units of eight bytes; length; and the time that has passed, in units of 300 ms.
 
 use brodo_core::counters::Counters;
 use brodo_core::fragments::{DATAGRAMS_MAX, Fragments, IpHeader};

@@ -1,10 +1,10 @@
-//! Bodies of the fuzz targets, one per parser: each takes any bytes and checks more than that nothing panics. What was
-//! parsed is emitted and parsed again and must be the same; a service that answers must have written a frame that our
-//! own parsers take, checksums included.
+//! Bodies of the fuzz targets, one per parser: each takes any bytes and checks more than that nothing panics.
+//! What was parsed is emitted and parsed again and must be the same; a service that answers must have written
+//! a frame that our own parsers take, checksums included.
 //!
-//! Where a checksum would keep nearly all input out, the body also parses the input with the checksum made right.
-//! The bodies are plain functions: libFuzzer calls them (`fuzz_targets`), and so does an ordinary test, with the
-//! committed corpus and a fixed series of mutations of it (`tests/replay.rs`).
+//! Where a checksum would keep nearly all input out, the body also parses the input with the checksum made
+//! right. The bodies are plain functions: libFuzzer calls them (`fuzz_targets`), and so does an ordinary
+//! test, with the committed corpus and a fixed series of mutations of it (`tests/replay.rs`).
 
 pub mod control;
 pub mod fragments;

@@ -1,8 +1,9 @@
-//! The DNS service as a whole: a guest that asks anything, resolvers that say anything, time, errors, changes.
+//! The DNS service as a whole: a guest that asks anything, resolvers that say anything, time, errors,
+//! changes.
 //!
-//! An input is a series of steps, each two bytes (what happens, and a number) and, for messages, as many bytes as the
-//! number says. After each step what was sent to the guest must be responses, no longer than a packet and no more of them
-//! than questions; in the end nothing may be left but what the bounds allow.
+//! An input is a series of steps, each two bytes (what happens, and a number) and, for messages, as many
+//! bytes as the number says. After each step what was sent to the guest must be responses, no longer than a
+//! packet and no more of them than questions; in the end nothing may be left but what the bounds allow.
 
 use brodo_core::config::Config;
 use brodo_core::host::{HostError, IcmpCause, IcmpReport, SocketId};

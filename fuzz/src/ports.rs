@@ -1,4 +1,5 @@
-//! The grammar of forwarded ports: what is read is written so that it reads the same, and its ports are what it says.
+//! The grammar of forwarded ports: what is read is written so that it reads the same, and its ports are what
+//! it says.
 
 use brodo_linux::forward::spec::{PortRange, Ports, Spec, check};
 

@@ -1,5 +1,5 @@
-//! Runs every fuzz body without a fuzzer: over its committed corpus, and over a fixed series of mutations of it.
-//! A failure names the target and prints the input in hexadecimal, to be added to the corpus.
+//! Runs every fuzz body without a fuzzer: over its committed corpus, and over a fixed series of mutations of
+//! it. A failure names the target and prints the input in hexadecimal, to be added to the corpus.
 
 use brodo_fuzz::TARGETS;
 use std::fs;

@@ -1,5 +1,5 @@
-//! The seeds of the target `stack`: plausible conversations, written as operations, so that a fuzzer begins where
-//! connections are open and data flows. The files of the corpus are made from these lines:
+//! The seeds of the target `stack`: plausible conversations, written as operations, so that a fuzzer begins
+//! where connections are open and data flows. The files of the corpus are made from these lines:
 //! `BRODO_BLESS=1 cargo test -p brodo-fuzz --test seeds` writes them; without it the test compares them.
 
 use brodo_fuzz::stack::op::{Kind, encode};

@@ -1,7 +1,8 @@
-//! A demonstration on real input: inside a brodo namespace, curl downloads from python's web server on the host side.
+//! A demonstration on real input: inside a brodo namespace, curl downloads from python's web server on the
+//! host side.
 //!
-//! It is told as it happens: what was started as whom, what arrived (compared by SHA-256), how fast, and over which
-//! flows: the guest's connection as curl sees it, and the host's socket that brodo opened for it.
+//! It is told as it happens: what was started as whom, what arrived (compared by SHA-256), how fast, and over
+//! which flows: the guest's connection as curl sees it, and the host's socket that brodo opened for it.
 
 use crate::process::{Context, Failure, Result, find_program, wait_until};
 use crate::system::{Guest, Programs, System};

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 /// Process time of all threads of a process, user and system, in milliseconds.
 ///
-/// From the scheduler's own account (`schedstat`, nanoseconds) rather than `stat`, whose ticks of 10 ms are coarse for
-/// runs of a second or two.
+/// From the scheduler's own account (`schedstat`, nanoseconds) rather than `stat`, whose ticks of 10 ms are
+/// coarse for runs of a second or two.
 pub fn cpu_ms(pid: u32) -> f64 {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0.0 };
     let thread_ns = |path: PathBuf| -> Option<u64> {
@@ -109,7 +109,8 @@ pub fn program(pid: u32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
-/// A counter of the process's network namespace, from `/proc/PID/net/snmp` or `netstat`: ("Tcp", "RetransSegs").
+/// A counter of the process's network namespace, from `/proc/PID/net/snmp` or `netstat`: ("Tcp",
+/// "RetransSegs").
 pub fn net_counter(pid: u32, group: &str, name: &str) -> u64 {
     ["snmp", "netstat"]
         .iter()

@@ -1,8 +1,9 @@
-//! What idle connections cost: the forwarder's resident memory with none, a thousand and ten thousand of them open.
+//! What idle connections cost: the forwarder's resident memory with none, a thousand and ten thousand of them
+//! open.
 //!
-//! The connections are opened by a probe in the guest and accepted by one in the host namespace; nothing is ever sent on
-//! them. The first thousand also pay for what grows once (tables, the allocator's pages), so the figure for one
-//! connection is the difference between the last two counts.
+//! The connections are opened by a probe in the guest and accepted by one in the host namespace; nothing is
+//! ever sent on them. The first thousand also pay for what grows once (tables, the allocator's pages), so the
+//! figure for one connection is the difference between the last two counts.
 
 use crate::process::{Context, Failure, Result, wait_until};
 use crate::progress::Progress;

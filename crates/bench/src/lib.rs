@@ -1,5 +1,5 @@
-//! What brodo's end-to-end tests and its benchmark share: a world of network namespaces to run forwarders in, the
-//! programs that talk through them, and the figures that the kernel keeps about them.
+//! What brodo's end-to-end tests and its benchmark share: a world of network namespaces to run forwarders in,
+//! the programs that talk through them, and the figures that the kernel keeps about them.
 //!
 //! ```text
 //!   guest                         host namespace                                   world namespace
@@ -8,15 +8,20 @@
 //!    a veth pair, or nothing)                                                      servers, broken routes
 //! ```
 //!
-//! - [`world`] builds the namespaces, with names unique to the process, and removes them again whatever happens.
-//! - [`system`] starts a system under test in them, as an ordinary user, and says how to run a program as its guest.
-//! - [`probe`] is the program that runs there: servers and clients small enough to know exactly what they do. It is
-//!   the calling program itself, started again with `probe` as its first argument, so nothing else has to be installed.
+//! - [`world`] builds the namespaces, with names unique to the process, and removes them again whatever
+//!   happens.
+//! - [`system`] starts a system under test in them, as an ordinary user, and says how to run a program as its
+//!   guest.
+//! - [`probe`] is the program that runs there: servers and clients small enough to know exactly what they do.
+//!   It is the calling program itself, started again with `probe` as its first argument, so nothing else has
+//!   to be installed.
 //! - [`process`] runs programs with a time limit; [`facts`] reads what `/proc` knows about them.
 //! - [`wan`] puts a long path with a bottleneck between two of the namespaces.
-//! - [`mod@bench`] interleaves workloads and systems, with [`progress`] on the terminal; [`report`] makes tables and charts.
-//! - [`idle`] counts what connections cost that do nothing; [`soak`] works one brodo for long and looks whether it grows;
-//!   [`smoke`] runs all of the benchmark in a minute to see that it works; [`demo`] shows one download.
+//! - [`mod@bench`] interleaves workloads and systems, with [`progress`] on the terminal; [`report`] makes
+//!   tables and charts.
+//! - [`idle`] counts what connections cost that do nothing; [`soak`] works one brodo for long and looks
+//!   whether it grows; [`smoke`] runs all of the benchmark in a minute to see that it works; [`demo`] shows
+//!   one download.
 
 pub mod bench;
 pub mod demo;

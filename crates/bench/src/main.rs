@@ -1,4 +1,5 @@
-//! `brodo-bench`: measures brodo against the direct path, a veth pair and its peers; `brodo-bench demo` shows it at work.
+//! `brodo-bench`: measures brodo against the direct path, a veth pair and its peers; `brodo-bench demo` shows
+//! it at work.
 //!
 //! It builds network namespaces and therefore wants root; what it measures runs as an ordinary user.
 
@@ -16,7 +17,8 @@ struct CommandLine {
     command: Option<Command>,
     #[command(flatten)]
     measure: bench::Options,
-    /// Run all of it as briefly as possible, whatever else is said, to see that it works: the figures say nothing
+    /// Run all of it as briefly as possible, whatever else is said, to see that it works: the figures say
+    /// nothing
     #[arg(long)]
     smoke: bool,
 }
@@ -29,14 +31,15 @@ enum Command {
     Idle(idle::Options),
     /// Work one brodo with everything at once for long; fails if it grows, drops or corrupts anything
     Soak(soak::Options),
-    /// Connect two network namespaces by a long path with a bottleneck, until killed; prints what passes every second
+    /// Connect two network namespaces by a long path with a bottleneck, until killed; prints what passes
+    /// every second
     WanEmulator(emulator::Emulator),
     /// Measure over emulated long paths, through brodo and directly, and print both as Markdown
     Wan(measure::Options),
 }
 
-/// Under `cargo run`, builds the brodo beside this program, so that what is measured is never missing or older than its
-/// source. Started by itself this program takes what is there.
+/// Under `cargo run`, builds the brodo beside this program, so that what is measured is never missing or
+/// older than its source. Started by itself this program takes what is there.
 fn build_brodo() -> Result<(), String> {
     let (Some(cargo), Some(manifest)) = (std::env::var_os("CARGO"), std::env::var_os("CARGO_MANIFEST_PATH"))
     else {

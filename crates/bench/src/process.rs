@@ -1,7 +1,7 @@
 //! Programs with a time limit: nothing that a test or a benchmark starts can hang it or outlive it.
 //!
-//! Output goes to files rather than pipes, so that a program nobody reads from never blocks, and so that a failure can
-//! show what every program of a world has said so far.
+//! Output goes to files rather than pipes, so that a program nobody reads from never blocks, and so that a
+//! failure can show what every program of a world has said so far.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -116,8 +116,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// Starts `command`; its output goes to files in `folder`. Its standard input stays open until the job ends, so a
-    /// program that waits for the end of its input waits for us.
+    /// Starts `command`; its output goes to files in `folder`. Its standard input stays open until the job
+    /// ends, so a program that waits for the end of its input waits for us.
     pub fn start(mut command: Command, folder: &Path) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let line = command_line(&command);

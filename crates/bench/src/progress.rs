@@ -1,4 +1,5 @@
-//! How far a measurement is: one line that is written over and over on a terminal, a line for each result elsewhere.
+//! How far a measurement is: one line that is written over and over on a terminal, a line for each result
+//! elsewhere.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -30,7 +31,8 @@ impl Progress {
             let percent = (100.0 * share).min(99.0);
             let left = words(self.left());
             let line = format!("[{percent:2.0} %, {left} left] {what}");
-            // Cursor to the line's beginning, then clear to its end; a line that is broken could not be written over.
+            // Cursor to the line's beginning, then clear to its end; a line that is broken could not be
+            // written over.
             eprint!("\r\x1b[2K{line:.COLUMNS$}");
             let _ = std::io::stderr().flush();
         }

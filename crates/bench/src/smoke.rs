@@ -1,7 +1,9 @@
-//! All of the benchmark as briefly as possible: every workload on every system that is installed, once, and everything written.
+//! All of the benchmark as briefly as possible: every workload on every system that is installed, once, and
+//! everything written.
 //!
-//! What it shows is that nothing is broken; its figures say nothing, and no time is judged. It fails if a workload has no
-//! figure on a system, if a part found nothing, or if one of the outputs cannot be read by those it is for.
+//! What it shows is that nothing is broken; its figures say nothing, and no time is judged. It fails if a
+//! workload has no figure on a system, if a part found nothing, or if one of the outputs cannot be read by
+//! those it is for.
 
 use crate::bench::{self, Depth, Options, Part, Wanted, pages, results::Results};
 use crate::process::{Failure, Result};

@@ -1,11 +1,12 @@
 //! Endurance: one brodo, everything at once, for long; and whether it grows, drops or corrupts anything.
 //!
-//! Each [`LOADS`] line is a program of the guest that is started again as soon as it has ended: content in both
-//! directions, compared by hash; the same with stalls that fill every buffer on the way; connections that last a millisecond;
-//! datagrams in streams, as echoes, and as single questions on sockets of their own. Meanwhile memory, descriptors and threads are
-//! read every few seconds. A first while fills tables and pools and lasts until as many flows end as begin ([`WARM_UP`]); of the time
-//! after it, the median of neither memory nor descriptors may be higher in the second half than in the first by more than a
-//! little. When the load has ended every flow has to end too.
+//! Each [`LOADS`] line is a program of the guest that is started again as soon as it has ended: content in
+//! both directions, compared by hash; the same with stalls that fill every buffer on the way; connections
+//! that last a millisecond; datagrams in streams, as echoes, and as single questions on sockets of their own.
+//! Meanwhile memory, descriptors and threads are read every few seconds. A first while fills tables and pools
+//! and lasts until as many flows end as begin ([`WARM_UP`]); of the time after it, the median of neither
+//! memory nor descriptors may be higher in the second half than in the first by more than a little. When the
+//! load has ended every flow has to end too.
 
 use crate::facts;
 use crate::probe::round_trip_ports;
@@ -92,8 +93,8 @@ const LOADS: [Load; 11] = [
     load("questions", "queries {v4} {bulk} 5 50000", 0, equal),
 ];
 
-/// Packets that brodo may not use without anything being wrong: late segments of connections that are gone, probes of a closed
-/// window, multicast that nobody asked for. Everything else that it drops is a fault.
+/// Packets that brodo may not use without anything being wrong: late segments of connections that are gone,
+/// probes of a closed window, multicast that nobody asked for. Everything else that it drops is a fault.
 const HARMLESS: [&str; 5] =
     ["NoConnection", "OutOfWindow", "BadDestination", "UnknownIcmp", "UnknownProtocol"];
 

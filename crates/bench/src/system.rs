@@ -1,8 +1,9 @@
-//! Systems under test: what stands between a guest and the host, started the way its users start it in a hurry.
+//! Systems under test: what stands between a guest and the host, started the way its users start it in a
+//! hurry.
 //!
-//! Every forwarder runs as the ordinary user inside the host namespace, with its default settings except the MTU. It
-//! starts `probe wait` as its guest (or is pointed at a namespace in which that already runs), and from then on further
-//! programs enter the guest's namespaces by that process.
+//! Every forwarder runs as the ordinary user inside the host namespace, with its default settings except the
+//! MTU. It starts `probe wait` as its guest (or is pointed at a namespace in which that already runs), and
+//! from then on further programs enter the guest's namespaces by that process.
 
 use crate::facts;
 use crate::probe::round_trip_ports;
@@ -180,7 +181,8 @@ impl Guest {
         }
     }
 
-    /// Starts a forwarder, behind words that enter its namespace, whose command line ends where the guest's begins.
+    /// Starts a forwarder, behind words that enter its namespace, whose command line ends where the guest's
+    /// begins.
     pub fn forwarder(world: &World, enter: &[String], words: &[&str]) -> Result<Self> {
         let waiter = waiter(world);
         let all: Vec<&str> = words.iter().copied().chain(waiter.iter().map(String::as_str)).collect();
@@ -313,7 +315,8 @@ impl Guest {
         self.jobs.iter_mut().all(Job::is_running)
     }
 
-    /// Ends the guest by closing its input and waits for the forwarder to follow; the forwarder's exit and last words.
+    /// Ends the guest by closing its input and waits for the forwarder to follow; the forwarder's exit and
+    /// last words.
     pub fn finish(mut self, limit: Duration) -> Result<crate::process::Finished> {
         for job in &mut self.jobs {
             job.close_stdin();

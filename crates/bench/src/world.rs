@@ -1,11 +1,13 @@
 //! Network namespaces to run a forwarder in: a *host* where it runs, and a *world* behind a veth pair.
 //!
-//! Everything is made by the process that uses it, is named after that process, and is removed when the [`World`] is
-//! dropped; what a killed process left behind is swept away by the next one. Nothing outside the namespaces is changed,
-//! except what ordinary machines have anyway: `/dev/net/tun` is open to all, and cubic is allowed in namespaces.
+//! Everything is made by the process that uses it, is named after that process, and is removed when the
+//! [`World`] is dropped; what a killed process left behind is swept away by the next one. Nothing outside the
+//! namespaces is changed, except what ordinary machines have anyway: `/dev/net/tun` is open to all, and cubic
+//! is allowed in namespaces.
 //!
-//! The host has an address on the veth pair and, as some forwarders give the guest that very address, a second one on
-//! its loopback interface. The world routes a few prefixes to nowhere, in each of the ways networks fail.
+//! The host has an address on the veth pair and, as some forwarders give the guest that very address, a
+//! second one on its loopback interface. The world routes a few prefixes to nowhere, in each of the ways
+//! networks fail.
 
 use crate::facts;
 use crate::process::{Context, Failure, Finished, Job, Result, find_program, wait_until};
@@ -71,8 +73,8 @@ const WORLD_LINKS: &str = "
     route add blackhole fd00:203::/64
 ";
 
-/// Congestion control is a choice of the machine; comparisons and tests want the same everywhere. ICMP errors are not
-/// rationed, as tests ask for many, and ping sockets are open to everybody.
+/// Congestion control is a choice of the machine; comparisons and tests want the same everywhere. ICMP errors
+/// are not rationed, as tests ask for many, and ping sockets are open to everybody.
 const HOST_SYSCTLS: &[(&str, &str)] = &[
     ("ipv4/tcp_congestion_control", "cubic"),
     ("ipv4/ping_group_range", "0 2147483647"),
@@ -404,7 +406,8 @@ fn open_tun() -> Result<()> {
     Ok(())
 }
 
-/// A namespace may only choose a congestion control that the machine allows to all; cubic usually is, as the default.
+/// A namespace may only choose a congestion control that the machine allows to all; cubic usually is, as the
+/// default.
 fn allow_cubic() -> Result<()> {
     let path = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
     let allowed = fs::read_to_string(path).context(|| format!("cannot read {path}"))?;

@@ -1,5 +1,5 @@
-//! The command line from outside: help, usage errors and their status, completions, manual pages. Nothing here makes
-//! a namespace.
+//! The command line from outside: help, usage errors and their status, completions, manual pages. Nothing
+//! here makes a namespace.
 
 use std::process::{Command, Output};
 

@@ -1,5 +1,6 @@
-//! The trace probes in the built binary: SystemTap's notes, read from the ELF file as bpftrace and gdb read them. What
-//! `tools/trace` asks for must be there, each probe under one semaphore, because a tracer raises only one per name.
+//! The trace probes in the built binary: SystemTap's notes, read from the ELF file as bpftrace and gdb read
+//! them. What `tools/trace` asks for must be there, each probe under one semaphore, because a tracer raises
+//! only one per name.
 
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
@@ -80,8 +81,8 @@ fn the_binary_has_the_probes_and_each_has_one_semaphore() {
     }
 }
 
-/// The pages of the file that are mapped for writing at the start, as offsets of first and last byte and the address of the
-/// first.
+/// The pages of the file that are mapped for writing at the start, as offsets of first and last byte and the
+/// address of the first.
 fn writable_segments(file: &[u8]) -> Vec<(u64, u64, u64)> {
     const PAGE: u64 = 0x1000;
     let (table, size, count) = (offset::<8>(file, 0x20), offset::<2>(file, 0x36), offset::<2>(file, 0x38));

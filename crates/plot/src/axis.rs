@@ -42,7 +42,8 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// The span that holds `values`, from `from` to `to` on the picture. `margin` leaves room above the highest.
+    /// The span that holds `values`, from `from` to `to` on the picture. `margin` leaves room above the
+    /// highest.
     pub(super) fn over(
         scale: Scale,
         values: impl Iterator<Item = f64>,

@@ -1,9 +1,10 @@
 //! Charts as SVG: lines over an axis for the guide, and [`bars`] for the benchmark's report.
 //!
-//! A [`Chart`] is a stack of panels over one x axis, each with its own y axis; a series has one colour in all of
-//! them and stands in the legend once. The colours and the grey of the text are of middling lightness on a
-//! transparent ground, so that a page may be light or dark. What is written depends on the values alone, and points
-//! that a line would not miss are left out, so that pictures are small and a change of them means something.
+//! A [`Chart`] is a stack of panels over one x axis, each with its own y axis; a series has one colour in all
+//! of them and stands in the legend once. The colours and the grey of the text are of middling lightness on a
+//! transparent ground, so that a page may be light or dark. What is written depends on the values alone, and
+//! points that a line would not miss are left out, so that pictures are small and a change of them means
+//! something.
 
 pub mod axis;
 pub mod bars;

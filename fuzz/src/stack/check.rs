@@ -56,8 +56,8 @@ impl Run {
         self.check_window(i, after);
     }
 
-    /// Invariant 13: a window does not stay closed when there is nothing in the queue. The guest has been told at the
-    /// end of the turn.
+    /// Invariant 13: a window does not stay closed when there is nothing in the queue. The guest has been
+    /// told at the end of the turn.
     fn check_window(&self, i: usize, after: &TcpInfo) {
         let open = matches!(after.state, State::Established | State::FinWait1 | State::FinWait2);
         let plenty = self.config.memory >= 256 << 20;

@@ -1,8 +1,9 @@
-//! One connection of the guest that an input plays: what it has sent, what it has got, and what it may therefore
-//! expect of the stack.
+//! One connection of the guest that an input plays: what it has sent, what it has got, and what it may
+//! therefore expect of the stack.
 //!
-//! Payload is a function of the place in its stream, also where the guest sends it twice or out of window, so every
-//! byte that arrives at either end can be compared at once. Places are offsets from the first byte of payload.
+//! Payload is a function of the place in its stream, also where the guest sends it twice or out of window, so
+//! every byte that arrives at either end can be compared at once. Places are offsets from the first byte of
+//! payload.
 
 use super::op::Setup;
 use super::ranges::Ranges;
@@ -287,8 +288,9 @@ impl Conn {
         }
     }
 
-    /// Invariant 17: while nothing is heard from the guest, each time-out is about twice the one before, none is
-    /// shorter than the least or longer than the longest. The first time may be a loss that was noticed otherwise.
+    /// Invariant 17: while nothing is heard from the guest, each time-out is about twice the one before, none
+    /// is shorter than the least or longer than the longest. The first time may be a loss that was noticed
+    /// otherwise.
     fn check_time_outs(&self) {
         let [_, .., a, b, c] = self.resent_at[..] else { return };
         let ((first, second), ms) = ((b - a, c - b), |ms| brodo_core::time::Duration::from_millis(ms));

@@ -13,8 +13,8 @@ const ROUNDS_MAX: usize = 3000;
 const SEGMENTS: u32 = 40;
 /// The longest that a stack with something to send may wait: its longest time-out, and a little.
 const WAIT_MAX: Duration = Duration::from_secs(70);
-/// The shortest wait: a stack that looks every few milliseconds whether there is memory again must not use up all rounds
-/// before a time-out of a minute.
+/// The shortest wait: a stack that looks every few milliseconds whether there is memory again must not use up
+/// all rounds before a time-out of a minute.
 const WAIT_MIN: Duration = Duration::from_millis(50);
 
 /// Memory in which one connection can keep the others from reading, bytes.
@@ -105,7 +105,8 @@ impl Run {
             }
             self.send(&segment, RxMeta::default(), false);
             if self.conns[i].ahead > self.conns[i].next || self.conns[i].odd {
-                // Windows count in the order of sequence numbers: one at the edge is newer than all that was heard.
+                // Windows count in the order of sequence numbers: one at the edge is newer than all that was
+                // heard.
                 let mut segment = self.conns[i].ack_with_sack();
                 segment.seq = self.conns[i].told_edge;
                 self.send(&segment, RxMeta::default(), false);
@@ -133,8 +134,8 @@ impl Run {
         if conn.broken || conn.iss.is_none() || (self.info(i).is_none() && conn.excused) {
             return;
         }
-        // Bytes that a guest acknowledged and does not have are sent to it until it is given up. Where memory is a chunk or two, no
-        // other of its connections can read meanwhile.
+        // Bytes that a guest acknowledged and does not have are sent to it until it is given up. Where memory
+        // is a chunk or two, no other of its connections can read meanwhile.
         let starved = self.config.memory < STARVED && self.conns.iter().any(|c| c.lied);
         if !conn.lied && !starved {
             let got = (conn.got.contiguous(), conn.got_fin);

@@ -117,7 +117,8 @@ impl Run {
         self.send(&segment, RxMeta { checksum: RxChecksum::Valid, gso }, batched);
     }
 
-    /// A place in the guest's stream: near the next byte, near what the stack has, near the edge, or anywhere.
+    /// A place in the guest's stream: near the next byte, near what the stack has, near the edge, or
+    /// anywhere.
     fn place(&self, i: usize, a: u8, v: u16) -> u32 {
         let conn = &self.conns[i];
         let base = match v >> 14 {
@@ -130,7 +131,8 @@ impl Run {
         base.wrapping_add((i32::from(a.cast_signed()) * unit).cast_unsigned())
     }
 
-    /// An acknowledgement near the oldest byte in flight, near the next, near what the guest has, or anywhere.
+    /// An acknowledgement near the oldest byte in flight, near the next, near what the guest has, or
+    /// anywhere.
     fn ack_at(&mut self, i: usize, a: u8, v: u16, batched: bool) {
         let Some(info) = self.info(i) else { return };
         let conn = &mut self.conns[i];
@@ -164,8 +166,8 @@ impl Run {
         self.send(&segment, RxMeta::default(), batched);
     }
 
-    /// A reset or a SYN somewhere. Invariant 18: unless it stands exactly where it counts, it draws at most one
-    /// acknowledgement and changes nothing.
+    /// A reset or a SYN somewhere. Invariant 18: unless it stands exactly where it counts, it draws at most
+    /// one acknowledgement and changes nothing.
     fn intrude(&mut self, i: usize, op: Op) {
         self.turn();
         let (before, place) = (self.info(i), self.place(i, op.a, op.v));
@@ -241,7 +243,8 @@ impl Run {
 
     /// An honest acknowledgement, and the same again with options of any kind and length.
     fn options(&mut self, i: usize, a: u8, v: u16) {
-        // The observer does not understand all that the stack does: it must have heard this acknowledgement already.
+        // The observer does not understand all that the stack does: it must have heard this acknowledgement
+        // already.
         let s = self.conns[i].ack_with_sack();
         self.send(&s, RxMeta::default(), false);
         let words = usize::from(a % 11);

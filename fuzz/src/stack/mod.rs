@@ -1,10 +1,11 @@
-//! Fuzz target for the whole stack: an input is a configuration and a sequence of operations (see `op`) of three
-//! connections of a guest, their host sockets, the link and the clock.
+//! Fuzz target for the whole stack: an input is a configuration and a sequence of operations (see `op`) of
+//! three connections of a guest, their host sockets, the link and the clock.
 //!
-//! The guest does what it likes. Whatever it does, some things must hold after every turn (`check`), every segment must
-//! keep the rules of [`brodo_sim::observer`], and every call the contract of [`brodo_sim::host`]. At the end the
-//! guest and the host behave: everything that was sent must arrive then, on every connection that nobody gave a
-//! reason to end; and when all are gone nothing may be left (`finish`).
+//! The guest does what it likes. Whatever it does, some things must hold after every turn (`check`), every
+//! segment must keep the rules of [`brodo_sim::observer`], and every call the contract of
+//! [`brodo_sim::host`]. At the end the guest and the host behave: everything that was sent must arrive then,
+//! on every connection that nobody gave a reason to end; and when all are gone nothing may be left
+//! (`finish`).
 //!
 //! `BRODO_FUZZ_TRACE=1` prints what an input does, line by line.
 
@@ -370,7 +371,8 @@ fn ends(config: &Config, v6: bool, i: u16) -> (SocketAddr, SocketAddr) {
     (SocketAddr::new(guest.expect("both are configured"), 40_000 + i), SocketAddr::new(remote, 80 + i))
 }
 
-/// When a stack must be started for the first connection's numbers to begin `before` the end of sequence space.
+/// When a stack must be started for the first connection's numbers to begin `before` the end of sequence
+/// space.
 fn start_for(v6: bool, before: u32) -> Instant {
     static AT_ZERO: [OnceLock<u32>; 2] = [OnceLock::new(), OnceLock::new()];
     let iss = *AT_ZERO[usize::from(v6)].get_or_init(|| {

@@ -1,7 +1,8 @@
 //! What an input means: eight bytes of configuration, then operations of four bytes each.
 //!
-//! Every input means something, and every operation has the same length, so that a mutation changes one operation and
-//! leaves the others what they were. A number larger than makes sense is reduced where it is used.
+//! Every input means something, and every operation has the same length, so that a mutation changes one
+//! operation and leaves the others what they were. A number larger than makes sense is reduced where it is
+//! used.
 
 use brodo_core::config::{BufferBounds, Config, Tuning};
 use brodo_core::link::LinkCaps;

@@ -1,7 +1,8 @@
-//! Heap allocations of brodo, counted at the door of the C library's allocator in the program as it is shipped.
+//! Heap allocations of brodo, counted at the door of the C library's allocator in the program as it is
+//! shipped.
 //!
-//! A small library in C, built here, stands before the C library (`LD_PRELOAD`) and counts in a file that is mapped
-//! ([`SOURCE`]). A first run fills pools and tables; what is reported is the second.
+//! A small library in C, built here, stands before the C library (`LD_PRELOAD`) and counts in a file that is
+//! mapped ([`SOURCE`]). A first run fills pools and tables; what is reported is the second.
 
 use super::results::Results;
 use super::workload::Workload;

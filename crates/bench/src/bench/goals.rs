@@ -1,4 +1,5 @@
-//! What brodo is to reach, as ratios to what was measured beside it or as figures of its own; reached means by the median.
+//! What brodo is to reach, as ratios to what was measured beside it or as figures of its own; reached means
+//! by the median.
 
 use super::allocations::Allocations;
 use super::results::{Results, StartUp};

@@ -1,8 +1,8 @@
 //! Every workload on every system, round after round.
 //!
-//! The server is in the host namespace, so that the path is host-direct's loopback plus exactly what the system under test
-//! adds. Payload is counted where it arrives, retransmissions by the kernel that sends (the guest's for uploads, the host's
-//! for downloads, as iperf3 does), the forwarder's CPU by the scheduler.
+//! The server is in the host namespace, so that the path is host-direct's loopback plus exactly what the
+//! system under test adds. Payload is counted where it arrives, retransmissions by the kernel that sends (the
+//! guest's for uploads, the host's for downloads, as iperf3 does), the forwarder's CPU by the scheduler.
 
 use super::Options;
 use super::results::{Footprint, Results, Sample};

@@ -1,10 +1,11 @@
-//! The benchmark: every workload on every system, interleaved, so that what else the machine does hits all of them.
+//! The benchmark: every workload on every system, interleaved, so that what else the machine does hits all of
+//! them.
 //!
-//! What is measured is data: the [`workload`] table, and four parts that are not a matter of one probe's run ([`Part`]). All
-//! systems stand ready in one world while one after the other is measured ([`matrix`]); idle they cost nothing. [`start`] times
-//! fresh namespaces, [`allocations`] counts what brodo asks of its allocator; idle connections and long paths have modules
-//! of their own ([`crate::idle`], [`crate::wan`]). What was found ([`results`]) becomes a document ([`pages`]) and is held against
-//! the [`goals`].
+//! What is measured is data: the [`workload`] table, and four parts that are not a matter of one probe's run
+//! ([`Part`]). All systems stand ready in one world while one after the other is measured ([`matrix`]); idle
+//! they cost nothing. [`start`] times fresh namespaces, [`allocations`] counts what brodo asks of its
+//! allocator; idle connections and long paths have modules of their own ([`crate::idle`], [`crate::wan`]).
+//! What was found ([`results`]) becomes a document ([`pages`]) and is held against the [`goals`].
 
 pub mod allocations;
 pub mod goals;
@@ -84,8 +85,9 @@ impl FromStr for Wanted {
 /// What to run.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// What to measure: upN, downN (TCP bulk, N flows), crrN (connect, request, response), rrN, uup, udown, uup64, udown64,
-    /// uup-half, udown-half (UDP), mix-up, mix-down (sparse beside bulk), start, alloc, idle, wan, or all
+    /// What to measure: upN, downN (TCP bulk, N flows), crrN (connect, request, response), rrN, uup, udown,
+    /// uup64, udown64, uup-half, udown-half (UDP), mix-up, mix-down (sparse beside bulk), start, alloc, idle,
+    /// wan, or all
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "all")]
     pub workloads: Vec<Wanted>,
     /// MTUs of the guest's link, in bytes
@@ -98,8 +100,8 @@ pub struct Options {
     /// How long each run lasts, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
     pub seconds: f64,
-    /// Systems to measure; those not installed are named and left out. Also relay, which copies between veth and the server, and
-    /// brodo-calm, with --busy-poll 0
+    /// Systems to measure; those not installed are named and left out. Also relay, which copies between veth
+    /// and the server, and brodo-calm, with --busy-poll 0
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = system,
         default_value = "host-direct,veth,pasta,slirp4netns,brodo")]
     pub against: Vec<System>,

@@ -1,4 +1,5 @@
-//! How long a fresh namespace takes: until a command in it has ended, and until one has the first byte of a download.
+//! How long a fresh namespace takes: until a command in it has ended, and until one has the first byte of a
+//! download.
 
 use super::matrix;
 use super::results::{Results, StartUp};
@@ -51,7 +52,8 @@ pub(super) fn run(
     Ok(())
 }
 
-/// The words before a command that make it run in a fresh namespace of this system; for host-direct none, which times the harness.
+/// The words before a command that make it run in a fresh namespace of this system; for host-direct none,
+/// which times the harness.
 fn command(options: &Options, world: &World, system: System) -> Option<Vec<String>> {
     let words = match system {
         System::HostDirect => return Some(Vec::new()),

@@ -1,14 +1,17 @@
-//! A hostile guest with a memory: TCP connections that really open, and then go wrong in every way a peer can.
+//! A hostile guest with a memory: TCP connections that really open, and then go wrong in every way a peer
+//! can.
 //!
-//! Mutated single frames hardly ever get past the handshake, as they cannot know the sequence numbers of the other side.
-//! Here the answers are read and used: options are absurd, acknowledgements are right, repeated, old, from the future or
-//! full of false SACK blocks, windows close and open at random, data overlaps itself, comes twice or not at all.
+//! Mutated single frames hardly ever get past the handshake, as they cannot know the sequence numbers of the
+//! other side. Here the answers are read and used: options are absurd, acknowledgements are right, repeated,
+//! old, from the future or full of false SACK blocks, windows close and open at random, data overlaps itself,
+//! comes twice or not at all.
 //!
-//! Connections are reset in the end, as a kernel would when it hears of one it does not know: otherwise they would stay,
-//! rightly, until the table is full, and nothing more could be tried.
+//! Connections are reset in the end, as a kernel would when it hears of one it does not know: otherwise they
+//! would stay, rightly, until the table is full, and nothing more could be tried.
 //!
-//! The connections come from an IPv6 address of the guest's prefix that the guest's kernel does not have, as the kernel
-//! would reset what it knows nothing of. It is a legitimate address: a guest may choose its own in the prefix.
+//! The connections come from an IPv6 address of the guest's prefix that the guest's kernel does not have, as
+//! the kernel would reset what it knows nothing of. It is a legitimate address: a guest may choose its own in
+//! the prefix.
 
 use super::forge::{ICMPV6, TCP, ip_frame};
 use super::frames::{Random, Wire};

@@ -46,7 +46,8 @@ fn socket(peer: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Attempts with one datagram: one, and one more for each router that says that it is too long for the next link.
+/// Attempts with one datagram: one, and one more for each router that says that it is too long for the next
+/// link.
 const ATTEMPTS: usize = 3;
 
 /// Echoes one datagram of each size and compares; lists the sizes that did not come back as they went.

@@ -1,7 +1,9 @@
-//! A hostile guest: frames that no kernel would send, written straight to the interface through a packet socket.
+//! A hostile guest: frames that no kernel would send, written straight to the interface through a packet
+//! socket.
 //!
-//! Mutation is reproducible from its seed. It starts from correct frames of everything brodo understands; half of the
-//! mutants get their checksums repaired, as those that fail a checksum never reach the code behind it.
+//! Mutation is reproducible from its seed. It starts from correct frames of everything brodo understands;
+//! half of the mutants get their checksums repaired, as those that fail a checksum never reach the code
+//! behind it.
 
 use super::forge::{ETHERNET, ICMP, ICMPV6, Mac, TCP, UDP, ethernet, ip_frame, repair, tcp, udp};
 use super::pattern::mix;

@@ -1,7 +1,8 @@
 //! The program at both ends of a connection under test: `PROGRAM probe SUBCOMMAND`.
 //!
-//! Clients print one line of JSON and exit with 0 if they could do what they were asked; what the network did to them
-//! (an error number, a hash, a time) is in the JSON, for the caller to judge. Servers run until they are killed.
+//! Clients print one line of JSON and exit with 0 if they could do what they were asked; what the network did
+//! to them (an error number, a hash, a time) is in the JSON, for the caller to judge. Servers run until they
+//! are killed.
 //!
 //! One server listens on one port, TCP and UDP. Over UDP it echoes. Over TCP it obeys the first line:
 //!
@@ -330,8 +331,8 @@ struct CommandLine {
     probe: Probe,
 }
 
-/// Runs the probe if this program was started as one: the first thing in the `main` of every program that makes a
-/// [`World`](crate::world::World).
+/// Runs the probe if this program was started as one: the first thing in the `main` of every program that
+/// makes a [`World`](crate::world::World).
 pub fn main() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1).peekable();
     if arguments.peek().is_none_or(|first| first != "probe") {

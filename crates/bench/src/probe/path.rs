@@ -1,5 +1,5 @@
-//! What a path says to a datagram: with how many hops to live and how long it is, and the ICMP error that comes of it, as a program
-//! sees it that asks for the error queue (traceroute, QUIC).
+//! What a path says to a datagram: with how many hops to live and how long it is, and the ICMP error that
+//! comes of it, as a program sees it that asks for the error queue (traceroute, QUIC).
 
 use super::errno_name;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -16,7 +16,8 @@ const PATIENCE_MS: u16 = 5000;
 /// Room for an entry of the error queue: an extended error and an address of IPv6, with its header.
 const CONTROL: usize = 128;
 
-/// Sends one datagram of `size` bytes with `ttl` hops to live (0 for the default), and tells what comes of it.
+/// Sends one datagram of `size` bytes with `ttl` hops to live (0 for the default), and tells what comes of
+/// it.
 pub(super) fn probe(peer: SocketAddr, ttl: u8, size: usize) -> io::Result<Value> {
     let socket = match peer {
         SocketAddr::V4(_) => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?,

@@ -1,7 +1,7 @@
 //! Content to compare: a pattern that both ends compute, and its SHA-256.
 //!
-//! The pattern has no period, so that any byte lost, repeated or moved changes the hash, and it does not depend on how
-//! the bytes are cut into reads and writes.
+//! The pattern has no period, so that any byte lost, repeated or moved changes the hash, and it does not
+//! depend on how the bytes are cut into reads and writes.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -19,7 +19,8 @@ impl Pattern {
         Self { seed, word: 0 }
     }
 
-    /// Fills a buffer with the next bytes; all buffers but the last have a length that is a multiple of eight.
+    /// Fills a buffer with the next bytes; all buffers but the last have a length that is a multiple of
+    /// eight.
     pub(super) fn fill(&mut self, buffer: &mut [u8]) {
         for bytes in buffer.chunks_mut(8) {
             bytes.copy_from_slice(&mix(self.seed ^ self.word).to_le_bytes()[..bytes.len()]);

@@ -1,10 +1,12 @@
 //! A relay that does nothing but copy: what any forwarder in user space does at least, for comparison.
 //!
-//! It accepts what comes in by one device for a port, connects to the same address and port itself, which by loopback is the
-//! server, and copies both ways: a thread for each connection that was there before it, large buffers, blocking calls, and both kernels' TCP at its ends.
-//! It has no frames, no checks, no stack of its own. What it does not reach, nobody reaches who copies.
+//! It accepts what comes in by one device for a port, connects to the same address and port itself, which by
+//! loopback is the server, and copies both ways: a thread for each connection that was there before it, large
+//! buffers, blocking calls, and both kernels' TCP at its ends. It has no frames, no checks, no stack of its
+//! own. What it does not reach, nobody reaches who copies.
 //!
-//! Blocking writes of one thread to both sides would stand still between two peers who both send and do not read. The workloads' do not.
+//! Blocking writes of one thread to both sides would stand still between two peers who both send and do not
+//! read. The workloads' do not.
 
 use super::server;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -17,8 +19,8 @@ use std::thread;
 /// Size of reads and writes: measured to be as fast as larger ones, and faster than smaller ones.
 const CHUNK: usize = 256 << 10;
 
-/// Relays what comes in by `device` for `ports` ports of `address` from its own on, as many connections to each at a time as there are
-/// threads. Listens on the port after them too, once it is ready.
+/// Relays what comes in by `device` for `ports` ports of `address` from its own on, as many connections to
+/// each at a time as there are threads. Listens on the port after them too, once it is ready.
 pub(super) fn relay(device: &str, address: SocketAddr, ports: u16, threads: u16) -> io::Result<()> {
     let port = |number| listen(device, SocketAddr::new(address.ip(), address.port() + number));
     let listeners: Vec<TcpListener> = (0..ports).map(port).collect::<io::Result<_>>()?;
@@ -37,8 +39,9 @@ pub(super) fn relay(device: &str, address: SocketAddr, ports: u16, threads: u16)
     Ok(())
 }
 
-/// Of all sockets that listen on a port the kernel looks first at those bound to the address that was asked for, and of a device
-/// only at what comes in by it: the relay's own connections, by loopback, find the server.
+/// Of all sockets that listen on a port the kernel looks first at those bound to the address that was asked
+/// for, and of a device only at what comes in by it: the relay's own connections, by loopback, find the
+/// server.
 fn listen(device: &str, address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;

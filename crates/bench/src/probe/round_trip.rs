@@ -1,8 +1,8 @@
 //! Latency: one byte there and one back, on a fresh connection each time (CRR) or on an open one (RR).
 //!
-//! Every flow is a process of its own, as separate programs would be, and has its own server threads, so that flows
-//! share nothing but the path. The server's threads serve one connection at a time and block: the shortest way a server
-//! can answer.
+//! Every flow is a process of its own, as separate programs would be, and has its own server threads, so that
+//! flows share nothing but the path. The server's threads serve one connection at a time and block: the
+//! shortest way a server can answer.
 
 use super::server::listen;
 use serde_json::{Value, json};
@@ -12,8 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Each flow cycles through this many ports: a client that closes first leaves its port in TIME-WAIT for a minute, and
-/// 28,000 ports towards one destination are used up within two seconds.
+/// Each flow cycles through this many ports: a client that closes first leaves its port in TIME-WAIT for a
+/// minute, and 28,000 ports towards one destination are used up within two seconds.
 const PORTS_PER_FLOW: u16 = 16;
 
 /// How many consecutive ports the server of `flows` flows uses.
@@ -94,7 +94,8 @@ pub(super) fn measure(peer: SocketAddr, flows: usize, exchange: Exchange) -> io:
 
 /// Starts one flow as a process of its own.
 pub(super) fn flow_process(peer: SocketAddr, exchange: Exchange) -> io::Result<Child> {
-    // Not `current_exe`: where a forwarder has given its guest another view of processes, /proc does not show us.
+    // Not `current_exe`: where a forwarder has given its guest another view of processes, /proc does not show
+    // us.
     let program = std::env::args_os().next().ok_or_else(|| io::Error::other("started without a name"))?;
     let mode = if exchange.connect { "crr" } else { "rr" };
     Command::new(&program)

@@ -1,7 +1,9 @@
-//! The server: one thread per connection, each obeying its first line. The module above lists what it understands.
+//! The server: one thread per connection, each obeying its first line. The module above lists what it
+//! understands.
 //!
-//! Stalls are not timed but agreed: a sender that has been stuck for [`STUCK`] says so over a second connection, and only
-//! then does the other side begin to read. So a stall always fills every buffer on the way, on any machine.
+//! Stalls are not timed but agreed: a sender that has been stuck for [`STUCK`] says so over a second
+//! connection, and only then does the other side begin to read. So a stall always fills every buffer on the
+//! way, on any machine.
 
 use super::pattern::{Pattern, Sum};
 use super::stream::Stream;
@@ -190,7 +192,8 @@ fn send(connection: &mut TcpStream, bytes: u64, seed: u64, token: Option<&str>) 
     send_pattern(connection, bytes, seed, &mut stuck).map(drop)
 }
 
-/// Sends patterned bytes and calls `stuck` whenever nothing could be sent for [`STUCK`]; the hash of what was sent.
+/// Sends patterned bytes and calls `stuck` whenever nothing could be sent for [`STUCK`]; the hash of what was
+/// sent.
 pub(super) fn send_pattern(
     connection: &mut TcpStream,
     bytes: u64,

@@ -1,7 +1,8 @@
 //! Datagrams in one direction, as fast as they go or at a given rate, and how many of them arrive.
 //!
-//! A TCP connection beside them says when to begin and what was sent, so that nothing has to be guessed from what arrived. Senders and
-//! receivers are as ordinary programs are: one system call for each datagram, and the buffers the kernel gives.
+//! A TCP connection beside them says when to begin and what was sent, so that nothing has to be guessed from
+//! what arrived. Senders and receivers are as ordinary programs are: one system call for each datagram, and
+//! the buffers the kernel gives.
 //!
 //! ```text
 //!   datagrams-up     client                              server
@@ -26,10 +27,11 @@ const DRAIN: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(20);
 /// How long to wait for the first datagram.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a sender with a rate sleeps between bursts, at least; at 100,000 datagrams per second ten are due after it.
+/// How long a sender with a rate sleeps between bursts, at least; at 100,000 datagrams per second ten are due
+/// after it.
 const PAUSE: Duration = Duration::from_micros(100);
-/// How many datagrams a sender with a rate sends at once, at most: one that did not run for a while does not make up for it, as that
-/// would measure the receiver's buffer and not the path.
+/// How many datagrams a sender with a rate sends at once, at most: one that did not run for a while does not
+/// make up for it, as that would measure the receiver's buffer and not the path.
 const BURST_MAX: u32 = 64;
 
 /// What is sent.
@@ -70,7 +72,8 @@ impl Arrived {
     }
 }
 
-/// Both ends' accounts as figures. Rates are over the time the stream was to last, or over what the receiver needed if that was longer.
+/// Both ends' accounts as figures. Rates are over the time the stream was to last, or over what the receiver
+/// needed if that was longer.
 fn figures(sent: u64, arrived: &Value, duration: Duration) -> Value {
     let number = |name: &str| arrived[name].as_f64().unwrap_or(0.0);
     let seconds = number("seconds").max(duration.as_secs_f64());

@@ -1,8 +1,8 @@
-//! Transfers that make trouble: of all sizes, with stalls at either end, a thousand slow readers, flows watched while
-//! something is done to the forwarder.
+//! Transfers that make trouble: of all sizes, with stalls at either end, a thousand slow readers, flows
+//! watched while something is done to the forwarder.
 //!
-//! Content is compared byte by byte with the pattern that both ends compute, so that a failure names the place. Whoever
-//! stalls does so by a random sequence that its seed gives.
+//! Content is compared byte by byte with the pattern that both ends compute, so that a failure names the
+//! place. Whoever stalls does so by a random sequence that its seed gives.
 
 use super::client::PATIENCE;
 use super::frames::Random;
@@ -91,8 +91,8 @@ pub(super) fn slow_sink(input: &mut Input, rate: u64, time: Duration, seed: u64)
     writeln!(input.connection, "{}", json!({ "slow": slow, "content": checker.json() }))
 }
 
-/// Reads `rate` bytes per second for `time` and then to the end; the least and the whole that came in each of its
-/// seconds but the first.
+/// Reads `rate` bytes per second for `time` and then to the end; the least and the whole that came in each of
+/// its seconds but the first.
 fn read_slowly(
     connection: &mut TcpStream,
     checker: &mut Checker,
@@ -144,8 +144,8 @@ fn one(peer: SocketAddr, up: bool, bytes: u64, seed: u64) -> io::Result<Value> {
     }
 }
 
-/// `count` uploads and as many downloads in random order, `at_once` at a time, of 1 byte to `bytes_max`; the logarithm of
-/// their sizes is evenly spread.
+/// `count` uploads and as many downloads in random order, `at_once` at a time, of 1 byte to `bytes_max`; the
+/// logarithm of their sizes is evenly spread.
 pub(super) fn transfers(peer: SocketAddr, count: usize, at_once: usize, bytes_max: u64, seed: u64) -> Value {
     let (next, total) = (AtomicUsize::new(0), AtomicU64::new(0));
     let failed = Mutex::new(Vec::new());
@@ -186,8 +186,8 @@ pub(super) struct Slow {
     pub(super) time: Duration,
 }
 
-/// Many connections at once whose readers are slow for a time: at the server if `up`, else here. Tells when all are
-/// connected, and in the end what the worst reader got.
+/// Many connections at once whose readers are slow for a time: at the server if `up`, else here. Tells when
+/// all are connected, and in the end what the worst reader got.
 pub(super) fn slow(peer: SocketAddr, up: bool, slow: Slow) -> io::Result<Value> {
     super::many::raise_descriptor_limit()?;
     let Slow { count, bytes, rate, time } = slow;

@@ -1,7 +1,8 @@
 //! Bulk throughput over a given time, seen as it develops: bytes by interval, counted where they arrive.
 //!
-//! Unlike in [`super::bulk`] nobody waits for what is still on its way when the time is over: on a slow path that could be
-//! far more than was measured. The connection is cut, and the server's figures are asked for over another one.
+//! Unlike in [`super::bulk`] nobody waits for what is still on its way when the time is over: on a slow path
+//! that could be far more than was measured. The connection is cut, and the server's figures are asked for
+//! over another one.
 
 use super::client::ask;
 use super::server::CHUNK;
@@ -35,8 +36,8 @@ pub(super) fn up(peer: SocketAddr, span: Span) -> io::Result<Value> {
     let mut connection = TcpStream::connect(peer)?;
     let (duration_ms, bucket_ms) = (span.duration.as_millis(), span.bucket.as_millis());
     writeln!(connection, "drain-for {duration_ms} {bucket_ms} {token}")?;
-    // A writer that waits for room without a time limit, as ordinary programs do: one that looked in between would keep
-    // its send buffer fuller than the kernel's wake-ups do.
+    // A writer that waits for room without a time limit, as ordinary programs do: one that looked in between
+    // would keep its send buffer fuller than the kernel's wake-ups do.
     let writer = connection.try_clone()?;
     let writer = std::thread::spawn(move || write_all(writer));
     // The server's time began one way later than ours.

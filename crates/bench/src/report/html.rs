@@ -1,7 +1,9 @@
-//! A document as one page of HTML: no script, nothing loaded from elsewhere, light or dark as the reader's system is.
+//! A document as one page of HTML: no script, nothing loaded from elsewhere, light or dark as the reader's
+//! system is.
 //!
-//! Charts are SVG in the page, with their figures in words inside and in a table beside; tables say which of their cells are headers,
-//! and wide ones scroll by themselves. The page is well-formed XML too, so that any tool can read it.
+//! Charts are SVG in the page, with their figures in words inside and in a table beside; tables say which of
+//! their cells are headers, and wide ones scroll by themselves. The page is well-formed XML too, so that any
+//! tool can read it.
 
 use super::{Block, Document, Table};
 use std::fmt::Write as _;

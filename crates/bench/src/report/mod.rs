@@ -1,8 +1,9 @@
-//! What is reported: a document of headings, tables and charts, built once and written as Markdown and as a page of HTML.
+//! What is reported: a document of headings, tables and charts, built once and written as Markdown and as a
+//! page of HTML.
 //!
-//! The main benchmark, long paths and idle connections all say what they found out as [`Block`]s; where it goes is the
-//! same for all of them ([`Outputs`]): Markdown to standard output, and to files if asked for. Samples go to JSON as
-//! they are.
+//! The main benchmark, long paths and idle connections all say what they found out as [`Block`]s; where it
+//! goes is the same for all of them ([`Outputs`]): Markdown to standard output, and to files if asked for.
+//! Samples go to JSON as they are.
 
 mod html;
 mod machine;

@@ -1,7 +1,7 @@
 //! `brodo-bench wan`: each row through brodo and directly over the same path, in turn, round after round.
 //!
-//! Delay and rate are emulated on the machine that runs everything, so the figures beside each other are what counts: a
-//! machine that is busy with something else is late for both.
+//! Delay and rate are emulated on the machine that runs everything, so the figures beside each other are what
+//! counts: a machine that is busy with something else is late for both.
 
 use super::place::{Place, Way};
 use super::rows::{self, Direction, Row};

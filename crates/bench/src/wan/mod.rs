@@ -1,4 +1,5 @@
-//! A wide-area network in user space: delay, rate, a bounded queue and loss between two network namespaces, without netem.
+//! A wide-area network in user space: delay, rate, a bounded queue and loss between two network namespaces,
+//! without netem.
 //!
 //! ```text
 //!   namespace A                      this process                      namespace B
@@ -6,14 +7,14 @@
 //!                    <--write-- queue, rate, delay, loss <--read--
 //! ```
 //!
-//! Each end is a TUN device with offloads, so one read and one write carry a super-packet of up to 64 KiB and nobody
-//! computes a checksum; that is how 1 Gbit/s with tens of megabytes in flight costs little. Rate, queue and loss are
-//! nevertheless those of the segments a super-packet stands for, with their Ethernet framing: where some of them
-//! are lost or would be late the super-packet is cut. Each direction is a thread ([`pump`]); what happens to a segment
-//! is decided by arithmetic that reads no clock ([`shaper`]).
+//! Each end is a TUN device with offloads, so one read and one write carry a super-packet of up to 64 KiB and
+//! nobody computes a checksum; that is how 1 Gbit/s with tens of megabytes in flight costs little. Rate,
+//! queue and loss are nevertheless those of the segments a super-packet stands for, with their Ethernet
+//! framing: where some of them are lost or would be late the super-packet is cut. Each direction is a thread
+//! ([`pump`]); what happens to a segment is decided by arithmetic that reads no clock ([`shaper`]).
 //!
-//! What it does not do: reorder, duplicate, or vary the delay. The queue of the device itself, in front of the emulated
-//! one, is long enough never to drop anything.
+//! What it does not do: reorder, duplicate, or vary the delay. The queue of the device itself, in front of
+//! the emulated one, is long enough never to drop anything.
 
 pub mod emulator;
 pub mod measure;
@@ -43,8 +44,8 @@ use std::thread::JoinHandle;
 /// The name of the device at either end.
 pub const DEVICE: &str = "wan0";
 
-/// Packets the devices themselves can hold. They are emptied at once unless the emulated queue makes senders wait; that is what
-/// this is for. A packet costs the kernel a pointer.
+/// Packets the devices themselves can hold. They are emptied at once unless the emulated queue makes senders
+/// wait; that is what this is for. A packet costs the kernel a pointer.
 const DEVICE_QUEUE: u32 = 100_000;
 
 /// One end of the path.
@@ -68,8 +69,8 @@ pub struct Wan {
 }
 
 impl Wan {
-    /// Makes a device in both namespaces, with addresses that reach each other, and connects them. Needs root.
-    /// `mtu` is that of the devices in bytes; without `offload` every packet is one segment.
+    /// Makes a device in both namespaces, with addresses that reach each other, and connects them. Needs
+    /// root. `mtu` is that of the devices in bytes; without `offload` every packet is one segment.
     pub fn between(first: &End, second: &End, mtu: u32, [there, back]: [Path; 2]) -> Result<Self> {
         let a = Arc::new(device(first, second.address, mtu)?);
         let b = Arc::new(device(second, first.address, mtu)?);

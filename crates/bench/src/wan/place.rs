@@ -5,13 +5,13 @@
 //!   on the guest link   remote guest --wan-- gate namespace --TAP-- brodo == host namespace (server)
 //! ```
 //!
-//! In the second brodo is attached to a *gate*, a namespace that only forwards. The guest's address lies at the far end
-//! of the path, not in the gate, so that no address has to be translated: brodo sees 10.0.2.15 at the gate's station, and
-//! for the gate that is an address behind its other interface. Segments that the guest's kernel has not cut stay in
-//! one piece over the path, through the gate and into brodo.
+//! In the second brodo is attached to a *gate*, a namespace that only forwards. The guest's address lies at
+//! the far end of the path, not in the gate, so that no address has to be translated: brodo sees 10.0.2.15 at
+//! the gate's station, and for the gate that is an address behind its other interface. Segments that the
+//! guest's kernel has not cut stay in one piece over the path, through the gate and into brodo.
 //!
-//! Beside each way through brodo there is the direct way over the same path, between two kernels: from the host namespace to
-//! the far one, or from the guest to a server in the gate.
+//! Beside each way through brodo there is the direct way over the same path, between two kernels: from the
+//! host namespace to the far one, or from the guest to a server in the gate.
 
 use super::{DEVICE, End, Path, Wan};
 use crate::process::Result;
@@ -135,7 +135,8 @@ impl Place {
         Ok(Self { wan, through, direct, guest: gate, world })
     }
 
-    /// Runs a probe, `subcommand` with `arguments` behind the server's address and port, at the client's end of `way`.
+    /// Runs a probe, `subcommand` with `arguments` behind the server's address and port, at the client's end
+    /// of `way`.
     pub fn probe(&self, way: &Way, subcommand: &str, arguments: &[&str], limit: Duration) -> Result<Value> {
         let [probe, name] = self.world.probe();
         let words = [probe, name, subcommand.into(), way.server.clone(), PORT.to_string()];

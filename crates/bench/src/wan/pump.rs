@@ -1,7 +1,9 @@
-//! One direction of the path, as a thread: it takes packets from one device and gives them to the other when they are due.
+//! One direction of the path, as a thread: it takes packets from one device and gives them to the other when
+//! they are due.
 //!
-//! The thread sleeps until a packet comes or one is due, with the kernel's timer slack at its least and ahead of ordinary
-//! programs, as the wire it stands for would not wait for them; how late it was at worst is counted. A packet is copied twice, out of the one kernel and into the other, unless it has to be cut.
+//! The thread sleeps until a packet comes or one is due, with the kernel's timer slack at its least and ahead
+//! of ordinary programs, as the wire it stands for would not wait for them; how late it was at worst is
+//! counted. A packet is copied twice, out of the one kernel and into the other, unless it has to be cut.
 //!
 //! System calls: read, write, ppoll, prctl (PR_SET_TIMERSLACK).
 
@@ -99,7 +101,8 @@ impl Pump {
 
     /// Runs until `end` is set.
     pub(super) fn run(mut self, end: &AtomicBool) {
-        // Without these packets are later than they should be, and are counted so; that is no reason not to run.
+        // Without these packets are later than they should be, and are counted so; that is no reason not to
+        // run.
         let _ = nix::sys::prctl::set_timerslack(1);
         let _ = prefer_this_thread();
         while !end.load(Ordering::Relaxed) {

@@ -1,8 +1,8 @@
 //! Packets in flight: a first-in first-out store of records of any length in one piece of memory.
 //!
-//! A packet is read from a device straight into the free end and written to the other device from where it lies. All
-//! memory is taken at the start, and each record lies in one piece: where one does not fit before the end of the memory
-//! it is put at the beginning.
+//! A packet is read from a device straight into the free end and written to the other device from where it
+//! lies. All memory is taken at the start, and each record lies in one piece: where one does not fit before
+//! the end of the memory it is put at the beginning.
 
 use std::collections::VecDeque;
 
@@ -41,8 +41,8 @@ impl Ring {
             return (length <= self.memory.len()).then_some(0);
         };
         if self.end <= first {
-            // Records lie up to the end of the memory and on from its beginning. One that ended exactly where the
-            // first one begins would look like an empty store.
+            // Records lie up to the end of the memory and on from its beginning. One that ended exactly where
+            // the first one begins would look like an empty store.
             return (self.end + length < first).then_some(self.end);
         }
         if self.end + length <= self.memory.len() {

@@ -1,7 +1,9 @@
-//! What is measured over the emulated path: one row for each question that a buffer of the wrong size answers badly.
+//! What is measured over the emulated path: one row for each question that a buffer of the wrong size answers
+//! badly.
 //!
-//! Each row is a path, a place for it, options for brodo and a direction. What is to be expected follows from the path and
-//! the buffer alone, window per round-trip time or the rate of the link, and stands beside what is measured.
+//! Each row is a path, a place for it, options for brodo and a direction. What is to be expected follows from
+//! the path and the buffer alone, window per round-trip time or the rate of the link, and stands beside what
+//! is measured.
 
 use super::place::Placement;
 use super::{Overflow, Path, Queue};

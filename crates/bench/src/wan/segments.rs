@@ -1,15 +1,16 @@
 //! What a super-packet stands for: the segments that a network card would make of it.
 //!
-//! A packet from a TUN comes behind a virtio-net header. If that names a segment size, the packet is one TCP header
-//! with the payload of many segments. On a real link each of them is a frame of its own, is queued alone and can be
-//! lost alone; [`Segments`] counts them and [`Segments::cut`] makes a packet of any run of them, which is again a
-//! super-packet if it has more than one. Everything else counts as one segment.
+//! A packet from a TUN comes behind a virtio-net header. If that names a segment size, the packet is one TCP
+//! header with the payload of many segments. On a real link each of them is a frame of its own, is queued
+//! alone and can be lost alone; [`Segments`] counts them and [`Segments::cut`] makes a packet of any run of
+//! them, which is again a super-packet if it has more than one. Everything else counts as one segment.
 
 use brodo_core::link::Gso;
 use brodo_linux::link::vnet::{self, HEADER_LEN};
 use std::ops::Range;
 
-/// What every Ethernet frame takes on the wire besides its IP packet, in bytes: preamble, header, check sequence, gap.
+/// What every Ethernet frame takes on the wire besides its IP packet, in bytes: preamble, header, check
+/// sequence, gap.
 pub(super) const FRAME_OVERHEAD: u64 = 8 + 14 + 4 + 12;
 
 /// `flags` of the virtio-net header: the checksum field holds the sum of the pseudo-header only.
@@ -72,7 +73,8 @@ impl Segments {
         at(range.start)..at(range.end)
     }
 
-    /// Replaces `out` by a packet of the segments in `range` of `packet`, which is the one this was read from.
+    /// Replaces `out` by a packet of the segments in `range` of `packet`, which is the one this was read
+    /// from.
     pub(super) fn cut(&self, packet: &[u8], range: &Range<u32>, out: &mut Vec<u8>) {
         out.clear();
         if self.tcp == 0 {
@@ -106,7 +108,8 @@ impl Segments {
         tcp[16..18].copy_from_slice(&sum.to_be_bytes());
     }
 
-    /// Writes length, identification and checksum of an IP header whose packet now begins with segment `first`.
+    /// Writes length, identification and checksum of an IP header whose packet now begins with segment
+    /// `first`.
     fn shorten_ip(&self, ip: &mut [u8], first: u32) {
         let length = ip.len();
         if self.tcp == 40 && ip[0] >> 4 == 6 {

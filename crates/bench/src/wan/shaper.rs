@@ -1,8 +1,8 @@
 //! The link as arithmetic: when each segment arrives at the other end, or that it does not.
 //!
-//! A segment waits until those before it have been sent, takes its wire bytes at the link's rate, and arrives one delay
-//! later. What waits is the queue, and a segment that finds it full is dropped from its tail, or is left with its sender.
-//! Nothing here keeps packets or reads a clock, so it can be tested exactly.
+//! A segment waits until those before it have been sent, takes its wire bytes at the link's rate, and arrives
+//! one delay later. What waits is the queue, and a segment that finds it full is dropped from its tail, or is
+//! left with its sender. Nothing here keeps packets or reads a clock, so it can be tested exactly.
 
 use super::segments::Segments;
 use crate::probe::mix;
@@ -12,8 +12,8 @@ use std::ops::Range;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A packet is passed on when its last byte has been sent. Longer ones than this are passed on in pieces, so that a
-/// slow link is not a stuttering one.
+/// A packet is passed on when its last byte has been sent. Longer ones than this are passed on in pieces, so
+/// that a slow link is not a stuttering one.
 const PIECE_NS_MAX: u64 = 1_000_000;
 
 /// How much may wait for a link.

@@ -162,7 +162,8 @@ impl Bed {
         self.world.run(&self.enter, words, LIMIT)
     }
 
-    /// Runs any program in the guest's network namespace with all rights over it; an error unless it succeeds.
+    /// Runs any program in the guest's network namespace with all rights over it; an error unless it
+    /// succeeds.
     pub(crate) fn root_run(&self, words: &[&str]) -> Result<Finished> {
         self.world.run(&self.enter_as_root, words, LIMIT)?.success()
     }

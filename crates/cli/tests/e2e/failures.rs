@@ -1,4 +1,5 @@
-//! Connections fail for the guest the way they fail for the host: the same error number, found out the same way.
+//! Connections fail for the guest the way they fail for the host: the same error number, found out the same
+//! way.
 
 use crate::Test;
 use crate::bed::{Bed, CLOSED_PORT, LIMIT, PORT, SERVERS, check};
@@ -28,7 +29,8 @@ fn agree(bed: &Bed, calls: &[Vec<&str>]) -> Result<()> {
 }
 
 fn connects(bed: &Bed) -> Result<()> {
-    // The guest's own patience is longer than the host's, so that it is brodo's reaction to a time-out that shows.
+    // The guest's own patience is longer than the host's, so that it is brodo's reaction to a time-out that
+    // shows.
     bed.guest(|guest| guest.set(&[("ipv4/tcp_syn_retries", "2")]))??;
     let mut calls = Vec::new();
     for server in SERVERS {

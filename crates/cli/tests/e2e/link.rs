@@ -27,7 +27,8 @@ fn dhcp(bed: &Bed) -> Result<()> {
     check(finished.stdout.trim() == expected, || finished.failure(&format!("expected {expected}")).0)
 }
 
-/// The kernel in the guest asks for routers when the link comes up; brodo must also survive that it goes down.
+/// The kernel in the guest asks for routers when the link comes up; brodo must also survive that it goes
+/// down.
 fn advertisements(bed: &Bed) -> Result<()> {
     // brodo configures the interface itself and has told the kernel not to: undo that first.
     let script = "set -e; cd /proc/sys/net/ipv6/conf/eth0; echo 0 > addr_gen_mode; echo 2 > accept_ra; \

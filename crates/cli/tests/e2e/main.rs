@@ -1,13 +1,15 @@
-//! End-to-end tests: the real program, real programs inside and outside, in namespaces that each test makes itself.
+//! End-to-end tests: the real program, real programs inside and outside, in namespaces that each test makes
+//! itself.
 //!
-//! Every test has a [`Bed`]: a host namespace with brodo in it, running as an ordinary user, a world behind it, a server
-//! in both, and a guest. Most tests run on links of both MTUs, some also without offloads, and all cover IPv4 and IPv6.
-//! Content is compared by SHA-256; how connections fail is compared with how they fail on the host itself. A failure
-//! shows what was run, what it said, and what brodo counted.
+//! Every test has a [`Bed`]: a host namespace with brodo in it, running as an ordinary user, a world behind
+//! it, a server in both, and a guest. Most tests run on links of both MTUs, some also without offloads, and
+//! all cover IPv4 and IPv6. Content is compared by SHA-256; how connections fail is compared with how they
+//! fail on the host itself. A failure shows what was run, what it said, and what brodo counted.
 //!
-//! Needs root for the namespaces (`make e2e` uses sudo). Under `CI=true` a missing program is a failure; elsewhere the
-//! tests that want it are skipped, and said to be. `BRODO_E2E_SYSTEM=pasta` runs the suite on a peer instead, which
-//! tells a wrong test from a wrong brodo, and `BRODO_WORKERS=4` runs it on a brodo with so many workers.
+//! Needs root for the namespaces (`make e2e` uses sudo). Under `CI=true` a missing program is a failure;
+//! elsewhere the tests that want it are skipped, and said to be. `BRODO_E2E_SYSTEM=pasta` runs the suite on a
+//! peer instead, which tells a wrong test from a wrong brodo, and `BRODO_WORKERS=4` runs it on a brodo with
+//! so many workers.
 
 mod bed;
 mod content;

@@ -1,5 +1,5 @@
-//! Names: dig in the guest, dnsmasq on the host's loopback and in the world, over UDP and TCP and both families; resolvers
-//! that fail, and a host whose network comes late or goes.
+//! Names: dig in the guest, dnsmasq on the host's loopback and in the world, over UDP and TCP and both
+//! families; resolvers that fail, and a host whose network comes late or goes.
 
 use crate::Test;
 use crate::bed::{Bed, Link, check, counters};
@@ -59,7 +59,8 @@ fn dnsmasq(world: &World, netns: &Netns, listen: &[&str], answers: [&str; 2]) ->
     world.serve(netns, words, 53).map(drop)
 }
 
-/// The host gets an `/etc` of its own, so that its resolv.conf can be replaced as real systems do: by renaming.
+/// The host gets an `/etc` of its own, so that its resolv.conf can be replaced as real systems do: by
+/// renaming.
 fn names(given: &Bed) -> Result<()> {
     let world = World::new()?;
     dnsmasq(&world, &world.host, &["127.0.0.53"], ON_LOOPBACK)?;

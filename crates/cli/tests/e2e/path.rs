@@ -102,7 +102,8 @@ fn ping(bed: &Bed) -> Result<()> {
         check(said.contains("1 received"), || said)?;
         let said = try_once(&["-M", "do", "-s", "1400"])?;
         check(said.contains("1300"), || said)?;
-        // Without it everything is fragmented, and joined again on both sides; IPv6 has learned the MTU just now.
+        // Without it everything is fragmented, and joined again on both sides; IPv6 has learned the MTU just
+        // now.
         let said = try_once(&["-M", "dont", "-s", "5000"])?;
         check(said.contains("1 received"), || said)?;
     }
@@ -114,7 +115,8 @@ fn mtu(bed: &Bed) -> Result<()> {
     for family in 0..2 {
         let headers = [28, 48][family];
         let too_big = [(3, 4), (2, 0)][family];
-        // The world says so, and the guest's kernel knows it from then on; the host's own kernel knows it too.
+        // The world says so, and the guest's kernel knows it from then on; the host's own kernel knows it
+        // too.
         let found = probe(bed, FAR[family], PORT, (0, 1400))?;
         let told = is_error(&found, too_big, WORLD[family]) && found["info"] == 1300;
         check(told, || format!("{}: {found}", FAR[family]))?;

@@ -74,7 +74,8 @@ fn outside(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// The client's socket is connected, so an answer from anywhere else would not be one. Its own loopback is seen as the router.
+/// The client's socket is connected, so an answer from anywhere else would not be one. Its own loopback is
+/// seen as the router.
 fn datagrams(bed: &Bed) -> Result<()> {
     bed.serve_in_guest(GUEST_PORT)?;
     let sizes = "0,1,100,1400,1472,8000";
@@ -92,8 +93,8 @@ fn datagrams(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// The kernel forgets after three seconds which queue a flow belongs to. These servers answer later than that, and the hash says another
-/// queue for most.
+/// The kernel forgets after three seconds which queue a flow belongs to. These servers answer later than
+/// that, and the hash says another queue for most.
 fn several_workers(bed: &Bed) -> Result<()> {
     outside(bed)?;
     let sizes = if bed.link.mtu == 1500 { "0,1,100,1400" } else { "0,1,100,1400,8000" };
@@ -261,7 +262,8 @@ fn brodo(bed: &Bed, options: &[&str], command: &str) -> Result<brodo_bench::proc
     bed.world.start(&bed.world.enter_host_as_user(), words)
 }
 
-/// Connections that brodo has closed first linger in TIME_WAIT on the port; the next brodo has it all the same.
+/// Connections that brodo has closed first linger in TIME_WAIT on the port; the next brodo has it all the
+/// same.
 fn again(bed: &Bed) -> Result<()> {
     // The bed's own brodo has one.
     let before = agents(bed);

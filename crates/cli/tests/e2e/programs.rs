@@ -119,9 +119,10 @@ fn half_closes(bed: &Bed) -> Result<()> {
     check(all.is_some(), || format!("the file arrived {} times after the server's end", times()))
 }
 
-/// What the guest sent again, `resent` segments of late, it sent because it had not heard of them for some ten milliseconds: its kernel
-/// probes the tail of what is in flight (RFC 8985), also where the receiver, brodo, was only waiting for a processor. Nothing
-/// was lost if there were no more than those probes, none of them repaired a loss, and the guest met no other sign of one.
+/// What the guest sent again, `resent` segments of late, it sent because it had not heard of them for some
+/// ten milliseconds: its kernel probes the tail of what is in flight (RFC 8985), also where the receiver,
+/// brodo, was only waiting for a processor. Nothing was lost if there were no more than those probes, none of
+/// them repaired a loss, and the guest met no other sign of one.
 fn nothing_was_lost(bed: &Bed, resent: u64) -> Result<()> {
     let netstat = bed.run(&["cat", "/proc/net/netstat"])?;
     let mut lines = netstat.stdout.lines().filter_map(|line| line.strip_prefix("TcpExt: "));

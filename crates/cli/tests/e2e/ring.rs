@@ -1,4 +1,5 @@
-//! The TAP's transmit queue: whatever its length everything arrives, and from ten frames on nothing is dropped on the way.
+//! The TAP's transmit queue: whatever its length everything arrives, and from ten frames on nothing is
+//! dropped on the way.
 
 use crate::Test;
 use crate::bed::{Bed, LIMIT, Link, PORT, check};
@@ -27,7 +28,8 @@ fn set_length(bed: &Bed, frames: u32) -> Result<()> {
     bed.run(&["ip", "link", "set", "eth0", "txqueuelen", &frames.to_string()]).map(drop)
 }
 
-/// What the guest's kernel has sent a second time because brodo did not get a processor for so long: windows do not govern it.
+/// What the guest's kernel has sent a second time because brodo did not get a processor for so long: windows
+/// do not govern it.
 fn impatience(bed: &Bed) -> Result<u64> {
     Ok(guest_counter(bed, "TcpExt", "TCPLossProbes")? + guest_counter(bed, "TcpExt", "TCPTimeouts")?)
 }
@@ -44,7 +46,8 @@ fn transfer(bed: &Bed, direction: &str, number: u32, bytes: u32) -> Result<u64> 
     Ok((queue(bed)?.1 - before).saturating_sub(impatience(bed)? - patient))
 }
 
-/// brodo follows a length that changes while it runs. In a queue of one the last segment of a window and what is left of it may meet.
+/// brodo follows a length that changes while it runs. In a queue of one the last segment of a window and what
+/// is left of it may meet.
 fn any_length(bed: &Bed) -> Result<()> {
     for (frames, bytes) in [(1, 500_000), (10, 8_000_000), (100, 20_000_000), (1000, 20_000_000)] {
         set_length(bed, frames)?;

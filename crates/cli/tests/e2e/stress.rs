@@ -1,5 +1,6 @@
-//! Trouble that passes: transfers of every size with stalls at both ends, brodo stopped in the middle of transfers, a
-//! thousand slow readers on a small budget. Nothing is lost, nothing is sent twice without need, nobody starves.
+//! Trouble that passes: transfers of every size with stalls at both ends, brodo stopped in the middle of
+//! transfers, a thousand slow readers on a small budget. Nothing is lost, nothing is sent twice without need,
+//! nobody starves.
 //!
 //! With `BRODO_E2E_SHOW=1` they print what they have measured, among it all that was sent again.
 
@@ -73,9 +74,9 @@ impl Counted {
     }
 }
 
-/// Every transfer is right, and nothing was sent again but what a busy machine explains: a kernel whose acknowledgement
-/// does not come because a program is off the processor probes the end of its flight, over any link. A probe may show up as a
-/// retransmission and its answer as a duplicate.
+/// Every transfer is right, and nothing was sent again but what a busy machine explains: a kernel whose
+/// acknowledgement does not come because a program is off the processor probes the end of its flight, over
+/// any link. A probe may show up as a retransmission and its answer as a duplicate.
 fn transfers(bed: &Bed) -> Result<()> {
     let count = (TRANSFERS * scale() / 100).max(1) / 2;
     for (server, seed) in [(HOST_V4, "1"), (WORLD_V6, "2")] {
@@ -123,7 +124,8 @@ const STOPS: u64 = 2;
 /// Of what it was: on a machine that runs other tests at the same time.
 const SHARE_MIN: f64 = 0.3;
 
-/// Flows in both directions while brodo stands still now and then: nothing is lost, and a second later all is as before.
+/// Flows in both directions while brodo stands still now and then: nothing is lost, and a second later all is
+/// as before.
 fn stopped(bed: &Bed) -> Result<()> {
     for direction in ["up", "down"] {
         let duration_ms = (2000 + STOPS * 2800).to_string();
@@ -160,11 +162,12 @@ fn stopped(bed: &Bed) -> Result<()> {
     check(dropped == 0, || format!("{dropped} frames dropped by the ring"))
 }
 
-/// Datagrams per second: as many as come in a pause fit the buffers that programs have unless they ask for more.
+/// Datagrams per second: as many as come in a pause fit the buffers that programs have unless they ask for
+/// more.
 const DATAGRAM_RATE: &str = "100";
 
-/// Datagrams in both directions while brodo stands still now and then: those from the guest wait in its interface, those to it
-/// in the host's kernel, and all arrive.
+/// Datagrams in both directions while brodo stands still now and then: those from the guest wait in its
+/// interface, those to it in the host's kernel, and all arrive.
 fn datagrams_wait(bed: &Bed) -> Result<()> {
     for server in [HOST_V4, WORLD_V6] {
         for direction in ["datagrams-up", "datagrams-down"] {
@@ -193,7 +196,8 @@ fn slow_guests(bed: &Bed) -> Result<()> {
     slow_readers(bed, "down")
 }
 
-/// A thousand readers that get what they read, no more memory than is allowed, and not one segment dropped for want of it.
+/// A thousand readers that get what they read, no more memory than is allowed, and not one segment dropped
+/// for want of it.
 fn slow_readers(bed: &Bed, direction: &str) -> Result<()> {
     // Otherwise the kernel would hold everything itself.
     bed.world.host.set(&[("ipv4/tcp_wmem", "4096 16384 65536")])?;

@@ -1,4 +1,5 @@
-//! Programs that never read: they stop their own connection and nothing else, and memory stays within its budget.
+//! Programs that never read: they stop their own connection and nothing else, and memory stays within its
+//! budget.
 
 use crate::Test;
 use crate::bed::{Bed, LIMIT, PORT, check};

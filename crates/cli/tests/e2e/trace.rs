@@ -1,9 +1,9 @@
-//! The scripts of `tools/trace` on a running brodo: bpftrace attaches to its probes, and what the scripts print is about
-//! the connections that are made meanwhile.
+//! The scripts of `tools/trace` on a running brodo: bpftrace attaches to its probes, and what the scripts
+//! print is about the connections that are made meanwhile.
 //!
-//! bpftrace brings a compiler of 140 MB along, so `make setup` does not install it, and few containers may load BPF
-//! programs: where it is missing or refused the test says so and is passed over, under CI too. That the binary has the
-//! probes and the scripts use no others, `tests/probes.rs` checks everywhere.
+//! bpftrace brings a compiler of 140 MB along, so `make setup` does not install it, and few containers may
+//! load BPF programs: where it is missing or refused the test says so and is passed over, under CI too. That
+//! the binary has the probes and the scripts use no others, `tests/probes.rs` checks everywhere.
 
 use crate::Test;
 use crate::bed::{Bed, LIMIT, Link, PORT, check};

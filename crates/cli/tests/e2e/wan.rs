@@ -1,9 +1,10 @@
-//! Long paths with a bottleneck, between brodo and its guest or behind the host's sockets: buffers find their size there, and
-//! what is lost is sent again.
+//! Long paths with a bottleneck, between brodo and its guest or behind the host's sockets: buffers find their
+//! size there, and what is lost is sent again.
 //!
-//! The path is emulated by this process on a machine that may be busy with anything, so a bound is an order of magnitude
-//! or holds by the laws of the set-up: a window cannot pass more often than once per round trip, and a queue that makes
-//! its senders wait loses nothing. `brodo-bench wan` prints the same rows with their figures.
+//! The path is emulated by this process on a machine that may be busy with anything, so a bound is an order
+//! of magnitude or holds by the laws of the set-up: a window cannot pass more often than once per round trip,
+//! and a queue that makes its senders wait loses nothing. `brodo-bench wan` prints the same rows with their
+//! figures.
 
 use crate::Test;
 use crate::bed::{Bed, Link, check};
@@ -32,7 +33,8 @@ pub(crate) const TESTS: &[Test] = &[
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_brodo");
 
-/// The least share of the direct connection's throughput, on a machine that runs other tests at the same time.
+/// The least share of the direct connection's throughput, on a machine that runs other tests at the same
+/// time.
 const SHARE_MIN: f64 = 0.3;
 
 fn place(row: &Row) -> Result<Place> {
@@ -73,8 +75,8 @@ fn both(row: &Row, place: &Place) -> Result<[Sample; 2]> {
     Ok([transfer(row, place, &place.through)?, transfer(row, place, &place.direct)?])
 }
 
-/// At least a good share of what two kernels reach without brodo, and nothing lost on the way. That the kernels reach
-/// something, and no more than the link's rate, tests the path itself.
+/// At least a good share of what two kernels reach without brodo, and nothing lost on the way. That the
+/// kernels reach something, and no more than the link's rate, tests the path itself.
 fn fills(name: &str) -> Result<()> {
     let row = row(name, 3)?;
     let place = place(&row)?;
@@ -104,7 +106,8 @@ fn late_reader(_: &Bed) -> Result<()> {
     fills("9-40")
 }
 
-/// A queue of ten packets costs nearly everything if it drops, with or without brodo, and nothing if it waits.
+/// A queue of ten packets costs nearly everything if it drops, with or without brodo, and nothing if it
+/// waits.
 fn short_queues(_: &Bed) -> Result<()> {
     let (waits, drops) = (row("4-wait-10", 4)?, row("4-drop-10", 4)?);
     let waiting = place(&waits)?;

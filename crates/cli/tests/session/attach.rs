@@ -1,4 +1,5 @@
-//! `brodo attach`: to a process and to a path, until the end of either or a request to end, and what it refuses.
+//! `brodo attach`: to a process and to a path, until the end of either or a request to end, and what it
+//! refuses.
 
 use crate::support::{Running, User, eventually, is_root, kill, lives, program_str, text, users};
 use std::fs;

@@ -1,5 +1,5 @@
-//! The control socket of a real brodo, from another process: what it tells, what it refuses, the flow log, and that a guest
-//! is kept out.
+//! The control socket of a real brodo, from another process: what it tells, what it refuses, the flow log,
+//! and that a guest is kept out.
 
 use crate::support::{Running, User, eventually, program_str, text, users};
 use serde_json::Value;
@@ -47,7 +47,8 @@ fn json(user: User, socket: &str, words: &[&str]) -> Vec<Value> {
     out.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"))).collect()
 }
 
-/// What a guest does that holds a connection open to `port` of the host, has had one that is over, and was refused a third.
+/// What a guest does that holds a connection open to `port` of the host, has had one that is over, and was
+/// refused a third.
 fn script(port: u16) -> String {
     format!(
         "exec 3<>/dev/tcp/10.0.2.2/{port}; echo held >&3; read -r answer <&3; \

@@ -1,4 +1,5 @@
-//! `brodo run`: the exit status, what the command finds inside, signals, and that nothing is left on the host.
+//! `brodo run`: the exit status, what the command finds inside, signals, and that nothing is left on the
+//! host.
 
 use crate::support::{Running, User, eventually, is_root, lives, program_str, text, users};
 use std::fs;
@@ -220,7 +221,8 @@ fn ids_are_root_s_unless_kept() {
 
 #[test]
 fn the_command_starts_as_it_would_without_brodo() {
-    // Mask, dispositions, and what is open; the standard library ignores SIGPIPE, a command must not inherit that.
+    // Mask, dispositions, and what is open; the standard library ignores SIGPIPE, a command must not inherit
+    // that.
     let script =
         "grep -E '^Sig(Blk|Ign)' /proc/self/status; ls /proc/self/fd | wc -l; pwd; echo $MARK; umask";
     for &user in users() {
@@ -259,7 +261,8 @@ fn signals_from_other_processes_are_forwarded() {
 
 #[test]
 fn a_stop_at_any_time_is_survived() {
-    // Of the whole group, as by a terminal, from before brodo hears signals until after the command has started.
+    // Of the whole group, as by a terminal, from before brodo hears signals until after the command has
+    // started.
     for &user in users() {
         let script = r#"set -m
             for ms in 00 01 02 03 04 05 06 07 08 09 10 12 14 16 18 20 25 30 40; do
@@ -297,7 +300,8 @@ fn a_command_that_deletes_its_interface_goes_on() {
 
 #[test]
 fn the_host_is_left_as_it_was() {
-    // A host of its own, so that nothing else changes it meanwhile; mounts are shared, so that one that leaked would show.
+    // A host of its own, so that nothing else changes it meanwhile; mounts are shared, so that one that
+    // leaked would show.
     for &user in users() {
         let flags: &[&str] = if user == User::Root { &["-mn"] } else { &["-rmn"] };
         let script = "mount --make-rshared /

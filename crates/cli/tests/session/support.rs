@@ -26,8 +26,8 @@ pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").map(|own| std::os::unix::fs::MetadataExt::uid(&own)).is_ok_and(|uid| uid == 0)
 }
 
-/// Those in whose name the tests can run, after a look at whether brodo can run at all. Where it cannot, the tests say
-/// so and pass, except under `CI=true`.
+/// Those in whose name the tests can run, after a look at whether brodo can run at all. Where it cannot, the
+/// tests say so and pass, except under `CI=true`.
 pub(crate) fn users() -> &'static [User] {
     static USERS: OnceLock<&[User]> = OnceLock::new();
     USERS.get_or_init(|| {

@@ -1,4 +1,5 @@
-//! A command at a terminal: what is typed reaches it, its size is the terminal's, and job control works through brodo.
+//! A command at a terminal: what is typed reaches it, its size is the terminal's, and job control works
+//! through brodo.
 //!
 //! `script` makes the terminal; what is written to its standard input is typed.
 

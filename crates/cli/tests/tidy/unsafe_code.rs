@@ -1,0 +1,62 @@
+//! `unsafe` stands only in the files listed here: where descriptors, kernel structures and allocators are
+//! handled. That each block says why it is sound is clippy's rule (`undocumented_unsafe_blocks`).
+
+use crate::{assert_none, files};
+use proc_macro2::{TokenStream, TokenTree};
+
+/// Files that may contain `unsafe`, and why. The list is part of the design: an addition needs its reason in
+/// the commit.
+const FILES: &[&str] = &[
+    // Counting allocator: `GlobalAlloc` is an unsafe trait.
+    "crates/linux/src/driver/allocations.rs",
+    // unshare(2) in a test that needs a network namespace of its own.
+    "crates/linux/src/driver/end_to_end.rs",
+    "crates/linux/src/link/tap/tests.rs",
+    "crates/linux/src/testns.rs",
+    // fork, signals, descriptor tables.
+    "crates/linux/src/process/raw.rs",
+    // TUN ioctls, sendmsg, recvmmsg, epoll_pwait: structures rustix lacks.
+    "crates/linux/src/sys.rs",
+];
+
+/// Lines on which the keyword `unsafe` stands as a token: not in a comment or a string, but also inside
+/// macros.
+fn lines_of_unsafe(tokens: TokenStream, lines: &mut Vec<usize>) {
+    for token in tokens {
+        match token {
+            TokenTree::Group(group) => lines_of_unsafe(group.stream(), lines),
+            TokenTree::Ident(ident) if ident == "unsafe" => lines.push(ident.span().start().line),
+            _ => {}
+        }
+    }
+}
+
+fn found_in(path: &str, text: &str) -> Vec<usize> {
+    let mut lines = Vec::new();
+    lines_of_unsafe(text.parse().unwrap_or_else(|e| panic!("{path}: {e}")), &mut lines);
+    lines
+}
+
+#[test]
+fn unsafe_stays_in_its_files() {
+    let mut offences = Vec::new();
+    let mut unused = FILES.to_vec();
+    for file in files::rust() {
+        let lines = found_in(&file.path, &file.text);
+        if FILES.contains(&file.path.as_str()) {
+            unused.retain(|listed| *listed != file.path || lines.is_empty());
+        } else {
+            offences.extend(
+                lines.iter().map(|line| format!("{}:{line}: unsafe outside of its files", file.path)),
+            );
+        }
+    }
+    offences.extend(unused.iter().map(|path| format!("{path}: has no unsafe: take it from the list")));
+    assert_none(&offences);
+}
+
+#[test]
+fn notices_unsafe() {
+    let text = "fn f() {\n  g!({ unsafe { h() } });\n}\n// unsafe\nconst S: &str = \"unsafe\";\n";
+    assert_eq!(found_in("a.rs", text), [2]);
+}

@@ -87,7 +87,8 @@ fn one_word(path: &str, paragraphs: &[Paragraph]) -> Vec<String> {
     short.map(|p| format!("{path}:{}: one word: {}", p.line, p.text)).collect()
 }
 
-/// Lines of comment that are too long, and lines of Rust that are so without a string at fault: rustfmt breaks no strings.
+/// Lines of comment that are too long, and lines of Rust that are so without a string at fault: rustfmt
+/// breaks no strings.
 fn too_wide(path: &str, text: &str) -> Vec<String> {
     let wide = |line: &str| line.chars().count() > COLUMNS_MAX;
     if !text.lines().any(wide) {

@@ -1,7 +1,7 @@
 //! The grammar of forwarded ports: what is read is written so that it reads the same, and its ports are what
 //! it says.
 
-use brodo_linux::forward::spec::{PortRange, Ports, Spec, check};
+use brodo_net::forward::spec::{PortRange, Ports, Spec, check};
 
 const EPHEMERAL: PortRange = PortRange { first: 32768, last: 60999 };
 

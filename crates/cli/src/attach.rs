@@ -4,9 +4,9 @@ use crate::args::Attach;
 use crate::failure::Failure;
 use crate::log;
 use crate::serve::{Preparation, Purpose};
-use brodo_linux::agent::Agent;
-use brodo_linux::namespace::{Target, attach as make_interface};
-use brodo_linux::process::Signals;
+use brodo_netns::broker_process;
+use brodo_netns::namespace::{Target, attach as make_interface};
+use brodo_netns::process::Signals;
 use std::ops::ControlFlow;
 
 /// Serves the target; returns when there is no reason to go on.
@@ -20,13 +20,13 @@ pub(crate) fn attach(options: &Attach) -> Result<u8, Failure> {
     let signals = Signals::block()?;
     let made = make_interface(&preparation.settings.plan, &target)?;
     log::info("entered the target's namespace and left it again", &[]);
-    let agent = preparation.agent(|| Agent::inside(&target))?;
+    let broker = preparation.broker(|| broker_process::inside(&target))?;
     let watch = target.watch(signals);
     let target = match (&options.netns, options.pid) {
         (Some(path), _) => path.display().to_string(),
         (None, pid) => format!("process {}", pid.unwrap_or_default()),
     };
-    let mut service = preparation.serve(made, agent, Purpose { command: "attach", target })?;
+    let mut service = preparation.serve(made, broker, Purpose { command: "attach", target })?;
     for descriptor in watch.descriptors() {
         service.watch(descriptor)?;
     }

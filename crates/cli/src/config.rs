@@ -6,14 +6,14 @@ use crate::value::Cidr;
 use brodo_core::config::{BufferBounds, Config};
 use brodo_core::policy::Rules;
 use brodo_core::wire::ethernet::MacAddr;
-use brodo_linux::driver::busy_poll_default;
-use brodo_linux::forward::spec::{self, Ports};
-use brodo_linux::forward::{Direction, Forward, Guest, Transport, option};
-use brodo_linux::host_network::Follow;
-use brodo_linux::link::tap::Wanted;
-use brodo_linux::namespace::Plan;
-use brodo_linux::resolv::ResolvConf;
-use brodo_linux::setup::{Addressing, Interface, TX_QUEUE_LEN_DEFAULT};
+use brodo_link::tap::Wanted;
+use brodo_net::driver::busy_poll_default;
+use brodo_net::forward::spec::{self, Ports};
+use brodo_net::forward::{Direction, Forward, Guest, Transport, option};
+use brodo_net::host_network::HostNetFollow;
+use brodo_net::resolv::ResolvConf;
+use brodo_netns::namespace::Plan;
+use brodo_netns::setup::{Addressing, Interface, TX_QUEUE_LEN_DEFAULT};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub(crate) struct Settings {
     /// Where the guest asks for names.
     pub(crate) dns: Vec<IpAddr>,
     /// Which of resolvers and search names are the host's, and to be followed when they change.
-    pub(crate) follow: Follow,
+    pub(crate) follow: HostNetFollow,
     /// How long to look for work before sleeping.
     pub(crate) busy_poll: Duration,
     /// Forwarded ports.
@@ -70,7 +70,8 @@ impl Settings {
             resolvers: options.resolver.clone(),
             ..defaults
         };
-        let follow = Follow { resolvers: stack.resolvers.is_empty(), search: options.search.is_empty() };
+        let follow =
+            HostNetFollow { resolvers: stack.resolvers.is_empty(), search: options.search.is_empty() };
         if follow.resolvers {
             stack.resolvers.clone_from(&host.resolv_conf.resolvers);
         }

@@ -4,7 +4,7 @@
 //! for as long as a short visit takes between two turns of their loops ([`visits`]). A long list is made by many such visits.
 //!
 //! What a client sends is hostile until proven otherwise. Who connects must be the same user in the same user namespace,
-//! or root ([`brodo_linux::peer`]). Clients are bounded in number, their lines in length, what waits for them in bytes,
+//! or root ([`brodo_net::control_auth`]). Clients are bounded in number, their lines in length, what waits for them in bytes,
 //! and their silence in the middle of something in time ([`session`]). Whoever breaks a rule loses the connection, and nobody
 //! else notices.
 //!
@@ -21,9 +21,9 @@ pub(crate) mod visits;
 use crate::journal::{Journal, Mailbox};
 use crate::wording::Bounds;
 use brodo_control::method::GuestNetwork;
-use brodo_linux::capture::Capture;
-use brodo_linux::crew::Crew;
-use brodo_linux::ring::RingWatch;
+use brodo_net::capture::Capture;
+use brodo_net::txqueuelen::TxQueueLenWatch;
+use brodo_net::workers::Workers;
 pub(crate) use socket::{Listening, Place};
 use std::io;
 use std::path::PathBuf;
@@ -60,9 +60,9 @@ pub(crate) struct FirstCapture {
 
 /// All that the control socket reaches.
 pub(crate) struct Controlled {
-    pub(crate) crew: Arc<Crew>,
+    pub(crate) workers: Arc<Workers>,
     /// What the guest's kernel dropped before brodo could read it.
-    pub(crate) ring: Option<Arc<RingWatch>>,
+    pub(crate) ring: Option<Arc<TxQueueLenWatch>>,
     pub(crate) journal: Arc<Journal>,
     /// What the journal keeps for clients.
     pub(crate) mailbox: Arc<Mailbox>,

@@ -1,8 +1,8 @@
 //! How brodo fails: one sentence and an exit status that is not mistaken for the command's.
 
-use brodo_linux::forward::ForwardError;
-use brodo_linux::link::tap::TapError;
-use brodo_linux::setup::SetupError;
+use brodo_link::tap::TapError;
+use brodo_net::forward::ForwardError;
+use brodo_netns::setup::SetupError;
 use std::fmt;
 use std::io;
 

@@ -10,7 +10,7 @@ use brodo_control::event::Level;
 use brodo_core::flow::end::FlowEnd;
 use brodo_core::flow::info::FlowInfo;
 use brodo_core::stack::Stack;
-use brodo_linux::clock::Clock;
+use brodo_net::clock::Clock;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::VecDeque;

@@ -2,7 +2,7 @@
 //!
 //! The command parses its line ([`args`]) and the file that it may name ([`config_file`]), completes and checks it ([`config`], [`network`]), makes a namespace or
 //! enters one ([`run`], [`attach`]), and serves it ([`serve`]) with the stack of `brodo-core` on the descriptors of
-//! `brodo-linux`. It says nothing ([`log`]) unless asked to or unless it fails; then it says one sentence ([`failure`]).
+//! `brodo-net`. It says nothing ([`log`]) unless asked to or unless it fails; then it says one sentence ([`failure`]).
 
 mod args;
 mod attach;

@@ -1,7 +1,7 @@
 //! `--metrics ADDR`: what brodo counts, as text for Prometheus.
 //!
 //! A thread of its own answers `GET /metrics` ([`http`]). It has no part in the data path: for each answer it leaves visits with every
-//! worker ([`Crew::visit`]), which copies its counters between two turns and looks at some flows at a time, adds the copies up and writes them as text
+//! worker ([`Workers::visit`]), which copies its counters between two turns and looks at some flows at a time, adds the copies up and writes them as text
 //! ([`exposition`]). Answers that follow one another within [`FRESH`], or [`PAUSE_PER_LOOK`] times what the last look took, are the same, so that
 //! nobody who asks without pause slows the workers.
 //!
@@ -15,8 +15,8 @@ mod view;
 use crate::failure::Failure;
 use crate::log;
 use brodo_control::instance;
-use brodo_linux::crew::Crew;
-use brodo_linux::ring::RingWatch;
+use brodo_net::txqueuelen::TxQueueLenWatch;
+use brodo_net::workers::Workers;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::Mode;
 use rustix::process::umask;
@@ -110,8 +110,8 @@ impl Metrics {
         Ok(Self { listener, address })
     }
 
-    /// Answers from now on, for as long as the process lives, about the workers of `crew`.
-    pub(crate) fn start(self, crew: Arc<Crew>, ring: Arc<RingWatch>) -> Result<Serving, Failure> {
+    /// Answers from now on, for as long as the process lives, about these workers.
+    pub(crate) fn start(self, workers: Arc<Workers>, ring: Arc<TxQueueLenWatch>) -> Result<Serving, Failure> {
         log::info("metrics are served", &[("at", self.address.to_string().into())]);
         let mut cached: Option<(Instant, String)> = None;
         let text = move || {
@@ -121,7 +121,7 @@ impl Metrics {
             {
                 return Some(text.clone());
             }
-            let views = view::look(&crew, &ring)?;
+            let views = view::look(&workers, &ring)?;
             let text = exposition::text(&views, &view::Process::look());
             cached = Some((Instant::now() + FRESH.max(begun.elapsed() * PAUSE_PER_LOOK), text.clone()));
             Some(text)

@@ -16,21 +16,21 @@ use brodo_core::budget::Budget;
 use brodo_core::config::{BufferBounds, Config};
 use brodo_core::link::Link;
 use brodo_core::stack::{Keys, Stack};
-use brodo_linux::agent::Agent;
-use brodo_linux::capture::Capture;
-use brodo_linux::clock::Clock;
-use brodo_linux::crew::Crew;
-use brodo_linux::driver::Worker;
-use brodo_linux::forward::Forwards;
-use brodo_linux::host_network::HostNetwork;
-use brodo_linux::link::GuestLink;
-use brodo_linux::link::tap::{Tap, TapLosses};
-use brodo_linux::namespace::{Made, leave_interface};
-use brodo_linux::resolv::ResolvConf;
-use brodo_linux::ring::RingWatch;
-use brodo_linux::setup::SetupError;
-use brodo_linux::sockets::{Sockets, raise_nofile};
-use brodo_linux::{process, setup};
+use brodo_link::GuestLink;
+use brodo_link::tap::{Tap, TapLosses};
+use brodo_net::capture::Capture;
+use brodo_net::clock::Clock;
+use brodo_net::driver::Worker;
+use brodo_net::forward::Forwards;
+use brodo_net::host_network::HostNetwork;
+use brodo_net::resolv::ResolvConf;
+use brodo_net::socket_broker::SocketBroker;
+use brodo_net::sockets::{Sockets, raise_nofile};
+use brodo_net::txqueuelen::TxQueueLenWatch;
+use brodo_net::workers::Workers;
+use brodo_netns::namespace::{Made, leave_interface};
+use brodo_netns::setup::SetupError;
+use brodo_netns::{process, setup};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde_json::Value;
@@ -114,11 +114,11 @@ impl Preparation {
         Ok(Self { settings, host, ready, capture, flow_log, metrics, control, clock })
     }
 
-    /// Starts an agent in the guest's namespace, if ports are forwarded now or may be later. Before there are threads.
-    pub(crate) fn agent(
+    /// Starts a broker in the guest's namespace, if ports are forwarded now or may be later. Before there are threads.
+    pub(crate) fn broker(
         &self,
-        start: impl FnOnce() -> Result<Agent, SetupError>,
-    ) -> Result<Option<Agent>, Failure> {
+        start: impl FnOnce() -> Result<SocketBroker, SetupError>,
+    ) -> Result<Option<SocketBroker>, Failure> {
         if !self.settings.forwards.is_empty() {
             return Ok(Some(start()?));
         }
@@ -139,7 +139,7 @@ impl Preparation {
     pub(crate) fn serve(
         self,
         made: Made,
-        agent: Option<Agent>,
+        broker: Option<SocketBroker>,
         purpose: Purpose,
     ) -> Result<Service, Failure> {
         let (guest, forwards) = (self.settings.guest(), self.settings.forwards.clone());
@@ -150,7 +150,7 @@ impl Preparation {
         let log = self.flow_log.is_some().then(|| Arc::new(Mailbox::new()));
         let journal = Journal::new(self.clock).with_log(log.clone()).with_clients(clients.clone());
         let journal = Arc::new(journal);
-        let ring = RingWatch::new(watch, &self.settings.plan.interface.name)
+        let ring = TxQueueLenWatch::new(watch, &self.settings.plan.interface.name)
             .map_err(|e| Failure::Io("watch the network interface: ioctl SIOCGIFINDEX".into(), e.into()))?;
         let ring = Arc::new(ring);
         let count = taps.len() as u32;
@@ -167,8 +167,8 @@ impl Preparation {
         config.rules.workers = count;
         tell_of(&self.settings, config.max_flows * taps.len());
         let budget = Arc::new(Budget::new(config.memory));
-        let crew = Arc::new(Crew::new(count).map_err(Failure::io("wake workers: eventfd"))?);
-        let mut workers = Vec::with_capacity(taps.len());
+        let workers = Arc::new(Workers::new(count).map_err(Failure::io("wake workers: eventfd"))?);
+        let mut loops = Vec::with_capacity(taps.len());
         for (number, tap) in (0..).zip(taps) {
             let link = Tap::from_fd(tap, self.settings.plan.offload).map_err(Failure::Tap)?;
             let mut stack = Stack::sharing(config.clone(), keys()?, link.caps(), budget.clone(), number);
@@ -179,24 +179,24 @@ impl Preparation {
             worker.busy_poll(self.settings.busy_poll);
             // The first one watches it for all.
             worker.follow_ring(ring.clone(), number == 0).map_err(epoll_ctl())?;
-            worker.join(crew.clone(), number).map_err(epoll_ctl())?;
+            worker.join(workers.clone(), number).map_err(epoll_ctl())?;
             if let Some(capture) = &self.capture {
                 worker.capture(capture.capture.clone());
             }
             let to = journal.clone();
             worker.listen(Box::new(move |stack| to.take(number, stack)));
             worker.follow_host(self.host.clone(), self.settings.follow, number == 0).map_err(epoll_ctl())?;
-            workers.push(worker);
+            loops.push(worker);
         }
-        if let Some(first) = workers.first_mut() {
+        if let Some(first) = loops.first_mut() {
             let bounds = (usize::try_from(descriptors).unwrap_or(usize::MAX), splices_max as usize);
-            let ports = Forwards::new(guest, agent, first.sockets(), bounds);
+            let ports = Forwards::new(guest, broker, first.sockets(), bounds);
             let mut ports = ports.map_err(Failure::io("wait for ports: epoll_ctl"))?;
             if let Some(metrics) = &self.metrics {
                 ports.leave_out(metrics);
             }
             for forward in forwards {
-                let option = brodo_linux::forward::option(forward.direction, forward.transport);
+                let option = brodo_net::forward::option(forward.direction, forward.transport);
                 log::info("forwarding ports", &[(option, forward.spec.to_string().into())]);
                 ports.add(forward).map_err(Failure::Forward)?;
             }
@@ -206,7 +206,7 @@ impl Preparation {
         let flow_log = flow_log.transpose().map_err(Failure::io("write the flow log: clone"))?;
         let control = listening.zip(clients).map(|(listening, mailbox)| {
             let controlled = Controlled {
-                crew: crew.clone(),
+                workers: workers.clone(),
                 ring: Some(ring.clone()),
                 journal: journal.clone(),
                 mailbox,
@@ -219,7 +219,7 @@ impl Preparation {
         let control = control.transpose().map_err(Failure::io("serve the control socket: clone"))?;
         let notices = Notices::new(journal.clone());
         let Self { ready, metrics, clock, .. } = self;
-        Ok(Service { workers, crew, ring, notices, ready, metrics, serving: None, control, flow_log, clock })
+        Ok(Service { loops, workers, ring, notices, ready, metrics, serving: None, control, flow_log, clock })
     }
 
     /// The control socket, if there is to be one. Where nobody said that there must, everything else works without.
@@ -327,9 +327,9 @@ fn keys() -> Result<Keys, Failure> {
 
 /// A network that is being served.
 pub(crate) struct Service {
-    workers: Vec<Worker<Tap>>,
-    crew: Arc<Crew>,
-    ring: Arc<RingWatch>,
+    loops: Vec<Worker<Tap>>,
+    workers: Arc<Workers>,
+    ring: Arc<TxQueueLenWatch>,
     notices: Notices,
     ready: Option<OwnedFd>,
     metrics: Option<Metrics>,
@@ -342,7 +342,7 @@ pub(crate) struct Service {
 impl Service {
     /// Asks to be called back by [`Service::run`] when `descriptor` is readable.
     pub(crate) fn watch(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), Failure> {
-        let watched = self.workers.first_mut().map_or(Ok(()), |worker| worker.watch(descriptor.as_fd(), 0));
+        let watched = self.loops.first_mut().map_or(Ok(()), |worker| worker.watch(descriptor.as_fd(), 0));
         watched.map_err(Failure::io("wait for the guest: epoll_ctl"))
     }
 
@@ -363,14 +363,14 @@ impl Service {
     ) -> Result<Option<T>, Failure> {
         // Not before: who forks must be alone.
         if let Some(metrics) = self.metrics.take() {
-            self.serving = Some(metrics.start(self.crew.clone(), self.ring.clone())?);
+            self.serving = Some(metrics.start(self.workers.clone(), self.ring.clone())?);
         }
-        workers::run(&mut self.workers, &self.crew, &self.notices, check)
+        workers::run(&mut self.loops, &self.workers, &self.notices, check)
     }
 
     /// To be called when the command is done whose namespace was made for this service.
     pub(crate) fn leave_interface(&self) {
-        if let Some(worker) = self.workers.first() {
+        if let Some(worker) = self.loops.first() {
             leave_interface(worker.link().descriptor());
         }
     }
@@ -384,7 +384,7 @@ impl Service {
             let ends = of.stack().ends_at_shutdown(now).collect();
             Item::Batch(Arc::new(Batch { worker, ends, ..Batch::default() }))
         };
-        (0..).zip(&self.workers).map(of_worker).collect()
+        (0..).zip(&self.loops).map(of_worker).collect()
     }
 }
 
@@ -397,16 +397,16 @@ impl Drop for Service {
             log.finish(self.last_ends());
         }
         let mut losses = TapLosses::default();
-        self.workers.iter().for_each(|worker| losses.add(worker.link().losses()));
+        self.loops.iter().for_each(|worker| losses.add(worker.link().losses()));
         let mut link = vec![("link_down", losses.down), ("link_refused", losses.refused)];
-        let forwards = self.workers.iter().filter_map(Worker::forwards);
+        let forwards = self.loops.iter().filter_map(Worker::forwards);
         link.extend(forwards.flat_map(|forwards| forwards.counters().named()));
-        let (passed, lost) = self.crew.handed_over();
-        link.extend([("frames_handed_over", passed), ("frames_handed_lost", lost)]);
-        let counters: Vec<_> = self.workers.iter().map(|worker| worker.stack().counters()).collect();
+        let (passed, lost) = self.workers.resteered();
+        link.extend([("frames_resteered", passed), ("frames_resteered_lost", lost)]);
+        let counters: Vec<_> = self.loops.iter().map(|worker| worker.stack().counters()).collect();
         self.ring.look();
         let dropped = self.ring.dropped();
-        let refusals = report::refusals(self.workers.iter().map(|worker| worker.stack().rules()));
+        let refusals = report::refusals(self.loops.iter().map(|worker| worker.stack().rules()));
         let text = || report::report_all(&counters, dropped, &link, &refusals);
         log::report("what was counted", text, || report::fields(&counters, dropped, &link, &refusals));
     }

@@ -226,7 +226,7 @@ pub(crate) fn mac(word: &str) -> Result<MacAddr, String> {
 
 /// The name of a network interface.
 pub(crate) fn interface_name(word: &str) -> Result<String, String> {
-    if brodo_linux::setup::is_interface_name(word) {
+    if brodo_netns::setup::is_interface_name(word) {
         Ok(word.to_owned())
     } else {
         Err("expected 1 to 15 visible ASCII characters without / : %, and not lo, all or default".to_owned())

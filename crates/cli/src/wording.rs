@@ -10,7 +10,7 @@ use brodo_core::tcp::info::{HalfInfo, TcpInfo};
 use brodo_core::tcp::limited::LimitedBy;
 use brodo_core::time::{Duration, Instant};
 use brodo_core::trace::{self, Cause, Event};
-use brodo_linux::clock::Clock;
+use brodo_net::clock::Clock;
 
 /// The limits beyond which none of a connection grows, in bytes: from the guest, and to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,13 +1,13 @@
 //! The threads that serve one guest: one worker each, the first on the thread that calls.
 //!
 //! The first worker alone watches the caller's descriptors (signals, the command). Whatever ends one worker ends all: the
-//! caller's word, an interface that is gone, an error, a panic. With one worker there is no thread and no crew.
+//! caller's word, an interface that is gone, an error, a panic. With one worker there is no further thread.
 //!
 //! What several workers do alone and what together:
 //!
 //! | | |
 //! |---|---|
-//! | connections, datagram flows, timers, sockets, sequence numbers | each its own, see [`brodo_linux::crew`] |
+//! | connections, datagram flows, timers, sockets, sequence numbers | each its own, see [`brodo_net::workers`] |
 //! | memory for payload | one budget |
 //! | number of flows | divided: a guest that aims at one worker gets that one's part |
 //! | the guest's station address | learned by each from the first frame it gets, before it answers |
@@ -23,9 +23,9 @@
 use crate::failure::Failure;
 use crate::journal::Journal;
 use brodo_control::event::Level;
-use brodo_linux::crew::Crew;
-use brodo_linux::driver::{Wake, Worker};
-use brodo_linux::link::GuestLink;
+use brodo_link::GuestLink;
+use brodo_net::driver::{Wake, Worker};
+use brodo_net::workers::Workers;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,8 +63,8 @@ impl Notices {
     }
 }
 
-/// Stops the crew when its worker ends, however that comes.
-struct StopOnDrop<'a>(&'a Crew);
+/// Stops all workers when one ends, however that comes.
+struct StopOnDrop<'a>(&'a Workers);
 
 impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
@@ -73,7 +73,7 @@ impl Drop for StopOnDrop<'_> {
 }
 
 /// Tells those who wait for a visit that there will be none, however the workers end.
-struct CloseOnDrop<'a>(&'a Crew);
+struct CloseOnDrop<'a>(&'a Workers);
 
 impl Drop for CloseOnDrop<'_> {
     fn drop(&mut self) {
@@ -82,24 +82,24 @@ impl Drop for CloseOnDrop<'_> {
 }
 
 /// Serves until `check` breaks, which is asked whenever a descriptor that the first worker watches is readable, or until
-/// the guest's interface is gone (`None`). The workers have joined `crew`.
+/// the guest's interface is gone (`None`). The loops have joined `workers`.
 pub(crate) fn run<L: GuestLink + Send, T>(
-    workers: &mut [Worker<L>],
-    crew: &Arc<Crew>,
+    loops: &mut [Worker<L>],
+    workers: &Arc<Workers>,
     notices: &Notices,
     mut check: impl FnMut() -> Result<ControlFlow<T>, Failure>,
 ) -> Result<Option<T>, Failure> {
-    let Some((first, others)) = workers.split_first_mut() else { return Ok(None) };
-    let _close = CloseOnDrop(crew);
+    let Some((first, others)) = loops.split_first_mut() else { return Ok(None) };
+    let _close = CloseOnDrop(workers);
     if others.is_empty() {
         return serve(first, notices, check);
     }
     thread::scope(|scope| {
-        let stop = StopOnDrop(crew);
+        let stop = StopOnDrop(workers);
         let mut threads = Vec::with_capacity(others.len());
         for (number, worker) in (2..).zip(others) {
             let body = move || {
-                let _stop = StopOnDrop(crew);
+                let _stop = StopOnDrop(workers);
                 serve(worker, notices, || Ok(ControlFlow::<()>::Continue(()))).map(|_| ())
             };
             let spawned = thread::Builder::new().name(format!("worker {number}")).spawn_scoped(scope, body);

@@ -3,7 +3,7 @@
 //! Nothing in this crate performs I/O, reads a clock or draws entropy. A driver hands in frames, socket events and
 //! the time; the stack calls out through two traits only, [`link::Link`] toward the guest and [`host::Host`] toward
 //! the host's sockets, so that payload travels straight from the frame to the socket and back with no queue between.
-//! The same code therefore runs on real descriptors (`brodo-linux`) and in virtual time (`brodo-sim`).
+//! The same code therefore runs on real descriptors (`brodo-net`) and in virtual time (`brodo-sim`).
 //!
 //! Data from the guest or the network is never an error: what cannot be used is dropped with a counted
 //! [`counters::DropReason`].

@@ -6,7 +6,7 @@
 //! them, which is again a super-packet if it has more than one. Everything else counts as one segment.
 
 use brodo_core::link::Gso;
-use brodo_linux::link::vnet::{self, HEADER_LEN};
+use brodo_link::vnet::{self, HEADER_LEN};
 use std::ops::Range;
 
 /// What every Ethernet frame takes on the wire besides its IP packet, in bytes: preamble, header, check

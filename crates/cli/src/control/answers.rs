@@ -15,7 +15,7 @@ use brodo_control::rpc::{self, Error, PROTOCOL, Request, code};
 use brodo_core::counters::Counters as Counted;
 use brodo_core::flow::{FlowId, info};
 use brodo_core::time::Duration;
-use brodo_linux::driver::Inside;
+use brodo_net::driver::WorkerView;
 use std::fs;
 
 /// Answers a request by what `does` makes of its parameters; nothing if no reply is wanted.
@@ -77,7 +77,7 @@ fn hello(protocol: Option<u32>) -> Result<Hello, Error> {
 }
 
 fn status(controlled: &Controlled, captures: &Captures) -> Result<Status, Error> {
-    let seen = ask_all(&controlled.crew, |inside| {
+    let seen = ask_all(&controlled.workers, |inside| {
         let stack = &inside.stack;
         (stack.flows() as u64, stack.memory_used(), stack.memory_promised(), stack.resolvers().to_vec())
     })?;
@@ -96,7 +96,7 @@ fn status(controlled: &Controlled, captures: &Captures) -> Result<Status, Error>
         mtu: facts.mtu,
         networks: facts.networks.clone(),
         resolvers,
-        workers: controlled.crew.workers(),
+        workers: controlled.workers.workers(),
         memory: Memory { used: used as u64, promised: promised as u64, budget: facts.memory as u64 },
         flows: seen.iter().map(|(flows, ..)| flows).sum(),
         flows_max: facts.flows_max,
@@ -127,7 +127,7 @@ fn resident() -> u64 {
 
 fn counters(controlled: &Controlled) -> Result<Counters, Error> {
     let (mut sum, mut counters) = (Counted::default(), Counters::default());
-    let seen = ask_all(&controlled.crew, |inside| {
+    let seen = ask_all(&controlled.workers, |inside| {
         let refused = inside.stack.rules().filter(|(_, count)| *count > 0);
         let refused: Vec<_> = refused.map(|(rule, n)| (rule.to_owned(), n)).collect();
         let forwarded = inside.forwards.as_ref().map(|forwards| forwards.counters().named());
@@ -153,7 +153,7 @@ fn counters(controlled: &Controlled) -> Result<Counters, Error> {
 /// A flow as it was seen, and the round trip to the peer as the host's kernel knows it.
 type Seen = (info::FlowDetail, Option<Duration>);
 
-fn look(inside: &Inside<'_>, detail: info::FlowDetail) -> Seen {
+fn look(inside: &WorkerView<'_>, detail: info::FlowDetail) -> Seen {
     let socket = detail.socket.filter(|_| detail.tcp.is_some());
     let round_trip = socket.and_then(|socket| inside.sockets.round_trip(socket));
     (detail, round_trip)
@@ -168,7 +168,7 @@ fn some_flows(
     wanted: &GetFlows,
 ) -> Result<(Vec<Seen>, Option<FlowId>), Error> {
     let wanted = wanted.clone();
-    ask(&controlled.crew, worker, move |inside| {
+    ask(&controlled.workers, worker, move |inside| {
         let (mut seen, mut looked, mut last) = (Vec::new(), 0, None);
         for detail in inside.stack.flow_details(from, inside.now).take(most) {
             looked += 1;
@@ -198,7 +198,7 @@ fn flows(controlled: &Controlled, wanted: &GetFlows) -> Result<FlowPage, Error> 
     let (mut worker, mut from) =
         wanted.after.map_or((0, 0), |after| (after.worker, after.index.saturating_add(1)));
     let mut page = FlowPage::default();
-    while worker < controlled.crew.workers() {
+    while worker < controlled.workers.workers() {
         // No more than the page takes: what is looked at in vain is looked at again for the next.
         let most = VISIT_FLOWS.min(limit as usize - page.flows.len());
         let (seen, last) = some_flows(controlled, (worker, from), most, wanted)?;
@@ -220,12 +220,12 @@ fn flows(controlled: &Controlled, wanted: &GetFlows) -> Result<FlowPage, Error> 
 fn flow(controlled: &Controlled, flow: FlowRef) -> Result<FlowDetail, Error> {
     let id = FlowId { index: flow.index, generation: flow.generation };
     let gone = || Error::new(code::NOT_FOUND, format!("there is no flow {flow} any more"));
-    if flow.worker >= controlled.crew.workers() {
+    if flow.worker >= controlled.workers.workers() {
         return Err(gone());
     }
-    let (seen, history, now) = ask(&controlled.crew, flow.worker, move |inside| {
+    let (seen, history, now) = ask(&controlled.workers, flow.worker, move |inside| {
         let detail = inside.stack.flow_detail(id, inside.now);
-        let history: Vec<_> = inside.sockets.history().of(id).copied().collect();
+        let history: Vec<_> = inside.sockets.tuning_log().of(id).copied().collect();
         (detail.map(|detail| look(inside, detail)), history, inside.now)
     })?;
     let (detail, round_trip) = seen.ok_or_else(gone)?;

@@ -8,7 +8,7 @@ use super::visits::ask_all;
 use super::{Controlled, FirstCapture};
 use brodo_control::method::{CaptureStatus, StartCapture};
 use brodo_control::rpc::{Error, code};
-use brodo_linux::capture::{Capture, Filter};
+use brodo_net::capture::{Capture, Filter};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use std::fs::File;
 use std::io;
@@ -61,7 +61,7 @@ impl Captures {
         let current = Current { file: wanted.file, filter: wanted.filter, handle };
         let status = current.status();
         self.0 = Some(current);
-        ask_all(&controlled.crew, move |inside| *inside.capture = Some(shared.clone()))?;
+        ask_all(&controlled.workers, move |inside| *inside.capture = Some(shared.clone()))?;
         Ok(status)
     }
 
@@ -69,7 +69,7 @@ impl Captures {
         let Some(mut current) = self.0.take() else {
             return Err(Error::new(code::NOT_FOUND, "no capture is under way"));
         };
-        let stopped = ask_all(&controlled.crew, |inside| _ = inside.capture.take());
+        let stopped = ask_all(&controlled.workers, |inside| _ = inside.capture.take());
         current.handle.flush();
         stopped.map(|_| current.status())
     }

@@ -5,8 +5,8 @@ use super::visits::ask;
 use brodo_control::flow::Protocol;
 use brodo_control::method::{AddForward, Forward, Side};
 use brodo_control::rpc::{Error, code};
-use brodo_linux::driver::Inside;
-use brodo_linux::forward::{self, Direction, ForwardError, Forwards, Listed, Transport};
+use brodo_net::driver::WorkerView;
+use brodo_net::forward::{self, Direction, ForwardError, Forwards, Listed, Transport};
 
 /// The worker that has the forwards.
 const FIRST: u32 = 0;
@@ -18,7 +18,7 @@ fn with<T: Send + 'static>(
     controlled: &Controlled,
     does: impl FnOnce(&mut Forwards) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    ask(&controlled.crew, FIRST, |inside: &mut Inside<'_>| {
+    ask(&controlled.workers, FIRST, |inside: &mut WorkerView<'_>| {
         let none = || Error::new(code::UNSUPPORTED, "this brodo forwards no ports");
         inside.forwards.as_deref_mut().ok_or_else(none).and_then(does)
     })?

@@ -13,7 +13,7 @@ use crate::timestamp::Timestamp;
 use crate::wording;
 use brodo_control::event::{Event, Level, Topic};
 use brodo_control::rpc::{self, Error, Request, code};
-use brodo_linux::peer;
+use brodo_net::control_auth;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
@@ -112,11 +112,11 @@ impl Server {
     }
 
     fn take_in(&mut self, stream: UnixStream, now: Instant) {
-        if let Err(stranger) = peer::check(&stream) {
+        if let Err(stranger) = control_auth::check(&stream) {
             if !std::mem::replace(&mut self.told_of_stranger, true) {
                 self.controlled.journal.tell(Level::Warn, &format!("the control socket: {stranger}"));
             }
-            return turn_away(&stream, &Error::new(code::DENIED, stranger.to_string()));
+            return reject(&stream, &Error::new(code::DENIED, stranger.to_string()));
         }
         if self.clients.len() == CLIENTS_MAX {
             let idlest = |(index, client): (usize, &Session)| Some((client.idle_since()?, index));
@@ -124,7 +124,7 @@ impl Server {
             match idlest.filter(|(since, _)| now.saturating_duration_since(*since) >= IDLE_MIN) {
                 Some((_, index)) => self.remove(&[index]),
                 None => {
-                    return turn_away(&stream, &Error::new(code::BUSY, "too many clients: try again later"));
+                    return reject(&stream, &Error::new(code::BUSY, "too many clients: try again later"));
                 }
             }
         }
@@ -186,7 +186,7 @@ impl Server {
         let journal = &self.controlled.journal;
         journal.set_heard(openings || ends || wants(Topic::Notice));
         let ends = ends || journal.keeps_log();
-        ask_all(&self.controlled.crew, move |inside| {
+        ask_all(&self.controlled.workers, move |inside| {
             inside.stack.record_openings(openings);
             inside.stack.record_ends(ends);
         })
@@ -241,7 +241,7 @@ struct Ready {
 }
 
 /// Closes a connection with an error, which may be lost.
-fn turn_away(mut stream: &UnixStream, error: &Error) {
+fn reject(mut stream: &UnixStream, error: &Error) {
     if stream.set_nonblocking(true).is_ok() {
         let _ = stream.write(&rpc::error(None, error));
     }

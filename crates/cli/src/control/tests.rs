@@ -12,10 +12,10 @@ use brodo_control::rpc::{self, REQUEST_MAX, code};
 use brodo_core::config::Config;
 use brodo_core::link::{Link, LinkCaps, NoCredit, RxMeta, TxFrame};
 use brodo_core::stack::{Keys, Stack};
-use brodo_linux::clock::Clock;
-use brodo_linux::driver::Worker;
-use brodo_linux::link::{CreditWait, GuestLink};
-use brodo_linux::sockets::Sockets;
+use brodo_link::{CreditWait, GuestLink};
+use brodo_net::clock::Clock;
+use brodo_net::driver::Worker;
+use brodo_net::sockets::Sockets;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde_json::{Value, json};
@@ -62,7 +62,7 @@ impl GuestLink for Quiet {
 /// An instance without a guest, and a folder for its socket.
 struct Served {
     folder: PathBuf,
-    crew: Arc<Crew>,
+    workers: Arc<Workers>,
     journal: Arc<Journal>,
     control: Option<Control>,
     worker: Option<JoinHandle<()>>,
@@ -74,7 +74,7 @@ impl Served {
         let folder = std::env::temp_dir().join(format!("brodo-control-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir(&folder).unwrap();
-        let crew = Arc::new(Crew::new(1).unwrap());
+        let workers = Arc::new(Workers::new(1).unwrap());
         let clock = Clock::start();
         let mailbox = Arc::new(Mailbox::with_bell().unwrap());
         let journal = Journal::new(clock).with_clients(Some(mailbox.clone()));
@@ -82,14 +82,14 @@ impl Served {
         let (fd, pipe) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap();
         let stack = Stack::new(Config::default(), Keys { table: [1; 16], isn: [2; 16] }, LinkCaps::default());
         let mut worker = Worker::new(stack, Quiet(fd), Sockets::new().unwrap(), clock).unwrap();
-        worker.join(crew.clone(), 0).unwrap();
-        let closed = crew.clone();
+        worker.join(workers.clone(), 0).unwrap();
+        let closed = workers.clone();
         let worker = thread::spawn(move || {
             worker.run().unwrap();
             closed.close();
         });
         let controlled = Controlled {
-            crew: crew.clone(),
+            workers: workers.clone(),
             ring: None,
             journal: journal.clone(),
             mailbox,
@@ -108,7 +108,7 @@ impl Served {
         };
         let listening = Listening::at(&folder.join("socket")).unwrap();
         let control = Some(Control::start(listening, controlled).unwrap());
-        Self { folder, crew, journal, control, worker: Some(worker), _pipe: pipe }
+        Self { folder, workers, journal, control, worker: Some(worker), _pipe: pipe }
     }
 
     fn path(&self) -> PathBuf {
@@ -130,7 +130,7 @@ impl Served {
 impl Drop for Served {
     fn drop(&mut self) {
         self.control.take();
-        self.crew.stop();
+        self.workers.stop();
         if let Some(worker) = self.worker.take() {
             let _ = worker.join();
         }
@@ -371,7 +371,7 @@ fn who_wants_to_know_is_told() {
 fn without_workers_clients_are_told_so() {
     let mut served = Served::new("ended");
     let mut client = served.client();
-    served.crew.stop();
+    served.workers.stop();
     served.worker.take().unwrap().join().unwrap();
     let error = client.call(&GetStatus {}).unwrap_err();
     assert_eq!(error.to_string(), "brodo serves no network any more");

@@ -4,8 +4,8 @@
 //! client is told so. Nothing is lost by that: the visit is made when the worker goes on, and its result is dropped.
 
 use brodo_control::rpc::{Error, code};
-use brodo_linux::crew::Crew;
-use brodo_linux::driver::Inside;
+use brodo_net::driver::WorkerView;
+use brodo_net::workers::Workers;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ pub(crate) const VISIT_FLOWS: usize = 256;
 struct Pending<T>(Receiver<T>);
 
 fn send<T: Send + 'static>(
-    crew: &Crew,
+    workers: &Workers,
     worker: u32,
-    ask: impl FnOnce(&mut Inside<'_>) -> T + Send + 'static,
+    ask: impl FnOnce(&mut WorkerView<'_>) -> T + Send + 'static,
 ) -> Pending<T> {
     let (to, from) = sync_channel(1);
     // Nobody waits any more if it fails.
-    crew.visit(worker, Box::new(move |inside| _ = to.try_send(ask(inside))));
+    workers.visit(worker, Box::new(move |inside| _ = to.try_send(ask(inside))));
     Pending(from)
 }
 
@@ -43,18 +43,18 @@ impl<T> Pending<T> {
 
 /// Asks one worker.
 pub(crate) fn ask<T: Send + 'static>(
-    crew: &Crew,
+    workers: &Workers,
     worker: u32,
-    what: impl FnOnce(&mut Inside<'_>) -> T + Send + 'static,
+    what: impl FnOnce(&mut WorkerView<'_>) -> T + Send + 'static,
 ) -> Result<T, Error> {
-    send(crew, worker, what).wait()
+    send(workers, worker, what).wait()
 }
 
 /// Asks all workers at once; results in order of their numbers.
 pub(crate) fn ask_all<T: Send + 'static>(
-    crew: &Crew,
-    what: impl Fn(&mut Inside<'_>) -> T + Clone + Send + 'static,
+    workers: &Workers,
+    what: impl Fn(&mut WorkerView<'_>) -> T + Clone + Send + 'static,
 ) -> Result<Vec<T>, Error> {
-    let pending: Vec<_> = (0..crew.workers()).map(|worker| send(crew, worker, what.clone())).collect();
+    let pending: Vec<_> = (0..workers.workers()).map(|worker| send(workers, worker, what.clone())).collect();
     pending.into_iter().map(Pending::wait).collect()
 }

@@ -7,7 +7,7 @@ use brodo_core::flow::end::EndCause;
 use brodo_core::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
 use brodo_core::flow::{Endpoint, FlowId, FlowKey, Protocol};
 use brodo_core::time::{Duration, Instant};
-use brodo_linux::clock::Clock;
+use brodo_net::clock::Clock;
 use serde_json::Value;
 use std::net::Ipv4Addr;
 

@@ -5,7 +5,7 @@
 
 use super::view::{Process, View};
 use brodo_core::counters::{Counters, DropReason};
-use brodo_linux::driver::Activity;
+use brodo_net::driver::Activity;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 
@@ -122,7 +122,7 @@ fn forwards(text: &mut Text, view: &View) {
     for (name, value) in counted {
         let help = match *name {
             "forward_accepted" => "Connections accepted at forwarded ports",
-            "forward_turned_away" => "Connections at forwarded ports that were reset at once",
+            "forward_rejected" => "Connections at forwarded ports that were reset at once",
             "forward_pauses" => "Times a listener was left alone for want of descriptors",
             "forward_datagrams" => "Datagrams read from published ports, or runs of them",
             "forward_relayed" => "Datagrams passed between loopbacks, or runs of them",

@@ -5,9 +5,9 @@ use crate::wording;
 use brodo_control::rpc::Error;
 use brodo_core::counters::Counters;
 use brodo_core::tcp::limited::LimitedBy;
-use brodo_linux::crew::Crew;
-use brodo_linux::driver::{Activity, Inside};
-use brodo_linux::ring::RingWatch;
+use brodo_net::driver::{Activity, WorkerView};
+use brodo_net::txqueuelen::TxQueueLenWatch;
+use brodo_net::workers::Workers;
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ type Tally = BTreeMap<(&'static str, &'static str), u64>;
 
 /// One worker.
 #[derive(Debug, Clone, Default)]
-pub(super) struct WorkerView {
+pub(super) struct WorkerMetrics {
     pub(super) counters: Counters,
     pub(super) activity: Activity,
     /// Flows open now, by protocol and direction.
@@ -35,8 +35,8 @@ pub(super) struct WorkerView {
     pub(super) forwarded: Vec<(&'static str, u64)>,
 }
 
-impl WorkerView {
-    fn of(inside: &Inside<'_>) -> Self {
+impl WorkerMetrics {
+    fn of(inside: &WorkerView<'_>) -> Self {
         let stack = &*inside.stack;
         let rules = stack.rules().map(|(rule, count)| (rule.to_owned(), count)).collect();
         let ports = inside.forwards.as_deref();
@@ -57,10 +57,11 @@ impl WorkerView {
     }
 
     /// Adds what flows there are on `worker`, some at a time.
-    fn count_flows(&mut self, crew: &Crew, worker: u32) -> Result<(), Error> {
+    fn count_flows(&mut self, workers: &Workers, worker: u32) -> Result<(), Error> {
         let mut from = Some(0);
         while let Some(first) = from {
-            let (flows, limited, next) = visits::ask(crew, worker, move |inside| some_flows(inside, first))?;
+            let (flows, limited, next) =
+                visits::ask(workers, worker, move |inside| some_flows(inside, first))?;
             add(&mut self.flows, flows);
             add(&mut self.limited, limited);
             from = next;
@@ -82,7 +83,7 @@ fn add(sum: &mut Tally, some: Tally) {
 }
 
 /// What flows there are from a slot on and what limits them, and the slot to go on with if there are more.
-fn some_flows(inside: &Inside<'_>, from: u32) -> (Tally, Tally, Option<u32>) {
+fn some_flows(inside: &WorkerView<'_>, from: u32) -> (Tally, Tally, Option<u32>) {
     let (mut flows, mut limited, mut next) = (Tally::new(), Tally::new(), None);
     for (looked, detail) in (1..).zip(inside.stack.flow_details(from, inside.now).take(VISIT_FLOWS)) {
         let info = detail.info;
@@ -100,7 +101,7 @@ fn some_flows(inside: &Inside<'_>, from: u32) -> (Tally, Tally, Option<u32>) {
 /// All workers, and what they share.
 #[derive(Debug, Clone, Default)]
 pub(super) struct View {
-    pub(super) workers: Vec<WorkerView>,
+    pub(super) workers: Vec<WorkerMetrics>,
     pub(super) memory_used: u64,
     pub(super) memory_promised: u64,
     pub(super) memory_budget: u64,
@@ -109,24 +110,24 @@ pub(super) struct View {
 }
 
 /// Looks at all workers; `None` if they have ended, or one does not answer.
-pub(super) fn look(crew: &Crew, ring: &Arc<RingWatch>) -> Option<View> {
+pub(super) fn look(workers: &Workers, ring: &Arc<TxQueueLenWatch>) -> Option<View> {
     let watch = ring.clone();
     // The first worker alone may.
-    visits::ask(crew, 0, move |_| watch.look()).ok()?;
-    let seen = visits::ask_all(crew, |inside| {
+    visits::ask(workers, 0, move |_| watch.look()).ok()?;
+    let seen = visits::ask_all(workers, |inside| {
         let stack = &inside.stack;
         let memory = [stack.memory_used(), stack.memory_promised(), stack.memory_budget()];
-        (WorkerView::of(inside), memory.map(|bytes| bytes as u64))
+        (WorkerMetrics::of(inside), memory.map(|bytes| bytes as u64))
     })
     .ok()?;
     // Of what all share the last one knows most.
     let [memory_used, memory_promised, memory_budget] = seen.last().map_or([0; 3], |(_, memory)| *memory);
-    let mut workers: Vec<WorkerView> = seen.into_iter().map(|(worker, _)| worker).collect();
-    for (number, worker) in (0..).zip(&mut workers) {
-        worker.count_flows(crew, number).ok()?;
+    let mut metrics: Vec<WorkerMetrics> = seen.into_iter().map(|(worker, _)| worker).collect();
+    for (number, worker) in (0..).zip(&mut metrics) {
+        worker.count_flows(workers, number).ok()?;
     }
     let (ring_dropped, ring_frames) = (ring.dropped(), ring.frames().unwrap_or(0));
-    Some(View { workers, memory_used, memory_promised, memory_budget, ring_dropped, ring_frames })
+    Some(View { workers: metrics, memory_used, memory_promised, memory_budget, ring_dropped, ring_frames })
 }
 
 /// This process as the kernel sees it. What cannot be read is zero.

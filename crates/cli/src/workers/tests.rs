@@ -5,9 +5,9 @@ use brodo_core::budget::Budget;
 use brodo_core::config::Config;
 use brodo_core::link::{Link, LinkCaps, NoCredit, RxMeta, TxFrame};
 use brodo_core::stack::{Keys, Stack};
-use brodo_linux::clock::Clock;
-use brodo_linux::link::CreditWait;
-use brodo_linux::sockets::Sockets;
+use brodo_link::CreditWait;
+use brodo_net::clock::Clock;
+use brodo_net::sockets::Sockets;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -67,11 +67,11 @@ fn no_notices() -> Notices {
     Notices::new(Arc::new(Journal::new(Clock::start())))
 }
 
-/// Workers of one crew, and the far ends of their links.
-fn workers(count: u32) -> (Vec<Worker<Remote>>, Arc<Crew>, Vec<OwnedFd>) {
-    let crew = Arc::new(Crew::new(count).expect("eventfd"));
+/// Workers of one program, and the far ends of their links.
+fn workers(count: u32) -> (Vec<Worker<Remote>>, Arc<Workers>, Vec<OwnedFd>) {
+    let workers = Arc::new(Workers::new(count).expect("eventfd"));
     let budget = Arc::new(Budget::new(1 << 20));
-    let (workers, ends) = (0..count)
+    let (loops, ends) = (0..count)
         .map(|number| {
             let (fd, end) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).expect("pipe");
             let keys = Keys { table: [1; 16], isn: [2; 16] };
@@ -80,20 +80,20 @@ fn workers(count: u32) -> (Vec<Worker<Remote>>, Arc<Crew>, Vec<OwnedFd>) {
             let sockets = Sockets::new().expect("epoll");
             let link = Remote { fd, gone: false };
             let mut worker = Worker::new(stack, link, sockets, Clock::start()).expect("worker");
-            worker.join(crew.clone(), number).expect("epoll");
+            worker.join(workers.clone(), number).expect("epoll");
             (worker, end)
         })
         .unzip();
-    (workers, crew, ends)
+    (loops, workers, ends)
 }
 
 /// Runs three workers of which one is told a byte; the first watches a descriptor that is never readable.
 fn told(number: usize, byte: u8) -> Result<Option<()>, Failure> {
-    let (mut workers, crew, ends) = workers(3);
+    let (mut loops, workers, ends) = workers(3);
     let (quiet, _end) = pipe_with(PipeFlags::CLOEXEC).expect("pipe");
-    workers[0].watch(&quiet, 0).expect("watch");
+    loops[0].watch(&quiet, 0).expect("watch");
     rustix::io::write(&ends[number], &[byte]).expect("pipe");
-    run(&mut workers, &crew, &no_notices(), || Ok(ControlFlow::Continue(())))
+    run(&mut loops, &workers, &no_notices(), || Ok(ControlFlow::Continue(())))
 }
 
 #[test]
@@ -122,11 +122,11 @@ fn a_panic_of_any_goes_on_in_the_caller() {
 #[test]
 fn the_callers_word_ends_all() {
     for count in [1, 2, 4] {
-        let (mut workers, crew, _ends) = workers(count);
+        let (mut loops, workers, _ends) = workers(count);
         let (signal, sender) = pipe_with(PipeFlags::CLOEXEC).expect("pipe");
-        workers[0].watch(&signal, 0).expect("watch");
+        loops[0].watch(&signal, 0).expect("watch");
         rustix::io::write(&sender, &[0]).expect("pipe");
-        let result = run(&mut workers, &crew, &no_notices(), || Ok(ControlFlow::Break(7)));
+        let result = run(&mut loops, &workers, &no_notices(), || Ok(ControlFlow::Break(7)));
         assert!(matches!(result, Ok(Some(7))), "{result:?}");
     }
 }

@@ -119,8 +119,8 @@ fn several_workers(bed: &Bed) -> Result<()> {
         check(finished.stdout.contains(expected), || finished.failure("no late answer").0)?;
     }
     let said = bed.finish()?.stderr;
-    let handed = counters(&said).any(|(name, count)| name == "frames_handed_over" && count > 0);
-    check(handed, || format!("no frame went to another worker first: {said}"))
+    let resteered = counters(&said).any(|(name, count)| name == "frames_resteered" && count > 0);
+    check(resteered, || format!("no frame went to another worker first: {said}"))
 }
 
 fn nobody(bed: &Bed) -> Result<()> {
@@ -266,7 +266,7 @@ fn brodo(bed: &Bed, options: &[&str], command: &str) -> Result<brodo_bench::proc
 /// same.
 fn again(bed: &Bed) -> Result<()> {
     // The bed's own brodo has one.
-    let before = agents(bed);
+    let before = brokers(bed);
     for round in 0..3 {
         let script =
             "socat -T5 TCP6-LISTEN:7300,ipv6only=0,reuseaddr,fork EXEC:'echo here' & echo ready; sleep 60";
@@ -280,22 +280,22 @@ fn again(bed: &Bed) -> Result<()> {
                     .is_ok_and(|found| found.stdout.contains("here"))
             })
         })?;
-        check(agents(bed) == before + 1, || "there is no agent".to_owned())?;
+        check(brokers(bed) == before + 1, || "there is no broker".to_owned())?;
         check(job.is_running(), || format!("round {round}: {}", job.describe()))?;
         let _ = bed.world.run(&[], ["kill", "-9", &job.pid().to_string()], LIMIT)?;
         job.wait(LIMIT)?;
-        soon("nothing is left of it", || agents(bed) == before)?;
+        soon("nothing is left of it", || brokers(bed) == before)?;
     }
     Ok(())
 }
 
 /// Processes of this test's that open sockets in guests.
-fn agents(bed: &Bed) -> usize {
+fn brokers(bed: &Bed) -> usize {
     let id = bed.world.folder().file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let is_agent = |pid: &u32| {
-        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "brodo-agent")
+    let is_broker = |pid: &u32| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "brodo-broker")
     };
-    brodo_bench::facts::pids_with_variable("BRODO_WORLD", &id).iter().filter(|pid| is_agent(pid)).count()
+    brodo_bench::facts::pids_with_variable("BRODO_WORLD", &id).iter().filter(|pid| is_broker(pid)).count()
 }
 
 fn refused(bed: &Bed) -> Result<()> {

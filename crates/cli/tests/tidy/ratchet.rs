@@ -8,7 +8,6 @@ const LIMITS: &[(&str, usize)] = &[
     ("openers of comments", 981),
     ("openers of pages", 64),
     ("openers of texts", 43),
-    ("styles of modules", 12),
     ("width", 1450),
 ];
 

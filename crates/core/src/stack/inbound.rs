@@ -1,7 +1,7 @@
 //! Flows that begin on the host's side: a published port has accepted a connection, or a datagram has come to one.
 //!
 //! Whoever listens on the host (the driver) calls these with the ends as the guest is to see them. The guest sees the peer's own
-//! address wherever it can answer to it ([`Stack::seen_as`]). From then on such a flow is a flow like any other.
+//! address wherever it can answer to it ([`Stack::translate_source`]). From then on such a flow is a flow like any other.
 
 use super::{
     Connection, DatagramFlow, DropReason, Endpoint, Flow, FlowKey, Host, HostError, Io, Link, Protocol,
@@ -34,7 +34,7 @@ impl Stack {
     /// How the guest sees a peer: as itself, unless what the guest would answer could not come back to brodo (addresses of the
     /// guest's own network, loopback, link-local). Then the address stands for it that stands for the host's loopback, or the
     /// router's. `None` if the guest does not speak the peer's family.
-    pub fn seen_as(&self, peer: SocketAddr) -> Option<Endpoint> {
+    pub fn translate_source(&self, peer: SocketAddr) -> Option<Endpoint> {
         let ip = match peer.ip().to_canonical() {
             IpAddr::V4(ip) => {
                 let n = self.env.config.v4?;
@@ -128,7 +128,7 @@ impl Stack {
         self.recorder.now = io.now;
         let key = FlowKey { protocol: Protocol::Udp, guest, remote };
         let found = match self.flows.find(&key) {
-            Some(id) => self.lead_back(io.host, id, adopt),
+            Some(id) => self.retarget(io.host, id, adopt),
             None => self.inbound_flow(io, key, adopt),
         };
         match found {
@@ -166,7 +166,7 @@ impl Stack {
     }
 
     /// Has the answers of a flow leave from where its peer has asked now.
-    fn lead_back<H: Host>(
+    fn retarget<H: Host>(
         &mut self,
         host: &mut H,
         id: FlowId,

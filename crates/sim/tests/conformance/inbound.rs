@@ -253,7 +253,7 @@ fn datagrams_wait_outside_while_the_link_has_no_credit() {
 #[test]
 fn a_peer_that_the_guest_cannot_answer_is_seen_at_the_router() {
     let t = Script::v4();
-    let seen = |peer: &str| t.machine.stack.seen_as(peer.parse().unwrap()).unwrap().to_string();
+    let seen = |peer: &str| t.machine.stack.translate_source(peer.parse().unwrap()).unwrap().to_string();
     for peer in
         ["127.0.0.1:5", "10.0.2.15:5", "10.0.2.2:5", "10.0.2.99:5", "169.254.1.1:5", "[::ffff:127.0.0.1]:5"]
     {

@@ -1,13 +1,13 @@
 //! The text against the rules of the format, and a few values in it.
 
-use super::super::view::WorkerView;
+use super::super::view::WorkerMetrics;
 use super::*;
-use brodo_linux::forward::ForwardCounters;
+use brodo_net::forward::ForwardCounters;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Two workers that have done something.
 pub(in crate::metrics) fn some_view() -> View {
-    let mut worker = WorkerView::default();
+    let mut worker = WorkerMetrics::default();
     worker.counters.tcp_opened = 3;
     worker.counters.drop(DropReason::SpoofedSource);
     worker.activity.turns = 7;

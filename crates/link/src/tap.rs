@@ -1,0 +1,337 @@
+//! A TAP interface in the guest's namespace: one read and one write system call per frame or super-frame.
+//!
+//! Every frame is preceded by a virtio-net header ([`super::vnet`]), so that up to 64 KiB move per call at any MTU and
+//! no payload checksum is computed on this link: the guest's kernel hands us super-frames it has not cut, and cuts
+//! (or rather, never needs to cut) those we write. What the kernel allows is probed from most to least when the descriptor is
+//! taken over, down to bare frames.
+//!
+//! Promises: a frame is written whole or not at all; nothing is allocated per frame; a device that is down or was
+//! deleted loses frames as a cable pulled out would and is counted, it is never an error of the data path.
+//!
+//! The kernel keeps the guest's frames in a ring until they are read, and drops what finds it full. Newer ones can make the
+//! guest wait instead ([`IFF_BACKPRESSURE`]), and are asked to.
+//!
+//! The descriptor may come from another process: whoever can enter the guest's namespace opens and configures the
+//! device ([`Tap::create`]), passes the descriptor ([`Tap::into_fd`]), and [`Tap::from_fd`] makes a link of it.
+//! All that is known of it can be asked from the kernel again, so nothing else need be passed.
+
+use super::vnet::{self, HEADER_LEN};
+use super::{CreditWait, GuestLink};
+use crate::sys;
+use brodo_core::link::{FRAME_MAX, Link, LinkCaps, NoCredit, RxMeta, TxFrame};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::fmt;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Flag of TUNSETIFF (Linux 7.3, not yet in `libc`): a full ring stops the transmit queue, which is woken when half of the ring or
+/// all of it has been read. The guest's frames wait in the queueing discipline meanwhile; without one the kernel drops as
+/// before, and also, rarely, where several processors send at once.
+const IFF_BACKPRESSURE: i32 = 0x0080;
+
+/// Payload slices of a frame that are written without an allocation.
+const SLICES_INLINE: usize = 32;
+
+/// What to ask of the kernel; it may give less.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Wanted {
+    /// Checksum and segmentation offload, as far as the kernel goes.
+    #[default]
+    Everything,
+    /// The header, but no offload: frames of at most the MTU, every checksum computed.
+    NoOffload,
+    /// No header at all, as on a kernel without it.
+    NoHeader,
+}
+
+/// Why a TAP could not be set up.
+#[derive(Debug)]
+pub enum TapError {
+    /// `/dev/net/tun` could not be opened.
+    Open(Errno),
+    /// TUNSETIFF was refused for this interface name.
+    Attach(String, Errno),
+    /// The descriptor does not belong to a TAP interface without packet information.
+    NotTap,
+    /// The header could not be set up (TUNSETVNETHDRSZ, TUNSETVNETLE).
+    Header(Errno),
+    /// The descriptor could not be made non-blocking.
+    NonBlocking(Errno),
+}
+
+impl fmt::Display for TapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open(Errno::NOENT) => {
+                f.write_str("open /dev/net/tun: no such device; load the kernel module tun (modprobe tun)")
+            }
+            Self::Open(Errno::ACCESS | Errno::PERM) => {
+                f.write_str("open /dev/net/tun: permission denied; make it readable and writable (chmod 666 /dev/net/tun)")
+            }
+            Self::Open(e) => write!(f, "open /dev/net/tun: {e}; pass the device into the container (--device /dev/net/tun)"),
+            Self::Attach(name, Errno::BUSY) => {
+                write!(f, "TUNSETIFF {name}: the interface is in use; choose another name or delete it")
+            }
+            Self::Attach(name, Errno::INVAL) => {
+                write!(
+                    f,
+                    "TUNSETIFF {name}: not a usable TAP name; use up to 15 characters and no interface of another kind"
+                )
+            }
+            Self::Attach(name, e @ (Errno::PERM | Errno::ACCESS)) => write!(
+                f,
+                "TUNSETIFF {name}: {e}; CAP_NET_ADMIN is needed in the user namespace that owns the network namespace"
+            ),
+            Self::Attach(name, e) => write!(f, "TUNSETIFF {name}: {e}; is the kernel module tun complete?"),
+            Self::NotTap => f.write_str("TUNGETIFF: the descriptor is not a TAP made with IFF_NO_PI; pass such a one"),
+            Self::Header(e) => write!(f, "TUNSETVNETHDRSZ: {e}; run with --no-offload"),
+            Self::NonBlocking(e) => write!(f, "fcntl O_NONBLOCK on the TAP: {e}; pass an open descriptor"),
+        }
+    }
+}
+
+impl std::error::Error for TapError {}
+
+/// Frames that were taken from the stack and did not reach the guest, since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TapLosses {
+    /// The interface was down (EIO), or deleted (EBADFD).
+    pub down: u64,
+    /// The kernel refused the frame (EINVAL and the like): a defect of ours, or an interface whose features changed.
+    pub refused: u64,
+}
+
+/// An open TAP interface.
+#[derive(Debug)]
+pub struct Tap {
+    fd: OwnedFd,
+    header: bool,
+    /// The guest waits when the ring toward us is full.
+    back_pressure: bool,
+    caps: LinkCaps,
+    wait: Option<CreditWait>,
+    gone: bool,
+    losses: TapLosses,
+}
+
+impl TapLosses {
+    /// Adds what another queue has lost.
+    pub fn add(&mut self, other: Self) {
+        self.down += other.down;
+        self.refused += other.refused;
+    }
+}
+
+impl Tap {
+    /// Makes (or joins) the TAP interface `name` in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// [`TapError`] names the system call that failed.
+    pub fn create(name: &str, wanted: Wanted) -> Result<Self, TapError> {
+        let bare = (libc::IFF_TAP | libc::IFF_NO_PI) as i16;
+        Self::open(name, wanted, bare)
+    }
+
+    /// Makes the TAP interface `name` with so many queues in the network namespace of the calling thread; gives its
+    /// queues.
+    ///
+    /// To be called before the interface is brought up, and all queues are to be kept open as long as any is used: the
+    /// kernel divides flows by the number of queues (`tun_automq_select_queue`).
+    ///
+    /// # Errors
+    /// [`TapError`] names the system call that failed.
+    pub fn create_queues(name: &str, wanted: Wanted, queues: u32) -> Result<Vec<Self>, TapError> {
+        if queues <= 1 {
+            return Self::create(name, wanted).map(|tap| vec![tap]);
+        }
+        let flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE) as i16;
+        (0..queues).map(|_| Self::open(name, wanted, flags)).collect()
+    }
+
+    /// Opens one queue of the interface with these flags, and the header if it is wanted and there.
+    fn open(name: &str, wanted: Wanted, bare: i16) -> Result<Self, TapError> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let fd = rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map_err(TapError::Open)?;
+        let known = sys::tun_features(&fd).unwrap_or(0).cast_signed();
+        let bare = bare | (known & IFF_BACKPRESSURE) as i16;
+        let with_header = bare | libc::IFF_VNET_HDR as i16;
+        let attached = match wanted {
+            Wanted::NoHeader => sys::tun_attach(&fd, name, bare),
+            // A kernel without the header answers EINVAL to the flag.
+            _ => match sys::tun_attach(&fd, name, with_header) {
+                Err(Errno::INVAL) => sys::tun_attach(&fd, name, bare),
+                other => other,
+            },
+        };
+        attached.map_err(|e| TapError::Attach(name.to_owned(), e))?;
+        Self::from_fd(fd, wanted)
+    }
+
+    /// Takes over a descriptor that is attached to a TAP interface, and asks for offloads as `wanted`. Whether frames
+    /// have a header was fixed when it was attached and is asked from the kernel.
+    ///
+    /// # Errors
+    /// [`TapError`] names the system call that failed.
+    pub fn from_fd(fd: OwnedFd, wanted: Wanted) -> Result<Self, TapError> {
+        let flags = c_flags(sys::tun_flags(&fd).map_err(|_| TapError::NotTap)?);
+        if flags & libc::IFF_TAP == 0 || flags & libc::IFF_NO_PI == 0 {
+            return Err(TapError::NotTap);
+        }
+        let status = rustix::fs::fcntl_getfl(&fd).map_err(TapError::NonBlocking)?;
+        rustix::fs::fcntl_setfl(&fd, status | OFlags::NONBLOCK).map_err(TapError::NonBlocking)?;
+        let header = flags & libc::IFF_VNET_HDR != 0;
+        let mut caps = LinkCaps::default();
+        if header {
+            sys::tun_set_header_len(&fd, HEADER_LEN as i32).map_err(TapError::Header)?;
+            sys::tun_set_little_endian(&fd).map_err(TapError::Header)?;
+            caps = probe_offloads(&fd, wanted);
+        }
+        let back_pressure = flags & IFF_BACKPRESSURE != 0;
+        Ok(Self { fd, header, back_pressure, caps, wait: None, gone: false, losses: TapLosses::default() })
+    }
+
+    /// Whether each frame has a virtio-net header.
+    pub fn has_header(&self) -> bool {
+        self.header
+    }
+
+    /// Frames that were lost between the stack and the guest.
+    pub fn losses(&self) -> TapLosses {
+        self.losses
+    }
+
+    /// Gives the descriptor back, to pass it to another process.
+    pub fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
+    /// What becomes of a frame whose write failed: refused for now, or lost.
+    fn write_failed(&mut self, errno: Errno) -> Result<(), NoCredit> {
+        match errno {
+            Errno::AGAIN => {
+                self.wait = Some(CreditWait::Event);
+                return Err(NoCredit);
+            }
+            Errno::NOBUFS | Errno::NOMEM => {
+                self.wait = Some(CreditWait::Timer);
+                return Err(NoCredit);
+            }
+            Errno::BADFD => {
+                self.gone = true;
+                self.losses.down += 1;
+            }
+            Errno::IO => self.losses.down += 1,
+            _ => self.losses.refused += 1,
+        }
+        self.wait = None;
+        Ok(())
+    }
+}
+
+/// The flags of an ifreq are a signed short whose top bit is a flag like any other.
+fn c_flags(flags: i16) -> i32 {
+    i32::from(flags.cast_unsigned())
+}
+
+/// Asks for offloads from most to least; gives what was granted. USO4 and USO6 are only granted together.
+fn probe_offloads(fd: &OwnedFd, wanted: Wanted) -> LinkCaps {
+    let checksum = libc::TUN_F_CSUM;
+    let tso = checksum | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
+    let uso = tso | libc::TUN_F_USO4 | libc::TUN_F_USO6;
+    if wanted == Wanted::Everything {
+        for flags in [uso, tso, checksum] {
+            if sys::tun_set_offload(fd, flags).is_ok() {
+                return LinkCaps { checksum: true, tso: flags & tso == tso, uso: flags & uso == uso };
+            }
+        }
+    }
+    // An earlier owner of the descriptor may have asked for more. A kernel that cannot even take this has none on.
+    let _ = sys::tun_set_offload(fd, 0);
+    LinkCaps::default()
+}
+
+impl GuestLink for Tap {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// A frame longer than `buf` would lose its end without a sign, hence the bound on `buf`.
+    fn recv(&mut self, buf: &mut [u8]) -> io::Result<Option<(RxMeta, usize)>> {
+        debug_assert!(buf.len() >= FRAME_MAX, "a short buffer truncates frames silently");
+        let mut header = [0; HEADER_LEN];
+        loop {
+            let read = if self.header {
+                rustix::io::readv(&self.fd, &mut [IoSliceMut::new(&mut header), IoSliceMut::new(buf)])
+            } else {
+                rustix::io::read(&self.fd, &mut *buf)
+            };
+            return match read {
+                Ok(len) if self.header => Ok(Some((vnet::parse(&header), len.saturating_sub(HEADER_LEN)))),
+                Ok(len) => Ok(Some((RxMeta::default(), len))),
+                Err(Errno::AGAIN) => Ok(None),
+                Err(Errno::INTR) => continue,
+                Err(Errno::BADFD) => {
+                    self.gone = true;
+                    Ok(None)
+                }
+                Err(e) => Err(e.into()),
+            };
+        }
+    }
+
+    fn credit_wait(&self) -> Option<CreditWait> {
+        self.wait
+    }
+
+    fn forget_refusal(&mut self) {
+        self.wait = None;
+    }
+
+    fn has_lossy_ring(&self) -> bool {
+        !self.back_pressure
+    }
+
+    fn gone(&self) -> bool {
+        self.gone
+    }
+}
+
+impl Link for Tap {
+    fn caps(&self) -> LinkCaps {
+        self.caps
+    }
+
+    fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit> {
+        let header = vnet::build(frame);
+        let skip = usize::from(!self.header);
+        let mut inline = [IoSlice::new(&[]); SLICES_INLINE + 2];
+        let spilled: Vec<IoSlice<'_>>;
+        let slices = if frame.payload.len() <= SLICES_INLINE {
+            inline[0] = IoSlice::new(&header);
+            inline[1] = IoSlice::new(frame.headers);
+            let used = frame.payload.len() + 2;
+            inline[2..used].copy_from_slice(frame.payload);
+            &inline[skip..used]
+        } else {
+            // Not reached with the stack's chunk size; correct all the same.
+            let front = [IoSlice::new(&header), IoSlice::new(frame.headers)];
+            spilled = front.into_iter().chain(frame.payload.iter().copied()).collect();
+            &spilled[skip..]
+        };
+        loop {
+            match rustix::io::writev(&self.fd, slices) {
+                // A TAP takes a frame whole.
+                Ok(_) => {
+                    self.wait = None;
+                    return Ok(());
+                }
+                Err(Errno::INTR) => {}
+                Err(e) => return self.write_failed(e),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+//! The whole data path on real descriptors: a guest in a namespace of its own, a TAP, the loop with its stack, and
+//! servers on the host's loopback. What passes arrives unchanged, and the loop sleeps when nothing does.
+
+use super::{Activity, Wake, Worker};
+use crate::clock::Clock;
+use crate::sockets::Sockets;
+use brodo_core::config::Config;
+use brodo_core::link::Link;
+use brodo_core::stack::{Keys, Stack};
+use brodo_link::GuestLink;
+use brodo_link::tap::{Tap, Wanted};
+use brodo_testns::{in_namespace_with_tun, ip};
+use nix::sched::{CloneFlags, unshare};
+use rustix::event::{EventfdFlags, eventfd};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// The addresses that stand for the host's loopback.
+pub(super) const HOST: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(10, 0, 2, 4)), IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 4))];
+const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Runs `guest` in the guest's namespace while a worker serves it; gives what the loop did.
+fn with_guest(wanted: Wanted, mtu: u16, guest: impl FnOnce() + Send + 'static) -> Activity {
+    serve_guest(wanted, mtu, guest).activity()
+}
+
+/// The same, and gives the worker.
+pub(super) fn serve_guest(wanted: Wanted, mtu: u16, guest: impl FnOnce() + Send + 'static) -> Worker<Tap> {
+    let (to_worker, taps) = mpsc::channel();
+    let done = eventfd(0, EventfdFlags::CLOEXEC).expect("eventfd");
+    let signal = done.try_clone().expect("clone");
+    let guest = thread::spawn(move || {
+        unshare(CloneFlags::CLONE_NEWNET).expect("a namespace for this thread and its children alone");
+        let tap = Tap::create("tap0", wanted).expect("TAP");
+        ip(&format!("link set tap0 mtu {mtu} up"));
+        ip("addr add 10.0.2.15/24 dev tap0");
+        ip("-6 addr add fd00::15/64 dev tap0 nodad");
+        to_worker.send(tap).expect("the worker waits");
+        // Reported even if the guest panics: the worker must end.
+        let _end = OnDrop(signal);
+        guest();
+    });
+    let tap = taps.recv().expect("TAP");
+    let mut config = Config { mtu, ..Config::default() };
+    config.v4.as_mut().expect("default").host_loopback = Some(Ipv4Addr::new(10, 0, 2, 4));
+    config.v6.as_mut().expect("default").host_loopback = Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 4));
+    let stack = Stack::new(config, Keys { table: [1; 16], isn: [2; 16] }, tap.caps());
+    let mut worker = Worker::new(stack, tap, Sockets::new().expect("epoll"), Clock::start()).expect("worker");
+    worker.watch(&done, 1).expect("watch");
+    assert!(matches!(worker.run(), Ok(Wake::Extra(1))));
+    guest.join().expect("the guest was content");
+    assert!(!worker.link().gone());
+    worker
+}
+
+/// Writes to an eventfd when it goes out of scope.
+struct OnDrop(std::os::fd::OwnedFd);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        rustix::io::write(self.0.as_fd(), &1u64.to_ne_bytes()).expect("eventfd");
+    }
+}
+
+/// On both loopbacks: TCP and UDP that send back what they get, on the same port; gives the ports.
+pub(super) fn echo_servers() -> [u16; 2] {
+    LOOPBACK.map(|address| {
+        let listener = TcpListener::bind((address, 0)).expect("listen");
+        let port = listener.local_addr().expect("address").port();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.expect("accept");
+                let mut out = stream.try_clone().expect("clone");
+                thread::spawn(move || {
+                    let _ = std::io::copy(&mut stream, &mut out);
+                    let _ = out.shutdown(Shutdown::Write);
+                });
+            }
+        });
+        let socket = UdpSocket::bind((address, port)).expect("bind");
+        thread::spawn(move || {
+            let mut buf = vec![0; 1 << 16];
+            while let Ok((len, from)) = socket.recv_from(&mut buf) {
+                socket.send_to(&buf[..len], from).expect("send");
+            }
+        });
+        port
+    })
+}
+
+pub(super) fn connect(host: IpAddr, port: u16) -> std::io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&(host, port).into(), LIMIT)?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    stream.set_write_timeout(Some(LIMIT))?;
+    Ok(stream)
+}
+
+/// Sends `data` and its end, and expects the same back.
+fn echo(host: IpAddr, port: u16, data: &[u8]) {
+    let mut stream = connect(host, port).expect("connect");
+    let mut out = stream.try_clone().expect("clone");
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            out.write_all(data).expect("write");
+            out.shutdown(Shutdown::Write).expect("shutdown");
+        });
+        let mut back = Vec::new();
+        stream.read_to_end(&mut back).expect("read");
+        assert!(back == data, "{} of {} bytes came back, or others", back.len(), data.len());
+    });
+}
+
+fn everything_passes(ports: [u16; 2]) {
+    let data: Vec<u8> = (0..20_000_000u32).map(|i| (i ^ (i >> 9)) as u8).collect();
+    for (host, port) in HOST.into_iter().zip(ports) {
+        for len in [0, 1, 70_000, data.len()] {
+            echo(host, port, &data[..len]);
+        }
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| echo(host, port, &data[..1_000_000]));
+            }
+        });
+        let nobody = if port == 1 { 2 } else { 1 };
+        assert_eq!(connect(host, nobody).expect_err("nobody listens").kind(), ErrorKind::ConnectionRefused);
+        let any: IpAddr =
+            if host.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let socket = UdpSocket::bind((any, 0)).expect("bind");
+        socket.set_read_timeout(Some(LIMIT)).expect("limit");
+        socket.connect((host, port)).expect("connect");
+        let mut back = [0; 2000];
+        for len in [0, 1, 1400] {
+            socket.send(&data[..len]).expect("send");
+            let got = socket.recv(&mut back).expect("answer");
+            assert!(back[..got] == data[..len]);
+        }
+        socket.connect((host, nobody)).expect("connect");
+        socket.send(b"?").expect("send");
+        assert_eq!(socket.recv(&mut back).expect_err("refused").kind(), ErrorKind::ConnectionRefused);
+    }
+}
+
+#[test]
+fn with_every_offload() {
+    in_namespace_with_tun("driver::end_to_end::with_every_offload", || {
+        let ports = echo_servers();
+        with_guest(Wanted::Everything, 65_520, move || everything_passes(ports));
+    });
+}
+
+#[test]
+fn with_every_offload_at_an_ordinary_mtu() {
+    in_namespace_with_tun("driver::end_to_end::with_every_offload_at_an_ordinary_mtu", || {
+        let ports = echo_servers();
+        with_guest(Wanted::Everything, 1500, move || everything_passes(ports));
+    });
+}
+
+#[test]
+fn without_offload_and_without_a_header() {
+    in_namespace_with_tun("driver::end_to_end::without_offload_and_without_a_header", || {
+        let ports = echo_servers();
+        with_guest(Wanted::NoOffload, 1500, move || everything_passes(ports));
+        with_guest(Wanted::NoHeader, 1500, move || everything_passes(ports));
+    });
+}
+
+/// Connections that wait for someone, on either side, cost nothing meanwhile.
+#[test]
+fn stalled_connections_do_not_spin() {
+    in_namespace_with_tun("driver::end_to_end::stalled_connections_do_not_spin", || {
+        let [port, _] = echo_servers();
+        let activity = with_guest(Wanted::Everything, 65_520, move || {
+            let _idle: Vec<_> = (0..50).map(|_| connect(HOST[0], port).expect("connect")).collect();
+            // Nobody reads what comes back: first the guest's window closes, then the server's buffers fill.
+            let mut full = connect(HOST[0], port).expect("connect");
+            full.set_nonblocking(true).expect("non-blocking");
+            let chunk = vec![0; 1 << 16];
+            let mut refused = 0;
+            while refused < 100 {
+                match full.write(&chunk) {
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                        refused += 1;
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                    other => refused = other.map(|_| 0).expect("write"),
+                }
+            }
+            thread::sleep(Duration::from_secs(1));
+        });
+        // Each turn belongs to a frame, a connection or a probe; a loop that spins makes millions.
+        assert!(activity.turns < 20_000, "{activity:?}");
+    });
+}

@@ -1,0 +1,264 @@
+//! The loop on a link made of a socket pair: what it waits for, what it tells, and that it sleeps.
+
+use super::{Activity, BATCH_FRAMES, Credit, Wake, Worker};
+use crate::capture::Capture;
+use crate::clock::Clock;
+use crate::forward::{Direction, Forward, Forwards, Guest, Transport};
+use crate::host_network::{HostNetFollow, HostNetwork};
+use crate::resolv::ResolvConf;
+use crate::sockets::Sockets;
+use crate::workers::Workers;
+use brodo_core::config::Config;
+use brodo_core::link::{Link, LinkCaps, NoCredit, RxMeta, TxFrame};
+use brodo_core::stack::{Keys, Stack};
+use brodo_link::{CreditWait, GuestLink};
+use brodo_testns::in_namespace;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// A link whose frames are the messages of a socket pair.
+struct Pair {
+    fd: OwnedFd,
+    wait: Option<CreditWait>,
+    received: usize,
+    forgotten: usize,
+    gone: bool,
+}
+
+impl GuestLink for Pair {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn recv(&mut self, buf: &mut [u8]) -> io::Result<Option<(RxMeta, usize)>> {
+        match rustix::net::recv(&self.fd, buf, RecvFlags::empty()) {
+            Ok((0, _)) => self.gone = true,
+            Ok((len, _)) => {
+                self.received += 1;
+                return Ok(Some((RxMeta::default(), len)));
+            }
+            Err(rustix::io::Errno::AGAIN) => {}
+            Err(e) => return Err(e.into()),
+        }
+        Ok(None)
+    }
+
+    fn credit_wait(&self) -> Option<CreditWait> {
+        self.wait
+    }
+
+    fn forget_refusal(&mut self) {
+        self.forgotten += 1;
+        self.wait = None;
+    }
+
+    fn gone(&self) -> bool {
+        self.gone
+    }
+}
+
+impl Link for Pair {
+    fn caps(&self) -> LinkCaps {
+        LinkCaps::default()
+    }
+
+    fn send(&mut self, _: &TxFrame<'_>) -> Result<(), NoCredit> {
+        Ok(())
+    }
+}
+
+/// A worker, and the guest's end of its link.
+fn worker(wait: Option<CreditWait>) -> (Worker<Pair>, OwnedFd) {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let (fd, guest) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("pair");
+    let link = Pair { fd, wait, received: 0, forgotten: 0, gone: false };
+    let stack = Stack::new(Config::default(), Keys { table: [1; 16], isn: [2; 16] }, link.caps());
+    let worker = Worker::new(stack, link, Sockets::new().expect("epoll"), Clock::start()).expect("worker");
+    (worker, guest)
+}
+
+/// Fires once, after so many milliseconds.
+fn timer(ms: i64) -> OwnedFd {
+    let fd = rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).expect("timer");
+    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let once = Itimerspec { it_interval: zero, it_value: Timespec { tv_sec: 0, tv_nsec: ms * 1_000_000 } };
+    rustix::time::timerfd_settime(&fd, TimerfdTimerFlags::empty(), &once).expect("set");
+    fd
+}
+
+fn run_until_timer(worker: &mut Worker<Pair>) -> Activity {
+    let end = timer(200);
+    worker.watch(&end, 77).expect("watch");
+    assert!(matches!(worker.run(), Ok(Wake::Extra(77))));
+    worker.activity()
+}
+
+#[test]
+fn an_idle_worker_sleeps() {
+    for nanoseconds in [true, false] {
+        let (mut worker, _guest) = worker(None);
+        worker.nanoseconds = nanoseconds;
+        let activity = run_until_timer(&mut worker);
+        assert!(activity.turns <= 3, "{activity:?}");
+    }
+}
+
+#[test]
+fn frames_that_came_before_and_more_than_a_batch() {
+    let (mut worker, guest) = worker(None);
+    // The kernel bounds the queue of a pair.
+    let sent = (0..)
+        .take_while(|_| rustix::net::send(&guest, &[0; 60], SendFlags::NOSIGNAL).is_ok())
+        .take(3 * BATCH_FRAMES)
+        .count();
+    let activity = run_until_timer(&mut worker);
+    assert_eq!(worker.link().received, sent);
+    assert!(activity.turns <= 3 + sent.div_ceil(BATCH_FRAMES) as u64, "{activity:?}");
+}
+
+#[test]
+fn every_extra_descriptor_is_reported_until_it_is_dealt_with() {
+    let (mut worker, _guest) = worker(None);
+    let fds = [(); 2].map(|()| eventfd(1, EventfdFlags::NONBLOCK).expect("eventfd"));
+    assert!(worker.watch(&fds[0], u32::MAX).is_err(), "the link's own tag");
+    worker.watch(&fds[0], 0).expect("watch");
+    worker.watch(&fds[1], 1).expect("watch");
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let Ok(Wake::Extra(tag)) = worker.run() else { panic!("an extra descriptor is readable") };
+        rustix::io::read(&fds[tag as usize], &mut [0; 8]).expect("was readable");
+        seen.push(tag);
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, [0, 1]);
+}
+
+#[test]
+fn a_guest_that_has_gone_is_told_of() {
+    let (mut worker, guest) = worker(None);
+    rustix::net::send(&guest, &[0; 60], SendFlags::NOSIGNAL).expect("send");
+    drop(guest);
+    assert!(matches!(worker.run(), Ok(Wake::GuestGone)));
+    assert_eq!(worker.link().received, 1, "what it sent before still counts");
+}
+
+#[test]
+fn a_refused_frame_waits_for_the_event_and_then_no_longer() {
+    let (mut worker, _guest) = worker(Some(CreditWait::Event));
+    let activity = run_until_timer(&mut worker);
+    assert_eq!((worker.link().forgotten, worker.credit, worker.armed), (1, Credit::Free, false));
+    assert!(activity.turns <= 5, "{activity:?}");
+}
+
+#[test]
+fn a_link_out_of_memory_is_tried_again_soon() {
+    let (mut worker, _guest) = worker(Some(CreditWait::Timer));
+    let activity = run_until_timer(&mut worker);
+    assert_eq!((worker.link().forgotten, worker.credit), (1, Credit::Free));
+    assert!(activity.turns <= 5, "{activity:?}");
+}
+
+#[test]
+fn a_capture_is_written_without_traffic_and_ends_with_a_notice() {
+    let (mut worker, guest) = worker(None);
+    let (reader, writer) = rustix::pipe::pipe().expect("pipe");
+    worker.capture(Capture::new(writer.into(), "eth0", worker.clock).expect("headers"));
+    rustix::net::send(&guest, &[0; 60], SendFlags::NOSIGNAL).expect("send");
+    drop(reader);
+    // Nothing else happens: its own deadline wakes the loop.
+    let Ok(Wake::CaptureFailed(error)) = worker.run() else { panic!("the pipe is broken") };
+    assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    let activity = worker.activity();
+    assert!(activity.turns <= 4, "{activity:?}");
+    run_until_timer(&mut worker);
+}
+
+#[test]
+fn resolvers_follow_the_file() {
+    let path = std::env::temp_dir().join(format!("brodo-driver-resolv-{}", std::process::id()));
+    std::fs::write(&path, "nameserver 192.0.2.53\n").expect("file");
+    let (mut worker, _guest) = worker(None);
+    let network = HostNetwork::new(path.clone(), ResolvConf::default()).expect("a route socket");
+    let follow = HostNetFollow { resolvers: true, search: true };
+    worker.follow_host(Arc::new(network), follow, true).expect("epoll");
+    run_until_timer(&mut worker);
+    let host = worker.host.take().expect("still there");
+    assert_eq!(host.seen.names, 1, "the loop has read it");
+    std::fs::remove_file(path).expect("remove");
+}
+
+#[test]
+fn stopped_workers_end_a_worker_that_sleeps() {
+    let (mut worker, _guest) = worker(None);
+    let workers = Arc::new(Workers::new(2).expect("eventfd"));
+    worker.join(workers.clone(), 1).expect("epoll");
+    let ringer = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        workers.wake(0b10);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        workers.stop();
+    });
+    assert!(matches!(worker.run(), Ok(Wake::Stopped)));
+    ringer.join().expect("rings");
+}
+
+#[test]
+fn a_visit_is_made_by_the_worker_between_two_turns() {
+    let (mut worker, _guest) = worker(None);
+    let workers = Arc::new(Workers::new(1).expect("eventfd"));
+    worker.join(workers.clone(), 0).expect("epoll_ctl");
+    let (tell, told) = std::sync::mpsc::channel();
+    let asked = std::thread::spawn({
+        let workers = workers.clone();
+        move || {
+            let visit = move |inside: &mut super::WorkerView<'_>| {
+                tell.send((inside.stack.flows(), inside.sockets.open())).expect("somebody listens");
+            };
+            workers.visit(0, Box::new(visit));
+            let answer = told.recv();
+            workers.stop();
+            answer
+        }
+    });
+    assert!(matches!(worker.run(), Ok(Wake::Stopped)));
+    assert_eq!(asked.join().expect("no panic"), Ok((0, 0)));
+}
+
+/// The listener reports the connection for as long as nobody takes it.
+#[test]
+fn a_connection_without_a_descriptor_for_it_does_not_spin() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    in_namespace("driver::tests::a_connection_without_a_descriptor_for_it_does_not_spin", || {
+        let (mut worker, _guest) = worker(None);
+        let addresses = ["10.0.2.15", "fd00::15"].map(|text| text.parse().ok());
+        let forwards = Forwards::new(Guest { addresses }, None, worker.sockets(), (1000, 10));
+        let mut forwards = forwards.expect("forwards");
+        let (direction, transport) = (Direction::In, Transport::Tcp);
+        let spec = "7000".parse().expect("a spec");
+        forwards.add(Forward { direction, transport, spec }).expect("a port");
+        worker.forward(forwards);
+        let ends = [timer(200), timer(400)];
+        let _client = TcpStream::connect("127.0.0.1:7000").expect("connect");
+
+        // The number that the next descriptor would have.
+        let next = rustix::io::dup(&ends[0]).expect("dup").as_raw_fd();
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(next as u64), ..limit }).expect("lower");
+        let mut run = |tag, end: &OwnedFd| {
+            worker.watch(end, tag).expect("watch");
+            assert!(matches!(worker.run(), Ok(Wake::Extra(found)) if found == tag));
+            let _ = rustix::io::read(end, &mut [0; 8]);
+            (worker.forwards().expect("forwards").counters(), worker.activity())
+        };
+        let (counters, activity) = run(7, &ends[0]);
+        assert!(counters.accepted == 0 && counters.pauses > 0, "{counters:?}");
+        assert!(activity.turns < 40, "{activity:?} {counters:?}");
+        setrlimit(Resource::Nofile, limit).expect("restore");
+        assert_eq!(run(8, &ends[1]).0.accepted, 1);
+    });
+}

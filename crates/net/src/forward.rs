@@ -1,0 +1,659 @@
+//! Ports made reachable: the guest's on the host (`-t`, `-u`), and the host's on the guest's loopback (`-T`, `-U`).
+//!
+//! ```text
+//! peer of the network --TCP--> listener --accept--> Stack::inbound_tcp ------> SYN on the TAP, the peer's address kept
+//! peer of the network --UDP--> published socket --> Stack::inbound_datagram -> datagram on the TAP, the same
+//! host's loopback     --TCP--> listener --accept--> splice <--> socket of the guest's namespace --> guest's loopback
+//! guest's loopback    --TCP--> listener in there, the same to the host's loopback
+//! guest's loopback    --UDP--> socket in there --relay--> connected socket on the host's loopback
+//! ```
+//!
+//! All of it belongs to the first worker, and runs in its loop: listeners are in its epoll instance (level-triggered, so that what a bounded batch leaves
+//! behind is reported again), and [`Forwards::turn`] does what their events ask for. What a stack, a splice or a relay does with a
+//! connection afterwards is told in their files.
+//!
+//! *When there is too much.* At most [`ACCEPTS`] connections per listener and turn. Without a descriptor for one more (EMFILE) the listener is left
+//! alone for [`PAUSE`], as it would report at once again. Connections that wait for a socket of the guest's namespace are at most [`PENDING_MAX`], then they are
+//! reset. Datagrams stay in the kernel while the link to the guest has no credit.
+//!
+//! *Entries.* Each value of an option is an entry, with an id by which it can be removed while the program runs ([`Forwards::add`],
+//! [`Forwards::remove`]); the same value again is the same entry. What was accepted before outlives it. There are at most [`ENTRIES_MAX`], and
+//! one that comes to no port is refused.
+//!
+//! *Time.* A listener takes some 17 us to open and 8 to close, and all of an entry's are opened in one visit, so that a port that cannot be had leaves nothing
+//! behind. `all` is some 70,000 of them, so it stops the first worker for more than a second.
+//!
+//! *auto* is looked at every [`SCAN`], with one dump of listening sockets per protocol and side; see [`auto`].
+
+mod auto;
+mod datagrams;
+mod listen;
+mod scan;
+pub mod spec;
+mod turn;
+
+pub use listen::ForwardError;
+
+use crate::socket_broker::SocketBroker;
+use crate::sockets::{Published, Sockets};
+use crate::splice::{SpliceCounters, Splices};
+use crate::workers::Workers;
+use brodo_core::flow::FlowId;
+use brodo_core::time::{Duration, Instant};
+use datagrams::Datagrams;
+use listen::Place;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use spec::{PortRange, PortRule, Ports, Spec};
+use std::collections::{BTreeMap, BTreeSet, VecDeque, btree_map};
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// Connections accepted from one listener before others have their turn.
+const ACCEPTS: usize = 32;
+/// How long a listener is left alone when there are no descriptors.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Accepted connections that wait for a socket of the guest's namespace.
+const PENDING_MAX: usize = 1024;
+/// How often `auto` looks.
+const SCAN: Duration = Duration::from_millis(400);
+/// Most entries: each is compared with a new one, and each `auto` with every look.
+const ENTRIES_MAX: usize = 256;
+/// Ports by which another one is tried when two peers look the same to the guest.
+const NAT_PORT_TRIES: u16 = 16;
+/// Most things to tell the user that are kept until somebody tells them.
+const NOTICES_MAX: usize = 64;
+/// The part of all descriptors that sockets which listen may have.
+const LISTENERS_SHARE: usize = 2;
+
+/// Which way connections go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    /// From the host's side to the guest.
+    In,
+    /// From the guest's loopback to the host's.
+    Out,
+}
+
+/// What is forwarded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Transport {
+    /// TCP connections.
+    Tcp,
+    /// UDP datagrams.
+    Udp,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Self::Tcp { "TCP" } else { "UDP" })
+    }
+}
+
+/// The option that asks for a forward.
+pub fn option(direction: Direction, transport: Transport) -> &'static str {
+    match (direction, transport) {
+        (Direction::In, Transport::Tcp) => "-t",
+        (Direction::In, Transport::Udp) => "-u",
+        (Direction::Out, Transport::Tcp) => "-T",
+        (Direction::Out, Transport::Udp) => "-U",
+    }
+}
+
+/// One value of an option.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forward {
+    /// Which way.
+    pub direction: Direction,
+    /// Of which protocol.
+    pub transport: Transport,
+    /// The ports.
+    pub spec: Spec,
+}
+
+/// A forward that is in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// By which it can be removed.
+    pub id: u32,
+    /// What was asked for.
+    pub forward: Forward,
+    /// Sockets that listen for it now.
+    pub listeners: usize,
+}
+
+/// What has been counted since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ForwardCounters {
+    /// Connections accepted by all listeners.
+    pub accepted: u64,
+    /// Those that were reset at once: the stack refused them, or too many were waiting.
+    pub rejected: u64,
+    /// How often a listener had to be left alone for want of descriptors.
+    pub pauses: u64,
+    /// Datagrams read from published ports, or several at a time that the kernel had coalesced.
+    pub datagrams: u64,
+    /// Datagrams passed between loopbacks, the same.
+    pub relayed: u64,
+    /// Datagrams that could not be passed on.
+    pub lost: u64,
+    /// Connections between loopbacks.
+    pub splices: SpliceCounters,
+}
+
+impl ForwardCounters {
+    /// Names and values, for reports.
+    pub fn named(&self) -> [(&'static str, u64); 10] {
+        [
+            ("forward_accepted", self.accepted),
+            ("forward_rejected", self.rejected),
+            ("forward_pauses", self.pauses),
+            ("forward_datagrams", self.datagrams),
+            ("forward_relayed", self.relayed),
+            ("forward_lost", self.lost),
+            ("splice_opened", self.splices.opened),
+            ("splice_reset", self.splices.reset),
+            ("splice_refused", self.splices.refused),
+            ("splice_bytes", self.splices.bytes),
+        ]
+    }
+}
+
+/// What forwards need to know of the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Guest {
+    /// Its addresses, IPv4 and IPv6, as far as it has them.
+    pub addresses: [Option<IpAddr>; 2],
+}
+
+struct Entry {
+    id: u32,
+    forward: Forward,
+    /// Of `auto`: what could not be had, so that it is told once.
+    failed: BTreeSet<(IpAddr, u16)>,
+}
+
+enum Body {
+    Stream(OwnedFd),
+    Datagrams(Arc<Published>),
+}
+
+impl Body {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Stream(fd) => fd.as_fd(),
+            Self::Datagrams(port) => port.descriptor(),
+        }
+    }
+}
+
+struct Listener {
+    entry: u32,
+    direction: Direction,
+    at: (IpAddr, u16),
+    to_address: Option<IpAddr>,
+    to_port: u16,
+    body: Body,
+    inode: u32,
+    /// Nothing is to be reported of it for now.
+    held: bool,
+    /// Datagrams that the kernel has dropped, as far as it was told.
+    overflows: u32,
+}
+
+impl Listener {
+    /// The guest's UDP port to which it leads.
+    fn publishes(&self) -> Option<u16> {
+        let published = self.direction == Direction::In && matches!(self.body, Body::Datagrams(_));
+        published.then_some(self.to_port)
+    }
+}
+
+/// An accepted connection that waits for a socket of the guest's namespace.
+struct PendingSplice {
+    accepted: OwnedFd,
+    to: SocketAddr,
+}
+
+/// What an event is about: the upper bits of the number in its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Topic {
+    Listener,
+    Splice,
+    Relay,
+    SocketBroker,
+}
+
+/// Bits of a number in event data that say which of a topic.
+const NUMBER_BITS: u32 = 28;
+/// Slot index in event data: everything of this file. See the driver's `NOT_A_FLOW`.
+pub(crate) const FORWARD: u32 = u32::MAX - 1;
+
+impl Topic {
+    const ALL: [Self; 4] = [Self::Listener, Self::Splice, Self::Relay, Self::SocketBroker];
+
+    fn data(self, number: u32) -> EventData {
+        let generation = (self as u32) << NUMBER_BITS | number;
+        EventData::new_u64(FlowId { index: FORWARD, generation }.to_bits())
+    }
+
+    fn read(generation: u32) -> Option<(Self, u32)> {
+        let topic = Self::ALL.get((generation >> NUMBER_BITS) as usize)?;
+        Some((*topic, generation & ((1 << NUMBER_BITS) - 1)))
+    }
+}
+
+/// All forwards of one guest.
+pub struct Forwards {
+    guest: Guest,
+    ephemeral: PortRange,
+    broker: Option<SocketBroker>,
+    /// Lists the sockets of the host, and of the guest.
+    diag: [Option<OwnedFd>; 2],
+    epoll: OwnedFd,
+    /// The other workers.
+    workers: Option<Arc<Workers>>,
+    entries: Vec<Entry>,
+    last_id: u32,
+    listeners: Vec<Option<Listener>>,
+    free: Vec<u32>,
+    /// Free after this turn, as an event of the same batch may name them.
+    freed: Vec<u32>,
+    own: BTreeSet<u32>,
+    /// The guest's UDP ports that are published, and by how many listeners.
+    published: BTreeMap<u16, u32>,
+    listeners_max: usize,
+    splices: Splices,
+    datagrams: Datagrams,
+    pending: VecDeque<PendingSplice>,
+    paused: Vec<u32>,
+    resume_at: Option<Instant>,
+    scan_at: Option<Instant>,
+    events: Vec<(u32, EventFlags)>,
+    notices: VecDeque<String>,
+    counters: ForwardCounters,
+}
+
+impl Forwards {
+    /// None yet. `broker` opens sockets of the guest's namespace: without one connections from the host's loopback reach the guest by its interface, and nothing
+    /// can be offered on its own loopback. Of `descriptors` that there may be, half are for sockets that listen; there are at most `splices_max`
+    /// connections between loopbacks.
+    ///
+    /// # Errors
+    /// No descriptor is left, or the broker's cannot be registered with epoll.
+    pub fn new(
+        guest: Guest,
+        broker: Option<SocketBroker>,
+        sockets: &Sockets,
+        (descriptors, splices_max): (usize, usize),
+    ) -> io::Result<Self> {
+        let epoll = sockets.epoll().try_clone_to_owned()?;
+        if let Some(broker) = &broker {
+            epoll::add(&epoll, broker.descriptor(), Topic::SocketBroker.data(0), EventFlags::IN)?;
+        }
+        Ok(Self {
+            guest,
+            ephemeral: ephemeral_ports(),
+            broker,
+            diag: [None, None],
+            epoll,
+            workers: None,
+            entries: Vec::new(),
+            last_id: 0,
+            listeners: Vec::new(),
+            free: Vec::new(),
+            freed: Vec::new(),
+            own: BTreeSet::new(),
+            published: BTreeMap::new(),
+            listeners_max: descriptors / LISTENERS_SHARE,
+            splices: Splices::new(splices_max),
+            datagrams: Datagrams::default(),
+            pending: VecDeque::new(),
+            paused: Vec::new(),
+            resume_at: None,
+            scan_at: None,
+            events: Vec::new(),
+            notices: VecDeque::new(),
+            counters: ForwardCounters::default(),
+        })
+    }
+
+    /// Tells the other workers which flows may begin here, now and when that changes.
+    pub(crate) fn tell(&mut self, workers: Arc<Workers>) {
+        self.workers = Some(workers);
+        (0..self.listeners.len() as u32).for_each(|slot| self.tell_of(slot));
+    }
+
+    /// Tells them of one listener.
+    fn tell_of(&self, slot: u32) {
+        let listener = self.listeners.get(slot as usize).and_then(Option::as_ref);
+        if let (Some(workers), Some(listener)) =
+            (&self.workers, listener.filter(|it| it.direction == Direction::In))
+        {
+            workers.expect_inbound();
+            if let Some(port) = listener.publishes() {
+                workers.publish_datagrams(port, true);
+            }
+        }
+    }
+
+    /// What has been counted.
+    pub fn counters(&self) -> ForwardCounters {
+        ForwardCounters { splices: self.splices.counters(), ..self.counters }
+    }
+
+    /// Connections between loopbacks that are open.
+    pub fn spliced(&self) -> usize {
+        self.splices.open()
+    }
+
+    /// Something the user may want to know, such as a port that `auto` could not have.
+    pub fn take_notice(&mut self) -> Option<String> {
+        self.notices.pop_front()
+    }
+
+    fn notice(&mut self, sentence: String) {
+        if self.notices.len() < NOTICES_MAX {
+            self.notices.push_back(sentence);
+        }
+    }
+
+    /// `auto` does not follow this socket of brodo's own.
+    pub fn leave_out(&mut self, socket: impl AsFd) {
+        self.own.extend(inode(socket.as_fd()));
+    }
+
+    /// What is in force.
+    pub fn list(&self) -> Vec<Listed> {
+        let mut listeners = BTreeMap::new();
+        for listener in self.listeners.iter().flatten() {
+            *listeners.entry(listener.entry).or_default() += 1;
+        }
+        let listed = |entry: &Entry| Listed {
+            id: entry.id,
+            forward: entry.forward.clone(),
+            listeners: listeners.get(&entry.id).copied().unwrap_or_default(),
+        };
+        self.entries.iter().map(listed).collect()
+    }
+
+    /// Where a forward listens now, as far as a bounded list goes.
+    pub fn listening(&self, id: u32, max: usize) -> Vec<SocketAddr> {
+        let of_it = self.listeners.iter().flatten().filter(|listener| listener.entry == id);
+        of_it.map(|listener| SocketAddr::new(listener.at.0, listener.at.1)).take(max).collect()
+    }
+
+    /// Puts a forward in force; its id. One that is in force already keeps its own.
+    ///
+    /// # Errors
+    /// It contradicts others, comes to no port, is one too many, or one of its ports cannot be had: then nothing of it is in force.
+    pub fn add(&mut self, forward: Forward) -> Result<u32, ForwardError> {
+        if let Some(entry) = self.entries.iter().find(|entry| entry.forward == forward) {
+            return Ok(entry.id);
+        }
+        self.check(&forward)?;
+        self.last_id += 1;
+        let id = self.last_id;
+        let Forward { direction, transport, .. } = forward;
+        let is_auto = forward.spec.ports == Ports::Auto;
+        let rules = forward.spec.rules(self.ephemeral);
+        if rules.is_empty() && !is_auto {
+            return Err(nonsense(&forward, "it comes to no port"));
+        }
+        self.check_room(&forward, rules.len())?;
+        let (optional, count) = (forward.spec.is_optional(), rules.len());
+        let named = spec::named(&self.specs(direction, transport));
+        self.entries.push(Entry { id, forward, failed: BTreeSet::new() });
+        let mut failure = None;
+        for rule in rules {
+            // An explicit port goes before `all`.
+            if optional && named.contains(rule.port) {
+                continue;
+            }
+            if let Err(error) = self.open_rule(id, rule) {
+                failure = failure.or(Some(error));
+                if !optional {
+                    break;
+                }
+            }
+        }
+        let none = !is_auto && !self.listeners.iter().flatten().any(|listener| listener.entry == id);
+        match failure {
+            Some(error) if !optional || (none && count > 0) => {
+                self.remove(id);
+                return Err(error);
+            }
+            _ => {}
+        }
+        if is_auto && let Err(error) = self.scan_all(direction, transport) {
+            self.remove(id);
+            return Err(error);
+        }
+        if is_auto {
+            // The next turn sets the time.
+            self.scan_at = self.scan_at.or(Some(Instant::ZERO));
+        }
+        Ok(id)
+    }
+
+    fn specs(&self, direction: Direction, transport: Transport) -> Vec<&Spec> {
+        let same = move |forward: &&Forward| (forward.direction, forward.transport) == (direction, transport);
+        self.entries.iter().map(|entry| &entry.forward).filter(same).map(|forward| &forward.spec).collect()
+    }
+
+    /// Whether it makes sense, alone and beside the others.
+    fn check(&self, forward: &Forward) -> Result<(), ForwardError> {
+        let Forward { direction, transport, spec } = forward;
+        let nonsense = |why: String| Err(nonsense(forward, why));
+        if self.entries.len() >= ENTRIES_MAX {
+            return nonsense(format!("there are {ENTRIES_MAX} forwards already, which is as many as may be"));
+        }
+        if spec.ports == Ports::None {
+            return nonsense("there is nothing to forward".to_owned());
+        }
+        if let Err(why) = spec::check_beside(spec, &self.specs(*direction, *transport)) {
+            return nonsense(why);
+        }
+        if self.broker.is_none() && (*direction == Direction::Out || spec.ports == Ports::Auto) {
+            return nonsense(
+                "it needs sockets of the guest's namespace, for which there is nobody: start brodo with it"
+                    .into(),
+            );
+        }
+        let mappings = if let Ports::These(mappings) = &spec.ports { &mappings[..] } else { &[] };
+        let targets = mappings.iter().filter_map(|mapping| mapping.to_address);
+        if let Some(address) =
+            spec.address.into_iter().chain(targets.clone()).find(|address| !self.has_family_of(address))
+        {
+            return nonsense(format!("the guest has no address of the family of {address}"));
+        }
+        for to in targets {
+            let its_own = self.guest.addresses.contains(&Some(to));
+            if *direction == Direction::In && !its_own && !to.is_loopback() {
+                return nonsense(format!("{to} is neither an address of the guest nor its loopback"));
+            }
+        }
+        Ok(())
+    }
+
+    fn has_family_of(&self, address: &IpAddr) -> bool {
+        self.guest.addresses[usize::from(address.is_ipv6())].is_some()
+    }
+
+    /// Whether there are descriptors for so many ports.
+    fn check_room(&self, forward: &Forward, ports: usize) -> Result<(), ForwardError> {
+        let given = forward.spec.address;
+        let fits = |ipv6: &bool| {
+            let has = self.guest.addresses[usize::from(*ipv6)].is_some();
+            has && given.is_none_or(|address| address.is_ipv6() == *ipv6)
+        };
+        let wanted = ports * [false, true].iter().filter(|ipv6| fits(ipv6)).count();
+        let left = self.listeners_max.saturating_sub(self.listeners.len() - self.free.len());
+        if wanted <= left {
+            return Ok(());
+        }
+        Err(ForwardError::Nonsense(format!(
+            "{} {} needs {wanted} sockets, and the limit on open files leaves {left}: raise it (ulimit -Hn) or name fewer ports",
+            option(forward.direction, forward.transport),
+            forward.spec
+        )))
+    }
+
+    /// Opens what one port asks for: a socket of each family.
+    fn open_rule(&mut self, id: u32, rule: PortRule) -> Result<(), ForwardError> {
+        let Some(entry) = self.entries.iter().find(|entry| entry.id == id) else { return Ok(()) };
+        let Forward { direction, transport, ref spec } = entry.forward;
+        let (given, interface) = (spec.address, spec.interface.clone());
+        let (mut opened, mut failure) = (0, None);
+        for ipv6 in [false, true] {
+            let target_fits = rule.to_address.is_none_or(|to| to.is_ipv6() == ipv6);
+            if self.guest.addresses[usize::from(ipv6)].is_none() || !target_fits {
+                continue;
+            }
+            let address = match given {
+                Some(address) if address.is_ipv6() == ipv6 => address,
+                Some(_) => continue,
+                None if direction == Direction::In || interface.is_some() => auto::unspecified(ipv6),
+                None => auto::loopback(ipv6),
+            };
+            let place =
+                Place { direction, transport, address, port: rule.port, interface: interface.clone() };
+            match self.listen(id, &place, rule.to_address, rule.to) {
+                Ok(()) => opened += 1,
+                Err(error) => {
+                    // A host may be without one of the families.
+                    let absent = given.is_none()
+                        && matches!(
+                            error,
+                            ForwardError::Socket { errno: Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT, .. }
+                        );
+                    if !absent {
+                        return Err(error);
+                    }
+                    failure = Some(error);
+                }
+            }
+        }
+        failure.filter(|_| opened == 0).map_or(Ok(()), Err)
+    }
+
+    /// Listens at one place.
+    fn listen(
+        &mut self,
+        entry: u32,
+        place: &Place,
+        to_address: Option<IpAddr>,
+        to_port: u16,
+    ) -> Result<(), ForwardError> {
+        if self.listeners.len() - self.free.len() >= self.listeners_max {
+            let max = self.listeners_max;
+            return Err(ForwardError::Nonsense(format!("there are {max} listening sockets already")));
+        }
+        let fd = listen::open(place, self.broker.as_mut())?;
+        let inode = inode(fd.as_fd()).unwrap_or(0);
+        let body = match place.transport {
+            Transport::Tcp => Body::Stream(fd),
+            Transport::Udp => Body::Datagrams(Published::new(fd)),
+        };
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.listeners.push(None);
+            self.listeners.len() as u32 - 1
+        });
+        let interest = EventFlags::IN;
+        if let Err(errno) = epoll::add(&self.epoll, body.descriptor(), Topic::Listener.data(slot), interest) {
+            self.free.push(slot);
+            return Err(ForwardError::Socket {
+                direction: place.direction,
+                transport: place.transport,
+                at: SocketAddr::new(place.address, place.port),
+                interface: place.interface.clone(),
+                call: "epoll_ctl",
+                errno,
+            });
+        }
+        self.own.insert(inode);
+        let listener = Listener {
+            entry,
+            direction: place.direction,
+            at: (place.address, place.port),
+            to_address,
+            to_port,
+            body,
+            inode,
+            held: false,
+            overflows: 0,
+        };
+        if let Some(port) = listener.publishes() {
+            *self.published.entry(port).or_default() += 1;
+        }
+        self.listeners[slot as usize] = Some(listener);
+        self.tell_of(slot);
+        Ok(())
+    }
+
+    /// Takes a forward out of force; false if there is none with this id. Connections that came by it go on.
+    pub fn remove(&mut self, id: u32) -> bool {
+        let before = self.entries.len();
+        self.entries.retain(|entry| entry.id != id);
+        for slot in 0..self.listeners.len() as u32 {
+            if self.listeners[slot as usize].as_ref().is_some_and(|listener| listener.entry == id) {
+                self.close(slot);
+            }
+        }
+        self.end_orphans();
+        if !self.entries.iter().any(|entry| entry.forward.spec.ports == Ports::Auto) {
+            self.scan_at = None;
+        }
+        self.entries.len() < before
+    }
+
+    /// Closes a listener; [`Forwards::end_orphans`] is to follow, before its slot is given away.
+    fn close(&mut self, slot: u32) {
+        let Some(listener) = self.listeners.get_mut(slot as usize).and_then(Option::take) else { return };
+        // Not left to the close: the broker may still hold a copy.
+        let _ = epoll::delete(&self.epoll, listener.body.descriptor());
+        self.own.remove(&listener.inode);
+        if let Some(port) = listener.publishes()
+            && let btree_map::Entry::Occupied(mut count) = self.published.entry(port)
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+                if let Some(workers) = &self.workers {
+                    workers.publish_datagrams(port, false);
+                }
+            }
+        }
+        self.freed.push(slot);
+    }
+
+    /// Ends what relays have of listeners that were closed, of all at once.
+    fn end_orphans(&mut self) {
+        let Self { datagrams, listeners, epoll, .. } = self;
+        datagrams.keep_of(epoll, |slot| listeners[slot as usize].is_some());
+    }
+}
+
+fn nonsense(Forward { direction, transport, spec }: &Forward, why: impl fmt::Display) -> ForwardError {
+    ForwardError::Nonsense(format!("{} {spec}: {why}", option(*direction, *transport)))
+}
+
+fn inode(socket: BorrowedFd<'_>) -> Option<u32> {
+    rustix::fs::fstat(socket).ok().map(|stat| stat.st_ino as u32)
+}
+
+/// The ports that the kernel gives to clients.
+fn ephemeral_ports() -> PortRange {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut words = text.split_whitespace().map(str::parse);
+    match (words.next(), words.next()) {
+        (Some(Ok(first)), Some(Ok(last))) if first <= last => PortRange { first, last },
+        _ => PortRange { first: 32768, last: 60999 },
+    }
+}
+
+#[cfg(test)]
+mod tests;

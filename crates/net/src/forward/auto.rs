@@ -1,0 +1,89 @@
+//! `auto`: where to listen because somebody on the other side does.
+//!
+//! A pure function from the sockets of one side to the places to listen at on the other. What the guest offers to everybody is
+//! published to everybody, and what it offers on its loopback is published on the host's loopback alone; so nothing is exposed that
+//! was not. What it offers on its own address alone is published to everybody too, for that is the one to which brodo leads. Other addresses (of a
+//! bridge in there, link-local ones, multicast groups) brodo does not reach, so what is bound to one of them is not followed. The other way round only what can be reached by the host's loopback is offered on the guest's.
+//!
+//! What brodo itself listens on does not count: otherwise both directions would follow each other for ever. Of UDP
+//! sockets those on ephemeral ports do not: they belong to clients.
+
+use super::spec::PortRange;
+use super::{Direction, Transport};
+use crate::sock_diag::Listener;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Addresses and ports to listen at, and the address of the guest's that they lead to, if it listens on that alone.
+pub(super) type Places = BTreeMap<(IpAddr, u16), Option<IpAddr>>;
+
+/// What is followed.
+pub(super) struct Rule<'a> {
+    pub(super) direction: Direction,
+    pub(super) transport: Transport,
+    /// Where to listen, if that was said.
+    pub(super) address: Option<IpAddr>,
+    pub(super) excluded: &'a [PortRange],
+    pub(super) ephemeral: PortRange,
+    /// The guest's addresses of both families, as far as it has them.
+    pub(super) guest: [Option<IpAddr>; 2],
+}
+
+/// The places to listen at because of `found`; `own` are the inodes of brodo's sockets, `taken` ports that are forwarded anyway.
+pub(super) fn places(
+    rule: &Rule<'_>,
+    found: &[Listener],
+    own: &BTreeSet<u32>,
+    taken: impl Fn(u16) -> bool,
+) -> Places {
+    let mut places = Places::new();
+    for listener in found {
+        let port = listener.port;
+        let client = rule.transport == Transport::Udp && rule.ephemeral.contains(port);
+        let left_out = rule.excluded.iter().any(|range| range.contains(port));
+        if own.contains(&listener.inode) || client || left_out || taken(port) {
+            continue;
+        }
+        let address = listener.address.to_canonical();
+        let guests = rule.direction == Direction::In && rule.guest.contains(&Some(address));
+        // No connection would go anywhere else, such as to another loopback address than the usual one (a stub resolver's).
+        if !(guests || address.is_unspecified() || address == loopback(address.is_ipv6())) {
+            continue;
+        }
+        let both = address == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && !listener.only_v6;
+        for ipv6 in [false, true] {
+            if rule.guest[usize::from(ipv6)].is_none() || !(both || address.is_ipv6() == ipv6) {
+                continue;
+            }
+            let wide = rule.direction == Direction::In && !address.is_loopback();
+            let at = match rule.address {
+                Some(address) if address.is_ipv6() == ipv6 => address,
+                Some(_) => continue,
+                None if wide => unspecified(ipv6),
+                None => loopback(ipv6),
+            };
+            let target = places.entry((at, port)).or_insert(guests.then_some(address));
+            if !guests {
+                *target = None;
+            }
+        }
+    }
+    // Who listens everywhere listens on the loopback too.
+    let wide = places.keys().filter(|(at, _)| at.is_unspecified());
+    let wide: BTreeSet<_> = wide.map(|&(at, port)| (at.is_ipv6(), port)).collect();
+    places.retain(|(at, port), _| at.is_unspecified() || !wide.contains(&(at.is_ipv6(), *port)));
+    places
+}
+
+/// The loopback address of a family.
+pub(super) fn loopback(ipv6: bool) -> IpAddr {
+    if ipv6 { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() }
+}
+
+/// All addresses of a family.
+pub(super) fn unspecified(ipv6: bool) -> IpAddr {
+    if ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
+}
+
+#[cfg(test)]
+mod tests;

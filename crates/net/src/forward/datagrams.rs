@@ -1,0 +1,371 @@
+//! Datagrams of published ports, and those that pass between loopbacks.
+//!
+//! *Published.* A batch is read into one arena and handed to the stack, which begins a flow for each new peer and gives it a socket that sends
+//! through the port that was asked last ([`crate::sockets::Published`]). While the stack takes nothing (the link has no credit), what has been read stays
+//! in the arena, and what has not stays in the kernel: the port is not looked at until then.
+//!
+//! *Relayed.* A peer on a loopback for whom the other side's loopback is meant gets a socket over there that is connected to the destination. What it
+//! receives goes back through the port, from the address that the peer has asked last. It ends after [`IDLE_ANSWERED`] without a datagram, or
+//! [`IDLE`] if there never was an answer; of more than [`RELAYS_MAX`] the longest idle goes.
+//!
+//! Datagrams are read by recvmmsg and several of one size at a time (`UDP_GRO`), and leave as they were read (`UDP_SEGMENT`).
+
+use super::{Body, Direction, Forwards, NAT_PORT_TRIES, Topic, auto, listen};
+use crate::socket_broker::Kind;
+use crate::sockets::{Published, Sockets, describe};
+use crate::sys;
+use crate::sys::addressed::{Source, recv_addressed, sent_to};
+use brodo_core::flow::Endpoint;
+use brodo_core::host::{Marks, Received};
+use brodo_core::link::Link;
+use brodo_core::stack::{Arrived, Io, Stack};
+use brodo_core::time::{Duration, Instant};
+use rustix::event::epoll::{self, EventFlags};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::io::{IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Most datagrams, or runs of them, of one batch.
+const BATCH: usize = 32;
+/// Room for any datagram, and not a multiple of a power of two, so that the beginnings do not compete for the same lines of the cache.
+const STRIDE: usize = (64 << 10) + 1472;
+/// Peers that are relayed at a time.
+const RELAYS_MAX: usize = 1024;
+/// A peer is forgotten after so long without a datagram, if it was answered, and if it was not.
+const IDLE_ANSWERED: Duration = Duration::from_secs(180);
+const IDLE: Duration = Duration::from_secs(30);
+/// How often idle ones are looked for.
+const SWEEP: Duration = Duration::from_secs(5);
+
+/// One datagram in an arena.
+#[derive(Debug, Clone, Copy, Default)]
+struct Read {
+    received: Received,
+    from: Option<SocketAddr>,
+    to: Option<Source>,
+}
+
+/// One batch.
+struct Arena {
+    buffers: Box<[u8]>,
+    reads: [Read; BATCH],
+    /// The listener that it is of.
+    slot: u32,
+    count: usize,
+    /// The first that is not done with.
+    next: usize,
+}
+
+impl Default for Arena {
+    fn default() -> Self {
+        // Zeroed memory of this size comes from the kernel page by page, when it is used.
+        let buffers = vec![0; BATCH * STRIDE].into_boxed_slice();
+        Self { buffers, reads: [Read::default(); BATCH], slot: 0, count: 0, next: 0 }
+    }
+}
+
+impl Arena {
+    fn is_empty(&self) -> bool {
+        self.next == self.count
+    }
+
+    fn payload(&self, index: usize) -> &[u8] {
+        &self.buffers[index * STRIDE..][..self.reads[index].received.len]
+    }
+
+    /// Reads a batch from a port.
+    fn read(&mut self, slot: u32, port: &Published, overflows: &mut u32) -> Result<(), Errno> {
+        let Self { buffers, reads, .. } = self;
+        (self.slot, self.count, self.next) = (slot, 0, 0);
+        let mut into = [const { None }; BATCH];
+        for (place, buffer) in into.iter_mut().zip(buffers.chunks_exact_mut(STRIDE)) {
+            *place = Some(IoSliceMut::new(buffer));
+        }
+        let mut into = into.map(|place| place.unwrap_or_else(|| IoSliceMut::new(&mut [])));
+        self.count = recv_addressed(port.descriptor(), &mut into, |i, len, from, control| {
+            reads[i] = Read { received: describe(len, control, overflows), from, to: sent_to(control) };
+        })?;
+        Ok(())
+    }
+}
+
+/// A peer and its socket on the other side.
+struct Relay {
+    slot: u32,
+    peer: SocketAddr,
+    /// The address that it has asked last.
+    source: Option<Source>,
+    fd: OwnedFd,
+    used_at: Instant,
+    answered: bool,
+}
+
+/// An address to answer from, whichever way the answer goes.
+fn by_any_interface(asked: Source) -> Source {
+    Source { interface: 0, ..asked }
+}
+
+/// What is between the ports and those behind them.
+#[derive(Default)]
+pub(super) struct Datagrams {
+    published: Option<Arena>,
+    relayed: Option<Arena>,
+    /// Ports that are not looked at until the stack takes datagrams again.
+    held: Vec<u32>,
+    relays: Vec<Option<Relay>>,
+    free: Vec<u32>,
+    /// Free after this turn.
+    freed: Vec<u32>,
+    /// By listener and peer.
+    index: HashMap<(u32, SocketAddr), u32>,
+    sweep_at: Option<Instant>,
+}
+
+impl Datagrams {
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.sweep_at
+    }
+
+    /// Ends relays that have been idle for long.
+    pub(super) fn expire(&mut self, epoll: &OwnedFd, now: Instant) {
+        self.free.append(&mut self.freed);
+        if self.sweep_at.is_none_or(|at| at > now) {
+            return;
+        }
+        for number in 0..self.relays.len() as u32 {
+            let Some(relay) = &self.relays[number as usize] else { continue };
+            if now - relay.used_at >= if relay.answered { IDLE_ANSWERED } else { IDLE } {
+                self.end(epoll, number);
+            }
+        }
+        self.sweep_at = (!self.index.is_empty()).then(|| now + SWEEP);
+    }
+
+    /// Ends all relays of listeners that are not there any more.
+    pub(super) fn keep_of(&mut self, epoll: &OwnedFd, is_there: impl Fn(u32) -> bool) {
+        for number in 0..self.relays.len() as u32 {
+            if self.relays[number as usize].as_ref().is_some_and(|relay| !is_there(relay.slot)) {
+                self.end(epoll, number);
+            }
+        }
+    }
+
+    fn end(&mut self, epoll: &OwnedFd, number: u32) {
+        if let Some(relay) = self.relays.get_mut(number as usize).and_then(Option::take) {
+            let _ = epoll::delete(epoll, &relay.fd);
+            self.index.remove(&(relay.slot, relay.peer));
+            self.freed.push(number);
+        }
+    }
+
+    /// Ends the one that has been idle for longest if there are as many as may be.
+    fn make_room(&mut self, epoll: &OwnedFd) {
+        if self.index.len() < RELAYS_MAX {
+            return;
+        }
+        let idlest =
+            (0..).zip(&self.relays).filter_map(|(number, relay)| Some((relay.as_ref()?.used_at, number)));
+        if let Some((_, number)) = idlest.min() {
+            self.end(epoll, number);
+        }
+    }
+}
+
+/// The end that stands for a peer toward the guest: as the peer is seen, or of those that look like it, which have one address,
+/// by another port. The flows themselves tell which are whose; a peer that has one keeps it, whoever goes. `None` if all are others'.
+fn stand_in((stack, sockets): (&Stack, &Sockets), guest: Endpoint, peer: SocketAddr) -> Option<Endpoint> {
+    let seen = stack.translate_source(peer)?;
+    let others = if peer.ip().to_canonical() == seen.ip() { 0 } else { NAT_PORT_TRIES };
+    let ports = std::iter::successors(Some(seen.port()), |port| Some(port.checked_add(1).unwrap_or(1024)));
+    let mut free = None;
+    for port in ports.take(1 + usize::from(others)) {
+        let end = Endpoint::new(seen.ip(), port);
+        match stack.datagram_socket((guest, end)) {
+            Some(socket) if sockets.sends_to(socket, peer) => return Some(end),
+            Some(_) => {}
+            None => free = free.or(Some(end)),
+        }
+    }
+    free
+}
+
+impl Forwards {
+    /// Hands over what could not be before, and looks at ports again. The stack's own share goes first: once it has no more to serve there may be
+    /// no other turn for long.
+    pub(super) fn go_on_with_datagrams<L: Link>(&mut self, stack: &mut Stack, io: &mut Io<'_, L, Sockets>) {
+        if self.datagrams.held.is_empty() || !stack.deliver_datagrams(io) {
+            return;
+        }
+        self.deliver(stack, io);
+        if self.datagrams.published.as_ref().is_none_or(Arena::is_empty) {
+            for slot in std::mem::take(&mut self.datagrams.held) {
+                self.hold(slot, false);
+            }
+        }
+    }
+
+    /// A port has something to read.
+    pub(super) fn read_port<L: Link>(&mut self, slot: u32, stack: &mut Stack, io: &mut Io<'_, L, Sockets>) {
+        let Some(Some(listener)) = self.listeners.get_mut(slot as usize) else { return };
+        let Body::Datagrams(port) = &listener.body else { return };
+        if listener.direction == Direction::Out || listener.to_address.is_some_and(|to| to.is_loopback()) {
+            return self.relay(slot, io.now);
+        }
+        let arena = self.datagrams.published.get_or_insert_default();
+        if !arena.is_empty() || !stack.takes_datagrams() {
+            return self.hold_until_taken(slot);
+        }
+        // An error is an earlier datagram's, and the next event brings what is behind it.
+        if arena.read(slot, port, &mut listener.overflows).is_ok() {
+            self.deliver(stack, io);
+            if self.datagrams.published.as_ref().is_some_and(|arena| !arena.is_empty()) {
+                self.hold_until_taken(slot);
+            }
+        }
+    }
+
+    /// Has a port not looked at until the stack takes datagrams. It may be one already: whoever waits for room in it has had its events switched on.
+    fn hold_until_taken(&mut self, slot: u32) {
+        if let Some(Some(listener)) = self.listeners.get(slot as usize)
+            && !listener.held
+        {
+            self.datagrams.held.push(slot);
+        }
+        self.hold(slot, true);
+    }
+
+    /// Hands what was read to the stack, as far as it takes it.
+    fn deliver<L: Link>(&mut self, stack: &mut Stack, io: &mut Io<'_, L, Sockets>) {
+        let Some(mut arena) = self.datagrams.published.take() else { return };
+        while !arena.is_empty() {
+            let (slot, Read { received, from, to }) = (arena.slot, arena.reads[arena.next]);
+            let listener = self.listeners.get(slot as usize).and_then(Option::as_ref);
+            let Some((listener, Body::Datagrams(port))) = listener.map(|it| (it, &it.body)) else {
+                arena.next = arena.count;
+                break;
+            };
+            let ends = from.and_then(|peer| {
+                let address = listener.to_address.or_else(|| stack.guest_address(listener.at.0.is_ipv6()))?;
+                let guest = Endpoint::new(address, listener.to_port);
+                Some((peer, (guest, stand_in((stack, io.host), guest, peer)?)))
+            });
+            if let Some((peer, ends)) = ends {
+                let Received { segment, tos, .. } = received;
+                let arrived = Arrived { payload: arena.payload(arena.next), segment, tos };
+                let source = to.map(by_any_interface);
+                let event = Topic::Listener.data(slot);
+                let taken = stack.inbound_datagram(io, ends, &arrived, |sockets, flow, socket| {
+                    sockets.share((flow, socket), (port, event), (peer, source))
+                });
+                if taken.is_err() {
+                    break;
+                }
+                self.counters.datagrams += 1;
+            } else {
+                self.counters.lost += 1;
+            }
+            self.counters.lost += u64::from(received.lost);
+            arena.next += 1;
+        }
+        self.datagrams.published = Some(arena);
+    }
+
+    /// Passes what a loopback's peer has sent on to the other loopback.
+    fn relay(&mut self, slot: u32, now: Instant) {
+        let Some(Some(listener)) = self.listeners.get_mut(slot as usize) else { return };
+        let Body::Datagrams(port) = &listener.body else { return };
+        let mut arena = self.datagrams.relayed.take().unwrap_or_default();
+        if arena.read(slot, port, &mut listener.overflows).is_ok() {
+            for index in 0..arena.count {
+                let read = arena.reads[index];
+                let payload = [IoSlice::new(arena.payload(index))];
+                let Some(number) = read.from.and_then(|peer| self.relay_of(slot, peer, now)) else {
+                    self.counters.lost += 1;
+                    continue;
+                };
+                let Some(Some(relay)) = self.datagrams.relays.get_mut(number as usize) else { continue };
+                (relay.used_at, relay.source) = (now, read.to.map(by_any_interface));
+                let segment = read.received.segment.filter(|&size| read.received.len > usize::from(size));
+                let send = || sys::send_datagrams(relay.fd.as_fd(), &payload, segment);
+                // An error may be an earlier datagram's; it is forgotten by being told.
+                match send().or_else(|errno| if errno == Errno::AGAIN { Err(errno) } else { send() }) {
+                    Ok(_) => self.counters.relayed += 1,
+                    Err(_) => self.counters.lost += 1,
+                }
+            }
+        }
+        arena.next = arena.count;
+        self.datagrams.relayed = Some(arena);
+    }
+
+    /// The relay of a peer, which is made if there is none.
+    fn relay_of(&mut self, slot: u32, peer: SocketAddr, now: Instant) -> Option<u32> {
+        if let Some(&number) = self.datagrams.index.get(&(slot, peer)) {
+            return Some(number);
+        }
+        let listener = self.listeners.get(slot as usize)?.as_ref()?;
+        let ipv6 = listener.at.0.is_ipv6();
+        let to = SocketAddr::new(listener.to_address.unwrap_or(auto::loopback(ipv6)), listener.to_port);
+        let kind = Kind::of(false, to.is_ipv6());
+        let fd = match listener.direction {
+            Direction::Out => kind.open().ok()?,
+            // The first of all is lost while the broker opens some; a peer that wants an answer asks again.
+            Direction::In => self.broker.as_mut()?.take(kind).ok()?,
+        };
+        listen::datagram_options(&fd, to.is_ipv6());
+        rustix::net::connect(&fd, &to).ok()?;
+        self.datagrams.make_room(&self.epoll);
+        let datagrams = &mut self.datagrams;
+        let number = datagrams.free.pop().unwrap_or_else(|| {
+            datagrams.relays.push(None);
+            datagrams.relays.len() as u32 - 1
+        });
+        if epoll::add(&self.epoll, &fd, Topic::Relay.data(number), EventFlags::IN).is_err() {
+            datagrams.free.push(number);
+            return None;
+        }
+        let relay = Relay { slot, peer, source: None, fd, used_at: now, answered: false };
+        datagrams.relays[number as usize] = Some(relay);
+        datagrams.index.insert((slot, peer), number);
+        datagrams.sweep_at = datagrams.sweep_at.or(Some(now + SWEEP));
+        Some(number)
+    }
+
+    /// Passes what a relay has received back to its peer.
+    pub(super) fn relay_event(&mut self, number: u32, now: Instant) {
+        let Self { listeners, datagrams, counters, .. } = self;
+        let Some(Some(relay)) = datagrams.relays.get_mut(number as usize) else { return };
+        let listener = listeners.get(relay.slot as usize).and_then(Option::as_ref);
+        let Some(Body::Datagrams(port)) = listener.map(|listener| &listener.body) else { return };
+        let port: &Arc<Published> = port;
+        let arena = datagrams.relayed.get_or_insert_default();
+        let Arena { buffers, reads, .. } = arena;
+        let mut into = [const { None }; BATCH];
+        for (place, buffer) in into.iter_mut().zip(buffers.chunks_exact_mut(STRIDE)) {
+            *place = Some(IoSliceMut::new(buffer));
+        }
+        let mut into = into.map(|place| place.unwrap_or_else(|| IoSliceMut::new(&mut [])));
+        let mut overflows = 0;
+        let read = sys::recv_datagrams(relay.fd.as_fd(), &mut into, |i, len, control| {
+            reads[i].received = describe(len, control, &mut overflows);
+        });
+        // An error says that nobody listened, which there is no way to pass on; it is forgotten by being told.
+        let Ok(count) = read else { return };
+        (relay.used_at, relay.answered) = (now, true);
+        for index in 0..count {
+            let Received { segment, tos, .. } = arena.reads[index].received;
+            let payload = [IoSlice::new(arena.payload(index))];
+            match port.send(&payload, (relay.peer, relay.source), segment, Marks { tos, ..Marks::default() })
+            {
+                Ok(_) => counters.relayed += 1,
+                Err(_) => counters.lost += 1,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,320 @@
+//! Datagrams of peers pass through forwards and the stack to a guest, which is a list of frames here, and its answers back.
+
+use super::super::tests::forward;
+use super::*;
+use crate::sockets::readiness;
+use brodo_core::config::Config;
+use brodo_core::flow::FlowId;
+use brodo_core::link::{LinkCaps, NoCredit, RxChecksum, RxMeta, TxFrame};
+use brodo_core::stack::Keys;
+use brodo_core::wire::UDP;
+use brodo_core::wire::ethernet::{EtherType, EthernetHeader, MacAddr};
+use brodo_core::wire::ipv4::Ipv4Header;
+use brodo_core::wire::udp::UdpHeader;
+use brodo_testns::{in_namespace, ip};
+use std::net::UdpSocket;
+
+const GUEST: &str = "10.0.2.15";
+const GUEST_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 15]);
+const HEADERS: usize = EthernetHeader::LEN + Ipv4Header::LEN + UdpHeader::LEN;
+/// Longer than anything here takes.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// What has reached the guest: who has sent it, to which port, and what.
+#[derive(Default)]
+struct Wire {
+    full: bool,
+    arrived: Vec<(SocketAddr, u16, Vec<u8>)>,
+}
+
+impl Link for Wire {
+    fn caps(&self) -> LinkCaps {
+        LinkCaps::default()
+    }
+
+    fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit> {
+        if self.full {
+            return Err(NoCredit);
+        }
+        let mut bytes = frame.headers.to_vec();
+        frame.payload.iter().for_each(|slice| bytes.extend_from_slice(slice));
+        let (ip, packet) = Ipv4Header::parse(&bytes[EthernetHeader::LEN..]).expect("IPv4");
+        if ip.protocol == UDP {
+            let (udp, payload) = UdpHeader::parse(packet).expect("UDP");
+            self.arrived.push(((ip.src, udp.src_port).into(), udp.dst_port, payload.to_vec()));
+        }
+        Ok(())
+    }
+}
+
+/// The first worker's part that matters here.
+struct World {
+    stack: Stack,
+    sockets: Sockets,
+    forwards: Forwards,
+    wire: Wire,
+    mac: MacAddr,
+    now: Instant,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut config = Config { guest_mac: Some(GUEST_MAC), ..Config::default() };
+        config.v4.as_mut().expect("default").host_loopback = Some([10, 0, 2, 4].into());
+        let (mac, caps) = (config.mac, LinkCaps::default());
+        let stack = Stack::new(config, Keys { table: [1; 16], isn: [2; 16] }, caps);
+        let sockets = Sockets::new().expect("epoll");
+        let guest = super::super::Guest { addresses: [GUEST.parse().ok(), None] };
+        let forwards = Forwards::new(guest, None, &sockets, (1000, 10)).expect("forwards");
+        Self { stack, sockets, forwards, wire: Wire::default(), mac, now: Instant::ZERO }
+    }
+
+    fn publish(&mut self, spec: &str) -> u32 {
+        self.forwards.add(forward(Direction::In, super::super::Transport::Udp, spec)).expect("a port")
+    }
+
+    /// One turn of the loop but for what it serves in the end, after what has happened within so many milliseconds; how many events there were.
+    fn turn(&mut self, within_ms: i64) -> usize {
+        let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: within_ms * 1_000_000 };
+        let mut events = Vec::with_capacity(16);
+        let into = rustix::buffer::spare_capacity(&mut events);
+        epoll::wait(self.sockets.epoll(), into, Some(&timeout)).expect("epoll_wait");
+        let mut io = Io { now: self.now, link: &mut self.wire, host: &mut self.sockets };
+        for event in &events {
+            let flow = FlowId::from_bits({ event.data }.u64());
+            if flow.index == super::super::FORWARD {
+                self.forwards.event(flow.generation, event.flags);
+            } else {
+                self.stack.socket_event(&mut io, flow, readiness(event.flags));
+            }
+        }
+        self.forwards.turn(&mut self.stack, &mut io);
+        events.len()
+    }
+
+    fn expire(&mut self) {
+        self.stack.expire(&mut Io { now: self.now, link: &mut self.wire, host: &mut self.sockets });
+    }
+
+    /// A peer sends; gives how the guest sees it.
+    fn arrives(&mut self, peer: &UdpSocket, to: &str) -> SocketAddr {
+        peer.send_to(b"question", to).expect("send");
+        self.turn(1000);
+        let (from, _, payload) = self.wire.arrived.pop().expect("it has reached the guest");
+        assert_eq!(payload, b"question");
+        from
+    }
+
+    /// The guest's port 80 sends.
+    fn answers(&mut self, to: SocketAddr, payload: &[u8]) {
+        let (SocketAddr::V4(to), Ok(src)) = (to, GUEST.parse()) else { panic!("{to} is not of IPv4") };
+        let mut frame = vec![0; HEADERS];
+        EthernetHeader { dst: self.mac, src: GUEST_MAC, ethertype: EtherType::Ipv4 }.emit(&mut frame);
+        let length = (UdpHeader::LEN + payload.len()) as u16;
+        let ip = Ipv4Header {
+            src,
+            dst: *to.ip(),
+            protocol: UDP,
+            ttl: 64,
+            ident: 0,
+            dont_fragment: true,
+            tos: 0,
+            payload_len: length,
+        };
+        ip.emit(&mut frame[EthernetHeader::LEN..]);
+        let udp = UdpHeader { src_port: 80, dst_port: to.port(), length, checksum: 0 };
+        udp.emit(&mut frame[EthernetHeader::LEN + Ipv4Header::LEN..]);
+        frame.extend_from_slice(payload);
+        let mut io = Io { now: self.now, link: &mut self.wire, host: &mut self.sockets };
+        let meta = RxMeta { checksum: RxChecksum::Valid, ..RxMeta::default() };
+        self.stack.frame(&mut io, meta, &frame);
+    }
+
+    /// A question and its answer; where that has left from.
+    fn asks(&mut self, peer: &UdpSocket, to: &str) -> String {
+        let seen = self.arrives(peer, to);
+        self.answers(seen, b"answer");
+        let mut buffer = [0; 10];
+        let (len, from) = peer.recv_from(&mut buffer).expect("an answer");
+        assert_eq!(&buffer[..len], b"answer");
+        from.to_string()
+    }
+}
+
+fn peer(at: &str) -> UdpSocket {
+    let socket = UdpSocket::bind(at).expect("bind");
+    socket.set_read_timeout(Some(LIMIT)).expect("time-out");
+    socket
+}
+
+const OUTSIDE: &str = "198.51.100.9:5000";
+
+/// A namespace whose host has two addresses, and a peer outside.
+fn world(test: &str, body: impl FnOnce(World)) {
+    in_namespace(&format!("forward::datagrams::tests::{test}"), || {
+        for address in ["198.51.100.1", "198.51.100.2", "198.51.100.9"] {
+            ip(&format!("addr add {address}/32 dev lo"));
+        }
+        body(World::new());
+    });
+}
+
+#[test]
+fn answers_leave_from_the_port_and_address_that_were_asked_last() {
+    world("answers_leave_from_the_port_and_address_that_were_asked_last", |mut world| {
+        world.publish("7000:80,7001:80");
+        for at in [OUTSIDE, "127.0.0.1:5000"] {
+            let peer = peer(at);
+            for to in ["198.51.100.1:7000", "198.51.100.2:7000", "198.51.100.1:7001", "198.51.100.1:7000"] {
+                assert_eq!(world.asks(&peer, to), to);
+            }
+        }
+        assert_eq!(world.stack.flows(), 2);
+    });
+}
+
+#[test]
+fn a_port_that_is_opened_again_answers_those_who_asked_before() {
+    world("a_port_that_is_opened_again_answers_those_who_asked_before", |mut world| {
+        let id = world.publish("7000:80");
+        let peer = peer(OUTSIDE);
+        assert_eq!(world.asks(&peer, "198.51.100.1:7000"), "198.51.100.1:7000");
+        assert!(world.forwards.remove(id));
+        world.publish("7000:80");
+        assert_eq!(world.asks(&peer, "198.51.100.1:7000"), "198.51.100.1:7000");
+        assert_eq!(world.stack.flows(), 1);
+    });
+}
+
+/// All are seen at one address, so that their ports tell them apart.
+#[test]
+fn peers_that_look_the_same_are_not_taken_for_each_other() {
+    world("peers_that_look_the_same_are_not_taken_for_each_other", |mut world| {
+        world.publish("7000:80,7001:80");
+        let peers: Vec<_> = (1..=1 + NAT_PORT_TRIES).map(|n| peer(&format!("127.0.0.{n}:5000"))).collect();
+        let to = |n: usize| if n.is_multiple_of(2) { "127.0.0.1:7000" } else { "127.0.0.1:7001" };
+        for round in 0..2 {
+            for (n, peer) in peers.iter().enumerate() {
+                let seen = world.arrives(peer, to(n));
+                assert_eq!(seen, ([10, 0, 2, 4], 5000 + n as u16).into(), "in round {round}");
+            }
+        }
+        let one_more = peer("127.0.0.99:5000");
+        one_more.send_to(b"question", "127.0.0.1:7000").expect("send");
+        world.turn(1000);
+        assert_eq!((world.wire.arrived.len(), world.forwards.counters().lost), (0, 1));
+        for (n, peer) in peers.iter().enumerate() {
+            assert_eq!(world.asks(peer, to(n)), to(n));
+        }
+        assert_eq!(world.stack.flows(), peers.len());
+
+        // When the flows have expired there is room again, and whoever stays keeps its port.
+        world.now = world.now + Duration::from_secs(100);
+        assert_eq!(world.asks(&peers[7], to(7)), to(7));
+        world.now = world.now + Duration::from_secs(100);
+        world.expire();
+        assert_eq!(world.stack.flows(), 1);
+        assert_eq!(world.arrives(&peers[7], to(7)).port(), 5007);
+        assert_eq!(world.arrives(&one_more, to(0)).port(), 5000);
+    });
+}
+
+/// The host's loopback is among the places to which the guest sends.
+#[test]
+fn whom_the_guest_has_asked_is_seen_where_it_was_asked_and_nobody_else_is() {
+    world("whom_the_guest_has_asked_is_seen_where_it_was_asked_and_nobody_else_is", |mut world| {
+        world.publish("7000:80");
+        let peers = ["127.0.0.1:5000", "127.0.0.2:5000"].map(peer);
+        world.answers(([10, 0, 2, 4], 5000).into(), b"a question");
+        assert_eq!(peers[0].recv_from(&mut [0; 20]).expect("a question").0, 10);
+        for (number, peer) in peers.iter().enumerate() {
+            assert_eq!(world.arrives(peer, "127.0.0.1:7000").port(), 5000 + number as u16);
+        }
+        assert_eq!(world.stack.flows(), 2);
+    });
+}
+
+#[test]
+fn an_address_that_the_host_has_lost_is_answered_from_no_more() {
+    world("an_address_that_the_host_has_lost_is_answered_from_no_more", |mut world| {
+        world.publish("7000:80");
+        let peer = peer(OUTSIDE);
+        let seen = world.arrives(&peer, "198.51.100.1:7000");
+        ip("addr del 198.51.100.1/32 dev lo");
+        // Nobody knows yet.
+        world.answers(seen, b"lost");
+        world.sockets.set_addresses([[198, 51, 100, 2].into(), [198, 51, 100, 9].into()].into());
+        world.answers(seen, b"from another");
+        let (len, from) = peer.recv_from(&mut [0; 20]).expect("an answer");
+        assert_eq!((len, from.port()), (12, 7000));
+        assert_eq!(world.asks(&peer, "198.51.100.2:7000"), "198.51.100.2:7000");
+        assert_eq!(world.stack.flows(), 1);
+    });
+}
+
+#[test]
+fn what_is_relayed_is_answered_from_the_address_that_was_asked_last() {
+    world("what_is_relayed_is_answered_from_the_address_that_was_asked_last", |mut world| {
+        let server = peer("127.0.0.1:80");
+        world.publish("7000:127.0.0.1/80");
+        // There is no broker to open sockets elsewhere.
+        world.forwards.listeners.iter_mut().flatten().for_each(|it| it.direction = Direction::Out);
+        let peer = peer(OUTSIDE);
+        for to in ["198.51.100.1:7000", "198.51.100.2:7000", "198.51.100.1:7000"] {
+            peer.send_to(b"question", to).expect("send");
+            world.turn(1000);
+            let (_, relay) = server.recv_from(&mut [0; 10]).expect("a question");
+            server.send_to(b"answer", relay).expect("send");
+            world.turn(1000);
+            let (_, from) = peer.recv_from(&mut [0; 10]).expect("an answer");
+            assert_eq!(from.to_string(), to);
+        }
+        assert_eq!(world.forwards.datagrams.index.len(), 1);
+    });
+}
+
+/// Both directions are full: the link, for which questions wait in the kernel, and the port, for which an answer waits.
+#[test]
+fn a_port_that_is_held_is_not_looked_at_while_answers_wait_for_room() {
+    world("a_port_that_is_held_is_not_looked_at_while_answers_wait_for_room", |mut world| {
+        ip("link add slow type veth peer name end");
+        ip("link set slow up");
+        ip("link set end up");
+        ip("addr add 198.18.0.1/24 dev slow");
+        ip("neigh add 198.18.0.2 lladdr 02:00:00:00:00:02 dev slow");
+        let queue = "qdisc add dev slow root tbf rate 1mbit burst 16kb limit 10mb";
+        let status = std::process::Command::new("tc").args(queue.split(' ')).status();
+        assert!(status.is_ok_and(|it| it.success()), "tc {queue}");
+        world.publish("7000:80");
+        let peer = peer(OUTSIDE);
+        let seen = world.arrives(&peer, "198.51.100.1:7000");
+
+        world.wire.full = true;
+        for _ in 0..2 {
+            peer.send_to(b"question", "198.51.100.1:7000").expect("send");
+            world.turn(900);
+        }
+        assert_eq!((world.forwards.datagrams.held.len(), world.turn(0)), (1, 0));
+        let Body::Datagrams(port) = &world.forwards.listeners[0].as_ref().expect("a listener").body else {
+            panic!("it is of UDP")
+        };
+        let ends = (([198, 18, 0, 2], 9).into(), None);
+        while port.send(&[IoSlice::new(&[0; 1000])], ends, None, Marks::default()).is_ok() {}
+        world.answers(seen, b"answer");
+        world.turn(20);
+        assert_eq!((world.forwards.datagrams.held.len(), world.turn(20)), (1, 0));
+
+        world.wire.full = false;
+        world.stack.link_writable();
+        peer.set_nonblocking(true).expect("an option");
+        let mut answers = 0;
+        for _ in 0..100 {
+            world.turn(100);
+            answers += usize::from(peer.recv_from(&mut [0; 10]).is_ok());
+            if (answers, world.wire.arrived.len()) == (1, 2) {
+                return;
+            }
+        }
+        panic!("{answers} answers, and {} questions", world.wire.arrived.len());
+    });
+}

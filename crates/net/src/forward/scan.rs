@@ -1,0 +1,127 @@
+//! `auto` at work: lists who listens on the other side, and opens and closes listeners after that.
+//!
+//! A port that cannot be had is told once and tried again with every look, because whoever has it may go. If the
+//! kernel does not list sockets, nothing changes.
+
+use super::auto::{self, Places, Rule};
+use super::listen::Place;
+use super::{Direction, ForwardError, Forwards, Ports, Transport, spec};
+use crate::sock_diag;
+use crate::socket_broker::Kind;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+impl Forwards {
+    /// Looks once for all entries, each side and protocol with one dump.
+    pub(super) fn scan(&mut self) {
+        let autos = self.entries.iter().filter(|entry| entry.forward.spec.ports == Ports::Auto);
+        let kinds: BTreeSet<_> =
+            autos.map(|entry| (entry.forward.direction, entry.forward.transport)).collect();
+        for (direction, transport) in kinds {
+            // What fails now has failed before, or will go well again.
+            let _ = self.scan_all(direction, transport);
+        }
+    }
+
+    /// Looks for all entries of one kind.
+    ///
+    /// # Errors
+    /// The sockets of the other side cannot be listed.
+    pub(super) fn scan_all(
+        &mut self,
+        direction: Direction,
+        transport: Transport,
+    ) -> Result<(), ForwardError> {
+        let found = self.diag(direction).and_then(|socket| {
+            let found = sock_diag::listeners(&socket, transport == Transport::Tcp);
+            self.diag[usize::from(direction == Direction::In)] = Some(socket);
+            found
+        });
+        let found = found.map_err(|errno| {
+            let option = super::option(direction, transport);
+            ForwardError::Nonsense(format!(
+                "{option} auto: cannot list listening sockets: sendto SOCK_DIAG_BY_FAMILY: {}",
+                std::io::Error::from(errno)
+            ))
+        })?;
+        let named = spec::named(&self.specs(direction, transport));
+        let autos = self.entries.iter().map(|entry| (entry.id, &entry.forward)).filter(|(_, forward)| {
+            (forward.direction, forward.transport) == (direction, transport)
+                && forward.spec.ports == Ports::Auto
+        });
+        let autos: Vec<_> = autos.map(|(id, forward)| (id, forward.spec.clone())).collect();
+        for (id, spec) in autos {
+            let (address, excluded) = (spec.address, &spec.excluded[..]);
+            let (ephemeral, guest) = (self.ephemeral, self.guest.addresses);
+            let rule = Rule { direction, transport, address, excluded, ephemeral, guest };
+            let places = auto::places(&rule, &found, &self.own, |port| named.contains(port));
+            self.follow(id, &places, spec.interface.as_deref(), (direction, transport));
+        }
+        Ok(())
+    }
+
+    /// The socket that lists those of the side from which ports are taken.
+    fn diag(&mut self, direction: Direction) -> Result<OwnedFd, Errno> {
+        let guests = direction == Direction::In;
+        if let Some(socket) = self.diag[usize::from(guests)].take() {
+            return Ok(socket);
+        }
+        match (&mut self.broker, guests) {
+            (Some(broker), true) => broker.socket(Kind::Diag),
+            (None, true) => Err(Errno::PIPE),
+            (_, false) => Kind::Diag.open(),
+        }
+    }
+
+    /// Listens at these places for an entry, and at no others.
+    fn follow(
+        &mut self,
+        id: u32,
+        places: &Places,
+        interface: Option<&str>,
+        (direction, transport): (Direction, Transport),
+    ) {
+        let mut there = BTreeSet::new();
+        for slot in 0..self.listeners.len() as u32 {
+            let Some(listener) = self.listeners[slot as usize].as_ref().filter(|it| it.entry == id) else {
+                continue;
+            };
+            if places.get(&listener.at) == Some(&listener.to_address) {
+                there.insert(listener.at);
+            } else {
+                self.close(slot);
+            }
+        }
+        self.end_orphans();
+        let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) else { return };
+        entry.failed.retain(|at| places.contains_key(at));
+        for (&at, &to) in places.iter().filter(|(at, _)| !there.contains(*at)) {
+            self.try_place(id, at, to, interface, (direction, transport));
+        }
+    }
+
+    fn try_place(
+        &mut self,
+        id: u32,
+        (address, port): (IpAddr, u16),
+        to: Option<IpAddr>,
+        interface: Option<&str>,
+        (direction, transport): (Direction, Transport),
+    ) {
+        let place = Place { direction, transport, address, port, interface: interface.map(str::to_owned) };
+        let result = self.listen(id, &place, to, port);
+        let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) else { return };
+        match result {
+            Ok(()) => {
+                entry.failed.remove(&(address, port));
+            }
+            Err(error) => {
+                if entry.failed.insert((address, port)) {
+                    self.notice(error.to_string());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! What forwards do in a turn of the loop: accept, join, call the stack, and have their pauses.
+
+use super::{
+    ACCEPTS, Body, Direction, Forwards, Listener, NAT_PORT_TRIES, PAUSE, PENDING_MAX, PendingSplice, SCAN,
+    Topic, auto,
+};
+use crate::socket_broker::Kind;
+use crate::sockets::Sockets;
+use crate::splice::{self, reset};
+use brodo_core::counters::DropReason;
+use brodo_core::flow::Endpoint;
+use brodo_core::host::Readiness;
+use brodo_core::link::Link;
+use brodo_core::stack::{Io, Stack};
+use brodo_core::time::Instant;
+use rustix::event::epoll::{self, EventFlags};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use std::net::SocketAddr;
+
+impl Forwards {
+    /// Notes an event that carries a number of ours; true if it is of a joined connection.
+    pub(crate) fn event(&mut self, generation: u32, flags: EventFlags) -> bool {
+        if let Some((Topic::Splice, number)) = Topic::read(generation) {
+            self.splices.event(number, flags);
+            return true;
+        }
+        self.events.push((generation, flags));
+        false
+    }
+
+    /// When there is something to do even without an event.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        [self.resume_at, self.scan_at, self.datagrams.deadline()].into_iter().flatten().min()
+    }
+
+    /// Does what the events since the last turn ask for; true if there is more to do at once.
+    pub(crate) fn turn<L: Link>(&mut self, stack: &mut Stack, io: &mut Io<'_, L, Sockets>) -> bool {
+        let now = io.now;
+        if self.resume_at.is_some_and(|at| at <= now) {
+            self.resume_at = None;
+            for slot in std::mem::take(&mut self.paused) {
+                self.hold(slot, false);
+            }
+        }
+        self.go_on_with_datagrams(stack, io);
+        let mut events = std::mem::take(&mut self.events);
+        for (generation, flags) in events.drain(..) {
+            match Topic::read(generation) {
+                Some((Topic::Listener, slot)) => self.listener_event(slot, flags, stack, io),
+                Some((Topic::Relay, number)) => self.relay_event(number, now),
+                Some((Topic::SocketBroker, _)) => self.broker_event(),
+                Some((Topic::Splice, _)) | None => {}
+            }
+        }
+        self.events = events;
+        if self.scan_at.is_some_and(|at| at <= now) {
+            self.scan();
+            self.scan_at = Some(now + SCAN);
+        }
+        self.datagrams.expire(&self.epoll, now);
+        let busy = self.splices.turn(self.epoll.as_fd());
+        self.free.append(&mut self.freed);
+        busy
+    }
+
+    fn listener_event<L: Link>(
+        &mut self,
+        slot: u32,
+        flags: EventFlags,
+        stack: &mut Stack,
+        io: &mut Io<'_, L, Sockets>,
+    ) {
+        let Some(Some(listener)) = self.listeners.get(slot as usize) else { return };
+        match &listener.body {
+            Body::Stream(_) => self.accept(slot, stack, io),
+            Body::Datagrams(port) => {
+                if flags.contains(EventFlags::OUT) {
+                    for flow in port.take_waiting() {
+                        let ready = Readiness { writable: true, ..Readiness::default() };
+                        stack.socket_event(io, flow, ready);
+                    }
+                    self.ask_for_events(slot);
+                }
+                if flags.intersects(EventFlags::IN | EventFlags::ERR) {
+                    self.read_port(slot, stack, io);
+                }
+            }
+        }
+    }
+
+    /// Has nothing of a listener reported, or everything again.
+    pub(super) fn hold(&mut self, slot: u32, held: bool) {
+        if let Some(Some(listener)) = self.listeners.get_mut(slot as usize) {
+            listener.held = held;
+            self.ask_for_events(slot);
+        }
+    }
+
+    fn ask_for_events(&self, slot: u32) {
+        let Some(Some(listener)) = self.listeners.get(slot as usize) else { return };
+        let mut interest = if listener.held { EventFlags::empty() } else { EventFlags::IN };
+        if matches!(&listener.body, Body::Datagrams(port) if port.is_awaited()) {
+            interest |= EventFlags::OUT;
+        }
+        // It is registered, so this does not fail.
+        let data = Topic::Listener.data(slot);
+        let _ = epoll::modify(&self.epoll, listener.body.descriptor(), data, interest);
+    }
+
+    fn accept<L: Link>(&mut self, slot: u32, stack: &mut Stack, io: &mut Io<'_, L, Sockets>) {
+        for _ in 0..ACCEPTS {
+            let Some(Some(Listener { body: Body::Stream(fd), .. })) = self.listeners.get(slot as usize)
+            else {
+                return;
+            };
+            match rustix::net::acceptfrom_with(fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok((accepted, peer)) => {
+                    self.counters.accepted += 1;
+                    match peer.and_then(|peer| SocketAddr::try_from(peer).ok()) {
+                        Some(peer) => self.accepted(slot, accepted, peer, stack, io),
+                        None => reset(accepted),
+                    }
+                }
+                Err(Errno::AGAIN) => return,
+                // The peer has gone meanwhile.
+                Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => {}
+                // No descriptor or no memory: it would be reported again at once.
+                Err(_) => {
+                    self.counters.pauses += 1;
+                    self.hold(slot, true);
+                    self.paused.push(slot);
+                    self.resume_at = self.resume_at.or(Some(io.now + PAUSE));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Sends an accepted connection on its way.
+    fn accepted<L: Link>(
+        &mut self,
+        slot: u32,
+        accepted: OwnedFd,
+        peer: SocketAddr,
+        stack: &mut Stack,
+        io: &mut Io<'_, L, Sockets>,
+    ) {
+        let Some(Some(listener)) = self.listeners.get(slot as usize) else { return reset(accepted) };
+        let (ipv6, to_port) = (listener.at.0.is_ipv6(), listener.to_port);
+        let to = SocketAddr::new(listener.to_address.unwrap_or(auto::loopback(ipv6)), to_port);
+        let near =
+            peer.ip().to_canonical().is_loopback() || listener.to_address.is_some_and(|to| to.is_loopback());
+        match listener.direction {
+            Direction::Out => match Kind::of(true, to.is_ipv6()).open() {
+                Ok(socket) => self.join(accepted, socket, to),
+                Err(_) => self.reject(accepted),
+            },
+            Direction::In if near && self.broker.is_some() => self.join_guest(PendingSplice { accepted, to }),
+            Direction::In if to.ip().is_loopback() && listener.to_address.is_some() => {
+                self.reject(accepted);
+            }
+            Direction::In => {
+                let guest = listener.to_address.or_else(|| stack.guest_address(ipv6));
+                match (guest, stack.translate_source(peer)) {
+                    (Some(guest), Some(remote)) => {
+                        self.call(accepted, peer, (Endpoint::new(guest, to_port), remote), stack, io);
+                    }
+                    _ => self.reject(accepted),
+                }
+            }
+        }
+    }
+
+    /// Has the stack call the guest.
+    fn call<L: Link>(
+        &mut self,
+        accepted: OwnedFd,
+        peer: SocketAddr,
+        (guest, mut remote): (Endpoint, Endpoint),
+        stack: &mut Stack,
+        io: &mut Io<'_, L, Sockets>,
+    ) {
+        let translated = remote.ip() != peer.ip().to_canonical();
+        let mut accepted = Some(accepted);
+        for _ in 0..=NAT_PORT_TRIES {
+            let result = stack.inbound_tcp(io, (guest, remote), |sockets, flow| {
+                let accepted = accepted.take().ok_or(brodo_core::host::HostError::Exhausted)?;
+                sockets.adopt(flow, accepted)
+            });
+            // Of peers that look the same two may have one port.
+            if result != Err(DropReason::EndsInUse) || !translated {
+                break;
+            }
+            remote = Endpoint::new(remote.ip(), remote.port().checked_add(1).unwrap_or(1024));
+        }
+        if let Some(accepted) = accepted {
+            self.reject(accepted);
+        }
+    }
+
+    fn reject(&mut self, accepted: OwnedFd) {
+        self.counters.rejected += 1;
+        reset(accepted);
+    }
+
+    /// Joins an accepted connection with a socket that is to be connected.
+    fn join(&mut self, accepted: OwnedFd, socket: OwnedFd, to: SocketAddr) {
+        match splice::connect(&socket, to) {
+            Ok(connected) => {
+                let event = |number| Topic::Splice.data(number);
+                self.splices.join(self.epoll.as_fd(), accepted, (socket, connected), event);
+            }
+            Err(_) => self.reject(accepted),
+        }
+    }
+
+    /// The same with a socket of the guest's namespace, as soon as there is one.
+    fn join_guest(&mut self, pending: PendingSplice) {
+        let Some(broker) = &mut self.broker else { return self.reject(pending.accepted) };
+        match broker.take(Kind::of(true, pending.to.is_ipv6())) {
+            Ok(socket) => self.join(pending.accepted, socket, pending.to),
+            Err(Errno::AGAIN) if self.pending.len() < PENDING_MAX => self.pending.push_back(pending),
+            Err(_) => self.reject(pending.accepted),
+        }
+    }
+
+    fn broker_event(&mut self) {
+        let Some(broker) = &mut self.broker else { return };
+        broker.receive();
+        if broker.is_gone() {
+            // Once: it would be reported for ever.
+            let _ = epoll::delete(&self.epoll, broker.descriptor());
+            self.notice("the process that opens sockets in the guest's namespace has ended: its loopback cannot be reached any more".into());
+        }
+        for _ in 0..self.pending.len() {
+            let Some(pending) = self.pending.pop_front() else { break };
+            self.join_guest(pending);
+        }
+    }
+}

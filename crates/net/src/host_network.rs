@@ -1,0 +1,233 @@
+//! The host's network while brodo runs: its resolvers, its addresses, its ways out, and the notice that one has changed.
+//!
+//! One [`HostNetwork`] for all workers. What concerns names comes from resolv.conf: any worker that is awake looks, at most
+//! every half second in all ([`HostNetwork::poll`]). Whoever asks for a name has woken a worker first, so a change
+//! is used at the latest half a second after it was made, and nobody need be woken for it.
+//!
+//! Addresses and routes come from a route socket in the host's namespace, which the first worker waits for. A network that
+//! changes says so in many messages; [`DEBOUNCE`] after the first, the addresses are read anew. It has changed if they are
+//! others, or if a default route was added or removed. Link-local addresses do not count: every container
+//! that starts brings one.
+//!
+//! Each worker compares two numbers per turn to learn of a change, and acts on it in its own time.
+//!
+//! System calls: socket, bind, recvfrom, sendto (rtnetlink); stat and read of resolv.conf.
+
+use crate::netlink::Netlink;
+use crate::resolv::{ResolvConf, Watch};
+use brodo_core::time::{Duration, Instant};
+use netlink_packet_core::NetlinkBuffer;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How often resolv.conf is looked at, at most.
+const CHECK_EVERY: Duration = Duration::from_millis(500);
+/// How long after the first notice of a change the host is asked what it is.
+const DEBOUNCE: Duration = Duration::from_millis(100);
+/// Longest message taken, in bytes: notices are short, and of a longer one the beginning tells.
+const MESSAGE_MAX: usize = 8 << 10;
+/// "Never" among times in nanoseconds.
+const NEVER: u64 = u64::MAX;
+
+/// Which of a worker's stack's settings follow the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HostNetFollow {
+    /// The resolvers.
+    pub resolvers: bool,
+    /// The search names.
+    pub search: bool,
+}
+
+/// How often names and network have changed so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Changes {
+    pub(crate) names: u64,
+    pub(crate) network: u64,
+}
+
+/// What is known of the host.
+#[derive(Debug)]
+struct State {
+    watch: Watch,
+    conf: ResolvConf,
+    netlink: Netlink,
+    /// Sorted.
+    addresses: Arc<[IpAddr]>,
+    /// A default route has come or gone since the last look.
+    rerouted: bool,
+}
+
+/// Follows the host's network.
+#[derive(Debug)]
+pub struct HostNetwork {
+    notices: OwnedFd,
+    state: Mutex<State>,
+    /// When resolv.conf was looked at, in nanoseconds, [`NEVER`] if it was not.
+    checked: AtomicU64,
+    /// When the addresses are to be read, in nanoseconds; [`NEVER`] if nothing has changed.
+    due: AtomicU64,
+    names: AtomicU64,
+    network: AtomicU64,
+}
+
+impl HostNetwork {
+    /// Follows the network of the caller's namespace and the file at `resolv_conf`, of which `conf` is what was last read.
+    ///
+    /// # Errors
+    /// There is no route socket to be had.
+    pub fn new(resolv_conf: PathBuf, conf: ResolvConf) -> Result<Self, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        // NETLINK_ROUTE is number zero, which is what no number means.
+        let notices = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        let groups = libc::RTMGRP_IPV4_IFADDR
+            | libc::RTMGRP_IPV6_IFADDR
+            | libc::RTMGRP_IPV4_ROUTE
+            | libc::RTMGRP_IPV6_ROUTE;
+        rustix::net::bind(&notices, &SocketAddrNetlink::new(0, groups as u32))?;
+        // Those that come and go from now on are noticed.
+        let mut netlink = Netlink::open()?;
+        let addresses = sorted(netlink.addresses()?);
+        let state = State { watch: Watch::new(resolv_conf), conf, netlink, addresses, rerouted: false };
+        Ok(Self {
+            notices,
+            state: Mutex::new(state),
+            checked: AtomicU64::new(NEVER),
+            due: AtomicU64::new(NEVER),
+            names: AtomicU64::new(0),
+            network: AtomicU64::new(0),
+        })
+    }
+
+    /// Readable when the host's network may have changed: [`HostNetwork::notice`].
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.notices.as_fd()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How often what has changed.
+    pub(crate) fn changes(&self) -> Changes {
+        Changes { names: self.names.load(Ordering::Acquire), network: self.network.load(Ordering::Acquire) }
+    }
+
+    /// What resolv.conf said last.
+    pub(crate) fn conf(&self) -> ResolvConf {
+        self.state().conf.clone()
+    }
+
+    /// The host's addresses, sorted.
+    pub(crate) fn addresses(&self) -> Arc<[IpAddr]> {
+        self.state().addresses.clone()
+    }
+
+    /// Looks at resolv.conf, unless somebody has within [`CHECK_EVERY`].
+    pub(crate) fn poll(&self, now: Instant) {
+        let before = self.checked.load(Ordering::Relaxed);
+        if before != NEVER && now.since(Instant::from_ns(before)) < CHECK_EVERY {
+            return;
+        }
+        let (set, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+        if self.checked.compare_exchange(before, now.as_ns(), set, failed).is_err() {
+            return;
+        }
+        let mut state = self.state();
+        if let Some(conf) = state.watch.poll()
+            && conf != state.conf
+        {
+            state.conf = conf;
+            self.names.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Takes the notices that have come. Only one worker does this.
+    pub(crate) fn notice(&self, now: Instant) {
+        let (mut moved, mut rerouted) = (false, false);
+        let mut buffer = [0; MESSAGE_MAX];
+        loop {
+            match rustix::net::recv(&self.notices, &mut buffer[..], RecvFlags::empty()) {
+                Ok((length, _)) => {
+                    let (addresses, routes) = read(&buffer[..length.min(MESSAGE_MAX)]);
+                    moved |= addresses;
+                    rerouted |= routes;
+                }
+                Err(Errno::INTR) => {}
+                // Some were lost, and nobody knows which.
+                Err(Errno::NOBUFS) => (moved, rerouted) = (true, true),
+                Err(_) => break,
+            }
+        }
+        self.state().rerouted |= rerouted;
+        if (moved || rerouted) && self.due.load(Ordering::Relaxed) == NEVER {
+            self.due.store((now + DEBOUNCE).as_ns(), Ordering::Relaxed);
+        }
+    }
+
+    /// When [`HostNetwork::look`] is due.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        Some(self.due.load(Ordering::Relaxed)).filter(|&due| due != NEVER).map(Instant::from_ns)
+    }
+
+    /// Finds out whether the network is another, if it is time to. True if it is.
+    pub(crate) fn look(&self, now: Instant) -> bool {
+        if self.due().is_none_or(|due| due > now) {
+            return false;
+        }
+        self.due.store(NEVER, Ordering::Relaxed);
+        let mut state = self.state();
+        let rerouted = std::mem::take(&mut state.rerouted);
+        let addresses = state.netlink.addresses().map_or_else(|_| state.addresses.clone(), sorted);
+        let moved =
+            !addresses.iter().filter(|ip| counts(ip)).eq(state.addresses.iter().filter(|ip| counts(ip)));
+        state.addresses = addresses;
+        if moved || rerouted {
+            self.network.fetch_add(1, Ordering::Release);
+        }
+        moved || rerouted
+    }
+}
+
+fn sorted(mut addresses: Vec<IpAddr>) -> Arc<[IpAddr]> {
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses.into()
+}
+
+/// Whether an address that comes or goes makes the network another.
+fn counts(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => !v4.is_link_local(),
+        IpAddr::V6(v6) => !v6.is_unicast_link_local(),
+    }
+}
+
+/// Whether messages tell of addresses, and of default routes.
+fn read(mut bytes: &[u8]) -> (bool, bool) {
+    let (mut addresses, mut routes) = (false, false);
+    while let Ok(message) = NetlinkBuffer::new_checked(bytes) {
+        let kind = message.message_type();
+        if matches!(kind, libc::RTM_NEWADDR | libc::RTM_DELADDR) {
+            addresses = true;
+        }
+        // `struct rtmsg`: family, length of the destination's prefix, and further on the kind of route.
+        let route = message.payload().first_chunk::<8>();
+        if matches!(kind, libc::RTM_NEWROUTE | libc::RTM_DELROUTE)
+            && route.is_some_and(|route| route[1] == 0 && route[7] == libc::RTN_UNICAST)
+        {
+            routes = true;
+        }
+        let length = (message.length() as usize).next_multiple_of(4);
+        bytes = bytes.get(length..).unwrap_or_default();
+    }
+    (addresses, routes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! A namespace whose network changes, and a file that does.
+
+use super::*;
+use brodo_testns::{in_namespace, ip};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::net::Ipv4Addr;
+
+fn follow(name: &str) -> (HostNetwork, PathBuf) {
+    let path = std::env::temp_dir().join(format!("brodo-host-network-{name}-{}", std::process::id()));
+    std::fs::write(&path, "nameserver 192.0.2.1\n").expect("file");
+    let conf = ResolvConf::read(&path).expect("the file");
+    (HostNetwork::new(path.clone(), conf).expect("a route socket"), path)
+}
+
+#[test]
+fn resolv_conf_is_looked_at_twice_a_second_by_whoever_is_awake() {
+    let (host, path) = follow("names");
+    let at = |ms| host.poll(Instant::from_ms(ms));
+    at(1000);
+    assert_eq!(host.changes().names, 0, "it is what it was at the start");
+    std::fs::write(&path, "search lan\nnameserver 192.0.2.22\n").expect("file");
+    at(1499);
+    assert_eq!(host.changes().names, 0);
+    at(1500);
+    assert_eq!(host.changes(), Changes { names: 1, network: 0 });
+    assert_eq!(host.conf().search, ["lan"]);
+    // Another file of the same content is no change.
+    let new = path.with_extension("new");
+    std::fs::copy(&path, &new).and_then(|_| std::fs::rename(new, &path)).expect("rename");
+    at(9000);
+    assert_eq!(host.changes().names, 1);
+    std::fs::remove_file(path).expect("remove");
+}
+
+/// Changes the network; whether that is noticed as one change after a while.
+fn noticed(host: &HostNetwork, lines: &[&str]) -> bool {
+    for line in lines {
+        ip(line);
+    }
+    // The kernel tells of an IPv6 address only when a thread of its own has seen to it.
+    let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
+    let told = poll(&mut [PollFd::new(&host.descriptor(), PollFlags::IN)], Some(&limit));
+    assert_eq!(told, Ok(1), "{lines:?}");
+    let now = Instant::from_ms(1000);
+    host.notice(now);
+    let Some(due) = host.due() else { return false };
+    assert!(!host.look(now) && due > now);
+    let changed = host.look(due);
+    assert_eq!((host.due(), host.look(due)), (None, false));
+    changed
+}
+
+#[test]
+fn addresses_and_default_routes_are_followed() {
+    in_namespace("host_network::tests::addresses_and_default_routes_are_followed", || {
+        ip("link add d0 type veth peer name d1");
+        ip("link set d1 up");
+        ip("link set d0 up");
+        let (host, path) = follow("routes");
+        let has = |address: [u8; 4]| host.addresses().binary_search(&Ipv4Addr::from(address).into()).is_ok();
+        assert!(has([127, 0, 0, 1]) && !has([192, 0, 2, 9]));
+        assert!(noticed(&host, &["addr add 192.0.2.9/24 dev d0", "addr add 192.0.2.10/32 dev d0"]));
+        assert!(has([192, 0, 2, 9]) && has([192, 0, 2, 10]));
+        assert_eq!(host.changes().network, 1);
+        assert!(!noticed(&host, &["route add 198.51.100.0/24 via 192.0.2.1"]), "not a way to everywhere");
+        assert!(noticed(&host, &["route add default via 192.0.2.1"]));
+        assert!(noticed(&host, &["route del default"]));
+        assert!(!noticed(&host, &["addr add 169.254.7.7/16 dev d0", "addr add fe80::7/64 dev d0 nodad"]));
+        assert!(has([169, 254, 7, 7]), "known, though no change");
+        assert!(
+            !noticed(&host, &["addr add 192.0.2.11/32 dev d0", "addr del 192.0.2.11/32 dev d0"]),
+            "back again"
+        );
+        assert!(noticed(&host, &["addr add 2001:db8::9/64 dev d0 nodad"]));
+        assert!(noticed(&host, &["addr del 192.0.2.10/32 dev d0"]));
+        assert!(!has([192, 0, 2, 10]));
+        std::fs::remove_file(path).expect("remove");
+    });
+}
+
+#[test]
+fn what_is_no_message_tells_nothing() {
+    assert_eq!(read(&[]), (false, false));
+    assert_eq!(read(&[0xff; 64]), (false, false));
+    let mut address = [0; 24];
+    (address[0], address[4]) = (24, libc::RTM_NEWADDR as u8);
+    assert_eq!(read(&address), (true, false));
+    let two = [&address[..], &address[..20]].concat();
+    assert_eq!(read(&two), (true, false));
+}

@@ -1,0 +1,23 @@
+//! brodo-net: the loop that drives a stack with a link and the host's sockets, and everything of it that owns a descriptor.
+//!
+//! The loop ([`driver`]) of each of the [`workers`], the host's sockets ([`sockets`]), forwarded ports ([`forward`]), and what goes
+//! with them: time, packet capture, trace probes, the host's network and resolvers ([`host_network`]). Namespaces and what is set
+//! up in them are not this crate's; a link comes from `brodo-link`. `unsafe` stands in `sys.rs` and the files below it.
+
+pub mod capture;
+pub mod clock;
+pub mod control_auth;
+pub mod driver;
+pub mod forward;
+pub mod host_network;
+pub mod netlink;
+mod probes;
+pub mod resolv;
+pub mod sock_diag;
+pub mod socket_broker;
+pub mod sockets;
+pub mod splice;
+pub mod sys;
+pub mod tuning_log;
+pub mod txqueuelen;
+pub mod workers;

@@ -1,0 +1,298 @@
+//! The socket broker: a process that does nothing but open sockets in the guest's network namespace, and its client here.
+//!
+//! brodo stays in the host's namespaces, and a process may not change its user namespace once it has threads. But a socket
+//! belongs to the namespace it was opened in for its life, whichever process holds it: bound, listening or connected by brodo it
+//! acts in the guest's. So socket(2) is the only call to be made in there. `brodo-netns` starts the process and confines it; both
+//! ends of its conversation over a socket pair are in this file, [`SocketBroker`] and [`serve`]:
+//!
+//! ```text
+//! brodo                                   broker
+//! kind, how many         -->
+//!                        <-- kind, errno, descriptors
+//! ```
+//!
+//! *Trust.* A request is two bytes, so there is nothing in it to misunderstand. Received descriptors are checked before use: each is
+//! a socket of the family and type that was asked for.
+//!
+//! *Pools.* A connection to the guest's loopback must not wait for another process, so brodo keeps some unconnected sockets of each
+//! kind that was asked for once, and has them replaced before they run out. At the start, and when a forward is added, it waits for
+//! the answer instead ([`SocketBroker::socket`]), within [`PATIENCE`].
+//!
+//! System calls: sendmsg, recvmsg, poll, waitpid; in the broker socket, recvfrom, sendmsg.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, netlink, recvmsg, sendmsg, sockopt,
+};
+use rustix::process::{Pid, WaitOptions};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
+
+/// Sockets of a kind that are kept in store, and asked for at a time.
+const STORE: usize = 32;
+/// With so few left, more are asked for.
+const LOW: usize = 16;
+/// How long a caller of [`SocketBroker::socket`] waits for a process that has to be given a processor.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What can be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// TCP over IPv4.
+    Tcp4,
+    /// TCP over IPv6.
+    Tcp6,
+    /// UDP over IPv4.
+    Udp4,
+    /// UDP over IPv6.
+    Udp6,
+    /// Netlink `SOCK_DIAG`, which lists sockets.
+    Diag,
+}
+
+impl Kind {
+    const ALL: [Self; 5] = [Self::Tcp4, Self::Tcp6, Self::Udp4, Self::Udp6, Self::Diag];
+
+    /// TCP or UDP of a family.
+    pub fn of(stream: bool, ipv6: bool) -> Self {
+        match (stream, ipv6) {
+            (true, false) => Self::Tcp4,
+            (true, true) => Self::Tcp6,
+            (false, false) => Self::Udp4,
+            (false, true) => Self::Udp6,
+        }
+    }
+
+    fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(byte)).copied()
+    }
+
+    fn domain(self) -> AddressFamily {
+        match self {
+            Self::Tcp4 | Self::Udp4 => AddressFamily::INET,
+            Self::Tcp6 | Self::Udp6 => AddressFamily::INET6,
+            Self::Diag => AddressFamily::NETLINK,
+        }
+    }
+
+    fn socket_type(self) -> SocketType {
+        match self {
+            Self::Tcp4 | Self::Tcp6 => SocketType::STREAM,
+            Self::Udp4 | Self::Udp6 => SocketType::DGRAM,
+            Self::Diag => SocketType::RAW,
+        }
+    }
+
+    /// Opens one in the namespace of the caller.
+    pub fn open(self) -> Result<OwnedFd, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let protocol = (self == Self::Diag).then_some(netlink::SOCK_DIAG);
+        rustix::net::socket_with(self.domain(), self.socket_type(), flags, protocol)
+    }
+
+    /// Whether a descriptor is one.
+    fn is(self, socket: &OwnedFd) -> bool {
+        sockopt::socket_domain(socket) == Ok(self.domain())
+            && sockopt::socket_type(socket) == Ok(self.socket_type())
+    }
+}
+
+/// brodo's end.
+#[derive(Debug)]
+pub struct SocketBroker {
+    pid: Pid,
+    channel: OwnedFd,
+    stores: [Store; Kind::ALL.len()],
+    gone: bool,
+}
+
+#[derive(Debug, Default)]
+struct Store {
+    sockets: Vec<OwnedFd>,
+    asked: bool,
+    /// What the last answer said if it held none.
+    refusal: Option<Errno>,
+}
+
+impl SocketBroker {
+    /// The client of the child `pid`, which runs [`serve`] on the other end of `channel`.
+    ///
+    /// # Errors
+    /// The descriptor cannot be made non-blocking.
+    pub fn new(pid: Pid, channel: OwnedFd) -> Result<Self, Errno> {
+        rustix::io::ioctl_fionbio(&channel, true)?;
+        Ok(Self { pid, channel, stores: Default::default(), gone: false })
+    }
+
+    /// Readable when [`SocketBroker::receive`] has something to do.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+
+    /// The process.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Whether it has ended, which it does on its own if somebody kills it.
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// A socket from the store, if there is one now; more come soon ([`SocketBroker::receive`]).
+    ///
+    /// # Errors
+    /// `AGAIN`: ask again when the broker has answered. Otherwise why there will be none.
+    pub fn take(&mut self, kind: Kind) -> Result<OwnedFd, Errno> {
+        let store = &mut self.stores[kind as usize];
+        let socket = store.sockets.pop();
+        let refusal = store.refusal.take();
+        if store.sockets.len() < LOW {
+            self.ask(kind, STORE);
+        }
+        match (socket, refusal) {
+            (Some(socket), _) => Ok(socket),
+            (None, Some(errno)) => Err(errno),
+            (None, None) if self.gone => Err(Errno::PIPE),
+            (None, None) => Err(Errno::AGAIN),
+        }
+    }
+
+    /// A socket, waited for.
+    ///
+    /// # Errors
+    /// The kernel refused it in there, or the broker does not answer in time.
+    pub fn socket(&mut self, kind: Kind) -> Result<OwnedFd, Errno> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.take(kind) {
+                Err(Errno::AGAIN) => {}
+                other => return other,
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Errno::TIMEDOUT);
+            }
+            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut [PollFd::new(&self.channel, PollFlags::IN)], Some(&left)) {
+                Ok(_) | Err(Errno::INTR) => self.receive(),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    fn ask(&mut self, kind: Kind, count: usize) {
+        let store = &mut self.stores[kind as usize];
+        if store.asked || self.gone {
+            return;
+        }
+        let request = [kind as u8, count as u8];
+        match rustix::net::send(&self.channel, &request, SendFlags::NOSIGNAL) {
+            Ok(_) => store.asked = true,
+            // It has several requests before it; the next time then.
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => {}
+            Err(_) => self.gone = true,
+        }
+    }
+
+    /// Puts what has been answered into store.
+    pub fn receive(&mut self) {
+        loop {
+            match receive(&self.channel) {
+                Ok(Some((kind, refusal, sockets))) => {
+                    let store = &mut self.stores[kind as usize];
+                    store.asked = false;
+                    // One that cannot be received, for want of descriptors, is left out by the kernel.
+                    store.sockets.extend(sockets.into_iter().filter(|socket| kind.is(socket)));
+                    store.refusal = refusal.or(store.sockets.is_empty().then_some(Errno::MFILE));
+                }
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => {}
+                Ok(None) | Err(_) => {
+                    self.gone = true;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for SocketBroker {
+    /// Ends it, and takes its status so that nothing is left of it.
+    fn drop(&mut self) {
+        // To close the channel would do, if the field could be dropped before the wait.
+        let _ = rustix::net::shutdown(&self.channel, rustix::net::Shutdown::Both);
+        let _ = rustix::process::waitpid(Some(self.pid), WaitOptions::empty());
+    }
+}
+
+/// One answer; `None` at the end of the conversation.
+#[allow(clippy::type_complexity, reason = "read where it is called")]
+fn receive(channel: &OwnedFd) -> Result<Option<(Kind, Option<Errno>, Vec<OwnedFd>)>, Errno> {
+    let mut bytes = [0; 5];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STORE))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let length =
+        recvmsg(channel, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes;
+    let rights = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+        _ => None,
+    });
+    let sockets: Vec<OwnedFd> = rights.flatten().collect();
+    let [kind, e0, e1, e2, e3] = bytes;
+    match Kind::from_byte(kind) {
+        _ if length == 0 => Ok(None),
+        Some(kind) if length == bytes.len() => {
+            let errno = i32::from_ne_bytes([e0, e1, e2, e3]);
+            Ok(Some((kind, (errno > 0).then(|| Errno::from_raw_os_error(errno)), sockets)))
+        }
+        _ => Err(Errno::BADMSG),
+    }
+}
+
+/// In the broker: answers requests until the other end is closed.
+pub fn serve(channel: &OwnedFd) {
+    let mut request = [0; 2];
+    loop {
+        match rustix::net::recv(channel, &mut request, RecvFlags::empty()) {
+            Err(Errno::INTR) => continue,
+            Ok((2, 2)) => {}
+            _ => return,
+        }
+        let [kind, count] = request;
+        let Some(kind) = Kind::from_byte(kind) else { return };
+        let mut sockets = Vec::with_capacity(STORE);
+        let mut refusal = 0;
+        while sockets.len() < usize::from(count).min(STORE) {
+            match kind.open() {
+                Ok(socket) => sockets.push(socket),
+                Err(errno) => {
+                    refusal = errno.raw_os_error();
+                    break;
+                }
+            }
+        }
+        let mut answer = [0; 5];
+        answer[0] = kind as u8;
+        if sockets.is_empty() {
+            answer[1..].copy_from_slice(&refusal.to_ne_bytes());
+        }
+        let descriptors: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STORE))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        }
+        if sendmsg(channel, &[IoSlice::new(&answer)], &mut control, SendFlags::NOSIGNAL).is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,382 @@
+//! The host's sockets: [`Host`] on real descriptors, all non-blocking, all in one epoll instance.
+//!
+//! A socket is opened for one flow and registered, edge-triggered, with that flow's id as its event data; closing the
+//! descriptor ends it. It reports input and errors. A stream reports room to write only from the first time it had
+//! none, or while its connect is pending: otherwise each connection would begin with an event that says nothing.
+//! A datagram socket reports it only while something waits for it ([`datagram`]).
+//!
+//! A stream's buffer sizes are left to the kernel, which grows them as it needs (setting one switches that off).
+//! Path MTU discovery of a stream is left to the host's kernel; that of datagrams is the guest's ([`datagram`]). An ICMP error
+//! for a datagram comes back through the error queue (IP_RECVERR).
+//!
+//! | For           | System calls                                                                             |
+//! |---------------|------------------------------------------------------------------------------------------|
+//! | open TCP      | socket, connect, connect (has it completed?), epoll_ctl                                   |
+//! | open UDP      | socket, setsockopt IP_RECVERR, IP_RECVTOS, SO_RXQ_OVFL, SO_RCVBUF and UDP_GRO, connect, epoll_ctl |
+//! | open echo     | socket, setsockopt IP_RECVERR, connect, epoll_ctl                                         |
+//! | stream        | sendmsg (setsockopt TCP_NODELAY before the second, epoll_ctl when full), readv            |
+//! | published UDP | sendmsg with the peer's address and ours (IP_PKTINFO), epoll_ctl when full                |
+//! | datagrams     | sendmsg, several of one size with UDP_SEGMENT (setsockopt IP_TOS, IP_TTL or IP_MTU_DISCOVER when it changes, epoll_ctl when full and when no longer), recvmmsg with UDP_GRO and with MSG_ERRQUEUE |
+//! | end           | shutdown, setsockopt SO_LINGER (reset only), close                                        |
+//! | host changed  | getsockname                                                                              |
+//! | whose is it?  | getpeername, when a datagram to a published port belongs to a flow that the guest has begun |
+
+mod datagram;
+mod errors;
+mod published;
+
+pub(crate) use datagram::describe;
+pub use published::Published;
+
+use crate::tuning_log::TuningLog;
+use crate::{probes, sys};
+use brodo_core::flow::FlowId;
+use brodo_core::host::{Close, Connect, Host, HostError, IcmpReport, Marks, Readiness, Received, SocketId};
+use brodo_core::time::Instant;
+use brodo_core::trace::Event;
+use datagram::Datagram;
+use errors::host_error;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An open socket.
+#[derive(Debug)]
+struct Open {
+    fd: OwnedFd,
+    flow: FlowId,
+    /// Room to write is reported.
+    reports_room: bool,
+    delays: Delays,
+    datagram: Datagram,
+}
+
+/// Whether the kernel may hold a stream's small segments back. The guest's own TCP has already decided what to send when, so
+/// it must not (TCP_NODELAY). But the first write is never held back: Nagle's rule as Linux has it waits only behind a small
+/// segment in flight (Minshall). So the option is set before the second, and a connection of one request saves the call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Delays {
+    /// Nothing was written yet.
+    NotYet,
+    /// One write was made.
+    FromNowOn,
+    /// Switched off.
+    Never,
+}
+
+/// What every stream reports.
+const STREAM_EVENTS: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
+
+/// All host sockets of one worker, and the epoll instance they report to.
+#[derive(Debug)]
+pub struct Sockets {
+    epoll: OwnedFd,
+    /// By descriptor number: the kernel gives the lowest free one, so this stays dense.
+    by_fd: Vec<Option<Open>>,
+    open: usize,
+    tuning_log: TuningLog,
+    /// The host's addresses, sorted, if they are known.
+    addresses: Option<Arc<[IpAddr]>>,
+    /// Flows that send through a socket they share.
+    shared: Vec<Option<published::Shared>>,
+    shared_free: Vec<u32>,
+}
+
+impl Sockets {
+    /// No sockets, and an epoll instance of their own.
+    ///
+    /// # Errors
+    /// epoll_create1 failed: no descriptor or no memory.
+    pub fn new() -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let (by_fd, shared, shared_free) = Default::default();
+        Ok(Self {
+            epoll,
+            by_fd,
+            open: 0,
+            tuning_log: TuningLog::default(),
+            addresses: None,
+            shared,
+            shared_free,
+        })
+    }
+
+    /// The epoll instance. Events of sockets carry [`FlowId::to_bits`]; the driver adds its own descriptors.
+    pub fn epoll(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// The last decisions about limits.
+    pub fn tuning_log(&self) -> &TuningLog {
+        &self.tuning_log
+    }
+
+    /// The round trip to the peer of a connected stream as the kernel estimates it.
+    pub fn round_trip(&self, socket: SocketId) -> Option<Duration> {
+        let rtt_us = sys::tcp_round_trip_us(self.get(socket).ok()?.as_fd()).ok()?;
+        (rtt_us > 0).then(|| Duration::from_micros(rtt_us.into()))
+    }
+
+    /// Whether what is sent through a datagram socket goes to `peer`.
+    pub fn sends_to(&self, socket: SocketId, peer: SocketAddr) -> bool {
+        let connected = || rustix::net::getpeername(self.get(socket).ok()?).ok()??.try_into().ok();
+        self.shared_peer(socket).or_else(connected) == Some(peer)
+    }
+
+    /// A turn begins: what is noted from now on bears this time.
+    pub(crate) fn turn(&mut self, now: Instant) {
+        self.tuning_log.turn(now);
+    }
+
+    /// How many sockets are open.
+    pub fn open(&self) -> usize {
+        self.open
+    }
+
+    /// Tells which addresses the host has now, sorted.
+    pub(crate) fn set_addresses(&mut self, addresses: Arc<[IpAddr]>) {
+        self.forget_sources(|address| is_gone(&addresses, address));
+        self.addresses = Some(addresses);
+    }
+
+    /// Takes a connection that a published port has accepted, for `flow`.
+    ///
+    /// # Errors
+    /// It cannot be registered with epoll; it is closed with a reset.
+    pub fn adopt(&mut self, flow: FlowId, accepted: OwnedFd) -> Result<SocketId, HostError> {
+        // In force as soon as it is closed, and switched off once it is known to be in good hands.
+        let _ = sockopt::set_socket_linger(&accepted, Some(Duration::ZERO));
+        let socket = self.keep(flow, accepted, STREAM_EVENTS)?;
+        sockopt::set_socket_linger(self.get(socket)?, None).map_err(host_error)?;
+        Ok(socket)
+    }
+
+    /// The descriptor behind an id. An id that is not open is a defect of the caller and reads as EBADF.
+    fn get(&self, socket: SocketId) -> Result<&OwnedFd, HostError> {
+        self.by_fd
+            .get(socket.0 as usize)
+            .and_then(Option::as_ref)
+            .map(|open| &open.fd)
+            .ok_or(HostError::Other(Errno::BADF.raw_os_error()))
+    }
+
+    /// The same with what is kept beside it.
+    fn get_mut(&mut self, socket: SocketId) -> Result<&mut Open, HostError> {
+        let open = self.by_fd.get_mut(socket.0 as usize).and_then(Option::as_mut);
+        open.ok_or(HostError::Other(Errno::BADF.raw_os_error()))
+    }
+
+    /// Registers a socket for `flow` and keeps it. What is already ready is reported by the next wait.
+    fn keep(&mut self, flow: FlowId, fd: OwnedFd, interest: EventFlags) -> Result<SocketId, HostError> {
+        let data = EventData::new_u64(flow.to_bits());
+        epoll::add(&self.epoll, &fd, data, interest | EventFlags::ET).map_err(host_error)?;
+        let index = fd.as_raw_fd() as usize;
+        if self.by_fd.len() <= index {
+            self.by_fd.resize_with(index + 1, || None);
+        }
+        let reports_room = interest.contains(EventFlags::OUT);
+        let (delays, datagram) = (Delays::NotYet, Datagram::default());
+        self.by_fd[index] = Some(Open { fd, flow, reports_room, delays, datagram });
+        self.open += 1;
+        Ok(SocketId(index as u32))
+    }
+
+    /// Has a stream that was full report when it has room again. If it has by now, the next wait says so.
+    fn report_room(&mut self, socket: SocketId) -> Result<(), HostError> {
+        if let Some(Some(open)) = self.by_fd.get_mut(socket.0 as usize)
+            && !open.reports_room
+        {
+            let data = EventData::new_u64(open.flow.to_bits());
+            let interest = STREAM_EVENTS | EventFlags::OUT | EventFlags::ET;
+            epoll::modify(&self.epoll, &open.fd, data, interest).map_err(host_error)?;
+            open.reports_room = true;
+        }
+        Ok(())
+    }
+}
+
+/// What an event of a socket says.
+pub fn readiness(flags: EventFlags) -> Readiness {
+    Readiness {
+        readable: flags.contains(EventFlags::IN),
+        writable: flags.contains(EventFlags::OUT),
+        read_closed: flags.intersects(EventFlags::RDHUP | EventFlags::HUP),
+        urgent: flags.contains(EventFlags::PRI),
+        error: flags.contains(EventFlags::ERR),
+    }
+}
+
+/// Raises the soft bound on open descriptors to the hard one; gives the bound now in force. A bound that cannot be
+/// raised is left as it is.
+pub fn raise_nofile() -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        // Refused only where the hard bound exceeds fs.nr_open; the soft bound then stays.
+        let _ = setrlimit(Resource::Nofile, raised);
+    }
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Whether an address of a socket is not among those of the host.
+fn is_gone(addresses: &[IpAddr], own: IpAddr) -> bool {
+    // All of 127/8 is there without being listed.
+    !own.is_unspecified() && !own.is_loopback() && addresses.binary_search(&own).is_err()
+}
+
+fn family(address: IpAddr) -> AddressFamily {
+    match address {
+        IpAddr::V4(_) => AddressFamily::INET,
+        IpAddr::V6(_) => AddressFamily::INET6,
+    }
+}
+
+const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
+
+impl Host for Sockets {
+    fn tcp_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(SocketId, Connect), HostError> {
+        let fd =
+            rustix::net::socket_with(family(to.ip()), SocketType::STREAM, FLAGS, None).map_err(host_error)?;
+        probes::connect(flow, to);
+        let connect = match rustix::net::connect(&fd, &to) {
+            Ok(()) => Connect::Done,
+            // On loopback the handshake runs inside connect, yet it answers EINPROGRESS; a second call tells.
+            Err(Errno::INPROGRESS) => match rustix::net::connect(&fd, &to) {
+                Ok(()) | Err(Errno::ISCONN) => Connect::Done,
+                Err(Errno::INPROGRESS | Errno::ALREADY) => Connect::Pending,
+                Err(e) => return Err(host_error(e)),
+            },
+            Err(e) => return Err(host_error(e)),
+        };
+        let room = match connect {
+            Connect::Done => EventFlags::empty(),
+            Connect::Pending => EventFlags::OUT,
+        };
+        Ok((self.keep(flow, fd, STREAM_EVENTS | room)?, connect))
+    }
+
+    fn tcp_connected(&mut self, socket: SocketId) -> Result<Connect, HostError> {
+        let fd = self.get(socket)?;
+        sockopt::socket_error(fd).map_err(host_error)?.map_err(host_error)?;
+        match rustix::net::getpeername(fd) {
+            Ok(_) => Ok(Connect::Done),
+            Err(Errno::NOTCONN) => Ok(Connect::Pending),
+            Err(e) => Err(host_error(e)),
+        }
+    }
+
+    fn tcp_send(&mut self, socket: SocketId, data: &[IoSlice<'_>]) -> Result<usize, HostError> {
+        let open = self.get_mut(socket)?;
+        match open.delays {
+            Delays::NotYet => open.delays = Delays::FromNowOn,
+            Delays::FromNowOn => {
+                sockopt::set_tcp_nodelay(&open.fd, true).map_err(host_error)?;
+                open.delays = Delays::Never;
+            }
+            Delays::Never => {}
+        }
+        let fd = &open.fd;
+        let sent = rustix::net::sendmsg(fd, data, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL);
+        let offered = || data.iter().map(|slice| slice.len()).sum::<usize>();
+        if sent == Err(Errno::AGAIN) || sent.is_ok_and(|taken| taken < offered()) {
+            self.report_room(socket)?;
+        }
+        sent.map_err(host_error)
+    }
+
+    fn tcp_recv(&mut self, socket: SocketId, into: &mut [IoSliceMut<'_>]) -> Result<usize, HostError> {
+        rustix::io::readv(self.get(socket)?, into).map_err(host_error)
+    }
+
+    fn tcp_shutdown(&mut self, socket: SocketId) -> Result<(), HostError> {
+        rustix::net::shutdown(self.get(socket)?, Shutdown::Write).map_err(host_error)
+    }
+
+    fn tcp_keep_alive(&mut self, socket: SocketId) {
+        if let Ok(fd) = self.get(socket) {
+            // A socket in any state takes this option.
+            let _ = sockopt::set_socket_keepalive(fd, true);
+        }
+    }
+
+    fn udp_open(&mut self, flow: FlowId, to: SocketAddr) -> Result<SocketId, HostError> {
+        self.open_udp(flow, to)
+    }
+
+    fn ping_open(&mut self, flow: FlowId, to: IpAddr) -> Result<SocketId, HostError> {
+        self.open_ping(flow, to)
+    }
+
+    fn datagram_send(
+        &mut self,
+        socket: SocketId,
+        data: &[IoSlice<'_>],
+        segment: Option<u16>,
+        marks: Marks,
+    ) -> Result<usize, HostError> {
+        match self.shared(socket) {
+            Some(shared) => shared.send(data, segment, marks),
+            None => self.send_datagrams(socket, data, segment, marks),
+        }
+    }
+
+    fn datagram_recv(
+        &mut self,
+        socket: SocketId,
+        into: &mut [IoSliceMut<'_>],
+        received: &mut [Received],
+    ) -> Result<usize, HostError> {
+        // What comes to a published port comes by way of its listener.
+        if self.shared(socket).is_some() {
+            return Err(HostError::WouldBlock);
+        }
+        self.recv_datagrams(socket, into, received)
+    }
+
+    fn datagram_error(&mut self, socket: SocketId) -> Option<IcmpReport> {
+        if self.shared(socket).is_some() {
+            return None;
+        }
+        self.recv_error(socket)
+    }
+
+    fn is_stranded(&mut self, socket: SocketId) -> bool {
+        let Some(addresses) = &self.addresses else { return false };
+        let own = self.get(socket).ok().and_then(|fd| rustix::net::getsockname(fd).ok());
+        let own = own.and_then(|own| SocketAddr::try_from(own).ok()).map(|own| own.ip().to_canonical());
+        own.is_some_and(|own| is_gone(addresses, own))
+    }
+
+    #[expect(clippy::inline_always, reason = "see `probes::event`")]
+    #[inline(always)]
+    fn trace(&mut self, event: &Event) {
+        probes::event(event);
+        if matches!(event, Event::Tuned { .. }) {
+            self.tuning_log.note(event);
+        }
+    }
+
+    fn close(&mut self, socket: SocketId, how: Close) {
+        if published::is_shared(socket) {
+            return self.leave(socket);
+        }
+        let Some(Open { fd, .. }) = self.by_fd.get_mut(socket.0 as usize).and_then(Option::take) else {
+            return;
+        };
+        if how == Close::Reset {
+            // Any socket takes this option; only a stream's close makes a reset of it.
+            let _ = sockopt::set_socket_linger(&fd, Some(Duration::ZERO));
+        }
+        self.open -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests;

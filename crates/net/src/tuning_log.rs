@@ -1,0 +1,67 @@
+//! The last decisions about limits, for whoever asks what became of a connection.
+//!
+//! Limits change seldom once a connection has found its pace, so a worker simply remembers the last of them, of all its
+//! connections, in a ring: it costs nothing per connection, and nothing is to be switched on before something is slow.
+
+use brodo_core::flow::FlowId;
+use brodo_core::time::Instant;
+use brodo_core::trace::Event;
+use std::collections::VecDeque;
+
+/// Decisions remembered: 56 KiB at most.
+const LEN_MAX: usize = 1024;
+
+/// The last decisions of one worker.
+#[derive(Debug, Default)]
+pub struct TuningLog {
+    now: Instant,
+    steps: VecDeque<(Instant, Event)>,
+}
+
+impl TuningLog {
+    /// The time of this turn.
+    pub(crate) fn turn(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    /// Notes a decision; other events are none.
+    #[cold]
+    pub(crate) fn note(&mut self, event: &Event) {
+        if self.steps.len() == LEN_MAX {
+            self.steps.pop_front();
+        }
+        self.steps.push_back((self.now, *event));
+    }
+
+    /// The decisions that concern a flow, the oldest first.
+    pub fn of(&self, id: FlowId) -> impl Iterator<Item = &(Instant, Event)> {
+        self.steps.iter().filter(move |(_, event)| matches!(event, Event::Tuned { flow, .. } if *flow == id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use brodo_core::trace::{Cause, Direction};
+
+    #[test]
+    fn the_oldest_are_forgotten() {
+        let mut history = TuningLog::default();
+        let flow = |index| FlowId { index, generation: 0 };
+        for to in 0..LEN_MAX as u32 + 10 {
+            history.turn(Instant::from_ms(to.into()));
+            history.note(&Event::Tuned {
+                flow: flow(to % 2),
+                direction: Direction::Send,
+                from: 0,
+                to,
+                cause: Cause::Hit,
+                per_rtt: 0,
+                rtt_us: 0,
+            });
+        }
+        assert_eq!(history.of(flow(0)).count(), LEN_MAX / 2);
+        assert_eq!(history.of(flow(1)).next().map(|(at, _)| *at), Some(Instant::from_ms(11)));
+        assert_eq!(history.of(flow(2)).count(), 0);
+    }
+}

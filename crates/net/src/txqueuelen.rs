@@ -1,0 +1,174 @@
+//! The guest's transmit ring as its kernel describes it: how many frames it holds, and how many it dropped.
+//!
+//! A route socket of the guest's namespace, made there and handed to brodo with the TAP, answers both for as long as the
+//! interface exists. It is also a member of the group that hears of changes of links: somebody may give the interface
+//! another `txqueuelen` while brodo serves it. What has changed is not read from the notification; that there was one makes it
+//! worth a look.
+//!
+//! System calls: socket, bind, getsockname, ioctl SIOCGIFINDEX, sendto, recvfrom (rtnetlink).
+
+use netlink_packet_core::{
+    NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader, NetlinkMessage, NetlinkPayload, NlasIterator,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::LinkMessage;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Longest message taken, in bytes; the kernel's about a TAP have 1 to 2 KiB.
+const MESSAGE_MAX: usize = 16 << 10;
+/// Bytes of `struct ifinfomsg`, which attributes follow.
+const LINK_HEADER_LEN: usize = 16;
+/// Where `struct rtnl_link_stats64` has `tx_dropped`, in bytes.
+const TX_DROPPED_AT: usize = 7 * 8;
+
+/// What the kernel said of a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct QueueState {
+    frames: u32,
+    dropped: u64,
+}
+
+/// Follows the ring of one interface; of an interface with several queues each has a ring of this length.
+#[derive(Debug)]
+pub struct TxQueueLenWatch {
+    socket: OwnedFd,
+    index: u32,
+    port: u32,
+    sequence: AtomicU32,
+    /// As of the last look.
+    frames: AtomicU32,
+    dropped: AtomicU64,
+}
+
+impl TxQueueLenWatch {
+    /// The socket for a watch, in the caller's network namespace.
+    pub fn socket() -> Result<OwnedFd, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        // NETLINK_ROUTE is number zero, which is what no number means.
+        let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        rustix::net::bind(&socket, &SocketAddrNetlink::new(0, libc::RTMGRP_LINK as u32))?;
+        Ok(socket)
+    }
+
+    /// Watches the interface called `name` in the namespace that `socket` was made in.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub fn new(socket: OwnedFd, name: &str) -> Result<Self, Errno> {
+        let index = rustix::net::netdevice::name_to_index(&socket, name)?;
+        let port = SocketAddrNetlink::try_from(rustix::net::getsockname(&socket)?)?.pid();
+        let (sequence, frames, dropped) = Default::default();
+        Ok(Self { socket, index, port, sequence, frames, dropped })
+    }
+
+    /// Readable when a look may be worth while.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Frames that each queue's ring holds, as of the last look; `None` if nobody could look yet.
+    pub fn frames(&self) -> Option<u32> {
+        Some(self.frames.load(Ordering::Relaxed)).filter(|&frames| frames > 0)
+    }
+
+    /// Frames that the guest has sent and brodo never saw, from the making of the interface to the last look: they found a ring
+    /// full, or the interface without a reader.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Looks; what had been notified until then is taken note of by that. Of an interface that is gone there is nothing
+    /// new to see. Only one thread may look at a time, or they take each other's answers.
+    pub fn look(&self) {
+        if let Ok(state) = self.ask() {
+            self.frames.store(state.frames, Ordering::Relaxed);
+            self.dropped.store(state.dropped, Ordering::Relaxed);
+        }
+    }
+
+    fn ask(&self) -> Result<QueueState, Errno> {
+        let mut buffer = vec![0; MESSAGE_MAX];
+        self.forget_notifications(&mut buffer)?;
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        self.send(sequence)?;
+        loop {
+            // The kernel answers within `send`, so nothing to read means no answer.
+            let length = self.receive(&mut buffer)?;
+            let message = NetlinkBuffer::new_checked(&buffer[..length]).map_err(|_| Errno::BADMSG)?;
+            // A notification bears the numbers of the request that made the change.
+            if (message.sequence_number(), message.port_number()) == (sequence, self.port) {
+                return match i32::from(message.message_type()) {
+                    kind if kind == i32::from(libc::RTM_NEWLINK) => parse(message.payload()),
+                    libc::NLMSG_ERROR => Err(error_of(message.payload())),
+                    _ => Err(Errno::BADMSG),
+                };
+            }
+        }
+    }
+
+    fn forget_notifications(&self, buffer: &mut [u8]) -> Result<(), Errno> {
+        loop {
+            match self.receive(buffer) {
+                // Some were lost, which matters as little as those that were not.
+                Ok(_) | Err(Errno::NOBUFS) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    fn receive(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
+        loop {
+            match rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::empty()) {
+                Err(Errno::INTR) => {}
+                other => return other.map(|(length, _)| length),
+            }
+        }
+    }
+
+    fn send(&self, sequence: u32) -> Result<(), Errno> {
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST;
+        header.sequence_number = sequence;
+        let mut link = LinkMessage::default();
+        link.header.index = self.index;
+        let mut message =
+            NetlinkMessage::new(header, NetlinkPayload::from(RouteNetlinkMessage::GetLink(link)));
+        message.finalize();
+        let mut request = vec![0; message.buffer_len()];
+        message.serialize(&mut request);
+        rustix::net::send(&self.socket, &request, SendFlags::empty()).map(drop)
+    }
+}
+
+/// The two attributes of a link message that matter. The others are not looked at: kernels add to them.
+fn parse(payload: &[u8]) -> Result<QueueState, Errno> {
+    let attributes = payload.get(LINK_HEADER_LEN..).ok_or(Errno::BADMSG)?;
+    let (mut frames, mut dropped) = (None, None);
+    for attribute in NlasIterator::new(attributes) {
+        let attribute = attribute.map_err(|_| Errno::BADMSG)?;
+        let value = attribute.value();
+        match attribute.kind() {
+            libc::IFLA_TXQLEN => frames = value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes)),
+            libc::IFLA_STATS64 => {
+                let found = value.get(TX_DROPPED_AT..).and_then(<[u8]>::first_chunk);
+                dropped = found.map(|bytes| u64::from_ne_bytes(*bytes));
+            }
+            _ => {}
+        }
+    }
+    frames.zip(dropped).map(|(frames, dropped)| QueueState { frames, dropped }).ok_or(Errno::BADMSG)
+}
+
+/// The kernel's refusal: a negative number at the start of the message.
+fn error_of(payload: &[u8]) -> Errno {
+    let code = payload.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
+    if code < 0 { Errno::from_raw_os_error(-code) } else { Errno::BADMSG }
+}
+
+#[cfg(test)]
+mod tests;

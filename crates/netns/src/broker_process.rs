@@ -1,0 +1,77 @@
+//! The socket broker's process: forked, moved into the guest's namespaces, confined.
+//!
+//! ```text
+//! brodo                                   broker
+//!                        <-- Go or Failed --    joined, confined
+//! ```
+//!
+//! then the conversation of [`brodo_net::socket_broker`]. A child forked before any thread joins the guest's user and network
+//! namespaces (not its mounts and processes) and gives up every right.
+//!
+//! *What it cannot do.* It holds the pair and nothing else, has no capability in any namespace, and the guest's root can neither
+//! trace it nor read its memory (it is not dumpable, and its memory belongs to the host's user namespace).
+//!
+//! *Its life.* It ends when brodo's end of the pair is closed, and the kernel kills it when brodo ends in any other way. As a member
+//! of the guest's namespaces it keeps nothing alive: `attach` ends when the target does, as without it. Every signal is blocked, so
+//! that keys typed at the terminal do not reach it.
+//!
+//! System calls: socketpair, fork, setns, prctl, capset, `close_range`; those of [`brodo_net::socket_broker`].
+
+use crate::namespace::handoff::Message;
+use crate::namespace::{self, Target};
+use crate::process::{self, Child, raw};
+use crate::setup::{SetupError, Step};
+use brodo_net::socket_broker::{SocketBroker, serve};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use rustix::process::WaitOptions;
+use rustix::thread::{CapabilitySet, CapabilitySets};
+use std::io::IoSlice;
+
+/// A broker in the namespaces of a command that was made by [`namespace::fresh`]. Only before there are threads.
+pub fn beside(child: &Child) -> Result<SocketBroker, SetupError> {
+    inside(&Target::process(child.pid().as_raw_pid())?)
+}
+
+/// A broker in a namespace that exists. Only before there are threads.
+pub fn inside(target: &Target) -> Result<SocketBroker, SetupError> {
+    let brodo = rustix::process::getpid();
+    let (pid, handoff) = namespace::fork(|handoff| {
+        target.enter()?;
+        // Not earlier: the kernel forgets it when a process changes its credentials.
+        process::die_with_parent(brodo)?;
+        let fail = |errno| SetupError::new(Step::Confine, errno, "");
+        let channel = confine(handoff.as_fd()).map_err(fail)?;
+        serve(&channel);
+        Ok(())
+    })?;
+    let channel = match handoff.expect() {
+        Ok(_) => handoff.into_descriptor(),
+        Err(error) => {
+            let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+            return Err(error);
+        }
+    };
+    SocketBroker::new(pid, channel).map_err(|errno| SetupError::new(Step::Channel, errno, ""))
+}
+
+/// In the broker: gives up everything but the channel.
+fn confine(channel: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    raw::block_all()?;
+    let channel = raw::close_all_but(channel.try_clone_to_owned().map_err(|_| Errno::MFILE)?)?;
+    // Otherwise it would hold the mount that brodo was started in.
+    let _ = rustix::process::chdir("/");
+    let _ = rustix::thread::set_name(c"brodo-broker");
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
+    rustix::thread::set_no_new_privs(true)?;
+    let none = CapabilitySet::empty();
+    rustix::thread::set_capabilities(
+        None,
+        CapabilitySets { effective: none, permitted: none, inheritable: none },
+    )?;
+    let mut control = SendAncillaryBuffer::default();
+    let go = IoSlice::new(&[Message::GO]);
+    sendmsg(&channel, &[go], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(channel)
+}

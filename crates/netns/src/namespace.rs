@@ -1,0 +1,169 @@
+//! Namespaces: a fresh one for a command, or one that exists; either way an interface in it that brodo serves.
+//!
+//! brodo itself never leaves the host's namespaces, because its sockets must be the host's. What has to be done inside
+//! is done by a forked child: it enters the namespaces, makes the TAP, configures it and passes its descriptors back.
+//! For [`fresh`] the child then becomes the command; for [`attach`] it ends.
+//!
+//! An ordinary user holds no right on the host that this needs: the fresh user namespace gives the child all rights
+//! over the network and mount namespaces that belong to it, and none over anything else.
+//!
+//! System calls: socketpair, fork, unshare or setns; those of [`crate::setup`], [`id_map`] and [`crate::process`].
+
+pub(crate) mod handoff;
+mod id_map;
+mod target;
+
+pub use id_map::Identity;
+pub use target::{Target, Watch};
+
+use crate::process::{self, Child, Signals, raw};
+use crate::setup::{self, Interface, SetupError, Step, resolv_conf};
+use brodo_link::tap::Wanted;
+use brodo_net::txqueuelen::TxQueueLenWatch;
+use handoff::{Handoff, Message};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::process::{Pid, WaitOptions};
+use rustix::thread::UnshareFlags;
+use std::ffi::OsString;
+
+/// The interface that a namespace is to have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// Its properties.
+    pub interface: Interface,
+    /// Offloads to ask for.
+    pub offload: Wanted,
+    /// Its queues, one for each worker.
+    pub queues: u32,
+}
+
+/// What brodo holds of an interface that was made.
+#[derive(Debug)]
+pub struct Made {
+    /// The queues of the TAP.
+    pub taps: Vec<OwnedFd>,
+    /// For a [`TxQueueLenWatch`].
+    pub watch: OwnedFd,
+}
+
+impl Made {
+    /// Makes and configures the interface in the caller's namespace; what [`Made::from_descriptors`] takes.
+    fn descriptors(plan: &Plan) -> Result<Vec<OwnedFd>, SetupError> {
+        let mut descriptors = setup::create_tap(&plan.interface.name, plan.offload, plan.queues)?;
+        setup::configure(&plan.interface)?;
+        let watch =
+            TxQueueLenWatch::socket().map_err(|errno| SetupError::new(Step::OpenNetlink, errno, ""))?;
+        descriptors.push(watch);
+        Ok(descriptors)
+    }
+
+    fn from_descriptors(mut taps: Vec<OwnedFd>) -> Result<Self, SetupError> {
+        let watch = taps.pop().ok_or_else(out_of_turn)?;
+        Ok(Self { taps, watch })
+    }
+}
+
+/// A command and the namespaces made for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Session {
+    /// The program, to be looked up in PATH, and its arguments.
+    pub command: Vec<OsString>,
+    /// The ids it has.
+    pub identity: Identity,
+    /// What it finds in /etc/resolv.conf.
+    pub resolv_conf: String,
+}
+
+/// Makes fresh namespaces with the interface of `plan` in them, and a child that is ready to become the command.
+/// Returns the interface and the child, which waits for [`Child::start`].
+pub fn fresh(plan: &Plan, session: &Session, signals: Signals) -> Result<(Made, Child), SetupError> {
+    let brodo = rustix::process::getpid();
+    let (pid, handoff) = fork(|handoff| become_command(plan, session, handoff, brodo))?;
+    let child = Child::new(pid, handoff, signals);
+    let Message::Unshared = child.handoff().expect()? else { return Err(out_of_turn()) };
+    id_map::write(child.pid(), session.identity)?;
+    child.handoff().send(&Message::Go)?;
+    let Message::Ready(made) = child.handoff().expect()? else { return Err(out_of_turn()) };
+    Ok((Made::from_descriptors(made)?, child))
+}
+
+/// The child of [`fresh`]: everything up to execve, after which nothing of this is left.
+fn become_command(plan: &Plan, session: &Session, handoff: &Handoff, brodo: Pid) -> Result<(), SetupError> {
+    raw::unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNET | UnshareFlags::NEWNS)
+        .map_err(|errno| SetupError::new(Step::Unshare, errno, ""))?;
+    handoff.send(&Message::Unshared)?;
+    wait_for_go(handoff)?;
+    // Not earlier: the kernel forgets it when a process changes its credentials.
+    process::die_with_parent(brodo)?;
+    resolv_conf::separate_mounts()?;
+    let made = Made::descriptors(plan)?;
+    let groups = id_map::own_groups();
+    setup::allow_ping(groups.min, groups.max);
+    resolv_conf::install(&session.resolv_conf)?;
+    handoff.send(&Message::Ready(made))?;
+    wait_for_go(handoff)?;
+    Err(process::execute(&session.command))
+}
+
+/// Makes the interface of `plan` in the target's network namespace. The target's mounts are left alone.
+pub fn attach(plan: &Plan, target: &Target) -> Result<Made, SetupError> {
+    let (pid, handoff) = fork(|handoff| {
+        target.enter()?;
+        handoff.send(&Message::Ready(Made::descriptors(plan)?))
+    })?;
+    let answer = handoff.expect();
+    let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+    match answer? {
+        Message::Ready(made) => Made::from_descriptors(made),
+        _ => Err(out_of_turn()),
+    }
+}
+
+/// Leaves the removal of the interface to the end of its namespace, to be called when the command has ended.
+///
+/// Closing a TAP removes its interface and waits until no processor can still be looking at it; a command that does
+/// nothing then takes 30 ms instead of 10. A namespace's end removes it in the background. Whoever is left in there,
+/// such as a daemon that the command has started, keeps an interface without carrier.
+pub fn leave_interface(tap: impl AsFd) {
+    // Refused it only takes longer.
+    let _ = raw::set_persistent(tap.as_fd(), true);
+}
+
+/// A child that runs `body`, tells its failure and ends; its number and our end of the conversation with it.
+pub(crate) fn fork(
+    body: impl FnOnce(&Handoff) -> Result<(), SetupError>,
+) -> Result<(Pid, Handoff), SetupError> {
+    let (ours, theirs) = Handoff::pair()?;
+    match raw::fork().map_err(|errno| SetupError::new(Step::Fork, errno, ""))? {
+        raw::Forked::Parent(pid) => {
+            drop(theirs);
+            Ok((pid, ours))
+        }
+        raw::Forked::Child => {
+            // A copy of brodo's end would keep the child from noticing that brodo is gone.
+            drop(ours);
+            raw::end_with(|| match body(&theirs) {
+                Ok(()) => 0,
+                Err(error) => {
+                    let status = error.exit_status();
+                    // If brodo is gone there is nobody to tell.
+                    let _ = theirs.send(&Message::Failed(error));
+                    status.into()
+                }
+            })
+        }
+    }
+}
+
+fn wait_for_go(handoff: &Handoff) -> Result<(), SetupError> {
+    match handoff.expect()? {
+        Message::Go => Ok(()),
+        _ => Err(out_of_turn()),
+    }
+}
+
+/// A message that cannot come now.
+fn out_of_turn() -> SetupError {
+    SetupError::new(Step::Handoff, Errno::PROTO, "")
+}

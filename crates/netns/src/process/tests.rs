@@ -1,0 +1,27 @@
+//! The parts that need no second process; the rest is tested by running the command.
+
+use super::*;
+use brodo_testns::in_namespace;
+
+#[test]
+fn a_process_with_threads_does_not_fork() {
+    // A test runs in a thread of its own, beside the main one.
+    assert_eq!(raw::fork(), Err(Errno::BUSY));
+}
+
+#[test]
+fn a_number_that_is_no_descriptor_is_refused() {
+    assert_eq!(inherited(-1).unwrap_err(), Errno::BADF);
+    assert_eq!(inherited(1 << 20).unwrap_err(), Errno::BADF);
+}
+
+#[test]
+fn a_command_that_cannot_run_says_why() {
+    // In a process of its own: std gives SIGPIPE back its default before it tries, which would kill other tests.
+    in_namespace("process::tests::a_command_that_cannot_run_says_why", || {
+        let missing = execute(&["/no/such/program".into()]);
+        assert_eq!((missing.step, missing.errno, missing.exit_status()), (Step::Execute, Errno::NOENT, 127));
+        let directory = execute(&["/".into()]);
+        assert_eq!((directory.errno, directory.exit_status()), (Errno::ACCESS, 126));
+    });
+}

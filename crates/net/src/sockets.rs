@@ -1,17 +1,21 @@
 //! The host's sockets: [`Host`] on real descriptors, all non-blocking, all in one epoll instance.
 //!
-//! A socket is opened for one flow and registered, edge-triggered, with that flow's id as its event data; closing the
-//! descriptor ends it. It reports input and errors. A stream reports room to write only from the first time it had
-//! none, or while its connect is pending: otherwise each connection would begin with an event that says nothing.
-//! A datagram socket reports it only while something waits for it ([`datagram`]).
+//! A socket is opened for one flow and registered, edge-triggered, with that flow's id as its event data;
+//! closing the descriptor ends it. It reports input and errors. A stream reports room to write only from the
+//! first time it had none, or while its connect is pending: otherwise each connection would begin with an
+//! event that says nothing. A datagram socket reports it only while something waits for it ([`datagram`]).
 //!
-//! A stream's buffer sizes are left to the kernel, which grows them as it needs (setting one switches that off).
-//! Path MTU discovery of a stream is left to the host's kernel; that of datagrams is the guest's ([`datagram`]). An ICMP error
-//! for a datagram comes back through the error queue (IP_RECVERR).
+//! *Urgent data* of a peer stays in line (SO_OOBINLINE), as RFC 6093 asks. readv stops before the urgent mark
+//! although bytes are queued behind it, so EPOLLPRI is reported and the stack then reads until EAGAIN. Toward
+//! the guest, and from it, the bytes travel without the mark.
+//!
+//! A stream's buffer sizes are left to the kernel, which grows them as it needs (setting one switches that
+//! off). Path MTU discovery of a stream is left to the host's kernel; that of datagrams is the guest's
+//! ([`datagram`]). An ICMP error for a datagram comes back through the error queue (IP_RECVERR).
 //!
 //! | For           | System calls                                                                             |
 //! |---------------|------------------------------------------------------------------------------------------|
-//! | open TCP      | socket, connect, connect (has it completed?), epoll_ctl                                   |
+//! | open TCP      | socket, setsockopt SO_OOBINLINE, connect, connect (completed?), epoll_ctl                  |
 //! | open UDP      | socket, setsockopt IP_RECVERR, IP_RECVTOS, SO_RXQ_OVFL, SO_RCVBUF and UDP_GRO, connect, epoll_ctl |
 //! | open echo     | socket, setsockopt IP_RECVERR, connect, epoll_ctl                                         |
 //! | stream        | sendmsg (setsockopt TCP_NODELAY before the second, epoll_ctl when full), readv            |
@@ -57,9 +61,10 @@ struct Open {
     datagram: Datagram,
 }
 
-/// Whether the kernel may hold a stream's small segments back. The guest's own TCP has already decided what to send when, so
-/// it must not (TCP_NODELAY). But the first write is never held back: Nagle's rule as Linux has it waits only behind a small
-/// segment in flight (Minshall). So the option is set before the second, and a connection of one request saves the call.
+/// Whether the kernel may hold a stream's small segments back. The guest's own TCP has already decided what
+/// to send when, so it must not (TCP_NODELAY). But the first write is never held back: Nagle's rule as Linux
+/// has it waits only behind a small segment in flight (Minshall). So the option is set before the second, and
+/// a connection of one request saves the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Delays {
     /// Nothing was written yet.
@@ -71,7 +76,7 @@ enum Delays {
 }
 
 /// What every stream reports.
-const STREAM_EVENTS: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
+const STREAM_EVENTS: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::PRI);
 
 /// All host sockets of one worker, and the epoll instance they report to.
 #[derive(Debug)]
@@ -152,6 +157,7 @@ impl Sockets {
     pub fn adopt(&mut self, flow: FlowId, accepted: OwnedFd) -> Result<SocketId, HostError> {
         // In force as soon as it is closed, and switched off once it is known to be in good hands.
         let _ = sockopt::set_socket_linger(&accepted, Some(Duration::ZERO));
+        sockopt::set_socket_oobinline(&accepted, true).map_err(host_error)?;
         let socket = self.keep(flow, accepted, STREAM_EVENTS)?;
         sockopt::set_socket_linger(self.get(socket)?, None).map_err(host_error)?;
         Ok(socket)
@@ -207,13 +213,13 @@ pub fn readiness(flags: EventFlags) -> Readiness {
         readable: flags.contains(EventFlags::IN),
         writable: flags.contains(EventFlags::OUT),
         read_closed: flags.intersects(EventFlags::RDHUP | EventFlags::HUP),
-        urgent: flags.contains(EventFlags::PRI),
         error: flags.contains(EventFlags::ERR),
+        urgent: flags.contains(EventFlags::PRI),
     }
 }
 
-/// Raises the soft bound on open descriptors to the hard one; gives the bound now in force. A bound that cannot be
-/// raised is left as it is.
+/// Raises the soft bound on open descriptors to the hard one; gives the bound now in force. A bound that
+/// cannot be raised is left as it is.
 pub fn raise_nofile() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -244,6 +250,7 @@ impl Host for Sockets {
     fn tcp_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(SocketId, Connect), HostError> {
         let fd =
             rustix::net::socket_with(family(to.ip()), SocketType::STREAM, FLAGS, None).map_err(host_error)?;
+        sockopt::set_socket_oobinline(&fd, true).map_err(host_error)?;
         probes::connect(flow, to);
         let connect = match rustix::net::connect(&fd, &to) {
             Ok(()) => Connect::Done,

@@ -1,39 +1,46 @@
-//! Connections between two sockets of this machine, carried by the kernel: splice(2) from one socket into a pipe and from the
-//! pipe into the other. Pages change hands and no byte is copied.
+//! Connections between two sockets of this machine, carried by the kernel: splice(2) from one socket into a
+//! pipe and from the pipe into the other. Pages change hands and no byte is copied.
 //!
-//! A connection whose two ends are on loopbacks, one of the host's namespace and one of the guest's, needs no frames: nobody would see them, and
-//! each byte would be copied four times. So the socket that was accepted on one side is joined with one connected on the other, both kernels' TCP do what
-//! they do for any local connection, and this file only moves what has arrived.
+//! A connection whose two ends are on loopbacks, one of the host's namespace and one of the guest's, needs no
+//! frames: nobody would see them, and each byte would be copied four times. So the socket that was accepted
+//! on one side is joined with one connected on the other, both kernels' TCP do what they do for any local
+//! connection, and this file only moves what has arrived.
 //!
 //! ```text
 //! end 0  --splice-->  pipe  --splice-->  end 1        way 0
 //! end 0  <--splice--  pipe  <--splice--  end 1        way 1
 //! ```
 //!
-//! *As a direct connection.* The end of a direction is passed on when all before it is: shutdown(SHUT_WR), and the other
-//! direction goes on. An error of either socket closes both with a reset (SO_LINGER 0), as does a connect that fails: who
-//! connects to a port on which nobody listens sees its connection reset. (It was accepted already; a refusal is not to be had any more.) Whatever
-//! reached a socket before its peer's reset is still offered to the other, as far as that takes it at once. Nagle's algorithm is off on both ends,
+//! *As a direct connection.* The end of a direction is passed on when all before it is: shutdown(SHUT_WR),
+//! and the other direction goes on. An error of either socket closes both with a reset (SO_LINGER 0), as does
+//! a connect that fails: who connects to a port on which nobody listens sees its connection reset. (It was
+//! accepted already; a refusal is not to be had any more.) Whatever reached a socket before its peer's reset
+//! is still offered to the other, as far as that takes it at once. Nagle's algorithm is off on both ends,
 //! because the sender's own TCP has decided what to send when.
 //!
-//! *Urgent data* is carried in line, where it stands among the rest (`SO_OOBINLINE`), as RFC 6093 asks of programs and as connections over frames do
-//! it. splice(2) stops at the urgent mark and does not step over it: it says EAGAIN with bytes behind the mark, and 0 once the peer has ended. So
-//! neither is believed before recv(2), which does step over it, has been asked: after a 0 always, after EAGAIN if an event has told of
-//! urgent data (EPOLLPRI). What it returns goes into the pipe by write(2).
+//! *Urgent data* is carried in line, where it stands among the rest (`SO_OOBINLINE`), as RFC 6093 asks of
+//! programs and as connections over frames carry it ([`crate::sockets`]). splice(2) stops at the urgent mark
+//! and does not step over it: it says EAGAIN with bytes behind the mark, and 0 once the peer has ended. So
+//! neither is believed before recv(2), which does step over it, has been asked: after a 0 always, after
+//! EAGAIN if an event has told of urgent data (EPOLLPRI). What it returns goes into the pipe by write(2).
 //!
-//! *Flow control.* What the receiver's socket does not take stays in the pipe, which is bounded, and then in the sender's socket, whose window
-//! closes. A pipe belongs to a direction only while bytes are in it: one that has been drained goes back to a pool, so an idle
-//! connection has two descriptors and no more. There are at most [`PIPES_MAX`]; a direction that gets none waits in line for the next that comes back.
+//! *Flow control.* What the receiver's socket does not take stays in the pipe, which is bounded, and then in
+//! the sender's socket, whose window closes. A pipe belongs to a direction only while bytes are in it: one
+//! that has been drained goes back to a pool, so an idle connection has two descriptors and no more. There
+//! are at most [`PIPES_MAX`]; a direction that gets none waits in line for the next that comes back.
 //!
-//! *Turns.* Sockets are edge-triggered: an end is taken to be readable and writable until a call says otherwise. A connection moves at
-//! most [`TURN_BYTES`] each way before the next has its turn, and all together little more than [`ROUND_BYTES`] before the driver gets its own, for frames wait
-//! meanwhile. A pipe holds a number of
-//! buffers, not of bytes, so a splice into it that would block may mean that either is at its end; it is settled when the pipe is empty.
+//! *Turns.* Sockets are edge-triggered: an end is taken to be readable and writable until a call says
+//! otherwise. A connection moves at most [`TURN_BYTES`] each way before the next has its turn, and all
+//! together little more than [`ROUND_BYTES`] before the driver gets its own, for frames wait meanwhile. A
+//! pipe holds a number of buffers, not of bytes, so a splice into it that would block may mean that either is
+//! at its end; it is settled when the pipe is empty.
 //!
-//! A slot that has become free is given away only after the turn in which that happened: an event of the same batch may still name it.
+//! A slot that has become free is given away only after the turn in which that happened: an event of the same
+//! batch may still name it.
 //!
-//! System calls: splice, pipe2, fcntl `F_SETPIPE_SZ`, shutdown, connect, getsockopt `SO_ERROR`, setsockopt `TCP_NODELAY`, `SO_OOBINLINE` and `SO_LINGER`, `epoll_ctl`;
-//! recv and write at an urgent mark and at the end.
+//! System calls: splice, pipe2, fcntl `F_SETPIPE_SZ`, shutdown, connect, getsockopt `SO_ERROR`, setsockopt
+//! `TCP_NODELAY`, `SO_OOBINLINE` and `SO_LINGER`, `epoll_ctl`; recv and write at an urgent mark and at the
+//! end.
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -44,8 +51,9 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What a pipe is asked to hold, in bytes. The kernel counts buffers, one for each 4 KiB of this, and a buffer takes what a socket has
-/// in one piece, up to 32 KiB. The more it holds, the rarer its two neighbours are woken: 38 Gbit/s with 1 MiB, 33 with 256 KiB.
+/// What a pipe is asked to hold, in bytes. The kernel counts buffers, one for each 4 KiB of this, and a
+/// buffer takes what a socket has in one piece, up to 32 KiB. The more it holds, the rarer its two neighbours
+/// are woken: 38 Gbit/s with 1 MiB, 33 with 256 KiB.
 const PIPE_BYTES: usize = 1 << 20;
 /// The same when there are more than [`PIPES_LARGE`]: a user without privileges may have 64 MiB of pipes
 /// (/proc/sys/fs/pipe-user-pages-soft), and gets those of two buffers after that.
@@ -58,7 +66,8 @@ const CALL_BYTES: usize = 1 << 20;
 const TURN_BYTES: usize = 4 << 20;
 /// Connections served in one turn of the loop.
 const TURN_PAIRS: usize = 64;
-/// Bytes after which no further connection is served in one turn of the loop: what a single one may move, some milliseconds.
+/// Bytes after which no further connection is served in one turn of the loop: what a single one may move,
+/// some milliseconds.
 const ROUND_BYTES: u64 = 2 * TURN_BYTES as u64;
 /// Pipes kept for the next who needs one.
 const PIPES_IDLE_MAX: usize = 32;
@@ -185,8 +194,8 @@ enum Next {
 }
 
 impl Next {
-    /// What a pair does of whose directions one asks for this and the other for that. No event comes for what is left undone at once, so that goes
-    /// first; a direction that waits for a pipe asks again with it.
+    /// What a pair does of whose directions one asks for this and the other for that. No event comes for what
+    /// is left undone at once, so that goes first; a direction that waits for a pipe asks again with it.
     fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::More, _) | (_, Self::More) => Self::More,
@@ -273,8 +282,8 @@ impl Splices {
         !self.listed.is_empty()
     }
 
-    /// Joins an accepted connection with a socket toward its destination. Their events carry the data that `event` makes of a number, which
-    /// [`Splices::event`] is to be given back.
+    /// Joins an accepted connection with a socket toward its destination. Their events carry the data that
+    /// `event` makes of a number, which [`Splices::event`] is to be given back.
     pub fn join(
         &mut self,
         epoll: BorrowedFd<'_>,
@@ -443,8 +452,9 @@ impl End {
         Self { fd, readable: true, writable: true, urgent: false, failed: false }
     }
 
-    /// Moves what has arrived into a pipe that holds so much; 0 at the end. EAGAIN with something in the pipe says little: that may be what is full, or the
-    /// socket may be at its end or at an urgent mark. It is settled when the pipe is empty.
+    /// Moves what has arrived into a pipe that holds so much; 0 at the end. EAGAIN with something in the pipe
+    /// says little: that may be what is full, or the socket may be at its end or at an urgent mark. It is
+    /// settled when the pipe is empty.
     fn read_into(&mut self, pipe: &Pipe, held: usize) -> Result<usize, Errno> {
         match move_pages(self.fd.as_fd(), pipe.to.as_fd(), CALL_BYTES) {
             Ok(0) if held > 0 => Err(Errno::AGAIN),

@@ -1,5 +1,6 @@
-//! The whole data path on real descriptors: a guest in a namespace of its own, a TAP, the loop with its stack, and
-//! servers on the host's loopback. What passes arrives unchanged, and the loop sleeps when nothing does.
+//! The whole data path on real descriptors: a guest in a namespace of its own, a TAP, the loop with its
+//! stack, and servers on the host's loopback. What passes arrives unchanged, and the loop sleeps when nothing
+//! does.
 
 use super::{Activity, Wake, Worker};
 use crate::clock::Clock;
@@ -12,6 +13,7 @@ use brodo_link::tap::{Tap, Wanted};
 use brodo_testns::{in_namespace_with_tun, ip};
 use nix::sched::{CloneFlags, unshare};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::SendFlags;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
@@ -196,5 +198,42 @@ fn stalled_connections_do_not_spin() {
         });
         // Each turn belongs to a frame, a connection or a probe; a loop that spins makes millions.
         assert!(activity.turns < 20_000, "{activity:?}");
+    });
+}
+
+/// Urgent data of a peer: in line, at once, and nothing behind it waits or is lost.
+#[test]
+fn urgent_data_of_a_peer_arrives_in_line() {
+    in_namespace_with_tun("driver::end_to_end::urgent_data_of_a_peer_arrives_in_line", || {
+        const ROUNDS: usize = 200;
+        const ROUND: usize = 100_000;
+        let listener = TcpListener::bind((LOOPBACK[0], 0)).expect("listen");
+        let port = listener.local_addr().expect("address").port();
+        let server = thread::spawn(move || {
+            let urgent = |stream: &TcpStream| rustix::net::send(stream, b"!", SendFlags::OOB).expect("send");
+            let (mut stream, _) = listener.accept().expect("accept");
+            stream.write_all(b"abc").expect("write");
+            assert_eq!(urgent(&stream), 1);
+            stream.write_all(b"def").expect("write");
+            // It says nothing more until the guest has all of this.
+            stream.read_exact(&mut [0]).expect("the guest has got it");
+            let round = vec![b'.'; ROUND];
+            for _ in 0..ROUNDS {
+                stream.write_all(&round).expect("write");
+                assert_eq!(urgent(&stream), 1);
+            }
+        });
+        with_guest(Wanted::Everything, 65_520, move || {
+            let mut stream = connect(HOST[0], port).expect("connect");
+            let mut first = [0; 7];
+            stream.read_exact(&mut first).expect("all of it, though nothing follows");
+            assert_eq!(&first, b"abc!def");
+            stream.write_all(b"+").expect("write");
+            let mut rest = Vec::new();
+            stream.read_to_end(&mut rest).expect("read");
+            assert_eq!(rest.len(), ROUNDS * (ROUND + 1));
+            assert!(rest.chunks(ROUND + 1).all(|round| round[ROUND] == b'!'), "each in its place");
+        });
+        server.join().expect("the server was content");
     });
 }

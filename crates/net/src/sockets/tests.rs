@@ -9,8 +9,9 @@ use brodo_core::host::{
 use brodo_testns::{in_namespace, ip};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
+use rustix::net::SendFlags;
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -135,6 +136,37 @@ fn tcp_backpressure_gives_one_writable_edge() {
             while let Ok(n) = sockets.tcp_send(socket, &[IoSlice::new(&chunk)]) {
                 sent += n;
             }
+        }
+    });
+}
+
+/// Urgent data, on connections of either origin: reported, in its place, and a read ends before it.
+#[test]
+fn urgent_data_is_in_line_and_reported() {
+    in_namespace("sockets::tests::urgent_data_is_in_line_and_reported", || {
+        let listener = TcpListener::bind((LOCALHOST, 0)).expect("listen");
+        let at = listener.local_addr().expect("address");
+        for adopted in [false, true] {
+            let mut sockets = Sockets::new().expect("epoll");
+            let (socket, mut peer) = if adopted {
+                let peer = TcpStream::connect(at).expect("connect");
+                let (accepted, _) = listener.accept().expect("accept");
+                accepted.set_nonblocking(true).expect("non-blocking");
+                (sockets.adopt(FLOW, accepted.into()).expect("adopt"), peer)
+            } else {
+                let (socket, _) = sockets.tcp_connect(FLOW, at).expect("connect");
+                (socket, listener.accept().expect("accept").0)
+            };
+            peer.write_all(b"abc").expect("write");
+            assert_eq!(rustix::net::send(&peer, b"!", SendFlags::OOB), Ok(1));
+            peer.write_all(b"def").expect("write");
+            assert!(event(&sockets).urgent, "adopted: {adopted}");
+            assert_eq!(recv(&mut sockets, socket).as_deref(), Ok(&b"abc"[..]), "up to the mark");
+            assert_eq!(recv(&mut sockets, socket).as_deref(), Ok(&b"!def"[..]), "adopted: {adopted}");
+            assert_eq!(recv(&mut sockets, socket), Err(HostError::WouldBlock));
+            peer.write_all(b"ghi").expect("write");
+            assert!(!event(&sockets).urgent, "it has been read");
+            sockets.close(socket, Close::Graceful);
         }
     });
 }

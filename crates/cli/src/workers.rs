@@ -23,7 +23,7 @@
 use crate::failure::Failure;
 use crate::journal::Journal;
 use brodo_control::event::Level;
-use brodo_link::GuestLink;
+use brodo_link::{FailedCall, GuestLink};
 use brodo_net::driver::{Wake, Worker};
 use brodo_net::workers::Workers;
 use std::ops::ControlFlow;
@@ -126,7 +126,10 @@ fn serve<L: GuestLink, T>(
     mut check: impl FnMut() -> Result<ControlFlow<T>, Failure>,
 ) -> Result<Option<T>, Failure> {
     loop {
-        match worker.run().map_err(Failure::io("serve the network interface: epoll_wait"))? {
+        let wake = worker.run().map_err(|FailedCall { call, error }| {
+            Failure::Io(format!("serve the network interface: {call}"), error)
+        })?;
+        match wake {
             Wake::Extra(_) => {
                 if let ControlFlow::Break(value) = check()? {
                     return Ok(Some(value));

@@ -1,33 +1,41 @@
 //! A TAP interface in the guest's namespace: one read and one write system call per frame or super-frame.
 //!
-//! Every frame is preceded by a virtio-net header ([`super::vnet`]), so that up to 64 KiB move per call at any MTU and
-//! no payload checksum is computed on this link: the guest's kernel hands us super-frames it has not cut, and cuts
-//! (or rather, never needs to cut) those we write. What the kernel allows is probed from most to least when the descriptor is
-//! taken over, down to bare frames.
+//! Every frame is preceded by a virtio-net header ([`super::vnet`]), so that up to 64 KiB move per call at
+//! any MTU and no payload checksum is computed on this link: the guest's kernel hands us super-frames it has
+//! not cut, and cuts (or rather, never needs to cut) those we write. What the kernel allows is probed from
+//! most to least when the descriptor is taken over, down to bare frames.
 //!
-//! Promises: a frame is written whole or not at all; nothing is allocated per frame; a device that is down or was
-//! deleted loses frames as a cable pulled out would and is counted, it is never an error of the data path.
+//! Promises: a frame is written whole or not at all; nothing is allocated per frame; a device that is down or
+//! was deleted loses frames as a cable pulled out would and is counted, it is never an error of the data
+//! path.
 //!
-//! The kernel keeps the guest's frames in a ring until they are read, and drops what finds it full. Newer ones can make the
-//! guest wait instead ([`IFF_BACKPRESSURE`]), and are asked to.
+//! The kernel keeps the guest's frames in a ring until they are read, and drops what finds it full. Newer
+//! ones can make the guest wait instead ([`IFF_BACKPRESSURE`]), and are asked to.
 //!
-//! The descriptor may come from another process: whoever can enter the guest's namespace opens and configures the
-//! device ([`Tap::create`]), passes the descriptor ([`Tap::into_fd`]), and [`Tap::from_fd`] makes a link of it.
-//! All that is known of it can be asked from the kernel again, so nothing else need be passed.
+//! The length of the virtio-net header belongs to the interface, not to a descriptor: root of the guest may
+//! change it by TUNSETVNETHDRSZ on a queue of its own. Reads and writes whose buffers are shorter than the
+//! new header then fail with EINVAL, and the length is set again; the frame that was read is lost, and
+//! counted by the stack as one that is too short. Under any other length, and other flags that TUNSETIFF on a
+//! further queue sets, frames are misread, by which the guest harms itself alone.
+//!
+//! The descriptor may come from another process: whoever can enter the guest's namespace opens and configures
+//! the device ([`Tap::create`]), passes the descriptor ([`Tap::into_fd`]), and [`Tap::from_fd`] makes a link
+//! of it. All that is known of it can be asked from the kernel again, so nothing else need be passed.
 
 use super::vnet::{self, HEADER_LEN};
-use super::{CreditWait, GuestLink};
+use super::{CreditWait, FailedCall, GuestLink};
 use crate::sys;
 use brodo_core::link::{FRAME_MAX, Link, LinkCaps, NoCredit, RxMeta, TxFrame};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fmt;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Flag of TUNSETIFF (Linux 7.3, not yet in `libc`): a full ring stops the transmit queue, which is woken when half of the ring or
-/// all of it has been read. The guest's frames wait in the queueing discipline meanwhile; without one the kernel drops as
-/// before, and also, rarely, where several processors send at once.
+/// Flag of TUNSETIFF (Linux 7.3, not yet in `libc`): a full ring stops the transmit queue, which is woken
+/// when half of the ring or all of it has been read. The guest's frames wait in the queueing discipline
+/// meanwhile; without one the kernel drops as before, and also, rarely, where several processors send at
+/// once.
 const IFF_BACKPRESSURE: i32 = 0x0080;
 
 /// Payload slices of a frame that are written without an allocation.
@@ -98,7 +106,8 @@ impl std::error::Error for TapError {}
 pub struct TapLosses {
     /// The interface was down (EIO), or deleted (EBADFD).
     pub down: u64,
-    /// The kernel refused the frame (EINVAL and the like): a defect of ours, or an interface whose features changed.
+    /// The kernel refused the frame (EINVAL and the like): a defect of ours, or an interface whose features
+    /// changed.
     pub refused: u64,
 }
 
@@ -133,11 +142,11 @@ impl Tap {
         Self::open(name, wanted, bare)
     }
 
-    /// Makes the TAP interface `name` with so many queues in the network namespace of the calling thread; gives its
-    /// queues.
+    /// Makes the TAP interface `name` with so many queues in the network namespace of the calling thread;
+    /// gives its queues.
     ///
-    /// To be called before the interface is brought up, and all queues are to be kept open as long as any is used: the
-    /// kernel divides flows by the number of queues (`tun_automq_select_queue`).
+    /// To be called before the interface is brought up, and all queues are to be kept open as long as any is
+    /// used: the kernel divides flows by the number of queues (`tun_automq_select_queue`).
     ///
     /// # Errors
     /// [`TapError`] names the system call that failed.
@@ -168,8 +177,8 @@ impl Tap {
         Self::from_fd(fd, wanted)
     }
 
-    /// Takes over a descriptor that is attached to a TAP interface, and asks for offloads as `wanted`. Whether frames
-    /// have a header was fixed when it was attached and is asked from the kernel.
+    /// Takes over a descriptor that is attached to a TAP interface, and asks for offloads as `wanted`.
+    /// Whether frames have a header was fixed when it was attached and is asked from the kernel.
     ///
     /// # Errors
     /// [`TapError`] names the system call that failed.
@@ -204,6 +213,11 @@ impl Tap {
     /// Gives the descriptor back, to pass it to another process.
     pub fn into_fd(self) -> OwnedFd {
         self.fd
+    }
+
+    /// Sets the length of the header again, after another owner of a queue has changed it.
+    fn set_header_len(&self) -> Result<(), Errno> {
+        sys::tun_set_header_len(&self.fd, HEADER_LEN as i32)
     }
 
     /// What becomes of a frame whose write failed: refused for now, or lost.
@@ -246,7 +260,8 @@ fn probe_offloads(fd: &OwnedFd, wanted: Wanted) -> LinkCaps {
             }
         }
     }
-    // An earlier owner of the descriptor may have asked for more. A kernel that cannot even take this has none on.
+    // An earlier owner of the descriptor may have asked for more. A kernel that cannot even take this has
+    // none on.
     let _ = sys::tun_set_offload(fd, 0);
     LinkCaps::default()
 }
@@ -257,7 +272,7 @@ impl GuestLink for Tap {
     }
 
     /// A frame longer than `buf` would lose its end without a sign, hence the bound on `buf`.
-    fn recv(&mut self, buf: &mut [u8]) -> io::Result<Option<(RxMeta, usize)>> {
+    fn recv(&mut self, buf: &mut [u8]) -> Result<Option<(RxMeta, usize)>, FailedCall> {
         debug_assert!(buf.len() >= FRAME_MAX, "a short buffer truncates frames silently");
         let mut header = [0; HEADER_LEN];
         loop {
@@ -275,7 +290,13 @@ impl GuestLink for Tap {
                     self.gone = true;
                     Ok(None)
                 }
-                Err(e) => Err(e.into()),
+                // The kernel has taken a frame off the ring for this, so a guest that goes on like that pays
+                // for each.
+                Err(Errno::INVAL) if self.header => {
+                    self.set_header_len().map_err(FailedCall::of("ioctl TUNSETVNETHDRSZ"))?;
+                    Ok(Some((RxMeta::default(), 0)))
+                }
+                Err(e) => Err(FailedCall { call: "readv", error: e.into() }),
             };
         }
     }
@@ -319,6 +340,7 @@ impl Link for Tap {
             spilled = front.into_iter().chain(frame.payload.iter().copied()).collect();
             &spilled[skip..]
         };
+        let mut again = self.header;
         loop {
             match rustix::io::writev(&self.fd, slices) {
                 // A TAP takes a frame whole.
@@ -327,6 +349,7 @@ impl Link for Tap {
                     return Ok(());
                 }
                 Err(Errno::INTR) => {}
+                Err(Errno::INVAL) if again && self.set_header_len().is_ok() => again = false,
                 Err(e) => return self.write_failed(e),
             }
         }

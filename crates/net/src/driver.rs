@@ -36,7 +36,7 @@ use brodo_core::flow::FlowId;
 use brodo_core::link::{FRAME_MAX, RxFrame};
 use brodo_core::stack::{Io, Stack};
 use brodo_core::time::{Duration, Instant};
-use brodo_link::{CreditWait, GuestLink};
+use brodo_link::{CreditWait, FailedCall, GuestLink};
 use busy_poll::BusyPoll;
 pub use busy_poll::busy_poll_default;
 use port::Port;
@@ -336,8 +336,8 @@ impl<L: GuestLink> Worker<L> {
     /// Runs turns until there is something to tell.
     ///
     /// # Errors
-    /// epoll or the link is broken for good.
-    pub fn run(&mut self) -> io::Result<Wake> {
+    /// epoll or the link is broken for good: the system call that says so.
+    pub fn run(&mut self) -> Result<Wake, FailedCall> {
         // Of this thread only; there is no way for it to fail.
         let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK_NS));
         loop {
@@ -349,7 +349,7 @@ impl<L: GuestLink> Worker<L> {
     }
 
     /// Fills `events` and sets the time.
-    fn wait(&mut self) -> io::Result<()> {
+    fn wait(&mut self) -> Result<(), FailedCall> {
         self.activity.turns += 1;
         self.busy_poll.turned(std::mem::take(&mut self.port.moved));
         if self.busy {
@@ -377,7 +377,7 @@ impl<L: GuestLink> Worker<L> {
     }
 
     /// Waits for events for at most `timeout`; sets the time.
-    fn take_events(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    fn take_events(&mut self, timeout: Option<Duration>) -> Result<(), FailedCall> {
         let epoll = self.sockets.epoll();
         let waited = if self.nanoseconds {
             sys::epoll_wait(epoll, &mut self.events.0, timeout)
@@ -392,7 +392,7 @@ impl<L: GuestLink> Worker<L> {
                 self.nanoseconds = false;
                 self.events.0.clear();
             }
-            Err(e) => return Err(e.into()),
+            Err(e) => return Err(FailedCall { call: "epoll_wait", error: e.into() }),
         }
         let before = std::mem::replace(&mut self.now, self.clock.now());
         if self.now - before >= PAUSE {
@@ -416,7 +416,7 @@ impl<L: GuestLink> Worker<L> {
     }
 
     /// One turn after a wait.
-    fn turn(&mut self) -> io::Result<Option<Wake>> {
+    fn turn(&mut self) -> Result<Option<Wake>, FailedCall> {
         self.port.now = self.now;
         self.sockets.turn(self.now);
         let extra = self.own_events();
@@ -525,7 +525,7 @@ impl<L: GuestLink> Worker<L> {
     }
 
     /// Takes one batch of guest frames; true if there was any.
-    fn take_frames(&mut self) -> io::Result<bool> {
+    fn take_frames(&mut self) -> Result<bool, FailedCall> {
         let Self { stack, port, sockets, arena, now, workers, .. } = self;
         let (mut taken, mut bytes) = (0, 0);
         let mut after_datagram = false;
@@ -603,7 +603,7 @@ impl<L: GuestLink> Worker<L> {
     }
 
     /// Arms or ends the wait for the link's credit.
-    fn follow_credit(&mut self) -> io::Result<()> {
+    fn follow_credit(&mut self) -> Result<(), FailedCall> {
         let credit = match (self.port.link.credit_wait(), self.credit) {
             (None, _) => Credit::Free,
             (Some(CreditWait::Event), _) => Credit::Awaited,
@@ -624,7 +624,8 @@ impl<L: GuestLink> Worker<L> {
         if arm || disarm {
             let interest = if arm { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
             let link = self.port.link.descriptor();
-            epoll::modify(self.sockets.epoll(), link, own(LINK), interest | EventFlags::ET)?;
+            epoll::modify(self.sockets.epoll(), link, own(LINK), interest | EventFlags::ET)
+                .map_err(FailedCall::of("epoll_ctl"))?;
             self.armed = arm;
         }
         self.credit = credit;

@@ -12,7 +12,7 @@ use brodo_control::rpc::{self, REQUEST_MAX, code};
 use brodo_core::config::Config;
 use brodo_core::link::{Link, LinkCaps, NoCredit, RxMeta, TxFrame};
 use brodo_core::stack::{Keys, Stack};
-use brodo_link::{CreditWait, GuestLink};
+use brodo_link::{CreditWait, FailedCall, GuestLink};
 use brodo_net::clock::Clock;
 use brodo_net::driver::Worker;
 use brodo_net::sockets::Sockets;
@@ -44,7 +44,7 @@ impl GuestLink for Quiet {
         self.0.as_fd()
     }
 
-    fn recv(&mut self, _: &mut [u8]) -> io::Result<Option<(RxMeta, usize)>> {
+    fn recv(&mut self, _: &mut [u8]) -> Result<Option<(RxMeta, usize)>, FailedCall> {
         Ok(None)
     }
 

@@ -5,13 +5,12 @@ use brodo_core::budget::Budget;
 use brodo_core::config::Config;
 use brodo_core::link::{Link, LinkCaps, NoCredit, RxMeta, TxFrame};
 use brodo_core::stack::{Keys, Stack};
-use brodo_link::CreditWait;
+use brodo_link::{CreditWait, FailedCall};
 use brodo_net::clock::Clock;
 use brodo_net::sockets::Sockets;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use std::io;
 
 /// A link that does what a byte through its pipe says.
 struct Remote {
@@ -38,16 +37,17 @@ impl GuestLink for Remote {
         self.fd.as_fd()
     }
 
-    fn recv(&mut self, _: &mut [u8]) -> io::Result<Option<(RxMeta, usize)>> {
+    fn recv(&mut self, _: &mut [u8]) -> Result<Option<(RxMeta, usize)>, FailedCall> {
         let mut bytes = [0];
+        let failed = |errno: Errno| FailedCall { call: "readv", error: errno.into() };
         match rustix::io::read(&self.fd, &mut bytes) {
             Ok(1) => match bytes[0] {
                 GONE => self.gone = true,
                 PANIC => panic!("the link said so"),
-                _ => return Err(Errno::NOTRECOVERABLE.into()),
+                _ => return Err(failed(Errno::NOTRECOVERABLE)),
             },
             Ok(_) | Err(Errno::AGAIN) => {}
-            Err(errno) => return Err(errno.into()),
+            Err(errno) => return Err(failed(errno)),
         }
         Ok(None)
     }
@@ -107,7 +107,7 @@ fn the_end_of_one_is_the_end_of_all() {
 fn an_error_of_any_is_told() {
     for number in 0..3 {
         let told = told(number, BROKEN).expect_err("broken").to_string();
-        assert!(told.contains("serve the network interface"), "worker {number}: {told}");
+        assert!(told.contains("serve the network interface: readv: "), "worker {number}: {told}");
     }
 }
 

@@ -1,5 +1,5 @@
-//! What the TAP relies on in the kernel, asserted on the running one: each test makes a namespace and is the peer of
-//! the kernel TCP and UDP in it.
+//! What the TAP relies on in the kernel, asserted on the running one: each test makes a namespace and is the
+//! peer of the kernel TCP and UDP in it.
 
 use super::{Tap, TapError, Wanted};
 use crate::GuestLink;
@@ -281,6 +281,40 @@ fn a_flow_stays_with_its_queue() {
     });
 }
 
+/// Root of the guest changes the length of the header by a queue of its own, which counts for the whole
+/// interface.
+#[test]
+fn a_header_length_set_by_another_queue_costs_one_frame() {
+    in_namespace_with_tun("tap::tests::a_header_length_set_by_another_queue_costs_one_frame", || {
+        let queue = || {
+            let flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE) as i16;
+            Tap::open("tap0", Wanted::Everything, flags).expect("TAP")
+        };
+        let mut tap = queue();
+        bring_up();
+        let spoil = || sys::tun_set_header_len(&queue().fd, 1 << 20).expect("any queue may");
+        let socket = UdpSocket::bind((GUEST, 0)).expect("bind");
+        socket.set_read_timeout(Some(Duration::from_secs(10))).expect("limit");
+        for round in 0..3 {
+            spoil();
+            socket.send_to(b"lost", (PEER, 9)).expect("send");
+            assert_eq!(recv(&mut tap), (RxMeta::default(), vec![]), "in round {round}");
+            let mut buf = vec![0; FRAME_MAX];
+            assert!(tap.recv(&mut buf).expect("no more").is_none(), "and nothing else to read");
+            socket.send_to(b"ping", (PEER, 9)).expect("send");
+            assert_eq!(recv(&mut tap).1.len(), 14 + 20 + 8 + 4);
+
+            // Toward the guest no frame is lost.
+            spoil();
+            let port = socket.local_addr().expect("address").port().to_be_bytes();
+            let headers = ipv4_headers(17, &[0, 9, port[0], port[1], 0, 12, 0, 0], 4);
+            send(&mut tap, &headers, b"pong", 6, Gso::None);
+            let mut answer = [0; 16];
+            assert_eq!(socket.recv(&mut answer).expect("answer"), 4);
+        }
+    });
+}
+
 #[test]
 fn a_short_read_loses_the_rest() {
     in_namespace_with_tun("tap::tests::a_short_read_loses_the_rest", || {
@@ -326,8 +360,8 @@ fn an_open_tap_keeps_its_namespace() {
         })
         .join()
         .expect("thread");
-        // Its last process has gone, but the descriptor holds the namespace: the TAP alone cannot tell that its
-        // guest has ended. Deletion is asynchronous, so give it a moment to prove us wrong.
+        // Its last process has gone, but the descriptor holds the namespace: the TAP alone cannot tell that
+        // its guest has ended. Deletion is asynchronous, so give it a moment to prove us wrong.
         std::thread::sleep(Duration::from_millis(300));
         assert_eq!(tap.recv(&mut vec![0; FRAME_MAX]).expect("no error"), None);
         assert!(!tap.gone());

@@ -4,8 +4,7 @@ use super::busy_poll::Moved;
 use crate::capture::Capture;
 use brodo_core::link::{Link, LinkCaps, NoCredit, RxMeta, TxFrame};
 use brodo_core::time::Instant;
-use brodo_link::GuestLink;
-use std::io;
+use brodo_link::{FailedCall, GuestLink};
 
 /// A link, perhaps captured.
 #[derive(Debug)]
@@ -28,7 +27,7 @@ impl<L: GuestLink> Port<L> {
     }
 
     /// Takes one frame from the guest.
-    pub(super) fn recv(&mut self, buf: &mut [u8]) -> io::Result<Option<(RxMeta, usize)>> {
+    pub(super) fn recv(&mut self, buf: &mut [u8]) -> Result<Option<(RxMeta, usize)>, FailedCall> {
         let received = self.link.recv(buf)?;
         self.moved.from_guest |= received.is_some();
         match (received, &mut self.capture) {

@@ -11,7 +11,7 @@ use crate::workers::Workers;
 use brodo_core::config::Config;
 use brodo_core::link::{Link, LinkCaps, NoCredit, RxMeta, TxFrame};
 use brodo_core::stack::{Keys, Stack};
-use brodo_link::{CreditWait, GuestLink};
+use brodo_link::{CreditWait, FailedCall, GuestLink};
 use brodo_testns::in_namespace;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
@@ -35,7 +35,7 @@ impl GuestLink for Pair {
         self.fd.as_fd()
     }
 
-    fn recv(&mut self, buf: &mut [u8]) -> io::Result<Option<(RxMeta, usize)>> {
+    fn recv(&mut self, buf: &mut [u8]) -> Result<Option<(RxMeta, usize)>, FailedCall> {
         match rustix::net::recv(&self.fd, buf, RecvFlags::empty()) {
             Ok((0, _)) => self.gone = true,
             Ok((len, _)) => {
@@ -43,7 +43,7 @@ impl GuestLink for Pair {
                 return Ok(Some((RxMeta::default(), len)));
             }
             Err(rustix::io::Errno::AGAIN) => {}
-            Err(e) => return Err(e.into()),
+            Err(e) => return Err(FailedCall { call: "recv", error: e.into() }),
         }
         Ok(None)
     }

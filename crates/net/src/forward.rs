@@ -34,6 +34,7 @@ mod turn;
 
 pub use listen::ForwardError;
 
+use crate::sock_diag::SockDiag;
 use crate::socket_broker::SocketBroker;
 use crate::sockets::{Published, Sockets};
 use crate::splice::{SpliceCounters, Splices};
@@ -252,7 +253,7 @@ pub struct Forwards {
     ephemeral: PortRange,
     broker: Option<SocketBroker>,
     /// Lists the sockets of the host, and of the guest.
-    diag: [Option<OwnedFd>; 2],
+    diag: [Option<SockDiag>; 2],
     epoll: OwnedFd,
     /// The other workers.
     workers: Option<Arc<Workers>>,

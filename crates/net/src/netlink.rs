@@ -1,12 +1,18 @@
-//! Interface set-up over rtnetlink: the few requests brodo makes, each sent alone and acknowledged by the kernel.
+//! Interface set-up over rtnetlink: the few requests brodo makes, each sent alone and acknowledged by the
+//! kernel.
 //!
 //! A [`Netlink`] acts in the network namespace its socket was made in. Messages are typed by
-//! `netlink-packet-route`; this file adds the socket, the acknowledgement and the choice of attributes. It is used
-//! a dozen times at start and when the host's network changes, so requests are neither pipelined nor batched.
+//! `netlink-packet-route`; this file adds the socket, the acknowledgement and the choice of attributes. It is
+//! used a dozen times at start and when the host's network changes, so requests are neither pipelined nor
+//! batched.
+//!
+//! *Dumps* ([`dump`]), of this family and of sock_diag: the kernel gives a list in pieces, and marks one that
+//! has changed between two of them (NLM_F_DUMP_INTR), from which entries may be missing. Such a dump is
+//! repeated.
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader,
-    NetlinkMessage, NetlinkPayload, NlasIterator,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_EXCL, NLM_F_REQUEST, NetlinkBuffer,
+    NetlinkHeader, NetlinkMessage, NetlinkPayload, NlasIterator,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{
@@ -16,13 +22,16 @@ use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
-use rustix::fd::OwnedFd;
-use rustix::io::Errno;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Room for one message of a dump, in bytes: the kernel fills up to 32 KiB for a reader that has it.
+/// Room for one piece of a dump, in bytes: the kernel fills up to 32 KiB for a reader that has it.
 const DUMP_MAX: usize = 32 << 10;
+/// Dumps of a list that changes all the time, before the last one is taken as it is. That a list has changed
+/// is noticed in other ways: a notification, or the next look.
+const DUMPS_MAX: usize = 8;
 /// Bytes of `struct ifaddrmsg`, which attributes follow.
 const ADDRESS_HEADER_LEN: usize = 8;
 
@@ -88,8 +97,8 @@ impl Netlink {
         self.request(RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// Adds an address that is usable at once: duplicate address detection (RFC 4862) is not made, because nobody
-    /// else is on the link.
+    /// Adds an address that is usable at once: duplicate address detection (RFC 4862) is not made, because
+    /// nobody else is on the link.
     pub fn add_address(&mut self, index: u32, address: IpAddr, prefix_len: u8) -> Result<(), Errno> {
         let mut message = AddressMessage::default();
         message.header.family = family(address);
@@ -122,44 +131,20 @@ impl Netlink {
 
     /// Every address of the namespace, of both families, in no order.
     pub fn addresses(&mut self) -> Result<Vec<IpAddr>, Errno> {
-        self.send(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP)?;
-        let (mut addresses, mut buffer) = (Vec::new(), vec![0; DUMP_MAX]);
-        loop {
-            let length = match rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::empty()) {
-                Err(Errno::INTR) => continue,
-                received => received?.0,
-            };
-            let mut bytes = buffer.get(..length).ok_or(Errno::BADMSG)?;
-            while let Ok(message) = NetlinkBuffer::new_checked(bytes) {
-                match i32::from(message.message_type()) {
-                    _ if message.sequence_number() != self.sequence => {}
-                    libc::NLMSG_DONE => return Ok(addresses),
-                    libc::NLMSG_ERROR => return Err(Errno::BADMSG),
-                    kind if kind == i32::from(libc::RTM_NEWADDR) => {
-                        addresses.extend(own_address(message.payload()));
-                    }
-                    _ => {}
-                }
-                bytes = bytes.get((message.length() as usize).next_multiple_of(4)..).unwrap_or_default();
-            }
-        }
-    }
-
-    fn send(&mut self, body: RouteNetlinkMessage, flags: u16) -> Result<(), Errno> {
-        self.sequence += 1;
-        let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST | flags;
-        header.sequence_number = self.sequence;
-        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(body));
-        message.finalize();
-        let mut request = vec![0; message.buffer_len()];
-        message.serialize(&mut request);
-        rustix::net::send(&self.socket, &request, SendFlags::empty()).map(drop)
+        let request = |sequence| {
+            let body = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+            serialized(body, NLM_F_DUMP, sequence)
+        };
+        dump(&self.socket, &mut self.sequence, request, usize::MAX, |kind, payload| {
+            (kind == libc::RTM_NEWADDR).then(|| own_address(payload))?
+        })
     }
 
     /// Sends one request and waits for its acknowledgement.
     fn request(&mut self, body: RouteNetlinkMessage, flags: u16) -> Result<(), Errno> {
-        self.send(body, NLM_F_ACK | flags)?;
+        self.sequence = self.sequence.wrapping_add(1);
+        let request = serialized(body, NLM_F_ACK | flags, self.sequence);
+        rustix::net::send(&self.socket, &request, SendFlags::empty())?;
         let mut reply = [0; 4096];
         loop {
             let (length, _) = rustix::net::recv(&self.socket, &mut reply, RecvFlags::empty())?;
@@ -174,6 +159,81 @@ impl Netlink {
             }
         }
     }
+}
+
+/// A request with these flags and this number, as the kernel reads it.
+fn serialized(body: RouteNetlinkMessage, flags: u16, sequence: u32) -> Vec<u8> {
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST | flags;
+    header.sequence_number = sequence;
+    let mut message = NetlinkMessage::new(header, NetlinkPayload::from(body));
+    message.finalize();
+    let mut request = vec![0; message.buffer_len()];
+    message.serialize(&mut request);
+    request
+}
+
+/// Lists something: sends the `request` of a number, and gives what `parse` makes of each message of the
+/// answer, of its kind and its payload, of the first `max`. A list that changed meanwhile is asked for again,
+/// [`DUMPS_MAX`] times at most. `sequence` is the number of the socket's last request: messages of another
+/// number are left of an answer that was given up.
+///
+/// # Errors
+/// The kernel's refusal; [`Errno::BADMSG`] for an answer that is none; on a socket that does not wait
+/// [`Errno::AGAIN`] for a missing one.
+pub(crate) fn dump<T>(
+    socket: impl AsFd,
+    sequence: &mut u32,
+    request: impl Fn(u32) -> Vec<u8>,
+    max: usize,
+    mut parse: impl FnMut(u16, &[u8]) -> Option<T>,
+) -> Result<Vec<T>, Errno> {
+    let (mut found, mut buffer) = (Vec::new(), vec![0; DUMP_MAX]);
+    for _ in 0..DUMPS_MAX {
+        *sequence = sequence.wrapping_add(1);
+        rustix::net::send(socket.as_fd(), &request(*sequence), SendFlags::empty())?;
+        found.clear();
+        let changed = receive_dump(socket.as_fd(), *sequence, &mut buffer, |kind, payload| {
+            if found.len() < max {
+                found.extend(parse(kind, payload));
+            }
+        })?;
+        if !changed {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// Reads one answer to its end; whether the list has changed meanwhile.
+fn receive_dump(
+    socket: BorrowedFd<'_>,
+    sequence: u32,
+    buffer: &mut [u8],
+    mut each: impl FnMut(u16, &[u8]),
+) -> Result<bool, Errno> {
+    let mut interrupted = false;
+    loop {
+        let received = retry_on_intr(|| rustix::net::recv(socket, &mut *buffer, RecvFlags::empty()));
+        let mut bytes = buffer.get(..received?.1).filter(|bytes| !bytes.is_empty()).ok_or(Errno::BADMSG)?;
+        while let Ok(message) = NetlinkBuffer::new_checked(bytes) {
+            if message.sequence_number() == sequence {
+                interrupted |= message.flags() & NLM_F_DUMP_INTR != 0;
+                match i32::from(message.message_type()) {
+                    libc::NLMSG_DONE => return Ok(interrupted),
+                    libc::NLMSG_ERROR => return Err(refusal(message.payload())),
+                    _ => each(message.message_type(), message.payload()),
+                }
+            }
+            bytes = bytes.get((message.length() as usize).next_multiple_of(4)..).unwrap_or_default();
+        }
+    }
+}
+
+/// The kernel's refusal: a negative number at the start of the payload.
+pub(crate) fn refusal(payload: &[u8]) -> Errno {
+    let code = payload.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
+    if code < 0 { Errno::from_raw_os_error(-code) } else { Errno::BADMSG }
 }
 
 /// The address that a message about one tells of: on a link of two ends the own end's is the local one.

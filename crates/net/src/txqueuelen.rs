@@ -7,6 +7,7 @@
 //!
 //! System calls: socket, bind, getsockname, ioctl SIOCGIFINDEX, sendto, recvfrom (rtnetlink).
 
+use crate::netlink::refusal;
 use netlink_packet_core::{
     NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader, NetlinkMessage, NetlinkPayload, NlasIterator,
 };
@@ -103,7 +104,7 @@ impl TxQueueLenWatch {
             if (message.sequence_number(), message.port_number()) == (sequence, self.port) {
                 return match i32::from(message.message_type()) {
                     kind if kind == i32::from(libc::RTM_NEWLINK) => parse(message.payload()),
-                    libc::NLMSG_ERROR => Err(error_of(message.payload())),
+                    libc::NLMSG_ERROR => Err(refusal(message.payload())),
                     _ => Err(Errno::BADMSG),
                 };
             }
@@ -162,12 +163,6 @@ fn parse(payload: &[u8]) -> Result<QueueState, Errno> {
         }
     }
     frames.zip(dropped).map(|(frames, dropped)| QueueState { frames, dropped }).ok_or(Errno::BADMSG)
-}
-
-/// The kernel's refusal: a negative number at the start of the message.
-fn error_of(payload: &[u8]) -> Errno {
-    let code = payload.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
-    if code < 0 { Errno::from_raw_os_error(-code) } else { Errno::BADMSG }
 }
 
 #[cfg(test)]

@@ -1,14 +1,13 @@
 //! `auto` at work: lists who listens on the other side, and opens and closes listeners after that.
 //!
-//! A port that cannot be had is told once and tried again with every look, because whoever has it may go. If the
-//! kernel does not list sockets, nothing changes.
+//! A port that cannot be had is told once and tried again with every look, because whoever has it may go. If
+//! the kernel does not list sockets, nothing changes.
 
 use super::auto::{self, Places, Rule};
 use super::listen::Place;
 use super::{Direction, ForwardError, Forwards, Ports, Transport, spec};
-use crate::sock_diag;
+use crate::sock_diag::SockDiag;
 use crate::socket_broker::Kind;
-use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -34,9 +33,9 @@ impl Forwards {
         direction: Direction,
         transport: Transport,
     ) -> Result<(), ForwardError> {
-        let found = self.diag(direction).and_then(|socket| {
-            let found = sock_diag::listeners(&socket, transport == Transport::Tcp);
-            self.diag[usize::from(direction == Direction::In)] = Some(socket);
+        let found = self.diag(direction).and_then(|mut diag| {
+            let found = diag.listeners(transport == Transport::Tcp);
+            self.diag[usize::from(direction == Direction::In)] = Some(diag);
             found
         });
         let found = found.map_err(|errno| {
@@ -63,16 +62,17 @@ impl Forwards {
     }
 
     /// The socket that lists those of the side from which ports are taken.
-    fn diag(&mut self, direction: Direction) -> Result<OwnedFd, Errno> {
+    fn diag(&mut self, direction: Direction) -> Result<SockDiag, Errno> {
         let guests = direction == Direction::In;
-        if let Some(socket) = self.diag[usize::from(guests)].take() {
-            return Ok(socket);
+        if let Some(diag) = self.diag[usize::from(guests)].take() {
+            return Ok(diag);
         }
-        match (&mut self.broker, guests) {
+        let socket = match (&mut self.broker, guests) {
             (Some(broker), true) => broker.socket(Kind::Diag),
             (None, true) => Err(Errno::PIPE),
             (_, false) => Kind::Diag.open(),
-        }
+        };
+        socket.map(SockDiag::new)
     }
 
     /// Listens at these places for an entry, and at no others.

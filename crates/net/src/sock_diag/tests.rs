@@ -3,7 +3,7 @@
 use super::*;
 use crate::socket_broker::Kind;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 fn inode(file: &impl AsFd) -> u32 {
     rustix::fs::fstat(file).expect("fstat").st_ino as u32
@@ -11,12 +11,12 @@ fn inode(file: &impl AsFd) -> u32 {
 
 #[test]
 fn listening_sockets_are_found_and_others_are_not() {
-    let diag = Kind::Diag.open().expect("socket");
+    let mut diag = SockDiag::new(Kind::Diag.open().expect("socket"));
     let v4 = TcpListener::bind("127.0.0.1:0").expect("listen");
     let v6 = TcpListener::bind("[::]:0").expect("listen");
     crate::sys::set_socket_option(v6.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1).expect("option");
     let client = TcpStream::connect(v4.local_addr().expect("address")).expect("connect");
-    let found = listeners(&diag, true).expect("dump");
+    let found = diag.listeners(true).expect("dump");
     let of = |address: SocketAddr, inode: u32| {
         let is =
             |it: &&Listener| it.address == address.ip() && it.port == address.port() && it.inode == inode;
@@ -31,11 +31,11 @@ fn listening_sockets_are_found_and_others_are_not() {
 
 #[test]
 fn datagram_sockets_count_until_they_are_connected() {
-    let diag = Kind::Diag.open().expect("socket");
+    let mut diag = SockDiag::new(Kind::Diag.open().expect("socket"));
     let bound = UdpSocket::bind("[::1]:0").expect("bind");
     let connected = UdpSocket::bind("127.0.0.1:0").expect("bind");
     connected.connect(connected.local_addr().expect("address")).expect("connect");
-    let found = listeners(&diag, false).expect("dump");
+    let found = diag.listeners(false).expect("dump");
     let inodes: Vec<u32> = found.iter().map(|it| it.inode).collect();
     assert!(inodes.contains(&inode(&bound)) && !inodes.contains(&inode(&connected)), "{found:?}");
 }

@@ -1,6 +1,6 @@
 //! What the watch relies on in the kernel, asserted on the running one.
 
-use super::{QueueState, TxQueueLenWatch, error_of, parse};
+use super::{QueueState, TxQueueLenWatch, parse};
 use brodo_core::link::FRAME_MAX;
 use brodo_link::GuestLink;
 use brodo_link::tap::{Tap, Wanted};
@@ -68,6 +68,4 @@ fn an_answer_without_what_was_asked_is_an_error() {
     assert_eq!(parse(&short.concat()), Err(Errno::BADMSG));
     let long = [[0; 16].as_slice(), &60u16.to_ne_bytes(), &libc::IFLA_TXQLEN.to_ne_bytes(), &[1, 0, 0, 0]];
     assert_eq!(parse(&long.concat()), Err(Errno::BADMSG));
-    assert_eq!(error_of(&(-19i32).to_ne_bytes()), Errno::NODEV);
-    assert_eq!(error_of(&[]), Errno::BADMSG);
 }

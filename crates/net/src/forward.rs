@@ -631,10 +631,12 @@ impl Forwards {
         self.freed.push(slot);
     }
 
-    /// Ends what relays have of listeners that were closed, of all at once.
+    /// Ends relays of listeners that were closed, of all at once, and discards datagrams read from them.
     fn end_orphans(&mut self) {
-        let Self { datagrams, listeners, epoll, .. } = self;
-        datagrams.keep_of(epoll, |slot| listeners[slot as usize].is_some());
+        let Self { datagrams, listeners, epoll, counters, paused, .. } = self;
+        let is_there = |slot: u32| listeners[slot as usize].is_some();
+        paused.retain(|&slot| is_there(slot));
+        counters.lost += datagrams.retain_listeners(epoll, is_there);
     }
 }
 

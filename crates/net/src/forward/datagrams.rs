@@ -1,14 +1,17 @@
 //! Datagrams of published ports, and those that pass between loopbacks.
 //!
-//! *Published.* A batch is read into one arena and handed to the stack, which begins a flow for each new peer and gives it a socket that sends
-//! through the port that was asked last ([`crate::sockets::Published`]). While the stack takes nothing (the link has no credit), what has been read stays
-//! in the arena, and what has not stays in the kernel: the port is not looked at until then.
+//! *Published.* A batch is read into one arena and handed to the stack, which begins a flow for each new peer
+//! and gives it a socket that sends through the port that was asked last ([`crate::sockets::Published`]).
+//! While the stack takes nothing (the link has no credit), what has been read stays in the arena, and what
+//! has not stays in the kernel: the port is not looked at until then.
 //!
-//! *Relayed.* A peer on a loopback for whom the other side's loopback is meant gets a socket over there that is connected to the destination. What it
-//! receives goes back through the port, from the address that the peer has asked last. It ends after [`IDLE_ANSWERED`] without a datagram, or
-//! [`IDLE`] if there never was an answer; of more than [`RELAYS_MAX`] the longest idle goes.
+//! *Relayed.* A peer on a loopback for whom the other side's loopback is meant gets a socket over there that
+//! is connected to the destination. What it receives goes back through the port, from the address that the
+//! peer has asked last. It ends after [`IDLE_ANSWERED`] without a datagram, or [`IDLE`] if there never was an
+//! answer; of more than [`RELAYS_MAX`] the longest idle goes.
 //!
-//! Datagrams are read by recvmmsg and several of one size at a time (`UDP_GRO`), and leave as they were read (`UDP_SEGMENT`).
+//! Datagrams are read by recvmmsg and several of one size at a time (`UDP_GRO`), and leave as they were read
+//! (`UDP_SEGMENT`).
 
 use super::{Body, Direction, Forwards, NAT_PORT_TRIES, Topic, auto, listen};
 use crate::socket_broker::Kind;
@@ -30,7 +33,8 @@ use std::sync::Arc;
 
 /// Most datagrams, or runs of them, of one batch.
 const BATCH: usize = 32;
-/// Room for any datagram, and not a multiple of a power of two, so that the beginnings do not compete for the same lines of the cache.
+/// Room for any datagram, and not a multiple of a power of two, so that the beginnings do not compete for the
+/// same lines of the cache.
 const STRIDE: usize = (64 << 10) + 1472;
 /// Peers that are relayed at a time.
 const RELAYS_MAX: usize = 1024;
@@ -70,6 +74,13 @@ impl Default for Arena {
 impl Arena {
     fn is_empty(&self) -> bool {
         self.next == self.count
+    }
+
+    /// Forgets what is not done with; how many datagrams, or runs of them, that were.
+    fn discard(&mut self) -> u64 {
+        let left = self.count - self.next;
+        self.next = self.count;
+        left as u64
     }
 
     fn payload(&self, index: usize) -> &[u8] {
@@ -144,13 +155,18 @@ impl Datagrams {
         self.sweep_at = (!self.index.is_empty()).then(|| now + SWEEP);
     }
 
-    /// Ends all relays of listeners that are not there any more.
-    pub(super) fn keep_of(&mut self, epoll: &OwnedFd, is_there: impl Fn(u32) -> bool) {
+    /// Ends all relays of listeners that are closed, and discards what was read from such a one and waits for
+    /// the link: its slot may be another listener's by the time the link has credit. Gives the number of
+    /// datagrams discarded.
+    pub(super) fn retain_listeners(&mut self, epoll: &OwnedFd, is_there: impl Fn(u32) -> bool) -> u64 {
         for number in 0..self.relays.len() as u32 {
             if self.relays[number as usize].as_ref().is_some_and(|relay| !is_there(relay.slot)) {
                 self.end(epoll, number);
             }
         }
+        self.held.retain(|&slot| is_there(slot));
+        let orphaned = self.published.as_mut().filter(|arena| !is_there(arena.slot));
+        orphaned.map_or(0, Arena::discard)
     }
 
     fn end(&mut self, epoll: &OwnedFd, number: u32) {
@@ -174,8 +190,9 @@ impl Datagrams {
     }
 }
 
-/// The end that stands for a peer toward the guest: as the peer is seen, or of those that look like it, which have one address,
-/// by another port. The flows themselves tell which are whose; a peer that has one keeps it, whoever goes. `None` if all are others'.
+/// The end that stands for a peer toward the guest: as the peer is seen, or of those that look like it, which
+/// have one address, by another port. The flows themselves tell which are whose; a peer that has one keeps
+/// it, whoever goes. `None` if all are others'.
 fn stand_in((stack, sockets): (&Stack, &Sockets), guest: Endpoint, peer: SocketAddr) -> Option<Endpoint> {
     let seen = stack.translate_source(peer)?;
     let others = if peer.ip().to_canonical() == seen.ip() { 0 } else { NAT_PORT_TRIES };
@@ -193,8 +210,8 @@ fn stand_in((stack, sockets): (&Stack, &Sockets), guest: Endpoint, peer: SocketA
 }
 
 impl Forwards {
-    /// Hands over what could not be before, and looks at ports again. The stack's own share goes first: once it has no more to serve there may be
-    /// no other turn for long.
+    /// Hands over what could not be before, and looks at ports again. The stack's own share goes first: once
+    /// it has no more to serve there may be no other turn for long.
     pub(super) fn go_on_with_datagrams<L: Link>(&mut self, stack: &mut Stack, io: &mut Io<'_, L, Sockets>) {
         if self.datagrams.held.is_empty() || !stack.deliver_datagrams(io) {
             return;
@@ -227,7 +244,8 @@ impl Forwards {
         }
     }
 
-    /// Has a port not looked at until the stack takes datagrams. It may be one already: whoever waits for room in it has had its events switched on.
+    /// Has a port not looked at until the stack takes datagrams. It may be one already: whoever waits for
+    /// room in it has had its events switched on.
     fn hold_until_taken(&mut self, slot: u32) {
         if let Some(Some(listener)) = self.listeners.get(slot as usize)
             && !listener.held
@@ -244,7 +262,7 @@ impl Forwards {
             let (slot, Read { received, from, to }) = (arena.slot, arena.reads[arena.next]);
             let listener = self.listeners.get(slot as usize).and_then(Option::as_ref);
             let Some((listener, Body::Datagrams(port))) = listener.map(|it| (it, &it.body)) else {
-                arena.next = arena.count;
+                self.counters.lost += arena.discard();
                 break;
             };
             let ends = from.and_then(|peer| {
@@ -352,7 +370,8 @@ impl Forwards {
         let read = sys::recv_datagrams(relay.fd.as_fd(), &mut into, |i, len, control| {
             reads[i].received = describe(len, control, &mut overflows);
         });
-        // An error says that nobody listened, which there is no way to pass on; it is forgotten by being told.
+        // An error says that nobody listened, which there is no way to pass on; it is forgotten by being
+        // told.
         let Ok(count) = read else { return };
         (relay.used_at, relay.answered) = (now, true);
         for index in 0..count {

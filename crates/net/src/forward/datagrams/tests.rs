@@ -1,4 +1,5 @@
-//! Datagrams of peers pass through forwards and the stack to a guest, which is a list of frames here, and its answers back.
+//! Datagrams of peers pass through forwards and the stack to a guest, which is a list of frames here, and its
+//! answers back.
 
 use super::super::tests::forward;
 use super::*;
@@ -73,7 +74,8 @@ impl World {
         self.forwards.add(forward(Direction::In, super::super::Transport::Udp, spec)).expect("a port")
     }
 
-    /// One turn of the loop but for what it serves in the end, after what has happened within so many milliseconds; how many events there were.
+    /// One turn of the loop but for what it serves in the end, after what has happened within so many
+    /// milliseconds; how many events there were.
     fn turn(&mut self, within_ms: i64) -> usize {
         let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: within_ms * 1_000_000 };
         let mut events = Vec::with_capacity(16);
@@ -273,7 +275,8 @@ fn what_is_relayed_is_answered_from_the_address_that_was_asked_last() {
     });
 }
 
-/// Both directions are full: the link, for which questions wait in the kernel, and the port, for which an answer waits.
+/// Both directions are full: the link, for which questions wait in the kernel, and the port, for which an
+/// answer waits.
 #[test]
 fn a_port_that_is_held_is_not_looked_at_while_answers_wait_for_room() {
     world("a_port_that_is_held_is_not_looked_at_while_answers_wait_for_room", |mut world| {
@@ -316,5 +319,35 @@ fn a_port_that_is_held_is_not_looked_at_while_answers_wait_for_room() {
             }
         }
         panic!("{answers} answers, and {} questions", world.wire.arrived.len());
+    });
+}
+
+/// A slot's next listener leads elsewhere: what waited for the link when its first one was closed is
+/// discarded.
+#[test]
+fn datagrams_of_a_closed_port_do_not_reach_the_next_one() {
+    world("datagrams_of_a_closed_port_do_not_reach_the_next_one", |mut world| {
+        let id = world.publish("7000:80");
+        let peers = ["198.51.100.9:5000", "198.51.100.9:5001"].map(peer);
+        world.wire.full = true;
+        for peer in &peers {
+            peer.send_to(b"for port 80", "198.51.100.1:7000").expect("send");
+        }
+        // The stack has taken the first; the second has been read, and waits.
+        world.turn(1000);
+        assert!(world.forwards.datagrams.published.as_ref().is_some_and(|arena| !arena.is_empty()));
+        assert!(world.forwards.remove(id));
+        world.turn(0);
+        world.publish("7001:81");
+        assert!(world.forwards.listeners[0].is_some(), "the slot is used again");
+
+        world.wire.full = false;
+        world.stack.link_writable();
+        world.turn(0);
+        let World { stack, sockets, wire, now, .. } = &mut world;
+        stack.serve(&mut Io { now: *now, link: wire, host: sockets });
+        let ports: Vec<_> = world.wire.arrived.iter().map(|(_, port, _)| *port).collect();
+        assert_eq!(ports, [80], "the first, and no other");
+        assert_eq!(world.forwards.counters().lost, 1);
     });
 }

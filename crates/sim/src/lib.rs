@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod fragments;
+mod golden;
 pub mod guest;
 pub mod host;
 pub mod kernel_socket;

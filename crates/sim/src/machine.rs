@@ -3,6 +3,7 @@
 //! Nothing happens between turns; the time of a turn is given by the caller and never goes back. Every frame the
 //! stack sends passes the link's checks and the observer's rules before the caller sees it.
 
+use crate::golden::Trace;
 use crate::host::SimHost;
 use crate::link::{SentFrame, SimLink};
 use crate::observer::Observer;
@@ -27,6 +28,9 @@ pub struct Machine {
     /// The rules checked on every segment.
     pub observer: Observer,
     now: Instant,
+    trace: Trace,
+    /// Calls of the host's that are in the trace.
+    calls_traced: usize,
 }
 
 /// The keys of a stack, drawn.
@@ -50,6 +54,8 @@ impl Machine {
             host: SimHost::default(),
             observer: Observer::default(),
             now: Instant::ZERO,
+            trace: Trace::new(),
+            calls_traced: 0,
         }
     }
 
@@ -71,6 +77,7 @@ impl Machine {
         let mut sent = Vec::new();
         self.observer.begin_batch();
         for (_, frame) in frames {
+            self.trace.add(frame);
             if let Ok(Packet::Tcp(segment)) = packet::parse(frame) {
                 self.observer.from_guest(&segment);
             }
@@ -93,6 +100,7 @@ impl Machine {
             let done = !more || self.stack.awaits_drain();
             if done && !self.host.has_events() {
                 assert_eq!(self.stack.counters().lost_wakeups, 0, "at {now:?} a flow was forgotten");
+                self.trace_turn();
                 return sent;
             }
         }
@@ -124,7 +132,18 @@ impl Machine {
                     panic!("at {:?} the stack sent a segment that is wrong: {rule}\n{segment:?}", self.now);
                 }
             }
+            self.trace.add(&frame.bytes);
+            self.trace.add(&[frame.partial.into()]);
+            self.trace.add(format!("{:?}", frame.gso).as_bytes());
             sent.push(frame);
         }
+    }
+
+    /// Adds to the trace what a turn left: the time, the calls on host sockets, the next deadline.
+    fn trace_turn(&mut self) {
+        let calls = &self.host.calls()[self.calls_traced.min(self.host.calls().len())..];
+        let left = format!("{:?} {calls:?} {:?}", self.now, self.stack.next_deadline());
+        self.calls_traced = self.host.calls().len();
+        self.trace.add(left.as_bytes());
     }
 }

@@ -1,0 +1,125 @@
+//! Golden traces: a hash of everything that each machine of the conformance tests sent and was asked to do.
+//!
+//! A refactoring must not change a byte of what the stack sends, the time at which it sends it, the calls it makes on host
+//! sockets, or its deadlines. A [`Trace`] hashes these for one [`crate::machine::Machine`]; when the machine goes, the
+//! hash is compared with the one on record for this test: `tests/conformance/traces.txt`, one line per test, one word
+//! for each of its first [`MACHINES_MAX`] machines in the order in which they were made.
+//!
+//! A test without a line is not compared. After an intended change of behaviour, and for new tests, this records anew what
+//! it runs, and the file belongs into the commit that changed it:
+//!
+//! `BRODO_BLESS=1 cargo test -p brodo-sim --test conformance`
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::{Mutex, OnceLock};
+
+/// Machines of one test whose traces are on record.
+const MACHINES_MAX: usize = 64;
+
+/// Hashes by test, in the order in which its machines were made. `None`: not known.
+type Record = BTreeMap<String, Vec<Option<u32>>>;
+
+thread_local! {
+    /// Machines that this test has made.
+    static MADE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The hash of what one machine did.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    hash: u64,
+    /// Place among the machines of its test.
+    machine: usize,
+}
+
+impl Trace {
+    /// The trace of a machine that has done nothing.
+    pub(crate) fn new() -> Self {
+        let machine = MADE.replace(MADE.get() + 1);
+        Self { hash: 0xcbf2_9ce4_8422_2325, machine }
+    }
+
+    /// Adds bytes (FNV-1a).
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        let thread = std::thread::current();
+        let Some(test) = thread.name().filter(|name| name.contains("::")) else { return };
+        if std::thread::panicking() || self.machine >= MACHINES_MAX || !applies() {
+            return;
+        }
+        let hash = (self.hash ^ (self.hash >> 32)) as u32;
+        let mut record = record().lock().expect("no test panics while it holds the record");
+        if std::env::var_os("BRODO_BLESS").is_some() {
+            note(&mut record, test, self.machine, hash);
+            return;
+        }
+        let known = record.get(test).and_then(|line| *line.get(self.machine)?);
+        drop(record);
+        assert!(
+            known.is_none_or(|known| known == hash),
+            "machine {} of {test} did not do what it did: {}; if that is intended, BRODO_BLESS=1 records it anew",
+            self.machine,
+            file().display(),
+        );
+    }
+}
+
+/// Whether traces are compared here: in the conformance tests, with the seeds that are on record.
+fn applies() -> bool {
+    static APPLIES: OnceLock<bool> = OnceLock::new();
+    *APPLIES.get_or_init(|| {
+        let program = std::env::current_exe().ok();
+        let name = program.as_ref().and_then(|path| path.file_name()?.to_str());
+        let drawn = ["BRODO_SIM_SEED", "BRODO_SIM_RUNS"].iter().any(|name| std::env::var_os(name).is_some());
+        name.is_some_and(|name| name.starts_with("conformance-")) && !drawn
+    })
+}
+
+fn file() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/conformance/traces.txt"))
+}
+
+/// The record, read once.
+fn record() -> &'static Mutex<Record> {
+    static RECORD: OnceLock<Mutex<Record>> = OnceLock::new();
+    RECORD.get_or_init(|| {
+        let text = std::fs::read_to_string(file()).unwrap_or_default();
+        let line = |line: &str| {
+            let mut words = line.split(' ');
+            let test = words.next()?.to_owned();
+            Some((test, words.map(|word| u32::from_str_radix(word, 16).ok()).collect()))
+        };
+        Mutex::new(text.lines().filter_map(line).collect())
+    })
+}
+
+/// Records a hash and writes the file anew.
+fn note(record: &mut Record, test: &str, machine: usize, hash: u32) {
+    let line = record.entry(test.to_owned()).or_default();
+    if line.len() <= machine {
+        line.resize(machine + 1, None);
+    }
+    line[machine] = Some(hash);
+    let mut text = String::new();
+    for (test, line) in record {
+        text.push_str(test);
+        for hash in line {
+            _ = match hash {
+                Some(hash) => write!(text, " {hash:08x}"),
+                None => write!(text, " -"),
+            };
+        }
+        text.push('\n');
+    }
+    std::fs::write(file(), text).unwrap_or_else(|e| panic!("{}: {e}", file().display()));
+}

@@ -12,7 +12,7 @@ use brodo_core::stack::{Io, Stack};
 use brodo_core::time::{Duration, Instant};
 use brodo_core::wire::dns::Header;
 use brodo_sim::link::to_stack;
-use brodo_sim::machine::Machine;
+use brodo_sim::machine::{Machine, Simulated};
 use brodo_sim::packet::{self, Packet, UdpDatagram};
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -69,12 +69,8 @@ impl Play {
         let _ = self.machine.stack.name_of(Ipv4Addr::new(192, 0, 2, 1).into());
     }
 
-    fn call(
-        &mut self,
-        call: impl FnOnce(&mut Stack, &mut Io<'_, brodo_sim::link::SimLink, brodo_sim::host::SimHost>),
-    ) {
-        let machine = &mut self.machine;
-        call(&mut machine.stack, &mut Io { now: self.now, link: &mut machine.link, host: &mut machine.host });
+    fn call(&mut self, call: impl FnOnce(&mut Stack, &mut Io<'_, Simulated>)) {
+        self.machine.io(call);
     }
 
     /// A resolver's message, in the shape of an answer to the last question if `fitting`.

@@ -24,8 +24,8 @@ use brodo_core::tcp::State;
 use brodo_core::tcp::info::TcpInfo;
 use brodo_core::time::{Duration, Instant};
 use brodo_sim::host::{ConnectPlan, SimHost};
-use brodo_sim::link::{SimLink, to_stack};
-use brodo_sim::machine::Machine;
+use brodo_sim::link::to_stack;
+use brodo_sim::machine::{Machine, Simulated};
 use brodo_sim::packet::{self, Packet, TcpSegment};
 use brodo_sim::script::{REMOTE_V4, REMOTE_V6};
 use conn::Conn;
@@ -145,7 +145,7 @@ impl Run {
     }
 
     /// The same with something that the driver does before.
-    fn turn_with(&mut self, body: impl FnOnce(&mut Stack, &mut Io<'_, SimLink, SimHost>)) {
+    fn turn_with(&mut self, body: impl FnOnce(&mut Stack, &mut Io<'_, Simulated>)) {
         let before = self.infos();
         for conn in &mut self.conns {
             (conn.resets, conn.frames, conn.bare_acks) = (0, 0, 0);

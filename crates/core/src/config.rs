@@ -51,7 +51,7 @@ impl BufferBounds {
     /// The receive limit's default bounds for connections that share `memory` bytes: 64 KiB to 4 MiB, and with less
     /// memory than by default it starts lower, at a 4096th of it, so that idle connections do not count.
     pub fn receiving(memory: usize) -> Self {
-        Self { initial: crate::chunk::first_window(memory), max: 4 << 20 }
+        Self { initial: crate::memory::chunk::first_window(memory), max: 4 << 20 }
     }
 }
 

@@ -1,7 +1,7 @@
 //! UDP and ICMP echo flows: one connected host socket for each conversation of the guest.
 //!
 //! *Guest to host.* What the guest sent goes to the host socket of its flow as it is, super-datagrams (USO) and runs of
-//! equal datagrams (`stack/bulk.rs`) as one segmented send. What the socket has no room for waits in a bounded queue
+//! equal datagrams (`stack/gro.rs`) as one segmented send. What the socket has no room for waits in a bounded queue
 //! ([`backlog`]) and leaves when the socket reports room.
 //!
 //! *Host to guest.* Datagrams are read several at a time, only while the link has credit, and go to the guest in
@@ -9,7 +9,7 @@
 //! drops the newest when its buffer is full, as it would for a program that does not read, and says how many.
 //!
 //! The byte of differentiated services and ECN travels both ways; time to live, one hop less, and "do not fragment" travel from
-//! the guest, so that what it measures of the path is the path's ([`crate::host::Marks`]).
+//! the guest, so that what it measures of the path is the path's ([`crate::host::IpHeaderFields`]).
 //!
 //! Nothing is retransmitted here. A flow ends when it has been silent for its time-out: shorter while
 //! nothing has come back. Questions to the DNS address are not here but in [`crate::dns`]. ICMP errors that the host socket
@@ -20,17 +20,15 @@ pub(crate) mod backlog;
 pub(crate) mod codel;
 pub(crate) mod inbox;
 
+use crate::context::{Cx, Platform, Shared};
 use crate::counters::DropReason;
-use crate::env::Env;
 use crate::flow::end::EndCause;
 use crate::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
-use crate::flow::{FlowId, FlowKey, Protocol, Rank, Usefulness};
-use crate::host::{Close, Host, HostError, IcmpCause, Marks, Readiness, SocketId};
+use crate::flow::{EvictionClass, EvictionRank, FlowId, FlowKey, Protocol};
+use crate::host::{Close, Host, HostError, IcmpCause, IpHeaderFields, Readiness, SocketId};
 use crate::icmp;
-use crate::link::Link;
 use crate::schedule::Turn;
 use crate::services::icmp_error::{QUOTE_LEN_MAX, quote};
-use crate::stack::Io;
 use crate::time::{Duration, Instant};
 use backlog::Backlog;
 use inbox::{BATCH, Inbox};
@@ -142,36 +140,35 @@ impl DatagramFlow {
     }
 
     /// How little is lost if this flow, unused for `idle`, goes to make room.
-    pub(crate) fn eviction_rank(&self, idle: Duration) -> Rank {
-        let usefulness = match self.usefulness() {
-            Usefulness::InUse if idle >= DORMANT_AFTER => Usefulness::Dormant,
+    pub(crate) fn eviction_rank(&self, idle: Duration) -> EvictionRank {
+        let eviction_class = match self.eviction_class() {
+            EvictionClass::InUse if idle >= DORMANT_AFTER => EvictionClass::Dormant,
             other => other,
         };
-        Rank(usefulness, idle)
+        EvictionRank(eviction_class, idle)
     }
 
     /// What this flow is good for.
-    pub(crate) fn usefulness(&self) -> Usefulness {
+    pub(crate) fn eviction_class(&self) -> EvictionClass {
         let one_question = self.key.protocol == Protocol::Echo;
         match self.answered {
-            true if one_question => Usefulness::Spent,
-            true => Usefulness::InUse,
-            false => Usefulness::Unanswered,
+            true if one_question => EvictionClass::Spent,
+            true => EvictionClass::InUse,
+            false => EvictionClass::Unanswered,
         }
     }
 
     /// Sends the guest's datagrams: each slice of `data` holds one, or with `segment` several of that size, of which the very
     /// last may be shorter; `marks` are those of their IP headers, `packet` gives the IP packet of the nth, for an ICMP
     /// error to quote.
-    pub(crate) fn send<'p, L: Link, H: Host>(
+    pub(crate) fn send<'p, P: Platform>(
         &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
+        cx: &mut Cx<'_, P>,
         mut data: &mut [IoSlice<'_>],
-        (segment, marks): (Option<u16>, Marks),
+        (segment, marks): (Option<u16>, IpHeaderFields),
         packet: impl Fn(usize) -> &'p [u8],
     ) {
-        self.used_at = io.now;
+        self.used_at = cx.now;
         self.answered |= self.inbound;
         let Some(socket) = self.socket else { return };
         let mut left: usize = data.iter().map(|slice| slice.len()).sum();
@@ -179,23 +176,23 @@ impl DatagramFlow {
         self.from_guest.add(left.div_ceil(size).max(1), left);
         let (mut index, mut reported) = (0, false);
         while self.backlog.is_empty() {
-            let gone = match io.host.datagram_send(socket, data, segment.filter(|_| left > size), marks) {
+            let gone = match cx.host.datagram_send(socket, data, segment.filter(|_| left > size), marks) {
                 Ok(taken) => taken,
                 Err(HostError::WouldBlock) => break,
                 // The socket may be reporting an ICMP error for an earlier datagram instead of sending this one.
                 Err(error) if !reported && !matches!(error, HostError::TooBig(_) | HostError::Exhausted) => {
-                    self.report_errors(env, io);
+                    self.report_errors(cx);
                     reported = true;
                     continue;
                 }
                 // The host's network has dropped them; sent again, some might arrive twice.
                 Err(HostError::Exhausted) => {
                     (0..left.div_ceil(size).max(1))
-                        .for_each(|_| env.counters.drop(DropReason::HostSocketFull));
+                        .for_each(|_| cx.shared.counters.drop(DropReason::HostSocketFull));
                     return;
                 }
                 Err(error) => {
-                    refused(env, io, error, packet(index));
+                    refused(cx, error, packet(index));
                     size.min(left)
                 }
             };
@@ -208,24 +205,24 @@ impl DatagramFlow {
         }
         for slice in data {
             for datagram in slice.chunks(size) {
-                self.backlog.push(env, io.now, datagram, marks);
+                self.backlog.push(cx.shared, cx.now, datagram, marks);
             }
             if slice.is_empty() && left == 0 {
-                self.backlog.push(env, io.now, &[], marks);
+                self.backlog.push(cx.shared, cx.now, &[], marks);
             }
         }
     }
 
     /// Sends what has waited for room in the host socket.
-    fn send_held<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+    fn send_held<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         let Some(socket) = self.socket else { return };
         let mut reported = false;
-        while let Err(error) = self.backlog.send(env, io.host, socket, io.now) {
+        while let Err(error) = self.backlog.send(cx.shared, cx.host, socket, cx.now) {
             match error {
                 HostError::WouldBlock => return,
                 HostError::TooBig(_) | HostError::Exhausted => {}
                 _ if !reported => {
-                    self.report_errors(env, io);
+                    self.report_errors(cx);
                     reported = true;
                     continue;
                 }
@@ -233,55 +230,45 @@ impl DatagramFlow {
             }
             let mut packet = [0; QUOTE_LEN_MAX];
             let len = quote(&self.key, None, &mut packet).unwrap_or(0);
-            refused(env, io, error, &packet[..len]);
-            if !self.backlog.drop_first(env) {
+            refused(cx, error, &packet[..len]);
+            if !self.backlog.drop_first(cx.shared) {
                 return;
             }
         }
     }
 
     /// Notes a host socket event.
-    pub(crate) fn socket_event<L: Link, H: Host>(
-        &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-        ready: Readiness,
-    ) {
+    pub(crate) fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness) {
         if ready.error {
-            self.report_errors(env, io);
+            self.report_errors(cx);
         }
         if ready.writable && !self.backlog.is_empty() {
-            self.send_held(env, io);
+            self.send_held(cx);
         }
         self.readable |= ready.readable;
         if self.readable {
-            self.list_ready(env);
+            self.list_ready(cx.shared);
         }
     }
 
-    fn list_ready(&mut self, env: &mut Env) {
-        env.schedule.list(self.id, &mut self.turn);
+    fn list_ready(&mut self, shared: &mut Shared) {
+        shared.ready.list(self.id, &mut self.turn);
     }
 
     /// Passes on what has arrived, within bounds; lists the flow again if there may be more. `inbox` is empty.
-    pub(crate) fn serve<L: Link, H: Host>(
-        &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-        inbox: &mut Inbox,
-    ) {
+    pub(crate) fn serve<P: Platform>(&mut self, cx: &mut Cx<'_, P>, inbox: &mut Inbox) {
         self.turn.begin(false);
         let Some(socket) = self.socket else { return };
         let mut bytes = 0;
         for _ in 0..RECEIVES_MAX {
-            if !self.readable || env.outlet.stalled || !self.turn.goes_on() {
+            if !self.readable || cx.shared.tx.stalled || !self.turn.goes_on() {
                 break;
             }
             let fit = (BYTES_MAX.saturating_sub(bytes) / self.longest as usize).max(1);
             let want = usize::from(self.want).min(fit);
-            match inbox.receive(io.host, (self.key, socket), want) {
+            match inbox.receive(cx.host, (self.key, socket), want) {
                 Ok(batch) => {
-                    self.used_at = io.now;
+                    self.used_at = cx.now;
                     self.answered = true;
                     self.to_guest.add(batch.datagrams, batch.bytes);
                     self.readable = batch.count == want;
@@ -293,27 +280,27 @@ impl DatagramFlow {
                     };
                     bytes += batch.bytes;
                     self.turn.spend(batch.bytes.max(1) as u32);
-                    env.counters.udp_host_overflows += batch.lost;
-                    if inbox.deliver(env, io.link).is_err() {
+                    cx.shared.counters.udp_host_overflows += batch.lost;
+                    if inbox.deliver(cx).is_err() {
                         break;
                     }
                 }
                 Err(HostError::WouldBlock) => self.readable = false,
                 // Not a datagram but news of an ICMP error; the datagrams behind it come next.
-                Err(_) => self.report_errors(env, io),
+                Err(_) => self.report_errors(cx),
             }
         }
         self.turn.end();
         if self.readable {
-            self.list_ready(env);
+            self.list_ready(cx.shared);
         }
     }
 
     /// Passes on the ICMP errors that the socket has received.
-    fn report_errors<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+    fn report_errors<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         let Some(socket) = self.socket else { return };
         for _ in 0..ERRORS_MAX {
-            let Some(report) = io.host.datagram_error(socket) else { return };
+            let Some(report) = cx.host.datagram_error(socket) else { return };
             if !self.answered {
                 self.cause = match report.cause {
                     IcmpCause::PortUnreachable => EndCause::Refused,
@@ -325,13 +312,13 @@ impl DatagramFlow {
             // Whoever is behind an address of ours (a resolver, the host's loopback) stays hidden: the address the
             // guest asked says it. A guest's kernel would drop what comes from 127.0.0.1 as a martian.
             let asked = self.key.remote.ip();
-            let from = if env.config.is_ours(asked) { Some(asked) } else { report.from };
-            icmp::send_error(env, io, report.cause, from, &packet[..len]);
+            let from = if cx.shared.config.is_ours(asked) { Some(asked) } else { report.from };
+            icmp::send_error(cx, report.cause, from, &packet[..len]);
         }
     }
 
-    fn timeout(&self, env: &Env) -> Duration {
-        let timeouts = &env.config.timeouts;
+    fn timeout(&self, shared: &Shared) -> Duration {
+        let timeouts = &shared.config.timeouts;
         match (self.key.protocol, self.answered) {
             (Protocol::Echo, _) => timeouts.echo,
             (_, true) => timeouts.udp_stream,
@@ -340,13 +327,13 @@ impl DatagramFlow {
     }
 
     /// Makes sure that the wheel fires when the flow may have become silent.
-    pub(crate) fn arm(&self, env: &mut Env) {
-        env.wheel.arm(self.id, self.used_at + self.timeout(env));
+    pub(crate) fn arm(&self, shared: &mut Shared) {
+        shared.timers.arm(self.id, self.used_at + self.timeout(shared));
     }
 
     /// The wheel fired, perhaps early.
-    pub(crate) fn expire(&mut self, env: &mut Env, now: Instant) {
-        if now - self.used_at < self.timeout(env) {
+    pub(crate) fn expire(&mut self, shared: &mut Shared, now: Instant) {
+        if now - self.used_at < self.timeout(shared) {
             return;
         }
         if self.answered {
@@ -365,19 +352,19 @@ impl DatagramFlow {
     }
 
     /// Gives back the socket and what waits for it, before removal.
-    pub(crate) fn dispose<H: Host>(&mut self, env: &mut Env, host: &mut H) {
-        self.backlog.clear(env);
+    pub(crate) fn dispose<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        self.backlog.clear(cx.shared);
         if let Some(socket) = self.socket.take() {
-            host.close(socket, Close::Graceful);
+            cx.host.close(socket, Close::Graceful);
         }
     }
 }
 
 /// The host refuses to send the datagram in `packet`: the guest is told why if ICMP has a word for it.
-fn refused<L: Link, H: Host>(env: &mut Env, io: &mut Io<'_, L, H>, error: HostError, packet: &[u8]) {
+fn refused<P: Platform>(cx: &mut Cx<'_, P>, error: HostError, packet: &[u8]) {
     match icmp::cause_of(error) {
-        Some(cause) => icmp::send_error(env, io, cause, None, packet),
-        None if error == HostError::Exhausted => env.counters.drop(DropReason::HostSocketFull),
-        None => env.counters.drop(DropReason::HostSendFailed),
+        Some(cause) => icmp::send_error(cx, cause, None, packet),
+        None if error == HostError::Exhausted => cx.shared.counters.drop(DropReason::HostSocketFull),
+        None => cx.shared.counters.drop(DropReason::HostSendFailed),
     }
 }

@@ -25,97 +25,41 @@ pub(crate) mod flow;
 mod hosts;
 mod learnt;
 mod preference;
+pub(crate) mod state;
 
 use crate::config::Config;
+use crate::context::{Cx, Platform};
 use crate::counters::DropReason;
-use crate::env::Env;
 use crate::flow::FlowKey;
-use crate::link::{Link, NoCredit};
+use crate::link::NoCredit;
 use crate::time::Instant;
 use crate::transmit::{self, ip_header_len};
 use crate::wire::dns::message::{KEY_LEN_MAX, Query, Reply};
 use crate::wire::dns::{self, Rcode};
 use crate::wire::udp::UdpHeader;
-use cache::Cache;
-use hosts::Hosts;
-use learnt::Learnt;
-use preference::Preference;
 use std::io::IoSlice;
-use std::net::IpAddr;
 
 /// Port of DNS.
 pub(crate) const PORT: u16 = 53;
 /// Longest question taken, in bytes. With every option there is they have some hundred.
 const QUERY_LEN_MAX: usize = 2048;
 
-/// What all questions of a guest share.
-#[derive(Debug)]
-pub(crate) struct Dns {
-    pub(crate) preference: Preference,
-    cache: Cache,
-    hosts: Hosts,
-    learnt: Learnt,
-    /// Grows whenever questions that wait must be asked anew, because the resolvers are others or the network is.
-    epoch: u32,
-    /// Bytes of all questions that wait.
-    held: usize,
-    /// Sockets to resolvers.
-    sockets: usize,
-}
-
-impl Dns {
-    pub(crate) fn new(config: &Config) -> Self {
-        Self {
-            preference: Preference::default(),
-            cache: Cache::new(config.dns_cache),
-            hosts: Hosts::new(config),
-            learnt: Learnt::default(),
-            epoch: 0,
-            held: 0,
-            sockets: 0,
-        }
-    }
-
-    /// The resolvers are others, or are to be reached another way: what was known by and of them holds no longer.
-    pub(crate) fn network_changed(&mut self) {
-        self.cache.flush();
-        self.preference = Preference::default();
-        self.epoch = self.epoch.wrapping_add(1);
-    }
-
-    /// Which set of resolvers there is now.
-    pub(crate) fn epoch(&self) -> u32 {
-        self.epoch
-    }
-
-    /// The name by which the guest learnt an address.
-    pub(crate) fn name_of(&self, address: IpAddr) -> Option<&str> {
-        self.learnt.name_of(address)
-    }
-
-    /// Bytes that cache and learnt names take.
-    pub(crate) fn allocated(&self) -> usize {
-        self.cache.allocated() + self.learnt.allocated()
-    }
-}
-
 /// Reads a question of the guest's; one that cannot be read is answered with FORMERR.
 ///
 /// # Errors
 /// [`DropReason::MalformedDns`].
-pub(crate) fn read<'a, L: Link>(
-    env: &mut Env,
-    link: &mut L,
+pub(crate) fn read<'a, P: Platform>(
+    cx: &mut Cx<'_, P>,
     key: &FlowKey,
     message: &'a [u8],
 ) -> Result<Query<'a>, DropReason> {
-    env.counters.dns_questions += 1;
+    cx.shared.counters.dns_questions += 1;
     match Query::parse(message) {
         Ok(query) if message.len() <= QUERY_LEN_MAX => Ok(query),
         _ => {
             let mut out = [0; dns::ERROR_REPLY_LEN_MAX];
             if let Some(len) = dns::error_reply(message, Rcode::FormErr, &mut out) {
-                give(env, link, key, &out[..len]);
+                give(cx, key, &out[..len]);
             }
             Err(DropReason::MalformedDns)
         }
@@ -123,16 +67,15 @@ pub(crate) fn read<'a, L: Link>(
 }
 
 /// Answers a question if nobody need be asked. `scratch` has room for any message.
-pub(crate) fn answer_at_once<L: Link>(
-    env: &mut Env,
-    link: &mut L,
+pub(crate) fn answer_at_once<P: Platform>(
+    cx: &mut Cx<'_, P>,
     (now, key): (Instant, &FlowKey),
     query: &Query<'_>,
     scratch: &mut [u8],
 ) -> bool {
-    let limit = answer_len_max(&env.config, key, query);
-    let len = if let Some(len) = env.dns.hosts.answer(query, &mut scratch[..limit]) {
-        env.counters.dns_host_entries += 1;
+    let limit = answer_len_max(&cx.shared.config, key, query);
+    let len = if let Some(len) = cx.shared.dns.hosts.answer(query, &mut scratch[..limit]) {
+        cx.shared.counters.dns_host_entries += 1;
         len
     } else {
         let mut own = [0; KEY_LEN_MAX];
@@ -140,24 +83,24 @@ pub(crate) fn answer_at_once<L: Link>(
             return false;
         }
         let own_len = query.key(&mut own);
-        let Some(len) = env.dns.cache.get(&own[..own_len], now, scratch) else { return false };
+        let Some(len) = cx.shared.dns.cache.get(&own[..own_len], now, scratch) else { return false };
         query.adopt(&mut scratch[..len]);
-        env.counters.dns_cached += 1;
+        cx.shared.counters.dns_cached += 1;
         len
     };
     // Without credit it is lost, and asked for again.
-    if answer(env, link, (key, limit), query, &scratch[..len]).is_err() {
-        env.counters.drop(DropReason::LinkFull);
+    if answer(cx, (key, limit), query, &scratch[..len]).is_err() {
+        cx.shared.counters.drop(DropReason::LinkFull);
     }
     true
 }
 
 /// Tells the guest that its question cannot be answered.
-pub(crate) fn refuse<L: Link>(env: &mut Env, link: &mut L, key: &FlowKey, query: &Query<'_>) {
-    env.counters.dns_unanswered += 1;
+pub(crate) fn refuse<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, query: &Query<'_>) {
+    cx.shared.counters.dns_unanswered += 1;
     let mut out = [0; Reply::EMPTY_LEN_MAX];
     let len = Reply::new(query, Rcode::ServFail as u16, &mut out).finish();
-    give(env, link, key, &out[..len]);
+    give(cx, key, &out[..len]);
 }
 
 /// Longest answer that the guest takes over UDP, in bytes: by its own word, and in one packet of the link.
@@ -167,33 +110,40 @@ fn answer_len_max(config: &Config, key: &FlowKey, query: &Query<'_>) -> usize {
 }
 
 /// Gives the guest an answer, or one that is cut if it is longer than `limit`, and learns what it says.
-fn answer<L: Link>(
-    env: &mut Env,
-    link: &mut L,
+fn answer<P: Platform>(
+    cx: &mut Cx<'_, P>,
     (key, limit): (&FlowKey, usize),
     query: &Query<'_>,
     message: &[u8],
 ) -> Result<(), NoCredit> {
     if message.len() <= limit {
-        send(env, link, key, message)?;
-        env.dns.learnt.learn(message);
+        send(cx, key, message)?;
+        cx.shared.dns.learnt.learn(message);
         return Ok(());
     }
     let mut out = [0; Reply::EMPTY_LEN_MAX];
     let rcode = dns::Header::parse(message).map_or(0, |header| u16::from(header.rcode()));
     let len = Reply::new(query, dns::TC | rcode, &mut out).finish();
-    env.counters.dns_truncated += 1;
-    send(env, link, key, &out[..len])
+    cx.shared.counters.dns_truncated += 1;
+    send(cx, key, &out[..len])
 }
 
 /// Sends a message that is lost if the link has no credit.
-fn give<L: Link>(env: &mut Env, link: &mut L, key: &FlowKey, message: &[u8]) {
-    if send(env, link, key, message).is_err() {
-        env.counters.drop(DropReason::LinkFull);
+fn give<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, message: &[u8]) {
+    if send(cx, key, message).is_err() {
+        cx.shared.counters.drop(DropReason::LinkFull);
     }
 }
 
-fn send<L: Link>(env: &mut Env, link: &mut L, key: &FlowKey, message: &[u8]) -> Result<(), NoCredit> {
+fn send<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, message: &[u8]) -> Result<(), NoCredit> {
     let ends = (key.remote, key.guest);
-    transmit::udp(&mut env.outlet, &mut env.counters, link, ends, 0, &[IoSlice::new(message)], None)
+    transmit::udp(
+        &mut cx.shared.tx,
+        &mut cx.shared.counters,
+        cx.link,
+        ends,
+        0,
+        &[IoSlice::new(message)],
+        None,
+    )
 }

@@ -114,7 +114,7 @@ pub struct FlowKey {
 
 /// What a flow is good for when the table is full, the most useful first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Usefulness {
+pub(crate) enum EvictionClass {
     /// Both sides have spoken, and may any time.
     InUse,
     /// The same, but both have been silent for long.
@@ -127,4 +127,4 @@ pub(crate) enum Usefulness {
 
 /// How little is lost if a flow goes to make room: by what it is good for, then by how long it has been idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Rank(pub(crate) Usefulness, pub(crate) Duration);
+pub(crate) struct EvictionRank(pub(crate) EvictionClass, pub(crate) Duration);

@@ -6,7 +6,6 @@
 //! stack's chunks. Every socket is opened on behalf of one flow, whose id comes back with its events.
 
 use crate::flow::FlowId;
-use crate::trace::Event;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU8;
@@ -79,7 +78,7 @@ pub struct Readiness {
 
 /// What the IP headers of sent datagrams say, as far as the guest's own packets decide it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Marks {
+pub struct IpHeaderFields {
     /// Differentiated services and ECN, as one byte.
     pub tos: u8,
     /// Time to live or hop limit, 1 to 255; `None` for the host's own default.
@@ -173,7 +172,7 @@ pub trait Host {
         socket: SocketId,
         data: &[IoSlice<'_>],
         segment: Option<u16>,
-        marks: Marks,
+        marks: IpHeaderFields,
     ) -> Result<usize, HostError>;
 
     /// Receives datagrams, or coalesced ones, each into a buffer of its own, and describes them in `received`. Gives
@@ -193,12 +192,6 @@ pub trait Host {
     fn is_stranded(&mut self, socket: SocketId) -> bool {
         let _ = socket;
         false
-    }
-
-    /// Something happened that an observer may want to know. Does nothing unless overridden.
-    #[inline]
-    fn trace(&mut self, event: &Event) {
-        let _ = event;
     }
 
     /// Closes a socket; its id is then free for another.

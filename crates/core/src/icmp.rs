@@ -1,14 +1,12 @@
 //! ICMP as a relay sees it: echo replies and errors for the guest, and what the guest's own messages mean.
 
+use crate::context::{Cx, Platform};
 use crate::counters::DropReason;
-use crate::env::Env;
 use crate::flow::{Endpoint, FlowKey, Protocol};
-use crate::host::{Host, HostError, IcmpCause};
-use crate::link::{Link, NoCredit};
+use crate::host::{HostError, IcmpCause};
+use crate::link::NoCredit;
 use crate::services::{self, icmp_error};
-use crate::stack::Io;
-use crate::time::Duration;
-use crate::transmit::fragmented::{Cut, Uncut, fragmented};
+use crate::transmit::fragmented::{Datagram, FragmentProgress, fragmented};
 use crate::transmit::{self, frame_start};
 use crate::wire::ethernet::EthernetHeader;
 use crate::wire::icmpv4::{Echo, Icmpv4Message};
@@ -17,11 +15,6 @@ use crate::wire::ipv6::Ipv6Header;
 use crate::wire::udp::UdpHeader;
 use crate::wire::{ICMP, ICMPV6, UDP, checksum};
 use std::net::IpAddr;
-
-/// A guest is sent at most so many ICMP errors at once, and one more each interval (RFC 1812 section 4.3.2.8, RFC 4443
-/// section 2.4 f): what it sends into a void does not come back multiplied. Linux has the same thousand a second.
-pub(crate) const ERROR_BURST: u32 = 1000;
-pub(crate) const ERROR_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The longest echo message: what fits an IPv4 packet.
 const ECHO_LEN_MAX: usize = 65_535 - 20;
@@ -39,19 +32,18 @@ pub(crate) fn cause_of(error: HostError) -> Option<IcmpCause> {
 }
 
 /// Sends the guest an ICMP error about `packet`, an IP packet of its own, said by `from` (the gateway if unknown).
-pub(crate) fn send_error<L: Link, H: Host>(
-    env: &mut Env,
-    io: &mut Io<'_, L, H>,
+pub(crate) fn send_error<P: Platform>(
+    cx: &mut Cx<'_, P>,
     cause: IcmpCause,
     from: Option<IpAddr>,
     packet: &[u8],
 ) {
     let mut frame = [0; services::FRAME_LEN_MAX];
-    match icmp_error::icmp_error(&env.config, env.outlet.guest_mac, cause, from, packet, &mut frame) {
-        Ok(Some(len)) if env.icmp_errors.take(io.now) => send(env, io.link, &frame[..len]),
-        Ok(Some(_)) => env.counters.drop(DropReason::IcmpErrorRate),
+    match icmp_error::icmp_error(&cx.shared.config, cx.shared.tx.guest_mac, cause, from, packet, &mut frame) {
+        Ok(Some(len)) if cx.shared.icmp_errors.take(cx.now) => send(cx, &frame[..len]),
+        Ok(Some(_)) => cx.shared.counters.drop(DropReason::IcmpErrorRate),
         Ok(None) => {}
-        Err(reason) => env.counters.drop(reason),
+        Err(reason) => cx.shared.counters.drop(reason),
     }
 }
 
@@ -60,17 +52,16 @@ pub(crate) fn send_error<L: Link, H: Host>(
 ///
 /// # Errors
 /// The link has no credit; `message` and `cut` are to be kept.
-pub(crate) fn reply<L: Link>(
-    env: &mut Env,
-    link: &mut L,
+pub(crate) fn reply<P: Platform>(
+    cx: &mut Cx<'_, P>,
     key: &FlowKey,
     message: &mut [u8],
-    cut: &mut Cut,
+    cut: &mut FragmentProgress,
 ) -> Result<(), NoCredit> {
     let (src, dst) = (key.remote.ip(), key.guest.ip());
     let protocol = if src.is_ipv4() { ICMP } else { ICMPV6 };
     if message.len() < 8 || message.len() > ECHO_LEN_MAX {
-        env.counters.drop(DropReason::MalformedIcmpv4);
+        cx.shared.counters.drop(DropReason::MalformedIcmpv4);
         return Ok(());
     }
     message[4..6].copy_from_slice(&key.guest.port().to_be_bytes());
@@ -81,20 +72,19 @@ pub(crate) fn reply<L: Link>(
         let sum = checksum::finish(checksum::sum(message, 0));
         message[2..4].copy_from_slice(&sum.to_be_bytes());
     }
-    if message.len() + transmit::ip_header_len(dst) > usize::from(env.config.mtu) {
-        let datagram = Uncut { ends: (src, dst), protocol, tos: 0, head: &[], body: message };
-        let (outlet, counters) = (&mut env.outlet, &mut env.counters);
-        return fragmented(outlet, counters, link, env.config.mtu, &datagram, cut);
+    if message.len() + transmit::ip_header_len(dst) > usize::from(cx.shared.config.mtu) {
+        let datagram = Datagram { ends: (src, dst), protocol, tos: 0, head: &[], body: message };
+        let (tx, counters) = (&mut cx.shared.tx, &mut cx.shared.counters);
+        return fragmented(tx, counters, cx.link, cx.shared.config.mtu, &datagram, cut);
     }
     let mut headers = [0; EthernetHeader::LEN + Ipv6Header::LEN];
-    let start = frame_start(&env.outlet, &mut headers, (src, dst), protocol, 0, message.len());
-    transmit::pieces(&mut env.outlet, &mut env.counters, link, &headers[..start], message)
+    let start = frame_start(&cx.shared.tx, &mut headers, (src, dst), protocol, 0, message.len());
+    transmit::pieces(&mut cx.shared.tx, &mut cx.shared.counters, cx.link, &headers[..start], message)
 }
 
 /// Answers an echo request to one of our own addresses.
-pub(crate) fn answer_own<L: Link>(
-    env: &mut Env,
-    link: &mut L,
+pub(crate) fn answer_own<P: Platform>(
+    cx: &mut Cx<'_, P>,
     (guest, ours): (IpAddr, IpAddr),
     echo: Echo<'_>,
     scratch: &mut [u8],
@@ -113,15 +103,15 @@ pub(crate) fn answer_own<L: Link>(
         message.emit(scratch);
         message.len()
     };
-    if reply(env, link, &key, &mut scratch[..len], &mut Cut::default()).is_err() {
-        env.counters.drop(DropReason::LinkFull);
+    if reply(cx, &key, &mut scratch[..len], &mut FragmentProgress::default()).is_err() {
+        cx.shared.counters.drop(DropReason::LinkFull);
     }
 }
 
 /// Sends a complete frame of a service; without credit it is lost, and asked for again.
-pub(crate) fn send<L: Link>(env: &mut Env, link: &mut L, frame: &[u8]) {
-    if transmit::whole(&mut env.outlet, &mut env.counters, link, frame).is_err() {
-        env.counters.drop(DropReason::LinkFull);
+pub(crate) fn send<P: Platform>(cx: &mut Cx<'_, P>, frame: &[u8]) {
+    if transmit::whole(&mut cx.shared.tx, &mut cx.shared.counters, cx.link, frame).is_err() {
+        cx.shared.counters.drop(DropReason::LinkFull);
     }
 }
 

@@ -11,8 +11,8 @@
 //! the others. In each round sparse flows only go first; the others have their turns after them, so neither many
 //! sparse flows nor one that pretends to be sparse can hold back a bulk transfer for longer than a round.
 
-use crate::chunk::{FILL_CHUNKS, LARGE};
 use crate::flow::FlowId;
+use crate::memory::chunk::{FILL_CHUNKS, LARGE};
 use std::collections::VecDeque;
 
 /// Bytes that a flow may send before those that wait: one super-segment.

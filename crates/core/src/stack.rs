@@ -10,20 +10,20 @@
 //! 5. [`Stack::flush`]: acknowledgements, once per flow and batch;
 //! 6. read the link again before sleeping, because what was sent may have been answered already.
 
-use crate::budget::{Budget, Need};
 use crate::config::Config;
+use crate::context::Shared;
 use crate::counters::{Counters, DropReason};
 use crate::datagram::DatagramFlow;
 use crate::datagram::inbox::Inbox;
 use crate::dns::flow::DnsFlow;
-use crate::env::Env;
 use crate::flow::end::{EndCause, Recorder};
 use crate::flow::table::{FlowTable, Keyed};
-use crate::flow::{Endpoint, FlowId, FlowKey, Protocol, Usefulness};
+use crate::flow::{Endpoint, EvictionClass, FlowId, FlowKey, Protocol};
 use crate::fragments::Fragments;
-use crate::host::{Host, HostError, IcmpCause, Readiness};
+use crate::host::{HostError, IcmpCause, Readiness};
 use crate::icmp;
-use crate::link::{Gso, Link, LinkCaps, RxChecksum, RxFrame, RxMeta};
+use crate::link::{Gso, LinkCaps, RxChecksum, RxFrame, RxMeta};
+use crate::memory::budget::{Budget, Need};
 use crate::policy::Policy;
 use crate::services;
 use crate::tcp::info::TcpInfo;
@@ -41,31 +41,22 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 mod admission;
-mod bulk;
-mod foreign;
+mod gro;
 mod inbound;
 mod input;
 mod names;
-mod observe;
+mod records;
+mod resteer;
 
-pub use foreign::Foreign;
-pub use inbound::Arrived;
+pub use crate::context::{Io, Platform};
+pub use crate::datagram::inbox::Arrived;
+pub use resteer::Resteer;
 
 /// Bytes to the guest after which a round ends, with those that had no turn first in the next: frames from the guest, its
 /// acknowledgements among them, do not wait until a thousand bulk transfers have had theirs.
 const ROUND_BYTES: u64 = 256 << 10;
 /// Room for any packet that brodo itself answers with.
 const SCRATCH: usize = 64 << 10;
-
-/// What the stack may touch during one call: the time, the guest link, the host's sockets.
-pub struct Io<'a, L, H> {
-    /// The time of this loop turn.
-    pub now: Instant,
-    /// Toward the guest.
-    pub link: &'a mut L,
-    /// Toward the host.
-    pub host: &'a mut H,
-}
 
 /// Entropy, given once.
 #[derive(Debug, Clone, Copy)]
@@ -94,11 +85,11 @@ impl Keyed for Flow {
 }
 
 impl Flow {
-    fn usefulness(&self) -> Usefulness {
+    fn eviction_class(&self) -> EvictionClass {
         match self {
-            Self::Tcp(connection) => connection.usefulness(),
-            Self::Datagram(flow) => flow.usefulness(),
-            Self::Dns(_) => Usefulness::Unanswered,
+            Self::Tcp(connection) => connection.eviction_class(),
+            Self::Datagram(flow) => flow.eviction_class(),
+            Self::Dns(_) => EvictionClass::Unanswered,
         }
     }
 
@@ -115,7 +106,7 @@ impl Flow {
 pub struct Stack {
     /// Its number among those that share a budget.
     worker: u32,
-    env: Env,
+    shared: Shared,
     flows: FlowTable<Flow>,
     scratch: Box<[u8]>,
     /// Datagrams on their way to the guest.
@@ -137,12 +128,12 @@ impl Stack {
     }
 
     /// A stack that shares `budget`, which takes the place of [`Config::memory`], with others. `worker` is its number
-    /// among them, less than [`crate::budget::WORKERS_MAX`]; see [`Stack::take_wakes`].
+    /// among them, less than [`crate::memory::budget::WORKERS_MAX`]; see [`Stack::take_wakes`].
     pub fn sharing(config: Config, keys: Keys, caps: LinkCaps, budget: Arc<Budget>, worker: u32) -> Self {
         Self {
             worker,
             policy: Policy::new(&config.rules),
-            env: Env::new(config, caps, keys.isn, budget, worker),
+            shared: Shared::new(config, caps, keys.isn, budget, worker),
             flows: FlowTable::new(keys.table),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
             inbox: Inbox::default(),
@@ -154,10 +145,10 @@ impl Stack {
 
     /// Handles frames from the guest, in order. Segments of one bulk transfer that stand together are written to the
     /// host socket together, so a driver does well to hand in what it has.
-    pub fn frames<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, mut frames: &[RxFrame<'_>]) {
+    pub fn frames<P: Platform>(&mut self, io: &mut Io<'_, P>, mut frames: &[RxFrame<'_>]) {
         self.recorder.now = io.now;
         while let Some(first) = frames.first() {
-            let together = self.bulk(io, frames);
+            let together = self.gro(io, frames);
             if together == 0 {
                 self.frame(io, first.meta, first.bytes);
             }
@@ -166,128 +157,128 @@ impl Stack {
     }
 
     /// Handles one frame from the guest.
-    pub fn frame<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, meta: RxMeta, frame: &[u8]) {
+    pub fn frame<P: Platform>(&mut self, io: &mut Io<'_, P>, meta: RxMeta, frame: &[u8]) {
         self.recorder.now = io.now;
-        self.env.counters.rx_frames += 1;
-        self.env.counters.rx_bytes += frame.len() as u64;
+        self.shared.counters.rx_frames += 1;
+        self.shared.counters.rx_bytes += frame.len() as u64;
         if let Err(reason) = self.dispatch(io, meta, frame) {
-            self.env.counters.drop(reason);
+            self.shared.counters.drop(reason);
         }
     }
 
     /// Notes what a host socket is ready for; most work is done by [`Stack::serve`]. Events for flows that are gone
     /// are ignored.
-    pub fn socket_event<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, flow: FlowId, ready: Readiness) {
+    pub fn socket_event<P: Platform>(&mut self, io: &mut Io<'_, P>, flow: FlowId, ready: Readiness) {
         self.recorder.now = io.now;
         match self.flows.get_mut(flow) {
-            Some(Flow::Tcp(connection)) => connection.socket_event(&mut self.env, io, ready),
-            Some(Flow::Datagram(datagrams)) => datagrams.socket_event(&mut self.env, io, ready),
-            Some(Flow::Dns(questions)) => questions.socket_event(&mut self.env, ready),
+            Some(Flow::Tcp(connection)) => connection.socket_event(&mut io.cx(&mut self.shared), ready),
+            Some(Flow::Datagram(datagrams)) => datagrams.socket_event(&mut io.cx(&mut self.shared), ready),
+            Some(Flow::Dns(questions)) => questions.socket_event(&mut self.shared, ready),
             None => return,
         }
-        self.after(io.host, flow);
+        self.after(io, flow);
     }
 
     /// The link has credit again after [`crate::link::NoCredit`]. [`Stack::serve`] and [`Stack::flush`] go on.
     pub fn link_writable(&mut self) {
-        self.env.outlet.stalled = false;
+        self.shared.tx.stalled = false;
     }
 
     /// The link's ring toward us holds so many frames, and loses those that find it full: windows are offered so that together
     /// they fit. `None`, as at the start: it loses none. It may change while flows are open; what was promised stands.
     pub fn set_ring(&mut self, frames: Option<u32>) {
-        self.env.outlet.slots.set_ring(frames);
+        self.shared.tx.queue.set_ring(frames);
     }
 
     /// Frames of the link's ring that windows may claim, and how many they do; `None` if that is not bounded.
     pub fn use_of_ring(&self) -> Option<(u32, u32)> {
-        self.env.outlet.slots.use_of_ring()
+        self.shared.tx.queue.use_of_ring()
     }
 
     /// The link was read until it had nothing more.
     pub fn link_drained(&mut self) {
-        self.env.outlet.slots.drained();
+        self.shared.tx.queue.drained();
     }
 
     /// Whether [`Stack::serve`] does nothing until [`Stack::link_drained`]: what answers to more frames might find the link's
     /// ring full ([`Stack::set_ring`]).
     pub fn awaits_drain(&self) -> bool {
-        self.env.outlet.slots.sendable() == 0
+        self.shared.tx.queue.sendable() == 0
     }
 
     /// Whether the stack waits for [`Stack::link_writable`].
     pub fn is_stalled(&self) -> bool {
-        self.env.outlet.stalled
+        self.shared.tx.stalled
     }
 
     /// One round over the flows that have something to do: all sparse ones, then others until [`ROUND_BYTES`] were
     /// sent (see [`crate::schedule`]). True if there is more to do at once.
-    pub fn serve<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) -> bool {
+    pub fn serve<P: Platform>(&mut self, io: &mut Io<'_, P>) -> bool {
         self.recorder.now = io.now;
-        if !self.inbox.is_empty() && self.inbox.deliver(&mut self.env, io.link).is_err() {
+        if !self.inbox.is_empty() && self.inbox.deliver(&mut io.cx(&mut self.shared)).is_err() {
             return false;
         }
-        let (sparse, bulk) = self.env.schedule.len();
+        let (sparse, bulk) = self.shared.ready.len();
         for _ in 0..sparse {
-            if self.env.outlet.stalled || self.awaits_drain() {
+            if self.shared.tx.stalled || self.awaits_drain() {
                 break;
             }
-            if let Some(id) = self.env.schedule.next_sparse() {
+            if let Some(id) = self.shared.ready.next_sparse() {
                 self.serve_flow(io, id);
             }
         }
-        let end = self.env.counters.tx_bytes + ROUND_BYTES;
+        let end = self.shared.counters.tx_bytes + ROUND_BYTES;
         for _ in 0..bulk {
-            if self.env.outlet.stalled || self.awaits_drain() || self.env.counters.tx_bytes >= end {
+            if self.shared.tx.stalled || self.awaits_drain() || self.shared.counters.tx_bytes >= end {
                 break;
             }
-            if let Some(id) = self.env.schedule.next_bulk() {
+            if let Some(id) = self.shared.ready.next_bulk() {
                 self.serve_flow(io, id);
             }
         }
         let more = self.wake(io);
-        (more || !self.env.schedule.is_empty()) && !self.env.outlet.stalled
+        (more || !self.shared.ready.is_empty()) && !self.shared.tx.stalled
     }
 
-    fn serve_flow<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, id: FlowId) {
+    fn serve_flow<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId) {
         match self.flows.get_mut(id) {
-            Some(Flow::Tcp(connection)) => connection.serve(&mut self.env, io),
-            Some(Flow::Datagram(flow)) => flow.serve(&mut self.env, io, &mut self.inbox),
-            Some(Flow::Dns(flow)) => flow.serve(&mut self.env, io, &mut self.scratch),
+            Some(Flow::Tcp(connection)) => connection.serve(&mut io.cx(&mut self.shared)),
+            Some(Flow::Datagram(flow)) => flow.serve(&mut io.cx(&mut self.shared), &mut self.inbox),
+            Some(Flow::Dns(flow)) => flow.serve(&mut io.cx(&mut self.shared), &mut self.scratch),
             None => return,
         }
         self.used(id, io.now);
-        self.after(io.host, id);
+        self.after(io, id);
     }
 
     /// Lets flows that wait for memory look again after some was given back. True if more of them may.
-    fn wake<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) -> bool {
+    fn wake<P: Platform>(&mut self, io: &mut Io<'_, P>) -> bool {
         let mut more = false;
         for need in Need::ALL {
-            for _ in 0..self.env.waiting(need).wakeable() {
-                let Some(id) = self.env.waiting(need).pop() else { break };
+            for _ in 0..self.shared.memory.parked(need).wakeable() {
+                let Some(id) = self.shared.memory.parked(need).pop() else { break };
                 if let Some(Flow::Tcp(connection)) = self.flows.get_mut(id) {
-                    connection.memory_freed(&mut self.env, io.now, need);
-                    self.after(io.host, id);
+                    connection.memory_freed(&mut self.shared, io.now, need);
+                    self.after(io, id);
                 }
             }
-            more |= self.env.waiting(need).rest();
+            more |= self.shared.memory.parked(need).rest();
         }
         more
     }
 
     /// The other workers that have to turn because memory was given back since the last call, one bit each.
     pub fn take_wakes(&mut self) -> u64 {
-        self.env.pool.take_wakes() & !(1 << self.worker)
+        self.shared.memory.pool.take_wakes() & !(1 << self.worker)
     }
 
     /// Sends the acknowledgements and window updates that have become due in this turn.
-    pub fn flush<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) {
-        let mut due = std::mem::take(&mut self.env.ack_due);
+    pub fn flush<P: Platform>(&mut self, io: &mut Io<'_, P>) {
+        let mut due = std::mem::take(&mut self.shared.tcp.ack_due);
         let mut done = 0;
         for &id in &due {
             if let Some(Flow::Tcp(connection)) = self.flows.get_mut(id)
-                && connection.acknowledge_now(&mut self.env, io).is_err()
+                && connection.acknowledge_now(&mut io.cx(&mut self.shared)).is_err()
             {
                 break;
             }
@@ -295,57 +286,57 @@ impl Stack {
         }
         // What the link had no credit for stays listed.
         due.drain(..done);
-        due.append(&mut self.env.ack_due);
-        self.env.ack_due = due;
+        due.append(&mut self.shared.tcp.ack_due);
+        self.shared.tcp.ack_due = due;
     }
 
     /// Expires timers.
-    pub fn expire<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) {
+    pub fn expire<P: Platform>(&mut self, io: &mut Io<'_, P>) {
         self.recorder.now = io.now;
-        self.env.outlet.slots.advance(io.now);
+        self.shared.tx.queue.advance(io.now);
         for need in Need::ALL {
             let flows = &self.flows;
-            let waiting = self.env.waiting(need);
+            let waiting = self.shared.memory.parked(need);
             waiting.prune(flows.len(), |id| flows.get(id).is_some());
             waiting.watch(io.now);
         }
-        self.env.wheel.advance(io.now);
-        while let Some(id) = self.env.wheel.pop() {
+        self.shared.timers.advance(io.now);
+        while let Some(id) = self.shared.timers.pop() {
             match self.flows.get_mut(id) {
-                Some(Flow::Tcp(connection)) => connection.expire(&mut self.env, io),
-                Some(Flow::Datagram(flow)) => flow.expire(&mut self.env, io.now),
-                Some(Flow::Dns(flow)) => flow.expire(&mut self.env, io),
+                Some(Flow::Tcp(connection)) => connection.expire(&mut io.cx(&mut self.shared)),
+                Some(Flow::Datagram(flow)) => flow.expire(&mut self.shared, io.now),
+                Some(Flow::Dns(flow)) => flow.expire(&mut io.cx(&mut self.shared)),
                 None => continue,
             }
-            self.after(io.host, id);
+            self.after(io, id);
         }
         self.expire_fragments(io);
         if self.advertise_at.is_some_and(|at| at <= io.now) {
             self.advertise_at = Some(io.now + services::ndp::ADVERTISE_EVERY);
-            if let Some(len) = services::ndp::advertise(&self.env.config, None, &mut self.scratch) {
-                icmp::send(&mut self.env, io.link, &self.scratch[..len]);
+            if let Some(len) = services::ndp::advertise(&self.shared.config, None, &mut self.scratch) {
+                icmp::send(&mut io.cx(&mut self.shared), &self.scratch[..len]);
             }
         }
     }
 
     /// When [`Stack::expire`] must be called next, if at all.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let watch = [self.env.reads.watch_at(), self.env.windows.watch_at()];
+        let watch = [self.shared.memory.reads.watch_at(), self.shared.memory.windows.watch_at()];
         watch
             .into_iter()
-            .chain([self.env.wheel.next(), self.advertise_at, self.fragments.next_deadline()])
+            .chain([self.shared.timers.next(), self.advertise_at, self.fragments.next_deadline()])
             .flatten()
             .min()
     }
 
     /// The host's resolvers.
     pub fn resolvers(&self) -> &[SocketAddr] {
-        &self.env.config.resolvers
+        &self.shared.config.resolvers
     }
 
     /// What was counted since the start.
     pub fn counters(&self) -> &Counters {
-        &self.env.counters
+        &self.shared.counters
     }
 
     /// The text of every rule about new flows and how many it has refused: the floor, the deny rules in their order, the
@@ -357,7 +348,7 @@ impl Stack {
     /// What is known of every TCP connection at `now`.
     pub fn tcp_infos(&self, now: Instant) -> impl Iterator<Item = TcpInfo> {
         self.flows.iter().filter_map(move |(_, flow)| match flow {
-            Flow::Tcp(connection) => Some(connection.info(&self.env, now)),
+            Flow::Tcp(connection) => Some(connection.info(&self.shared, now)),
             Flow::Datagram(_) | Flow::Dns(_) => None,
         })
     }
@@ -369,22 +360,22 @@ impl Stack {
 
     /// Bytes of payload memory in use now, by all who share the budget.
     pub fn memory_used(&self) -> usize {
-        self.env.pool.budget().used()
+        self.shared.memory.pool.budget().used()
     }
 
     /// Bytes of payload memory that there may be, for all who share the budget.
     pub fn memory_budget(&self) -> usize {
-        self.env.pool.budget().total()
+        self.shared.memory.pool.budget().total()
     }
 
     /// Bytes that guests may still send into windows, as far as they count, by all who share the budget.
     pub fn memory_promised(&self) -> usize {
-        self.env.pool.budget().promised()
+        self.shared.memory.pool.budget().promised()
     }
 
     /// Bytes that the state of all flows takes: their table, timers and lists. Payload is not among it.
     pub fn state_allocated(&self) -> usize {
-        let lists = self.env.schedule.capacity() + self.env.ack_due.capacity();
+        let lists = self.shared.ready.capacity() + self.shared.tcp.ack_due.capacity();
         let beside: usize = self
             .flows
             .iter()
@@ -394,27 +385,31 @@ impl Stack {
                 Flow::Dns(flow) => flow.allocated(),
             })
             .sum();
-        let waiting = self.env.reads.allocated() + self.env.windows.allocated();
-        let waiting = waiting + self.env.dns.allocated() + self.fragments.allocated();
-        self.flows.allocated() + self.env.wheel.allocated() + waiting + lists * size_of::<FlowId>() + beside
+        let waiting = self.shared.memory.reads.allocated() + self.shared.memory.windows.allocated();
+        let waiting = waiting + self.shared.dns.allocated() + self.fragments.allocated();
+        self.flows.allocated()
+            + self.shared.timers.allocated()
+            + waiting
+            + lists * size_of::<FlowId>()
+            + beside
     }
 
     /// After anything that may have changed a flow: removes it if it has ended, else sees to its timer.
-    fn after<H: Host>(&mut self, host: &mut H, id: FlowId) {
+    fn after<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId) {
         match self.flows.get_mut(id) {
             None => {}
-            Some(flow) if flow.has_ended() => self.remove(host, id),
+            Some(flow) if flow.has_ended() => self.remove(io, id),
             Some(Flow::Tcp(connection)) => {
-                connection.count_promise(&mut self.env);
-                connection.arm(&mut self.env);
+                connection.count_promise(&mut self.shared);
+                connection.arm(&mut self.shared);
             }
-            Some(Flow::Datagram(flow)) => flow.arm(&mut self.env),
-            Some(Flow::Dns(flow)) => flow.arm(&mut self.env),
+            Some(Flow::Datagram(flow)) => flow.arm(&mut self.shared),
+            Some(Flow::Dns(flow)) => flow.arm(&mut self.shared),
         }
     }
 
-    fn remove<H: Host>(&mut self, host: &mut H, id: FlowId) {
-        self.env.wheel.cancel(id);
+    fn remove<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId) {
+        self.shared.timers.cancel(id);
         self.note_end(id);
         let removed = self.flows.remove(id);
         if let Some(flow) = &removed {
@@ -422,14 +417,14 @@ impl Stack {
         }
         match removed {
             Some(Flow::Tcp(mut connection)) => {
-                connection.dispose(&mut self.env, host);
-                self.env.counters.tcp_closed += 1;
+                connection.dispose(&mut io.cx(&mut self.shared));
+                self.shared.counters.tcp_closed += 1;
             }
             Some(Flow::Datagram(mut flow)) => {
-                flow.dispose(&mut self.env, host);
-                self.env.counters.datagram_closed += 1;
+                flow.dispose(&mut io.cx(&mut self.shared));
+                self.shared.counters.datagram_closed += 1;
             }
-            Some(Flow::Dns(mut flow)) => flow.dispose(&mut self.env, host),
+            Some(Flow::Dns(mut flow)) => flow.dispose(&mut io.cx(&mut self.shared)),
             None => {}
         }
     }
@@ -437,12 +432,12 @@ impl Stack {
     /// Notes that a flow has been used, and what it is good for by now.
     fn used(&mut self, id: FlowId, now: Instant) {
         let Some(flow) = self.flows.get(id) else { return };
-        self.flows.touch(id, flow.usefulness() as usize, now);
+        self.flows.touch(id, flow.eviction_class() as usize, now);
     }
 
     /// Whether there is room for one more flow, if need be made by evicting the least useful.
-    fn make_room<H: Host>(&mut self, host: &mut H, now: Instant) -> bool {
-        if self.flows.len() < self.env.config.max_flows {
+    fn make_room<P: Platform>(&mut self, io: &mut Io<'_, P>, now: Instant) -> bool {
+        if self.flows.len() < self.shared.config.max_flows {
             return true;
         }
         let victim = self.flows.victim(now, |flow, idle| match flow {
@@ -454,8 +449,8 @@ impl Stack {
         if let Some(flow) = self.flows.get_mut(victim) {
             flow.ends_by(EndCause::Evicted);
         }
-        self.remove(host, victim);
-        self.env.counters.flows_evicted += 1;
+        self.remove(io, victim);
+        self.shared.counters.flows_evicted += 1;
         true
     }
 }

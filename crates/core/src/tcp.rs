@@ -11,7 +11,7 @@
 //!   reset, an ICMP error, or nothing. A SYN that comes again meanwhile changes nothing. A connection that the host has
 //!   accepted for the guest begins with a SYN of ours ([`call`]).
 //! * *Data.* See the two halves. Acknowledgements are one flag per flow, sent at the end of a batch
-//!   ([`Connection::acknowledge_now`]), and left to the host's answer where one is sure to come ([`answer`]); segments out of order are acknowledged at once, one by one, so that the guest
+//!   ([`Connection::acknowledge_now`]), and left to the host's answer where one is sure to come ([`delayed_ack`]); segments out of order are acknowledged at once, one by one, so that the guest
 //!   sees duplicates.
 //! * *Closing.* The guest's FIN becomes a shutdown of the host socket when all bytes before it have been written. The
 //!   host's end of stream becomes a FIN when all bytes before it have been sent. The socket is closed when both have
@@ -20,19 +20,22 @@
 //!   the bytes that had arrived before it. Out-of-window resets, SYNs and acknowledgements get at most a rate-limited
 //!   challenge ACK (RFC 5961).
 //!
-//! Files: `arrival` what a segment does, `answer` when its acknowledgement waits, `output` what is sent, `timeout` what time does, `open` and `call` how it begins;
+//! Files: `arrival` what a segment does, `ack`, `delayed_ack` and `prompt_peers` when its acknowledgement waits, `output` what is sent, `timeout` what time does, `open` and `call` how it begins;
 //! `scoreboard`, `rack` and `recovery` what was sent and may not have arrived; `autosize`, `tune` and `rtt` how the limits
 //! find their size; `limited` and `info` what a connection tells about itself.
 
-pub(crate) mod answer;
+mod ack;
 mod arrival;
 pub(crate) mod autosize;
 mod call;
+pub(crate) mod delayed_ack;
 pub mod info;
 pub(crate) mod isn;
 pub mod limited;
+mod loss;
 mod open;
 mod output;
+pub(crate) mod prompt_peers;
 mod rack;
 mod reassembly;
 mod receiver;
@@ -41,51 +44,27 @@ pub(crate) mod reset;
 pub(crate) mod rtt;
 pub(crate) mod scoreboard;
 mod sender;
+pub(crate) mod shared;
+pub mod state;
 mod timeout;
 mod tune;
 
-use crate::env::Env;
+use crate::context::{Cx, Platform, Shared};
 use crate::flow::end::EndCause;
 use crate::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
-use crate::flow::{FlowId, FlowKey, Rank, Usefulness};
+use crate::flow::{EvictionClass, EvictionRank, FlowId, FlowKey};
 use crate::host::{Close, Connect, Host, HostError, Readiness, SocketId};
-use crate::link::Link;
 use crate::schedule::Turn;
-use crate::stack::Io;
 use crate::time::{Duration, Instant};
 use crate::wire::tcp::Seq;
 use info::TcpInfo;
 use receiver::{Receiver, ReceiverState};
 use sender::{Sender, SenderState};
+pub use state::State;
 
 /// An established connection that has been silent for so long may be evicted from a full table. RFC 5382 (REQ-5) wants two
 /// hours where there is room; those who know that middle boxes forget send keep-alives at least this often.
 const DORMANT_AFTER: Duration = Duration::from_secs(300);
-
-/// The states of RFC 9293, section 3.3.2. LISTEN does not occur: it is the host's kernel that listens for the guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum State {
-    /// We have sent SYN, for a peer of the host's.
-    SynSent,
-    /// SYN received; the host socket is being connected, or the SYN-ACK awaits its acknowledgement.
-    SynReceived,
-    /// Data flows both ways.
-    Established,
-    /// We have sent FIN.
-    FinWait1,
-    /// Our FIN is acknowledged.
-    FinWait2,
-    /// The guest has sent FIN.
-    CloseWait,
-    /// Both have sent FIN at the same time; ours is not acknowledged.
-    Closing,
-    /// The guest sent FIN first; ours is not acknowledged.
-    LastAck,
-    /// Both directions are closed, ours first.
-    TimeWait,
-    /// Nothing is left.
-    Closed,
-}
 
 /// One TCP connection.
 #[derive(Debug)]
@@ -146,17 +125,17 @@ impl Connection {
     }
 
     /// What is known of it at `now`.
-    pub(crate) fn info(&self, env: &Env, now: Instant) -> TcpInfo {
+    pub(crate) fn info(&self, shared: &Shared, now: Instant) -> TcpInfo {
         TcpInfo {
             flow: self.id,
             guest: self.key.guest.into(),
             remote: self.key.remote.into(),
             state: self.state(),
             age: now - self.opened_at,
-            srtt: env.rtt.srtt(),
-            min_rtt: env.rtt.min(),
+            srtt: shared.tcp.rtt.srtt(),
+            min_rtt: shared.tcp.rtt.min(),
             mss: self.tx.mss,
-            rx: self.rx.info(now, tune::quiet(env)),
+            rx: self.rx.info(now, tune::quiet(shared)),
             tx: self.tx.info(now),
             in_flight: self.tx.in_flight(),
             retransmissions: self.tx.retransmissions,
@@ -164,7 +143,7 @@ impl Connection {
     }
 
     /// What any flow tells of itself, but for how long it is idle.
-    pub(crate) fn flow_info(&self, env: &Env, now: Instant) -> FlowInfo {
+    pub(crate) fn flow_info(&self, shared: &Shared, now: Instant) -> FlowInfo {
         let [taken, sent] = self.segments.map(u64::from);
         let connect = (self.connect_us != NOT_CONNECTED).then_some(self.connect_us);
         FlowInfo {
@@ -176,7 +155,7 @@ impl Connection {
             idle: Duration::ZERO,
             from_guest: Traffic { bytes: self.rx.bytes, packets: taken },
             to_guest: Traffic { bytes: self.tx.bytes, packets: sent },
-            rtt: env.rtt.srtt(),
+            rtt: shared.tcp.rtt.srtt(),
             connect: connect.map(|us| Duration::from_micros(us.into())),
             retransmissions: self.tx.retransmissions,
         }
@@ -204,33 +183,28 @@ impl Connection {
 
     /// How little is lost if this connection, unused for `idle`, goes to make room; `None` if it must not go. One that was
     /// established goes only when nothing has been heard of it for minutes: most likely the guest has forgotten it.
-    pub(crate) fn eviction_rank(&self, idle: Duration) -> Option<Rank> {
-        match self.usefulness() {
-            Usefulness::InUse if idle < DORMANT_AFTER => None,
-            Usefulness::InUse => Some(Rank(Usefulness::Dormant, idle)),
-            other => Some(Rank(other, idle)),
+    pub(crate) fn eviction_rank(&self, idle: Duration) -> Option<EvictionRank> {
+        match self.eviction_class() {
+            EvictionClass::InUse if idle < DORMANT_AFTER => None,
+            EvictionClass::InUse => Some(EvictionRank(EvictionClass::Dormant, idle)),
+            other => Some(EvictionRank(other, idle)),
         }
     }
 
     /// What this connection is good for.
-    pub(crate) fn usefulness(&self) -> Usefulness {
+    pub(crate) fn eviction_class(&self) -> EvictionClass {
         match self.state() {
-            State::TimeWait | State::Closed => Usefulness::Spent,
-            State::SynSent | State::SynReceived => Usefulness::Unanswered,
-            _ => Usefulness::InUse,
+            State::TimeWait | State::Closed => EvictionClass::Spent,
+            State::SynSent | State::SynReceived => EvictionClass::Unanswered,
+            _ => EvictionClass::InUse,
         }
     }
 
     /// Notes a host socket event and handles what cannot wait; the rest is done by [`Connection::serve`].
-    pub(crate) fn socket_event<L: Link, H: Host>(
-        &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-        ready: Readiness,
-    ) {
+    pub(crate) fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness) {
         if self.tx.state == SenderState::Connecting {
             if ready.writable || ready.error {
-                self.check_connect(env, io);
+                self.check_connect(cx);
             }
             if self.tx.state == SenderState::Connecting || self.ended {
                 return;
@@ -244,62 +218,62 @@ impl Connection {
         }
         if ready.writable || ready.error {
             self.rx.writable = true;
-            self.flush_to_host(env, io);
+            self.flush_to_host(cx);
         }
         if self.wants_service() {
-            self.list_ready(env);
+            self.list_ready(cx.shared);
         } else {
-            self.watch_closed_window(env, io);
+            self.watch_closed_window(cx);
         }
     }
 
-    fn check_connect<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+    fn check_connect<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         let Some(socket) = self.socket else { return };
-        match io.host.tcp_connected(socket) {
+        match cx.host.tcp_connected(socket) {
             Ok(Connect::Pending) => {}
-            Ok(Connect::Done) => self.connected(env, io),
-            Err(error) => self.connect_failed(env, io, error),
+            Ok(Connect::Done) => self.connected(cx),
+            Err(error) => self.connect_failed(cx, error),
         }
     }
 
     /// Writes what waits for the host socket; tells the guest if that opened its window.
-    fn flush_to_host<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        self.tune_blocked_receiver(env, io);
-        if let Err(error) = self.rx.flush(env, io.host, self.socket) {
-            self.host_failed(env, error);
+    fn flush_to_host<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        self.tune_blocked_receiver(cx);
+        if let Err(error) = self.rx.flush(cx, self.socket) {
+            self.host_failed(cx.shared, error);
         }
-        self.note_receiving_limit(env, io);
-        self.update_window(env, io.now);
-        self.settle(env, io);
+        self.note_receiving_limit(cx);
+        self.update_window(cx.shared, cx.now);
+        self.settle(cx);
     }
 
     /// The host socket failed on a write. What it received before is still passed on, by `serve`.
-    fn host_failed(&mut self, env: &mut Env, error: HostError) {
+    fn host_failed(&mut self, shared: &mut Shared, error: HostError) {
         self.broken = true;
         self.cause = EndCause::of(error);
         // Nobody will take these bytes any more, and their memory may be what that needs.
-        self.rx.clear(env);
+        self.rx.clear(shared);
         self.tx.readable = true;
-        self.list_ready(env);
+        self.list_ready(shared);
     }
 
     /// Lists the flow for service in this turn.
-    pub(super) fn list_ready(&mut self, env: &mut Env) {
-        env.schedule.list(self.id, &mut self.turn);
+    pub(super) fn list_ready(&mut self, shared: &mut Shared) {
+        shared.ready.list(self.id, &mut self.turn);
     }
 
     /// Lists the flow for an acknowledgement at the end of this turn.
-    pub(super) fn list_ack(&mut self, env: &mut Env) {
+    pub(super) fn list_ack(&mut self, shared: &mut Shared) {
         if !self.rx.ack_listed {
             self.rx.ack_listed = true;
-            env.ack_due.push(self.id);
+            shared.tcp.ack_due.push(self.id);
         }
     }
 
     /// Acts on state reached: gives up the socket when both of its directions are over, enters TIME-WAIT, ends.
-    pub(super) fn settle<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+    pub(super) fn settle<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         if self.rx.state == ReceiverState::Finished && self.tx.eof {
-            self.close_socket(io.host, Close::Graceful);
+            self.close_socket(cx.host, Close::Graceful);
         }
         if let SenderState::Finished { passive } = self.tx.state
             && self.rx.state == ReceiverState::Finished
@@ -307,7 +281,7 @@ impl Connection {
             if passive {
                 self.ended = true;
             } else if self.time_wait_until.is_none() {
-                self.time_wait_until = Some(io.now + env.config.timeouts.time_wait);
+                self.time_wait_until = Some(cx.now + cx.shared.config.timeouts.time_wait);
                 self.tx.timer = None;
             }
         }
@@ -320,27 +294,27 @@ impl Connection {
     }
 
     /// The host's network is another: a connection from an address that is gone would hang until it times out.
-    pub(crate) fn network_changed<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        if !self.socket.is_some_and(|socket| io.host.is_stranded(socket)) {
+    pub(crate) fn network_changed<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        if !self.socket.is_some_and(|socket| cx.host.is_stranded(socket)) {
             return;
         }
         if self.tx.state == SenderState::Connecting {
-            self.connect_failed(env, io, HostError::NetUnreachable);
+            self.connect_failed(cx, HostError::NetUnreachable);
         } else {
-            self.reset_guest(env, io);
+            self.reset_guest(cx);
         }
         self.cause = EndCause::NetworkChanged;
     }
 
     /// Brings what is promised to the guest to account, as far as it counts: after every event.
-    pub(crate) fn count_promise(&mut self, env: &mut Env) {
-        self.rx.count_promise(&mut env.pool);
+    pub(crate) fn count_promise(&mut self, shared: &mut Shared) {
+        self.rx.count_promise(&mut shared.memory.pool);
     }
 
     /// Gives back what is held, before removal.
-    pub(crate) fn dispose<H: Host>(&mut self, env: &mut Env, host: &mut H) {
-        self.rx.clear(env);
-        self.tx.clear(env);
-        self.close_socket(host, Close::Reset);
+    pub(crate) fn dispose<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        self.rx.clear(cx.shared);
+        self.tx.clear(cx.shared);
+        self.close_socket(cx.host, Close::Reset);
     }
 }

@@ -122,7 +122,7 @@ impl Wheel {
             .filter_map(|level| {
                 let position = self.now >> (SLOT_BITS * level as u32);
                 let current = (position % SLOTS as u64) as u32;
-                // Slots ahead of the current one, nearest first; the current slot itself means a full turn.
+                // TxQueueBudget ahead of the current one, nearest first; the current slot itself means a full turn.
                 let ahead = self.occupied[level].rotate_right(current + 1);
                 let slots = position + 1 + u64::from(ahead.trailing_zeros());
                 (ahead != 0).then(|| slots << (SLOT_BITS * level as u32))

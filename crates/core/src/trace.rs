@@ -1,9 +1,9 @@
 //! What a connection tells an observer: every tuning decision, window update, retransmission, and every change of
 //! what holds it back.
 //!
-//! Events go to [`crate::host::Host::trace`], which does nothing unless a host implements it: the Linux host turns
-//! them into static probes that cost a skipped branch when nobody listens, the simulator records them for its tables
-//! and pictures. Events are plain values; nothing in the stack depends on whether anyone looks.
+//! Events go to an [`Observer`], which does nothing unless it implements [`Observer::trace`]: on Linux they become
+//! static probes that cost a skipped branch when nobody listens, the simulator records them for its tables
+//! and pictures. Events are plain values; nothing in the stack depends on an observer.
 
 use crate::flow::FlowId;
 use crate::tcp::limited::LimitedBy;
@@ -105,3 +105,15 @@ pub enum Event {
         after_us: u64,
     },
 }
+
+/// Receiver of trace events.
+pub trait Observer {
+    /// Takes one event. Does nothing unless overridden.
+    #[inline]
+    fn trace(&mut self, event: &Event) {
+        let _ = event;
+    }
+}
+
+/// The observer that ignores every event.
+impl Observer for () {}

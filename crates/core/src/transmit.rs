@@ -6,10 +6,11 @@
 
 pub(crate) mod fragmented;
 
+use crate::config::Config;
 use crate::counters::Counters;
 use crate::flow::Endpoint;
 use crate::link::{Gso, HEADERS_MAX, Link, LinkCaps, NoCredit, PartialChecksum, TxFrame};
-use crate::slots::Slots;
+use crate::tx_queue::TxQueueBudget;
 use crate::wire::checksum;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::ethernet::{EtherType, EthernetHeader};
@@ -23,10 +24,10 @@ use std::net::IpAddr;
 
 /// What every frame to the guest needs to know.
 #[derive(Debug)]
-pub(crate) struct Outlet {
+pub(crate) struct TxState {
     /// What the link can do.
     pub(crate) caps: LinkCaps,
-    /// Our station address.
+    /// Our MAC address.
     pub(crate) mac: MacAddr,
     /// Where frames go: learned from the guest's own.
     pub(crate) guest_mac: MacAddr,
@@ -35,7 +36,21 @@ pub(crate) struct Outlet {
     /// The link answered `NoCredit`: nothing is sent until the driver reports credit.
     pub(crate) stalled: bool,
     /// What the windows in our segments promise room for.
-    pub(crate) slots: Slots,
+    pub(crate) queue: TxQueueBudget,
+}
+
+impl TxState {
+    /// For a link with these capabilities; the guest's MAC address is broadcast until it is configured or learnt.
+    pub(crate) fn new(config: &Config, caps: LinkCaps) -> Self {
+        Self {
+            caps,
+            mac: config.mac,
+            guest_mac: config.guest_mac.unwrap_or(MacAddr::BROADCAST),
+            ident: 0,
+            stalled: false,
+            queue: TxQueueBudget::default(),
+        }
+    }
 }
 
 /// Hop limit of what brodo originates or relays: the default of RFC 1700, as Linux uses.
@@ -92,7 +107,7 @@ pub(crate) fn emit_ip(
 
 /// Sends one TCP segment, or with `payload` longer than `mss` one super-segment.
 pub(crate) fn tcp<L: Link>(
-    outlet: &mut Outlet,
+    tx: &mut TxState,
     counters: &mut Counters,
     link: &mut L,
     (src, dst): (IpAddr, IpAddr),
@@ -108,11 +123,11 @@ pub(crate) fn tcp<L: Link>(
     };
     let mut headers = [0; HEADERS_MAX];
     let l4_len = header.header_len();
-    let l4 = frame_start(outlet, &mut headers, (src, dst), TCP, 0, l4_len + len);
+    let l4 = frame_start(tx, &mut headers, (src, dst), TCP, 0, l4_len + len);
     header.emit(&mut headers[l4..]);
     let field = l4 + TcpHeader::CHECKSUM_OFFSET;
     let pseudo = checksum::pseudo_header(src, dst, TCP, (l4_len + len) as u32);
-    let partial = if outlet.caps.checksum {
+    let partial = if tx.caps.checksum {
         headers[field..field + 2].copy_from_slice(&checksum::fold(pseudo).to_be_bytes());
         Some(PartialChecksum { start: l4 as u16, offset: TcpHeader::CHECKSUM_OFFSET as u16 })
     } else {
@@ -120,12 +135,12 @@ pub(crate) fn tcp<L: Link>(
         headers[field..field + 2].copy_from_slice(&checksum::finish(sum).to_be_bytes());
         None
     };
-    send(outlet, counters, link, &TxFrame { headers: &headers[..l4 + l4_len], payload, partial, gso })
+    send(tx, counters, link, &TxFrame { headers: &headers[..l4 + l4_len], payload, partial, gso })
 }
 
 /// Sends one UDP datagram gathered from `payload`, or with `segment` shorter than the payload one super-datagram.
 pub(crate) fn udp<L: Link>(
-    outlet: &mut Outlet,
+    tx: &mut TxState,
     counters: &mut Counters,
     link: &mut L,
     (src, dst): (Endpoint, Endpoint),
@@ -138,12 +153,12 @@ pub(crate) fn udp<L: Link>(
     let gso = segment.filter(|&s| payload_len > usize::from(s)).map_or(Gso::None, Gso::Udp);
     let ends = (src.ip(), dst.ip());
     let mut headers = [0; HEADERS_MAX];
-    let l4 = frame_start(outlet, &mut headers, ends, UDP, tos, len);
+    let l4 = frame_start(tx, &mut headers, ends, UDP, tos, len);
     UdpHeader { src_port: src.port(), dst_port: dst.port(), length: len as u16, checksum: 0 }
         .emit(&mut headers[l4..]);
     let field = l4 + UdpHeader::CHECKSUM_OFFSET;
     let pseudo = checksum::pseudo_header(ends.0, ends.1, UDP, len as u32);
-    let partial = if outlet.caps.checksum {
+    let partial = if tx.caps.checksum {
         headers[field..field + 2].copy_from_slice(&checksum::fold(pseudo).to_be_bytes());
         Some(PartialChecksum { start: l4 as u16, offset: UdpHeader::CHECKSUM_OFFSET as u16 })
     } else {
@@ -151,35 +166,35 @@ pub(crate) fn udp<L: Link>(
         headers[field..field + 2].copy_from_slice(&UdpHeader::finish_checksum(sum).to_be_bytes());
         None
     };
-    send(outlet, counters, link, &TxFrame { headers: &headers[..l4 + UdpHeader::LEN], payload, partial, gso })
+    send(tx, counters, link, &TxFrame { headers: &headers[..l4 + UdpHeader::LEN], payload, partial, gso })
 }
 
 /// Sends a complete frame, checksums included.
 pub(crate) fn whole<L: Link>(
-    outlet: &mut Outlet,
+    tx: &mut TxState,
     counters: &mut Counters,
     link: &mut L,
     frame: &[u8],
 ) -> Result<(), NoCredit> {
     let (headers, payload) = frame.split_at(EthernetHeader::LEN);
-    pieces(outlet, counters, link, headers, payload)
+    pieces(tx, counters, link, headers, payload)
 }
 
 /// Sends complete headers and what follows them, checksums included.
 pub(crate) fn pieces<L: Link>(
-    outlet: &mut Outlet,
+    tx: &mut TxState,
     counters: &mut Counters,
     link: &mut L,
     headers: &[u8],
     payload: &[u8],
 ) -> Result<(), NoCredit> {
     let payload = &[IoSlice::new(payload)];
-    send(outlet, counters, link, &TxFrame { headers, payload, partial: None, gso: Gso::None })
+    send(tx, counters, link, &TxFrame { headers, payload, partial: None, gso: Gso::None })
 }
 
 /// Writes Ethernet and IP headers; gives where layer 4 begins.
 pub(crate) fn frame_start(
-    outlet: &Outlet,
+    tx: &TxState,
     out: &mut [u8],
     ends: (IpAddr, IpAddr),
     protocol: u8,
@@ -187,21 +202,21 @@ pub(crate) fn frame_start(
     len: usize,
 ) -> usize {
     let ethertype = if ends.0.is_ipv4() { EtherType::Ipv4 } else { EtherType::Ipv6 };
-    EthernetHeader { dst: outlet.guest_mac, src: outlet.mac, ethertype }.emit(out);
+    EthernetHeader { dst: tx.guest_mac, src: tx.mac, ethertype }.emit(out);
     EthernetHeader::LEN + emit_ip(&mut out[EthernetHeader::LEN..], ends, protocol, tos, len)
 }
 
 fn send<L: Link>(
-    outlet: &mut Outlet,
+    tx: &mut TxState,
     counters: &mut Counters,
     link: &mut L,
     frame: &TxFrame<'_>,
 ) -> Result<(), NoCredit> {
-    if outlet.stalled {
+    if tx.stalled {
         return Err(NoCredit);
     }
     if let Err(NoCredit) = link.send(frame) {
-        outlet.stalled = true;
+        tx.stalled = true;
         counters.link_stalls += 1;
         return Err(NoCredit);
     }

@@ -1,7 +1,7 @@
 //! The shared memory budget under a model checker: every interleaving of its threads, and every value that the memory
 //! model lets a thread read.
 //!
-//! `src/budget.rs` is compiled here a second time, with loom's atomic integers in the place of the standard library's; what
+//! `src/memory/budget.rs` is compiled here a second time, with loom's atomic integers in the place of the standard library's; what
 //! ships knows nothing of it. The rules are those at the head of that file. For each there is a variant that breaks it, and
 //! the checker must find out: a model that cannot fail shows nothing.
 //!
@@ -17,7 +17,7 @@
 mod atomic {
     pub(crate) use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 }
-#[path = "../src/budget.rs"]
+#[path = "../src/memory/budget.rs"]
 mod budget;
 
 use atomic::{AtomicU64, AtomicUsize, Ordering, fence};

@@ -27,8 +27,10 @@ use crate::capture::Capture;
 use crate::clock::Clock;
 use crate::forward::{FORWARD, Forwards};
 use crate::host_network::{Changes, HostNetFollow, HostNetwork};
+use crate::platform::{Linux, Tracer};
 use crate::sockets::{Sockets, readiness};
 use crate::sys::{self, Events};
+use crate::tuning_log::TuningLog;
 use crate::txqueuelen::TxQueueLenWatch;
 use crate::workers::Workers;
 use brodo_core::counters::DropReason;
@@ -136,6 +138,8 @@ pub struct WorkerView<'a> {
     pub stack: &'a mut Stack,
     /// Its sockets.
     pub sockets: &'a mut Sockets,
+    /// The last changes of limits.
+    pub tuning_log: &'a TuningLog,
     /// The capture that is under way.
     pub capture: &'a mut Option<Capture>,
     /// Forwarded ports, if this worker has them.
@@ -159,6 +163,7 @@ pub struct Worker<L> {
     stack: Stack,
     port: Port<L>,
     sockets: Sockets,
+    tracer: Tracer,
     clock: Clock,
     /// Frames from the guest, one behind the other.
     arena: Box<[u8]>,
@@ -201,6 +206,7 @@ impl<L: GuestLink> Worker<L> {
             stack,
             port: Port::new(link),
             sockets,
+            tracer: Tracer::default(),
             clock,
             arena: vec![0; BATCH_BYTES + FRAME_MAX].into_boxed_slice(),
             events: Events(Vec::with_capacity(EVENTS)),
@@ -418,7 +424,7 @@ impl<L: GuestLink> Worker<L> {
     /// One turn after a wait.
     fn turn(&mut self) -> Result<Option<Wake>, FailedCall> {
         self.port.now = self.now;
-        self.sockets.turn(self.now);
+        self.tracer.tuning_log.turn(self.now);
         let extra = self.own_events();
         self.tell_of_ring();
         self.tell_of_host();
@@ -427,8 +433,8 @@ impl<L: GuestLink> Worker<L> {
         }
         if !self.link_readable || self.catch_up.is_none_or(|until| until <= self.now) {
             self.catch_up = None;
-            let Self { stack, port, sockets, now, .. } = self;
-            stack.expire(&mut Io { now: *now, link: port, host: sockets });
+            let Self { stack, port, sockets, tracer, now, .. } = self;
+            stack.expire(&mut io(*now, port, sockets, tracer));
         }
         let forwarding = self.socket_events();
         self.serve();
@@ -493,7 +499,7 @@ impl<L: GuestLink> Worker<L> {
 
     /// The host's resolvers or its network may be others, as this worker or another has seen.
     fn tell_of_host(&mut self) {
-        let Self { host: Some(host), stack, port, sockets, now, workers, .. } = self else { return };
+        let Self { host: Some(host), stack, port, sockets, tracer, now, workers, .. } = self else { return };
         if host.looks
             && host.network.look(*now)
             && let Some((workers, _)) = workers
@@ -520,13 +526,13 @@ impl<L: GuestLink> Worker<L> {
         }
         if changes.network != seen.network {
             sockets.set_addresses(host.network.addresses());
-            stack.network_changed(&mut Io { now: *now, link: port, host: sockets });
+            stack.network_changed(&mut io(*now, port, sockets, tracer));
         }
     }
 
     /// Takes one batch of guest frames; true if there was any.
     fn take_frames(&mut self) -> Result<bool, FailedCall> {
-        let Self { stack, port, sockets, arena, now, workers, .. } = self;
+        let Self { stack, port, sockets, tracer, arena, now, workers, .. } = self;
         let (mut taken, mut bytes) = (0, 0);
         let mut after_datagram = false;
         while taken < BATCH_FRAMES && bytes < BATCH_BYTES {
@@ -559,7 +565,7 @@ impl<L: GuestLink> Worker<L> {
                 }
                 _ => gathered,
             };
-            stack.frames(&mut Io { now: *now, link: port, host: sockets }, &frames[..kept]);
+            stack.frames(&mut io(*now, port, sockets, tracer), &frames[..kept]);
             taken += gathered;
             if empty {
                 self.link_readable = false;
@@ -572,8 +578,8 @@ impl<L: GuestLink> Worker<L> {
 
     /// Passes the events of sockets on, and does what those of forwarded ports ask for; true if there is more of that to do at once.
     fn socket_events(&mut self) -> bool {
-        let Self { stack, port, sockets, now, events, forwards, .. } = self;
-        let mut io = Io { now: *now, link: port, host: sockets };
+        let Self { stack, port, sockets, tracer, now, events, forwards, .. } = self;
+        let mut io = io(*now, port, sockets, tracer);
         for event in events.0.drain(..) {
             let (flags, flow) = (event.flags, FlowId::from_bits({ event.data }.u64()));
             match (flow.index, &mut *forwards) {
@@ -590,9 +596,9 @@ impl<L: GuestLink> Worker<L> {
 
     /// Rounds over the flows, and the acknowledgements that have become due.
     fn serve(&mut self) {
-        let Self { stack, port, sockets, now, .. } = self;
+        let Self { stack, port, sockets, tracer, now, .. } = self;
         port.sent_bytes = 0;
-        let mut io = Io { now: *now, link: port, host: sockets };
+        let mut io = io(*now, port, sockets, tracer);
         for _ in 0..ROUNDS {
             self.busy = stack.serve(&mut io);
             if !self.busy || io.link.sent_bytes >= SENT_BYTES {
@@ -636,14 +642,15 @@ impl<L: GuestLink> Worker<L> {
     fn visits(&mut self) {
         let Some((workers, worker)) = &self.workers else { return };
         for (meta, frame) in workers.take_resteered(*worker) {
-            let Self { stack, port, sockets, now, .. } = self;
-            stack.frame(&mut Io { now: *now, link: port, host: sockets }, meta, &frame);
+            let Self { stack, port, sockets, tracer, now, .. } = self;
+            stack.frame(&mut io(*now, port, sockets, tracer), meta, &frame);
             self.busy = true;
         }
         for visit in workers.take_visits(*worker) {
-            let Self { stack, port, sockets, now, activity, forwards, .. } = self;
+            let Self { stack, port, sockets, tracer, now, activity, forwards, .. } = self;
             let (activity, capture, forwards) = (*activity, &mut port.capture, forwards.as_deref_mut());
-            visit(&mut WorkerView { now: *now, stack, sockets, capture, forwards, activity });
+            let tuning_log = &tracer.tuning_log;
+            visit(&mut WorkerView { now: *now, stack, sockets, tuning_log, capture, forwards, activity });
             // Whatever it was may have given flows something to do.
             self.busy = true;
         }
@@ -688,7 +695,7 @@ fn keep_own(workers: &Workers, stack: &Stack, frames: &mut [RxFrame<'_>]) -> usi
     let mut kept = 0;
     for index in 0..frames.len() {
         let RxFrame { meta, bytes } = frames[index];
-        match stack.foreign(bytes) {
+        match stack.resteer(bytes) {
             Some(foreign) if workers.is_for_first(foreign) => workers.resteer(meta, bytes),
             _ => {
                 frames[kept] = frames[index];
@@ -711,6 +718,16 @@ fn wait_ms(
     });
     events.clear();
     epoll::wait(epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()).map(drop)
+}
+
+/// What the stack may touch during one call.
+fn io<'a, L: GuestLink>(
+    now: Instant,
+    link: &'a mut Port<L>,
+    host: &'a mut Sockets,
+    observer: &'a mut Tracer,
+) -> Io<'a, Linux<Port<L>>> {
+    Io { now, link, host, observer }
 }
 
 #[cfg(test)]

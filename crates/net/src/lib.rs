@@ -11,6 +11,7 @@ pub mod driver;
 pub mod forward;
 pub mod host_network;
 pub mod netlink;
+pub mod platform;
 mod probes;
 pub mod resolv;
 pub mod sock_diag;

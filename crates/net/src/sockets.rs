@@ -32,12 +32,11 @@ mod published;
 pub(crate) use datagram::describe;
 pub use published::Published;
 
-use crate::tuning_log::TuningLog;
 use crate::{probes, sys};
 use brodo_core::flow::FlowId;
-use brodo_core::host::{Close, Connect, Host, HostError, IcmpReport, Marks, Readiness, Received, SocketId};
-use brodo_core::time::Instant;
-use brodo_core::trace::Event;
+use brodo_core::host::{
+    Close, Connect, Host, HostError, IcmpReport, IpHeaderFields, Readiness, Received, SocketId,
+};
 use datagram::Datagram;
 use errors::host_error;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -85,7 +84,6 @@ pub struct Sockets {
     /// By descriptor number: the kernel gives the lowest free one, so this stays dense.
     by_fd: Vec<Option<Open>>,
     open: usize,
-    tuning_log: TuningLog,
     /// The host's addresses, sorted, if they are known.
     addresses: Option<Arc<[IpAddr]>>,
     /// Flows that send through a socket they share.
@@ -101,25 +99,12 @@ impl Sockets {
     pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let (by_fd, shared, shared_free) = Default::default();
-        Ok(Self {
-            epoll,
-            by_fd,
-            open: 0,
-            tuning_log: TuningLog::default(),
-            addresses: None,
-            shared,
-            shared_free,
-        })
+        Ok(Self { epoll, by_fd, open: 0, addresses: None, shared, shared_free })
     }
 
     /// The epoll instance. Events of sockets carry [`FlowId::to_bits`]; the driver adds its own descriptors.
     pub fn epoll(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
-    }
-
-    /// The last decisions about limits.
-    pub fn tuning_log(&self) -> &TuningLog {
-        &self.tuning_log
     }
 
     /// The round trip to the peer of a connected stream as the kernel estimates it.
@@ -132,11 +117,6 @@ impl Sockets {
     pub fn sends_to(&self, socket: SocketId, peer: SocketAddr) -> bool {
         let connected = || rustix::net::getpeername(self.get(socket).ok()?).ok()??.try_into().ok();
         self.shared_peer(socket).or_else(connected) == Some(peer)
-    }
-
-    /// A turn begins: what is noted from now on bears this time.
-    pub(crate) fn turn(&mut self, now: Instant) {
-        self.tuning_log.turn(now);
     }
 
     /// How many sockets are open.
@@ -326,7 +306,7 @@ impl Host for Sockets {
         socket: SocketId,
         data: &[IoSlice<'_>],
         segment: Option<u16>,
-        marks: Marks,
+        marks: IpHeaderFields,
     ) -> Result<usize, HostError> {
         match self.shared(socket) {
             Some(shared) => shared.send(data, segment, marks),
@@ -359,15 +339,6 @@ impl Host for Sockets {
         let own = self.get(socket).ok().and_then(|fd| rustix::net::getsockname(fd).ok());
         let own = own.and_then(|own| SocketAddr::try_from(own).ok()).map(|own| own.ip().to_canonical());
         own.is_some_and(|own| is_gone(addresses, own))
-    }
-
-    #[expect(clippy::inline_always, reason = "see `probes::event`")]
-    #[inline(always)]
-    fn trace(&mut self, event: &Event) {
-        probes::event(event);
-        if matches!(event, Event::Tuned { .. }) {
-            self.tuning_log.note(event);
-        }
     }
 
     fn close(&mut self, socket: SocketId, how: Close) {

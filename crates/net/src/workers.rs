@@ -22,7 +22,7 @@
 //! Fragments are the same: they have no ports by which to choose, so those of a UDP conversation may come to another worker than
 //! its short datagrams, which then opens a flow of its own.
 //!
-//! What workers share is little: the memory budget ([`brodo_core::budget`]), a capture's file, and this: each has a waker, an
+//! What workers share is little: the memory budget ([`brodo_core::memory::budget`]), a capture's file, and this: each has a waker, an
 //! eventfd in its epoll instance, that another rings when it has given back memory for which the first one waits, or
 //! when all are to end.
 //!
@@ -34,7 +34,7 @@
 
 use crate::driver::WorkerView;
 use brodo_core::link::RxMeta;
-use brodo_core::stack::Foreign;
+use brodo_core::stack::Resteer;
 use rustix::event::{EventfdFlags, eventfd};
 use std::fmt;
 use std::io;
@@ -84,7 +84,7 @@ impl fmt::Debug for Workers {
 }
 
 impl Workers {
-    /// So many workers, at most [`brodo_core::budget::WORKERS_MAX`].
+    /// So many workers, at most [`brodo_core::memory::budget::WORKERS_MAX`].
     ///
     /// # Errors
     /// eventfd failed: no descriptors.
@@ -147,10 +147,10 @@ impl Workers {
     }
 
     /// Whether such a frame is to be left with the first worker.
-    pub(crate) fn is_for_first(&self, foreign: Foreign) -> bool {
+    pub(crate) fn is_for_first(&self, foreign: Resteer) -> bool {
         match foreign {
-            Foreign::Segment => true,
-            Foreign::Datagram(port) => {
+            Resteer::Segment => true,
+            Resteer::Datagram(port) => {
                 self.datagram_ports[usize::from(port >> 6)].load(Ordering::Acquire) & 1 << (port & 63) != 0
             }
         }

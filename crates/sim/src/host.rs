@@ -15,9 +15,8 @@
 
 use brodo_core::flow::FlowId;
 use brodo_core::host::{
-    Close, Connect, Host, HostError, IcmpCause, IcmpReport, Marks, Readiness, Received, SocketId,
+    Close, Connect, Host, HostError, IcmpCause, IcmpReport, IpHeaderFields, Readiness, Received, SocketId,
 };
-use brodo_core::trace::Event;
 use datagrams::DatagramSocket;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
@@ -127,7 +126,6 @@ pub struct SimHost {
     calls_made: u64,
     /// Sockets called on since the last [`SimHost::take_called`].
     called: BTreeSet<u32>,
-    events: Vec<Event>,
     record: bool,
     chatty: bool,
     ready: Vec<(SocketId, FlowId, Readiness)>,
@@ -148,7 +146,6 @@ impl Default for SimHost {
             calls: Vec::new(),
             calls_made: 0,
             called: BTreeSet::new(),
-            events: Vec::new(),
             record: true,
             chatty: false,
             ready: Vec::new(),
@@ -208,9 +205,9 @@ impl SimHost {
         &self.calls
     }
 
-    /// What the stack has told its observers so far, while calls are recorded.
-    pub fn events(&self) -> &[Event] {
-        &self.events
+    /// Whether calls are recorded.
+    pub(crate) fn records(&self) -> bool {
+        self.record
     }
 
     /// The calls on one socket.
@@ -606,7 +603,7 @@ impl Host for SimHost {
         socket: SocketId,
         data: &[IoSlice<'_>],
         segment: Option<u16>,
-        marks: Marks,
+        marks: IpHeaderFields,
     ) -> Result<usize, HostError> {
         let data: Vec<u8> = data.iter().flat_map(|slice| slice.iter().copied()).collect();
         let (offered, result) =
@@ -635,12 +632,6 @@ impl Host for SimHost {
 
     fn datagram_error(&mut self, socket: SocketId) -> Option<IcmpReport> {
         self.datagram_used(socket, "datagram_error").report()
-    }
-
-    fn trace(&mut self, event: &Event) {
-        if self.record {
-            self.events.push(*event);
-        }
     }
 
     fn is_stranded(&mut self, socket: SocketId) -> bool {

@@ -19,6 +19,7 @@
 //! `BRODO_SIM_SEED=7 cargo test -p brodo-sim random_worlds`, and `BRODO_SIM_RUNS=10000` tries more than usual.
 #![forbid(unsafe_code)]
 
+pub mod events;
 pub mod fragments;
 mod golden;
 pub mod guest;

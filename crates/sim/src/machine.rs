@@ -3,6 +3,7 @@
 //! Nothing happens between turns; the time of a turn is given by the caller and never goes back. Every frame the
 //! stack sends passes the link's checks and the observer's rules before the caller sees it.
 
+use crate::events::EventLog;
 use crate::golden::Trace;
 use crate::host::SimHost;
 use crate::link::{SentFrame, SimLink};
@@ -11,11 +12,21 @@ use crate::packet::{self, Packet};
 use crate::rng::Rng;
 use brodo_core::config::Config;
 use brodo_core::link::{LinkCaps, RxFrame, RxMeta};
-use brodo_core::stack::{Io, Keys, Stack};
+use brodo_core::stack::{Io, Keys, Platform, Stack};
 use brodo_core::time::Instant;
 
 /// Rounds that one turn may take before it counts as never ending.
 const ROUNDS_MAX: usize = 100_000;
+
+/// The platform of a simulated machine.
+#[derive(Debug)]
+pub enum Simulated {}
+
+impl Platform for Simulated {
+    type Link = SimLink;
+    type Host = SimHost;
+    type Observer = EventLog;
+}
 
 /// A stack and what it touches.
 pub struct Machine {
@@ -27,6 +38,8 @@ pub struct Machine {
     pub host: SimHost,
     /// The rules checked on every segment.
     pub observer: Observer,
+    /// Trace events, while the host records its calls.
+    pub events: EventLog,
     now: Instant,
     trace: Trace,
     /// Calls of the host's that are in the trace.
@@ -53,6 +66,7 @@ impl Machine {
             stack: Stack::new(config, keys, caps),
             host: SimHost::default(),
             observer: Observer::default(),
+            events: EventLog::default(),
             now: Instant::ZERO,
             trace: Trace::new(),
             calls_traced: 0,
@@ -111,7 +125,7 @@ impl Machine {
     pub fn turn_with(
         &mut self,
         now: Instant,
-        body: impl FnOnce(&mut Stack, &mut Io<'_, SimLink, SimHost>),
+        body: impl FnOnce(&mut Stack, &mut Io<'_, Simulated>),
     ) -> Vec<SentFrame> {
         assert!(now >= self.now, "time went back");
         self.now = now;
@@ -121,9 +135,15 @@ impl Machine {
         sent
     }
 
-    fn call(&mut self, sent: &mut Vec<SentFrame>, f: impl FnOnce(&mut Stack, &mut Io<'_, SimLink, SimHost>)) {
-        let mut io = Io { now: self.now, link: &mut self.link, host: &mut self.host };
-        f(&mut self.stack, &mut io);
+    /// A call to the stack at the time of the last turn.
+    pub fn io(&mut self, f: impl FnOnce(&mut Stack, &mut Io<'_, Simulated>)) {
+        let Self { now, link, host, events, .. } = self;
+        (events.now, events.off) = (*now, !host.records());
+        f(&mut self.stack, &mut Io { now: *now, link, host, observer: events });
+    }
+
+    fn call(&mut self, sent: &mut Vec<SentFrame>, f: impl FnOnce(&mut Stack, &mut Io<'_, Simulated>)) {
+        self.io(f);
         while let Some(frame) = self.link.take() {
             for piece in frame.cut() {
                 if let Ok(Packet::Tcp(segment)) = packet::parse(&piece)

@@ -30,7 +30,7 @@ use crate::observer::{after, later};
 use crate::packet::{self, IcmpMessage, Packet, TcpSegment, UdpDatagram, flags};
 use crate::rng::{Pattern, Rng};
 use brodo_core::config::Config;
-use brodo_core::host::{Close, HostError, IcmpCause, IcmpReport, Marks, SocketId};
+use brodo_core::host::{Close, HostError, IcmpCause, IcmpReport, IpHeaderFields, SocketId};
 use brodo_core::link::{Gso, LinkCaps, RxChecksum, RxMeta};
 use brodo_core::time::{Duration, Instant};
 use std::collections::VecDeque;

@@ -18,6 +18,7 @@ pub mod peer;
 pub mod record;
 pub mod tun;
 
+use crate::events::EventLog;
 use crate::linux_guest::{Connection, Content, Options, wire};
 use crate::machine::keys;
 use crate::observer::{Observer, Seen};
@@ -27,7 +28,7 @@ use crate::script::REMOTE_V4;
 use crate::tape::Tape;
 use brodo_core::config::Config;
 use brodo_core::link::{Gso, Link, LinkCaps, NoCredit, RxChecksum, RxFrame, RxMeta, TxFrame};
-use brodo_core::stack::{Io, Stack};
+use brodo_core::stack::{Io, Platform, Stack};
 use brodo_core::tcp::info::TcpInfo;
 use brodo_core::time::{Duration, Instant};
 use line::{Frame, Line};
@@ -126,12 +127,23 @@ impl WanLink {
     }
 }
 
+/// The platform of a stack at the end of a long path.
+enum LongPath {}
+
+impl Platform for LongPath {
+    type Link = WanLink;
+    type Host = Peer;
+    type Observer = EventLog;
+}
+
 /// The world of one run.
 pub struct Wan {
     stack: Stack,
     link: WanLink,
     /// Host sockets.
     pub peer: Peer,
+    /// Trace events of the stack.
+    pub events: EventLog,
     tun: Option<Tun>,
     up: Line,
     /// The guest's connections, in order of opening.
@@ -166,6 +178,7 @@ impl Wan {
             stack,
             link,
             peer: Peer::new(content.clone()),
+            events: EventLog::default(),
             tun: path.tun.map(|(frames, when_full)| Tun::new(frames, when_full)),
             up: Line::new(path.bits_per_s, path.rtt / 2),
             connections: Vec::new(),
@@ -319,7 +332,9 @@ impl Wan {
             let gso = frame.cut_at.map_or(Gso::None, Gso::Tcp4);
             frames.push(RxFrame { meta: RxMeta { checksum: RxChecksum::Valid, gso }, bytes: &frame.bytes });
         }
-        let mut io = Io { now: self.now, link: &mut self.link, host: &mut self.peer };
+        self.events.now = self.now;
+        let mut io: Io<'_, LongPath> =
+            Io { now: self.now, link: &mut self.link, host: &mut self.peer, observer: &mut self.events };
         self.stack.frames(&mut io, &frames);
         self.stack.expire(&mut io);
         loop {

@@ -225,7 +225,7 @@ fn flow(controlled: &Controlled, flow: FlowRef) -> Result<FlowDetail, Error> {
     }
     let (seen, history, now) = ask(&controlled.workers, flow.worker, move |inside| {
         let detail = inside.stack.flow_detail(id, inside.now);
-        let history: Vec<_> = inside.sockets.tuning_log().of(id).copied().collect();
+        let history: Vec<_> = inside.tuning_log.of(id).copied().collect();
         (detail.map(|detail| look(inside, detail)), history, inside.now)
     })?;
     let (detail, round_trip) = seen.ok_or_else(gone)?;

@@ -1,9 +1,9 @@
 //! Several workers end together, whichever ends first and however, and what ended them is told.
 
 use super::*;
-use brodo_core::budget::Budget;
 use brodo_core::config::Config;
 use brodo_core::link::{Link, LinkCaps, NoCredit, RxMeta, TxFrame};
+use brodo_core::memory::budget::Budget;
 use brodo_core::stack::{Keys, Stack};
 use brodo_link::{CreditWait, FailedCall};
 use brodo_net::clock::Clock;

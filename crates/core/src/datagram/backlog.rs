@@ -10,11 +10,11 @@
 
 use super::codel::CoDel;
 use super::{SEGMENTS_MAX, SEND_BYTES_MAX};
-use crate::budget::Pressure;
-use crate::chunk::{ByteQueue, Cursor, LARGE, Pool, SLICES_MAX, SMALL};
+use crate::context::Shared;
 use crate::counters::DropReason;
-use crate::env::Env;
-use crate::host::{Host, HostError, Marks, SocketId};
+use crate::host::{Host, HostError, IpHeaderFields, SocketId};
+use crate::memory::budget::Pressure;
+use crate::memory::chunk::{ByteQueue, Cursor, LARGE, Pool, SLICES_MAX, SMALL};
 use crate::time::Instant;
 use std::io::IoSlice;
 use std::num::NonZeroU8;
@@ -35,7 +35,7 @@ const ECN: u8 = 3;
 #[derive(Debug, Clone, Copy)]
 struct Record {
     len: u32,
-    marks: Marks,
+    marks: IpHeaderFields,
     /// When it came.
     at: Instant,
 }
@@ -46,7 +46,7 @@ impl Record {
     fn to_bytes(self) -> [u8; Self::LEN as usize] {
         let mut bytes = [0; Self::LEN as usize];
         bytes[..4].copy_from_slice(&self.len.to_ne_bytes());
-        let Marks { tos, ttl, dont_fragment } = self.marks;
+        let IpHeaderFields { tos, ttl, dont_fragment } = self.marks;
         bytes[4..7].copy_from_slice(&[tos, ttl.map_or(0, NonZeroU8::get), dont_fragment.into()]);
         bytes[8..].copy_from_slice(&self.at.as_ns().to_ne_bytes());
         bytes
@@ -54,7 +54,7 @@ impl Record {
 
     fn from_bytes([a, b, c, d, tos, ttl, dont_fragment, _, at @ ..]: [u8; Self::LEN as usize]) -> Self {
         let len = u32::from_ne_bytes([a, b, c, d]);
-        let marks = Marks { tos, ttl: NonZeroU8::new(ttl), dont_fragment: dont_fragment != 0 };
+        let marks = IpHeaderFields { tos, ttl: NonZeroU8::new(ttl), dont_fragment: dont_fragment != 0 };
         Self { len, marks, at: Instant::from_ns(u64::from_ne_bytes(at)) }
     }
 
@@ -79,44 +79,45 @@ impl Backlog {
     }
 
     /// Keeps one datagram, or counts why not.
-    pub(super) fn push(&mut self, env: &mut Env, now: Instant, datagram: &[u8], marks: Marks) {
+    pub(super) fn push(&mut self, shared: &mut Shared, now: Instant, datagram: &[u8], marks: IpHeaderFields) {
         let record = Record { len: datagram.len() as u32, marks, at: now };
         let size = record.size();
-        let all = env.held + size as usize;
-        if self.records.len() + size > FLOW_BYTES || all > env.config.memory / MEMORY_PART {
-            return env.counters.drop(DropReason::HostSocketFull);
+        let all = shared.datagrams_held + size as usize;
+        if self.records.len() + size > FLOW_BYTES || all > shared.config.memory / MEMORY_PART {
+            return shared.counters.drop(DropReason::HostSocketFull);
         }
         // A record needs at most its own size rounded up to chunks: a large one, or small ones.
         let room = datagram.len() + LARGE + 2 * SMALL;
-        if env.pool.pressure() == Pressure::Spent || env.pool.budget().available() < room {
-            return env.counters.drop(DropReason::MemoryBudget);
+        if shared.memory.pool.pressure() == Pressure::Spent || shared.memory.pool.budget().available() < room
+        {
+            return shared.counters.drop(DropReason::MemoryBudget);
         }
-        let stored =
-            env.pool.push(&mut self.records, &record.to_bytes()) + env.pool.push(&mut self.records, datagram);
-        env.held += stored;
+        let stored = shared.memory.pool.push(&mut self.records, &record.to_bytes())
+            + shared.memory.pool.push(&mut self.records, datagram);
+        shared.datagrams_held += stored;
         if stored < size as usize {
             // Others have taken the memory meanwhile, and half a record is of no use: begin again.
-            env.counters.drop(DropReason::MemoryBudget);
-            return self.clear(env);
+            shared.counters.drop(DropReason::MemoryBudget);
+            return self.clear(shared);
         }
-        env.counters.udp_held += 1;
+        shared.counters.udp_held += 1;
     }
 
     /// Sends what the socket takes. `Ok` when nothing is left; an error concerns the first datagram, which stays.
     pub(super) fn send<H: Host>(
         &mut self,
-        env: &mut Env,
+        shared: &mut Shared,
         host: &mut H,
         socket: SocketId,
         now: Instant,
     ) -> Result<(), HostError> {
-        while let Some(head) = self.head(env, now) {
+        while let Some(head) = self.head(shared, now) {
             let mut slices = [IoSlice::new(&[]); SLICES];
-            let run = self.gather(&env.pool, head, &mut slices);
+            let run = self.gather(&shared.memory.pool, head, &mut slices);
             let segment = (run.datagrams > 1).then_some(head.len as u16);
             let taken = host.datagram_send(socket, &slices[..run.slices], segment, head.marks)?;
             let datagrams = if run.datagrams > 1 { (taken as u32).div_ceil(head.len) } else { 1 };
-            self.consume(env, taken as u32 + datagrams * Record::LEN);
+            self.consume(shared, taken as u32 + datagrams * Record::LEN);
             if datagrams == run.datagrams {
                 self.codel.observe(now, now - run.last_at, self.records.len());
             }
@@ -125,22 +126,24 @@ impl Backlog {
     }
 
     /// Drops the first datagram, which the host refuses to send; false if there is none.
-    pub(super) fn drop_first(&mut self, env: &mut Env) -> bool {
-        let Some(record) = self.head.or_else(|| self.peek(&env.pool, Cursor::FRONT).map(|(r, _)| r)) else {
+    pub(super) fn drop_first(&mut self, shared: &mut Shared) -> bool {
+        let Some(record) =
+            self.head.or_else(|| self.peek(&shared.memory.pool, Cursor::FRONT).map(|(r, _)| r))
+        else {
             return false;
         };
-        self.consume(env, record.size());
+        self.consume(shared, record.size());
         true
     }
 
     /// Gives everything back.
-    pub(super) fn clear(&mut self, env: &mut Env) {
-        self.consume(env, self.records.len());
+    pub(super) fn clear(&mut self, shared: &mut Shared) {
+        self.consume(shared, self.records.len());
     }
 
-    fn consume(&mut self, env: &mut Env, bytes: u32) {
-        env.held -= bytes as usize;
-        env.pool.consume(&mut self.records, bytes);
+    fn consume(&mut self, shared: &mut Shared, bytes: u32) {
+        shared.datagrams_held -= bytes as usize;
+        shared.memory.pool.consume(&mut self.records, bytes);
         self.head = None;
         if self.records.is_empty() {
             self.codel.emptied();
@@ -148,17 +151,17 @@ impl Backlog {
     }
 
     /// The first datagram to be sent, after those that CoDel drops.
-    fn head(&mut self, env: &mut Env, now: Instant) -> Option<Record> {
+    fn head(&mut self, shared: &mut Shared, now: Instant) -> Option<Record> {
         while self.head.is_none() {
-            let (mut record, _) = self.peek(&env.pool, Cursor::FRONT)?;
+            let (mut record, _) = self.peek(&shared.memory.pool, Cursor::FRONT)?;
             if self.codel.must_drop(now, now - record.at, self.records.len()) {
                 if record.marks.tos & ECN == 0 {
-                    env.counters.drop(DropReason::HostQueueDelay);
-                    self.consume(env, record.size());
+                    shared.counters.drop(DropReason::HostQueueDelay);
+                    self.consume(shared, record.size());
                     continue;
                 }
                 record.marks.tos |= ECN;
-                env.counters.udp_marked += 1;
+                shared.counters.udp_marked += 1;
             }
             self.head = Some(record);
         }

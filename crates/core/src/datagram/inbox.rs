@@ -9,14 +9,13 @@
 //! how long it will be or how much the kernel has coalesced. Buffers are touched only as far as they are used.
 
 use super::{SEGMENTS_MAX, SEND_BYTES_MAX};
+use crate::context::{Cx, Platform};
 use crate::counters::DropReason;
-use crate::env::Env;
 use crate::flow::{FlowKey, Protocol};
 use crate::host::{Host, HostError, Received, SocketId};
 use crate::icmp;
-use crate::link::{Link, NoCredit};
-use crate::stack::Arrived;
-use crate::transmit::fragmented::{self, Cut};
+use crate::link::NoCredit;
+use crate::transmit::fragmented::{self, FragmentProgress};
 use crate::transmit::{self, ip_header_len};
 use crate::wire::udp::UdpHeader;
 use std::io::{IoSlice, IoSliceMut};
@@ -26,6 +25,17 @@ pub(crate) const BATCH: usize = 32;
 /// From one buffer to the next, bytes: room for any datagram, and not a multiple of a power of two, so that the beginnings
 /// of all do not compete for the same lines of the cache.
 const STRIDE: usize = (64 << 10) + 1472;
+
+/// A datagram, or several of one size, that came to a published port.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrived<'a> {
+    /// The payload.
+    pub payload: &'a [u8],
+    /// The size at which the kernel has coalesced datagrams (UDP_GRO); the last may be shorter.
+    pub segment: Option<u16>,
+    /// Differentiated services and ECN of the packet.
+    pub tos: u8,
+}
 
 /// One batch.
 pub(crate) struct Inbox {
@@ -38,7 +48,7 @@ pub(crate) struct Inbox {
     next: usize,
     offset: usize,
     /// How much of the next one is, if the link does not take it whole.
-    cut: Cut,
+    cut: FragmentProgress,
 }
 
 /// What a receive gave.
@@ -64,7 +74,7 @@ impl Default for Inbox {
             count: 0,
             next: 0,
             offset: 0,
-            cut: Cut::default(),
+            cut: FragmentProgress::default(),
         }
     }
 }
@@ -115,30 +125,33 @@ impl Inbox {
     ///
     /// # Errors
     /// The link has no credit; the rest stays.
-    pub(crate) fn deliver<L: Link>(&mut self, env: &mut Env, link: &mut L) -> Result<(), NoCredit> {
+    pub(crate) fn deliver<P: Platform>(&mut self, cx: &mut Cx<'_, P>) -> Result<(), NoCredit> {
         let Some(key) = self.key else { return Ok(()) };
         while self.next < self.count {
             if key.protocol == Protocol::Echo {
                 let message = &mut self.buffers[self.next * STRIDE..][..self.received[self.next].len];
-                icmp::reply(env, link, &key, message, &mut self.cut)?;
-                (self.next, self.cut) = (self.next + 1, Cut::default());
+                icmp::reply(cx, &key, message, &mut self.cut)?;
+                (self.next, self.cut) = (self.next + 1, FragmentProgress::default());
             } else {
-                self.deliver_udp(env, link, &key)?;
+                self.deliver_udp(cx, &key)?;
             }
         }
         Ok(())
     }
 
     /// Sends the next datagram, or those that go as one super-datagram.
-    fn deliver_udp<L: Link>(&mut self, env: &mut Env, link: &mut L, key: &FlowKey) -> Result<(), NoCredit> {
-        let max = usize::from(env.config.mtu) - ip_header_len(key.guest.ip()) - UdpHeader::LEN;
+    fn deliver_udp<P: Platform>(&mut self, cx: &mut Cx<'_, P>, key: &FlowKey) -> Result<(), NoCredit> {
+        let max = usize::from(cx.shared.config.mtu) - ip_header_len(key.guest.ip()) - UdpHeader::LEN;
         let first = self.received[self.next];
         let size = datagram_size(&first);
         if size > max {
-            return self.deliver_cut(env, link, key, size);
+            return self.deliver_cut(cx, key, size);
         }
-        let datagrams =
-            if env.outlet.caps.uso && size > 0 { (SEND_BYTES_MAX / size).clamp(1, SEGMENTS_MAX) } else { 1 };
+        let datagrams = if cx.shared.tx.caps.uso && size > 0 {
+            (SEND_BYTES_MAX / size).clamp(1, SEGMENTS_MAX)
+        } else {
+            1
+        };
         let mut payload = [IoSlice::new(&[]); BATCH];
         let (mut count, mut room, mut next, mut offset) = (0, datagrams * size, self.next, self.offset);
         loop {
@@ -159,8 +172,8 @@ impl Inbox {
         }
         let ends = (key.remote, key.guest);
         let segment = u16::try_from(size).ok().filter(|_| datagrams > 1);
-        let (outlet, counters) = (&mut env.outlet, &mut env.counters);
-        transmit::udp(outlet, counters, link, ends, first.tos, &payload[..count], segment)?;
+        let (tx, counters) = (&mut cx.shared.tx, &mut cx.shared.counters);
+        transmit::udp(tx, counters, cx.link, ends, first.tos, &payload[..count], segment)?;
         (self.next, self.offset) = (next, offset);
         Ok(())
     }
@@ -168,10 +181,9 @@ impl Inbox {
 
 impl Inbox {
     /// Sends the next datagram, of `size` bytes if others stand behind it, in fragments.
-    fn deliver_cut<L: Link>(
+    fn deliver_cut<P: Platform>(
         &mut self,
-        env: &mut Env,
-        link: &mut L,
+        cx: &mut Cx<'_, P>,
         key: &FlowKey,
         size: usize,
     ) -> Result<(), NoCredit> {
@@ -179,11 +191,11 @@ impl Inbox {
         let rest = &self.buffers[self.next * STRIDE..][self.offset..received.len];
         let datagram = &rest[..rest.len().min(size)];
         if UdpHeader::LEN + datagram.len() > usize::from(u16::MAX) - ip_header_len(key.guest.ip()) {
-            env.counters.drop(DropReason::DatagramTooBig);
+            cx.shared.counters.drop(DropReason::DatagramTooBig);
         } else {
-            fragmented::udp(env, link, (key.remote, key.guest), received.tos, datagram, &mut self.cut)?;
+            fragmented::udp(cx, (key.remote, key.guest), received.tos, datagram, &mut self.cut)?;
         }
-        self.cut = Cut::default();
+        self.cut = FragmentProgress::default();
         self.offset += datagram.len();
         if self.offset >= received.len {
             (self.next, self.offset) = (self.next + 1, 0);

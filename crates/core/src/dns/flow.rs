@@ -11,15 +11,13 @@
 
 use super::preference::RESOLVERS_MAX;
 use super::{answer, answer_len_max, refuse};
+use crate::context::{Cx, Platform, Shared};
 use crate::counters::DropReason;
-use crate::env::Env;
 use crate::flow::end::EndCause;
 use crate::flow::info::{FlowInfo, Initiator, Traffic};
-use crate::flow::{FlowId, FlowKey, Rank, Usefulness};
-use crate::host::{Close, Host, HostError, IcmpCause, Marks, Readiness, Received, SocketId};
-use crate::link::Link;
+use crate::flow::{EvictionClass, EvictionRank, FlowId, FlowKey};
+use crate::host::{Close, Host, HostError, IcmpCause, IpHeaderFields, Readiness, Received, SocketId};
 use crate::schedule::Turn;
-use crate::stack::Io;
 use crate::time::{Duration, Instant};
 use crate::wire::dns::message::{KEY_LEN_MAX, PLAIN_LEN_MAX, Query};
 use crate::wire::dns::{Header, Rcode};
@@ -78,8 +76,8 @@ impl Question {
 }
 
 /// How many resolvers are used.
-fn resolvers(env: &Env) -> usize {
-    env.config.resolvers.len().min(RESOLVERS_MAX)
+fn resolvers(shared: &Shared) -> usize {
+    shared.config.resolvers.len().min(RESOLVERS_MAX)
 }
 
 /// All questions of one guest port that wait.
@@ -145,27 +143,27 @@ impl DnsFlow {
     }
 
     /// How little is lost if this flow, unused for `idle`, goes to make room.
-    pub(crate) fn eviction_rank(idle: Duration) -> Rank {
-        Rank(Usefulness::Unanswered, idle)
+    pub(crate) fn eviction_rank(idle: Duration) -> EvictionRank {
+        EvictionRank(EvictionClass::Unanswered, idle)
     }
 
     /// The guest asks something that cannot be answered at once.
-    pub(crate) fn ask<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, query: &Query<'_>) {
-        self.follow(env, io);
+    pub(crate) fn ask<P: Platform>(&mut self, cx: &mut Cx<'_, P>, query: &Query<'_>) {
+        self.follow(cx);
         let len = query.message.len();
         self.from_guest.add(1, len);
         if let Some(known) = self.questions.iter_mut().find(|known| *known.message == *query.message) {
             // The guest is less patient than we are.
-            known.next_at = io.now;
-        } else if self.questions.len() >= QUESTIONS_MAX || env.dns.held + len > HELD_MAX {
-            env.counters.drop(DropReason::DnsOverload);
-            return refuse(env, io.link, &self.key, query);
+            known.next_at = cx.now;
+        } else if self.questions.len() >= QUESTIONS_MAX || cx.shared.dns.held + len > HELD_MAX {
+            cx.shared.counters.drop(DropReason::DnsOverload);
+            return refuse(cx, &self.key, query);
         } else {
-            env.dns.held += len;
+            cx.shared.dns.held += len;
             self.questions.push(Question {
                 message: query.message.into(),
-                deadline: io.now + env.config.timeouts.dns,
-                next_at: io.now,
+                deadline: cx.now + cx.shared.config.timeouts.dns,
+                next_at: cx.now,
                 asked: 0,
                 failed: 0,
                 first: 0,
@@ -173,83 +171,78 @@ impl DnsFlow {
                 answer: None,
             });
         }
-        self.advance(env, io);
+        self.advance(cx);
     }
 
     /// Notes a host socket event.
-    pub(crate) fn socket_event(&mut self, env: &mut Env, ready: Readiness) {
+    pub(crate) fn socket_event(&mut self, shared: &mut Shared, ready: Readiness) {
         if ready.readable || ready.error {
             self.readable = true;
-            env.schedule.list(self.id, &mut self.turn);
+            shared.ready.list(self.id, &mut self.turn);
         }
     }
 
     /// The resolvers or the network are others: everything is asked again soon.
-    pub(crate) fn restart(&mut self, env: &mut Env) {
-        env.schedule.list(self.id, &mut self.turn);
+    pub(crate) fn restart(&mut self, shared: &mut Shared) {
+        shared.ready.list(self.id, &mut self.turn);
     }
 
     /// Takes what has arrived, within bounds; lists the flow again if there may be more. `scratch` has room for any datagram.
-    pub(crate) fn serve<L: Link, H: Host>(
-        &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-        scratch: &mut [u8],
-    ) {
+    pub(crate) fn serve<P: Platform>(&mut self, cx: &mut Cx<'_, P>, scratch: &mut [u8]) {
         self.turn.begin(false);
-        self.follow(env, io);
-        self.pass_on_held(env, io);
+        self.follow(cx);
+        self.pass_on_held(cx);
         if std::mem::take(&mut self.readable) {
             for r in 0..RESOLVERS_MAX {
-                self.report_errors(env, io, r);
-                self.readable |= self.receive(env, io, r, scratch);
+                self.report_errors(cx, r);
+                self.readable |= self.receive(cx, r, scratch);
             }
         }
-        self.advance(env, io);
+        self.advance(cx);
         if self.readable && !self.questions.is_empty() {
-            env.schedule.list_again(self.id, &mut self.turn);
+            cx.shared.ready.list_again(self.id, &mut self.turn);
         }
     }
 
     /// Makes sure that the wheel fires when something is to be done.
-    pub(crate) fn arm(&self, env: &mut Env) {
+    pub(crate) fn arm(&self, shared: &mut Shared) {
         if let Some(at) = self.questions.iter().map(|q| q.next_at.min(q.deadline)).min() {
-            env.wheel.arm(self.id, at);
+            shared.timers.arm(self.id, at);
         }
     }
 
     /// The wheel fired, perhaps early.
-    pub(crate) fn expire<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        self.follow(env, io);
-        self.advance(env, io);
+    pub(crate) fn expire<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        self.follow(cx);
+        self.advance(cx);
     }
 
     /// Gives back all sockets, before removal.
-    pub(crate) fn dispose<H: Host>(&mut self, env: &mut Env, host: &mut H) {
+    pub(crate) fn dispose<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         for question in self.questions.drain(..) {
-            env.dns.held -= question.message.len();
+            cx.shared.dns.held -= question.message.len();
         }
-        (0..RESOLVERS_MAX).for_each(|r| self.close(env, host, r));
+        (0..RESOLVERS_MAX).for_each(|r| self.close(cx, r));
     }
 
     /// If the resolvers are others than those that were asked, or the network is, begins anew.
-    fn follow<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        if self.epoch != env.dns.epoch {
-            self.epoch = env.dns.epoch;
-            (0..RESOLVERS_MAX).for_each(|r| self.close(env, io.host, r));
+    fn follow<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        if self.epoch != cx.shared.dns.epoch {
+            self.epoch = cx.shared.dns.epoch;
+            (0..RESOLVERS_MAX).for_each(|r| self.close(cx, r));
             for question in &mut self.questions {
-                (question.asked, question.failed, question.next_at) = (0, 0, io.now);
+                (question.asked, question.failed, question.next_at) = (0, 0, cx.now);
             }
         }
     }
 
     /// Does what time asks for.
-    fn advance<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+    fn advance<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         let mut i = 0;
         while let Some(question) = self.questions.get(i) {
-            let over = question.deadline <= io.now;
-            if over || (question.next_at <= io.now && !self.ask_more(env, io, i)) {
-                self.give_up(env, io, i);
+            let over = question.deadline <= cx.now;
+            if over || (question.next_at <= cx.now && !self.ask_more(cx, i)) {
+                self.give_up(cx, i);
             } else {
                 i += 1;
             }
@@ -257,153 +250,147 @@ impl DnsFlow {
         let awaited = self.questions.iter().fold(0, |all, question| all | question.awaited());
         for r in 0..RESOLVERS_MAX {
             if awaited & 1 << r == 0 {
-                self.close(env, io.host, r);
+                self.close(cx, r);
             }
         }
     }
 
     /// Asks the next resolver question `i`, or all of them again. False if nobody is left who might answer.
-    fn ask_more<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, i: usize) -> bool {
-        let count = resolvers(env);
-        while let Some(r) = env.dns.preference.next(io.now, count, self.questions[i].asked) {
+    fn ask_more<P: Platform>(&mut self, cx: &mut Cx<'_, P>, i: usize) -> bool {
+        let count = resolvers(cx.shared);
+        while let Some(r) = cx.shared.dns.preference.next(cx.now, count, self.questions[i].asked) {
             let question = &mut self.questions[i];
             if question.asked == 0 {
                 question.first = r as u8;
             } else {
-                env.counters.dns_retries += 1;
+                cx.shared.counters.dns_retries += 1;
             }
             question.asked |= 1 << r;
-            if self.send(env, io, r, i) {
-                self.questions[i].next_at = io.now + WAIT;
+            if self.send(cx, r, i) {
+                self.questions[i].next_at = cx.now + WAIT;
                 return true;
             }
         }
         let awaited = self.questions[i].awaited();
         for r in (0..count).filter(|r| awaited & 1 << r != 0) {
-            self.send(env, io, r, i);
+            self.send(cx, r, i);
         }
         let question = &mut self.questions[i];
-        question.next_at = io.now + WAIT_ALL;
+        question.next_at = cx.now + WAIT_ALL;
         question.awaited() != 0
     }
 
     /// Sends question `i` to resolver `r`. False if it cannot be reached.
-    fn send<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, r: usize, i: usize) -> bool {
+    fn send<P: Platform>(&mut self, cx: &mut Cx<'_, P>, r: usize, i: usize) -> bool {
         for _ in 0..2 {
-            let Some(socket) = self.sockets[r].or_else(|| self.open(env, io, r)) else { break };
+            let Some(socket) = self.sockets[r].or_else(|| self.open(cx, r)) else { break };
             let message = [IoSlice::new(&self.questions[i].message)];
-            match io.host.datagram_send(socket, &message, None, Marks::default()) {
+            match cx.host.datagram_send(socket, &message, None, IpHeaderFields::default()) {
                 // What finds no room is lost, as on any network.
                 Ok(_) | Err(HostError::WouldBlock | HostError::Exhausted | HostError::TooBig(_)) => {
                     return true;
                 }
                 // The socket may be reporting an ICMP error for an earlier question instead of sending this one.
-                Err(_) => self.report_errors(env, io, r),
+                Err(_) => self.report_errors(cx, r),
             }
             // Which was that nobody is there.
             if self.sockets[r].is_none() {
                 break;
             }
         }
-        self.resolver_failed(env, io, r);
+        self.resolver_failed(cx, r);
         false
     }
 
-    fn open<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, r: usize) -> Option<SocketId> {
-        let to = *env.config.resolvers.get(r)?;
-        let opened = if env.dns.sockets < SOCKETS_MAX {
-            io.host.udp_open(self.id, to)
+    fn open<P: Platform>(&mut self, cx: &mut Cx<'_, P>, r: usize) -> Option<SocketId> {
+        let to = *cx.shared.config.resolvers.get(r)?;
+        let opened = if cx.shared.dns.sockets < SOCKETS_MAX {
+            cx.host.udp_open(self.id, to)
         } else {
             Err(HostError::Exhausted)
         };
         match opened {
             Ok(socket) => {
-                env.dns.sockets += 1;
+                cx.shared.dns.sockets += 1;
                 self.sockets[r] = Some(socket);
                 Some(socket)
             }
             Err(error) => {
                 if error == HostError::Exhausted {
-                    env.counters.drop(DropReason::HostExhausted);
+                    cx.shared.counters.drop(DropReason::HostExhausted);
                 }
                 None
             }
         }
     }
 
-    fn close<H: Host>(&mut self, env: &mut Env, host: &mut H, r: usize) {
+    fn close<P: Platform>(&mut self, cx: &mut Cx<'_, P>, r: usize) {
         if let Some(socket) = self.sockets[r].take() {
-            env.dns.sockets -= 1;
-            host.close(socket, Close::Graceful);
+            cx.shared.dns.sockets -= 1;
+            cx.host.close(socket, Close::Graceful);
         }
     }
 
     /// Resolver `r` cannot be reached: nothing will come from it.
-    fn resolver_failed<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, r: usize) {
-        env.dns.preference.failed(r, io.now);
-        self.close(env, io.host, r);
-        let count = resolvers(env);
+    fn resolver_failed<P: Platform>(&mut self, cx: &mut Cx<'_, P>, r: usize) {
+        cx.shared.dns.preference.failed(r, cx.now);
+        self.close(cx, r);
+        let count = resolvers(cx.shared);
         for question in self.questions.iter_mut().filter(|question| question.awaited() & 1 << r != 0) {
-            question.failed(r, count, io.now);
+            question.failed(r, count, cx.now);
         }
     }
 
     /// Takes note of the ICMP errors that a socket has received.
-    fn report_errors<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, r: usize) {
+    fn report_errors<P: Platform>(&mut self, cx: &mut Cx<'_, P>, r: usize) {
         for _ in 0..ERRORS_MAX {
             let Some(socket) = self.sockets[r] else { return };
-            let Some(report) = io.host.datagram_error(socket) else { return };
+            let Some(report) = cx.host.datagram_error(socket) else { return };
             if !matches!(report.cause, IcmpCause::TooBig(_) | IcmpCause::TimeExceeded) {
-                self.resolver_failed(env, io, r);
+                self.resolver_failed(cx, r);
             }
         }
     }
 
     /// Takes what resolver `r` has sent; true if there may be more.
-    fn receive<L: Link, H: Host>(
-        &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-        r: usize,
-        scratch: &mut [u8],
-    ) -> bool {
+    fn receive<P: Platform>(&mut self, cx: &mut Cx<'_, P>, r: usize, scratch: &mut [u8]) -> bool {
         for _ in 0..RECEIVES_MAX {
             let Some(socket) = self.sockets[r] else { return false };
-            if env.outlet.stalled {
+            if cx.shared.tx.stalled {
                 return true;
             }
             let mut received = [Received::default()];
-            match io.host.datagram_recv(socket, &mut [IoSliceMut::new(scratch)], &mut received) {
+            match cx.host.datagram_recv(socket, &mut [IoSliceMut::new(scratch)], &mut received) {
                 Ok(_) => {
                     let [Received { len, segment, .. }] = received;
                     // The kernel may have put several together.
                     let size = segment.map_or(len, usize::from).max(1);
                     let got = &scratch[..len.min(scratch.len())];
-                    got.chunks(size).for_each(|message| self.answered(env, io, r, message));
+                    got.chunks(size).for_each(|message| self.answered(cx, r, message));
                 }
                 Err(HostError::WouldBlock) => return false,
                 // Not a datagram but news of an ICMP error; the datagrams behind it come next.
-                Err(_) => self.report_errors(env, io, r),
+                Err(_) => self.report_errors(cx, r),
             }
         }
         true
     }
 
     /// Resolver `r` has sent a message.
-    fn answered<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, r: usize, message: &[u8]) {
+    fn answered<P: Platform>(&mut self, cx: &mut Cx<'_, P>, r: usize, message: &[u8]) {
         let fits = |question: &Question| {
             question.asked & 1 << r != 0
                 && message.starts_with(&question.message[..2])
                 && Query::parse(&question.message).is_ok_and(|query| query.is_answered_by(message))
         };
         let Some(i) = self.questions.iter().position(fits) else {
-            return env.counters.drop(DropReason::DnsUnsolicited);
+            return cx.shared.counters.drop(DropReason::DnsUnsolicited);
         };
         let rcode = Header::parse(message).map_or(0, |header| header.rcode());
-        let count = resolvers(env);
+        let count = resolvers(cx.shared);
         let question = &mut self.questions[i];
         if [Rcode::ServFail, Rcode::NotImp, Rcode::Refused].iter().any(|&refusal| rcode == refusal as u8) {
-            question.failed(r, count, io.now);
+            question.failed(r, count, cx.now);
             if message.len() <= REFUSAL_LEN_MAX && question.refusal.is_none() {
                 question.refusal = Some(message.into());
             }
@@ -411,11 +398,11 @@ impl DnsFlow {
         }
         let first = usize::from(question.first);
         if first != r && question.awaited() & 1 << first != 0 {
-            env.dns.preference.outrun(first, io.now);
+            cx.shared.dns.preference.outrun(first, cx.now);
         }
-        env.dns.preference.answered(r);
-        if self.pass_on(env, io, i, message) {
-            self.forget(env, i);
+        cx.shared.dns.preference.answered(r);
+        if self.pass_on(cx, i, message) {
+            self.forget(cx.shared, i);
         } else {
             let question = &mut self.questions[i];
             question.answer = Some(message.into());
@@ -425,34 +412,28 @@ impl DnsFlow {
     }
 
     /// Passes on what the link had no credit for.
-    fn pass_on_held<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+    fn pass_on_held<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         while let Some(i) = self.questions.iter().position(|question| question.answer.is_some()) {
             let Some(message) = self.questions[i].answer.take() else { return };
-            if !self.pass_on(env, io, i, &message) {
+            if !self.pass_on(cx, i, &message) {
                 self.questions[i].answer = Some(message);
                 self.readable = true;
                 return;
             }
-            self.forget(env, i);
+            self.forget(cx.shared, i);
         }
     }
 
     /// Gives the guest the answer to question `i`, and keeps it for others. False if the link has no credit.
-    fn pass_on<L: Link, H: Host>(
-        &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-        i: usize,
-        message: &[u8],
-    ) -> bool {
+    fn pass_on<P: Platform>(&mut self, cx: &mut Cx<'_, P>, i: usize, message: &[u8]) -> bool {
         let Ok(query) = Query::parse(&self.questions[i].message) else { return true };
         if query.is_ordinary() {
             let mut key = [0; KEY_LEN_MAX];
             let len = query.key(&mut key);
-            env.dns.cache.put(&key[..len], io.now, message);
+            cx.shared.dns.cache.put(&key[..len], cx.now, message);
         }
-        let limit = answer_len_max(&env.config, &self.key, &query);
-        let passed = answer(env, io.link, (&self.key, limit), &query, message).is_ok();
+        let limit = answer_len_max(&cx.shared.config, &self.key, &query);
+        let passed = answer(cx, (&self.key, limit), &query, message).is_ok();
         if passed {
             self.cause = EndCause::Finished;
             self.to_guest.add(1, message.len());
@@ -461,28 +442,28 @@ impl DnsFlow {
     }
 
     /// Nobody will answer question `i`.
-    fn give_up<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, i: usize) {
+    fn give_up<P: Platform>(&mut self, cx: &mut Cx<'_, P>, i: usize) {
         let awaited = self.questions[i].awaited();
         for r in (0..RESOLVERS_MAX).filter(|r| awaited & 1 << r != 0) {
-            env.dns.preference.failed(r, io.now);
+            cx.shared.dns.preference.failed(r, cx.now);
         }
         match self.questions[i].refusal.take() {
             Some(refusal) => {
-                if !self.pass_on(env, io, i, &refusal) {
-                    env.counters.drop(DropReason::LinkFull);
+                if !self.pass_on(cx, i, &refusal) {
+                    cx.shared.counters.drop(DropReason::LinkFull);
                 }
             }
             None => {
                 if let Ok(query) = Query::parse(&self.questions[i].message) {
-                    refuse(env, io.link, &self.key, &query);
+                    refuse(cx, &self.key, &query);
                 }
             }
         }
-        self.forget(env, i);
+        self.forget(cx.shared, i);
     }
 
-    fn forget(&mut self, env: &mut Env, i: usize) {
+    fn forget(&mut self, shared: &mut Shared, i: usize) {
         let question = self.questions.swap_remove(i);
-        env.dns.held -= question.message.len();
+        shared.dns.held -= question.message.len();
     }
 }

@@ -5,8 +5,8 @@
 
 use super::{FlowId, FlowKey};
 use crate::host::SocketId;
-use crate::tcp::State;
 use crate::tcp::info::TcpInfo;
+use crate::tcp::state::State;
 use crate::time::Duration;
 
 /// Who began a flow.

@@ -86,7 +86,7 @@ pub struct FlowTable<F> {
     places: Vec<Place>,
     lists: [Ends; LISTS],
     free: Vec<u32>,
-    /// Slots by the hash of the key of what is in them.
+    /// TxQueueBudget by the hash of the key of what is in them.
     index: HashTable<u32>,
     secret: [u8; 16],
 }

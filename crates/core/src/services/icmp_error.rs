@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::counters::DropReason;
 use crate::flow::{FlowKey, Protocol};
 use crate::host::IcmpCause;
+use crate::time::Duration;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::icmpv4::{self, Icmpv4Message};
 use crate::wire::icmpv6::{self, Icmpv6Message};
@@ -21,6 +22,11 @@ mod tests;
 
 /// Longest frame in bytes: the least MTU of IPv6.
 pub const FRAME_LEN_MAX: usize = IPV6_PAYLOAD + 8 + Icmpv6Message::QUOTE_MAX;
+
+/// ICMP errors to a guest: at most [`BURST`] at once and one more each [`INTERVAL`] (RFC 1812 section 4.3.2.8, RFC 4443
+/// section 2.4 f), so that what it sends into a void does not come back multiplied. Linux has the same thousand a second.
+pub(crate) const BURST: u32 = 1000;
+pub(crate) const INTERVAL: Duration = Duration::from_millis(1);
 
 /// Where the IPv6 header names the next one.
 const NEXT_HEADER_AT: u32 = 6;

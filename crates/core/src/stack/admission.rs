@@ -4,7 +4,7 @@
 //! ([`crate::policy`]), and whether the table has room for it. Whoever asked answers the guest at once: a reset for TCP, an ICMP
 //! error for all else.
 
-use super::{DropReason, FlowKey, Host, IcmpCause, Stack};
+use super::{DropReason, FlowKey, IcmpCause, Io, Platform, Stack};
 use crate::destination::{self, Destination};
 use crate::flow::end::EndCause;
 use crate::policy::{Refusal, Request};
@@ -25,14 +25,14 @@ impl Stack {
     ///
     /// # Errors
     /// [`DropReason::BadDestination`] for an address that no host can have, which is not answered.
-    pub(super) fn admit<H: Host>(
+    pub(super) fn admit<P: Platform>(
         &mut self,
-        host: &mut H,
+        io: &mut Io<'_, P>,
         key: &FlowKey,
         now: Instant,
     ) -> Result<Admission, DropReason> {
         let remote = key.remote.into();
-        let (to, dns) = match destination::resolve(&self.env.config, self.env.resolver(now), remote)? {
+        let (to, dns) = match destination::resolve(&self.shared.config, self.shared.resolver(now), remote)? {
             Destination::Host(to) => (to, false),
             Destination::Resolver(to) => (to, true),
             Destination::Refused => {
@@ -48,7 +48,7 @@ impl Stack {
                 return Ok(refusal.into());
             }
         }
-        if !self.make_room(host, now) {
+        if !self.make_room(io, now) {
             let refusal = self.policy.table_full();
             self.note_unopened(*key, EndCause::NoResources, self.policy.text(refusal));
             return Ok(refusal.into());

@@ -4,30 +4,19 @@
 //! address wherever it can answer to it ([`Stack::translate_source`]). From then on such a flow is a flow like any other.
 
 use super::{
-    Connection, DatagramFlow, DropReason, Endpoint, Flow, FlowKey, Host, HostError, Io, Link, Protocol,
+    Arrived, Connection, DatagramFlow, DropReason, Endpoint, Flow, FlowKey, HostError, Io, Platform, Protocol,
 };
-use super::{Stack, Usefulness};
+use super::{EvictionClass, Stack};
 use crate::flow::FlowId;
 use crate::host::SocketId;
 use crate::link::NoCredit;
 use crate::tcp::State;
 use std::net::{IpAddr, SocketAddr};
 
-/// A datagram, or several of one size, that came to a published port.
-#[derive(Debug, Clone, Copy)]
-pub struct Arrived<'a> {
-    /// The payload.
-    pub payload: &'a [u8],
-    /// The size at which the kernel has coalesced datagrams (UDP_GRO); the last may be shorter.
-    pub segment: Option<u16>,
-    /// Differentiated services and ECN of the packet.
-    pub tos: u8,
-}
-
 impl Stack {
     /// The guest's address of a family, if it has one.
     pub fn guest_address(&self, ipv6: bool) -> Option<IpAddr> {
-        let config = &self.env.config;
+        let config = &self.shared.config;
         if ipv6 { config.v6.map(|n| n.guest.into()) } else { config.v4.map(|n| n.guest.into()) }
     }
 
@@ -37,19 +26,19 @@ impl Stack {
     pub fn translate_source(&self, peer: SocketAddr) -> Option<Endpoint> {
         let ip = match peer.ip().to_canonical() {
             IpAddr::V4(ip) => {
-                let n = self.env.config.v4?;
+                let n = self.shared.config.v4?;
                 let mask = u32::MAX.checked_shl(32 - u32::from(n.prefix_len)).unwrap_or(0);
                 let on_link = (ip.to_bits() ^ n.guest.to_bits()) & mask == 0;
                 let far = !(on_link || ip.is_loopback() || ip.is_link_local() || ip.is_unspecified());
-                let ours = self.env.config.is_ours(ip.into());
+                let ours = self.shared.config.is_ours(ip.into());
                 IpAddr::V4(if far && !ours { ip } else { n.host_loopback.unwrap_or(n.gateway) })
             }
             IpAddr::V6(ip) => {
-                let n = self.env.config.v6?;
+                let n = self.shared.config.v6?;
                 let mask = u128::MAX.checked_shl(128 - u32::from(n.prefix_len)).unwrap_or(0);
                 let on_link = (ip.to_bits() ^ n.guest.to_bits()) & mask == 0;
                 let local = ip.is_loopback() || ip.is_unicast_link_local() || ip.is_unspecified();
-                let ours = self.env.config.is_ours(ip.into());
+                let ours = self.shared.config.is_ours(ip.into());
                 IpAddr::V6(if on_link || local || ours { n.host_loopback.unwrap_or(n.gateway) } else { ip })
             }
         };
@@ -62,25 +51,25 @@ impl Stack {
     /// # Errors
     /// Why the guest gets none, which is counted. Unless `adopt` has taken the socket, the caller still has it, and should reset
     /// it.
-    pub fn inbound_tcp<L: Link, H: Host>(
+    pub fn inbound_tcp<P: Platform>(
         &mut self,
-        io: &mut Io<'_, L, H>,
+        io: &mut Io<'_, P>,
         (guest, remote): (Endpoint, Endpoint),
-        adopt: impl FnOnce(&mut H, FlowId) -> Result<SocketId, HostError>,
+        adopt: impl FnOnce(&mut P::Host, FlowId) -> Result<SocketId, HostError>,
     ) -> Result<FlowId, DropReason> {
         self.recorder.now = io.now;
         let result = self.call(io, FlowKey { protocol: Protocol::Tcp, guest, remote }, adopt);
         if let Err(reason) = result {
-            self.env.counters.drop(reason);
+            self.shared.counters.drop(reason);
         }
         result
     }
 
-    fn call<L: Link, H: Host>(
+    fn call<P: Platform>(
         &mut self,
-        io: &mut Io<'_, L, H>,
+        io: &mut Io<'_, P>,
         key: FlowKey,
-        adopt: impl FnOnce(&mut H, FlowId) -> Result<SocketId, HostError>,
+        adopt: impl FnOnce(&mut P::Host, FlowId) -> Result<SocketId, HostError>,
     ) -> Result<FlowId, DropReason> {
         let mut iss_after = None;
         if let Some(id) = self.flows.find(&key) {
@@ -91,19 +80,18 @@ impl Stack {
                 }
                 _ => return Err(DropReason::EndsInUse),
             }
-            self.remove(io.host, id);
+            self.remove(io, id);
         }
-        if !self.make_room(io.host, io.now) {
+        if !self.make_room(io, io.now) {
             return Err(DropReason::FlowTableFull);
         }
         let id = self.flows.reserve();
         let socket = adopt(io.host, id).map_err(|_| DropReason::HostExhausted)?;
-        let env = &mut self.env;
-        self.flows.insert(Usefulness::Unanswered as usize, io.now, |id| {
-            Flow::Tcp(Connection::call(env, io, (id, key), socket, iss_after))
+        self.flows.insert(EvictionClass::Unanswered as usize, io.now, |id| {
+            Flow::Tcp(Connection::call(&mut io.cx(&mut self.shared), (id, key), socket, iss_after))
         });
         self.note_opened(id);
-        self.after(io.host, id);
+        self.after(io, id);
         Ok(id)
     }
 
@@ -115,12 +103,12 @@ impl Stack {
     /// # Errors
     /// [`NoCredit`]: nothing was taken, because what came before is not with the guest yet; datagrams are best left in the kernel
     /// until [`Stack::takes_datagrams`].
-    pub fn inbound_datagram<L: Link, H: Host>(
+    pub fn inbound_datagram<P: Platform>(
         &mut self,
-        io: &mut Io<'_, L, H>,
+        io: &mut Io<'_, P>,
         (guest, remote): (Endpoint, Endpoint),
         arrived: &Arrived<'_>,
-        adopt: impl FnOnce(&mut H, FlowId, Option<SocketId>) -> Result<SocketId, HostError>,
+        adopt: impl FnOnce(&mut P::Host, FlowId, Option<SocketId>) -> Result<SocketId, HostError>,
     ) -> Result<(), NoCredit> {
         if !self.takes_datagrams() {
             return Err(NoCredit);
@@ -128,7 +116,7 @@ impl Stack {
         self.recorder.now = io.now;
         let key = FlowKey { protocol: Protocol::Udp, guest, remote };
         let found = match self.flows.find(&key) {
-            Some(id) => self.retarget(io.host, id, adopt),
+            Some(id) => self.retarget(io, id, adopt),
             None => self.inbound_flow(io, key, adopt),
         };
         match found {
@@ -138,12 +126,12 @@ impl Stack {
                     flow.heard(io.now, if size > 0 { bytes.div_ceil(size).max(1) } else { 1 }, bytes);
                     self.inbox.put(key, arrived);
                     // What the link does not take goes first when it has credit again.
-                    let _ = self.inbox.deliver(&mut self.env, io.link);
+                    let _ = self.inbox.deliver(&mut io.cx(&mut self.shared));
                 }
                 self.used(id, io.now);
-                self.after(io.host, id);
+                self.after(io, id);
             }
-            Err(reason) => self.env.counters.drop(reason),
+            Err(reason) => self.shared.counters.drop(reason),
         }
         Ok(())
     }
@@ -156,44 +144,44 @@ impl Stack {
 
     /// Passes on what has waited for the link's credit, as [`Stack::serve`] does, and says whether [`Stack::inbound_datagram`] would now take
     /// something.
-    pub fn deliver_datagrams<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) -> bool {
-        self.inbox.deliver(&mut self.env, io.link).is_ok() && self.takes_datagrams()
+    pub fn deliver_datagrams<P: Platform>(&mut self, io: &mut Io<'_, P>) -> bool {
+        self.inbox.deliver(&mut io.cx(&mut self.shared)).is_ok() && self.takes_datagrams()
     }
 
     /// Whether [`Stack::inbound_datagram`] would take something.
     pub fn takes_datagrams(&self) -> bool {
-        self.inbox.is_empty() && !self.env.outlet.stalled
+        self.inbox.is_empty() && !self.shared.tx.stalled
     }
 
     /// Has the answers of a flow leave from where its peer has asked now.
-    fn retarget<H: Host>(
+    fn retarget<P: Platform>(
         &mut self,
-        host: &mut H,
+        io: &mut Io<'_, P>,
         id: FlowId,
-        adopt: impl FnOnce(&mut H, FlowId, Option<SocketId>) -> Result<SocketId, HostError>,
+        adopt: impl FnOnce(&mut P::Host, FlowId, Option<SocketId>) -> Result<SocketId, HostError>,
     ) -> Result<FlowId, DropReason> {
         if let Some(Flow::Datagram(flow)) = self.flows.get(id)
             && let Some(socket) = flow.published_socket()
         {
-            let same = adopt(host, id, Some(socket)).map_err(|_| DropReason::HostExhausted)?;
+            let same = adopt(io.host, id, Some(socket)).map_err(|_| DropReason::HostExhausted)?;
             debug_assert_eq!(same, socket, "a flow keeps its socket");
         }
         Ok(id)
     }
 
-    fn inbound_flow<L: Link, H: Host>(
+    fn inbound_flow<P: Platform>(
         &mut self,
-        io: &mut Io<'_, L, H>,
+        io: &mut Io<'_, P>,
         key: FlowKey,
-        adopt: impl FnOnce(&mut H, FlowId, Option<SocketId>) -> Result<SocketId, HostError>,
+        adopt: impl FnOnce(&mut P::Host, FlowId, Option<SocketId>) -> Result<SocketId, HostError>,
     ) -> Result<FlowId, DropReason> {
-        if !self.make_room(io.host, io.now) {
+        if !self.make_room(io, io.now) {
             return Err(DropReason::FlowTableFull);
         }
         let id = self.flows.reserve();
         let socket = adopt(io.host, id, None).map_err(|_| DropReason::HostExhausted)?;
-        self.env.counters.udp_inbound += 1;
-        let id = self.flows.insert(Usefulness::Unanswered as usize, io.now, |id| {
+        self.shared.counters.udp_inbound += 1;
+        let id = self.flows.insert(EvictionClass::Unanswered as usize, io.now, |id| {
             Flow::Datagram(DatagramFlow::inbound(id, key, socket, io.now))
         });
         self.note_opened(id);

@@ -2,14 +2,15 @@
 
 use super::admission::Admission;
 use super::{
-    Connection, DatagramFlow, DropReason, Echo, EndCause, Endpoint, EtherType, EthernetHeader, Flow, FlowId,
-    FlowKey, Gso, Host, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Io, IpAddr,
-    Ipv4Header, Ipv6Header, Link, Protocol, RxChecksum, RxMeta, Stack, TCP, TcpFlags, TcpHeader, UDP,
-    UdpHeader, Usefulness, checksum, icmp, reset, services,
+    Connection, DatagramFlow, DropReason, Echo, EndCause, Endpoint, EtherType, EthernetHeader, EvictionClass,
+    Flow, FlowId, FlowKey, Gso, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Io, IpAddr,
+    Ipv4Header, Ipv6Header, Platform, Protocol, RxChecksum, RxMeta, Stack, TCP, TcpFlags, TcpHeader, UDP,
+    UdpHeader, checksum, icmp, reset, services,
 };
 use crate::destination;
 use crate::fragments::IpHeader;
-use crate::host::Marks;
+use crate::host::Host;
+use crate::host::IpHeaderFields;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::tcp::Seq;
 use std::io::IoSlice;
@@ -39,7 +40,7 @@ struct Packet<'a> {
     /// Time to live or hop limit.
     ttl: u8,
     /// For what the host sends on.
-    marks: Marks,
+    marks: IpHeaderFields,
     /// What follows the IP header and its extensions.
     payload: &'a [u8],
     /// From the IP header on, for an ICMP error to quote.
@@ -48,24 +49,24 @@ struct Packet<'a> {
 }
 
 impl Stack {
-    pub(super) fn dispatch<L: Link, H: Host>(
+    pub(super) fn dispatch<P: Platform>(
         &mut self,
-        io: &mut Io<'_, L, H>,
+        io: &mut Io<'_, P>,
         meta: RxMeta,
         frame: &[u8],
     ) -> Result<(), DropReason> {
         let (eth, payload) = EthernetHeader::parse(frame)?;
-        if eth.src.is_multicast() || !(eth.dst == self.env.config.mac || eth.dst.is_multicast()) {
+        if eth.src.is_multicast() || !(eth.dst == self.shared.config.mac || eth.dst.is_multicast()) {
             return Err(DropReason::NotForUs);
         }
         match eth.ethertype {
-            EtherType::Arp if self.env.config.v4.is_some() => {
-                let answer = services::arp::answer(&self.env.config, payload, &mut self.scratch)?;
+            EtherType::Arp if self.shared.config.v4.is_some() => {
+                let answer = services::arp::answer(&self.shared.config, payload, &mut self.scratch)?;
                 self.learn(eth.src);
                 self.answer(io, answer);
                 Ok(())
             }
-            EtherType::Ipv4 if self.env.config.v4.is_some() => {
+            EtherType::Ipv4 if self.shared.config.v4.is_some() => {
                 let (ip, fragment, rest) = Ipv4Header::parse_any(payload)?;
                 if let Some(fragment) = fragment {
                     return self.fragment(io, eth, (IpHeader::V4(ip), fragment), rest);
@@ -89,7 +90,7 @@ impl Stack {
                     },
                 )
             }
-            EtherType::Ipv6 if self.env.config.v6.is_some() => {
+            EtherType::Ipv6 if self.shared.config.v6.is_some() => {
                 let (ip, fragment, rest) = Ipv6Header::parse_any(payload)?;
                 if let Some(fragment) = fragment {
                     return self.fragment(io, eth, (IpHeader::V6(ip), fragment), rest);
@@ -126,19 +127,19 @@ impl Stack {
 
     /// The guest's station, learned from frames that passed their checks.
     fn learn(&mut self, station: MacAddr) {
-        self.env.outlet.guest_mac = station;
+        self.shared.tx.guest_mac = station;
     }
 
     /// Sends what a service wrote to the scratch buffer.
-    fn answer<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, len: Option<usize>) {
+    fn answer<P: Platform>(&mut self, io: &mut Io<'_, P>, len: Option<usize>) {
         if let Some(len) = len {
-            icmp::send(&mut self.env, io.link, &self.scratch[..len]);
+            icmp::send(&mut io.cx(&mut self.shared), &self.scratch[..len]);
         }
     }
 
-    fn neighbour<L: Link, H: Host>(
+    fn neighbour<P: Platform>(
         &mut self,
-        io: &mut Io<'_, L, H>,
+        io: &mut Io<'_, P>,
         eth: &EthernetHeader,
         ip: &Ipv6Header,
         message: &[u8],
@@ -146,7 +147,7 @@ impl Stack {
         if !ip.src.is_unspecified() && !self.is_guest(ip.src.into()) {
             return Err(DropReason::SpoofedSource);
         }
-        let answer = services::ndp::answer(&self.env.config, eth.src, ip, message, &mut self.scratch)?;
+        let answer = services::ndp::answer(&self.shared.config, eth.src, ip, message, &mut self.scratch)?;
         if message.first() == Some(&ROUTER_SOLICITATION) {
             self.advertise_at = Some(io.now + services::ndp::ADVERTISE_EVERY);
         }
@@ -158,11 +159,11 @@ impl Stack {
     /// Whether `ip` is an address of the guest's own.
     pub(super) fn is_guest(&self, ip: IpAddr) -> bool {
         match ip {
-            IpAddr::V4(ip) => self.env.config.v4.is_some_and(|n| n.guest == ip),
-            IpAddr::V6(ip) => self.env.config.v6.is_some_and(|n| {
+            IpAddr::V4(ip) => self.shared.config.v4.is_some_and(|n| n.guest == ip),
+            IpAddr::V6(ip) => self.shared.config.v6.is_some_and(|n| {
                 let mask = u128::MAX.checked_shl(128 - u32::from(n.prefix_len)).unwrap_or(0);
                 let in_prefix = (ip.to_bits() ^ n.guest.to_bits()) & mask == 0;
-                (in_prefix || ip.is_unicast_link_local()) && !self.env.config.is_ours(ip.into())
+                (in_prefix || ip.is_unicast_link_local()) && !self.shared.config.is_ours(ip.into())
             }),
         }
     }
@@ -170,7 +171,7 @@ impl Stack {
     /// Whether a router forwards a packet to `dst` no further (RFC 1812, 5.3.1). What is for brodo itself has arrived.
     pub(super) fn ends_here(&self, dst: IpAddr, ttl: u8) -> bool {
         let broadcast = matches!(dst, IpAddr::V4(dst) if dst.is_broadcast());
-        ttl <= 1 && !(dst.is_multicast() || broadcast || self.env.config.is_ours(dst))
+        ttl <= 1 && !(dst.is_multicast() || broadcast || self.shared.config.is_ours(dst))
     }
 
     /// What the guest's IP header (differentiated services, time to live, "do not fragment") means for the datagram that leaves
@@ -185,25 +186,21 @@ impl Stack {
         dst: IpAddr,
         (tos, ttl, dont_fragment): (u8, u8, bool),
         packet_len: usize,
-    ) -> Marks {
+    ) -> IpHeaderFields {
         let dont_fragment = dont_fragment && packet_len <= MEASURED_LEN_MAX;
-        let usual = matches!(ttl, 64 | 128 | 255) || self.env.config.is_ours(dst);
+        let usual = matches!(ttl, 64 | 128 | 255) || self.shared.config.is_ours(dst);
         let ttl = NonZeroU8::new(ttl.saturating_sub(1)).filter(|_| !usual);
-        Marks { tos, ttl, dont_fragment }
+        IpHeaderFields { tos, ttl, dont_fragment }
     }
 
-    fn packet<L: Link, H: Host>(
-        &mut self,
-        io: &mut Io<'_, L, H>,
-        packet: &Packet<'_>,
-    ) -> Result<(), DropReason> {
+    fn packet<P: Platform>(&mut self, io: &mut Io<'_, P>, packet: &Packet<'_>) -> Result<(), DropReason> {
         // Only a guest that has no address yet may speak without one, and only to ask for one.
         let without_address = packet.src.is_unspecified() && packet.src.is_ipv4() && packet.protocol == UDP;
         if !without_address && !self.is_guest(packet.src) {
             return Err(DropReason::SpoofedSource);
         }
         if !without_address && self.ends_here(packet.dst, packet.ttl) {
-            icmp::send_error(&mut self.env, io, IcmpCause::TimeExceeded, None, packet.whole);
+            icmp::send_error(&mut io.cx(&mut self.shared), IcmpCause::TimeExceeded, None, packet.whole);
             return Err(DropReason::TtlExpired);
         }
         match packet.protocol {
@@ -215,11 +212,7 @@ impl Stack {
         }
     }
 
-    fn tcp<L: Link, H: Host>(
-        &mut self,
-        io: &mut Io<'_, L, H>,
-        packet: &Packet<'_>,
-    ) -> Result<(), DropReason> {
+    fn tcp<P: Platform>(&mut self, io: &mut Io<'_, P>, packet: &Packet<'_>) -> Result<(), DropReason> {
         if packet.meta.checksum == RxChecksum::Unknown
             && !checksum_is_right((packet.src, packet.dst), TCP, packet.payload)
         {
@@ -235,20 +228,20 @@ impl Stack {
         let mut iss_after = None;
         if let Some(id) = self.flows.find(&key) {
             if let Some(Flow::Tcp(connection)) = self.flows.get_mut(id) {
-                if !connection.gives_way_to(&segment) {
-                    connection.segment(&mut self.env, io, &segment, payload);
+                if !connection.may_be_replaced_by(&segment) {
+                    connection.segment(&mut io.cx(&mut self.shared), &segment, payload);
                     self.used(id, io.now);
-                    self.after(io.host, id);
+                    self.after(io, id);
                     return Ok(());
                 }
                 iss_after = Some(connection.sequence_used());
             }
-            self.remove(io.host, id);
+            self.remove(io, id);
         }
         let control = TcpFlags::SYN | TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN;
         if segment.flags.0 & control.0 != TcpFlags::SYN.0 {
             if !packet.dst.is_multicast() {
-                reset::answer(&mut self.env, io.link, &key, &segment, payload.len());
+                reset::answer(&mut io.cx(&mut self.shared), &key, &segment, payload.len());
             }
             return Err(DropReason::NoConnection);
         }
@@ -256,33 +249,32 @@ impl Stack {
     }
 
     /// A SYN for a new connection; `iss_after` is what an earlier one between the same ends has used.
-    fn open<L: Link, H: Host>(
+    fn open<P: Platform>(
         &mut self,
-        io: &mut Io<'_, L, H>,
+        io: &mut Io<'_, P>,
         key: FlowKey,
         syn: &TcpHeader,
         iss_after: Option<Seq>,
     ) -> Result<(), DropReason> {
-        let to = match self.admit(io.host, &key, io.now)? {
+        let to = match self.admit(io, &key, io.now)? {
             Admission::Granted { to } => to,
             Admission::Refused { reason, .. } => {
-                reset::refuse(&mut self.env, io.link, &key, syn.seq + 1);
+                reset::refuse(&mut io.cx(&mut self.shared), &key, syn.seq + 1);
                 return Err(reason);
             }
         };
-        let env = &mut self.env;
-        let id = self.flows.insert(Usefulness::Unanswered as usize, io.now, |id| {
-            Flow::Tcp(Connection::open(env, io, id, (key, to), syn, iss_after))
+        let id = self.flows.insert(EvictionClass::Unanswered as usize, io.now, |id| {
+            Flow::Tcp(Connection::open(&mut io.cx(&mut self.shared), id, (key, to), syn, iss_after))
         });
         self.note_opened(id);
         self.policy.opened(key.remote.ip(), id);
-        self.after(io.host, id);
+        self.after(io, id);
         Ok(())
     }
 
-    fn udp<L: Link, H: Host>(
+    fn udp<P: Platform>(
         &mut self,
-        io: &mut Io<'_, L, H>,
+        io: &mut Io<'_, P>,
         packet: &Packet<'_>,
         without_address: bool,
     ) -> Result<(), DropReason> {
@@ -296,9 +288,9 @@ impl Stack {
             return Err(DropReason::UdpChecksum);
         }
         if let (IpAddr::V4(src), IpAddr::V4(dst), DHCPV4_SERVER) = (packet.src, packet.dst, header.dst_port)
-            && (dst.is_broadcast() || self.env.config.is_ours(packet.dst))
+            && (dst.is_broadcast() || self.shared.config.is_ours(packet.dst))
         {
-            let config = &self.env.config;
+            let config = &self.shared.config;
             let answer = services::dhcpv4::answer(config, &packet.eth, src, dst, payload, &mut self.scratch)?;
             self.learn(packet.eth.src);
             self.answer(io, answer);
@@ -310,7 +302,7 @@ impl Stack {
         if let (IpAddr::V6(src), IpAddr::V6(dst), DHCPV6_SERVER) = (packet.src, packet.dst, header.dst_port)
             && dst.is_multicast()
         {
-            let config = &self.env.config;
+            let config = &self.shared.config;
             let answer = services::dhcpv6::answer(config, &packet.eth, src, dst, payload, &mut self.scratch)?;
             self.learn(packet.eth.src);
             self.answer(io, answer);
@@ -327,16 +319,16 @@ impl Stack {
             guest: Endpoint::new(packet.src, header.src_port),
             remote: Endpoint::new(packet.dst, header.dst_port),
         };
-        if destination::is_dns(&self.env.config, key.remote) {
+        if destination::is_dns(&self.shared.config, key.remote) {
             return self.questions(io, key, payload, segment);
         }
         self.datagram(io, key, payload, segment, packet)
     }
 
     /// A datagram or echo request for a flow, new or not.
-    fn datagram<L: Link, H: Host>(
+    fn datagram<P: Platform>(
         &mut self,
-        io: &mut Io<'_, L, H>,
+        io: &mut Io<'_, P>,
         key: FlowKey,
         payload: &[u8],
         segment: Option<u16>,
@@ -347,27 +339,27 @@ impl Stack {
             None => match self.open_datagram(io, key)? {
                 Ok(id) => id,
                 Err((cause, reason)) => {
-                    icmp::send_error(&mut self.env, io, cause, None, packet.whole);
+                    icmp::send_error(&mut io.cx(&mut self.shared), cause, None, packet.whole);
                     return Err(reason);
                 }
             },
         };
         if let Some(Flow::Datagram(flow)) = self.flows.get_mut(id) {
             let how = (segment, packet.marks);
-            flow.send(&mut self.env, io, &mut [IoSlice::new(payload)], how, |_| packet.whole);
+            flow.send(&mut io.cx(&mut self.shared), &mut [IoSlice::new(payload)], how, |_| packet.whole);
         }
         self.used(id, io.now);
-        self.after(io.host, id);
+        self.after(io, id);
         Ok(())
     }
 
     /// A new flow, or the ICMP error that refuses it and what to count.
-    fn open_datagram<L: Link, H: Host>(
+    fn open_datagram<P: Platform>(
         &mut self,
-        io: &mut Io<'_, L, H>,
+        io: &mut Io<'_, P>,
         key: FlowKey,
     ) -> Result<Result<FlowId, (IcmpCause, DropReason)>, DropReason> {
-        let to = match self.admit(io.host, &key, io.now)? {
+        let to = match self.admit(io, &key, io.now)? {
             Admission::Granted { to } => to,
             Admission::Refused { cause, reason } => return Ok(Err((cause, reason))),
         };
@@ -388,10 +380,10 @@ impl Stack {
             }
         };
         match key.protocol {
-            Protocol::Echo => self.env.counters.echo_opened += 1,
-            _ => self.env.counters.udp_opened += 1,
+            Protocol::Echo => self.shared.counters.echo_opened += 1,
+            _ => self.shared.counters.udp_opened += 1,
         }
-        let id = self.flows.insert(Usefulness::Unanswered as usize, io.now, |id| {
+        let id = self.flows.insert(EvictionClass::Unanswered as usize, io.now, |id| {
             Flow::Datagram(DatagramFlow::new(id, key, socket, io.now))
         });
         self.note_opened(id);
@@ -399,11 +391,7 @@ impl Stack {
         Ok(Ok(id))
     }
 
-    fn icmpv4<L: Link, H: Host>(
-        &mut self,
-        io: &mut Io<'_, L, H>,
-        packet: &Packet<'_>,
-    ) -> Result<(), DropReason> {
+    fn icmpv4<P: Platform>(&mut self, io: &mut Io<'_, P>, packet: &Packet<'_>) -> Result<(), DropReason> {
         self.learn(packet.eth.src);
         match Icmpv4Message::parse(packet.payload)? {
             Icmpv4Message::EchoRequest(echo) => self.echo(io, packet, echo),
@@ -415,11 +403,7 @@ impl Stack {
         }
     }
 
-    fn icmpv6<L: Link, H: Host>(
-        &mut self,
-        io: &mut Io<'_, L, H>,
-        packet: &Packet<'_>,
-    ) -> Result<(), DropReason> {
+    fn icmpv6<P: Platform>(&mut self, io: &mut Io<'_, P>, packet: &Packet<'_>) -> Result<(), DropReason> {
         let (IpAddr::V6(src), IpAddr::V6(dst)) = (packet.src, packet.dst) else {
             return Err(DropReason::UnknownIcmp);
         };
@@ -434,15 +418,15 @@ impl Stack {
         }
     }
 
-    fn echo<L: Link, H: Host>(
+    fn echo<P: Platform>(
         &mut self,
-        io: &mut Io<'_, L, H>,
+        io: &mut Io<'_, P>,
         packet: &Packet<'_>,
         echo: Echo<'_>,
     ) -> Result<(), DropReason> {
-        if self.env.config.is_ours(packet.dst) {
+        if self.shared.config.is_ours(packet.dst) {
             let ends = (packet.src, packet.dst);
-            icmp::answer_own(&mut self.env, io.link, ends, echo, &mut self.scratch);
+            icmp::answer_own(&mut io.cx(&mut self.shared), ends, echo, &mut self.scratch);
             return Ok(());
         }
         let key = FlowKey {
@@ -455,12 +439,12 @@ impl Stack {
 
     /// The guest says that nobody listens where we sent a datagram: the flow is over, and with its socket closed
     /// the host's kernel says the same to the peer.
-    fn guest_unreachable<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, quoted: &[u8]) {
+    fn guest_unreachable<P: Platform>(&mut self, io: &mut Io<'_, P>, quoted: &[u8]) {
         if let Some(id) = icmp::quoted_udp_flow(quoted).and_then(|key| self.flows.find(&key)) {
             if let Some(flow) = self.flows.get_mut(id) {
                 flow.ends_by(EndCause::ResetByGuest);
             }
-            self.remove(io.host, id);
+            self.remove(io, id);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The guest's questions about names, and what changes when the host's resolvers or its network do.
 
-use super::{DropReason, Flow, FlowKey, Host, Io, Link, Stack, Usefulness};
+use super::{DropReason, EvictionClass, Flow, FlowKey, Io, Platform, Stack};
 use crate::dns;
 use crate::dns::flow::DnsFlow;
 use crate::flow::FlowId;
@@ -9,54 +9,54 @@ use std::net::{IpAddr, SocketAddr};
 impl Stack {
     /// Replaces the host's resolvers. What was asked and not answered is asked again; the cache is empty.
     pub fn set_resolvers(&mut self, resolvers: Vec<SocketAddr>) {
-        self.env.config.resolvers = resolvers;
+        self.shared.config.resolvers = resolvers;
         self.ask_anew();
     }
 
     /// Replaces the search names that the guest is offered from now on. A guest that depends on router advertisements gets
     /// one soon.
     pub fn set_search(&mut self, search: Vec<String>) {
-        self.env.config.search = search;
+        self.shared.config.search = search;
         self.advertise_at = self.advertise_at.map(|_| crate::time::Instant::ZERO);
     }
 
     /// The host has other addresses or other ways out. What is known of names may no longer hold; flows whose host socket has an
     /// address that is gone ([`Host::is_stranded`]) can get no answer: connections end with a reset, others begin anew with
     /// the guest's next datagram.
-    pub fn network_changed<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) {
+    pub fn network_changed<P: Platform>(&mut self, io: &mut Io<'_, P>) {
         self.ask_anew();
         let ids: Vec<FlowId> = self.flows.iter().map(|(id, _)| id).collect();
         for id in ids {
             match self.flows.get_mut(id) {
-                Some(Flow::Tcp(connection)) => connection.network_changed(&mut self.env, io),
+                Some(Flow::Tcp(connection)) => connection.network_changed(&mut io.cx(&mut self.shared)),
                 Some(Flow::Datagram(flow)) => flow.network_changed(io.host),
                 Some(Flow::Dns(_)) | None => continue,
             }
-            self.after(io.host, id);
+            self.after(io, id);
         }
     }
 
     /// The name by which the guest learnt an address: the one it had asked for when it got the address in an answer from the
     /// DNS address over UDP. Without final dot, as the guest wrote it. Some thousand addresses are remembered.
     pub fn name_of(&self, address: IpAddr) -> Option<&str> {
-        self.env.dns.name_of(address)
+        self.shared.dns.name_of(address)
     }
 
     fn ask_anew(&mut self) {
-        self.env.dns.network_changed();
+        self.shared.dns.network_changed();
         let is_dns = |(id, flow): (FlowId, &Flow)| matches!(flow, Flow::Dns(_)).then_some(id);
         let ids: Vec<FlowId> = self.flows.iter().filter_map(is_dns).collect();
         for id in ids {
             if let Some(Flow::Dns(flow)) = self.flows.get_mut(id) {
-                flow.restart(&mut self.env);
+                flow.restart(&mut self.shared);
             }
         }
     }
 
     /// A datagram to the DNS address, or several of `segment` bytes.
-    pub(super) fn questions<L: Link, H: Host>(
+    pub(super) fn questions<P: Platform>(
         &mut self,
-        io: &mut Io<'_, L, H>,
+        io: &mut Io<'_, P>,
         key: FlowKey,
         payload: &[u8],
         segment: Option<u16>,
@@ -67,36 +67,36 @@ impl Stack {
         }
         for message in payload.chunks(size) {
             if let Err(reason) = self.question(io, key, message) {
-                self.env.counters.drop(reason);
+                self.shared.counters.drop(reason);
             }
         }
         Ok(())
     }
 
-    fn question<L: Link, H: Host>(
+    fn question<P: Platform>(
         &mut self,
-        io: &mut Io<'_, L, H>,
+        io: &mut Io<'_, P>,
         key: FlowKey,
         message: &[u8],
     ) -> Result<(), DropReason> {
-        let query = dns::read(&mut self.env, io.link, &key, message)?;
+        let query = dns::read(&mut io.cx(&mut self.shared), &key, message)?;
         let asked = (io.now, &key);
-        if dns::answer_at_once(&mut self.env, io.link, asked, &query, &mut self.scratch) {
+        if dns::answer_at_once(&mut io.cx(&mut self.shared), asked, &query, &mut self.scratch) {
             return Ok(());
         }
         let id = match self.flows.find(&key) {
             Some(id) => id,
-            None if self.env.config.resolvers.is_empty() => {
-                dns::refuse(&mut self.env, io.link, &key, &query);
+            None if self.shared.config.resolvers.is_empty() => {
+                dns::refuse(&mut io.cx(&mut self.shared), &key, &query);
                 return Ok(());
             }
-            None if !self.make_room(io.host, io.now) => {
-                dns::refuse(&mut self.env, io.link, &key, &query);
+            None if !self.make_room(io, io.now) => {
+                dns::refuse(&mut io.cx(&mut self.shared), &key, &query);
                 return Err(DropReason::FlowTableFull);
             }
             None => {
-                let epoch = self.env.dns.epoch();
-                let list = Usefulness::Unanswered as usize;
+                let epoch = self.shared.dns.epoch();
+                let list = EvictionClass::Unanswered as usize;
                 let id =
                     self.flows.insert(list, io.now, |id| Flow::Dns(DnsFlow::new(id, key, epoch, io.now)));
                 self.note_opened(id);
@@ -104,10 +104,10 @@ impl Stack {
             }
         };
         if let Some(Flow::Dns(flow)) = self.flows.get_mut(id) {
-            flow.ask(&mut self.env, io, &query);
+            flow.ask(&mut io.cx(&mut self.shared), &query);
         }
         self.used(id, io.now);
-        self.after(io.host, id);
+        self.after(io, id);
         Ok(())
     }
 }

@@ -5,12 +5,10 @@ use super::receiver::ReceiverState;
 use super::recovery::DUP_ACKS;
 use super::sender::SenderState;
 use super::{Connection, State, reset};
+use crate::context::{Cx, Platform};
 use crate::counters::DropReason;
-use crate::env::Env;
 use crate::flow::end::EndCause;
 use crate::host::{Close, Host};
-use crate::link::Link;
-use crate::stack::Io;
 use crate::time::Duration;
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader};
 use std::io::IoSlice;
@@ -22,7 +20,7 @@ impl Connection {
     /// Whether a SYN may take over this flow's key: the connection waits only for stray segments and the SYN is
     /// newer than all of them (RFC 9293, 3.10.7.4, TIME-WAIT), or nothing but the guest's earlier SYN ever existed.
     /// Bytes that the host socket has not taken yet keep a connection in place.
-    pub(crate) fn gives_way_to(&self, segment: &TcpHeader) -> bool {
+    pub(crate) fn may_be_replaced_by(&self, segment: &TcpHeader) -> bool {
         if !segment.flags.contains(TcpFlags::SYN) || segment.flags.intersects(TcpFlags::ACK | TcpFlags::RST) {
             return false;
         }
@@ -34,59 +32,52 @@ impl Connection {
     }
 
     /// Handles one segment.
-    pub(crate) fn segment<L: Link, H: Host>(
-        &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-        segment: &TcpHeader,
-        payload: &[u8],
-    ) {
-        self.heard_at = io.now;
+    pub(crate) fn segment<P: Platform>(&mut self, cx: &mut Cx<'_, P>, segment: &TcpHeader, payload: &[u8]) {
+        self.heard_at = cx.now;
         self.probes = 0;
         match self.tx.state {
-            SenderState::Connecting => return self.segment_while_connecting(env, io, segment),
-            SenderState::Calling => return self.segment_while_calling(env, io, segment),
+            SenderState::Connecting => return self.segment_while_connecting(cx, segment),
+            SenderState::Calling => return self.segment_while_calling(cx, segment),
             SenderState::SynSent
                 if segment.flags.contains(TcpFlags::SYN) && segment.seq == self.rx.nxt - 1 =>
             {
                 // It may be this one that is acknowledged then, or the first (Karn).
                 self.tx.forget_timing();
-                return self.send_syn_ack(env, io);
+                return self.send_syn_ack(cx);
             }
             _ => {}
         }
-        if self.rx.answer.is_waiting() {
-            self.list_ack(env);
+        if self.rx.delayed_ack.is_waiting() {
+            self.list_ack(cx.shared);
         }
         let fin = segment.flags.contains(TcpFlags::FIN);
         if !self.is_acceptable(segment, payload.len() as u32 + u32::from(fin)) {
-            return self.unacceptable(env, io, segment, payload, fin);
+            return self.unacceptable(cx, segment, payload, fin);
         }
         if segment.flags.contains(TcpFlags::RST) {
-            return self.reset_by_guest(env, io, segment);
+            return self.reset_by_guest(cx, segment);
         }
         if segment.flags.contains(TcpFlags::SYN) {
-            return self.challenge(env, io);
+            return self.challenge(cx);
         }
         if !segment.flags.contains(TcpFlags::ACK) {
-            return env.counters.drop(DropReason::UnacceptableSegment);
+            return cx.shared.counters.drop(DropReason::UnacceptableSegment);
         }
-        if !self.acknowledgement(env, io, segment, !payload.is_empty() || fin) {
+        if !self.acknowledgement(cx, segment, !payload.is_empty() || fin) {
             return;
         }
         if !payload.is_empty() || fin {
-            self.payload(env, io, segment.seq, payload, fin);
+            self.payload(cx, segment.seq, payload, fin);
         }
-        self.go_on(env, io);
+        self.go_on(cx);
     }
 
     /// Handles several segments at once that carry nothing but payload from `seq` on, each beginning where the one before
     /// ends; `last` is the header of the last, whose acknowledgement and window are the newest. False if they cannot go
     /// straight to the host socket: then nothing was done, and they are to be handled one by one.
-    pub(crate) fn segments<L: Link, H: Host>(
+    pub(crate) fn segments<P: Platform>(
         &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
+        cx: &mut Cx<'_, P>,
         last: &TcpHeader,
         seq: Seq,
         payload: &[IoSlice<'_>],
@@ -97,48 +88,43 @@ impl Connection {
         if !open || self.broken || !in_window || !self.rx.is_streaming() {
             return false;
         }
-        self.heard_at = io.now;
+        self.heard_at = cx.now;
         self.probes = 0;
-        if !self.acknowledgement(env, io, last, true) {
+        if !self.acknowledgement(cx, last, true) {
             return true;
         }
-        match self.rx.stream(env, io.host, self.socket, payload) {
+        match self.rx.stream(cx, self.socket, payload) {
             Ok(()) => {
                 self.segments[0] = self.segments[0].saturating_add(payload.len() as u32);
-                self.tune_receiver(env, io);
-                self.owe_ack(env, payload.len() as u8, len);
+                self.tune_receiver(cx);
+                self.owe_ack(cx.shared, payload.len() as u8, len);
             }
-            Err(error) => self.host_failed(env, error),
+            Err(error) => self.host_failed(cx.shared, error),
         }
-        self.go_on(env, io);
+        self.go_on(cx);
         true
     }
 
     /// What may have become possible after a segment.
-    fn go_on<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        self.settle(env, io);
+    fn go_on<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        self.settle(cx);
         if self.wants_service() {
-            self.list_ready(env);
+            self.list_ready(cx.shared);
         } else {
-            self.watch_closed_window(env, io);
+            self.watch_closed_window(cx);
         }
     }
 
     /// Nothing was sent yet, so only the guest's own SYN, again, and its reset make sense.
-    fn segment_while_connecting<L: Link, H: Host>(
-        &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-        segment: &TcpHeader,
-    ) {
+    fn segment_while_connecting<P: Platform>(&mut self, cx: &mut Cx<'_, P>, segment: &TcpHeader) {
         if segment.flags.contains(TcpFlags::RST) {
             if segment.seq == self.rx.nxt {
-                self.close_socket(io.host, Close::Reset);
+                self.close_socket(cx.host, Close::Reset);
                 self.cause = EndCause::ResetByGuest;
                 self.ended = true;
             }
         } else if segment.flags.contains(TcpFlags::ACK) {
-            reset::answer(env, io.link, &self.key, segment, 0);
+            reset::answer(cx, &self.key, segment, 0);
         }
     }
 
@@ -152,15 +138,14 @@ impl Connection {
         if len == 0 { segment.seq.ge(self.rx.nxt) } else { (segment.seq + len).gt(self.rx.nxt) }
     }
 
-    fn unacceptable<L: Link, H: Host>(
+    fn unacceptable<P: Platform>(
         &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
+        cx: &mut Cx<'_, P>,
         segment: &TcpHeader,
         payload: &[u8],
         fin: bool,
     ) {
-        env.counters.drop(DropReason::OutOfWindow);
+        cx.shared.counters.drop(DropReason::OutOfWindow);
         if segment.flags.contains(TcpFlags::RST) {
             return;
         }
@@ -170,92 +155,79 @@ impl Connection {
                 && !segment.flags.contains(TcpFlags::SYN)
                 && let Some(socket) = self.socket
             {
-                io.host.tcp_keep_alive(socket);
+                cx.host.tcp_keep_alive(socket);
             }
-            return self.challenge(env, io);
+            return self.challenge(cx);
         }
-        env.counters.tcp_duplicate_bytes += payload.len() as u64;
+        cx.shared.counters.tcp_duplicate_bytes += payload.len() as u64;
         if (segment.seq + payload.len() as u32).le(self.rx.nxt) && !payload.is_empty() {
             self.rx.note_duplicate(segment.seq, segment.seq + payload.len() as u32);
         }
         if self.time_wait_until.is_some() {
             // Our last ACK was lost: the wait begins again (RFC 9293, 3.10.7.4, TIME-WAIT).
-            self.time_wait_until = Some(io.now + env.config.timeouts.time_wait);
+            self.time_wait_until = Some(cx.now + cx.shared.config.timeouts.time_wait);
         }
-        self.list_ack(env);
+        self.list_ack(cx.shared);
     }
 
     /// RFC 5961, 3.2: exactly at RCV.NXT it counts, elsewhere in the window it is challenged.
-    fn reset_by_guest<L: Link, H: Host>(
-        &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-        segment: &TcpHeader,
-    ) {
+    fn reset_by_guest<P: Platform>(&mut self, cx: &mut Cx<'_, P>, segment: &TcpHeader) {
         if segment.seq != self.rx.nxt {
-            return self.challenge(env, io);
+            return self.challenge(cx);
         }
         if self.time_wait_until.is_none() {
             self.cause = EndCause::ResetByGuest;
         }
         if self.rx.state == ReceiverState::Open {
-            self.close_socket(io.host, Close::Reset);
+            self.close_socket(cx.host, Close::Reset);
             self.ended = true;
         } else {
             // Everything the guest had to say was acknowledged, so it may count on its delivery: a guest that has
             // forgotten the connection answers whatever comes late with a reset. The host's kernel itself resets a
             // peer that still sends.
-            self.tx.abandon(env);
-            self.settle(env, io);
+            self.tx.abandon(cx.shared);
+            self.settle(cx);
         }
     }
 
     /// A rate-limited acknowledgement of where we are (RFC 5961).
-    fn challenge<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        if self.challenged_at.is_some_and(|at| io.now - at < CHALLENGE_INTERVAL) {
+    fn challenge<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        if self.challenged_at.is_some_and(|at| cx.now - at < CHALLENGE_INTERVAL) {
             return;
         }
-        self.challenged_at = Some(io.now);
-        env.counters.tcp_challenge_acks += 1;
-        self.send_ack(env, io);
+        self.challenged_at = Some(cx.now);
+        cx.shared.counters.tcp_challenge_acks += 1;
+        self.send_ack(cx);
     }
 
     /// Takes the acknowledgement and window. False if the segment is to be used no further.
-    fn acknowledgement<L: Link, H: Host>(
+    fn acknowledgement<P: Platform>(
         &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
+        cx: &mut Cx<'_, P>,
         segment: &TcpHeader,
         has_payload: bool,
     ) -> bool {
         if self.tx.state == SenderState::SynSent {
             if segment.ack != self.tx.nxt || self.tx.nxt == self.tx.una {
-                reset::answer(env, io.link, &self.key, segment, 0);
+                reset::answer(cx, &self.key, segment, 0);
                 return false;
             }
         } else if !self.tx.ack_acceptable(segment.ack) {
-            self.challenge(env, io);
+            self.challenge(cx);
             return false;
         }
-        self.tx.acknowledge(env, io.now, segment, has_payload);
+        self.tx.acknowledge(cx.shared, cx.now, segment, has_payload);
         true
     }
 
-    fn payload<L: Link, H: Host>(
-        &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-        mut seq: Seq,
-        mut payload: &[u8],
-        mut fin: bool,
-    ) {
+    fn payload<P: Platform>(&mut self, cx: &mut Cx<'_, P>, mut seq: Seq, mut payload: &[u8], mut fin: bool) {
         if self.rx.state != ReceiverState::Open || self.broken {
             // After the guest's FIN nothing new can come; on a broken connection nothing is wanted.
-            return self.list_ack(env);
+            return self.list_ack(cx.shared);
         }
         let old = (self.rx.nxt - seq).clamp(0, payload.len() as i32) as usize;
         if old > 0 {
-            env.counters.tcp_duplicate_bytes += old as u64;
+            cx.shared.counters.tcp_duplicate_bytes += old as u64;
             self.rx.note_duplicate(seq, seq + old as u32);
         }
         payload = &payload[old..];
@@ -272,29 +244,29 @@ impl Connection {
         let first_gap = !self.rx.has_gaps();
         let end = seq + payload.len() as u32 + u32::from(fin);
         let in_order = payload.is_empty() || {
-            match self.rx.accept(env, io.host, self.socket, seq, payload) {
+            match self.rx.accept(cx, self.socket, seq, payload) {
                 Ok(in_order) => {
-                    self.tune_receiver(env, io);
+                    self.tune_receiver(cx);
                     in_order
                 }
-                Err(error) => return self.host_failed(env, error),
+                Err(error) => return self.host_failed(cx.shared, error),
             }
         };
-        if self.rx.take_fin(env)
-            && let Err(error) = self.rx.flush(env, io.host, self.socket)
+        if self.rx.take_fin(cx.shared)
+            && let Err(error) = self.rx.flush(cx, self.socket)
         {
-            self.host_failed(env, error);
+            self.host_failed(cx.shared, error);
         }
         if !in_order {
             // A gap: every segment beyond it is acknowledged at once (RFC 5681, 4.2), the first three times, because
             // perhaps nothing follows it. On a link of one hop a gap is a loss and not reordering.
             for _ in 0..if first_gap { DUP_ACKS } else { 1 } {
-                self.send_ack(env, io);
+                self.send_ack(cx);
             }
         } else if first_gap && old == 0 && self.rx.nxt == end {
-            self.owe_ack(env, 1, payload.len());
+            self.owe_ack(cx.shared, 1, payload.len());
         } else {
-            self.list_ack(env);
+            self.list_ack(cx.shared);
         }
     }
 }

@@ -12,97 +12,89 @@
 use super::open::{iss, peer_options, receiving};
 use super::sender::{PeerOptions, SenderState};
 use super::{Connection, reset};
+use crate::context::{Cx, Platform};
 use crate::counters::DropReason;
-use crate::env::Env;
 use crate::flow::end::EndCause;
 use crate::flow::{FlowId, FlowKey};
-use crate::host::{Close, Host, SocketId};
-use crate::link::Link;
-use crate::stack::Io;
+use crate::host::{Close, SocketId};
 use crate::transmit;
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
 
 impl Connection {
     /// A connection from a peer of the host's to the guest, over `socket`; sends the guest a SYN.
-    pub(crate) fn call<L: Link, H: Host>(
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
+    pub(crate) fn call<P: Platform>(
+        cx: &mut Cx<'_, P>,
         (id, key): (FlowId, FlowKey),
         socket: SocketId,
         iss_after: Option<Seq>,
     ) -> Self {
         // What a guest may tell is assumed until it has.
         let told = TcpOptions { mss: Some(u16::MAX), window_scale: Some(0), ..TcpOptions::default() };
-        let peer = PeerOptions { sack: true, ..peer_options(&key, &told, env.config.mtu) };
-        let first = iss(env, &key, io.now, iss_after);
-        let mut connection = Self::new(env, io.now, (id, key), Seq(0), first, peer);
+        let peer = PeerOptions { sack: true, ..peer_options(&key, &told, cx.shared.config.mtu) };
+        let first = iss(cx.shared, &key, cx.now, iss_after);
+        let mut connection = Self::new(cx.shared, cx.now, (id, key), Seq(0), first, peer);
         connection.socket = Some(socket);
         connection.inbound = true;
         connection.tx.state = SenderState::Calling;
         connection.rx.writable = true;
-        env.counters.tcp_inbound += 1;
-        connection.send_syn(env, io);
+        cx.shared.counters.tcp_inbound += 1;
+        connection.send_syn(cx);
         connection
     }
 
     /// Sends our SYN, for the first time or again.
-    pub(super) fn send_syn<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        let window = self.rx.offer_unscaled(self.receive_share(env));
-        let options = self.syn_options(env, true, true);
+    pub(super) fn send_syn<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        let window = self.rx.offer_unscaled(self.receive_share(cx.shared));
+        let options = self.syn_options(cx.shared, true, true);
         let header = TcpHeader { seq: self.tx.una, window, options, ..self.header(TcpFlags::SYN) };
         let syn = TcpHeader { ack: Seq(0), ..header };
         let addresses = (self.key.remote.ip(), self.key.guest.ip());
-        let (outlet, counters) = (&mut env.outlet, &mut env.counters);
-        if transmit::tcp(outlet, counters, io.link, addresses, &syn, &[], self.tx.mss).is_err() {
-            return self.list_ready(env);
+        let (tx, counters) = (&mut cx.shared.tx, &mut cx.shared.counters);
+        if transmit::tcp(tx, counters, cx.link, addresses, &syn, &[], self.tx.mss).is_err() {
+            return self.list_ready(cx.shared);
         }
         // The window counts from where the guest's numbers will begin.
-        self.rx.announced(&header, &mut env.outlet.slots);
+        self.rx.announced(&header, &mut cx.shared.tx.queue);
         if self.tx.nxt == self.tx.una {
-            self.tx.sent(env, io.now, 1);
+            self.tx.sent(cx.shared, cx.now, 1);
         }
     }
 
     /// RFC 9293, 3.10.7.3. A SYN without ACK would be the guest calling from the very port that it is called at: it is not
     /// answered, and one of both sides gives up.
-    pub(super) fn segment_while_calling<L: Link, H: Host>(
-        &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-        segment: &TcpHeader,
-    ) {
+    pub(super) fn segment_while_calling<P: Platform>(&mut self, cx: &mut Cx<'_, P>, segment: &TcpHeader) {
         let acknowledges = segment.flags.contains(TcpFlags::ACK);
         let answers = acknowledges && segment.ack == self.tx.nxt && self.tx.nxt != self.tx.una;
         if segment.flags.contains(TcpFlags::RST) {
             if answers {
-                self.close_socket(io.host, Close::Reset);
+                self.close_socket(cx.host, Close::Reset);
                 self.cause = EndCause::Refused;
                 self.ended = true;
             }
         } else if acknowledges && !answers {
-            reset::answer(env, io.link, &self.key, segment, 0);
+            reset::answer(cx, &self.key, segment, 0);
         } else if acknowledges && segment.flags.contains(TcpFlags::SYN) {
-            self.accepted(env, io, segment);
+            self.accepted(cx, segment);
         } else {
-            env.counters.drop(DropReason::UnacceptableSegment);
+            cx.shared.counters.drop(DropReason::UnacceptableSegment);
         }
     }
 
     /// The guest's SYN-ACK. Whatever comes with it comes again.
-    fn accepted<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, syn_ack: &TcpHeader) {
-        let peer = peer_options(&self.key, &syn_ack.options, env.config.mtu);
-        let (scale, limit) = receiving(env, peer.scale.is_some(), io.now);
+    fn accepted<P: Platform>(&mut self, cx: &mut Cx<'_, P>, syn_ack: &TcpHeader) {
+        let peer = peer_options(&self.key, &syn_ack.options, cx.shared.config.mtu);
+        let (scale, limit) = receiving(cx.shared, peer.scale.is_some(), cx.now);
         self.rx.begin(syn_ack.seq, scale, limit);
         self.rx.sack = peer.sack;
         self.tx.take_options(peer);
         self.tx.open_window(syn_ack);
         self.tx.state = SenderState::SynSent;
-        self.tx.acknowledge(env, io.now, syn_ack, false);
+        self.tx.acknowledge(cx.shared, cx.now, syn_ack, false);
         // The window of a SYN is never scaled (RFC 7323, 2.2).
         self.tx.open_window(syn_ack);
-        self.list_ack(env);
+        self.list_ack(cx.shared);
         if self.wants_service() {
-            self.list_ready(env);
+            self.list_ready(cx.shared);
         }
     }
 }

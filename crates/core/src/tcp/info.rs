@@ -1,7 +1,7 @@
 //! What a connection tells about itself: the answer to "why is this connection slow?".
 
-use super::State;
 use super::limited::Limited;
+use super::state::State;
 use crate::flow::FlowId;
 use crate::time::Duration;
 use std::net::SocketAddr;

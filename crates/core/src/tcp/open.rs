@@ -4,16 +4,14 @@ use super::autosize::Limit;
 use super::receiver::Receiver;
 use super::sender::{PeerOptions, Sender, SenderState};
 use super::{Connection, NOT_CONNECTED, reset};
+use crate::context::{Cx, Platform, Shared};
 use crate::counters::DropReason;
 use crate::destination;
-use crate::env::Env;
 use crate::flow::end::EndCause;
 use crate::flow::{FlowId, FlowKey};
 use crate::host::IcmpCause;
 use crate::host::{Close, Connect, Host, HostError};
-use crate::link::Link;
 use crate::schedule::Turn;
-use crate::stack::Io;
 use crate::time::Instant;
 use crate::trace::Direction;
 use crate::transmit::{emit_ip, ip_header_len};
@@ -48,34 +46,35 @@ pub(super) fn peer_options(key: &FlowKey, options: &TcpOptions, mtu: u16) -> Pee
 }
 
 /// Our first sequence number: above `after`, what an earlier connection between the same ends has used, if there was one.
-pub(super) fn iss(env: &Env, key: &FlowKey, now: Instant, after: Option<Seq>) -> Seq {
-    match (env.isn.isn(key, now), after) {
+pub(super) fn iss(shared: &Shared, key: &FlowKey, now: Instant, after: Option<Seq>) -> Seq {
+    match (shared.tcp.isn.isn(key, now), after) {
         (iss, Some(after)) if !iss.gt(after) => after + ISS_DISTANCE,
         (iss, _) => iss,
     }
 }
 
 /// Our window scale, and the limit of what the guest may send, for a guest that does or does not scale windows.
-pub(super) fn receiving(env: &Env, scales: bool, now: Instant) -> (u8, Limit) {
-    let (scale, cap) = if scales { (scale_for(env.config.tcp_rx.max), 65_535 << 14) } else { (0, 65_535) };
-    (scale, Limit::new(Direction::Receive, env.config.tcp_tuning, env.config.tcp_rx, cap, now))
+pub(super) fn receiving(shared: &Shared, scales: bool, now: Instant) -> (u8, Limit) {
+    let (scale, cap) = if scales { (scale_for(shared.config.tcp_rx.max), 65_535 << 14) } else { (0, 65_535) };
+    (scale, Limit::new(Direction::Receive, shared.config.tcp_tuning, shared.config.tcp_rx, cap, now))
 }
 
 impl Connection {
     /// A connection whose first sequence numbers are `irs` of the guest's and `iss` of ours.
     pub(super) fn new(
-        env: &Env,
+        shared: &Shared,
         now: Instant,
         (id, key): (FlowId, FlowKey),
         irs: Seq,
         iss: Seq,
         peer: PeerOptions,
     ) -> Self {
-        let (scale, limit) = receiving(env, peer.scale.is_some(), now);
-        let mss = mss_of_mtu(&key, env.config.mtu);
-        let mut rx = Receiver::new(irs, scale, limit, mss, env.habits.of(&key.remote), now);
+        let (scale, limit) = receiving(shared, peer.scale.is_some(), now);
+        let mss = mss_of_mtu(&key, shared.config.mtu);
+        let mut rx = Receiver::new(irs, scale, limit, mss, shared.tcp.prompt_peers.of(&key.remote), now);
         rx.sack = peer.sack;
-        let limit = Limit::new(Direction::Send, env.config.tcp_tuning, env.config.tcp_tx, u32::MAX, now);
+        let limit =
+            Limit::new(Direction::Send, shared.config.tcp_tuning, shared.config.tcp_tx, u32::MAX, now);
         Self {
             key,
             id,
@@ -101,45 +100,44 @@ impl Connection {
 
     /// A connection for a guest's SYN; starts to connect the host socket to `to`. Its sequence numbers are above
     /// `iss_after`, where an earlier connection between the same ends has just ended (RFC 9293, 3.10.7.4).
-    pub(crate) fn open<L: Link, H: Host>(
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
+    pub(crate) fn open<P: Platform>(
+        cx: &mut Cx<'_, P>,
         id: FlowId,
         (key, to): (FlowKey, SocketAddr),
         syn: &TcpHeader,
         iss_after: Option<Seq>,
     ) -> Self {
-        let peer = peer_options(&key, &syn.options, env.config.mtu);
-        let iss = iss(env, &key, io.now, iss_after);
-        let mut connection = Self::new(env, io.now, (id, key), syn.seq, iss, peer);
+        let peer = peer_options(&key, &syn.options, cx.shared.config.mtu);
+        let iss = iss(cx.shared, &key, cx.now, iss_after);
+        let mut connection = Self::new(cx.shared, cx.now, (id, key), syn.seq, iss, peer);
         connection.tx.open_window(syn);
-        connection.resolver = env.config.resolvers.iter().position(|&r| r == to).unwrap_or(0) as u8;
-        env.counters.tcp_opened += 1;
-        match io.host.tcp_connect(id, to) {
+        connection.resolver = cx.shared.config.resolvers.iter().position(|&r| r == to).unwrap_or(0) as u8;
+        cx.shared.counters.tcp_opened += 1;
+        match cx.host.tcp_connect(id, to) {
             Ok((socket, progress)) => {
                 connection.socket = Some(socket);
                 if progress == Connect::Done {
-                    connection.connected(env, io);
+                    connection.connected(cx);
                 }
             }
-            Err(error) => connection.connect_failed(env, io, error),
+            Err(error) => connection.connect_failed(cx, error),
         }
         connection
     }
 
     /// The host socket is connected: the guest gets its SYN-ACK.
-    pub(super) fn connected<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+    pub(super) fn connected<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         self.tx.state = SenderState::SynSent;
-        let took = (io.now - self.opened_at).as_micros();
+        let took = (cx.now - self.opened_at).as_micros();
         self.connect_us = u32::try_from(took).unwrap_or(NOT_CONNECTED);
         self.rx.writable = true;
-        self.send_syn_ack(env, io);
+        self.send_syn_ack(cx);
     }
 
     /// The options of our SYN.
-    pub(super) fn syn_options(&self, env: &Env, scales: bool, sack_permitted: bool) -> TcpOptions {
+    pub(super) fn syn_options(&self, shared: &Shared, scales: bool, sack_permitted: bool) -> TcpOptions {
         TcpOptions {
-            mss: Some(mss_of_mtu(&self.key, env.config.mtu)),
+            mss: Some(mss_of_mtu(&self.key, shared.config.mtu)),
             window_scale: scales.then_some(self.rx.scale),
             sack_permitted,
             ..TcpOptions::default()
@@ -147,31 +145,26 @@ impl Connection {
     }
 
     /// Sends the SYN-ACK, for the first time or again.
-    pub(super) fn send_syn_ack<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        let options = self.syn_options(env, self.tx.peer_scales, self.tx.sack);
+    pub(super) fn send_syn_ack<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        let options = self.syn_options(cx.shared, self.tx.peer_scales, self.tx.sack);
         let header = TcpHeader {
             seq: self.tx.una,
-            window: self.rx.offer_unscaled(self.receive_share(env)),
+            window: self.rx.offer_unscaled(self.receive_share(cx.shared)),
             options,
             ..self.header(TcpFlags::SYN | TcpFlags::ACK)
         };
-        if self.send(&mut env.outlet, &mut env.counters, io.link, &header, &[]).is_err() {
-            self.list_ready(env);
+        if self.send(&mut cx.shared.tx, &mut cx.shared.counters, cx.link, &header, &[]).is_err() {
+            self.list_ready(cx.shared);
             return;
         }
         if self.tx.nxt == self.tx.una {
-            self.tx.sent(env, io.now, 1);
+            self.tx.sent(cx.shared, cx.now, 1);
         }
     }
 
     /// The host could not connect: what the guest is told is what its own kernel would have met.
-    pub(super) fn connect_failed<L: Link, H: Host>(
-        &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-        error: HostError,
-    ) {
-        if self.ask_next_resolver(env, io, error) {
+    pub(super) fn connect_failed<P: Platform>(&mut self, cx: &mut Cx<'_, P>, error: HostError) {
+        if self.ask_next_resolver(cx, error) {
             return;
         }
         self.ended = true;
@@ -183,39 +176,34 @@ impl Connection {
         let cause = match error {
             // The guest's own SYN timer runs out at about the same time. Out of sockets: its next SYN may succeed.
             HostError::TimedOut | HostError::WouldBlock => return,
-            HostError::Exhausted => return env.counters.drop(DropReason::HostExhausted),
+            HostError::Exhausted => return cx.shared.counters.drop(DropReason::HostExhausted),
             HostError::NetUnreachable | HostError::Unsupported => IcmpCause::NetUnreachable,
             HostError::HostUnreachable => IcmpCause::HostUnreachable,
             HostError::Prohibited => IcmpCause::Prohibited,
             HostError::Refused | HostError::Reset | HostError::TooBig(_) | HostError::Other(_) => {
-                return reset::refuse(env, io.link, &self.key, self.rx.nxt);
+                return reset::refuse(cx, &self.key, self.rx.nxt);
             }
         };
-        self.send_unreachable(env, io, cause);
+        self.send_unreachable(cx, cause);
     }
 
     /// A question over TCP whose resolver cannot be reached goes to the next. False if this is no question, or was the last.
-    fn ask_next_resolver<L: Link, H: Host>(
-        &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-        error: HostError,
-    ) -> bool {
-        if error == HostError::Exhausted || !destination::is_dns(&env.config, self.key.remote) {
+    fn ask_next_resolver<P: Platform>(&mut self, cx: &mut Cx<'_, P>, error: HostError) -> bool {
+        if error == HostError::Exhausted || !destination::is_dns(&cx.shared.config, self.key.remote) {
             return false;
         }
-        self.close_socket(io.host, Close::Graceful);
+        self.close_socket(cx.host, Close::Graceful);
         loop {
-            env.dns.preference.failed(usize::from(self.resolver), io.now);
+            cx.shared.dns.preference.failed(usize::from(self.resolver), cx.now);
             self.tried |= 1u8.checked_shl(self.resolver.into()).unwrap_or(0);
-            let count = env.config.resolvers.len();
-            let Some(next) = env.dns.preference.next(io.now, count, self.tried) else { return false };
+            let count = cx.shared.config.resolvers.len();
+            let Some(next) = cx.shared.dns.preference.next(cx.now, count, self.tried) else { return false };
             self.resolver = next as u8;
-            env.counters.dns_retries += 1;
-            if let Ok((socket, progress)) = io.host.tcp_connect(self.id, env.config.resolvers[next]) {
+            cx.shared.counters.dns_retries += 1;
+            if let Ok((socket, progress)) = cx.host.tcp_connect(self.id, cx.shared.config.resolvers[next]) {
                 self.socket = Some(socket);
                 if progress == Connect::Done {
-                    self.connected(env, io);
+                    self.connected(cx);
                 }
                 return true;
             }
@@ -223,7 +211,7 @@ impl Connection {
     }
 
     /// An ICMP error that quotes the SYN.
-    fn send_unreachable<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>, cause: IcmpCause) {
+    fn send_unreachable<P: Platform>(&mut self, cx: &mut Cx<'_, P>, cause: IcmpCause) {
         let mut syn = [0; Ipv6Header::LEN + TcpHeader::LEN];
         let (guest, remote) = (self.key.guest, self.key.remote);
         let ip = emit_ip(&mut syn, (guest.ip(), remote.ip()), TCP, 0, TcpHeader::LEN);
@@ -238,6 +226,6 @@ impl Connection {
             options: TcpOptions::default(),
         };
         header.emit(&mut syn[ip..]);
-        crate::icmp::send_error(env, io, cause, None, &syn[..ip + TcpHeader::LEN]);
+        crate::icmp::send_error(cx, cause, None, &syn[..ip + TcpHeader::LEN]);
     }
 }

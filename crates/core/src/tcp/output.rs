@@ -5,72 +5,68 @@ use super::limited::LimitedBy;
 use super::receiver::ReceiverState;
 use super::reset;
 use super::sender::SenderState;
-use crate::budget::Need;
-use crate::chunk::{Filled, SLICES_MAX};
+use crate::context::{Cx, Platform, Shared};
 use crate::counters::Counters;
-use crate::env::Env;
 use crate::flow::end::EndCause;
 use crate::host::{Close, Host, HostError};
 use crate::link::{Link, NoCredit};
-use crate::stack::Io;
+use crate::memory::budget::Need;
+use crate::memory::chunk::{Filled, SLICES_MAX};
 use crate::time::Instant;
-use crate::trace::{Direction, Event, Resend};
-use crate::transmit::{self, Outlet, ip_header_len};
+use crate::trace::{Direction, Event, Observer, Resend};
+use crate::transmit::{self, TxState, ip_header_len};
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
 use std::io::IoSlice;
 
 impl Connection {
     /// Does what this flow can do now; lists it again if it can do more. How much it may send to the guest in a turn is
     /// said in [`crate::schedule`].
-    pub(crate) fn serve<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        let bytes = self.turn.begin(env.schedule.is_empty());
-        let bytes = bytes.min(env.outlet.slots.sendable().saturating_mul(self.frame_payload_max(env)));
+    pub(crate) fn serve<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        let bytes = self.turn.begin(cx.shared.ready.is_empty());
+        let bytes =
+            bytes.min(cx.shared.tx.queue.sendable().saturating_mul(self.frame_payload_max(cx.shared)));
         if self.tx.nxt == self.tx.una {
             match self.tx.state {
-                SenderState::SynSent => self.send_syn_ack(env, io),
-                SenderState::Calling => self.send_syn(env, io),
+                SenderState::SynSent => self.send_syn_ack(cx),
+                SenderState::Calling => self.send_syn(cx),
                 _ => {}
             }
         }
-        self.tune_sender(env, io);
+        self.tune_sender(cx);
         let failed =
-            self.read_host(env, io, bytes).inspect_err(|&error| self.cause = EndCause::of(error)).is_err();
-        let sent = self.send_frames(env, io);
+            self.read_host(cx, bytes).inspect_err(|&error| self.cause = EndCause::of(error)).is_err();
+        let sent = self.send_frames(cx);
         if failed || (self.broken && (!self.can_read() || self.read_room() == 0)) {
-            return self.reset_guest(env, io);
+            return self.reset_guest(cx);
         }
         if sent.is_ok() && self.tx.fin_due() {
-            self.send_fin(env, io);
+            self.send_fin(cx);
         }
-        self.watch_closed_window(env, io);
-        self.settle(env, io);
+        self.watch_closed_window(cx);
+        self.settle(cx);
         if self.rx.is_shut(self.tx.mss) {
             // Data has taken the acknowledgement along that would have seen to this.
-            self.update_window(env, io.now);
+            self.update_window(cx.shared, cx.now);
         }
-        self.note_sending_limit(io, sent.is_err());
+        self.note_sending_limit(cx, sent.is_err());
         match sent {
             Ok(()) => {
                 self.turn.end();
                 if self.wants_service() {
-                    env.schedule.list_again(self.id, &mut self.turn);
+                    cx.shared.ready.list_again(self.id, &mut self.turn);
                 }
             }
-            Err(NoCredit) => self.list_ready(env),
+            Err(NoCredit) => self.list_ready(cx.shared),
         }
     }
 
     /// Sends what is left of this turn: first what was lost, then what is new.
-    fn send_frames<L: Link, H: Host>(
-        &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-    ) -> Result<(), NoCredit> {
+    fn send_frames<P: Platform>(&mut self, cx: &mut Cx<'_, P>) -> Result<(), NoCredit> {
         while self.turn.goes_on() {
-            let sent = if let Some((piece, why)) = self.next_resend(env) {
-                self.resend(env, io, piece, why)?
+            let sent = if let Some((piece, why)) = self.next_resend(cx.shared) {
+                self.resend(cx, piece, why)?
             } else {
-                self.send_data(env, io)?
+                self.send_data(cx)?
             };
             if sent == 0 {
                 break;
@@ -80,9 +76,9 @@ impl Connection {
         Ok(())
     }
 
-    fn next_resend(&self, env: &Env) -> Option<((Seq, u32), Resend)> {
+    fn next_resend(&self, shared: &Shared) -> Option<((Seq, u32), Resend)> {
         let why = self.tx.recovery?.why;
-        Some((self.tx.next_resend(self.frame_payload_max(env))?, why))
+        Some((self.tx.next_resend(self.frame_payload_max(shared))?, why))
     }
 
     /// Whether a SYN of ours is on its way to the guest, with or without an acknowledgement of its own.
@@ -112,9 +108,9 @@ impl Connection {
     }
 
     /// The most payload one frame to this guest carries: a super-segment of whole segments, or one segment.
-    fn frame_payload_max(&self, env: &Env) -> u32 {
+    fn frame_payload_max(&self, shared: &Shared) -> u32 {
         let mss = u32::from(self.tx.mss);
-        if !env.outlet.caps.tso {
+        if !shared.tx.caps.tso {
             return mss;
         }
         let room = 65_535 - (ip_header_len(self.key.guest.ip()) + TcpHeader::LEN) as u32;
@@ -143,13 +139,8 @@ impl Connection {
 
     /// Reads from the host socket, straight into chunks, what fills the frames that `bytes` make. An error means that the
     /// connection is over.
-    fn read_host<L: Link, H: Host>(
-        &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-        bytes: u32,
-    ) -> Result<(), HostError> {
-        let frame_max = self.frame_payload_max(env);
+    fn read_host<P: Platform>(&mut self, cx: &mut Cx<'_, P>, bytes: u32) -> Result<(), HostError> {
+        let frame_max = self.frame_payload_max(cx.shared);
         let ahead = (bytes / frame_max).max(1) * frame_max;
         self.tx.short_of_memory = false;
         while self.can_read() {
@@ -167,14 +158,18 @@ impl Connection {
             if max == 0 {
                 // With bytes in flight an acknowledgement makes room, however little there is for each.
                 if self.memory_holds_back()
-                    && (self.tx.queue.is_empty() || !env.pool.budget().has_room(Need::Read))
-                    && !self.wait_to_read(env, io.now)
+                    && (self.tx.queue.is_empty() || !cx.shared.memory.pool.budget().has_room(Need::Read))
+                    && !self.wait_to_read(cx.shared, cx.now)
                 {
                     continue;
                 }
                 break;
             }
-            let read = env.pool.fill(&mut self.tx.queue, max as usize, |into| io.host.tcp_recv(socket, into));
+            let read = cx
+                .shared
+                .memory
+                .pool
+                .fill(&mut self.tx.queue, max as usize, |into| cx.host.tcp_recv(socket, into));
             match read {
                 Ok(Some(Filled { bytes: 0, .. })) => {
                     // After an error that a write has met, the end is not one: no FIN may say that this was all.
@@ -187,7 +182,7 @@ impl Connection {
                     self.tx.readable = filled.whole || self.tx.hangup || self.tx.urgent;
                 }
                 Ok(None) => {
-                    if self.wait_to_read(env, io.now) {
+                    if self.wait_to_read(cx.shared, cx.now) {
                         break;
                     }
                 }
@@ -205,18 +200,18 @@ impl Connection {
     }
 
     /// Waits for memory; false if there is some after all.
-    fn wait_to_read(&mut self, env: &mut Env, now: Instant) -> bool {
-        env.reads.stop(now, self.id, &mut self.tx.memory_listed);
-        self.tx.share = env.pool.share(self.tx.mss);
-        self.tx.short_of_memory = !env.pool.budget().has_room(Need::Read);
+    fn wait_to_read(&mut self, shared: &mut Shared, now: Instant) -> bool {
+        shared.memory.reads.stop(now, self.id, &mut self.tx.memory_listed);
+        self.tx.share = shared.memory.pool.share(self.tx.mss);
+        self.tx.short_of_memory = !shared.memory.pool.budget().has_room(Need::Read);
         self.tx.short_of_memory
     }
 
     /// Sends one frame of data if it may; gives the bytes in it.
-    fn send_data<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) -> Result<u32, NoCredit> {
+    fn send_data<P: Platform>(&mut self, cx: &mut Cx<'_, P>) -> Result<u32, NoCredit> {
         let mss = u32::from(self.tx.mss);
         let unsent = self.tx.unsent();
-        let mut len = self.sendable().min(self.frame_payload_max(env));
+        let mut len = self.sendable().min(self.frame_payload_max(cx.shared));
         if len == 0 {
             return Ok(0);
         }
@@ -224,7 +219,8 @@ impl Connection {
             len -= len % mss;
         }
         let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-        let (count, bytes, after) = env.pool.slices(&self.tx.queue, self.tx.cursor, len, &mut slices);
+        let (count, bytes, after) =
+            cx.shared.memory.pool.slices(&self.tx.queue, self.tx.cursor, len, &mut slices);
         let last = bytes == unsent;
         let with_fin = last && self.tx.eof && self.tx.state == SenderState::Open;
         let mut flags = TcpFlags::ACK;
@@ -234,28 +230,28 @@ impl Connection {
         if with_fin {
             flags |= TcpFlags::FIN;
         }
-        let window = self.rx.offer(self.receive_share(env), self.tx.mss);
+        let window = self.rx.offer(self.receive_share(cx.shared), self.tx.mss);
         let header = TcpHeader { window, ..self.header(flags) };
-        let waited = self.rx.answer.is_waiting();
-        self.send(&mut env.outlet, &mut env.counters, io.link, &header, &slices[..count])?;
-        self.answered(env, io.now, waited);
+        let waited = self.rx.delayed_ack.is_waiting();
+        self.send(&mut cx.shared.tx, &mut cx.shared.counters, cx.link, &header, &slices[..count])?;
+        self.answered(cx.shared, cx.now, waited);
         self.tx.cursor = after;
-        self.tx.sent(env, io.now, bytes + u32::from(with_fin));
+        self.tx.sent(cx.shared, cx.now, bytes + u32::from(with_fin));
         if with_fin {
             self.fin_sent();
         }
         Ok(bytes)
     }
 
-    fn send_fin<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        let window = self.rx.offer(self.receive_share(env), self.tx.mss);
+    fn send_fin<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        let window = self.rx.offer(self.receive_share(cx.shared), self.tx.mss);
         let header = TcpHeader { window, ..self.header(TcpFlags::FIN | TcpFlags::ACK) };
-        let waited = self.rx.answer.is_waiting();
-        if self.send(&mut env.outlet, &mut env.counters, io.link, &header, &[]).is_err() {
-            return self.list_ready(env);
+        let waited = self.rx.delayed_ack.is_waiting();
+        if self.send(&mut cx.shared.tx, &mut cx.shared.counters, cx.link, &header, &[]).is_err() {
+            return self.list_ready(cx.shared);
         }
-        self.answered(env, io.now, waited);
-        self.tx.sent(env, io.now, 1);
+        self.answered(cx.shared, cx.now, waited);
+        self.tx.sent(cx.shared, cx.now, 1);
         self.fin_sent();
     }
 
@@ -267,80 +263,75 @@ impl Connection {
 
     /// Sends again what lies at `piece`, a sequence number and a length, or as much of it as one frame takes; gives how
     /// much.
-    pub(super) fn resend<L: Link, H: Host>(
+    pub(super) fn resend<P: Platform>(
         &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
+        cx: &mut Cx<'_, P>,
         piece: (Seq, u32),
         why: Resend,
     ) -> Result<u32, NoCredit> {
         let (seq, len) = piece;
         let offset = (seq - self.tx.una) as u32;
         let data = len.min(self.tx.queue.len() - offset.min(self.tx.queue.len()));
-        let cursor = env.pool.seek(&self.tx.queue, offset.min(self.tx.queue.len()));
+        let cursor = cx.shared.memory.pool.seek(&self.tx.queue, offset.min(self.tx.queue.len()));
         let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-        let (count, bytes, _) = env.pool.slices(&self.tx.queue, cursor, data, &mut slices);
+        let (count, bytes, _) = cx.shared.memory.pool.slices(&self.tx.queue, cursor, data, &mut slices);
         // Sequence space beyond the data is the FIN.
         let fin = bytes == data && data < len;
         let flags = if fin { TcpFlags::ACK | TcpFlags::FIN } else { TcpFlags::ACK };
-        let window = self.rx.offer(self.receive_share(env), self.tx.mss);
+        let window = self.rx.offer(self.receive_share(cx.shared), self.tx.mss);
         let header = TcpHeader { seq, window, ..self.header(flags) };
-        self.send(&mut env.outlet, &mut env.counters, io.link, &header, &slices[..count])?;
+        self.send(&mut cx.shared.tx, &mut cx.shared.counters, cx.link, &header, &slices[..count])?;
         let len = bytes + u32::from(fin);
-        self.tx.resent(env, io.now, seq, len);
-        io.host.trace(&Event::Retransmission { flow: self.id, seq: seq.0, len, why });
+        self.tx.resent(cx.shared, cx.now, seq, len);
+        cx.observer.trace(&Event::Retransmission { flow: self.id, seq: seq.0, len, why });
         Ok(len)
     }
 
     /// Acknowledges at the end of a batch, if still due. Err if the link has no credit.
-    pub(crate) fn acknowledge_now<L: Link, H: Host>(
-        &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-    ) -> Result<(), NoCredit> {
+    pub(crate) fn acknowledge_now<P: Platform>(&mut self, cx: &mut Cx<'_, P>) -> Result<(), NoCredit> {
         if !self.rx.ack_listed || self.ended {
             return Ok(());
         }
-        self.try_ack(env, io)
+        self.try_ack(cx)
     }
 
     /// Acknowledges now; without credit, at the end of the turn that has it again.
-    pub(super) fn send_ack<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        if self.try_ack(env, io).is_err() {
-            self.list_ack(env);
+    pub(super) fn send_ack<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        if self.try_ack(cx).is_err() {
+            self.list_ack(cx.shared);
         }
     }
 
-    fn try_ack<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) -> Result<(), NoCredit> {
-        let window = self.rx.offer(self.receive_share(env), self.tx.mss);
+    fn try_ack<P: Platform>(&mut self, cx: &mut Cx<'_, P>) -> Result<(), NoCredit> {
+        let window = self.rx.offer(self.receive_share(cx.shared), self.tx.mss);
         let options = TcpOptions { sack: self.rx.take_sack_blocks(), ..TcpOptions::default() };
         let header = TcpHeader { window, options, ..self.header(TcpFlags::ACK) };
         let before = self.rx.told();
-        self.send(&mut env.outlet, &mut env.counters, io.link, &header, &[])?;
-        self.note_window_update(env, io, before);
-        self.rx.count_promise(&mut env.pool);
+        self.send(&mut cx.shared.tx, &mut cx.shared.counters, cx.link, &header, &[])?;
+        self.note_window_update(cx, before);
+        self.rx.count_promise(&mut cx.shared.memory.pool);
         Ok(())
     }
 
     /// Draws an acknowledgement: a segment one before what the guest expects.
-    pub(super) fn send_probe<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        let window = self.rx.offer(self.receive_share(env), self.tx.mss);
+    pub(super) fn send_probe<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        let window = self.rx.offer(self.receive_share(cx.shared), self.tx.mss);
         let header = TcpHeader { seq: self.tx.una - 1, window, ..self.header(TcpFlags::ACK) };
         // Without credit the next probe does it.
-        let _ = self.send(&mut env.outlet, &mut env.counters, io.link, &header, &[]);
+        let _ = self.send(&mut cx.shared.tx, &mut cx.shared.counters, cx.link, &header, &[]);
     }
 
     /// Resets the guest, and the host's peer if it is still there.
-    pub(super) fn reset_guest<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+    pub(super) fn reset_guest<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         let flags = TcpFlags::RST | TcpFlags::ACK;
-        reset::send(env, io.link, &self.key, self.tx.nxt, self.rx.nxt, flags);
-        self.close_socket(io.host, Close::Reset);
+        reset::send(cx, &self.key, self.tx.nxt, self.rx.nxt, flags);
+        self.close_socket(cx.host, Close::Reset);
         self.ended = true;
     }
 
     /// If bytes wait for a window that is closed and nothing is in flight, only a probe can find out that the
     /// guest's update was lost.
-    pub(super) fn watch_closed_window<L: Link, H: Host>(&mut self, env: &Env, io: &Io<'_, L, H>) {
+    pub(super) fn watch_closed_window<P: Platform>(&mut self, cx: &Cx<'_, P>) {
         let waiting = self.tx.unsent() > 0 || self.can_read();
         if waiting
             && self.tx.state == SenderState::Open
@@ -348,12 +339,12 @@ impl Connection {
             && self.tx.usable() == 0
             && self.tx.timer.is_none()
         {
-            self.tx.start_window_timer(env, io.now);
+            self.tx.start_window_timer(cx.shared, cx.now);
         }
     }
 
     /// Notes what holds the sending back now.
-    fn note_sending_limit<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, no_credit: bool) {
+    fn note_sending_limit<P: Platform>(&mut self, cx: &mut Cx<'_, P>, no_credit: bool) {
         let more = self.tx.unsent() > 0 || self.can_read();
         let by = if no_credit {
             LimitedBy::Link
@@ -368,10 +359,10 @@ impl Connection {
         } else {
             LimitedBy::OurLimit
         };
-        if let Some((from, time)) = self.tx.clock.set(io.now, by) {
+        if let Some((from, time)) = self.tx.clock.set(cx.now, by) {
             let after_us = time.as_micros() as u64;
             let direction = Direction::Send;
-            io.host.trace(&Event::Limited { flow: self.id, direction, from, to: by, after_us });
+            cx.observer.trace(&Event::Limited { flow: self.id, direction, from, to: by, after_us });
         }
     }
 
@@ -392,7 +383,7 @@ impl Connection {
     /// Sends a segment; every one acknowledges, so none is owed afterwards.
     pub(super) fn send<L: Link>(
         &mut self,
-        outlet: &mut Outlet,
+        tx: &mut TxState,
         counters: &mut Counters,
         link: &mut L,
         header: &TcpHeader,
@@ -400,12 +391,12 @@ impl Connection {
     ) -> Result<(), NoCredit> {
         let addresses = (self.key.remote.ip(), self.key.guest.ip());
         if !payload.is_empty() {
-            outlet.slots.take_answer()?;
+            tx.queue.reserve_ack_slot()?;
         }
-        transmit::tcp(outlet, counters, link, addresses, header, payload, self.tx.mss)?;
+        transmit::tcp(tx, counters, link, addresses, header, payload, self.tx.mss)?;
         self.segments[1] = self.segments[1].saturating_add(u32::from(!payload.is_empty()));
-        self.rx.announced(header, &mut outlet.slots);
-        self.rx.answer.acknowledged();
+        self.rx.announced(header, &mut tx.queue);
+        self.rx.delayed_ack.acknowledged();
         // What is selectively acknowledged goes in a segment of its own; others leave it owed.
         self.rx.ack_listed &= header.options.sack.is_empty() && self.rx.has_sack_blocks();
         Ok(())

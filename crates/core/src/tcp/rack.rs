@@ -81,7 +81,7 @@ impl Rack {
         (min_rtt / 4 * (1 + u32::from(self.widened))).min(srtt)
     }
 
-    /// Marks what is lost by now (step 5), and gives how long to wait until more may be. `rtts` are the link's least
+    /// IpHeaderFields what is lost by now (step 5), and gives how long to wait until more may be. `rtts` are the link's least
     /// and smoothed round trip.
     pub(super) fn detect(
         &self,

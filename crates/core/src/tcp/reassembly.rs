@@ -3,7 +3,7 @@
 //! A link that loses nothing never uses it. The number of ranges is bounded so that a hostile guest cannot spread a
 //! window over thousands of one-byte islands; what would make one range more is dropped and comes again.
 
-use crate::chunk::{ByteQueue, Pool};
+use crate::memory::chunk::{ByteQueue, Pool};
 use crate::wire::tcp::{SackBlocks, Seq};
 
 /// Most ranges kept for one connection.

@@ -10,21 +10,22 @@
 //! move left either; only a guest that fills the window with tiny segments against a blocked host socket sees it
 //! rounded down, because the rounding would otherwise creep without bound.
 //!
-//! What is on offer is also bounded in frames, where the link's ring loses what finds it full ([`crate::slots`]).
+//! What is on offer is also bounded in frames, where the link's ring loses what finds it full ([`crate::tx_queue`]).
 
-use super::answer::{Answer, Habit};
 use super::autosize::Limit;
+use super::delayed_ack::DelayedAck;
 use super::info::HalfInfo;
 use super::limited::{LimitClock, LimitedBy};
+use super::prompt_peers::Promptness;
 use super::reassembly::{Full, Reassembly};
-use crate::budget::Pressure;
-use crate::chunk::{ByteQueue, Pool, SLICES_MAX};
+use crate::context::{Cx, Platform, Shared};
 use crate::counters::DropReason;
-use crate::env::Env;
 use crate::host::{Host, HostError, SocketId};
-use crate::slots::{Claim, Slots};
+use crate::memory::budget::Pressure;
+use crate::memory::chunk::{ByteQueue, Pool, SLICES_MAX};
 use crate::time::{Duration, Instant};
-use crate::transmit::Outlet;
+use crate::transmit::TxState;
+use crate::tx_queue::{TxQueueBudget, TxQueueShare};
 use crate::wire::tcp::{SackBlocks, Seq, TcpFlags, TcpHeader};
 use std::io::IoSlice;
 
@@ -63,18 +64,18 @@ pub(crate) struct Receiver {
     fin: Option<Seq>,
     /// The host socket takes bytes, as far as we know.
     pub(crate) writable: bool,
-    /// Listed in `Env::ack_due`.
+    /// Listed in `TcpShared::ack_due`.
     pub(crate) ack_listed: bool,
-    /// Listed in `Env::windows`.
+    /// Listed in `Memory::windows`.
     pub(crate) memory_listed: bool,
     /// What the guest has asked, and whether its acknowledgement waits for the answer.
-    pub(crate) answer: Answer,
+    pub(crate) delayed_ack: DelayedAck,
     /// The guest understands selective acknowledgements.
     pub(crate) sack: bool,
     /// What has just come although it was there already, to be told once (RFC 2883).
     duplicate: Option<(Seq, Seq)>,
     /// What the window on offer may bring into the link's ring.
-    claim: Claim,
+    claim: TxQueueShare,
     /// What holds the guest's sending back.
     pub(crate) clock: LimitClock,
     /// Bytes taken in order.
@@ -86,7 +87,7 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// A receiver for a guest whose first sequence number is `irs` and whose segments carry up to `mss` bytes; `scale` is
     /// our window scale; `habit` is how its destination answers.
-    pub(crate) fn new(irs: Seq, scale: u8, limit: Limit, mss: u16, habit: Habit, now: Instant) -> Self {
+    pub(crate) fn new(irs: Seq, scale: u8, limit: Limit, mss: u16, habit: Promptness, now: Instant) -> Self {
         Self {
             state: ReceiverState::Open,
             nxt: irs + 1,
@@ -103,10 +104,10 @@ impl Receiver {
             writable: false,
             ack_listed: false,
             memory_listed: false,
-            answer: Answer::new(habit),
+            delayed_ack: DelayedAck::new(habit),
             sack: false,
             duplicate: None,
-            claim: Claim::new(mss),
+            claim: TxQueueShare::new(mss),
             clock: LimitClock::new(now),
             bytes: 0,
             promised: 0,
@@ -142,10 +143,10 @@ impl Receiver {
 
     /// The largest window that the link's ring has room for. If less than a segment is on offer it may be a segment more in any
     /// case: what is left of the window may be too little for the guest to send anything.
-    pub(crate) fn window_max(&self, outlet: &Outlet, mss: u16) -> u32 {
+    pub(crate) fn window_max(&self, tx: &TxState, mss: u16) -> u32 {
         let window = self.window();
         let rest = if window < u32::from(mss) { window + u32::from(mss) } else { 0 };
-        let most = outlet.slots.window_max(self.claim, outlet.caps.tso, mss);
+        let most = tx.queue.window_max(self.claim, tx.caps.tso, mss);
         most.max(rest).checked_next_multiple_of(1 << self.scale).unwrap_or(u32::MAX)
     }
 
@@ -194,7 +195,7 @@ impl Receiver {
     }
 
     /// A segment was sent: what it says about the window is a promise from now on.
-    pub(crate) fn announced(&mut self, header: &TcpHeader, slots: &mut Slots) {
+    pub(crate) fn announced(&mut self, header: &TcpHeader, slots: &mut TxQueueBudget) {
         let scale = if header.flags.contains(TcpFlags::SYN) { 0 } else { self.scale };
         let edge = header.ack + (u32::from(header.window) << scale);
         let moved = edge.gt(self.edge);
@@ -241,10 +242,9 @@ impl Receiver {
     }
 
     /// Takes payload at or above RCV.NXT, already trimmed to the window. True if it was in order.
-    pub(crate) fn accept<H: Host>(
+    pub(crate) fn accept<P: Platform>(
         &mut self,
-        env: &mut Env,
-        host: &mut H,
+        cx: &mut Cx<'_, P>,
         socket: Option<SocketId>,
         seq: Seq,
         payload: &[u8],
@@ -254,20 +254,20 @@ impl Receiver {
         }
         if seq != self.nxt {
             self.claim.measure(payload.len());
-            if env.pool.pressure() == Pressure::Spent {
-                env.counters.drop(DropReason::MemoryBudget);
-            } else if self.gaps.insert(&mut env.pool, seq, payload) == Err(Full) {
-                env.counters.drop(DropReason::TooManyGaps);
+            if cx.shared.memory.pool.pressure() == Pressure::Spent {
+                cx.shared.counters.drop(DropReason::MemoryBudget);
+            } else if self.gaps.insert(&mut cx.shared.memory.pool, seq, payload) == Err(Full) {
+                cx.shared.counters.drop(DropReason::TooManyGaps);
             }
             return Ok(false);
         }
-        let result = self.stream(env, host, socket, &[IoSlice::new(payload)]);
-        while let Some(bytes) = self.gaps.take(&mut env.pool, self.nxt) {
+        let result = self.stream(cx, socket, &[IoSlice::new(payload)]);
+        while let Some(bytes) = self.gaps.take(&mut cx.shared.memory.pool, self.nxt) {
             self.nxt += bytes.len();
             self.bytes += u64::from(bytes.len());
-            env.pool.append(&mut self.queue, bytes);
+            cx.shared.memory.pool.append(&mut self.queue, bytes);
         }
-        result.and_then(|()| self.flush(env, host, socket)).map(|()| true)
+        result.and_then(|()| self.flush(cx, socket)).map(|()| true)
     }
 
     /// Whether something waits behind a gap.
@@ -306,10 +306,9 @@ impl Receiver {
     }
 
     /// Takes payload in order, a slice for each frame: the host socket gets it at once, and what it refuses is kept.
-    pub(crate) fn stream<H: Host>(
+    pub(crate) fn stream<P: Platform>(
         &mut self,
-        env: &mut Env,
-        host: &mut H,
+        cx: &mut Cx<'_, P>,
         socket: Option<SocketId>,
         payload: &[IoSlice<'_>],
     ) -> Result<(), HostError> {
@@ -322,20 +321,20 @@ impl Receiver {
             && self.writable
             && let Some(socket) = socket
         {
-            match self.write(host, socket, payload) {
+            match self.write(cx.host, socket, payload) {
                 Ok(n) => taken = n,
                 Err(error) => result = Err(error),
             }
         }
-        let keep = env.pool.pressure() < Pressure::Spent;
+        let keep = cx.shared.memory.pool.pressure() < Pressure::Spent;
         for slice in payload {
             let direct = taken.min(slice.len());
             taken -= direct;
-            let stored = if keep { env.pool.push(&mut self.queue, &slice[direct..]) } else { 0 };
+            let stored = if keep { cx.shared.memory.pool.push(&mut self.queue, &slice[direct..]) } else { 0 };
             self.nxt += (direct + stored) as u32;
             self.bytes += (direct + stored) as u64;
             if direct + stored < slice.len() {
-                env.counters.drop(DropReason::MemoryBudget);
+                cx.shared.counters.drop(DropReason::MemoryBudget);
                 break;
             }
         }
@@ -348,7 +347,7 @@ impl Receiver {
     }
 
     /// Whether the FIN has just become due; moves RCV.NXT over it.
-    pub(crate) fn take_fin(&mut self, env: &mut Env) -> bool {
+    pub(crate) fn take_fin(&mut self, shared: &mut Shared) -> bool {
         if self.state != ReceiverState::Open || self.fin != Some(self.nxt) {
             return false;
         }
@@ -359,28 +358,27 @@ impl Receiver {
         }
         self.state = ReceiverState::Finishing;
         // Nothing can follow, so what a guest has sent beyond its FIN is no part of the stream.
-        self.gaps.clear(&mut env.pool);
+        self.gaps.clear(&mut shared.memory.pool);
         true
     }
 
     /// Writes what is queued as far as the host socket takes it, then hands over the FIN.
-    pub(crate) fn flush<H: Host>(
+    pub(crate) fn flush<P: Platform>(
         &mut self,
-        env: &mut Env,
-        host: &mut H,
+        cx: &mut Cx<'_, P>,
         socket: Option<SocketId>,
     ) -> Result<(), HostError> {
         let Some(socket) = socket else { return Ok(()) };
         while !self.queue.is_empty() && self.writable {
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-            let front = crate::chunk::Cursor::FRONT;
-            let (count, _, _) = env.pool.slices(&self.queue, front, u32::MAX, &mut slices);
-            let n = self.write(host, socket, &slices[..count])?;
-            env.pool.consume(&mut self.queue, n as u32);
+            let front = crate::memory::chunk::Cursor::FRONT;
+            let (count, _, _) = cx.shared.memory.pool.slices(&self.queue, front, u32::MAX, &mut slices);
+            let n = self.write(cx.host, socket, &slices[..count])?;
+            cx.shared.memory.pool.consume(&mut self.queue, n as u32);
         }
         if self.state == ReceiverState::Finishing && self.queue.is_empty() {
             self.state = ReceiverState::Finished;
-            host.tcp_shutdown(socket)?;
+            cx.host.tcp_shutdown(socket)?;
         }
         Ok(())
     }
@@ -442,10 +440,10 @@ impl Receiver {
     }
 
     /// Gives all memory back.
-    pub(crate) fn clear(&mut self, env: &mut Env) {
-        env.outlet.slots.claim(&mut self.claim, 0, 1);
-        env.pool.clear(&mut self.queue);
-        self.gaps.clear(&mut env.pool);
-        env.pool.promise(std::mem::take(&mut self.promised), 0);
+    pub(crate) fn clear(&mut self, shared: &mut Shared) {
+        shared.tx.queue.claim(&mut self.claim, 0, 1);
+        shared.memory.pool.clear(&mut self.queue);
+        self.gaps.clear(&mut shared.memory.pool);
+        shared.memory.pool.promise(std::mem::take(&mut self.promised), 0);
     }
 }

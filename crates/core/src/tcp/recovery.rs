@@ -13,10 +13,11 @@
 //! congestion window. A guest that reports duplicates falsely wins back its own limit. There is no congestion window beside
 //! L: the path is one link with a known queue, and L is what may be in it.
 
+use super::loss::{Recovery, Timer, Undo};
 use super::scoreboard::Range;
 use super::sender::{Sender, SenderState};
-use crate::chunk::Cursor;
-use crate::env::Env;
+use crate::context::Shared;
+use crate::memory::chunk::Cursor;
 use crate::time::{Duration, Instant};
 use crate::trace::Resend;
 use crate::wire::tcp::{SackBlocks, Seq, TcpHeader};
@@ -29,45 +30,11 @@ pub(crate) const DUP_ACKS: u8 = 3;
 /// has arrived, while its program does not read. A probe that was not needed is a segment sent twice.
 const PROBE_WAIT_MIN: Duration = Duration::from_millis(60);
 
-/// What a sender waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Timer {
-    /// An acknowledgement; without it the first segment is sent again (RFC 6298).
-    Retransmit,
-    /// An acknowledgement; without it the last segment is sent again (RFC 8985, section 7).
-    TailProbe,
-    /// Segments out of order; what does not come is lost (RFC 8985, 6.2).
-    Reorder,
-    /// A window that is closed; it is probed (RFC 9293, 3.8.6.1).
-    Window,
-}
-
-/// What to undo if a recovery turns out to have been needless.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Undo {
-    /// The limit before, bytes.
-    limit: NonZeroU32,
-    /// Bytes sent again that the guest has not reported as duplicates.
-    resent: u32,
-}
-
-/// A loss under repair.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Recovery {
-    /// It has ended when this is acknowledged: SND.NXT when it began.
-    until: Seq,
-    /// How the loss was seen.
-    pub(crate) why: Resend,
-    /// Most sequence space in flight: after a time-out nothing is known of the path, and it grows with what is
-    /// acknowledged. Otherwise `u32::MAX`.
-    burst: u32,
-}
-
 impl Sender {
     /// Takes an acceptable acknowledgement with the window beside it.
     pub(crate) fn acknowledge(
         &mut self,
-        env: &mut Env,
+        shared: &mut Shared,
         now: Instant,
         segment: &TcpHeader,
         has_payload: bool,
@@ -76,22 +43,22 @@ impl Sender {
         let advances = ack.gt(self.una);
         self.take_window(segment);
         if advances {
-            self.advance(env, now, ack);
+            self.advance(shared, now, ack);
         }
         let duplicate = self.sack
             && !segment.options.sack.is_empty()
-            && self.take_sack(env, now, ack, &segment.options.sack);
+            && self.take_sack(shared, now, ack, &segment.options.sack);
         let repeated = !advances && !has_payload && self.wnd == wnd_before;
         self.answer_to_probe(ack, duplicate, repeated);
         if self.sack {
-            self.detect(env, now);
+            self.detect(shared, now);
         } else if advances {
             self.dup_acks = 0;
             if self.recovery.is_some_and(|r| r.why == Resend::Duplicates && ack.lt(r.until)) {
                 self.board.mark_first_lost(self.mss.into());
             }
         } else if ack == self.una && repeated && self.una != self.nxt {
-            self.duplicate_ack(env, now);
+            self.duplicate_ack(shared, now);
         }
         if self.una == self.nxt && self.usable() > 0 {
             // Nothing to send again and no closed window to probe.
@@ -101,7 +68,7 @@ impl Sender {
     }
 
     /// SND.UNA moves to `ack`.
-    fn advance(&mut self, env: &mut Env, now: Instant, ack: Seq) {
+    fn advance(&mut self, shared: &mut Shared, now: Instant, ack: Seq) {
         let mut bytes = (ack - self.una) as u32;
         let acknowledged = bytes;
         if self.state == SenderState::SynSent {
@@ -114,7 +81,7 @@ impl Sender {
             bytes -= 1;
             self.state = SenderState::Finished { passive };
         }
-        env.pool.consume(&mut self.queue, bytes);
+        shared.memory.pool.consume(&mut self.queue, bytes);
         self.bytes += u64::from(bytes);
         self.limit.note(now, self.bytes as u32);
         self.una = ack;
@@ -129,33 +96,33 @@ impl Sender {
         if let Some((seq, at)) = self.timed
             && ack.ge(seq)
         {
-            env.rtt.sample(now, now - at);
+            shared.tcp.rtt.sample(now, now - at);
             self.timed = None;
         }
-        let min_rtt = env.rtt.min().unwrap_or_default();
+        let min_rtt = shared.tcp.rtt.min().unwrap_or_default();
         let Self { board, rack, .. } = self;
         board.acknowledge(ack, |range| rack.delivered(now, range, min_rtt));
-        board.give_list(&mut env.lists);
+        board.give_list(&mut shared.tcp.lists);
         if let Some(recovery) = &mut self.recovery {
             recovery.burst = recovery.burst.saturating_add(acknowledged);
         }
         // As Linux does, and unlike RFC 6298 (5.7) to the letter: whatever is acknowledged ends the backing off.
         self.backoff = 0;
-        self.timer = self.waiting(env, now);
+        self.timer = self.waiting(shared, now);
     }
 
     /// Takes selective acknowledgements (RFC 2018). True if one reports a duplicate (RFC 2883, section 4).
-    fn take_sack(&mut self, env: &mut Env, now: Instant, ack: Seq, blocks: &SackBlocks) -> bool {
+    fn take_sack(&mut self, shared: &mut Shared, now: Instant, ack: Seq, blocks: &SackBlocks) -> bool {
         let told = blocks.as_slice();
         let first = told[0];
         let within = |outer: (Seq, Seq)| outer.0.le(first.0) && first.1.le(outer.1);
         let duplicate = first.0.lt(ack) || told.get(1).is_some_and(|&second| within(second));
         if duplicate {
-            env.counters.tcp_duplicates_reported += 1;
+            shared.counters.tcp_duplicates_reported += 1;
             self.rack.duplicate(self.una, self.nxt);
             self.undo_recovery((first.1 - first.0).max(0) as u32);
         }
-        let min_rtt = env.rtt.min().unwrap_or_default();
+        let min_rtt = shared.tcp.rtt.min().unwrap_or_default();
         let Self { board, rack, .. } = self;
         // From the lowest on: RACK takes what comes below the highest that has arrived for reordering.
         for &(start, end) in blocks.ascending(self.una).as_slice() {
@@ -193,16 +160,16 @@ impl Sender {
     }
 
     /// Lets RACK look for losses.
-    fn detect(&mut self, env: &mut Env, now: Instant) {
+    fn detect(&mut self, shared: &mut Shared, now: Instant) {
         let Self { board, recovery, tail_probe, .. } = &self;
         if board.sacked() == 0 && board.lost() == 0 && recovery.is_none() && tail_probe.is_none() {
             return;
         }
-        let rtts = (env.rtt.min().unwrap_or_default(), env.rtt.srtt().unwrap_or_default());
+        let rtts = (shared.tcp.rtt.min().unwrap_or_default(), shared.tcp.rtt.srtt().unwrap_or_default());
         let recovering = self.recovery.is_some();
         let wait = self.rack.detect(now, &mut self.board, self.mss.into(), recovering, rtts);
         if self.board.lost() > 0 {
-            self.recover(env, now, Resend::Rack, u32::MAX);
+            self.recover(shared, now, Resend::Rack, u32::MAX);
         }
         // A guest that was silent for minutes makes for a round trip of minutes: not beyond what is waited for already.
         if let Some(wait) = wait
@@ -213,60 +180,60 @@ impl Sender {
     }
 
     /// One more acknowledgement that acknowledges nothing, from a guest without SACK.
-    fn duplicate_ack(&mut self, env: &mut Env, now: Instant) {
+    fn duplicate_ack(&mut self, shared: &mut Shared, now: Instant) {
         self.dup_acks = self.dup_acks.saturating_add(1);
         if self.dup_acks == DUP_ACKS && self.recovery.is_none() {
             self.board.mark_first_lost(self.mss.into());
-            self.recover(env, now, Resend::Duplicates, u32::MAX);
+            self.recover(shared, now, Resend::Duplicates, u32::MAX);
         }
     }
 
     /// Begins a recovery, unless one is under way.
-    fn recover(&mut self, env: &mut Env, now: Instant, why: Resend, burst: u32) {
+    fn recover(&mut self, shared: &mut Shared, now: Instant, why: Resend, burst: u32) {
         // Karn: what is sent twice is not measured.
         self.timed = None;
         if self.recovery.is_none() {
             self.undo = NonZeroU32::new(self.limit.get()).map(|limit| Undo { limit, resent: 0 });
             self.limit.halve();
-            env.counters.tcp_recoveries += 1;
+            shared.counters.tcp_recoveries += 1;
         }
         if self.recovery.is_none() || why == Resend::Timeout {
             self.recovery = Some(Recovery { until: self.nxt, why, burst });
-            self.start_retransmission_timer(env, now);
+            self.start_retransmission_timer(shared, now);
         }
     }
 
     /// The retransmission timer has expired: the first segment is lost, and whatever was sent long enough ago.
-    pub(crate) fn timed_out(&mut self, env: &mut Env, now: Instant) {
+    pub(crate) fn timed_out(&mut self, shared: &mut Shared, now: Instant) {
         self.backoff = self.backoff.saturating_add(1);
         self.dup_acks = 0;
-        env.counters.tcp_timeouts += 1;
+        shared.counters.tcp_timeouts += 1;
         if self.board.first().is_some_and(Range::is_sacked) || self.backoff > 1 {
             self.board.renege();
         }
-        self.rack.timed_out(now, &mut self.board, env.rtt.srtt().unwrap_or_default());
-        self.recover(env, now, Resend::Timeout, self.mss.into());
+        self.rack.timed_out(now, &mut self.board, shared.tcp.rtt.srtt().unwrap_or_default());
+        self.recover(shared, now, Resend::Timeout, self.mss.into());
     }
 
     /// The wait for segments out of order has ended.
-    pub(crate) fn reorder_wait_over(&mut self, env: &mut Env, now: Instant) {
-        self.start_retransmission_timer(env, now);
-        self.detect(env, now);
+    pub(crate) fn reorder_wait_over(&mut self, shared: &mut Shared, now: Instant) {
+        self.start_retransmission_timer(shared, now);
+        self.detect(shared, now);
     }
 
     /// The wait for a tail loss probe has ended: what to send again.
-    pub(crate) fn probe_tail(&mut self, env: &mut Env, now: Instant) -> Option<(Seq, u32)> {
-        self.start_retransmission_timer(env, now);
+    pub(crate) fn probe_tail(&mut self, shared: &mut Shared, now: Instant) -> Option<(Seq, u32)> {
+        self.start_retransmission_timer(shared, now);
         self.board.tail(self.mss.into())
     }
 
     /// The tail was probed.
-    pub(crate) fn tail_probed(&mut self, env: &mut Env) {
+    pub(crate) fn tail_probed(&mut self, shared: &mut Shared) {
         self.timed = None;
         // What is reported as a duplicate from now on may be this one.
         self.undo = None;
         self.tail_probe = Some(self.nxt);
-        env.counters.tcp_tail_probes += 1;
+        shared.counters.tcp_tail_probes += 1;
     }
 
     /// The next lost piece that may be sent again now, of at most `max`.
@@ -284,37 +251,37 @@ impl Sender {
     }
 
     /// Notes that a piece was sent again.
-    pub(crate) fn resent(&mut self, env: &mut Env, now: Instant, seq: Seq, len: u32) {
+    pub(crate) fn resent(&mut self, shared: &mut Shared, now: Instant, seq: Seq, len: u32) {
         self.board.resent(seq, len, now);
         if let Some(undo) = self.undo.as_mut().filter(|_| self.recovery.is_some()) {
             undo.resent = undo.resent.saturating_add(len);
         }
         self.retransmissions += 1;
-        env.counters.tcp_retransmissions += 1;
+        shared.counters.tcp_retransmissions += 1;
         if self.timer.is_none() {
-            self.start_retransmission_timer(env, now);
+            self.start_retransmission_timer(shared, now);
         }
     }
 
     /// From `now` on a window that is closed is waited for; then it is probed.
-    pub(super) fn start_window_timer(&mut self, env: &Env, now: Instant) {
-        self.timer = Some((now + env.rtt.rto(self.backoff), Timer::Window));
+    pub(super) fn start_window_timer(&mut self, shared: &Shared, now: Instant) {
+        self.timer = Some((now + shared.tcp.rtt.rto(self.backoff), Timer::Window));
     }
 
     /// From `now` on an acknowledgement is waited for, and nothing else.
-    pub(super) fn start_retransmission_timer(&mut self, env: &Env, now: Instant) {
-        self.timer = Some((now + env.rtt.rto(self.backoff), Timer::Retransmit));
+    pub(super) fn start_retransmission_timer(&mut self, shared: &Shared, now: Instant) {
+        self.timer = Some((now + shared.tcp.rtt.rto(self.backoff), Timer::Retransmit));
     }
 
     /// Sees to the timer after something new was sent.
-    pub(super) fn wait_after_sending(&mut self, env: &Env, now: Instant) {
+    pub(super) fn wait_after_sending(&mut self, shared: &Shared, now: Instant) {
         match self.timer {
-            None | Some((_, Timer::Window)) => self.timer = self.waiting(env, now),
+            None | Some((_, Timer::Window)) => self.timer = self.waiting(shared, now),
             Some((_, Timer::Retransmit | Timer::TailProbe)) if self.may_probe_tail() => {
                 // What follows puts the probe off (RFC 8985, 7.2), but not beyond the time-out of what came first.
-                let at = now + self.probe_wait(env);
+                let at = now + self.probe_wait(shared);
                 let oldest = self.board.first().map_or(now, |range| range.at);
-                if at < oldest + env.rtt.rto(self.backoff) {
+                if at < oldest + shared.tcp.rtt.rto(self.backoff) {
                     self.timer = Some((at, Timer::TailProbe));
                 }
             }
@@ -323,11 +290,11 @@ impl Sender {
     }
 
     /// What to wait for from `now` on.
-    fn waiting(&self, env: &Env, now: Instant) -> Option<(Instant, Timer)> {
+    fn waiting(&self, shared: &Shared, now: Instant) -> Option<(Instant, Timer)> {
         if self.una == self.nxt {
             return None;
         }
-        let (rto, probe) = (env.rtt.rto(self.backoff), self.probe_wait(env));
+        let (rto, probe) = (shared.tcp.rtt.rto(self.backoff), self.probe_wait(shared));
         Some(if self.may_probe_tail() && probe < rto {
             (now + probe, Timer::TailProbe)
         } else {
@@ -336,9 +303,9 @@ impl Sender {
     }
 
     /// How long to wait for an acknowledgement before the tail is probed.
-    fn probe_wait(&self, env: &Env) -> Duration {
-        let rto = env.rtt.rto(self.backoff);
-        env.rtt.srtt().map_or(rto, |srtt| srtt * 2).max(PROBE_WAIT_MIN)
+    fn probe_wait(&self, shared: &Shared) -> Duration {
+        let rto = shared.tcp.rtt.rto(self.backoff);
+        shared.tcp.rtt.srtt().map_or(rto, |srtt| srtt * 2).max(PROBE_WAIT_MIN)
     }
 
     /// Whether a tail loss probe would tell something (RFC 8985, 7.2). Less than two segments a guest may acknowledge

@@ -1,21 +1,19 @@
 //! Resets that belong to no connection: refusals, and answers to segments nobody expects (RFC 9293, 3.10.7.1).
 
+use crate::context::{Cx, Platform};
 use crate::counters::DropReason;
-use crate::env::Env;
 use crate::flow::FlowKey;
-use crate::link::Link;
 use crate::transmit;
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
 
 /// Refuses a SYN whose acknowledgement would be `ack`.
-pub(crate) fn refuse<L: Link>(env: &mut Env, link: &mut L, key: &FlowKey, ack: Seq) {
-    send(env, link, key, Seq(0), ack, TcpFlags::RST | TcpFlags::ACK);
+pub(crate) fn refuse<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, ack: Seq) {
+    send(cx, key, Seq(0), ack, TcpFlags::RST | TcpFlags::ACK);
 }
 
 /// Answers a segment for which there is no connection. A reset is never answered.
-pub(crate) fn answer<L: Link>(
-    env: &mut Env,
-    link: &mut L,
+pub(crate) fn answer<P: Platform>(
+    cx: &mut Cx<'_, P>,
     key: &FlowKey,
     segment: &TcpHeader,
     payload_len: usize,
@@ -24,17 +22,17 @@ pub(crate) fn answer<L: Link>(
         return;
     }
     if segment.flags.contains(TcpFlags::ACK) {
-        send(env, link, key, segment.ack, Seq(0), TcpFlags::RST);
+        send(cx, key, segment.ack, Seq(0), TcpFlags::RST);
     } else {
         let syn = u32::from(segment.flags.contains(TcpFlags::SYN));
         let fin = u32::from(segment.flags.contains(TcpFlags::FIN));
         let end = segment.seq + payload_len as u32 + syn + fin;
-        send(env, link, key, Seq(0), end, TcpFlags::RST | TcpFlags::ACK);
+        send(cx, key, Seq(0), end, TcpFlags::RST | TcpFlags::ACK);
     }
 }
 
 /// Sends a reset with these numbers.
-pub(super) fn send<L: Link>(env: &mut Env, link: &mut L, key: &FlowKey, seq: Seq, ack: Seq, flags: TcpFlags) {
+pub(super) fn send<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, seq: Seq, ack: Seq, flags: TcpFlags) {
     let header = TcpHeader {
         src_port: key.remote.port(),
         dst_port: key.guest.port(),
@@ -47,8 +45,16 @@ pub(super) fn send<L: Link>(env: &mut Env, link: &mut L, key: &FlowKey, seq: Seq
     };
     let addresses = (key.remote.ip(), key.guest.ip());
     // Without credit the reset is lost, as on any network; the guest's next segment meets the next one.
-    match transmit::tcp(&mut env.outlet, &mut env.counters, link, addresses, &header, &[], u16::MAX) {
-        Ok(()) => env.counters.tcp_resets_sent += 1,
-        Err(_) => env.counters.drop(DropReason::LinkFull),
+    match transmit::tcp(
+        &mut cx.shared.tx,
+        &mut cx.shared.counters,
+        cx.link,
+        addresses,
+        &header,
+        &[],
+        u16::MAX,
+    ) {
+        Ok(()) => cx.shared.counters.tcp_resets_sent += 1,
+        Err(_) => cx.shared.counters.drop(DropReason::LinkFull),
     }
 }

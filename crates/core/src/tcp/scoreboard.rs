@@ -158,7 +158,7 @@ impl Scoreboard {
         }
     }
 
-    /// Marks what lies between `start` and `end` as arrived; `delivered` is told of every part that was not known to.
+    /// IpHeaderFields what lies between `start` and `end` as arrived; `delivered` is told of every part that was not known to.
     pub(super) fn sack(&mut self, start: Seq, end: Seq, mut delivered: impl FnMut(&Range)) {
         let (Some(first), Some(last)) = (self.split(start), self.split(end)) else { return };
         if first == last {
@@ -181,7 +181,7 @@ impl Scoreboard {
         self.join(first);
     }
 
-    /// Marks as lost every range in flight that `is_lost` says is.
+    /// IpHeaderFields as lost every range in flight that `is_lost` says is.
     pub(super) fn mark_lost(&mut self, mut is_lost: impl FnMut(&Range) -> bool) {
         for range in &mut self.ranges {
             if range.fate == Fate::InFlight && is_lost(range) {
@@ -191,7 +191,7 @@ impl Scoreboard {
         }
     }
 
-    /// Marks up to `len` from the front on as lost.
+    /// IpHeaderFields up to `len` from the front on as lost.
     pub(super) fn mark_first_lost(&mut self, len: u32) {
         let (Some(first), Some(last)) = (self.ranges.front(), self.ranges.back()) else { return };
         let len = len.min((last.end() - first.start) as u32);

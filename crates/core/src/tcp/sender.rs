@@ -10,11 +10,11 @@
 use super::autosize::Limit;
 use super::info::HalfInfo;
 use super::limited::LimitClock;
+use super::loss::{Recovery, Timer, Undo};
 use super::rack::Rack;
-use super::recovery::{Recovery, Timer, Undo};
 use super::scoreboard::Scoreboard;
-use crate::chunk::{ByteQueue, Cursor};
-use crate::env::Env;
+use crate::context::Shared;
+use crate::memory::chunk::{ByteQueue, Cursor};
 use crate::time::Instant;
 use crate::wire::tcp::{Seq, TcpHeader};
 
@@ -89,7 +89,7 @@ pub(crate) struct Sender {
     pub(crate) eof: bool,
     /// Memory for a read was not to be had, and nobody has said that there is some again.
     pub(crate) short_of_memory: bool,
-    /// Listed in `Env::reads`.
+    /// Listed in `Memory::reads`.
     pub(crate) memory_listed: bool,
     /// The segment whose round trip is being measured: its end, and when it was sent.
     pub(super) timed: Option<(Seq, Instant)>,
@@ -218,16 +218,16 @@ impl Sender {
     }
 
     /// Notes that `len` of sequence space was sent at `nxt`.
-    pub(crate) fn sent(&mut self, env: &mut Env, now: Instant, len: u32) {
+    pub(crate) fn sent(&mut self, shared: &mut Shared, now: Instant, len: u32) {
         if !matches!(self.state, SenderState::SynSent | SenderState::Calling) {
-            self.board.take_list(&mut env.lists);
+            self.board.take_list(&mut shared.tcp.lists);
             self.board.sent(self.nxt, len, now);
         }
         self.nxt += len;
         if self.timed.is_none() {
             self.timed = Some((self.nxt, now));
         }
-        self.wait_after_sending(env, now);
+        self.wait_after_sending(shared, now);
     }
 
     /// The bytes in flight reached our limit while there is more: the limit may grow.
@@ -241,8 +241,8 @@ impl Sender {
     }
 
     /// The guest takes nothing any more: as if all had been sent and acknowledged.
-    pub(crate) fn abandon(&mut self, env: &mut Env) {
-        self.clear(env);
+    pub(crate) fn abandon(&mut self, shared: &mut Shared) {
+        self.clear(shared);
         self.state = SenderState::Finished { passive: true };
         self.una = self.nxt;
         self.eof = true;
@@ -266,11 +266,11 @@ impl Sender {
     }
 
     /// Gives all memory back.
-    pub(crate) fn clear(&mut self, env: &mut Env) {
-        env.pool.clear(&mut self.queue);
+    pub(crate) fn clear(&mut self, shared: &mut Shared) {
+        shared.memory.pool.clear(&mut self.queue);
         self.cursor = Cursor::FRONT;
         self.board.clear();
-        self.board.give_list(&mut env.lists);
+        self.board.give_list(&mut shared.tcp.lists);
         self.recovery = None;
         self.undo = None;
     }

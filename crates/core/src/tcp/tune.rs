@@ -11,13 +11,10 @@ use super::autosize::Change;
 use super::limited::LimitedBy;
 use super::receiver::ReceiverState;
 use super::sender::SenderState;
-use crate::budget::{Need, Pressure};
-use crate::env::Env;
-use crate::host::Host;
-use crate::link::Link;
-use crate::stack::Io;
+use crate::context::{Cx, Platform, Shared};
+use crate::memory::budget::{Need, Pressure};
 use crate::time::{Duration, Instant};
-use crate::trace::{Direction, Event};
+use crate::trace::{Direction, Event, Observer};
 use crate::wire::tcp::Seq;
 
 /// Repetitions of an update that opens a window.
@@ -27,142 +24,136 @@ const QUIET_ROUND_TRIPS: u32 = 4;
 const QUIET_MIN: Duration = Duration::from_millis(1);
 
 /// How long a guest may be silent that our limit holds back.
-pub(super) fn quiet(env: &Env) -> Duration {
-    (env.rtt.round_trip() * QUIET_ROUND_TRIPS).max(QUIET_MIN)
+pub(super) fn quiet(shared: &Shared) -> Duration {
+    (shared.tcp.rtt.round_trip() * QUIET_ROUND_TRIPS).max(QUIET_MIN)
 }
 
 impl Connection {
     /// What memory and the link's ring leave to the receiving direction, bytes.
-    pub(super) fn receive_share(&self, env: &Env) -> u32 {
-        self.memory_share(env).min(self.window_max(env).saturating_add(self.rx.held()))
+    pub(super) fn receive_share(&self, shared: &Shared) -> u32 {
+        self.memory_share(shared).min(self.window_max(shared).saturating_add(self.rx.held()))
     }
 
     /// What memory leaves to the receiving direction, bytes.
-    fn memory_share(&self, env: &Env) -> u32 {
-        env.pool.receive_share(self.rx.is_blocked())
+    fn memory_share(&self, shared: &Shared) -> u32 {
+        shared.memory.pool.receive_share(self.rx.is_blocked())
     }
 
     /// What the link's ring leaves to the receiving direction, bytes not held yet.
-    pub(super) fn window_max(&self, env: &Env) -> u32 {
-        self.rx.window_max(&env.outlet, self.tx.mss)
+    pub(super) fn window_max(&self, shared: &Shared) -> u32 {
+        self.rx.window_max(&shared.tx, self.tx.mss)
     }
 
     /// Lets the receive limit follow the flow; called once per batch that brought data, before it is acknowledged.
-    pub(super) fn tune_receiver<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+    pub(super) fn tune_receiver<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         let blocked = self.rx.is_blocked();
         let limit = self.rx.limit.get();
-        let window_max = self.window_max(env);
-        let ours = self.memory_share(env) > limit && window_max >= limit;
+        let window_max = self.window_max(cx.shared);
+        let ours = self.memory_share(cx.shared) > limit && window_max >= limit;
         let full = self.rx.is_near_edge(window_max, self.tx.mss) && ours;
         if full && !blocked {
             self.rx.limit.hit();
         }
-        self.rx.limit.blocked(io.now, blocked);
-        let memory_short = env.pool.pressure() > Pressure::None;
-        let change = self.rx.limit.update(io.now, self.rx.bytes as u32, &mut env.rtt, memory_short);
+        self.rx.limit.blocked(cx.now, blocked);
+        let memory_short = cx.shared.memory.pool.pressure() > Pressure::None;
+        let change = self.rx.limit.update(cx.now, self.rx.bytes as u32, &mut cx.shared.tcp.rtt, memory_short);
         if let Some(change) = change {
-            self.tuned(env, io, Direction::Receive, change);
+            self.tuned(cx, Direction::Receive, change);
         }
-        if let Some(idle) = self.rx.idle_since(io.now, quiet(env)) {
-            self.receiving_limited_by(io, idle, LimitedBy::Application);
+        if let Some(idle) = self.rx.idle_since(cx.now, quiet(cx.shared)) {
+            self.receiving_limited_by(cx, idle, LimitedBy::Application);
         }
-        self.note_receiving_limit(env, io);
-        self.rx.data_at = io.now;
+        self.note_receiving_limit(cx);
+        self.rx.data_at = cx.now;
         self.rx.update_at = None;
     }
 
     /// The host socket was full until now.
-    pub(super) fn tune_blocked_receiver<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+    pub(super) fn tune_blocked_receiver<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         if self.rx.is_blocked()
-            && let Some(change) = self.rx.limit.shrink_blocked(io.now)
+            && let Some(change) = self.rx.limit.shrink_blocked(cx.now)
         {
-            self.tuned(env, io, Direction::Receive, change);
+            self.tuned(cx, Direction::Receive, change);
         }
     }
 
     /// Lets the send limit follow the flow; called whenever this flow is served.
-    pub(super) fn tune_sender<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
-        self.tx.share = env.pool.share(self.tx.mss);
-        let memory_short = env.pool.pressure() > Pressure::None;
-        let change = self.tx.limit.update(io.now, self.tx.bytes as u32, &mut env.rtt, memory_short);
+    pub(super) fn tune_sender<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        self.tx.share = cx.shared.memory.pool.share(self.tx.mss);
+        let memory_short = cx.shared.memory.pool.pressure() > Pressure::None;
+        let change = self.tx.limit.update(cx.now, self.tx.bytes as u32, &mut cx.shared.tcp.rtt, memory_short);
         if let Some(change) = change {
-            self.tuned(env, io, Direction::Send, change);
+            self.tuned(cx, Direction::Send, change);
         }
     }
 
     #[cold]
-    fn tuned<L: Link, H: Host>(
-        &self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-        direction: Direction,
-        change: Change,
-    ) {
+    fn tuned<P: Platform>(&self, cx: &mut Cx<'_, P>, direction: Direction, change: Change) {
         let grew = change.to > change.from;
-        let counters = &mut env.counters;
+        let counters = &mut cx.shared.counters;
         *match (direction, grew) {
             (Direction::Receive, true) => &mut counters.rx_buffer_grows,
             (Direction::Receive, false) => &mut counters.rx_buffer_shrinks,
             (Direction::Send, true) => &mut counters.tx_buffer_grows,
             (Direction::Send, false) => &mut counters.tx_buffer_shrinks,
         } += 1;
-        io.host.trace(&Event::Tuned {
+        cx.observer.trace(&Event::Tuned {
             flow: self.id,
             direction,
             from: change.from,
             to: change.to,
             cause: change.cause,
             per_rtt: change.per_rtt,
-            rtt_us: u32::try_from(env.rtt.round_trip().as_micros()).unwrap_or(u32::MAX),
+            rtt_us: u32::try_from(cx.shared.tcp.rtt.round_trip().as_micros()).unwrap_or(u32::MAX),
         });
     }
 
     /// Notes what holds the guest's sending back now.
-    pub(super) fn note_receiving_limit<L: Link, H: Host>(&mut self, env: &Env, io: &mut Io<'_, L, H>) {
+    pub(super) fn note_receiving_limit<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         let blocked = self.rx.is_blocked();
-        self.rx.limit.blocked(io.now, blocked);
-        let window_max = self.window_max(env);
+        self.rx.limit.blocked(cx.now, blocked);
+        let window_max = self.window_max(cx.shared);
         let by = if blocked && !self.rx.writable {
             LimitedBy::HostSocket
         } else if self.rx.state != ReceiverState::Open || !self.rx.is_near_edge(window_max, self.tx.mss) {
             LimitedBy::Application
-        } else if self.memory_share(env) < self.rx.limit.get() {
+        } else if self.memory_share(cx.shared) < self.rx.limit.get() {
             LimitedBy::Memory
         } else if window_max < self.rx.limit.get() {
             LimitedBy::Link
         } else {
             LimitedBy::OurLimit
         };
-        self.receiving_limited_by(io, io.now, by);
+        self.receiving_limited_by(cx, cx.now, by);
     }
 
-    fn receiving_limited_by<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, now: Instant, by: LimitedBy) {
+    fn receiving_limited_by<P: Platform>(&mut self, cx: &mut Cx<'_, P>, now: Instant, by: LimitedBy) {
         if let Some((from, time)) = self.rx.clock.set(now, by) {
             let after_us = time.as_micros() as u64;
             let direction = Direction::Receive;
-            io.host.trace(&Event::Limited { flow: self.id, direction, from, to: by, after_us });
+            cx.observer.trace(&Event::Limited { flow: self.id, direction, from, to: by, after_us });
         }
     }
 
     /// Lists the flow for a window update if one is due; if only memory stands against it, lists it to wait for that.
-    pub(super) fn update_window(&mut self, env: &mut Env, now: Instant) {
+    pub(super) fn update_window(&mut self, shared: &mut Shared, now: Instant) {
         // While our SYN is on its way there is no window to update yet.
         if self.tx.state == SenderState::Connecting || self.is_shaking_hands() {
             return;
         }
-        if self.rx.update_due(self.receive_share(env), self.tx.mss) {
-            return self.list_ack(env);
+        if self.rx.update_due(self.receive_share(shared), self.tx.mss) {
+            return self.list_ack(shared);
         }
-        if self.waits_for_memory(env) {
-            env.windows.stop(now, self.id, &mut self.rx.memory_listed);
-            if self.rx.update_due(self.receive_share(env), self.tx.mss) {
-                self.list_ack(env);
+        if self.waits_for_memory(shared) {
+            shared.memory.windows.stop(now, self.id, &mut self.rx.memory_listed);
+            if self.rx.update_due(self.receive_share(shared), self.tx.mss) {
+                self.list_ack(shared);
             }
         }
     }
 
     /// Memory was given back for which this flow may have waited.
-    pub(crate) fn memory_freed(&mut self, env: &mut Env, now: Instant, need: Need) {
+    pub(crate) fn memory_freed(&mut self, shared: &mut Shared, now: Instant, need: Need) {
         if self.ended {
             return;
         }
@@ -172,61 +163,57 @@ impl Connection {
                 let waited = std::mem::take(&mut self.tx.short_of_memory);
                 // What memory leaves is told anew when the flow is served.
                 if waited {
-                    self.list_ready(env);
+                    self.list_ready(shared);
                 }
                 waited
             }
             Need::Window => {
                 self.rx.memory_listed = false;
-                let waited = self.waits_for_memory(env);
-                self.update_window(env, now);
+                let waited = self.waits_for_memory(shared);
+                self.update_window(shared, now);
                 waited && self.rx.ack_listed
             }
         };
-        if goes_on && env.waiting(need).was_forgotten() {
-            env.counters.lost_wakeups += 1;
+        if goes_on && shared.memory.parked(need).was_forgotten() {
+            shared.counters.lost_wakeups += 1;
         }
     }
 
     /// Whether the window is shut, although the host socket has taken everything, and has to stay so.
-    fn waits_for_memory(&self, env: &Env) -> bool {
+    fn waits_for_memory(&self, shared: &Shared) -> bool {
         self.rx.state == ReceiverState::Open
             && !self.rx.is_blocked()
             && self.rx.is_shut(self.tx.mss)
-            && self.memory_share(env) == 0
+            && self.memory_share(shared) == 0
     }
 
     /// A segment without payload was sent; before it the guest had been told `told`, RCV.NXT and the right edge.
-    pub(super) fn note_window_update<L: Link, H: Host>(
-        &mut self,
-        env: &mut Env,
-        io: &mut Io<'_, L, H>,
-        (nxt, edge): (Seq, Seq),
-    ) {
+    pub(super) fn note_window_update<P: Platform>(&mut self, cx: &mut Cx<'_, P>, (nxt, edge): (Seq, Seq)) {
         let window = self.rx.window();
         if nxt == self.rx.nxt && self.rx.told().1 != edge {
-            io.host.trace(&Event::WindowUpdate { flow: self.id, window, repeated: false });
+            cx.observer.trace(&Event::WindowUpdate { flow: self.id, window, repeated: false });
             let was_shut = ((edge - nxt).max(0) as u32) < u32::from(self.tx.mss).min(self.rx.limit.get() / 2);
             if was_shut && !self.rx.is_shut(self.tx.mss) {
                 self.rx.updates = 0;
-                self.rx.update_at = Some(io.now + env.rtt.repeat_after(0));
+                self.rx.update_at = Some(cx.now + cx.shared.tcp.rtt.repeat_after(0));
             }
         }
         if self.rx.update_at.is_none() {
-            self.update_window(env, io.now);
+            self.update_window(cx.shared, cx.now);
         }
         if self.rx.update_at.is_some() {
             // Acknowledgements at the end of a turn are followed by nothing else.
-            self.arm(env);
+            self.arm(cx.shared);
         }
     }
 
     /// The time for another look at the window has come.
-    pub(super) fn window_timer<L: Link, H: Host>(&mut self, env: &mut Env, io: &mut Io<'_, L, H>) {
+    pub(super) fn window_timer<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         self.rx.update_at = None;
         self.rx.updates = self.rx.updates.saturating_add(1);
-        if self.rx.update_due(self.receive_share(env), self.tx.mss) || self.waits_for_memory(env) {
-            return self.update_window(env, io.now);
+        if self.rx.update_due(self.receive_share(cx.shared), self.tx.mss) || self.waits_for_memory(cx.shared)
+        {
+            return self.update_window(cx.shared, cx.now);
         }
         if self.rx.state != ReceiverState::Open
             || self.rx.is_shut(self.tx.mss)
@@ -235,9 +222,9 @@ impl Connection {
             return;
         }
         let updates = self.rx.updates;
-        self.send_ack(env, io);
+        self.send_ack(cx);
         self.rx.updates = updates;
-        self.rx.update_at = Some(io.now + env.rtt.repeat_after(updates));
-        io.host.trace(&Event::WindowUpdate { flow: self.id, window: self.rx.window(), repeated: true });
+        self.rx.update_at = Some(cx.now + cx.shared.tcp.rtt.repeat_after(updates));
+        cx.observer.trace(&Event::WindowUpdate { flow: self.id, window: self.rx.window(), repeated: true });
     }
 }

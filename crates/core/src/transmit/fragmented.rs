@@ -1,9 +1,9 @@
 //! Datagrams toward the guest that its link does not take whole: cut into fragments, as the sender of IPv6 does and any router of
 //! IPv4 (RFC 8200 section 4.5, RFC 791).
 
-use super::{NoCredit, Outlet, TTL, send};
+use super::{NoCredit, TTL, TxState, send};
+use crate::context::{Cx, Platform};
 use crate::counters::Counters;
-use crate::env::Env;
 use crate::flow::Endpoint;
 use crate::link::{Gso, HEADERS_MAX, Link, TxFrame};
 use crate::wire::ethernet::{EtherType, EthernetHeader};
@@ -17,7 +17,7 @@ use std::net::IpAddr;
 
 /// How far a datagram that is being cut has been sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct FragmentProgress {
     /// The packet's identification, once it has one.
     ident: Option<u32>,
     /// Bytes of what follows the IP header that are sent.
@@ -26,7 +26,7 @@ pub(crate) struct Cut {
 
 /// A datagram to be cut.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Uncut<'a> {
+pub(crate) struct Datagram<'a> {
     /// From where and to where.
     pub(crate) ends: (IpAddr, IpAddr),
     pub(crate) protocol: u8,
@@ -42,14 +42,14 @@ pub(crate) struct Uncut<'a> {
 /// # Errors
 /// The link has no credit; `cut` says how far it went.
 pub(crate) fn fragmented<L: Link>(
-    outlet: &mut Outlet,
+    tx: &mut TxState,
     counters: &mut Counters,
     link: &mut L,
     mtu: u16,
-    datagram: &Uncut<'_>,
-    cut: &mut Cut,
+    datagram: &Datagram<'_>,
+    cut: &mut FragmentProgress,
 ) -> Result<(), NoCredit> {
-    let Uncut { head, body, .. } = *datagram;
+    let Datagram { head, body, .. } = *datagram;
     let total = head.len() + body.len();
     let headers_len = match datagram.ends.0 {
         IpAddr::V4(_) => Ipv4Header::LEN,
@@ -57,14 +57,14 @@ pub(crate) fn fragmented<L: Link>(
     };
     let piece = usize::from(mtu).saturating_sub(headers_len).max(8) & !7;
     let ident = *cut.ident.get_or_insert_with(|| {
-        outlet.ident = outlet.ident.wrapping_add(1);
-        outlet.ident
+        tx.ident = tx.ident.wrapping_add(1);
+        tx.ident
     });
     while cut.sent < total {
         let end = (cut.sent + piece).min(total);
         let fragment = Fragment { ident, offset: cut.sent as u16, more: end < total };
         let mut headers = [0; HEADERS_MAX];
-        let mut len = emit_headers(outlet, datagram, fragment, end - cut.sent, &mut headers);
+        let mut len = emit_headers(tx, datagram, fragment, end - cut.sent, &mut headers);
         let mut from = cut.sent.saturating_sub(head.len());
         if cut.sent == 0 {
             headers[len..len + head.len()].copy_from_slice(head);
@@ -73,7 +73,7 @@ pub(crate) fn fragmented<L: Link>(
         }
         let payload = &[IoSlice::new(&body[from..end - head.len()])];
         let frame = TxFrame { headers: &headers[..len], payload, partial: None, gso: Gso::None };
-        send(outlet, counters, link, &frame)?;
+        send(tx, counters, link, &frame)?;
         cut.sent = end;
     }
     Ok(())
@@ -83,13 +83,12 @@ pub(crate) fn fragmented<L: Link>(
 ///
 /// # Errors
 /// As [`fragmented`].
-pub(crate) fn udp<L: Link>(
-    env: &mut Env,
-    link: &mut L,
+pub(crate) fn udp<P: Platform>(
+    cx: &mut Cx<'_, P>,
     (src, dst): (Endpoint, Endpoint),
     tos: u8,
     payload: &[u8],
-    cut: &mut Cut,
+    cut: &mut FragmentProgress,
 ) -> Result<(), NoCredit> {
     let ends = (src.ip(), dst.ip());
     let length = (UdpHeader::LEN + payload.len()) as u16;
@@ -99,14 +98,14 @@ pub(crate) fn udp<L: Link>(
     let pseudo = checksum::pseudo_header(ends.0, ends.1, UDP, length.into());
     header.checksum = UdpHeader::finish_checksum(checksum::sum(payload, checksum::sum(&head, pseudo)));
     header.emit(&mut head);
-    let datagram = Uncut { ends, protocol: UDP, tos, head: &head, body: payload };
-    fragmented(&mut env.outlet, &mut env.counters, link, env.config.mtu, &datagram, cut)
+    let datagram = Datagram { ends, protocol: UDP, tos, head: &head, body: payload };
+    fragmented(&mut cx.shared.tx, &mut cx.shared.counters, cx.link, cx.shared.config.mtu, &datagram, cut)
 }
 
 /// Writes Ethernet and IP headers for `len` bytes; gives where these begin.
 fn emit_headers(
-    outlet: &Outlet,
-    datagram: &Uncut<'_>,
+    tx: &TxState,
+    datagram: &Datagram<'_>,
     fragment: Fragment,
     len: usize,
     out: &mut [u8],
@@ -114,7 +113,7 @@ fn emit_headers(
     let (protocol, tos) = (datagram.protocol, datagram.tos);
     let start = EthernetHeader::LEN;
     let ethertype = if datagram.ends.0.is_ipv4() { EtherType::Ipv4 } else { EtherType::Ipv6 };
-    EthernetHeader { dst: outlet.guest_mac, src: outlet.mac, ethertype }.emit(out);
+    EthernetHeader { dst: tx.guest_mac, src: tx.mac, ethertype }.emit(out);
     match datagram.ends {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             let (payload_len, dont_fragment) = (len as u16, false);

@@ -19,9 +19,8 @@ use crate::sockets::{Published, Sockets, describe};
 use crate::sys;
 use crate::sys::addressed::{Source, recv_addressed, sent_to};
 use brodo_core::flow::Endpoint;
-use brodo_core::host::{Marks, Received};
-use brodo_core::link::Link;
-use brodo_core::stack::{Arrived, Io, Stack};
+use brodo_core::host::{IpHeaderFields, Received};
+use brodo_core::stack::{Arrived, Io, Platform, Stack};
 use brodo_core::time::{Duration, Instant};
 use rustix::event::epoll::{self, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
@@ -212,7 +211,11 @@ fn stand_in((stack, sockets): (&Stack, &Sockets), guest: Endpoint, peer: SocketA
 impl Forwards {
     /// Hands over what could not be before, and looks at ports again. The stack's own share goes first: once
     /// it has no more to serve there may be no other turn for long.
-    pub(super) fn go_on_with_datagrams<L: Link>(&mut self, stack: &mut Stack, io: &mut Io<'_, L, Sockets>) {
+    pub(super) fn go_on_with_datagrams<P: Platform<Host = Sockets>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+    ) {
         if self.datagrams.held.is_empty() || !stack.deliver_datagrams(io) {
             return;
         }
@@ -225,7 +228,12 @@ impl Forwards {
     }
 
     /// A port has something to read.
-    pub(super) fn read_port<L: Link>(&mut self, slot: u32, stack: &mut Stack, io: &mut Io<'_, L, Sockets>) {
+    pub(super) fn read_port<P: Platform<Host = Sockets>>(
+        &mut self,
+        slot: u32,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+    ) {
         let Some(Some(listener)) = self.listeners.get_mut(slot as usize) else { return };
         let Body::Datagrams(port) = &listener.body else { return };
         if listener.direction == Direction::Out || listener.to_address.is_some_and(|to| to.is_loopback()) {
@@ -256,7 +264,7 @@ impl Forwards {
     }
 
     /// Hands what was read to the stack, as far as it takes it.
-    fn deliver<L: Link>(&mut self, stack: &mut Stack, io: &mut Io<'_, L, Sockets>) {
+    fn deliver<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>) {
         let Some(mut arena) = self.datagrams.published.take() else { return };
         while !arena.is_empty() {
             let (slot, Read { received, from, to }) = (arena.slot, arena.reads[arena.next]);
@@ -377,8 +385,12 @@ impl Forwards {
         for index in 0..count {
             let Received { segment, tos, .. } = arena.reads[index].received;
             let payload = [IoSlice::new(arena.payload(index))];
-            match port.send(&payload, (relay.peer, relay.source), segment, Marks { tos, ..Marks::default() })
-            {
+            match port.send(
+                &payload,
+                (relay.peer, relay.source),
+                segment,
+                IpHeaderFields { tos, ..IpHeaderFields::default() },
+            ) {
                 Ok(_) => counters.relayed += 1,
                 Err(_) => counters.lost += 1,
             }

@@ -1,7 +1,7 @@
 //! Forwards are put in force, listed and removed; what cannot be is refused as a whole.
 
 use super::*;
-use brodo_core::stack::Foreign;
+use brodo_core::stack::Resteer;
 use brodo_testns::{in_namespace, ip};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 
@@ -138,12 +138,12 @@ fn a_port_of_the_guest_is_published_as_long_as_one_listener_leads_there() {
             let first = forwards.add(udp("7000:80")).expect("port");
             let workers = Arc::new(Workers::new(2).expect("workers"));
             forwards.tell(workers.clone());
-            let published = || workers.is_for_first(Foreign::Datagram(80));
+            let published = || workers.is_for_first(Resteer::Datagram(80));
             let second = forwards.add(udp("7001:80")).expect("port");
             forwards.add(udp("7002:81")).expect("port");
             assert!(forwards.remove(first) && published(), "the other is there");
             assert!(forwards.remove(second) && !published() && forwards.published.len() == 1);
-            assert!(workers.is_for_first(Foreign::Datagram(81)));
+            assert!(workers.is_for_first(Resteer::Datagram(81)));
             forwards.add(udp("7000:80")).expect("port");
             assert!(published(), "again");
         },

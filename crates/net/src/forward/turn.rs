@@ -10,8 +10,7 @@ use crate::splice::{self, reset};
 use brodo_core::counters::DropReason;
 use brodo_core::flow::Endpoint;
 use brodo_core::host::Readiness;
-use brodo_core::link::Link;
-use brodo_core::stack::{Io, Stack};
+use brodo_core::stack::{Io, Platform, Stack};
 use brodo_core::time::Instant;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
@@ -36,7 +35,11 @@ impl Forwards {
     }
 
     /// Does what the events since the last turn ask for; true if there is more to do at once.
-    pub(crate) fn turn<L: Link>(&mut self, stack: &mut Stack, io: &mut Io<'_, L, Sockets>) -> bool {
+    pub(crate) fn turn<P: Platform<Host = Sockets>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+    ) -> bool {
         let now = io.now;
         if self.resume_at.is_some_and(|at| at <= now) {
             self.resume_at = None;
@@ -65,12 +68,12 @@ impl Forwards {
         busy
     }
 
-    fn listener_event<L: Link>(
+    fn listener_event<P: Platform<Host = Sockets>>(
         &mut self,
         slot: u32,
         flags: EventFlags,
         stack: &mut Stack,
-        io: &mut Io<'_, L, Sockets>,
+        io: &mut Io<'_, P>,
     ) {
         let Some(Some(listener)) = self.listeners.get(slot as usize) else { return };
         match &listener.body {
@@ -109,7 +112,7 @@ impl Forwards {
         let _ = epoll::modify(&self.epoll, listener.body.descriptor(), data, interest);
     }
 
-    fn accept<L: Link>(&mut self, slot: u32, stack: &mut Stack, io: &mut Io<'_, L, Sockets>) {
+    fn accept<P: Platform<Host = Sockets>>(&mut self, slot: u32, stack: &mut Stack, io: &mut Io<'_, P>) {
         for _ in 0..ACCEPTS {
             let Some(Some(Listener { body: Body::Stream(fd), .. })) = self.listeners.get(slot as usize)
             else {
@@ -139,13 +142,13 @@ impl Forwards {
     }
 
     /// Sends an accepted connection on its way.
-    fn accepted<L: Link>(
+    fn accepted<P: Platform<Host = Sockets>>(
         &mut self,
         slot: u32,
         accepted: OwnedFd,
         peer: SocketAddr,
         stack: &mut Stack,
-        io: &mut Io<'_, L, Sockets>,
+        io: &mut Io<'_, P>,
     ) {
         let Some(Some(listener)) = self.listeners.get(slot as usize) else { return reset(accepted) };
         let (ipv6, to_port) = (listener.at.0.is_ipv6(), listener.to_port);
@@ -174,13 +177,13 @@ impl Forwards {
     }
 
     /// Has the stack call the guest.
-    fn call<L: Link>(
+    fn call<P: Platform<Host = Sockets>>(
         &mut self,
         accepted: OwnedFd,
         peer: SocketAddr,
         (guest, mut remote): (Endpoint, Endpoint),
         stack: &mut Stack,
-        io: &mut Io<'_, L, Sockets>,
+        io: &mut Io<'_, P>,
     ) {
         let translated = remote.ip() != peer.ip().to_canonical();
         let mut accepted = Some(accepted);

@@ -9,7 +9,7 @@
 //! *In.* One call takes as many datagrams as there are buffers, each perhaps several that the kernel coalesced (UDP_GRO).
 //! With each come the byte of differentiated services and ECN, and, once the kernel has had to drop some, how many.
 //!
-//! *Marks.* What the IP header says is the socket's own option, set when a datagram differs from the one before: differentiated
+//! *IpHeaderFields.* What the IP header says is the socket's own option, set when a datagram differs from the one before: differentiated
 //! services and time to live in most conversations never, "do not fragment" once. (A control message with each datagram
 //! would cost more and also switches off the kernel's cached route.)
 //!
@@ -22,7 +22,7 @@ use super::errors::{host_error, icmp_report};
 use super::{FLAGS, Open, Sockets, family};
 use crate::sys;
 use brodo_core::flow::FlowId;
-use brodo_core::host::{HostError, IcmpReport, Marks, Received, SocketId};
+use brodo_core::host::{HostError, IcmpReport, IpHeaderFields, Received, SocketId};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketType, ipproto, sockopt};
@@ -144,7 +144,7 @@ impl Sockets {
         socket: SocketId,
         data: &[IoSlice<'_>],
         segment: Option<u16>,
-        marks: Marks,
+        marks: IpHeaderFields,
     ) -> Result<usize, HostError> {
         let open = self.get_open(socket)?;
         let len: usize = data.iter().map(|slice| slice.len()).sum();
@@ -212,7 +212,7 @@ impl Sockets {
 
 impl Open {
     /// Sets what the IP headers of what is sent from now on say; the longest datagram has `len` bytes of payload.
-    fn mark(&mut self, Marks { tos, ttl, dont_fragment }: Marks, len: usize) {
+    fn mark(&mut self, IpHeaderFields { tos, ttl, dont_fragment }: IpHeaderFields, len: usize) {
         let Datagram { v6, .. } = self.datagram;
         let set = |(v4_option, v6_option), value| {
             let (level, option) = if v6 { (libc::SOL_IPV6, v6_option) } else { (libc::SOL_IP, v4_option) };

@@ -17,7 +17,7 @@ use super::errors::host_error;
 use super::{HostError, SocketId, Sockets};
 use crate::sys::addressed::{Source, send_addressed};
 use brodo_core::flow::FlowId;
-use brodo_core::host::Marks;
+use brodo_core::host::IpHeaderFields;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -91,7 +91,7 @@ impl Published {
         data: &[IoSlice<'_>],
         ends: (SocketAddr, Option<Source>),
         segment: Option<u16>,
-        marks: Marks,
+        marks: IpHeaderFields,
     ) -> Result<usize, Errno> {
         let fd = self.fd.as_fd();
         let len: usize = data.iter().map(|slice| slice.len()).sum();
@@ -215,7 +215,7 @@ impl SharedSend<'_> {
         &self,
         data: &[IoSlice<'_>],
         segment: Option<u16>,
-        marks: Marks,
+        marks: IpHeaderFields,
     ) -> Result<usize, HostError> {
         let Shared { port, event, flow, peer, source } = self.shared;
         let Some(port) = port.upgrade() else { return Err(HostError::Prohibited) };

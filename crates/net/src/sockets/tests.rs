@@ -4,7 +4,7 @@ use super::{Published, Sockets, raise_nofile, readiness};
 use crate::sys::addressed::Source;
 use brodo_core::flow::FlowId;
 use brodo_core::host::{
-    Close, Connect, Host, HostError, IcmpCause, IcmpReport, Marks, Readiness, Received, SocketId,
+    Close, Connect, Host, HostError, IcmpCause, IcmpReport, IpHeaderFields, Readiness, Received, SocketId,
 };
 use brodo_testns::{in_namespace, ip};
 use rustix::event::{Timespec, epoll};
@@ -59,7 +59,7 @@ fn send(
     data: &[u8],
     segment: Option<u16>,
 ) -> Result<usize, HostError> {
-    sockets.datagram_send(socket, &[IoSlice::new(data)], segment, Marks::default())
+    sockets.datagram_send(socket, &[IoSlice::new(data)], segment, IpHeaderFields::default())
 }
 
 /// One datagram, if there is one.
@@ -317,7 +317,10 @@ fn udp_runs_from_many_places_and_batches_in() {
             // The second time the route does not take the segments: they go one by one.
             ip(&format!("link set lo mtu {mtu}"));
             for _ in 0..2 {
-                assert_eq!(sockets.datagram_send(socket, &slices, Some(1000), Marks::default()), Ok(2500));
+                assert_eq!(
+                    sockets.datagram_send(socket, &slices, Some(1000), IpHeaderFields::default()),
+                    Ok(2500)
+                );
                 let mut buf = [0; 3000];
                 let got: Vec<_> =
                     std::iter::from_fn(|| peer.recv(&mut buf).ok().map(|n| buf[..n].to_vec())).collect();
@@ -376,7 +379,7 @@ fn the_byte_of_services_travels_both_ways() {
                         near,
                         &[IoSlice::new(b"y")],
                         None,
-                        Marks { tos, ..Marks::default() }
+                        IpHeaderFields { tos, ..IpHeaderFields::default() }
                     ),
                     Ok(1)
                 );
@@ -542,7 +545,8 @@ fn send_marked(
     len: usize,
     (ttl, dont_fragment): (u8, bool),
 ) -> Result<usize, HostError> {
-    let marks = Marks { ttl: std::num::NonZeroU8::new(ttl), dont_fragment, ..Marks::default() };
+    let marks =
+        IpHeaderFields { ttl: std::num::NonZeroU8::new(ttl), dont_fragment, ..IpHeaderFields::default() };
     sockets.datagram_send(socket, &[IoSlice::new(&vec![8; len])], None, marks)
 }
 
@@ -603,7 +607,7 @@ fn what_may_not_be_fragmented_is_refused_with_the_paths_mtu() {
                 assert_eq!(sent, expected, "{to} {len} {dont_fragment}");
             }
             // Segments that do not fit are refused too, by way of one by one.
-            let marks = Marks { dont_fragment: true, ..Marks::default() };
+            let marks = IpHeaderFields { dont_fragment: true, ..IpHeaderFields::default() };
             let sent = sockets.datagram_send(udp, &[IoSlice::new(&[8; 4500])], Some(1500), marks);
             assert_eq!(sent, Err(HostError::TooBig(1400)));
             assert_eq!(sockets.datagram_error(udp), None, "what the call has said is not said again");
@@ -643,7 +647,7 @@ fn a_source_that_is_gone_says_nothing_of_segments() {
         let port = Published::new(UdpSocket::bind("[::]:0").expect("bind").into());
         let send = |source| {
             let ends = (peer.local_addr().expect("an address"), source);
-            port.send(&[IoSlice::new(b"aabb")], ends, Some(2), Marks::default())
+            port.send(&[IoSlice::new(b"aabb")], ends, Some(2), IpHeaderFields::default())
         };
         let gone = Source { address: "2001:db8::1".parse().expect("an address"), interface: 0 };
         assert_eq!(send(Some(gone)), Err(Errno::INVAL));

@@ -4,7 +4,7 @@
 //! that an answer leaves from the address that was asked.
 
 use super::{CONTROL_LEN, SendControl, control_messages, recv_messages, send_message};
-use brodo_core::host::Marks;
+use brodo_core::host::IpHeaderFields;
 use rustix::io::Result;
 use std::ffi::c_int;
 use std::io::{IoSlice, IoSliceMut};
@@ -100,7 +100,7 @@ pub fn send_addressed(
     data: &[IoSlice<'_>],
     (to, from): (SocketAddr, Option<Source>),
     segment: Option<u16>,
-    marks: Marks,
+    marks: IpHeaderFields,
 ) -> Result<usize> {
     let (name, name_len) = to_name(to);
     let mut control = SendControl::new();

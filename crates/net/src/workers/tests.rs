@@ -66,11 +66,11 @@ fn frames_for_the_first_are_left_with_it_within_bounds() {
     assert!(!workers.resteers(1), "nothing begins on the host's side");
     workers.expect_inbound();
     assert!(workers.resteers(1) && !workers.resteers(0));
-    assert!(workers.is_for_first(Foreign::Segment) && !workers.is_for_first(Foreign::Datagram(53)));
+    assert!(workers.is_for_first(Resteer::Segment) && !workers.is_for_first(Resteer::Datagram(53)));
     workers.publish_datagrams(53, true);
-    assert!(workers.is_for_first(Foreign::Datagram(53)) && !workers.is_for_first(Foreign::Datagram(52)));
+    assert!(workers.is_for_first(Resteer::Datagram(53)) && !workers.is_for_first(Resteer::Datagram(52)));
     workers.publish_datagrams(53, false);
-    assert!(!workers.is_for_first(Foreign::Datagram(53)));
+    assert!(!workers.is_for_first(Resteer::Datagram(53)));
 
     let waker = listener(&workers, 0);
     for _ in 0..RESTEERED_MAX + 3 {

@@ -2,7 +2,7 @@
 //! sends and receives several datagrams at a time.
 
 use super::{SimHost, UNLIMITED, error_of};
-use brodo_core::host::{HostError, IcmpReport, Marks, Readiness, Received, SocketId};
+use brodo_core::host::{HostError, IcmpReport, IpHeaderFields, Readiness, Received, SocketId};
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
 
@@ -14,7 +14,7 @@ const SEGMENTS_MAX: usize = 64;
 pub(super) struct Message {
     data: Vec<u8>,
     segment: Option<u16>,
-    marks: Marks,
+    marks: IpHeaderFields,
 }
 
 /// A UDP or ping socket.
@@ -44,7 +44,7 @@ impl DatagramSocket {
         &mut self,
         mut data: Vec<u8>,
         segment: Option<u16>,
-        marks: Marks,
+        marks: IpHeaderFields,
     ) -> Result<usize, HostError> {
         let size = segment.map_or(data.len(), usize::from).max(1);
         let datagrams = data.len().div_ceil(size).max(1);
@@ -85,7 +85,8 @@ impl DatagramSocket {
         }
         let mut count = 0;
         for (buffer, received) in into.iter_mut().zip(received) {
-            let Some(Message { data, segment, marks: Marks { tos, .. } }) = self.inbox.pop_front() else {
+            let Some(Message { data, segment, marks: IpHeaderFields { tos, .. } }) = self.inbox.pop_front()
+            else {
                 break;
             };
             assert!(data.len() <= buffer.len(), "{} bytes cut off", data.len() - buffer.len());
@@ -114,7 +115,7 @@ impl SimHost {
     }
 
     /// What the IP header of the oldest datagram that the stack sent says.
-    pub fn datagram_marks(&mut self, socket: SocketId) -> Option<Marks> {
+    pub fn datagram_marks(&mut self, socket: SocketId) -> Option<IpHeaderFields> {
         self.datagram_of(socket).outbox.front().map(|message| message.marks)
     }
 
@@ -129,7 +130,7 @@ impl SimHost {
     /// The same, with a byte of differentiated services and ECN, and before any event tells of it.
     pub fn peer_datagram_unnoticed(&mut self, socket: SocketId, data: &[u8], segment: Option<u16>, tos: u8) {
         if self.closed(socket).is_none() {
-            let marks = Marks { tos, ..Marks::default() };
+            let marks = IpHeaderFields { tos, ..IpHeaderFields::default() };
             self.datagram_of(socket).inbox.push_back(Message { data: data.to_vec(), segment, marks });
         }
     }

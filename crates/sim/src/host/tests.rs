@@ -125,7 +125,7 @@ fn fin_both_ways() {
 fn datagrams_and_their_errors() {
     let mut host = SimHost::default();
     let id = host.udp_open(FLOW, to()).expect("opens");
-    let marks = Marks { tos: 2, ..Marks::default() };
+    let marks = IpHeaderFields { tos: 2, ..IpHeaderFields::default() };
     let send = |host: &mut SimHost, data: &[u8], segment| {
         host.datagram_send(id, &[IoSlice::new(data)], segment, marks)
     };

@@ -2,7 +2,8 @@
 //! it has seen.
 
 use super::{
-    Close, ConnectPlan, HostError, IcmpCause, IcmpReport, Instant, Marks, Script, SocketId, UNLIMITED, packet,
+    Close, ConnectPlan, HostError, IcmpCause, IcmpReport, Instant, IpHeaderFields, Script, SocketId,
+    UNLIMITED, packet,
 };
 use crate::host::{Call, SimHost};
 use brodo_core::counters::DropReason;
@@ -295,7 +296,7 @@ impl Script {
     }
 
     /// What the IP header of the oldest datagram that the socket has sent says.
-    pub fn host_datagram_marks(&mut self) -> Option<Marks> {
+    pub fn host_datagram_marks(&mut self) -> Option<IpHeaderFields> {
         let socket = self.socket();
         self.machine.host.datagram_marks(socket)
     }

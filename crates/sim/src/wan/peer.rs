@@ -6,9 +6,10 @@
 
 use crate::linux_guest::Content;
 use brodo_core::flow::FlowId;
-use brodo_core::host::{Close, Connect, Host, HostError, IcmpReport, Marks, Readiness, Received, SocketId};
+use brodo_core::host::{
+    Close, Connect, Host, HostError, IcmpReport, IpHeaderFields, Readiness, Received, SocketId,
+};
 use brodo_core::time::{Duration, Instant};
-use brodo_core::trace::Event;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 
@@ -53,22 +54,12 @@ pub struct Peer {
     sockets: Vec<Socket>,
     ready: Vec<(FlowId, Readiness)>,
     now: Instant,
-    /// Events of the stack since they were last taken.
-    events: Vec<(Instant, Event)>,
 }
 
 impl Peer {
     /// A host without sockets, all of which say `content`.
     pub fn new(content: Content) -> Self {
-        Self {
-            content,
-            writes: 0,
-            reader: None,
-            sockets: Vec::new(),
-            ready: Vec::new(),
-            now: Instant::ZERO,
-            events: Vec::new(),
-        }
+        Self { content, writes: 0, reader: None, sockets: Vec::new(), ready: Vec::new(), now: Instant::ZERO }
     }
 
     /// Time moves on: buffers drain.
@@ -95,11 +86,6 @@ impl Peer {
     /// Whether [`Peer::take_events`] would give something.
     pub fn has_events(&self) -> bool {
         !self.ready.is_empty()
-    }
-
-    /// What the stack told since the last call, and when.
-    pub fn take_trace(&mut self) -> Vec<(Instant, Event)> {
-        std::mem::take(&mut self.events)
     }
 
     /// Bytes that the socket connected to `to` has taken from the stack; 0 if there is none.
@@ -254,7 +240,7 @@ impl Host for Peer {
         _: SocketId,
         _: &[IoSlice<'_>],
         _: Option<u16>,
-        _: Marks,
+        _: IpHeaderFields,
     ) -> Result<usize, HostError> {
         Err(HostError::Unsupported)
     }
@@ -270,10 +256,6 @@ impl Host for Peer {
 
     fn datagram_error(&mut self, _: SocketId) -> Option<IcmpReport> {
         None
-    }
-
-    fn trace(&mut self, event: &Event) {
-        self.events.push((self.now, *event));
     }
 
     fn close(&mut self, socket: SocketId, _: Close) {

@@ -1,7 +1,7 @@
 //! What ICMP tells the guest of the path: hops, the kinds of error, the path's MTU; and two pings at once.
 
 use brodo_core::counters::DropReason;
-use brodo_core::host::{HostError, IcmpCause, IcmpReport, Marks};
+use brodo_core::host::{HostError, IcmpCause, IcmpReport, IpHeaderFields};
 use brodo_sim::link::to_stack;
 use brodo_sim::packet::{UdpDatagram, set_ttl};
 use brodo_sim::script::{Script, Setup};
@@ -187,7 +187,10 @@ fn the_guests_word_on_fragments_is_the_hosts() {
             t.guest(&format!("UDP data=1400 df={df}"));
             // No router fragments IPv6.
             let dont_fragment = df == 1 || t.is_v6();
-            assert_eq!(t.host_datagram_marks(), Some(Marks { dont_fragment, ..Marks::default() }));
+            assert_eq!(
+                t.host_datagram_marks(),
+                Some(IpHeaderFields { dont_fragment, ..IpHeaderFields::default() })
+            );
             t.host_takes_datagram();
         }
         t.guest("ICMP echo-request id=7 seq=1 data=1400 df=1");

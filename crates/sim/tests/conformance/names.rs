@@ -7,8 +7,9 @@ use brodo_core::link::RxMeta;
 use brodo_core::stack::{Io, Stack};
 use brodo_core::wire::dns::encode_name;
 use brodo_core::wire::dns::message::{A, AAAA, PTR};
-use brodo_sim::host::{Call, ConnectPlan, SimHost};
-use brodo_sim::link::{SimLink, to_stack};
+use brodo_sim::host::{Call, ConnectPlan};
+use brodo_sim::link::to_stack;
+use brodo_sim::machine::Simulated;
 use brodo_sim::packet;
 use brodo_sim::script::{Script, Setup};
 use std::net::{IpAddr, SocketAddr};
@@ -94,7 +95,7 @@ trait Asking {
     /// The guest gets this code as an answer to that question.
     fn told(&mut self, question: &[u8], rcode: u8);
     /// A call to the stack between two turns.
-    fn call(&mut self, call: impl FnOnce(&mut Stack, &mut Io<'_, SimLink, SimHost>));
+    fn call(&mut self, call: impl FnOnce(&mut Stack, &mut Io<'_, Simulated>));
     fn dropped(&self, reason: DropReason) -> u64;
 }
 
@@ -136,10 +137,8 @@ impl Asking for Script {
         assert_eq!(got.data[12..question.len()], question[12..], "the question");
     }
 
-    fn call(&mut self, call: impl FnOnce(&mut Stack, &mut Io<'_, SimLink, SimHost>)) {
-        let now = self.now();
-        let machine = &mut self.machine;
-        call(&mut machine.stack, &mut Io { now, link: &mut machine.link, host: &mut machine.host });
+    fn call(&mut self, call: impl FnOnce(&mut Stack, &mut Io<'_, Simulated>)) {
+        self.machine.io(call);
         self.poll();
     }
 

@@ -68,7 +68,7 @@ fn limits_find_their_size_and_lose_it() {
         let most = ((product + 2 * super_frame) * 5 / 2).max(FLOOR.into());
         assert!(u64::from(high) <= most, "a limit of {high} on a path that holds {product}: {path:?}");
         assert!(high - low <= (high + low) / 4, "the limit swings between {low} and {high}: {path:?}");
-        for (at, event) in wan.peer.take_trace() {
+        for (at, event) in wan.events.take() {
             if let Event::Tuned { from, to, cause, .. } = event {
                 let grows = matches!(cause, Cause::Hit | Cause::Probe | Cause::ProbeFailed);
                 assert!(to <= from || grows, "grew at {at:?} because of {cause:?}");

@@ -68,9 +68,8 @@ fn round(t: &mut Script) -> u32 {
 
 fn tunings(t: &Script, wanted: Direction) -> Vec<(u32, u32, Cause)> {
     t.machine
-        .host
-        .events()
-        .iter()
+        .events
+        .all()
         .filter_map(|event| match *event {
             Event::Tuned { direction, from, to, cause, .. } if direction == wanted => Some((from, to, cause)),
             _ => None,
@@ -303,9 +302,8 @@ fn a_window_that_was_closed_is_opened_at_once() {
         t.expect("ACK win>=16384");
         let updates: Vec<_> = t
             .machine
-            .host
-            .events()
-            .iter()
+            .events
+            .all()
             .filter(|event| matches!(event, Event::WindowUpdate { repeated: false, .. }))
             .collect();
         assert_eq!(updates.len(), 1, "{updates:?}");
@@ -342,7 +340,7 @@ fn an_update_is_repeated_a_bounded_number_of_times() {
         t.advance_ms(600_000);
         let repeated = t.take_all().len();
         assert!((3..=8).contains(&repeated), "{repeated}");
-        let told = t.machine.host.events().iter();
+        let told = t.machine.events.all();
         assert_eq!(
             told.filter(|e| matches!(e, Event::WindowUpdate { repeated: true, .. })).count(),
             repeated
@@ -577,7 +575,7 @@ fn what_holds_the_guest_back_is_accounted_for() {
         // It was at the edge and then had nothing more to send.
         assert_eq!(rx(t).limited.by, LimitedBy::Application);
         assert!(held(t, LimitedBy::Application) >= 900, "{:?}", rx(t).limited);
-        let changes = t.machine.host.events().iter();
+        let changes = t.machine.events.all();
         assert!(
             changes.filter(|e| matches!(e, Event::Limited { direction: Direction::Receive, .. })).count()
                 >= 2

@@ -1,7 +1,7 @@
 //! Workers that share a memory budget, and flows that wait for it: they go on at once when memory is given back, by whomever.
 
-use brodo_core::budget::Budget;
 use brodo_core::config::Config;
+use brodo_core::memory::budget::Budget;
 use brodo_core::stack::{Keys, Stack};
 use brodo_sim::script::{Script, Setup};
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! Records in chunks: order, runs, bounds and what is given back.
 
 use super::*;
-use crate::budget::Budget;
 use crate::config::Config;
 use crate::flow::FlowId;
 use crate::host::{Close, Connect, IcmpReport, Received};
 use crate::link::LinkCaps;
+use crate::memory::budget::Budget;
 use crate::time::Duration;
 use std::io::IoSliceMut;
 use std::net::{IpAddr, SocketAddr};
@@ -19,8 +19,8 @@ struct Recorder {
     bytes: Vec<u8>,
 }
 
-fn marked(tos: u8) -> Marks {
-    Marks { tos, ..Marks::default() }
+fn marked(tos: u8) -> IpHeaderFields {
+    IpHeaderFields { tos, ..IpHeaderFields::default() }
 }
 
 impl Host for Recorder {
@@ -29,7 +29,7 @@ impl Host for Recorder {
         _: SocketId,
         data: &[IoSlice<'_>],
         segment: Option<u16>,
-        marks: Marks,
+        marks: IpHeaderFields,
     ) -> Result<usize, HostError> {
         if self.room == 0 {
             return Err(HostError::WouldBlock);
@@ -82,9 +82,9 @@ impl Host for Recorder {
 const SOCKET: SocketId = SocketId(1);
 const NOW: Instant = Instant::from_ms(1000);
 
-fn env(memory: usize) -> Env {
+fn shared(memory: usize) -> Shared {
     let budget = Arc::new(Budget::new(memory));
-    Env::new(Config { memory, ..Config::default() }, LinkCaps::default(), [0; 16], budget, 0)
+    Shared::new(Config { memory, ..Config::default() }, LinkCaps::default(), [0; 16], budget, 0)
 }
 
 /// A datagram with content of its own.
@@ -94,7 +94,7 @@ fn content(n: usize, len: usize) -> Vec<u8> {
 
 #[test]
 fn runs_leave_together_and_in_order() {
-    let mut env = env(64 << 20);
+    let mut shared = shared(64 << 20);
     let (mut backlog, mut host) = (Backlog::default(), Recorder::default());
     // Lengths and marks, and the runs they make: a shorter one ends a run, a longer one begins another.
     let datagrams: Vec<(usize, u8)> = [(1400, 0); 50]
@@ -103,12 +103,12 @@ fn runs_leave_together_and_in_order() {
         .collect();
     let mut all = Vec::new();
     for (n, &(len, tos)) in datagrams.iter().enumerate() {
-        backlog.push(&mut env, NOW, &content(n, len), marked(tos));
+        backlog.push(&mut shared, NOW, &content(n, len), marked(tos));
         all.extend_from_slice(&content(n, len));
     }
-    assert_eq!(env.held, all.len() + datagrams.len() * 16);
+    assert_eq!(shared.datagrams_held, all.len() + datagrams.len() * 16);
     host.room = 1000;
-    assert_eq!(backlog.send(&mut env, &mut host, SOCKET, NOW), Ok(()));
+    assert_eq!(backlog.send(&mut shared, &mut host, SOCKET, NOW), Ok(()));
     let runs: Vec<_> =
         host.sends.iter().map(|(sizes, tos)| (sizes.len(), sizes.iter().sum::<usize>(), *tos)).collect();
     assert_eq!(
@@ -127,96 +127,96 @@ fn runs_leave_together_and_in_order() {
     );
     assert!(host.bytes == all);
     assert!(backlog.is_empty());
-    assert_eq!((env.held, env.pool.budget().used()), (0, 0));
+    assert_eq!((shared.datagrams_held, shared.memory.pool.budget().used()), (0, 0));
 }
 
 #[test]
 fn what_is_not_taken_stays() {
-    let mut env = env(64 << 20);
+    let mut shared = shared(64 << 20);
     let (mut backlog, mut host) = (Backlog::default(), Recorder::default());
     let mut all = Vec::new();
     for n in 0..150 {
-        backlog.push(&mut env, NOW, &content(n, 100), marked(0));
+        backlog.push(&mut shared, NOW, &content(n, 100), marked(0));
         all.extend_from_slice(&content(n, 100));
     }
     let mut at = NOW;
     while !backlog.is_empty() {
         at = at + Duration::from_micros(10);
         host.room = 7;
-        let result = backlog.send(&mut env, &mut host, SOCKET, at);
+        let result = backlog.send(&mut shared, &mut host, SOCKET, at);
         assert_eq!(result, if backlog.is_empty() { Ok(()) } else { Err(HostError::WouldBlock) });
     }
     assert!(host.bytes == all);
     assert!(host.sends.iter().all(|(sizes, _)| sizes.len() <= 7 && sizes.iter().all(|&s| s == 100)));
-    assert_eq!((env.held, env.pool.budget().used()), (0, 0));
+    assert_eq!((shared.datagrams_held, shared.memory.pool.budget().used()), (0, 0));
 }
 
 #[test]
 fn bounded_for_a_flow_and_for_all() {
-    let mut env = env(4 << 20);
+    let mut shared = shared(4 << 20);
     let mut flows: Vec<Backlog> = (0..8).map(|_| Backlog::default()).collect();
     for (n, flow) in flows.iter_mut().enumerate() {
-        (0..1000).for_each(|_| flow.push(&mut env, NOW, &content(n, 1000), marked(0)));
+        (0..1000).for_each(|_| flow.push(&mut shared, NOW, &content(n, 1000), marked(0)));
         assert!(flow.records.len() <= FLOW_BYTES);
         assert!(n >= 3 || flow.records.len() > FLOW_BYTES - 1100);
     }
-    assert!(env.held <= 1 << 20, "{}", env.held);
-    assert!(env.held > (1 << 20) - 1100);
-    assert!(env.pool.budget().used() <= (1 << 20) + 8 * SMALL * 2);
-    let held = env.counters.udp_held;
-    assert_eq!(env.counters.dropped(DropReason::HostSocketFull), 8000 - held);
+    assert!(shared.datagrams_held <= 1 << 20, "{}", shared.datagrams_held);
+    assert!(shared.datagrams_held > (1 << 20) - 1100);
+    assert!(shared.memory.pool.budget().used() <= (1 << 20) + 8 * SMALL * 2);
+    let held = shared.counters.udp_held;
+    assert_eq!(shared.counters.dropped(DropReason::HostSocketFull), 8000 - held);
     for flow in &mut flows {
-        flow.clear(&mut env);
+        flow.clear(&mut shared);
     }
-    assert_eq!((env.held, env.pool.budget().used()), (0, 0));
+    assert_eq!((shared.datagrams_held, shared.memory.pool.budget().used()), (0, 0));
 }
 
 #[test]
 fn memory_that_is_spent_is_not_asked_for() {
-    let mut env = env(1 << 20);
+    let mut shared = shared(1 << 20);
     let mut other = ByteQueue::new();
-    env.pool.push(&mut other, &vec![0; 990 << 10]);
+    shared.memory.pool.push(&mut other, &vec![0; 990 << 10]);
     let mut backlog = Backlog::default();
-    backlog.push(&mut env, NOW, &[1; 1000], marked(0));
+    backlog.push(&mut shared, NOW, &[1; 1000], marked(0));
     assert!(backlog.is_empty());
-    assert_eq!(env.counters.dropped(DropReason::MemoryBudget), 1);
-    env.pool.clear(&mut other);
+    assert_eq!(shared.counters.dropped(DropReason::MemoryBudget), 1);
+    shared.memory.pool.clear(&mut other);
 }
 
 /// One datagram arrives and one leaves every millisecond, behind 40 that wait: 40 ms for each.
-fn standing(tos: u8) -> (Env, Recorder) {
-    let mut env = env(64 << 20);
+fn standing(tos: u8) -> (Shared, Recorder) {
+    let mut shared = shared(64 << 20);
     let (mut backlog, mut host) = (Backlog::default(), Recorder::default());
     let at = |ms: usize| NOW + Duration::from_millis(ms as u64);
-    (0..40).for_each(|n| backlog.push(&mut env, at(n), &[0; 1000], marked(tos)));
+    (0..40).for_each(|n| backlog.push(&mut shared, at(n), &[0; 1000], marked(tos)));
     for n in 40..1000 {
-        backlog.push(&mut env, at(n), &[0; 1000], marked(tos));
+        backlog.push(&mut shared, at(n), &[0; 1000], marked(tos));
         host.room = 1;
-        let _ = backlog.send(&mut env, &mut host, SOCKET, at(n));
+        let _ = backlog.send(&mut shared, &mut host, SOCKET, at(n));
     }
-    backlog.clear(&mut env);
-    (env, host)
+    backlog.clear(&mut shared);
+    (shared, host)
 }
 
 #[test]
 fn a_standing_queue_is_thinned_or_marked() {
-    let (env, host) = standing(0xb8);
-    let dropped = env.counters.dropped(DropReason::HostQueueDelay);
+    let (shared, host) = standing(0xb8);
+    let dropped = shared.counters.dropped(DropReason::HostQueueDelay);
     assert!((10..40).contains(&dropped), "{dropped}");
     assert!(host.sends.iter().all(|(_, tos)| *tos == 0xb8));
     for ect in [0xb9, 0xba] {
-        let (env, host) = standing(ect);
-        assert_eq!(env.counters.dropped(DropReason::HostQueueDelay), 0);
+        let (shared, host) = standing(ect);
+        assert_eq!(shared.counters.dropped(DropReason::HostQueueDelay), 0);
         let marked = host.sends.iter().filter(|(_, tos)| *tos == 0xbb).count() as u64;
         assert!(marked >= 10, "{marked}");
-        assert!((marked..=marked + 1).contains(&env.counters.udp_marked));
+        assert!((marked..=marked + 1).contains(&shared.counters.udp_marked));
     }
 }
 
 #[test]
 fn records_keep_their_marks() {
     for (tos, ttl, dont_fragment) in [(0, 0, false), (3, 1, true), (255, 255, true), (1, 63, false)] {
-        let marks = Marks { tos, ttl: NonZeroU8::new(ttl), dont_fragment };
+        let marks = IpHeaderFields { tos, ttl: NonZeroU8::new(ttl), dont_fragment };
         let record = Record { len: 1400, marks, at: NOW };
         let again = Record::from_bytes(record.to_bytes());
         assert_eq!((again.len, again.marks, again.at), (1400, marks, NOW));

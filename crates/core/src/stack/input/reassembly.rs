@@ -4,17 +4,17 @@
 //! kernel fragments it anew, to the MTU of the path it takes.
 
 use super::{
-    DropReason, EthernetHeader, Host, ICMP, ICMPV6, IcmpCause, Io, IpAddr, Ipv4Header, Ipv6Header, Link,
-    Packet, RxMeta, Stack, UDP, icmp,
+    DropReason, EthernetHeader, ICMP, ICMPV6, IcmpCause, Io, IpAddr, Ipv4Header, Ipv6Header, Packet,
+    Platform, RxMeta, Stack, UDP, icmp,
 };
 use crate::fragments::{IpHeader, Whole};
 use crate::wire::fragment::Fragment;
 
 impl Stack {
     /// A fragment from the guest, `data` being what follows its headers.
-    pub(super) fn fragment<L: Link, H: Host>(
+    pub(super) fn fragment<P: Platform>(
         &mut self,
-        io: &mut Io<'_, L, H>,
+        io: &mut Io<'_, P>,
         eth: EthernetHeader,
         (header, fragment): (IpHeader, Fragment),
         data: &[u8],
@@ -30,7 +30,7 @@ impl Stack {
         if dst.is_multicast() || (protocol != UDP && protocol != echo) {
             return Err(DropReason::Fragment);
         }
-        let counters = &mut self.env.counters;
+        let counters = &mut self.shared.counters;
         let Some(whole) = self.fragments.insert(counters, io.now, header, fragment, data)? else {
             return Ok(());
         };
@@ -40,9 +40,9 @@ impl Stack {
     }
 
     /// A packet that was put together.
-    fn whole<L: Link, H: Host>(
+    fn whole<P: Platform>(
         &mut self,
-        io: &mut Io<'_, L, H>,
+        io: &mut Io<'_, P>,
         eth: EthernetHeader,
         whole: &Whole,
     ) -> Result<(), DropReason> {
@@ -78,11 +78,11 @@ impl Stack {
     }
 
     /// Gives up what was not complete in time. Who has sent the first fragment is told (RFC 792, RFC 4443 section 3.3).
-    pub(in crate::stack) fn expire_fragments<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>) {
-        while let Some(given_up) = self.fragments.expire(&mut self.env.counters, io.now) {
+    pub(in crate::stack) fn expire_fragments<P: Platform>(&mut self, io: &mut Io<'_, P>) {
+        while let Some(given_up) = self.fragments.expire(&mut self.shared.counters, io.now) {
             if let Some(whole) = given_up {
                 let cause = IcmpCause::ReassemblyTimeExceeded;
-                icmp::send_error(&mut self.env, io, cause, None, whole.packet());
+                icmp::send_error(&mut io.cx(&mut self.shared), cause, None, whole.packet());
                 self.fragments.give_back(whole);
             }
         }

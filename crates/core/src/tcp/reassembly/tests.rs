@@ -1,8 +1,8 @@
 //! Reassembly against a map of bytes as its model, across sequence wrap.
 
 use super::*;
-use crate::budget::Budget;
-use crate::chunk::{Cursor, SLICES_MAX};
+use crate::memory::budget::Budget;
+use crate::memory::chunk::{Cursor, SLICES_MAX};
 use std::io::IoSlice;
 use std::sync::Arc;
 

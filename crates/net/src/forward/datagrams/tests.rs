@@ -3,10 +3,11 @@
 
 use super::super::tests::forward;
 use super::*;
+use crate::platform::{Linux, Tracer};
 use crate::sockets::readiness;
 use brodo_core::config::Config;
 use brodo_core::flow::FlowId;
-use brodo_core::link::{LinkCaps, NoCredit, RxChecksum, RxMeta, TxFrame};
+use brodo_core::link::{Link, LinkCaps, NoCredit, RxChecksum, RxMeta, TxFrame};
 use brodo_core::stack::Keys;
 use brodo_core::wire::UDP;
 use brodo_core::wire::ethernet::{EtherType, EthernetHeader, MacAddr};
@@ -52,6 +53,7 @@ impl Link for Wire {
 struct World {
     stack: Stack,
     sockets: Sockets,
+    tracer: Tracer,
     forwards: Forwards,
     wire: Wire,
     mac: MacAddr,
@@ -67,7 +69,15 @@ impl World {
         let sockets = Sockets::new().expect("epoll");
         let guest = super::super::Guest { addresses: [GUEST.parse().ok(), None] };
         let forwards = Forwards::new(guest, None, &sockets, (1000, 10)).expect("forwards");
-        Self { stack, sockets, forwards, wire: Wire::default(), mac, now: Instant::ZERO }
+        Self {
+            stack,
+            sockets,
+            tracer: Tracer::default(),
+            forwards,
+            wire: Wire::default(),
+            mac,
+            now: Instant::ZERO,
+        }
     }
 
     fn publish(&mut self, spec: &str) -> u32 {
@@ -81,7 +91,8 @@ impl World {
         let mut events = Vec::with_capacity(16);
         let into = rustix::buffer::spare_capacity(&mut events);
         epoll::wait(self.sockets.epoll(), into, Some(&timeout)).expect("epoll_wait");
-        let mut io = Io { now: self.now, link: &mut self.wire, host: &mut self.sockets };
+        let mut io: Io<'_, Linux<Wire>> =
+            Io { now: self.now, link: &mut self.wire, host: &mut self.sockets, observer: &mut self.tracer };
         for event in &events {
             let flow = FlowId::from_bits({ event.data }.u64());
             if flow.index == super::super::FORWARD {
@@ -95,7 +106,9 @@ impl World {
     }
 
     fn expire(&mut self) {
-        self.stack.expire(&mut Io { now: self.now, link: &mut self.wire, host: &mut self.sockets });
+        let mut io: Io<'_, Linux<Wire>> =
+            Io { now: self.now, link: &mut self.wire, host: &mut self.sockets, observer: &mut self.tracer };
+        self.stack.expire(&mut io);
     }
 
     /// A peer sends; gives how the guest sees it.
@@ -127,7 +140,8 @@ impl World {
         let udp = UdpHeader { src_port: 80, dst_port: to.port(), length, checksum: 0 };
         udp.emit(&mut frame[EthernetHeader::LEN + Ipv4Header::LEN..]);
         frame.extend_from_slice(payload);
-        let mut io = Io { now: self.now, link: &mut self.wire, host: &mut self.sockets };
+        let mut io: Io<'_, Linux<Wire>> =
+            Io { now: self.now, link: &mut self.wire, host: &mut self.sockets, observer: &mut self.tracer };
         let meta = RxMeta { checksum: RxChecksum::Valid, ..RxMeta::default() };
         self.stack.frame(&mut io, meta, &frame);
     }
@@ -302,7 +316,7 @@ fn a_port_that_is_held_is_not_looked_at_while_answers_wait_for_room() {
             panic!("it is of UDP")
         };
         let ends = (([198, 18, 0, 2], 9).into(), None);
-        while port.send(&[IoSlice::new(&[0; 1000])], ends, None, Marks::default()).is_ok() {}
+        while port.send(&[IoSlice::new(&[0; 1000])], ends, None, IpHeaderFields::default()).is_ok() {}
         world.answers(seen, b"answer");
         world.turn(20);
         assert_eq!((world.forwards.datagrams.held.len(), world.turn(20)), (1, 0));
@@ -344,8 +358,9 @@ fn datagrams_of_a_closed_port_do_not_reach_the_next_one() {
         world.wire.full = false;
         world.stack.link_writable();
         world.turn(0);
-        let World { stack, sockets, wire, now, .. } = &mut world;
-        stack.serve(&mut Io { now: *now, link: wire, host: sockets });
+        let World { stack, sockets, tracer, wire, now, .. } = &mut world;
+        let mut io: Io<'_, Linux<Wire>> = Io { now: *now, link: wire, host: sockets, observer: tracer };
+        stack.serve(&mut io);
         let ports: Vec<_> = world.wire.arrived.iter().map(|(_, port, _)| *port).collect();
         assert_eq!(ports, [80], "the first, and no other");
         assert_eq!(world.forwards.counters().lost, 1);

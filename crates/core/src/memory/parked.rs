@@ -1,6 +1,6 @@
 //! Flows of one worker that wait for memory, in the order in which they came.
 //!
-//! A flow that finds the budget spent is listed here and says that its worker is stopped (see [`crate::budget`]). Whoever
+//! A flow that finds the budget spent is listed here and says that its worker is stopped (see [`crate::memory::budget`]). Whoever
 //! gives memory back, this worker or another, wakes the worker, and then the flows that are listed look again: the first
 //! ones first, no more at a time than what is free is worth, and each once per wake. One that cannot go on, because others
 //! were quicker or because it needs more than some, is listed again at the end and looks at the next wake.
@@ -9,8 +9,8 @@
 //! zero instead of a connection that stands still for ever. It takes two looks: between the two steps of another worker
 //! that gives memory back, room and a stopped worker can be seen together.
 
-use crate::budget::{Budget, Need, READ_ROOM};
 use crate::flow::FlowId;
+use crate::memory::budget::{Budget, Need, READ_ROOM};
 use crate::time::{Duration, Instant};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const STALE_SLACK: usize = 64;
 
 /// The flows that wait for one kind of room.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct ParkedFlows {
     budget: Arc<Budget>,
     need: Need,
     /// Which worker this is, for the self.budget.
@@ -37,7 +37,7 @@ pub(crate) struct Waiting {
     convicted: bool,
 }
 
-impl Waiting {
+impl ParkedFlows {
     pub(crate) fn new(budget: Arc<Budget>, need: Need, worker: u32) -> Self {
         let (flows, due, watch_at) = (VecDeque::new(), 0, None);
         Self { budget, need, worker, flows, due, watch_at, suspected: false, convicted: false }
@@ -94,7 +94,7 @@ impl Waiting {
         self.convicted
     }
 
-    /// When [`Waiting::watch`] is due.
+    /// When [`ParkedFlows::watch`] is due.
     pub(crate) fn watch_at(&self) -> Option<Instant> {
         self.watch_at
     }

@@ -12,7 +12,7 @@ impl Flow {
     /// What is known of it at `now`; `idle` is what the table knows.
     fn info(&self, stack: &Stack, id: FlowId, now: Instant) -> FlowInfo {
         let mut info = match self {
-            Self::Tcp(connection) => connection.flow_info(&stack.env, now),
+            Self::Tcp(connection) => connection.flow_info(&stack.shared, now),
             Self::Datagram(flow) => flow.info(now),
             Self::Dns(flow) => flow.info(now),
         };
@@ -53,7 +53,7 @@ impl Stack {
     fn detail(&self, id: FlowId, flow: &Flow, now: Instant) -> FlowDetail {
         let info = flow.info(self, id, now);
         let (socket, tcp) = match flow {
-            Flow::Tcp(connection) => (connection.socket(), Some(connection.info(&self.env, now))),
+            Flow::Tcp(connection) => (connection.socket(), Some(connection.info(&self.shared, now))),
             Flow::Datagram(flow) => (flow.socket(), None),
             Flow::Dns(_) => (None, None),
         };

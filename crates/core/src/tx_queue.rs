@@ -16,7 +16,7 @@
 //! believed: a program that asks and waits sends one byte per frame, and never many frames.
 //!
 //! *Sharing*: a connection may claim what the others leave, less a quarter of that. One alone gets three quarters of all, n settle at
-//! 3/(3n + 1) each, as with the budget of memory ([`crate::chunk`]), and a newcomer finds room. A claim counts from the
+//! 3/(3n + 1) each, as with the budget of memory ([`crate::memory::chunk`]), and a newcomer finds room. A claim counts from the
 //! segment that promised it until the next such segment, and is forgotten when the guest has sent nothing for one to two
 //! [`PERIOD`]s: ten thousand idle connections must not keep the one that is busy from its speed. A guest that resumes after such a pause
 //! begins with a small congestion window, and its first segment makes the claim count again.
@@ -44,7 +44,7 @@ const PERIOD: Duration = Duration::from_millis(250);
 
 /// What one connection claims.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Claim {
+pub(crate) struct TxQueueShare {
     /// Frames that its window may bring.
     frames: u16,
     /// When it was made.
@@ -56,7 +56,7 @@ pub(crate) struct Claim {
     payload_min: u16,
 }
 
-impl Claim {
+impl TxQueueShare {
     /// No claim yet, of a connection whose segments carry `mss` bytes.
     pub(crate) fn new(mss: u16) -> Self {
         Self { frames: 0, period: 0, mean: mss, deviation: 0, payload_min: mss.min(PAYLOAD_MIN) }
@@ -86,7 +86,7 @@ impl Claim {
 
 /// The claims of all connections.
 #[derive(Debug, Default)]
-pub(crate) struct Slots {
+pub(crate) struct TxQueueBudget {
     /// Frames that the ring holds, if there is a bound, and those of them that may be claimed.
     frames: Option<u32>,
     bound: u32,
@@ -98,7 +98,7 @@ pub(crate) struct Slots {
     period_ends: Instant,
 }
 
-impl Slots {
+impl TxQueueBudget {
     /// The ring holds so many frames; `None` if it loses none, however many come.
     pub(crate) fn set_ring(&mut self, frames: Option<u32>) {
         self.frames = frames;
@@ -125,7 +125,7 @@ impl Slots {
     }
 
     /// Room for the answer to a frame of data that is to be sent.
-    pub(crate) fn take_answer(&mut self) -> Result<(), NoCredit> {
+    pub(crate) fn reserve_ack_slot(&mut self) -> Result<(), NoCredit> {
         if self.sendable() == 0 {
             return Err(NoCredit);
         }
@@ -150,7 +150,7 @@ impl Slots {
 
     /// The largest window, in bytes, that `claim` may grow to; `u32::MAX` without a bound. `tso`: the guest may hand over
     /// super-segments of segments of `mss` bytes.
-    pub(crate) fn window_max(&self, claim: Claim, tso: bool, mss: u16) -> u32 {
+    pub(crate) fn window_max(&self, claim: TxQueueShare, tso: bool, mss: u16) -> u32 {
         let Some(frames) = self.frames else { return u32::MAX };
         let others = self.claimed() - self.counted(claim).map_or(0, |(_, frames)| frames);
         let left = self.bound.saturating_sub(others);
@@ -161,7 +161,7 @@ impl Slots {
     }
 
     /// The window that was promised is so many bytes now, rounded to `unit` bytes.
-    pub(crate) fn claim(&mut self, claim: &mut Claim, window: u32, unit: u32) {
+    pub(crate) fn claim(&mut self, claim: &mut TxQueueShare, window: u32, unit: u32) {
         if self.frames.is_none() {
             return;
         }
@@ -173,7 +173,7 @@ impl Slots {
     }
 
     /// Where a claim is counted, and how much of it.
-    fn counted(&self, claim: Claim) -> Option<(usize, u32)> {
+    fn counted(&self, claim: TxQueueShare) -> Option<(usize, u32)> {
         let age = usize::from(self.period.wrapping_sub(claim.period));
         // A claim as old as the counter is wide looks new; what it is taken for is corrected within two periods.
         let frames = u32::from(claim.frames).min(*self.claimed.get(age)?);

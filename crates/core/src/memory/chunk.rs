@@ -18,7 +18,7 @@
 //! connection gets when the first half is gone. So two thousand connections find room for all they were promised, even
 //! if all their hosts stop reading at once. Of more some would have to send again.
 
-use crate::budget::{Budget, Pressure, READ_ROOM};
+use crate::memory::budget::{Budget, Pressure, READ_ROOM};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 

@@ -1,28 +1,28 @@
 //! What connections may claim of a ring, alone and together, as time passes and frames change.
 
-use super::{Claim, PERIOD, Slots};
+use super::{PERIOD, TxQueueBudget, TxQueueShare};
 use crate::time::Instant;
 
 const MSS: u16 = 1460;
 
-fn ring(frames: u32) -> Slots {
-    let mut slots = Slots::default();
+fn ring(frames: u32) -> TxQueueBudget {
+    let mut slots = TxQueueBudget::default();
     slots.set_ring(Some(frames));
     slots.advance(Instant::from_ms(1));
     slots
 }
 
 /// Of a link without offload.
-fn window_max(slots: &Slots, claim: Claim) -> u32 {
+fn window_max(slots: &TxQueueBudget, claim: TxQueueShare) -> u32 {
     slots.window_max(claim, false, MSS)
 }
 
-fn set(slots: &mut Slots, claim: &mut Claim, window: u32) {
+fn set(slots: &mut TxQueueBudget, claim: &mut TxQueueShare, window: u32) {
     slots.claim(claim, window, 1);
 }
 
 /// Lets every claim take what it may, again and again.
-fn settle(slots: &mut Slots, claims: &mut [Claim]) -> Vec<u32> {
+fn settle(slots: &mut TxQueueBudget, claims: &mut [TxQueueShare]) -> Vec<u32> {
     let mut windows = Vec::new();
     for _ in 0..200 {
         windows.clear();
@@ -39,7 +39,7 @@ fn settle(slots: &mut Slots, claims: &mut [Claim]) -> Vec<u32> {
 fn one_gets_nearly_all_and_several_share_without_a_number_to_tune() {
     for (n, frames, each) in [(1, 1000, 600), (2, 1000, 343), (8, 1000, 96), (1, 10, 6), (2, 10, 3)] {
         let mut slots = ring(frames);
-        let mut claims = vec![Claim::new(MSS); n];
+        let mut claims = vec![TxQueueShare::new(MSS); n];
         let windows = settle(&mut slots, &mut claims);
         let (bound, claimed) = slots.use_of_ring().unwrap();
         assert!(claimed <= bound, "{claimed} of {bound}");
@@ -53,7 +53,7 @@ fn one_gets_nearly_all_and_several_share_without_a_number_to_tune() {
 #[test]
 fn what_is_given_back_is_there_for_others() {
     let mut slots = ring(1000);
-    let mut claims = [Claim::new(MSS); 3];
+    let mut claims = [TxQueueShare::new(MSS); 3];
     settle(&mut slots, &mut claims);
     for claim in &mut claims[1..] {
         set(&mut slots, claim, 0);
@@ -64,7 +64,7 @@ fn what_is_given_back_is_there_for_others() {
 #[test]
 fn a_claim_is_forgotten_after_silence_and_counts_again_with_the_next_segment() {
     let mut slots = ring(1000);
-    let (mut busy, mut idle) = (Claim::new(MSS), Claim::new(MSS));
+    let (mut busy, mut idle) = (TxQueueShare::new(MSS), TxQueueShare::new(MSS));
     set(&mut slots, &mut idle, 400 * u32::from(MSS));
     let mut now = Instant::from_ms(1);
     for _ in 0..2 {
@@ -86,7 +86,7 @@ fn a_claim_is_forgotten_after_silence_and_counts_again_with_the_next_segment() {
 #[test]
 fn a_pause_of_ours_forgets_nothing() {
     let mut slots = ring(1000);
-    let mut claim = Claim::new(MSS);
+    let mut claim = TxQueueShare::new(MSS);
     set(&mut slots, &mut claim, 400 * u32::from(MSS));
     slots.advance(Instant::from_ms(60_000));
     assert_eq!(slots.use_of_ring(), Some((800, 400)));
@@ -97,7 +97,7 @@ fn a_pause_of_ours_forgets_nothing() {
 #[test]
 fn what_a_frame_carries_is_measured() {
     let mut slots = ring(1000);
-    let mut claim = Claim::new(MSS);
+    let mut claim = TxQueueShare::new(MSS);
     assert_eq!(window_max(&slots, claim), 600 * u32::from(MSS));
     for _ in 0..60 {
         claim.measure(65_160);
@@ -119,7 +119,7 @@ fn what_a_frame_carries_is_measured() {
     }
     assert_eq!(window_max(&slots, claim), 600 * 1460);
     // A segment of less than that.
-    assert_eq!(window_max(&slots, Claim::new(536)), 600 * 536);
+    assert_eq!(window_max(&slots, TxQueueShare::new(536)), 600 * 536);
     set(&mut slots, &mut claim, 10 * 1460 + 1);
     assert_eq!(slots.use_of_ring(), Some((800, 11)));
 }
@@ -127,7 +127,7 @@ fn what_a_frame_carries_is_measured() {
 #[test]
 fn without_a_bound_nothing_is_claimed() {
     let mut slots = ring(10);
-    let mut claim = Claim::new(MSS);
+    let mut claim = TxQueueShare::new(MSS);
     set(&mut slots, &mut claim, 100_000);
     slots.set_ring(None);
     assert_eq!((window_max(&slots, claim), slots.use_of_ring()), (u32::MAX, None));
@@ -142,7 +142,7 @@ fn without_a_bound_nothing_is_claimed() {
 fn a_ring_of_one_has_room_for_one_and_every_number_is_safe() {
     for frames in [0, 1, 2, u32::MAX] {
         let mut slots = ring(frames);
-        let mut claim = Claim::new(MSS);
+        let mut claim = TxQueueShare::new(MSS);
         for window in [0, 1, u32::MAX] {
             set(&mut slots, &mut claim, window);
             let _ = window_max(&slots, claim);

@@ -9,10 +9,10 @@ fn flow(index: u32) -> FlowId {
 }
 
 /// A spent budget of so many reads, and the flows 0 to 4 that wait for it.
-fn crowd(reads: usize) -> (Arc<Budget>, Waiting) {
+fn crowd(reads: usize) -> (Arc<Budget>, ParkedFlows) {
     let budget = Arc::new(Budget::new(reads * READ_ROOM));
     assert!(budget.take(reads * READ_ROOM));
-    let mut waiting = Waiting::new(budget.clone(), Need::Read, 3);
+    let mut waiting = ParkedFlows::new(budget.clone(), Need::Read, 3);
     for index in 0..5 {
         waiting.stop(Instant::ZERO, flow(index), &mut false);
     }
@@ -20,7 +20,7 @@ fn crowd(reads: usize) -> (Arc<Budget>, Waiting) {
 }
 
 /// The flows that look in one round.
-fn round(waiting: &mut Waiting) -> Vec<u32> {
+fn round(waiting: &mut ParkedFlows) -> Vec<u32> {
     let n = waiting.wakeable();
     (0..n).map_while(|_| waiting.pop()).map(|flow| flow.index).collect()
 }

@@ -3,16 +3,16 @@
 //! A guest that sends as fast as it can fills a batch with segments of one connection, each beginning where the one before
 //! ends, or with datagrams of one conversation, all of one size. Writing them to the host socket with one call instead of one
 //! each saves the calls and, more, the wake-ups of the reader behind it; datagrams even cross the host's stack as
-//! one. Only what is plain in every respect is taken together; anything else makes [`Stack::bulk`] give 0, and the
+//! one. Only what is plain in every respect is taken together; anything else makes [`Stack::gro`] give 0, and the
 //! frame takes the ordinary way, where each check has its counted reason.
 
 use super::input::checksum_is_right;
 use super::{
-    Endpoint, EtherType, EthernetHeader, Flow, FlowKey, Gso, Host, Io, IpAddr, Ipv4Header, Ipv6Header, Link,
+    Endpoint, EtherType, EthernetHeader, Flow, FlowKey, Gso, Io, IpAddr, Ipv4Header, Ipv6Header, Platform,
     Protocol, RxChecksum, RxFrame, Stack, TCP, TcpFlags, TcpHeader, UDP, UdpHeader,
 };
 use crate::datagram::{SEGMENTS_MAX, SEND_BYTES_MAX};
-use crate::host::Marks;
+use crate::host::IpHeaderFields;
 use std::io::IoSlice;
 
 /// Most packets written together.
@@ -23,7 +23,7 @@ struct Packet<'a> {
     src: IpAddr,
     dst: IpAddr,
     protocol: u8,
-    marks: Marks,
+    marks: IpHeaderFields,
     /// What follows the IP header.
     content: &'a [u8],
 }
@@ -38,14 +38,14 @@ struct Segment<'a> {
 /// A datagram with payload.
 struct Datagram<'a> {
     key: FlowKey,
-    marks: Marks,
+    marks: IpHeaderFields,
     payload: &'a [u8],
 }
 
 impl Stack {
     /// Handles the packets at the start of `frames` that belong together; gives how many frames that were, 0 if the
     /// first two do not, or are not plain.
-    pub(super) fn bulk<L: Link, H: Host>(&mut self, io: &mut Io<'_, L, H>, frames: &[RxFrame<'_>]) -> usize {
+    pub(super) fn gro<P: Platform>(&mut self, io: &mut Io<'_, P>, frames: &[RxFrame<'_>]) -> usize {
         if frames.len() < 2 {
             return 0;
         }
@@ -55,14 +55,14 @@ impl Stack {
             UDP => self.datagrams(io, &first, frames),
             _ => 0,
         };
-        self.env.counters.rx_frames += count as u64;
-        self.env.counters.rx_bytes += frames[..count].iter().map(|f| f.bytes.len() as u64).sum::<u64>();
+        self.shared.counters.rx_frames += count as u64;
+        self.shared.counters.rx_bytes += frames[..count].iter().map(|f| f.bytes.len() as u64).sum::<u64>();
         count
     }
 
-    fn segments<L: Link, H: Host>(
+    fn segments<P: Platform>(
         &mut self,
-        io: &mut Io<'_, L, H>,
+        io: &mut Io<'_, P>,
         first: &Packet<'_>,
         frames: &[RxFrame<'_>],
     ) -> usize {
@@ -83,18 +83,18 @@ impl Stack {
         }
         let Some(id) = self.flows.find(&first.key) else { return 0 };
         let Some(Flow::Tcp(connection)) = self.flows.get_mut(id) else { return 0 };
-        if !connection.segments(&mut self.env, io, &last, first.header.seq, &payload[..count]) {
+        if !connection.segments(&mut io.cx(&mut self.shared), &last, first.header.seq, &payload[..count]) {
             return 0;
         }
         self.used(id, io.now);
-        self.after(io.host, id);
+        self.after(io, id);
         count
     }
 
     /// Datagrams of one size, of which the last may be shorter: a flow that is open already needs nothing else.
-    fn datagrams<L: Link, H: Host>(
+    fn datagrams<P: Platform>(
         &mut self,
-        io: &mut Io<'_, L, H>,
+        io: &mut Io<'_, P>,
         first: &Packet<'_>,
         frames: &[RxFrame<'_>],
     ) -> usize {
@@ -124,16 +124,18 @@ impl Stack {
         let Some(id) = self.flows.find(&first.key) else { return 0 };
         let Some(Flow::Datagram(flow)) = self.flows.get_mut(id) else { return 0 };
         let how = (Some(size as u16), first.marks);
-        flow.send(&mut self.env, io, &mut payload[..count], how, |n| &frames[n].bytes[EthernetHeader::LEN..]);
+        flow.send(&mut io.cx(&mut self.shared), &mut payload[..count], how, |n| {
+            &frames[n].bytes[EthernetHeader::LEN..]
+        });
         self.used(id, io.now);
-        self.after(io.host, id);
+        self.after(io, id);
         count
     }
 
     /// The packet in `frame`, if it is from the guest to us and its checksum is right.
     fn plain<'a>(&self, frame: &RxFrame<'a>) -> Option<Packet<'a>> {
         let (eth, packet) = EthernetHeader::parse(frame.bytes).ok()?;
-        if eth.dst != self.env.config.mac || eth.src.is_multicast() {
+        if eth.dst != self.shared.config.mac || eth.src.is_multicast() {
             return None;
         }
         let (ttl, packet) = match eth.ethertype {

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 
 /// A frame of a flow that this stack does not know, and does not open by right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Foreign {
+pub enum Resteer {
     /// A TCP segment that opens no connection.
     Segment,
     /// A UDP datagram from this port of the guest.
@@ -22,7 +22,7 @@ pub enum Foreign {
 
 impl Stack {
     /// Whether a frame may be of a flow that another worker has; `None` of what is this one's, or nobody's, or cannot be read.
-    pub fn foreign(&self, frame: &[u8]) -> Option<Foreign> {
+    pub fn resteer(&self, frame: &[u8]) -> Option<Resteer> {
         let (ethernet, packet) = EthernetHeader::parse(frame).ok()?;
         let (src, dst, protocol, payload): (IpAddr, IpAddr, u8, &[u8]) = match ethernet.ethertype {
             EtherType::Ipv4 => {
@@ -45,12 +45,12 @@ impl Stack {
                 let (tcp, _) = TcpHeader::parse(payload).ok()?;
                 let key = key(Protocol::Tcp, (tcp.src_port, tcp.dst_port));
                 let opens = tcp.flags.contains(TcpFlags::SYN) && !tcp.flags.contains(TcpFlags::ACK);
-                (!opens && self.flows.find(&key).is_none()).then_some(Foreign::Segment)
+                (!opens && self.flows.find(&key).is_none()).then_some(Resteer::Segment)
             }
             UDP => {
                 let (udp, _) = UdpHeader::parse(payload).ok()?;
                 let key = key(Protocol::Udp, (udp.src_port, udp.dst_port));
-                self.flows.find(&key).is_none().then_some(Foreign::Datagram(udp.src_port))
+                self.flows.find(&key).is_none().then_some(Resteer::Datagram(udp.src_port))
             }
             _ => None,
         }

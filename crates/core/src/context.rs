@@ -1,0 +1,119 @@
+//! The context of one call into the stack: the time, what the platform provides, and the state that all flows share.
+//!
+//! A driver gives each entry point of [`crate::stack::Stack`] an [`Io`]: the time of the turn, the guest link, the host's
+//! sockets and the observer. The stack adds the state that the flows of one worker share and hands a [`Cx`] to the methods
+//! of a flow, so that a flow can use it while the table lends the flow. [`Shared`] has narrow parts: a function that needs
+//! one of them takes that part.
+//!
+//! [`Platform`] names the three implementations as one type parameter; everything is monomorphised, nothing is boxed.
+
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::dns::state::Dns;
+use crate::host::Host;
+use crate::link::{Link, LinkCaps};
+use crate::memory::Memory;
+use crate::memory::budget::Budget;
+use crate::rate::Bucket;
+use crate::schedule::Schedule;
+use crate::services::icmp_error;
+use crate::tcp::shared::TcpShared;
+use crate::time::Instant;
+use crate::timer::Wheel;
+use crate::trace::Observer;
+use crate::transmit::TxState;
+use std::sync::Arc;
+
+/// What a driver brings: a guest link, host sockets, and an observer.
+pub trait Platform {
+    /// Toward the guest.
+    type Link: Link;
+    /// Toward the host's network.
+    type Host: Host;
+    /// Receiver of trace events.
+    type Observer: Observer;
+}
+
+/// What the stack may touch during one call of the driver's.
+pub struct Io<'a, P: Platform> {
+    /// The time of this loop turn.
+    pub now: Instant,
+    /// Toward the guest.
+    pub link: &'a mut P::Link,
+    /// Toward the host.
+    pub host: &'a mut P::Host,
+    /// Receiver of trace events.
+    pub observer: &'a mut P::Observer,
+}
+
+impl<P: Platform> Io<'_, P> {
+    /// The same with the state that flows share.
+    #[inline]
+    pub(crate) fn cx<'b>(&'b mut self, shared: &'b mut Shared) -> Cx<'b, P> {
+        Cx { now: self.now, link: self.link, host: self.host, observer: self.observer, shared }
+    }
+}
+
+/// The context of a flow's method.
+pub(crate) struct Cx<'a, P: Platform> {
+    /// The time of this loop turn.
+    pub(crate) now: Instant,
+    /// Toward the guest.
+    pub(crate) link: &'a mut P::Link,
+    /// Toward the host.
+    pub(crate) host: &'a mut P::Host,
+    /// Receiver of trace events.
+    pub(crate) observer: &'a mut P::Observer,
+    /// What all flows of the worker share.
+    pub(crate) shared: &'a mut Shared,
+}
+
+/// State that all flows of one worker share.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) counters: Counters,
+    /// Payload memory, and the flows parked for it.
+    pub(crate) memory: Memory,
+    pub(crate) timers: Wheel,
+    /// Flows to be served.
+    pub(crate) ready: Schedule,
+    /// The way to the guest: link capabilities, MAC addresses, credit.
+    pub(crate) tx: TxState,
+    /// What TCP connections share.
+    pub(crate) tcp: TcpShared,
+    /// Bytes of datagrams that wait for room in their host sockets.
+    pub(crate) datagrams_held: usize,
+    /// Rate limit of ICMP errors to the guest.
+    pub(crate) icmp_errors: Bucket,
+    /// What DNS questions share: cache, host entries, resolver preference.
+    pub(crate) dns: Dns,
+}
+
+impl Shared {
+    /// For the worker of this number, which shares `budget` with the others.
+    pub(crate) fn new(
+        config: Config,
+        caps: LinkCaps,
+        isn: [u8; 16],
+        budget: Arc<Budget>,
+        worker: u32,
+    ) -> Self {
+        Self {
+            memory: Memory::new(budget, worker),
+            counters: Counters::default(),
+            timers: Wheel::default(),
+            ready: Schedule::default(),
+            tx: TxState::new(&config, caps),
+            tcp: TcpShared::new(isn),
+            datagrams_held: 0,
+            icmp_errors: Bucket::new(icmp_error::INTERVAL, icmp_error::BURST),
+            dns: Dns::new(&config),
+            config,
+        }
+    }
+
+    /// The resolver to be asked first, by its place among them.
+    pub(crate) fn resolver(&self, now: Instant) -> Option<usize> {
+        self.dns.preference.next(now, self.config.resolvers.len(), 0)
+    }
+}

@@ -1,0 +1,34 @@
+//! The trace events of a simulated stack, with their times.
+
+use brodo_core::time::Instant;
+use brodo_core::trace::{Event, Observer};
+
+/// Every trace event since the last that was taken.
+#[derive(Debug, Default)]
+pub struct EventLog {
+    /// The time of this turn.
+    pub(crate) now: Instant,
+    /// Events are thrown away.
+    pub(crate) off: bool,
+    events: Vec<(Instant, Event)>,
+}
+
+impl EventLog {
+    /// The events so far.
+    pub fn all(&self) -> impl Iterator<Item = &Event> {
+        self.events.iter().map(|(_, event)| event)
+    }
+
+    /// The events since the last call, and when each happened.
+    pub fn take(&mut self) -> Vec<(Instant, Event)> {
+        std::mem::take(&mut self.events)
+    }
+}
+
+impl Observer for EventLog {
+    fn trace(&mut self, event: &Event) {
+        if !self.off {
+            self.events.push((self.now, *event));
+        }
+    }
+}

@@ -27,7 +27,7 @@
 //! | `restless-source N SEED` | sends N patterned bytes with stalls, then waits for the end |
 //! | `slow-sink RATE MS SEED` | reads RATE bytes per second for MS, then what comes; tells what it was |
 //! | `swift-sink SEED` | reads to the end, then tells whether it was the pattern |
-//! | `swift-source MS SEED` | sends patterned bytes for that many milliseconds |
+//! | `swift-source SEED` | sends patterned bytes until the client ends its half |
 
 mod bulk;
 mod client;
@@ -298,22 +298,21 @@ enum Probe {
         rate: u64,
         duration_ms: u64,
     },
-    /// Let flows run in one direction for a time; bytes by interval on the machine's clock
+    /// Let flows run in one direction until standard input ends; a line for every round that all have made
     Watch {
         direction: Direction,
         #[command(flatten)]
         peer: Peer,
         flows: usize,
-        duration_ms: u64,
     },
     /// Send datagrams back, each after so many milliseconds
     Late { port: u16, ms: u64 },
     /// Print what datagrams arrive at a port, a line for each
     Collect { port: u16 },
     /// Send mutated frames through the guest's interface
-    HostileFrames { seconds: f64, seed: u64 },
+    HostileFrames { count: u64, seed: u64 },
     /// Open connections without a kernel and misbehave on them
-    HostileConversations { seconds: f64, seed: u64 },
+    HostileConversations { count: u64, seed: u64 },
     /// Send a datagram with any source address through the guest's interface
     ForgedDatagram {
         #[command(flatten)]
@@ -401,9 +400,8 @@ fn run(probe: Probe) -> io::Result<Value> {
             let slow = stress::Slow { count, bytes, rate, time: Duration::from_millis(duration_ms) };
             stress::slow(peer.socket(), direction == Direction::Up, slow)
         }
-        Probe::Watch { direction, peer, flows, duration_ms } => {
-            let time = Duration::from_millis(duration_ms);
-            Ok(stress::watch(peer.socket(), direction == Direction::Up, flows, time))
+        Probe::Watch { direction, peer, flows } => {
+            stress::watch(peer.socket(), direction == Direction::Up, flows)
         }
         Probe::Mix { direction, peer, respond, flows, seconds } => {
             mix::measure(direction, peer.socket(), respond, flows, Duration::from_secs_f64(seconds))
@@ -421,10 +419,8 @@ fn run(probe: Probe) -> io::Result<Value> {
         Probe::FirstByte { peer } => client::first_byte(peer.socket()).map(|()| Value::Null),
         Probe::Late { port, ms } => datagram::late(port, Duration::from_millis(ms)).map(|()| Value::Null),
         Probe::Collect { port } => datagram::collect(port).map(|()| Value::Null),
-        Probe::HostileFrames { seconds, seed } => frames::hostile(Duration::from_secs_f64(seconds), seed),
-        Probe::HostileConversations { seconds, seed } => {
-            conversations::hostile(Duration::from_secs_f64(seconds), seed)
-        }
+        Probe::HostileFrames { count, seed } => frames::hostile(count, seed),
+        Probe::HostileConversations { count, seed } => conversations::hostile(count, seed),
         Probe::ForgedDatagram { peer, source, text } => frames::forged(source, peer.socket(), &text),
     }
 }

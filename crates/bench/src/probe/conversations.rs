@@ -16,11 +16,12 @@
 use super::forge::{ICMPV6, TCP, ip_frame};
 use super::frames::{Random, Wire};
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::socket::{MsgFlags, recv};
 use serde_json::{Value, json};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 /// The server's port.
@@ -32,8 +33,11 @@ const TALKING: usize = 64;
 /// Frames answered before new connections are opened again.
 const READS: usize = 256;
 
-/// Nobody speaks for this long once all is over.
+/// Silence that ends the attack, once every connection has been reset.
 const QUIET: Duration = Duration::from_millis(300);
+/// Longest wait for a frame before the next connection is opened. It ends with the first frame, so it passes
+/// only where brodo has no processor or nothing to say.
+const PATIENCE_MS: u8 = 20;
 
 const FIN: u8 = 1;
 const SYN: u8 = 2;
@@ -75,8 +79,8 @@ struct Party {
     sent: u64,
 }
 
-/// Talks for `duration`.
-pub(super) fn hostile(duration: Duration, seed: u64) -> io::Result<Value> {
+/// Attacks until `count` connections have been established, however long that takes.
+pub(super) fn hostile(count: u64, seed: u64) -> io::Result<Value> {
     let wire = Wire::open()?;
     let mut octets = wire.v6.octets();
     octets[15] = 0x77;
@@ -92,15 +96,12 @@ pub(super) fn hostile(duration: Duration, seed: u64) -> io::Result<Value> {
         established: 0,
         sent: 0,
     };
-    let end = Instant::now() + duration;
-    while Instant::now() < end {
+    while party.established < count {
         party.open()?;
+        poll(&mut [PollFd::new(party.wire.socket.as_fd(), PollFlags::POLLIN)], PATIENCE_MS)?;
         let mut heard = 0;
         while heard < READS && party.hear()? {
             heard += 1;
-        }
-        if heard == 0 {
-            std::thread::sleep(Duration::from_micros(200));
         }
     }
     party.leave()?;

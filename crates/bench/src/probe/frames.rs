@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The guest's interface, as a packet socket sees it.
 pub(super) struct Wire {
@@ -86,22 +86,19 @@ pub(super) fn forged(source: IpAddr, peer: SocketAddr, text: &str) -> io::Result
     Ok(json!({ "sent": wire.send(&frame)? }))
 }
 
-/// Mutants for `duration`.
-pub(super) fn hostile(duration: Duration, seed: u64) -> io::Result<Value> {
+/// Sends `count` mutants.
+pub(super) fn hostile(count: u64, seed: u64) -> io::Result<Value> {
     let wire = Wire::open()?;
     let seeds = seeds(&wire);
     let mut random = Random(seed);
-    let end = Instant::now() + duration;
     let (mut sent, mut refused) = (0_u64, 0_u64);
-    while Instant::now() < end {
-        for _ in 0..64 {
-            let mut frame = seeds[random.below(seeds.len())].clone();
-            mutate(&mut frame, &mut random);
-            if wire.send(&frame)? {
-                sent += 1;
-            } else {
-                refused += 1;
-            }
+    while sent < count {
+        let mut frame = seeds[random.below(seeds.len())].clone();
+        mutate(&mut frame, &mut random);
+        if wire.send(&frame)? {
+            sent += 1;
+        } else {
+            refused += 1;
         }
     }
     Ok(json!({ "sent": sent, "refused": refused, "seed": seed }))

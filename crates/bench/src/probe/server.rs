@@ -154,9 +154,7 @@ fn obey(connection: TcpStream) -> io::Result<()> {
             stress::slow_sink(&mut input, number(rate)?, Duration::from_millis(number(ms)?), number(seed)?)
         }
         ["swift-sink", seed] => stress::swift_sink(&mut input, number(seed)?),
-        ["swift-source", ms, seed] => {
-            stress::swift_source(&mut input, Duration::from_millis(number(ms)?), number(seed)?)
-        }
+        ["swift-source", seed] => stress::swift_source(&mut input, number(seed)?),
         ["reset"] => {
             writeln!(input.connection, "about to be reset")?;
             // Once the client says it has the line: a reset may overtake data.

@@ -8,13 +8,15 @@ use super::client::PATIENCE;
 use super::frames::Random;
 use super::pattern::{Checker, Pattern};
 use super::server::{CHUNK, Input};
+use nix::sys::socket::{MsgFlags, recv};
 use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// One stall among so many reads or writes, and the longest.
 const STALL_EVERY: usize = 40;
@@ -22,8 +24,6 @@ const STALL_MAX_MS: usize = 30;
 /// Buffers of one of a thousand threads, and how often a slow reader reads.
 const SMALL: usize = 16 << 10;
 const SIP: Duration = Duration::from_millis(50);
-/// Intervals in which bytes are counted.
-const BUCKET_MS: u64 = 50;
 
 fn connect(peer: SocketAddr, line: &str) -> io::Result<TcpStream> {
     let mut connection = TcpStream::connect(peer)?;
@@ -249,57 +249,78 @@ pub(super) fn slow(peer: SocketAddr, up: bool, slow: Slow) -> io::Result<Value> 
     }))
 }
 
-/// Flows in one direction for a time, whose bytes are compared at the end and counted here in intervals from
-/// `start_ms` of the machine's clock on.
-pub(super) fn watch(peer: SocketAddr, up: bool, flows: usize, time: Duration) -> Value {
-    let buckets: Vec<AtomicU64> =
-        (0..time.as_millis() as u64 / BUCKET_MS + 1200).map(|_| AtomicU64::new(0)).collect();
-    let start = Instant::now();
-    let start_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
-    let count = |length: usize| {
-        let at = (start.elapsed().as_millis() as u64 / BUCKET_MS) as usize;
-        buckets[at.min(buckets.len() - 1)].fetch_add(length as u64, Ordering::Relaxed);
-    };
-    let one = |seed: u64| -> io::Result<Value> {
-        let mut buffer = vec![0; CHUNK];
-        if up {
-            let (mut pattern, mut sent) = (Pattern::new(seed), 0);
-            let mut connection = connect(peer, &format!("swift-sink {seed}"))?;
-            while start.elapsed() < time {
-                pattern.fill(&mut buffer);
-                connection.write_all(&buffer)?;
-                count(buffer.len());
-                sent += buffer.len() as u64;
-            }
-            connection.shutdown(Shutdown::Write)?;
-            let found = answer(connection)?;
-            return Ok(json!({ "equal": found["bytes"] == sent && found["differs_at"] == Value::Null }));
+/// Bytes of one flow that make a round of [`watch`].
+const ROUND: u64 = 4 << 20;
+
+/// Bytes each flow has moved; a line on standard error for each round that all of them have completed.
+struct Rounds(Mutex<(Vec<u64>, u64)>);
+
+impl Rounds {
+    fn advance(&self, flow: usize, bytes: usize) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (moved, rounds) = &mut *state;
+        moved[flow] += bytes as u64;
+        while moved.iter().all(|&moved| moved >= (*rounds + 1) * ROUND) {
+            *rounds += 1;
+            eprintln!("round {rounds}");
         }
-        let mut connection = connect(peer, &format!("swift-source {} {seed}", time.as_millis()))?;
-        let mut checker = Checker::new(seed);
+    }
+}
+
+/// Flows in one direction until standard input ends. Progress is reported by [`Rounds`]; content is compared
+/// at the end.
+pub(super) fn watch(peer: SocketAddr, up: bool, flows: usize) -> io::Result<Value> {
+    let (rounds, end) = (Rounds(Mutex::new((vec![0; flows], 0))), AtomicBool::new(false));
+    let upload = |flow: usize, mut connection: TcpStream| -> io::Result<bool> {
+        let (mut pattern, mut buffer, mut sent) = (Pattern::new(flow as u64), vec![0; CHUNK], 0);
+        while !end.load(Ordering::Relaxed) {
+            pattern.fill(&mut buffer);
+            connection.write_all(&buffer)?;
+            rounds.advance(flow, CHUNK);
+            sent += CHUNK as u64;
+        }
+        connection.shutdown(Shutdown::Write)?;
+        let found = answer(connection)?;
+        Ok(found["bytes"] == sent && found["differs_at"] == Value::Null)
+    };
+    let download = |flow: usize, mut connection: TcpStream| -> io::Result<bool> {
+        let (mut checker, mut buffer) = (Checker::new(flow as u64), vec![0; CHUNK]);
         loop {
             match connection.read(&mut buffer)? {
                 0 => break,
                 length => {
-                    count(length);
+                    rounds.advance(flow, length);
                     checker.check(&buffer[..length]);
                 }
             }
         }
-        let whole = checker.bytes().is_multiple_of(CHUNK as u64) && checker.bytes() > 0;
-        Ok(json!({ "equal": whole && checker.json()["differs_at"] == Value::Null }))
+        Ok(checker.bytes().is_multiple_of(CHUNK as u64) && checker.json()["differs_at"] == Value::Null)
     };
-    let results: Vec<Value> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..flows).map(|flow| scope.spawn(move || one(flow as u64))).collect();
-        let failure = |e: io::Error| json!({ "error": e.to_string() });
-        let join = |thread: thread::ScopedJoinHandle<'_, io::Result<Value>>| thread.join().ok();
-        threads.into_iter().map(|t| join(t).map_or(Value::Null, |r| r.unwrap_or_else(failure))).collect()
-    });
-    let equal = results.iter().all(|result| result["equal"] == true);
-    let buckets: Vec<u64> = buckets.into_iter().map(AtomicU64::into_inner).collect();
-    json!({
-        "equal": equal, "flows": results, "start_ms": start_ms, "bucket_ms": BUCKET_MS, "buckets": buckets,
-    })
+    let kind = if up { "swift-sink" } else { "swift-source" };
+    let connections: Vec<TcpStream> =
+        (0..flows).map(|flow| connect(peer, &format!("{kind} {flow}"))).collect::<io::Result<_>>()?;
+    let results = thread::scope(|scope| -> io::Result<Vec<Value>> {
+        let mut threads = Vec::new();
+        for (flow, connection) in connections.iter().enumerate() {
+            let connection = connection.try_clone()?;
+            let (upload, download) = (&upload, &download);
+            threads.push(
+                scope.spawn(move || if up { upload(flow, connection) } else { download(flow, connection) }),
+            );
+        }
+        super::wait_for_end_of_input()?;
+        end.store(true, Ordering::Relaxed);
+        if !up {
+            // The source ends with the client's half; one that has failed is reported by its thread.
+            for connection in &connections {
+                let _ = connection.shutdown(Shutdown::Write);
+            }
+        }
+        let result =
+            |equal: io::Result<bool>| equal.map_or_else(|e| json!(e.to_string()), |equal| json!(equal));
+        Ok(threads.into_iter().map(|thread| thread.join().map_or(Value::Null, result)).collect())
+    })?;
+    Ok(json!({ "equal": results.iter().all(|result| *result == true), "flows": results }))
 }
 
 /// The server's `swift-sink SEED`: as `restless-sink` without stalls.
@@ -313,14 +334,14 @@ pub(super) fn swift_sink(input: &mut Input, seed: u64) -> io::Result<()> {
     writeln!(input.connection, "{}", checker.json())
 }
 
-/// The server's `swift-source MS SEED`: whole chunks of the pattern for a time.
-pub(super) fn swift_source(input: &mut Input, time: Duration, seed: u64) -> io::Result<()> {
-    let (end, mut pattern) = (Instant::now() + time, Pattern::new(seed));
+/// The server's `swift-source SEED`: whole chunks of the pattern until the client ends its half.
+pub(super) fn swift_source(input: &mut Input, seed: u64) -> io::Result<()> {
+    let mut pattern = Pattern::new(seed);
     let mut buffer = vec![0; CHUNK];
-    while Instant::now() < end {
+    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+    while recv(input.connection.as_raw_fd(), &mut [0], flags) != Ok(0) {
         pattern.fill(&mut buffer);
         input.connection.write_all(&buffer)?;
     }
-    input.connection.shutdown(Shutdown::Write)?;
-    input.discard().map(drop)
+    input.connection.shutdown(Shutdown::Write)
 }

@@ -20,8 +20,9 @@ pub(crate) const RESPOND_PORTS: u16 = 16;
 /// Servers that exist: one hop from brodo and on its own machine, in both families.
 pub(crate) const SERVERS: [&str; 4] = [world::HOST_V4, world::HOST_V6, world::WORLD_V4, world::WORLD_V6];
 
-/// No program of a test runs longer, unless it says so.
-pub(crate) const LIMIT: Duration = Duration::from_mins(1);
+/// Deadline of every program and event of a test, unless it names another. Some hundred times of what an idle
+/// machine takes: it ends what hangs, and says nothing about speed.
+pub(crate) const LIMIT: Duration = Duration::from_mins(3);
 
 /// The link between guest and brodo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,6 +163,11 @@ impl Bed {
         self.world.run(&self.enter, words, LIMIT)
     }
 
+    /// Starts any program in the guest.
+    pub(crate) fn start_program(&self, words: &[&str]) -> Result<Job> {
+        self.world.start(&self.enter, words)
+    }
+
     /// Runs any program in the guest's network namespace with all rights over it; an error unless it
     /// succeeds.
     pub(crate) fn root_run(&self, words: &[&str]) -> Result<Finished> {
@@ -171,7 +177,7 @@ impl Bed {
     /// Ends the guest; what brodo printed in the end.
     pub(crate) fn finish(&self) -> Result<Finished> {
         let guest = self.guest.lock().map_err(|e| Failure(e.to_string()))?.take();
-        guest.ok_or_else(|| Failure("brodo has been ended".into()))?.finish(Duration::from_secs(10))
+        guest.ok_or_else(|| Failure("brodo has been ended".into()))?.finish(LIMIT)
     }
 
     /// After a test that has passed: if brodo still runs, ends it and looks at what it says of itself.

@@ -6,7 +6,6 @@ use brodo_bench::process::{Result, wait_until};
 use brodo_bench::world::{HOST_V6, WORLD_V4, WORLD_V6};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
 
 pub(crate) const TESTS: &[Test] = &[
     Test::new("DHCP", dhcp).with(&["busybox"]),
@@ -35,7 +34,7 @@ fn advertisements(bed: &Bed) -> Result<()> {
                   ip link set eth0 down; ip addr flush dev eth0; ip link set eth0 up";
     bed.run(&["sh", "-c", script])?;
     let route = || Some(bed.attempt(&["ip", "-6", "route", "show", "default"]).ok()?.stdout);
-    let found = wait_until(Duration::from_secs(20), || route().filter(|text| text.contains("proto ra")));
+    let found = wait_until(LIMIT, || route().filter(|text| text.contains("proto ra")));
     check(found.is_some(), || format!("no route from a router advertisement: {:?}", route()))?;
     let address = || bed.attempt(&["ip", "-6", "addr", "show", "dev", "eth0", "scope", "global"]).ok();
     let ready = |text: &str| text.contains("fd00::") && !text.contains("tentative");
@@ -59,8 +58,7 @@ fn spoofing(bed: &Bed) -> Result<()> {
         let found = bed.root_probe(&["forged-datagram", server, "7200", source, text])?;
         check(found["sent"] == true, || format!("{source} to {server}: {found}"))
     };
-    let arrived =
-        |text: &str| wait_until(Duration::from_secs(10), || collector.stdout().contains(text).then_some(()));
+    let arrived = |text: &str| wait_until(LIMIT, || collector.stdout().contains(text).then_some(()));
     // That the guest's own addresses pass shows that the frames are well made.
     for (server, own, others) in [
         (WORLD_V4, "10.0.2.15", ["10.0.2.77", "10.0.2.2", "198.18.0.1", "127.0.0.1", "0.0.0.0"]),

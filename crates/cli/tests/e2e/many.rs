@@ -5,7 +5,6 @@ use crate::bed::{Bed, LIMIT, Link, PORT, RESPOND_PORT, RESPOND_PORTS, check};
 use brodo_bench::process::{Result, wait_until};
 use brodo_bench::system::Guest;
 use brodo_bench::world::{HOST_V4, HOST_V6, WORLD_V4};
-use std::time::Duration;
 
 pub(crate) const TESTS: &[Test] = &[
     Test::new("a thousand connections at once", thousand),
@@ -30,10 +29,9 @@ fn thousand(bed: &Bed) -> Result<()> {
 /// Sockets are closed a moment after the guest has closed its end.
 fn descriptors_return_to(bed: &Bed, before: usize) -> Result<()> {
     let count = || bed.guest(|guest| guest.fd_count());
-    let returned =
-        wait_until(Duration::from_secs(10), || count().is_ok_and(|now| now <= before).then_some(()));
+    let returned = wait_until(LIMIT, || count().is_ok_and(|now| now <= before).then_some(()));
     let now = count()?;
-    check(returned.is_some(), || format!("{before} descriptors before, {now} ten seconds after"))
+    check(returned.is_some(), || format!("{before} descriptors before, {now} afterwards"))
 }
 
 fn short(bed: &Bed) -> Result<()> {
@@ -55,7 +53,7 @@ fn short(bed: &Bed) -> Result<()> {
 fn connections(bed: &Bed, server: &str, count: u64) -> Result<()> {
     let (port, ports) = (RESPOND_PORT.to_string(), RESPOND_PORTS.to_string());
     let mut job = bed.start_probe(&["short", server, &port, &ports, &count.to_string(), "4"])?;
-    let found = job.wait(LIMIT * 2)?.success()?.json()?;
+    let found = job.wait(LIMIT * 5)?.success()?.json()?;
     let errors = found["errors"].as_object().map_or(1, serde_json::Map::len);
     check(errors == 0, || format!("{count} connections to {server}: {found}"))
 }

@@ -2,12 +2,11 @@
 //! families; resolvers that fail, and a host whose network comes late or goes.
 
 use crate::Test;
-use crate::bed::{Bed, Link, check, counters};
+use crate::bed::{Bed, LIMIT, Link, check, counters};
 use brodo_bench::process::{Failure, Result, wait_until};
 use brodo_bench::world::{BLACKHOLE, Netns, WORLD_V4, WORLD_V6, World};
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
 
 const PROGRAMS: &[&str] = &["dig", "dnsmasq", "mount"];
 
@@ -73,7 +72,7 @@ fn names(given: &Bed) -> Result<()> {
 fn stage(given: &Bed, world: World, text: &str) -> Result<(Bed, PathBuf)> {
     let etc = world.folder().join("etc");
     let copy = ["cp", "-a", "/etc", &etc.to_string_lossy()];
-    world.run(&[], copy, Duration::from_secs(30))?.success()?;
+    world.run(&[], copy, LIMIT)?.success()?;
     let resolv_conf = etc.join("resolv.conf");
     replace(&resolv_conf, text)?;
     let mut enter = world.host.enter();
@@ -131,11 +130,15 @@ fn resolve(bed: &Bed, resolv_conf: &PathBuf) -> Result<()> {
     Ok(())
 }
 
-/// A second after a change of resolv.conf everybody is answered by it.
+/// Waits until names are answered by the changed resolv.conf.
 fn noticed(bed: &Bed, words: &[&str], expected: [&str; 2], text: &str) -> Result<()> {
-    std::thread::sleep(Duration::from_secs(1));
-    let seen = answers(bed, words, expected);
+    let seen = eventually(|| answers(bed, words, expected));
     seen.map_err(|e| Failure(format!("{text:?} in resolv.conf was not noticed: {e}")))
+}
+
+/// Waits for success; the last failure if none comes.
+fn eventually(attempt: impl Fn() -> Result<()>) -> Result<()> {
+    wait_until(LIMIT, || attempt().ok()).map_or_else(attempt, Ok)
 }
 
 /// The code of the answer to one question, which is asked once.
@@ -158,10 +161,11 @@ fn failing_resolvers(given: &Bed) -> Result<()> {
         }
         for text in [format!("nameserver {}\nnameserver {}\n", BLACKHOLE[0], BLACKHOLE[1]), String::new()] {
             replace(&resolv_conf, &text)?;
-            std::thread::sleep(Duration::from_secs(1));
             for server in OURS {
-                let code = status(&bed, &[&format!("@{server}"), "name.test"])?;
-                check(code == "SERVFAIL", || format!("{text:?}: {server} said {code}"))?;
+                eventually(|| {
+                    let code = status(&bed, &[&format!("@{server}"), "name.test"])?;
+                    check(code == "SERVFAIL", || format!("{text:?}: {server} said {code}"))
+                })?;
             }
         }
         // Nobody listens there: over TCP the next is asked.
@@ -212,8 +216,7 @@ fn cached(given: &Bed) -> Result<()> {
             look_up(ON_LOOPBACK)?;
         }
         replace(&resolv_conf, &format!("nameserver {WORLD_V4}\n"))?;
-        std::thread::sleep(Duration::from_secs(1));
-        look_up(IN_WORLD)
+        eventually(|| look_up(IN_WORLD))
     };
     run().map_err(|failure: Failure| Failure(bed.explain(&failure)))?;
     let said = bed.finish()?.stderr;
@@ -237,15 +240,13 @@ fn late_network(given: &Bed) -> Result<()> {
             route add default via fd00:18::2")?;
         // The link takes a moment, and neighbours have to be found.
         let alive = || answers(&bed, &[], IN_WORLD).and_then(|()| answers(&bed, &["+tcp"], IN_WORLD));
-        wait_until(Duration::from_secs(20), || alive().ok()).map_or_else(alive, Ok)?;
-        let hold = format!("exec 3<>/dev/tcp/{WORLD_V4}/53 && cat <&3");
-        std::thread::scope(|scope| {
-            let held = scope.spawn(|| bed.attempt(&["bash", "-c", &hold]));
-            std::thread::sleep(Duration::from_secs(1));
-            bed.world.host.ip("addr del 198.18.0.1/24 dev outside")?;
-            let ended = held.join().map_err(|_| Failure("the holder panicked".into()))??;
-            check(ended.stderr.contains("reset"), || ended.failure("the connection was not reset").0)
-        })
+        eventually(alive)?;
+        let hold = format!("exec 3<>/dev/tcp/{WORLD_V4}/53 && echo connected && cat <&3");
+        let mut held = bed.start_program(&["bash", "-c", &hold])?;
+        eventually(|| check(held.stdout().contains("connected"), || held.describe()))?;
+        bed.world.host.ip("addr del 198.18.0.1/24 dev outside")?;
+        let ended = held.wait(LIMIT)?;
+        check(ended.stderr.contains("reset"), || ended.failure("the connection was not reset").0)
     };
     run().map_err(|failure: Failure| Failure(bed.explain(&failure)))
 }

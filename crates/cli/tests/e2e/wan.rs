@@ -1,13 +1,14 @@
 //! Long paths with a bottleneck, between brodo and its guest or behind the host's sockets: buffers find their
 //! size there, and what is lost is sent again.
 //!
-//! The path is emulated by this process on a machine that may be busy with anything, so a bound is an order
-//! of magnitude or holds by the laws of the set-up: a window cannot pass more often than once per round trip,
-//! and a queue that makes its senders wait loses nothing. `brodo-bench wan` prints the same rows with their
-//! figures.
+//! The path is emulated by this process on a machine that may be busy with anything, so no figure of
+//! throughput is judged: `brodo-bench wan` prints those, and the simulator's tables hold them exactly, in
+//! virtual time. Judged is what holds by the laws of the set-up however late its parts run: a window passes
+//! at most once per round trip, a buffer that is the bottleneck grows, and a queue that makes its senders
+//! wait loses nothing.
 
 use crate::Test;
-use crate::bed::{Bed, Link, check};
+use crate::bed::{Bed, Link, check, counters};
 use brodo_bench::process::{Failure, Result};
 use brodo_bench::wan::measure::{Sample, transfer};
 use brodo_bench::wan::place::{Place, Placement};
@@ -22,8 +23,8 @@ const ONE: &[Link] = &[Link::SMALL];
 
 pub(crate) const TESTS: &[Test] = &[
     Test::new("wan 1b, 2: a fixed buffer per round trip", fixed_buffers).on(ONE),
-    Test::new("wan 2c: downloads fill a gigabit at 17 ms", download_fills).on(ONE),
-    Test::new("wan 2c: uploads fill a gigabit at 17 ms", upload_fills).on(ONE),
+    Test::new("wan 2c: the send limit grows at 17 ms", download_fills).on(ONE),
+    Test::new("wan 2c: the receive limit grows at 17 ms", upload_fills).on(ONE),
     Test::new("wan 4: short queues, tail drop or wait", short_queues).on(ONE),
     Test::new("wan 6: a short transmit queue of the TAP", tap_queues).on(ONE),
     Test::new("wan 8: uploads over 50 ms behind the host", upload_behind_host).on(ONE),
@@ -32,10 +33,6 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_brodo");
-
-/// The least share of the direct connection's throughput, on a machine that runs other tests at the same
-/// time.
-const SHARE_MIN: f64 = 0.3;
 
 fn place(row: &Row) -> Result<Place> {
     Place::new(row.placement, FilePath::new(PROGRAM), row.options, 1500, row.paths())
@@ -47,22 +44,23 @@ fn row(name: &str, seconds: u64) -> Result<Row> {
     row.map(|row| Row { seconds, ..row }).ok_or_else(|| Failure(format!("there is no row {name}")))
 }
 
-/// Ends brodo, and shows what it counted if `result` is a failure.
-fn conclude(place: Place, result: Result<()>) -> Result<()> {
-    let counted = place.finish();
-    result.map_err(|failure| Failure(format!("{failure}\n--- brodo\n{counted:?}")))
+/// Ends brodo; what it counted, which goes into the message if `result` is a failure.
+fn conclude(place: Place, result: Result<()>) -> Result<String> {
+    let counted = place.finish()?;
+    result.map_err(|failure| Failure(format!("{failure}\n--- brodo\n{counted}")))?;
+    Ok(counted)
 }
 
-/// A window's worth of bytes per round trip: never much more, and not far less.
+/// A window's worth of bytes per round trip, and one for the round trip in which the clock starts: never
+/// more.
 fn fixed_buffers(_: &Bed) -> Result<()> {
     for name in ["1b-100", "2-down", "2-up"] {
         let row = row(name, 2)?;
         let place = place(&row)?;
         let expected = row.expected_mbit.unwrap_or(f64::NAN);
         let result = transfer(&row, &place, &place.through).and_then(|sample| {
-            let bounds = expected * SHARE_MIN..expected * 1.1;
-            check(bounds.contains(&sample.level_mbit), || {
-                format!("{name}: {bounds:?} Mbit/s, but {sample:?}")
+            check(sample.mbit > 0.0 && sample.mbit < expected * 1.1, || {
+                format!("{name}: expected {expected} Mbit/s at most: {sample:?}")
             })
         });
         conclude(place, result)?;
@@ -75,35 +73,43 @@ fn both(row: &Row, place: &Place) -> Result<[Sample; 2]> {
     Ok([transfer(row, place, &place.through)?, transfer(row, place, &place.direct)?])
 }
 
-/// At least a good share of what two kernels reach without brodo, and nothing lost on the way. That the
-/// kernels reach something, and no more than the link's rate, tests the path itself.
-fn fills(name: &str) -> Result<()> {
+/// Both ways move bytes, none faster than the link, and the path loses nothing of brodo's. Gives what brodo
+/// counted.
+fn fills(name: &str) -> Result<String> {
     let row = row(name, 3)?;
     let place = place(&row)?;
     let result = both(&row, &place).and_then(|[through, direct]| {
         let text = || format!("{name}: {through:?} beside {direct:?}");
-        check(through.mbit >= SHARE_MIN * direct.mbit, text)?;
-        check(direct.mbit > 50.0 && direct.mbit <= row.rate_bit as f64 / 1e6, text)?;
+        for sample in [&through, &direct] {
+            check(sample.mbit > 0.0 && sample.mbit <= row.rate_bit as f64 / 1e6, text)?;
+        }
         check(through.path_losses == 0, text)
     });
     conclude(place, result)
 }
 
+/// The buffer named by its counter, 64 KiB at first, is what holds a gigabit back at 17 ms.
+fn grows(name: &str, counter: &str) -> Result<()> {
+    let said = fills(name)?;
+    let grown = counters(&said).any(|(found, count)| found == counter && count > 0);
+    check(grown, || format!("{name}: {counter} is 0\n{said}"))
+}
+
 fn download_fills(_: &Bed) -> Result<()> {
-    fills("2c-down")
+    grows("2c-down", "tx_buffer_grows")
 }
 
 fn upload_fills(_: &Bed) -> Result<()> {
-    fills("2c-up")
+    grows("2c-up", "rx_buffer_grows")
 }
 
 fn upload_behind_host(_: &Bed) -> Result<()> {
-    fills("8")
+    fills("8").map(drop)
 }
 
 fn late_reader(_: &Bed) -> Result<()> {
     fills("9-0")?;
-    fills("9-40")
+    fills("9-40").map(drop)
 }
 
 /// A queue of ten packets costs nearly everything if it drops, with or without brodo, and nothing if it
@@ -115,26 +121,24 @@ fn short_queues(_: &Bed) -> Result<()> {
     let dropping = place(&drops)?;
     let dropped = both(&drops, &dropping);
     dropping.finish()?;
-    let result = waited.and_then(|[through, direct]| {
-        let text = || format!("{through:?} beside {direct:?}");
-        check(through.path_losses == 0 && direct.path_losses == 0, text)?;
-        check(through.mbit >= SHARE_MIN * direct.mbit, text)?;
+    let result = waited.and_then(|samples| {
+        for sample in samples {
+            check(sample.path_losses == 0 && sample.mbit > 0.0, || format!("waiting: {sample:?}"))?;
+        }
         for sample in dropped? {
-            let text = || format!("dropping: {sample:?}; waiting: {direct:?}");
-            check(sample.path_losses > 0, text)?;
-            check(sample.mbit > 0.0 && sample.mbit < direct.mbit / 4.0, text)?;
+            check(sample.path_losses > 0 && sample.mbit > 0.0, || format!("dropping: {sample:?}"))?;
         }
         Ok(())
     });
-    conclude(waiting, result)
+    conclude(waiting, result).map(drop)
 }
 
-/// A ring of ten packets or more drops nothing; its speed is a matter of the machine.
+/// A ring of ten packets or more drops nothing.
 fn tap_queues(_: &Bed) -> Result<()> {
     let bed = TapQueue::new(FilePath::new(PROGRAM))?;
     let [short, long] = [bed.upload(10, 2)?, bed.upload(1000, 2)?];
-    check(long.dropped == 0 && long.mbit > 100.0, || format!("of 1000: {long:?}"))?;
-    check(short.dropped == 0 && short.mbit > 0.1, || format!("of 10: {short:?}"))
+    check(long.dropped == 0 && long.mbit > 0.0, || format!("of 1000: {long:?}"))?;
+    check(short.dropped == 0 && short.mbit > 0.0, || format!("of 10: {short:?}"))
 }
 
 /// One segment in a hundred is lost, in both directions, wherever the path lies.

@@ -7,7 +7,6 @@ use crate::Test;
 use crate::bed::{Bed, LIMIT, Link, PORT, check, counters};
 use brodo_bench::process::{Finished, Job, Result, wait_until};
 use brodo_bench::world::{HOST_V4, HOST_V6, WORLD_V4};
-use std::time::Duration;
 
 pub(crate) const TESTS: &[Test] = &[
     Test::new("connections spread over four workers", spread).options(&["--workers", "4"]),
@@ -92,6 +91,6 @@ fn deleted(bed: &Bed) -> Result<()> {
     check(before + 1 == WORKERS, || format!("{before} threads of workers"))?;
     bed.root_run(&["ip", "link", "del", "eth0"])?;
     // The command goes on, as with one worker; brodo waits for it with what is left of itself.
-    let ended = wait_until(Duration::from_secs(10), || (threads(bed).ok()? == 0).then_some(()));
+    let ended = wait_until(LIMIT, || (threads(bed).ok()? == 0).then_some(()));
     check(ended.is_some(), || "threads are left".into())
 }

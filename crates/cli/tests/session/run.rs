@@ -4,7 +4,6 @@
 use crate::support::{Running, User, eventually, is_root, lives, program_str, text, users};
 use std::fs;
 use std::process::{Command, Stdio};
-use std::time::Instant;
 
 fn status(user: User, words: &[&str]) -> Option<i32> {
     user.brodo(&[&["run", "--"], words].concat()).stderr(Stdio::null()).status().expect("brodo starts").code()
@@ -442,20 +441,5 @@ fn readiness_is_told_once_and_the_descriptor_closed() {
         let lines = text(&output);
         assert!(lines.starts_with("\n0\n1\n") && !lines.lines().any(|line| line == "9"), "{user:?} {lines}");
         fs::remove_dir_all(&directory).expect("ours");
-    }
-}
-
-#[test]
-fn start_up_time_is_printed() {
-    for &user in users() {
-        let mut times: Vec<_> = (0..5)
-            .map(|_| {
-                let start = Instant::now();
-                assert_eq!(status(user, &["true"]), Some(0));
-                start.elapsed()
-            })
-            .collect();
-        times.sort();
-        eprintln!("brodo run -- true as {user:?}: median of 5 {:?}, fastest {:?}", times[2], times[0]);
     }
 }

@@ -18,10 +18,13 @@ use brodo_control::method::{
     AddForward, GetCounters, GetFlow, GetFlows, GetStatus, ListForwards, RemoveForward, Side, StartCapture,
     StopCapture,
 };
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::Path;
+use std::time::Duration;
 
 /// Bytes written at a time.
 const PRINT_SIZE: usize = 64 << 10;
@@ -149,22 +152,37 @@ pub(crate) fn counters(options: &InstanceOptions) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// `brodo events`, until the instance has ended.
+/// `brodo events`, until the instance has ended or standard output has no reader.
 pub(crate) fn events(options: &EventsOptions) -> Result<u8, Failure> {
     let mut client = client(options.instance.instance.as_ref())?;
     let topics = if options.topics.is_empty() { &Topic::ALL[..] } else { &options.topics };
     client.subscribe(topics).map_err(|e| refused(&e))?;
     loop {
-        match client.next_event(None) {
+        match client.next_event(Some(Duration::ZERO)) {
             Ok(Some(event)) => {
                 if !print(&if options.instance.json { json(&event) } else { show::event(&event) })? {
                     return Ok(0);
                 }
             }
-            Ok(None) => {}
+            Ok(None) => {
+                if !wait_while_read(&client)? {
+                    return Ok(0);
+                }
+            }
             Err(ClientError::Closed) => return Ok(0),
             Err(error) => return Err(refused(&error)),
         }
+    }
+}
+
+/// Waits for a message of the instance; false if standard output has no reader any more: its pipe is closed, its terminal hung up.
+fn wait_while_read(client: &Client) -> Result<bool, Failure> {
+    let stdout = io::stdout();
+    // Of standard output only what is reported unasked: POLLERR of a pipe, POLLHUP of a terminal.
+    let mut fds = [PollFd::new(client, PollFlags::IN), PollFd::new(&stdout, PollFlags::empty())];
+    match poll(&mut fds, None) {
+        Ok(_) | Err(Errno::INTR) => Ok(fds[1].revents().is_empty()),
+        Err(errno) => Err(Failure::Io("wait for events: poll".into(), errno.into())),
     }
 }
 

@@ -1,16 +1,18 @@
 //! `brodo top`: flows of a running instance, as they go.
 //!
-//! A thread asks the instance over its control socket ([`watch`]) and passes on what it says; this one draws and reads keys. So a key is
-//! answered at once, also while an instance that was stopped does not answer. What is known is in [`model`], what is looked at in
-//! [`screen`], and [`draw`] makes the picture of both; none of these knows a terminal.
+//! Three threads and one queue. *watch* asks the instance over its control socket ([`watch`]), *keys* reads the terminal, *end* waits for
+//! signals and for the terminal's end ([`end`]); each puts an [`Input`] into the queue of the main thread, which alone draws. So a key is answered
+//! at once, also while an instance that was stopped does not answer. What is known is in [`model`], what is looked at in [`screen`], and
+//! [`draw`] makes the picture of both; none of these knows a terminal.
 //!
-//! To look at a network must not slow it: the pause between two questions is at least a hundred times the processor time that the
-//! last one took here, drawing included. With a few hundred flows that changes nothing; with ten thousand the picture is renewed more
-//! slowly, which the header says.
+//! Cost: the pause between two samples is at least a hundred times the processor time that the last one took here, drawing included. With a
+//! few hundred flows that changes nothing; with ten thousand the picture is renewed more slowly, which the header says.
 //!
-//! The terminal is given back however this ends: at `q`, at a signal, in a panic (ratatui's hook).
+//! The terminal is given back however this ends: at `q`, at a signal, in a panic (ratatui's hook). A terminal that has gone away (hang-up, end
+//! of file) ends it too.
 
 mod draw;
+mod end;
 mod model;
 mod screen;
 mod units;
@@ -21,19 +23,24 @@ use crate::clients;
 use crate::failure::Failure;
 use model::Model;
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use screen::{Outcome, Screen};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{self, IsTerminal};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{TryRecvError, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::Duration;
-use watch::{Told, Watcher};
+use watch::{Update, Watcher};
 
-/// How long to wait for a key before looking whether there is something new.
-const TICK: Duration = Duration::from_millis(100);
+/// What the main thread reacts to.
+#[derive(Debug)]
+enum Input {
+    /// A sample of the instance, or why there is none.
+    Update(Update),
+    Key(KeyEvent),
+    /// The terminal has another size.
+    Resized,
+    /// A signal, or the end of the terminal.
+    End,
+}
 
 /// Shows an instance until the user has seen enough.
 pub(crate) fn top(options: &Top) -> Result<u8, Failure> {
@@ -41,66 +48,77 @@ pub(crate) fn top(options: &Top) -> Result<u8, Failure> {
         return Err(Failure::Usage("brodo top needs a terminal; brodo flows and brodo status do not".into()));
     }
     let watcher = Watcher::new(clients::client(options.instance.as_ref())?, options.instance.clone());
-    let asked_to_end = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGHUP, SIGINT] {
-        signal_hook::flag::register(signal, asked_to_end.clone())
-            .map_err(Failure::io("hear of signals: sigaction"))?;
-    }
+    let (queue, inputs) = channel();
+    let end = end::Watch::new().map_err(Failure::io("wait for signals: sigaction"))?;
     let mut terminal = ratatui::try_init().map_err(Failure::io("use the terminal: ioctl"))?;
-    let shown = show(&mut terminal, watcher, options.interval, &asked_to_end);
+    let shown = (|| {
+        end.start(queue.clone())?;
+        let (select, selected) = channel();
+        let to = queue.clone();
+        let interval = options.interval;
+        thread::Builder::new().name("watch".into()).spawn(move || watcher.run(interval, &selected, &to))?;
+        thread::Builder::new().name("keys".into()).spawn(move || read_keys(&queue))?;
+        show(&mut terminal, &inputs, &select)
+    })();
     let restored = ratatui::try_restore();
-    shown.and(restored).map_err(Failure::io("use the terminal: write"))?;
-    Ok(0)
+    match shown.and(restored) {
+        // There is no terminal left on which an error could be shown.
+        Err(_) if end::is_hung_up() => Ok(0),
+        done => done.map(|()| 0).map_err(Failure::io("use the terminal: write")),
+    }
 }
 
-/// Draws and reads keys until it is enough.
+/// Puts keys into the queue until the terminal cannot be read.
+///
+/// At the end of a terminal crossterm reads on without pause, so this thread never returns then; [`end`] sees the hang-up and the
+/// process ends.
+fn read_keys(queue: &Sender<Input>) {
+    loop {
+        let input = match event::read() {
+            Ok(Event::Key(key)) if key.kind != KeyEventKind::Release => Input::Key(key),
+            Ok(Event::Resize(..)) => Input::Resized,
+            Ok(_) => continue,
+            Err(_) => Input::End,
+        };
+        let is_end = matches!(input, Input::End);
+        if queue.send(input).is_err() || is_end {
+            return;
+        }
+    }
+}
+
+/// Draws after every input, until one of them ends it.
 fn show(
     terminal: &mut DefaultTerminal,
-    watcher: Watcher,
-    interval: Duration,
-    asked_to_end: &AtomicBool,
+    inputs: &Receiver<Input>,
+    select: &Sender<Option<brodo_control::flow::FlowRef>>,
 ) -> io::Result<()> {
-    let (ask, asked) = channel();
-    let (tell, told) = channel();
-    thread::Builder::new().name("watch".into()).spawn(move || watcher.run(interval, &asked, &tell))?;
     let (mut model, mut screen) = (Model::default(), Screen::default());
-    let mut is_new = true;
-    while !asked_to_end.load(Ordering::Relaxed) {
-        loop {
-            match told.try_recv() {
-                Ok(Told { sample, stretched }) => {
+    loop {
+        terminal.draw(|frame| draw::draw(frame, &model, &mut screen))?;
+        let Ok(first) = inputs.recv() else { return Ok(()) };
+        // One picture for all that has arrived.
+        for input in std::iter::once(first).chain(inputs.try_iter()) {
+            match input {
+                Input::End => return Ok(()),
+                Input::Resized => {}
+                Input::Update(Update { sample, stretched }) => {
                     match sample {
                         Ok(sample) => model.update(*sample),
                         Err(why) => model.lost = Some(why),
                     }
                     model.stretched = stretched;
-                    is_new = true;
                 }
-                Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => {
-                    return Err(io::Error::other("the watching thread has ended"));
-                }
+                Input::Key(key) => match screen.key(key, &model) {
+                    Outcome::Quit => return Ok(()),
+                    Outcome::Draw => {}
+                    Outcome::LookAt(flow) => {
+                        model.look_at(flow);
+                        // Without a watching thread the queue is at its end too.
+                        let _ = select.send(flow);
+                    }
+                },
             }
         }
-        if std::mem::take(&mut is_new) {
-            terminal.draw(|frame| draw::draw(frame, &model, &mut screen))?;
-        }
-        if !event::poll(TICK)? {
-            continue;
-        }
-        is_new = true;
-        match event::read()? {
-            Event::Key(key) if key.kind != KeyEventKind::Release => match screen.key(key, &model) {
-                Outcome::Quit => break,
-                Outcome::Draw => {}
-                Outcome::LookAt(flow) => {
-                    model.look_at(flow);
-                    // If nobody listens the next look finds out.
-                    let _ = ask.send(flow);
-                }
-            },
-            _ => {}
-        }
     }
-    Ok(())
 }

@@ -1,8 +1,9 @@
-//! Asks an instance how it is, again and again, and waits for another when it has ended.
+//! Samples of an instance at intervals; after its end, of the next one that fits the same option.
 //!
 //! One sample is four calls: status, counters, all flows page by page, and the details of the flow that is looked at. They are not of the
 //! same instant; a flow may end between two of them.
 
+use super::Input;
 use super::model::Sample;
 use brodo_control::client::{Client, ClientError};
 use brodo_control::flow::FlowRef;
@@ -17,16 +18,16 @@ const PAUSE_PER_COST: u32 = 100;
 /// Longest pause, unless a longer one was asked for.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// What there is to show.
+/// The result of one interval.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct Update {
     /// What the instance said, or why there is nothing.
     pub(super) sample: Result<Box<Sample>, String>,
     /// The pause until the next, if it is longer than asked for.
     pub(super) stretched: Option<Duration>,
 }
 
-/// Watches one instance after the other.
+/// The watching thread: one instance after the other.
 #[derive(Debug)]
 pub(super) struct Watcher {
     which: Option<Which>,
@@ -40,8 +41,13 @@ impl Watcher {
         Self { which, client: Some(client), started: Instant::now() }
     }
 
-    /// Tells until nobody listens. What is received is the flow to look at from now on.
-    pub(super) fn run(mut self, interval: Duration, asked: &Receiver<Option<FlowRef>>, tell: &Sender<Told>) {
+    /// Puts an update into `queue` at every interval, until it has no reader. `selected` gives the flow to look at in detail from then on.
+    pub(super) fn run(
+        mut self,
+        interval: Duration,
+        selected: &Receiver<Option<FlowRef>>,
+        queue: &Sender<Input>,
+    ) {
         let mut flow = None;
         let mut spent = cpu_time();
         loop {
@@ -50,12 +56,12 @@ impl Watcher {
             let before = std::mem::replace(&mut spent, cpu_time());
             let pause = pause(interval, spent.saturating_sub(before));
             let stretched = Some(pause).filter(|pause| *pause > interval);
-            if tell.send(Told { sample, stretched }).is_err() {
+            if queue.send(Input::Update(Update { sample, stretched })).is_err() {
                 return;
             }
             let until = Instant::now() + pause;
             loop {
-                match asked.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                match selected.recv_timeout(until.saturating_duration_since(Instant::now())) {
                     Ok(wanted) => {
                         flow = wanted;
                         if wanted.is_some() {

@@ -179,6 +179,23 @@ fn a_capture_can_be_started_and_stopped_and_events_are_told() {
 }
 
 #[test]
+fn following_events_ends_when_their_reader_has_gone() {
+    for &user in users() {
+        let Bed { folder: _folder, socket, brodo: _brodo, _held, .. } = bed(user, "reader");
+        let mut command = user.brodo(&["events", "--instance", &socket, "notice"]);
+        let mut events = command.stdout(Stdio::piped()).spawn().expect("starts");
+        // There is no notice that could be written: the end of the pipe alone has to be noticed.
+        drop(events.stdout.take());
+        let mut status = None;
+        eventually("it has ended", || {
+            status = events.try_wait().expect("a child");
+            status.is_some()
+        });
+        assert_eq!(status.and_then(|status| status.code()), Some(0));
+    }
+}
+
+#[test]
 fn what_is_not_there_is_told_in_a_sentence() {
     for &user in users() {
         let folder = Folder::new(&format!("none-{user:?}"));

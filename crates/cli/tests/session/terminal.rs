@@ -3,14 +3,22 @@
 //!
 //! `script` makes the terminal; what is written to its standard input is typed.
 
-use crate::support::{Running, User, program_str, users};
+use crate::support::{Running, User, eventually, kill, lives, program_str, users};
+use rustix::termios::{Action, tcflow};
+use std::fs;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::Stdio;
 
 /// Ctrl-C, Ctrl-\, Ctrl-Z.
 const INTERRUPT: &str = "\x03";
 const QUIT: &str = "\x1c";
 const SUSPEND: &str = "\x1a";
+
+/// The number of write(2), as /proc/PID/syscall has it.
+const WRITE: &str = if cfg!(target_arch = "x86_64") { "1" } else { "64" };
+/// Opening a terminal is not to make it this process's.
+const NOCTTY: i32 = rustix::fs::OFlags::NOCTTY.bits() as i32;
 
 /// A command line at a terminal of its own, with `$B` as brodo.
 fn at_terminal(user: User, line: &str) -> Running {
@@ -122,5 +130,55 @@ fn a_live_view_gives_the_terminal_back() {
         let last = terminal.line_with("status=");
         assert!(last.contains("\x1b[?1049l") && last.trim_end().ends_with("status=124"), "{user:?} {last:?}");
         assert_eq!(terminal.line_with("icanon").trim(), "icanon");
+    }
+}
+
+/// A live view of an instance, which draws; its process, and the terminal's.
+fn live_view(user: User, start: &str) -> (u32, Running) {
+    let line = format!(
+        "$B run -- sleep 1000 & p=$!; until $B status --instance $p >/dev/null 2>&1; do sleep 0.05; done; \
+         stty rows 24 cols 80; {start}"
+    );
+    let mut terminal = at_terminal(user, &line);
+    let word = terminal.line_with("top=");
+    let process = word.trim().trim_start_matches("top=").parse().expect("a number");
+    // Its threads start when the terminal is its own.
+    let threads = || fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let name = |thread: &fs::DirEntry| fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
+    eventually("the view watches", || threads().any(|thread| name(&thread) == "watch\n"));
+    (process, terminal)
+}
+
+#[test]
+fn a_live_view_ends_with_its_terminal() {
+    // The second has no controlling terminal and ignores SIGHUP, so it learns of the end from the descriptor alone.
+    let in_session = "echo top=$$; exec $B top --instance $p";
+    let outside = "trap '' HUP; setsid sh -c 'echo top=$$; exec $B top --instance $1' sh $p";
+    for &user in users() {
+        for start in [in_session, outside] {
+            let (view, mut terminal) = live_view(user, start);
+            terminal.kill("KILL");
+            terminal.status();
+            eventually("the view has ended", || !lives(view));
+        }
+    }
+}
+
+#[test]
+fn a_live_view_ends_at_a_signal_while_its_terminal_takes_nothing() {
+    for &user in users() {
+        for signal in ["TERM", "HUP", "INT"] {
+            let (view, _terminal) = live_view(user, "echo top=$$; exec $B top --interval 0.1 --instance $p");
+            // As Ctrl-S does where it is not a key: what is written waits.
+            let terminal = fs::read_link(format!("/proc/{view}/fd/1")).expect("a terminal");
+            let terminal = fs::File::options().write(true).custom_flags(NOCTTY).open(terminal);
+            tcflow(terminal.expect("ours"), Action::OOff).expect("it is a terminal");
+            eventually("the view waits inside write", || {
+                let call = fs::read_to_string(format!("/proc/{view}/syscall")).unwrap_or_default();
+                call.split(' ').next() == Some(WRITE)
+            });
+            kill(view, signal);
+            eventually("the view has ended", || !lives(view));
+        }
     }
 }

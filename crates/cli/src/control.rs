@@ -1,12 +1,13 @@
 //! The control socket: what a running brodo tells, and what may be changed while it runs.
 //!
-//! A thread of its own serves all clients ([`server`]); the workers notice it only when somebody asks for what is theirs, and then
-//! for as long as a short visit takes between two turns of their loops ([`visits`]). A long list is made by many such visits.
+//! A thread of its own serves all clients ([`server`]); the workers notice it only when somebody asks for
+//! what is theirs, and then for as long as a short visit takes between two turns of their loops ([`visits`]).
+//! A long list is made by many such visits.
 //!
-//! What a client sends is hostile until proven otherwise. Who connects must be the same user in the same user namespace,
-//! or root ([`brodo_net::control_auth`]). Clients are bounded in number, their lines in length, what waits for them in bytes,
-//! and their silence in the middle of something in time ([`session`]). Whoever breaks a rule loses the connection, and nobody
-//! else notices.
+//! What a client sends is hostile until proven otherwise. Who connects must be the same user in the same user
+//! namespace, or root ([`brodo_net::control_auth`]). Clients are bounded in number, their lines in length,
+//! what waits for them in bytes, and their silence in the middle of something in time ([`session`]). Whoever
+//! breaks a rule loses the connection, and nobody else notices.
 //!
 //! The protocol is documented in `docs/src/control.md`, its types are [`brodo_control`].
 
@@ -15,22 +16,59 @@ mod capture;
 mod forwards;
 mod server;
 mod session;
-mod socket;
 pub(crate) mod visits;
 
 use crate::journal::{Journal, Mailbox};
+use crate::unix_listener::PrivateListener;
 use crate::wording::Bounds;
+use brodo_control::instance;
 use brodo_control::method::GuestNetwork;
 use brodo_net::capture::Capture;
 use brodo_net::txqueuelen::TxQueueLenWatch;
 use brodo_net::workers::Workers;
-pub(crate) use socket::{Listening, Place};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
+
+/// Where the control socket is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SocketPath {
+    /// `PID.sock` in the user's own folder.
+    Default,
+    /// The path of `--control`.
+    Given(PathBuf),
+    /// There is no control socket.
+    None,
+}
+
+impl SocketPath {
+    /// From the value of `--control`.
+    pub(crate) fn of(option: Option<&Path>) -> Self {
+        match option {
+            None => Self::Default,
+            Some(path) if path.as_os_str() == "none" => Self::None,
+            Some(path) => Self::Given(path.to_owned()),
+        }
+    }
+
+    /// Listens there.
+    ///
+    /// # Errors
+    /// As [`PrivateListener::bind`]; the user's own folder cannot be made.
+    pub(crate) fn listen(&self) -> io::Result<Option<PrivateListener>> {
+        match self {
+            Self::None => Ok(None),
+            Self::Given(path) => PrivateListener::bind(path).map(Some),
+            Self::Default => {
+                let path = instance::folder()?.join(instance::file_name(std::process::id()));
+                PrivateListener::bind(&path).map(Some)
+            }
+        }
+    }
+}
 
 /// What does not change while an instance runs.
 #[derive(Debug, Clone)]
@@ -84,11 +122,11 @@ impl Control {
     ///
     /// # Errors
     /// No thread could be started.
-    pub(crate) fn start(listening: Listening, controlled: Controlled) -> io::Result<Self> {
+    pub(crate) fn start(listener: PrivateListener, controlled: Controlled) -> io::Result<Self> {
         let stopping = Arc::new(AtomicBool::new(false));
         let mailbox = controlled.mailbox.clone();
         let stop = stopping.clone();
-        let body = move || server::Server::new(listening, controlled).run(&stop);
+        let body = move || server::Server::new(listener, controlled).run(&stop);
         let thread = thread::Builder::new().name("control".into()).spawn(body)?;
         Ok(Self { mailbox, stopping, thread: Some(thread) })
     }

@@ -19,6 +19,8 @@ pub(crate) enum Failure {
     Remote(String),
     /// A port cannot be forwarded.
     Forward(ForwardError),
+    /// A limit of the host leaves no room for what was asked.
+    Limit(String),
     /// Something else, with what was tried and the system call.
     Io(String, io::Error),
 }
@@ -37,7 +39,7 @@ impl Failure {
             Self::Remote(_) => 1,
             Self::Usage(_) => 2,
             Self::Setup(error) => error.exit_status(),
-            Self::Tap(_) | Self::Forward(_) | Self::Io(..) => 125,
+            Self::Tap(_) | Self::Forward(_) | Self::Limit(_) | Self::Io(..) => 125,
         }
     }
 }
@@ -45,16 +47,19 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(sentence) | Self::Remote(sentence) => f.write_str(sentence),
+            Self::Usage(sentence) | Self::Remote(sentence) | Self::Limit(sentence) => f.write_str(sentence),
             Self::Setup(error) => error.fmt(f),
             Self::Tap(error) => error.fmt(f),
             Self::Forward(error) => error.fmt(f),
-            Self::Io(what, error) => {
-                let words = error.to_string();
-                write!(f, "cannot {what}: {}", words.split(" (os error").next().unwrap_or_default())
-            }
+            Self::Io(what, error) => write!(f, "cannot {what}: {}", plain(error)),
         }
     }
+}
+
+/// An error of the system without its number: `File too large`.
+pub(crate) fn plain(error: &io::Error) -> String {
+    let words = error.to_string();
+    words.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 impl From<SetupError> for Failure {

@@ -1,14 +1,16 @@
 //! `--flow-log`: one line of JSON for each flow that has ended.
 //!
-//! Lines are made and written by a thread of their own: workers leave what has ended in a mailbox ([`crate::journal`]) and go
-//! on. If the disk is slower than flows end for long enough that the mailbox is full, what finds no room is missing, and
-//! a line `{"lost": N}` says how many were. When brodo ends, flows that are still open are written too, with the cause
-//! `shut-down`, and the thread is waited for: nothing is missing at the end.
+//! Lines are made and written by a thread of their own: workers leave what has ended in a mailbox
+//! ([`crate::journal`]) and go on. If the disk is slower than flows end for long enough that the mailbox is
+//! full, what finds no room is missing, and a line `{"lost": N}` says how many were. When brodo ends, flows
+//! that are still open are written too, with the cause `shut-down`, and the thread is waited for: nothing is
+//! missing at the end.
 //!
-//! The file is appended to. When a line would make it longer than its bound, it is renamed to FILE.1, what was FILE.1 to
-//! FILE.2, and so on; the oldest goes. A file that can no longer be written ends the log with one message; the network
-//! goes on.
+//! The file is appended to. When a line would make it longer than its bound, it is renamed to FILE.1, what
+//! was FILE.1 to FILE.2, and so on; the oldest goes. A file that can no longer be written ends the log with
+//! one message; the network goes on.
 
+use crate::failure::plain;
 use crate::journal::{Item, Journal, Mailbox};
 use crate::timestamp::Timestamp;
 use crate::wording;
@@ -17,6 +19,7 @@ use brodo_core::flow::end::FlowEnd;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -32,12 +35,13 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Opens the file, to be replaced before it is longer than `len_max` bytes, of which `keep` old ones stay.
+    /// Opens the file, to be replaced before it is longer than `len_max` bytes, of which `keep` old ones
+    /// stay.
     ///
     /// # Errors
     /// It cannot be opened.
     pub(crate) fn open(path: &Path, len_max: u64, keep: u32) -> io::Result<Self> {
-        let file = File::options().append(true).create(true).open(path)?;
+        let file = append(path)?;
         let len = file.metadata()?.len();
         Ok(Self { path: path.to_owned(), out: BufWriter::new(file), len, len_max, keep })
     }
@@ -68,10 +72,15 @@ impl Files {
             0 => fs::remove_file(&self.path)?,
             _ => fs::rename(&self.path, old(1))?,
         }
-        self.out = BufWriter::new(File::options().append(true).create(true).open(&self.path)?);
+        self.out = BufWriter::new(append(&self.path)?);
         self.len = 0;
         Ok(())
     }
+}
+
+/// Opens a log to append to. A new one has mode 0600: conversations are private to the user.
+fn append(path: &Path) -> io::Result<File> {
+    File::options().append(true).create(true).mode(0o600).open(path)
 }
 
 /// A log that is being written.
@@ -120,7 +129,10 @@ fn write_all(files: Files, from: &Mailbox, journal: &Journal) {
             written = written.and_then(|()| write_lost(open, lost, journal));
         }
         if let Err(error) = written.and_then(|()| open.out.flush()) {
-            journal.tell(Level::Warn, &format!("the flow log has ended early: {error}"));
+            journal.tell(
+                Level::Warn,
+                &format!("flow log {} ended early: write: {}", open.path.display(), plain(&error)),
+            );
             files = None;
         }
     }

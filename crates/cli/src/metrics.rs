@@ -1,12 +1,13 @@
-//! `--metrics ADDR`: what brodo counts, as text for Prometheus.
+//! `--metrics ADDR`: counters and gauges as text for Prometheus.
 //!
-//! A thread of its own answers `GET /metrics` ([`http`]). It has no part in the data path: for each answer it leaves visits with every
-//! worker ([`Workers::visit`]), which copies its counters between two turns and looks at some flows at a time, adds the copies up and writes them as text
-//! ([`exposition`]). Answers that follow one another within [`FRESH`], or [`PAUSE_PER_LOOK`] times what the last look took, are the same, so that
-//! nobody who asks without pause slows the workers.
+//! A thread of its own answers `GET /metrics` ([`http`]). It has no part in the data path: for each answer it
+//! leaves visits with every worker ([`Workers::visit`]), which copies its counters between two turns and
+//! looks at some flows at a time, adds the copies up and writes them as text ([`exposition`]). Answers within
+//! [`FRESH`] of one another, or within [`PAUSE_PER_LOOK`] times what the last look took, are the same text,
+//! so that scraping without pause does not slow the workers.
 //!
-//! The address is bound before anything else is made, and an address that cannot be bound stops the start. What is told are sums: no
-//! address and no name of anything the guest talks to is among them.
+//! The address is bound before anything else is made, and an address that cannot be bound stops the start.
+//! Privacy: all values are sums, without addresses or names of the guest's peers.
 
 mod exposition;
 mod http;
@@ -14,25 +15,23 @@ mod view;
 
 use crate::failure::Failure;
 use crate::log;
-use brodo_control::instance;
+use crate::unix_listener::PrivateListener;
 use brodo_net::txqueuelen::TxQueueLenWatch;
 use brodo_net::workers::Workers;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::Mode;
-use rustix::process::umask;
+use rustix::fd::{AsFd, BorrowedFd};
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a text is given to all who ask.
+pub(crate) use http::CLIENTS_MAX;
+
+/// How long one text answers all requests.
 const FRESH: Duration = Duration::from_millis(100);
-/// It is given out for longer if the look took long: a tenth of the workers' time at most is spent on being looked at.
+/// A slow look is kept for longer, so that collecting takes a tenth of the workers' time at most.
 const PAUSE_PER_LOOK: u32 = 10;
 
 /// Where metrics are served.
@@ -74,15 +73,31 @@ impl fmt::Display for Address {
     }
 }
 
+/// What listens.
+#[derive(Debug)]
+enum Listener {
+    Tcp(TcpListener),
+    Unix(PrivateListener),
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Unix(listener) => listener.as_fd(),
+        }
+    }
+}
+
 /// An address that is bound and does not answer yet.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    listener: OwnedFd,
+    listener: Listener,
     address: Address,
 }
 
 impl Metrics {
-    /// Binds `address`. Of a Unix socket, one that nobody listens on any more is replaced.
+    /// Binds `address`. At the path of a Unix socket a dead socket is replaced.
     pub(crate) fn bind(address: &Address) -> Result<Self, Failure> {
         let cannot = |call: &str| Failure::io(format!("serve metrics at {address}: {call}"));
         let (listener, address) = match address {
@@ -91,20 +106,11 @@ impl Metrics {
                 // With port 0 it is the kernel that has chosen.
                 let bound = listener.local_addr().map_err(cannot("getsockname"))?;
                 listener.set_nonblocking(true).map_err(cannot("ioctl"))?;
-                (listener.into(), Address::Ip(bound))
+                (Listener::Tcp(listener), Address::Ip(bound))
             }
             Address::Unix(path) => {
-                let is_socket = path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
-                if is_socket && instance::dial(path).is_err_and(|error| instance::is_dead(&error)) {
-                    std::fs::remove_file(path).map_err(cannot("unlink"))?;
-                }
-                // For this user alone, from the first moment; there is one thread yet.
-                let before = umask(Mode::from_raw_mode(0o177));
-                let bound = UnixListener::bind(path);
-                umask(before);
-                let listener = bound.map_err(cannot("bind"))?;
-                listener.set_nonblocking(true).map_err(cannot("ioctl"))?;
-                (listener.into(), address.clone())
+                let listener = PrivateListener::bind(path).map_err(cannot("bind"))?;
+                (Listener::Unix(listener), address.clone())
             }
         };
         Ok(Self { listener, address })
@@ -126,15 +132,16 @@ impl Metrics {
             cached = Some((Instant::now() + FRESH.max(begun.elapsed() * PAUSE_PER_LOOK), text.clone()));
             Some(text)
         };
-        let Self { listener, address } = self;
+        let listener = Arc::new(self.listener);
+        let served = listener.clone();
         let body = move || {
-            if let Err(errno) = http::serve(&listener, http::PATIENCE, text) {
-                log::warn(&format!("metrics are served no more: poll: {errno}"), &[]);
+            if let Err(errno) = http::serve(served.as_fd(), http::PATIENCE, text) {
+                log::warn(&format!("metrics are no longer served: poll: {errno}"), &[]);
             }
         };
         let spawned = thread::Builder::new().name("metrics".into()).spawn(body);
         spawned.map_err(Failure::io("serve metrics: clone"))?;
-        Ok(Serving(address))
+        Ok(Serving(listener))
     }
 }
 
@@ -145,14 +152,14 @@ impl AsFd for Metrics {
     }
 }
 
-/// Removes the socket at the end.
+/// Metrics that are served. Dropped, it removes the path of a Unix socket; the thread ends with the process.
 #[derive(Debug)]
-pub(crate) struct Serving(Address);
+pub(crate) struct Serving(Arc<Listener>);
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        if let Address::Unix(path) = &self.0 {
-            let _ = std::fs::remove_file(path);
+        if let Listener::Unix(listener) = &*self.0 {
+            listener.remove();
         }
     }
 }

@@ -2,13 +2,15 @@
 
 use crate::args::NetworkOptions;
 use crate::config::{HostFacts, Settings};
-use crate::control::{Control, Controlled, Facts, FirstCapture, Listening, Place};
+use crate::control::{Control, Controlled, Facts, FirstCapture, SocketPath};
+use crate::descriptors::{Descriptors, Needs};
 use crate::failure::Failure;
 use crate::flow_log::{Files, FlowLog};
 use crate::journal::{Batch, Item, Journal, Mailbox};
 use crate::log;
 use crate::metrics::{self, Metrics};
 use crate::report;
+use crate::unix_listener::PrivateListener;
 use crate::wording::Bounds;
 use crate::workers::{self, Notices};
 use brodo_control::method::GuestNetwork;
@@ -32,6 +34,7 @@ use brodo_netns::namespace::{Made, leave_interface};
 use brodo_netns::setup::SetupError;
 use brodo_netns::{process, setup};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::process::{Resource, getrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde_json::Value;
 use std::ops::ControlFlow;
@@ -41,15 +44,6 @@ use std::time::Instant;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Descriptors that brodo needs for itself, besides one per flow, clients of the control socket among them; and those that each
-/// worker needs.
-const DESCRIPTORS_RESERVED: u64 = 88;
-const DESCRIPTORS_PER_WORKER: u64 = 4;
-
-/// Most connections between loopbacks at a time, and the part of all descriptors that they may have: two each, and pipes.
-const SPLICES_MAX: u64 = 16_384;
-const SPLICES_SHARE: u64 = 16;
-
 /// All that is checked and opened before anything is made.
 pub(crate) struct Preparation {
     pub(crate) settings: Settings,
@@ -58,7 +52,8 @@ pub(crate) struct Preparation {
     capture: Option<FirstCapture>,
     flow_log: Option<Files>,
     metrics: Option<Metrics>,
-    control: Place,
+    control: SocketPath,
+    needs: Needs,
     clock: Clock,
 }
 
@@ -80,12 +75,22 @@ impl Preparation {
             })
         });
         let ready = ready.transpose()?;
+        // Before anything is written.
+        process::block_file_size_signal()?;
         let host = HostFacts {
             ipv6: setup::ipv6_available(),
             // Without a file there is no resolver to ask; everything else works.
             resolv_conf: ResolvConf::read(Path::new(RESOLV_CONF)).unwrap_or_default(),
         };
         let settings = Settings::new(options, &host).map_err(Failure::Usage)?;
+        // The hard limit: raised only when the command has been started, which is to have its own.
+        let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+        let needs = Needs {
+            workers: settings.plan.queues.into(),
+            metrics_clients: if options.metrics.is_some() { metrics::CLIENTS_MAX as u64 } else { 0 },
+            forwards: !settings.forwards.is_empty(),
+        };
+        Descriptors::divide(limit, needs).check(needs.workers, options.max_flows)?;
         if let Some(path) = &options.config {
             log::info("read options from a file", &[("file", path.display().to_string().into())]);
         }
@@ -110,11 +115,12 @@ impl Preparation {
         for (what, path) in files.iter().filter_map(|(what, path)| Some((what, path.as_ref()?))) {
             log::info(&format!("writing a {what}"), &[("file", path.display().to_string().into())]);
         }
-        let control = Place::of(options.control.as_deref());
-        Ok(Self { settings, host, ready, capture, flow_log, metrics, control, clock })
+        let control = SocketPath::of(options.control.as_deref());
+        Ok(Self { settings, host, ready, capture, flow_log, metrics, control, needs, clock })
     }
 
-    /// Starts a broker in the guest's namespace, if ports are forwarded now or may be later. Before there are threads.
+    /// Starts a broker in the guest's namespace, if ports are forwarded now or may be later. Before there are
+    /// threads.
     pub(crate) fn broker(
         &self,
         start: impl FnOnce() -> Result<SocketBroker, SetupError>,
@@ -122,7 +128,7 @@ impl Preparation {
         if !self.settings.forwards.is_empty() {
             return Ok(Some(start()?));
         }
-        if self.control == Place::None {
+        if self.control == SocketPath::None {
             return Ok(None);
         }
         // Nobody has asked for ports yet.
@@ -144,8 +150,8 @@ impl Preparation {
     ) -> Result<Service, Failure> {
         let (guest, forwards) = (self.settings.guest(), self.settings.forwards.clone());
         let Made { taps, watch } = made;
-        let listening = self.listen()?;
-        let clients = listening.is_some().then(Mailbox::with_bell).transpose();
+        let listener = self.listen()?;
+        let clients = listener.is_some().then(Mailbox::with_bell).transpose();
         let clients = clients.map_err(Failure::io("serve the control socket: eventfd"))?.map(Arc::new);
         let log = self.flow_log.is_some().then(|| Arc::new(Mailbox::new()));
         let journal = Journal::new(self.clock).with_log(log.clone()).with_clients(clients.clone());
@@ -156,12 +162,9 @@ impl Preparation {
         let count = taps.len() as u32;
         let mut config = self.settings.stack.clone();
         let interface = self.settings.plan.interface.name.clone();
-        let reserved = DESCRIPTORS_RESERVED + DESCRIPTORS_PER_WORKER * u64::from(count);
-        let descriptors = raise_nofile();
-        let splices_max = (descriptors / SPLICES_SHARE).min(SPLICES_MAX);
-        let for_splices = if forwards.is_empty() { 0 } else { splices_max * 4 };
-        let flows_max =
-            usize::try_from(descriptors.saturating_sub(reserved + for_splices)).unwrap_or(usize::MAX);
+        let descriptors = Descriptors::divide(raise_nofile(), self.needs);
+        let splices_max = descriptors.splices_max;
+        let flows_max = usize::try_from(descriptors.flows_max).unwrap_or(usize::MAX);
         config.max_flows = (config.max_flows.min(flows_max) / taps.len().max(1)).max(1);
         config.dns_cache /= taps.len().max(1);
         config.rules.workers = count;
@@ -189,7 +192,7 @@ impl Preparation {
             loops.push(worker);
         }
         if let Some(first) = loops.first_mut() {
-            let bounds = (usize::try_from(descriptors).unwrap_or(usize::MAX), splices_max as usize);
+            let bounds = (usize::try_from(descriptors.limit).unwrap_or(usize::MAX), splices_max as usize);
             let ports = Forwards::new(guest, broker, first.sockets(), bounds);
             let mut ports = ports.map_err(Failure::io("wait for ports: epoll_ctl"))?;
             if let Some(metrics) = &self.metrics {
@@ -204,7 +207,7 @@ impl Preparation {
         }
         let flow_log = self.flow_log.zip(log).map(|(files, log)| FlowLog::start(files, log, journal.clone()));
         let flow_log = flow_log.transpose().map_err(Failure::io("write the flow log: clone"))?;
-        let control = listening.zip(clients).map(|(listening, mailbox)| {
+        let control = listener.zip(clients).map(|(listener, mailbox)| {
             let controlled = Controlled {
                 workers: workers.clone(),
                 ring: Some(ring.clone()),
@@ -214,7 +217,7 @@ impl Preparation {
                 started: Instant::now(),
                 capture: self.capture,
             };
-            Control::start(listening, controlled)
+            Control::start(listener, controlled)
         });
         let control = control.transpose().map_err(Failure::io("serve the control socket: clone"))?;
         let notices = Notices::new(journal.clone());
@@ -222,11 +225,12 @@ impl Preparation {
         Ok(Service { loops, workers, ring, notices, ready, metrics, serving: None, control, flow_log, clock })
     }
 
-    /// The control socket, if there is to be one. Where nobody said that there must, everything else works without.
-    fn listen(&self) -> Result<Option<Listening>, Failure> {
-        match (Listening::new(&self.control), &self.control) {
-            (Ok(listening), _) => Ok(listening),
-            (Err(error), Place::At(path)) => {
+    /// The control socket, if there is to be one. Where nobody said that there must, everything else works
+    /// without.
+    fn listen(&self) -> Result<Option<PrivateListener>, Failure> {
+        match (self.control.listen(), &self.control) {
+            (Ok(listener), _) => Ok(listener),
+            (Err(error), SocketPath::Given(path)) => {
                 Err(Failure::Io(format!("listen on the control socket {}: bind", path.display()), error))
             }
             (Err(error), _) => {
@@ -355,8 +359,8 @@ impl Service {
         }
     }
 
-    /// Serves until `check` breaks, which is asked whenever a watched descriptor is readable, or until the guest's
-    /// interface is gone (`None`).
+    /// Serves until `check` breaks, which is asked whenever a watched descriptor is readable, or until the
+    /// guest's interface is gone (`None`).
     pub(crate) fn run<T>(
         &mut self,
         check: impl FnMut() -> Result<ControlFlow<T>, Failure>,
@@ -389,10 +393,13 @@ impl Service {
 }
 
 impl Drop for Service {
-    /// Ends what goes with the service, however it ended: writes the flow log to its end, and prints the counters if they were asked
-    /// for.
+    /// Ends what goes with the service, however it ended: writes capture and flow log to their ends, and
+    /// prints the counters if they were asked for.
     fn drop(&mut self) {
         drop(self.control.take());
+        for error in self.loops.iter_mut().filter_map(Worker::finish_capture) {
+            self.notices.capture_failed(&error);
+        }
         if let Some(log) = self.flow_log.take() {
             log.finish(self.last_ends());
         }

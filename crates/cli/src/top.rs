@@ -1,15 +1,17 @@
 //! `brodo top`: flows of a running instance, as they go.
 //!
-//! Three threads and one queue. *watch* asks the instance over its control socket ([`watch`]), *keys* reads the terminal, *end* waits for
-//! signals and for the terminal's end ([`end`]); each puts an [`Input`] into the queue of the main thread, which alone draws. So a key is answered
-//! at once, also while an instance that was stopped does not answer. What is known is in [`model`], what is looked at in [`screen`], and
-//! [`draw`] makes the picture of both; none of these knows a terminal.
+//! Three threads and one queue. *watch* asks the instance over its control socket ([`watch`]), *keys* reads
+//! the terminal, *end* waits for signals and for the terminal's end ([`end`]); each puts an [`Input`] into
+//! the queue of the main thread, which alone draws. So a key is answered at once, also while an instance that
+//! was stopped does not answer. What is known is in [`model`], what is looked at in [`screen`], and [`draw`]
+//! makes the picture of both; none of these knows a terminal.
 //!
-//! Cost: the pause between two samples is at least a hundred times the processor time that the last one took here, drawing included. With a
-//! few hundred flows that changes nothing; with ten thousand the picture is renewed more slowly, which the header says.
+//! Cost: the pause between two samples is at least a hundred times the processor time that the last one took
+//! here, drawing included. With a few hundred flows that changes nothing; with ten thousand the picture is
+//! renewed more slowly, which the header says.
 //!
-//! The terminal is given back however this ends: at `q`, at a signal, in a panic (ratatui's hook). A terminal that has gone away (hang-up, end
-//! of file) ends it too.
+//! The terminal is given back however this ends: at `q`, at a signal, in a panic (ratatui's hook). A terminal
+//! that has gone away (hang-up, end of file) ends it too.
 
 mod draw;
 mod end;
@@ -70,8 +72,8 @@ pub(crate) fn top(options: &Top) -> Result<u8, Failure> {
 
 /// Puts keys into the queue until the terminal cannot be read.
 ///
-/// At the end of a terminal crossterm reads on without pause, so this thread never returns then; [`end`] sees the hang-up and the
-/// process ends.
+/// At the end of a terminal crossterm reads on without pause, so this thread never returns then; [`end`] sees
+/// the hang-up and the process ends.
 fn read_keys(queue: &Sender<Input>) {
     loop {
         let input = match event::read() {

@@ -1,7 +1,8 @@
 //! The threads that serve one guest: one worker each, the first on the thread that calls.
 //!
-//! The first worker alone watches the caller's descriptors (signals, the command). Whatever ends one worker ends all: the
-//! caller's word, an interface that is gone, an error, a panic. With one worker there is no further thread.
+//! The first worker alone watches the caller's descriptors (signals, the command). Whatever ends one worker
+//! ends all: the caller's word, an interface that is gone, an error, a panic. With one worker there is no
+//! further thread.
 //!
 //! What several workers do alone and what together:
 //!
@@ -20,12 +21,13 @@
 //! | notices to the user | told once |
 //! | counters | each its own, added up at the end |
 
-use crate::failure::Failure;
+use crate::failure::{Failure, plain};
 use crate::journal::Journal;
 use brodo_control::event::Level;
 use brodo_link::{FailedCall, GuestLink};
 use brodo_net::driver::{Wake, Worker};
 use brodo_net::workers::Workers;
+use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,12 +50,15 @@ impl Notices {
         Self { journal, told_of_ping: AtomicBool::new(false) }
     }
 
+    /// The capture has ended because of an error.
+    pub(crate) fn capture_failed(&self, error: &io::Error) {
+        self.journal.tell(Level::Warn, &format!("the capture ended early: write: {}", plain(error)));
+    }
+
     /// Tells what is to be told.
     fn tell(&self, wake: &Wake) {
         match wake {
-            Wake::CaptureFailed(error) => {
-                self.journal.tell(Level::Warn, &format!("the capture has ended early: {error}"));
-            }
+            Wake::CaptureFailed(error) => self.capture_failed(error),
             Wake::PingForbidden if !self.told_of_ping.swap(true, Ordering::Relaxed) => {
                 self.journal.tell(Level::Warn, PING_FORBIDDEN);
             }
@@ -81,8 +86,8 @@ impl Drop for CloseOnDrop<'_> {
     }
 }
 
-/// Serves until `check` breaks, which is asked whenever a descriptor that the first worker watches is readable, or until
-/// the guest's interface is gone (`None`). The loops have joined `workers`.
+/// Serves until `check` breaks, which is asked whenever a descriptor that the first worker watches is
+/// readable, or until the guest's interface is gone (`None`). The loops have joined `workers`.
 pub(crate) fn run<L: GuestLink + Send, T>(
     loops: &mut [Worker<L>],
     workers: &Arc<Workers>,

@@ -1,19 +1,20 @@
 //! A packet capture of the guest link, as a pcapng file.
 //!
-//! Frames are written as they cross the link, super-frames included, and with the checksums they have there (which a
-//! guest with offloads leaves partial). Direction is the guest's: what it sent is outbound, as a capture on its own
-//! interface would have it.
+//! Frames are written as they cross the link, super-frames included, and with the checksums they have there
+//! (which a guest with offloads leaves partial). Direction is the guest's: what it sent is outbound, as a
+//! capture on its own interface would have it.
 //!
-//! A capture must never hold up or end the data path: a write that fails ends the capture, and the error is kept for the
-//! driver to report once. Blocks are collected in a buffer that is written when it is full, a second after its first
-//! block at the latest, and when the last handle is dropped.
+//! A capture must never hold up or end the data path: a write that fails ends the capture, and the error is
+//! kept for the driver to report once. Blocks are collected in a buffer that is written when it is full, a
+//! second after its first block at the latest, and when the last handle is dropped.
 //!
-//! Several workers write to one file: each has a handle ([`Capture::clone`]), and a lock is held for as long as it takes to
-//! add one frame to the buffer. Frames stand in the order in which they were added; their times, which are those of a
-//! turn's begin, may go back between workers by as long as a turn takes. Frames of one connection are always in order.
+//! Several workers write to one file: each has a handle ([`Capture::clone`]), and a lock is held for as long
+//! as it takes to add one frame to the buffer. Frames stand in the order in which they were added; their
+//! times, which are those of a turn's begin, may go back between workers by as long as a turn takes. Frames
+//! of one connection are always in order.
 //!
-//! Format: one section header, one interface description (Ethernet, nanoseconds), then one enhanced packet block
-//! per frame (draft-ietf-opsawg-pcapng), in the byte order of the machine.
+//! Format: one section header, one interface description (Ethernet, nanoseconds), then one enhanced packet
+//! block per frame (draft-ietf-opsawg-pcapng), in the byte order of the machine.
 
 mod filter;
 
@@ -23,6 +24,7 @@ use brodo_core::time::{Duration, Instant};
 pub use filter::Filter;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -88,12 +90,14 @@ impl Clone for Capture {
 }
 
 impl Capture {
-    /// Makes (or replaces) the file and writes its headers; `interface` is the guest's interface name.
+    /// Makes (or replaces) the file and writes its headers; `interface` is the guest's interface name. A new
+    /// file has mode 0600, because it holds payload; one that exists keeps its mode.
     ///
     /// # Errors
     /// The file cannot be made or written.
     pub fn create(path: &Path, interface: &str, clock: Clock) -> io::Result<Self> {
-        Self::new(File::create(path)?, interface, clock)
+        let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        Self::new(file, interface, clock)
     }
 
     /// The same into an open file, such as a pipe to a program that shows it.
@@ -122,7 +126,8 @@ impl Capture {
         Ok(Self { writer: Arc::new(Mutex::new(writer)), filter: None, clock, flush_at: None })
     }
 
-    /// The same capture, of the frames that `filter` keeps and no others. To be said before handles are made of it.
+    /// The same capture, of the frames that `filter` keeps and no others. To be said before handles are made
+    /// of it.
     #[must_use]
     pub fn only(mut self, filter: Filter) -> Self {
         self.filter = Some(Arc::new(filter));
@@ -172,8 +177,8 @@ impl Capture {
         }
     }
 
-    /// The error that has ended this capture, if one has; told to one of its handles. A capture with an error takes no
-    /// more frames.
+    /// The error that has ended this capture, if one has; told to one of its handles. A capture with an error
+    /// takes no more frames.
     pub fn take_error(&mut self) -> Option<io::Error> {
         self.lock().error.take()
     }

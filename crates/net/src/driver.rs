@@ -284,6 +284,13 @@ impl<L: GuestLink> Worker<L> {
         self.port.capture = Some(capture);
     }
 
+    /// Ends the capture, if there is one, and writes the rest of it; the error that has kept it from being complete.
+    pub fn finish_capture(&mut self) -> Option<io::Error> {
+        let mut capture = self.port.capture.take()?;
+        capture.flush();
+        capture.take_error()
+    }
+
     /// Follows the host's network, and what it says of names as far as `follow` goes. One of those who do `looks` for all.
     ///
     /// # Errors

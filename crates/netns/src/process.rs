@@ -1,16 +1,17 @@
 //! The command: started in its namespace, told what brodo is told, waited for.
 //!
-//! A command under brodo is to behave as it would without: it shares brodo's terminal, process group, environment,
-//! working directory and every descriptor brodo inherited. What a person types (Ctrl-C, Ctrl-\, Ctrl-Z, a window's
-//! change of size) the kernel sends to the whole group, hence to the command itself; brodo lets it pass. What another
-//! process sends to brodo alone is forwarded. The two are told apart by the sender that signalfd reports.
+//! A command under brodo is to behave as it would without: it shares brodo's terminal, process group,
+//! environment, working directory and every descriptor brodo inherited. What a person types (Ctrl-C, Ctrl-\,
+//! Ctrl-Z, a window's change of size) the kernel sends to the whole group, hence to the command itself; brodo
+//! lets it pass. What another process sends to brodo alone is forwarded. The two are told apart by the sender
+//! that signalfd reports.
 //!
-//! When the command stops (Ctrl-Z), brodo stops too, so that the shell that waits for brodo gets its prompt back; when
-//! brodo is continued it continues the command.
+//! When the command stops (Ctrl-Z), brodo stops too, so that the shell that waits for brodo gets its prompt
+//! back; when brodo is continued it continues the command.
 //!
-//! No handler runs: signals are blocked and read from a descriptor, in the loop that serves the network. The command
-//! starts with none blocked; dispositions are those that brodo was started with, so that `nohup brodo run` is what it
-//! says (SIGPIPE, which the standard library ignores, it also sets back before execve).
+//! No handler runs: signals are blocked and read from a descriptor, in the loop that serves the network. The
+//! command starts with none blocked; dispositions are those that brodo was started with, so that `nohup brodo
+//! run` is what it says (SIGPIPE, which the standard library ignores, it also sets back before execve).
 //!
 //! System calls: fork, execve, signalfd, waitpid, kill, prctl.
 
@@ -29,8 +30,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// What brodo is to hear of. SIGTTIN and SIGTTOU are not among them: they stop brodo when it writes to a terminal
-/// that is not its own, as they should.
+/// What brodo is to hear of. SIGTTIN and SIGTTOU are not among them: they stop brodo when it writes to a
+/// terminal that is not its own, as they should.
 const HEARD: [Signal; 10] = [
     Signal::HUP,
     Signal::INT,
@@ -47,6 +48,19 @@ const HEARD: [Signal; 10] = [
 /// Signals as a descriptor; from its making on they have no other effect.
 #[derive(Debug)]
 pub struct Signals(OwnedFd);
+
+/// File size limit (`ulimit -f`): a write beyond it fails with `EFBIG` instead of ending brodo and its
+/// command by SIGXFSZ.
+///
+/// The signal is blocked rather than ignored, so the command gets it as if brodo were not there: it starts
+/// with no signal blocked and with inherited dispositions. To be called before there are threads, which
+/// inherit it.
+///
+/// # Errors
+/// None that Linux is known to give.
+pub fn block_file_size_signal() -> Result<(), SetupError> {
+    raw::block(Signal::XFSZ).map_err(|errno| SetupError::new(Step::Signals, errno, ""))
+}
 
 impl Signals {
     /// Blocks the signals a session hears of. To be made before anything that a signal should not cut short.
@@ -109,14 +123,14 @@ impl Child {
         &self.handoff
     }
 
-    /// Lets the command start. Whether it could be started is told by [`Child::handle`]: to wait for it here would be
-    /// to be deaf meanwhile, and the child may be stopped at any time.
+    /// Lets the command start. Whether it could be started is told by [`Child::handle`]: to wait for it here
+    /// would be to be deaf meanwhile, and the child may be stopped at any time.
     pub fn start(&self) -> Result<(), SetupError> {
         self.handoff.send(&Message::Go)
     }
 
-    /// Does what the signals that have arrived ask for; the command's exit status once it has ended: its own, or 128
-    /// and the number of the signal that killed it. That it could not be started is an error.
+    /// Does what the signals that have arrived ask for; the command's exit status once it has ended: its own,
+    /// or 128 and the number of the signal that killed it. That it could not be started is an error.
     pub fn handle(&mut self) -> Result<Option<u8>, SetupError> {
         while let Some(received) = self.signals.next()? {
             if received.signal == Signal::CHILD {
@@ -131,8 +145,8 @@ impl Child {
         Ok(None)
     }
 
-    /// Whether the command has not heard of it yet. The kernel sends to the group, and the command may have left it. A
-    /// terminal's hang-up is told to the session's leader alone, which brodo may be.
+    /// Whether the command has not heard of it yet. The kernel sends to the group, and the command may have
+    /// left it. A terminal's hang-up is told to the session's leader alone, which brodo may be.
     fn is_to_forward(&self, received: Received) -> bool {
         let shares_group = || rustix::process::getpgid(Some(self.pid)) == Ok(rustix::process::getpgrp());
         !received.from_kernel || received.signal == Signal::HUP || !shares_group()
@@ -146,7 +160,8 @@ impl Child {
         {
             if let Some(code) = exit_status(status) {
                 self.ended = true;
-                // The child says why it did not become the command, if so; execve has closed its end otherwise.
+                // The child says why it did not become the command, if so; execve has closed its end
+                // otherwise.
                 return match self.handoff.receive()? {
                     Some(Message::Failed(error)) => Err(error),
                     _ => Ok(Some(code)),
@@ -194,20 +209,22 @@ fn has_terminal() -> bool {
     rustix::fs::open("/dev/tty", flags, rustix::fs::Mode::empty()).is_ok()
 }
 
-/// In the child: dies when brodo does, however that comes. `parent` is brodo's number; it may have ended before the
-/// kernel could be told.
+/// In the child: dies when brodo does, however that comes. `parent` is brodo's number; it may have ended
+/// before the kernel could be told.
 pub(crate) fn die_with_parent(parent: Pid) -> Result<(), SetupError> {
     let fail = |errno| SetupError::new(Step::DeathSignal, errno, "");
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(fail)?;
     if rustix::process::getppid() == Some(parent) { Ok(()) } else { Err(fail(Errno::SRCH)) }
 }
 
-/// In the child: becomes the command, of which the first word is looked up in PATH. Returns only if that fails.
+/// In the child: becomes the command, of which the first word is looked up in PATH. Returns only if that
+/// fails.
 pub(crate) fn execute(command: &[OsString]) -> SetupError {
     let Some((program, arguments)) = command.split_first() else {
         return SetupError::new(Step::Execute, Errno::NOENT, "");
     };
-    // What has arrived since brodo blocked it is delivered here, and may end the process before it is the command.
+    // What has arrived since brodo blocked it is delivered here, and may end the process before it is the
+    // command.
     if let Err(errno) = raw::unblock_all() {
         return SetupError::new(Step::Signals, errno, "");
     }

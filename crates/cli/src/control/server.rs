@@ -4,12 +4,13 @@
 //! that of the one that has been silent for longest, if that is long enough and it waits for no events; otherwise it is told
 //! to come again.
 
+use super::Controlled;
 use super::capture::Captures;
 use super::session::{Over, Session};
 use super::visits::ask_all;
-use super::{Controlled, Listening};
 use crate::journal::Item;
 use crate::timestamp::Timestamp;
+use crate::unix_listener::PrivateListener;
 use crate::wording;
 use brodo_control::event::{Event, Level, Topic};
 use brodo_control::rpc::{self, Error, Request, code};
@@ -30,7 +31,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// The server.
 pub(super) struct Server {
-    listening: Listening,
+    listener: PrivateListener,
     pub(super) controlled: Controlled,
     pub(super) captures: Captures,
     clients: Vec<Session>,
@@ -41,10 +42,10 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn new(listening: Listening, mut controlled: Controlled) -> Self {
+    pub(super) fn new(listener: PrivateListener, mut controlled: Controlled) -> Self {
         let captures = Captures::new(controlled.capture.take());
         let clients = Vec::with_capacity(CLIENTS_MAX);
-        Self { listening, controlled, captures, clients, accept_at: None, told_of_stranger: false }
+        Self { listener, controlled, captures, clients, accept_at: None, told_of_stranger: false }
     }
 
     /// Serves until `stopping` is set and the bell of the mailbox rung.
@@ -82,7 +83,7 @@ impl Server {
         });
         let listen = if self.accept_at.is_none() { PollFlags::IN } else { PollFlags::empty() };
         let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(2 + self.clients.len());
-        fds.push(PollFd::from_borrowed_fd(self.listening.listener.as_fd(), listen));
+        fds.push(PollFd::from_borrowed_fd(self.listener.as_fd(), listen));
         for client in &self.clients {
             fds.push(PollFd::from_borrowed_fd(client.descriptor(), client.interest()));
         }
@@ -98,8 +99,8 @@ impl Server {
     /// Takes in those who have connected.
     fn accept(&mut self, now: Instant) {
         for _ in 0..CLIENTS_MAX {
-            match self.listening.listener.accept() {
-                Ok((stream, _)) => self.take_in(stream, now),
+            match self.listener.accept() {
+                Ok(stream) => self.take_in(stream, now),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}

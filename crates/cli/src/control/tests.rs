@@ -23,7 +23,6 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::time::Duration;
 
 /// A link on which nothing ever happens.
@@ -106,8 +105,8 @@ impl Served {
             started: Instant::now(),
             capture: None,
         };
-        let listening = Listening::at(&folder.join("socket")).unwrap();
-        let control = Some(Control::start(listening, controlled).unwrap());
+        let listener = PrivateListener::bind(&folder.join("socket")).unwrap();
+        let control = Some(Control::start(listener, controlled).unwrap());
         Self { folder, workers, journal, control, worker: Some(worker), _pipe: pipe }
     }
 
@@ -385,25 +384,6 @@ fn a_socket_is_private_and_goes_with_its_server() {
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     drop(served);
     assert!(!path.exists());
-}
-
-#[test]
-fn a_dead_socket_is_replaced_and_nothing_else_is() {
-    let folder = std::env::temp_dir().join(format!("brodo-control-dead-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&folder);
-    fs::create_dir(&folder).unwrap();
-    let path = folder.join("socket");
-    let listen = |path: &Path| Listening::at(path);
-    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-    let first = listen(&path).expect("nobody listens on what is there");
-    assert!(listen(&path).unwrap_err().to_string().contains("somebody listens there already"));
-    // Another's file is left alone at the end.
-    fs::remove_file(first.path()).unwrap();
-    fs::write(&path, "text").unwrap();
-    drop(first);
-    assert!(listen(&path).unwrap_err().to_string().contains("no socket"));
-    assert_eq!(fs::read_to_string(&path).unwrap(), "text");
-    fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

@@ -1,29 +1,32 @@
-//! As much of HTTP/1.1 as whoever scrapes metrics needs, with a bound on everything.
+//! HTTP/1.1 for scrapers, with a bound on everything.
 //!
-//! One thread waits for all connections at once. At most [`CLIENTS`] are open, each has a few seconds from its first to its last byte and
-//! may send [`REQUEST_MAX`] bytes of header; who comes when all places are taken waits in the kernel's queue until one is free. One request
-//! per connection: `GET` or `HEAD` of `/metrics`. Anything else gets its status and is closed.
+//! One thread waits for all connections at once, none of which it waits for alone. At most [`CLIENTS_MAX`]
+//! are open; a new one takes the place of the oldest that has not sent its request, so clients that connect
+//! and stay silent cannot keep a scraper out. Each has a few seconds from its first to its last byte and may
+//! send [`REQUEST_MAX`] bytes of header. One request per connection: `GET` or `HEAD` of `/metrics`. Anything
+//! else gets its status and is closed.
 //!
-//! A library for this would bring threads per connection and no bound on time: this is less code than guarding one.
+//! Libraries weighed: hyper needs an async executor and its timer; tiny_http has a thread per busy connection
+//! and no time-out for reading a request. Neither bounds the number of connections.
 //!
 //! System calls: poll, accept4, recvfrom, sendto.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::OwnedFd;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 use std::time::{Duration, Instant};
 
 /// Connections at a time.
-const CLIENTS: usize = 8;
-/// How long one may take, whatever it does, outside of tests.
+pub(crate) const CLIENTS_MAX: usize = 32;
+/// How long one may take in all, outside of tests.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest header of a request, in bytes.
 const REQUEST_MAX: usize = 8 << 10;
 /// How long to take no connection after none could be taken: no descriptors.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What Prometheus asks for.
+/// Content types: of the metrics in Prometheus' text format, and of errors.
 const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
@@ -39,45 +42,68 @@ struct Client {
 
 /// Serves what `text` gives, or that there is nothing any more. Returns only if it cannot wait.
 pub(super) fn serve(
-    listener: &OwnedFd,
+    listener: BorrowedFd<'_>,
     patience: Duration,
     mut text: impl FnMut() -> Option<String>,
 ) -> Result<(), Errno> {
-    let mut clients: Vec<Client> = Vec::with_capacity(CLIENTS);
+    // In order of their arrival.
+    let mut clients: Vec<Client> = Vec::with_capacity(CLIENTS_MAX);
     let mut accept_from = Instant::now();
     loop {
         let now = Instant::now();
         clients.retain(|client| client.until > now);
         let pause = accept_from.checked_duration_since(now).filter(|pause| !pause.is_zero());
         let deadline = clients.iter().map(|client| client.until - now).chain(pause).min();
-        let accepts = clients.len() < CLIENTS && pause.is_none();
+        let accepts = pause.is_none();
         let ready = wait(listener, accepts, &clients, deadline)?;
         let mut events = ready.iter().copied();
-        if events.next().unwrap_or(false) && accepts {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            match accept_with(listener, flags) {
-                Ok(socket) => {
-                    clients.push(Client { socket, until: now + patience, bytes: Vec::new(), sent: None });
-                }
-                Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
-                Err(_) => accept_from = now + PAUSE,
-            }
-        }
-        // Whoever has just come is not among those that were waited for.
-        let mut events = events.chain([false]);
+        let arrived = events.next().unwrap_or(false) && accepts;
         clients.retain_mut(|client| !events.next().unwrap_or(false) || client.go_on(&mut text));
+        if arrived && !accept_all(listener, &mut clients, now + patience, &mut text) {
+            accept_from = now + PAUSE;
+        }
     }
+}
+
+/// Takes the connections that wait, at most [`CLIENTS_MAX`] at a time, and answers those whose request is
+/// there already, as it is when a scraper has connected. False if there are no descriptors for more.
+fn accept_all(
+    listener: BorrowedFd<'_>,
+    clients: &mut Vec<Client>,
+    until: Instant,
+    text: &mut impl FnMut() -> Option<String>,
+) -> bool {
+    for _ in 0..CLIENTS_MAX {
+        match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => {
+                let mut client = Client { socket, until, bytes: Vec::new(), sent: None };
+                if !client.go_on(text) {
+                    continue;
+                }
+                if clients.len() == CLIENTS_MAX {
+                    // The oldest that has not even asked, else the oldest.
+                    let oldest = clients.iter().position(|client| client.sent.is_none()).unwrap_or(0);
+                    clients.remove(oldest);
+                }
+                clients.push(client);
+            }
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(Errno::AGAIN) => return true,
+            Err(_) => return false,
+        }
+    }
+    true
 }
 
 /// Waits; for the listener and for each client, whether something is to be done.
 fn wait(
-    listener: &OwnedFd,
+    listener: BorrowedFd<'_>,
     accepts: bool,
     clients: &[Client],
     deadline: Option<Duration>,
 ) -> Result<Vec<bool>, Errno> {
     let interest = if accepts { PollFlags::IN } else { PollFlags::empty() };
-    let mut descriptors = vec![PollFd::new(listener, interest)];
+    let mut descriptors = vec![PollFd::from_borrowed_fd(listener, interest)];
     descriptors.extend(clients.iter().map(|client| {
         let interest = if client.sent.is_some() { PollFlags::OUT } else { PollFlags::IN };
         PollFd::new(&client.socket, interest)

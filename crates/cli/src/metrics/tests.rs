@@ -30,20 +30,21 @@ fn an_address_that_is_taken_is_refused_in_one_sentence() {
 }
 
 #[test]
-fn a_socket_is_private_and_replaces_one_that_is_dead_but_no_other() {
-    use std::os::unix::fs::PermissionsExt;
+fn the_path_of_a_socket_goes_with_its_service_but_not_another_process_s() {
     let path = std::env::temp_dir().join(format!("brodo-metrics-{}.sock", std::process::id()));
-    let address = Address::Unix(path.clone());
-    let first = Metrics::bind(&address).expect("free");
-    assert_eq!(path.metadata().expect("there").permissions().mode() & 0o777, 0o600);
-    assert!(Metrics::bind(&address).is_err(), "somebody listens there");
+    let serve = || {
+        let Metrics { listener, .. } = Metrics::bind(&Address::Unix(path.clone())).expect("free");
+        Serving(Arc::new(listener))
+    };
+    drop(serve());
+    assert!(!path.exists());
+    let first = serve();
+    std::fs::remove_file(&path).expect("there");
+    let second = serve();
     drop(first);
-    drop(Metrics::bind(&address).expect("nobody listens there"));
-    std::fs::remove_file(&path).expect("there");
-    std::fs::write(&path, "precious").expect("a file");
-    assert!(Metrics::bind(&address).is_err(), "a file is not replaced");
-    assert_eq!(std::fs::read_to_string(&path).expect("still there"), "precious");
-    std::fs::remove_file(&path).expect("there");
+    assert!(path.exists(), "the second socket was removed");
+    drop(second);
+    assert!(!path.exists());
 }
 
 /// Everything in a text that may be a metric's name.

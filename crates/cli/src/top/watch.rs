@@ -1,7 +1,7 @@
 //! Samples of an instance at intervals; after its end, of the next one that fits the same option.
 //!
-//! One sample is four calls: status, counters, all flows page by page, and the details of the flow that is looked at. They are not of the
-//! same instant; a flow may end between two of them.
+//! One sample is four calls: status, counters, all flows page by page, and the details of the flow that is
+//! looked at. They are not of the same instant; a flow may end between two of them.
 
 use super::Input;
 use super::model::Sample;
@@ -13,7 +13,8 @@ use rustix::time::{ClockId, clock_gettime};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-/// The pause is at least so many times the processor time that the last sample has cost: a hundredth of a processor.
+/// The pause is at least so many times the processor time that the last sample has cost: a hundredth of a
+/// processor.
 const PAUSE_PER_COST: u32 = 100;
 /// Longest pause, unless a longer one was asked for.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
@@ -41,7 +42,8 @@ impl Watcher {
         Self { which, client: Some(client), started: Instant::now() }
     }
 
-    /// Puts an update into `queue` at every interval, until it has no reader. `selected` gives the flow to look at in detail from then on.
+    /// Puts an update into `queue` at every interval, until it has no reader. `selected` gives the flow to
+    /// look at in detail from then on.
     pub(super) fn run(
         mut self,
         interval: Duration,

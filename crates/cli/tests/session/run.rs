@@ -3,6 +3,7 @@
 
 use crate::support::{Running, User, eventually, is_root, lives, program_str, text, users};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 fn status(user: User, words: &[&str]) -> Option<i32> {
@@ -395,6 +396,63 @@ fn progress_is_told_when_asked_for_and_as_json_if_so() {
 }
 
 #[test]
+fn a_limit_on_file_size_ends_capture_and_flow_log_but_not_the_command() {
+    for &user in users() {
+        let folder = std::env::temp_dir().join(format!("brodo-size-{}-{user:?}", std::process::id()));
+        fs::create_dir(&folder).expect("a directory");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("ours");
+        // 8 KiB for each file (sh counts 512 bytes, bash in its POSIX mode too): the command fills both with
+        // refused connections and a large datagram.
+        let script = "ulimit -f 16; exec $1 run --pcap $2/pcap --flow-log $2/log -- bash -c '
+             for i in $(seq 200); do (: </dev/tcp/169.254.169.254/$i) 2>/dev/null; done; head -c 9000 /dev/zero >/dev/udp/10.0.2.2/9; sleep 0.2
+             (head -c 20000 /dev/zero >$0/own) 2>/dev/null; echo own=$?; exit 5' $2";
+        let words = ["sh", "-c", script, "sh", program_str(), folder.to_str().expect("UTF-8")];
+        let output = user.command(&words).output().expect("sh runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        // The command itself is ended by the signal as without brodo.
+        assert_eq!(
+            (output.status.code(), text(&output).as_str()),
+            (Some(5), "own=153\n"),
+            "{user:?} {errors}"
+        );
+        for what in ["capture", "flow log"] {
+            let told: Vec<_> = errors.lines().filter(|line| line.contains(&format!("{what} "))).collect();
+            assert!(
+                told.len() == 1 && told[0].ends_with("ended early: write: File too large"),
+                "{user:?} {errors}"
+            );
+        }
+        for file in ["pcap", "log"] {
+            let found = fs::metadata(folder.join(file)).expect("it was made");
+            assert_eq!((found.permissions().mode() & 0o777, found.len()), (0o600, 8192), "{user:?} {file}");
+        }
+        fs::remove_dir_all(&folder).expect("ours");
+    }
+}
+
+#[test]
+fn a_low_limit_on_open_files_is_told_with_the_remedy() {
+    for &user in users() {
+        let run = |limit: &str, options: &str| {
+            let script = format!("ulimit -n {limit}; exec $1 run {options} -- true");
+            user.command(&["sh", "-c", &script, "sh", program_str()]).output().expect("sh runs")
+        };
+        let said = |output: &std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
+        let few = run("150", "");
+        assert!(few.status.success(), "{}", said(&few));
+        let text = said(&few);
+        assert!(text.contains("limit on open files") && text.contains("flows at most 66"), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+        let asked = said(&run("1000", "--max-flows 2000"));
+        assert!(asked.contains("flows at most 916"), "{asked}");
+        assert_eq!(said(&run("1000", "")), "");
+        let none = run("60", "");
+        assert_eq!(none.status.code(), Some(125));
+        assert!(said(&none).contains("brodo needs 84 descriptors for itself"), "{}", said(&none));
+    }
+}
+
+#[test]
 fn options_come_from_a_file_if_it_is_named() {
     let path = std::env::temp_dir().join(format!("brodo-session-{}.toml", std::process::id()));
     fs::write(&path, "mtu = 4000\nifname = 'up0'\n[attach]\nmtu = 2000\n").expect("a temporary file");
@@ -434,7 +492,7 @@ fn readiness_is_told_once_and_the_descriptor_closed() {
              wait %1; kill $brodo; wait $brodo; $1 run --ready-fd 9 9>/dev/null -- ls /proc/self/fd";
         let directory = std::env::temp_dir().join(format!("brodo-ready-{}-{user:?}", std::process::id()));
         fs::create_dir(&directory).expect("a directory");
-        fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("ours");
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).expect("ours");
         let path = directory.to_str().expect("UTF-8");
         let output =
             user.command(&["bash", "-c", script, "sh", program_str(), path]).output().expect("bash runs");

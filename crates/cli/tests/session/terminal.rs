@@ -151,7 +151,8 @@ fn live_view(user: User, start: &str) -> (u32, Running) {
 
 #[test]
 fn a_live_view_ends_with_its_terminal() {
-    // The second has no controlling terminal and ignores SIGHUP, so it learns of the end from the descriptor alone.
+    // The second has no controlling terminal and ignores SIGHUP, so it learns of the end from the descriptor
+    // alone.
     let in_session = "echo top=$$; exec $B top --instance $p";
     let outside = "trap '' HUP; setsid sh -c 'echo top=$$; exec $B top --instance $1' sh $p";
     for &user in users() {

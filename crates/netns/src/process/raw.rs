@@ -96,6 +96,17 @@ pub(crate) fn block_into_descriptor(signals: &[Signal]) -> Result<OwnedFd, Errno
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Blocks one signal for the calling thread and those it starts.
+pub(crate) fn block(signal: Signal) -> Result<(), Errno> {
+    let set = signal_set(&[signal]);
+    // SAFETY: the set is initialised and outlives the call; the old mask is not asked for.
+    if unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) } == 0 {
+        Ok(())
+    } else {
+        Err(last_error())
+    }
+}
+
 /// Blocks every signal that can be blocked.
 pub(crate) fn block_all() -> Result<(), Errno> {
     let mut set = MaybeUninit::uninit();

@@ -1,13 +1,16 @@
 //! A demonstration on real input: inside a brodo namespace, curl downloads from python's web server on the
 //! host side.
 //!
-//! It is told as it happens: what was started as whom, what arrived (compared by SHA-256), how fast, and over
-//! which flows: the guest's connection as curl sees it, and the host's socket that brodo opened for it.
+//! Each step is printed as it happens: who runs what, and over which sockets a download goes: the guest's
+//! connection as curl sees it, and the host's socket that brodo opened for it. The result stands last: what
+//! was downloaded, how fast, whether it arrived unchanged (SHA-256), at what cost, and what to try next.
 
 use crate::process::{Context, Failure, Result, find_program, wait_until};
 use crate::system::{Guest, Programs, System};
 use crate::world::{HOST_V4, HOST_V6, Netns, USER, WORLD_V4, World};
+use std::fmt::Write as _;
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 /// Size of the file that is sent.
@@ -16,13 +19,18 @@ const FILE_MIB: u64 = 512;
 const PORT: u16 = 8000;
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// Runs it, printing the story to standard output.
+/// From where the file is downloaded, and what that shows.
+const SERVERS: [(&str, &str); 3] =
+    [(HOST_V4, "the host, IPv4"), (HOST_V6, "the host, IPv6"), (WORLD_V4, "another machine")];
+
+/// Runs it, printing each step to standard output.
 pub fn run(programs: &Programs) -> Result<()> {
     for program in ["curl", "python3", "sha256sum", "ss"] {
         find_program(program).ok_or_else(|| Failure(format!("{program} is not installed (make setup)")))?;
     }
     let world = World::new()?;
-    println!("1. A host namespace with {HOST_V4} and {HOST_V6}, and a world behind it with {WORLD_V4}.\n");
+    println!("1. Network namespaces stand in for a host ({HOST_V4}, {HOST_V6})");
+    println!("   and for another machine behind it ({WORLD_V4}).");
 
     let file = world.folder().join("data");
     let script = format!("head -c {} /dev/urandom > {}", FILE_MIB << 20, file.display());
@@ -31,32 +39,71 @@ pub fn run(programs: &Programs) -> Result<()> {
     for netns in [&world.host, &world.world] {
         serve(&world, netns)?;
     }
-    println!(
-        "2. Python's web server on both sides, with a file of {FILE_MIB} MiB of random bytes,\n   sha256 {sent}\n"
-    );
+    println!("2. Python's web server runs on both and has a file of {FILE_MIB} MiB of random bytes.");
 
-    let brodo = world.install_program(&programs.find(System::Brodo)?)?;
+    let program = programs.find(System::Brodo)?;
+    let brodo = world.install_program(&program)?;
     let brodo = brodo.to_string_lossy();
-    let guest = Guest::forwarder(&world, &world.enter_host_as_user(), &[&brodo, "run", "-v", "--"])?;
-    println!("3. As user {USER}, no root: `brodo run`. Inside it looks like this:\n");
+    let guest = Guest::forwarder(&world, &world.enter_host_as_user(), &[&brodo, "run", "--"])?;
+    println!("3. User {USER}, not root, starts `brodo run`. The network inside:\n");
     let inside = world.run(&guest.enter, ["ip", "-brief", "address"], LIMIT)?.success()?;
-    indent(&inside.stdout);
-
-    println!("4. curl inside downloads the file:\n");
-    let mut all_equal = true;
-    for server in [HOST_V4, HOST_V6, WORLD_V4] {
-        all_equal &= download(&world, &guest, server, &sent)?;
+    inside.stdout.lines().for_each(|line| println!("     {}", line.trim_end()));
+    println!("\n4. curl inside downloads the file, through brodo:\n");
+    let mut downloads = Vec::new();
+    for (server, what) in SERVERS {
+        let download = download(&world, &guest, server, &sent)?;
+        println!("     {}", download.connection);
+        downloads.push((what, download));
     }
-    let (rss, cpu) = (guest.rss_kib(), guest.cpu_ms());
-    let gib = 3.0 * FILE_MIB as f64 / 1024.0;
-    println!(
-        "5. brodo took {:.0} ms of CPU per GiB and {:.1} MiB of memory. What it counted:\n",
-        cpu / gib,
-        rss as f64 / 1024.0
-    );
-    let end = guest.finish(LIMIT)?.success()?;
-    indent(&end.stderr);
-    if all_equal { Ok(()) } else { Err(Failure("what arrived is not what was sent".into())) }
+    let (rss_kib, cpu_ms) = (guest.rss_kib(), guest.cpu_ms());
+    guest.finish(LIMIT)?.success()?;
+    print!("\n{}", result(&downloads, cpu_ms, rss_kib));
+    if downloads.iter().any(|(_, download)| !download.is_equal) {
+        return Err(Failure("what arrived is not what was sent".into()));
+    }
+    print!("{}", next_steps(&program));
+    Ok(())
+}
+
+/// One download.
+struct Download {
+    bytes: f64,
+    seconds: f64,
+    /// What arrived has the SHA-256 of what was sent.
+    is_equal: bool,
+    /// Both halves of the connection.
+    connection: String,
+}
+
+/// The result as a table.
+fn result(downloads: &[(&str, Download)], cpu_ms: f64, rss_kib: u64) -> String {
+    let mut text = format!("Result: {} downloads of {FILE_MIB} MiB as an ordinary user\n\n", downloads.len());
+    for (what, download) in downloads {
+        let verdict = if download.is_equal { "SHA-256 equal" } else { "SHA-256 DIFFERS" };
+        let rate = download.bytes * 8.0 / download.seconds / 1e9;
+        // Writing to a string cannot fail.
+        let _ =
+            writeln!(text, "  from {what:<16} {:>6.2} s  {rate:>6.1} Gbit/s  {verdict}", download.seconds);
+    }
+    let gib = downloads.iter().map(|(_, download)| download.bytes).sum::<f64>() / f64::from(1 << 30);
+    let mib = rss_kib as f64 / 1024.0;
+    text + &format!(
+        "\n  brodo took {:.0} ms of processor time per GiB and {mib:.1} MiB of memory.\n",
+        cpu_ms / gib
+    )
+}
+
+/// What a newcomer does next, with the program that was shown.
+fn next_steps(program: &Path) -> String {
+    let brodo = program.display();
+    format!(
+        "\nNext, as any user:\n\n\
+         \x20 {brodo} run -- curl -sI https://example.org   one command with a network of its own\n\
+         \x20 {brodo} run                                    a shell in there\n\
+         \x20 {brodo} top                                    its connections, from another terminal\n\
+         \x20 {brodo} run --help                             every option\n\n\
+         The guide begins at docs/src/introduction.md.\n"
+    )
 }
 
 fn serve(world: &World, netns: &Netns) -> Result<()> {
@@ -68,8 +115,8 @@ fn serve(world: &World, netns: &Netns) -> Result<()> {
     world.serve(netns, ["/usr/bin/env", "python3", "-c", program, &folder, &PORT.to_string()], PORT).map(drop)
 }
 
-/// Downloads once and tells how it went; whether the content was equal.
-fn download(world: &World, guest: &Guest, server: &str, sent: &str) -> Result<bool> {
+/// Downloads once.
+fn download(world: &World, guest: &Guest, server: &str, sent: &str) -> Result<Download> {
     let address = if server.contains(':') { format!("[{server}]") } else { server.to_owned() };
     let url = format!("http://{address}:{PORT}/data");
     let copy = world.home().join("copy").to_string_lossy().into_owned();
@@ -86,40 +133,29 @@ fn download(world: &World, guest: &Guest, server: &str, sent: &str) -> Result<bo
         return Err(finished.failure("curl printed something else"));
     };
     let number = |text: &str| text.parse::<f64>().context(|| format!("curl printed {text:?}"));
-    let rate = number(bytes)? * 8.0 / number(seconds)? / 1e9;
-    let received = sha256(world, &copy)?;
-    let equal = received == sent;
-    let verdict = if equal { "equal" } else { "DIFFERENT" };
-    println!("   curl {url}");
-    println!("     {bytes} bytes in {:.2} s, {rate:.2} Gbit/s; sha256 {verdict}", number(seconds)?);
-    println!("     guest  {from} port {port} -> {address}:{PORT}");
-    let socket = socket.flatten().unwrap_or_else(|| "gone before it could be looked at".into());
-    println!("     host   {socket}\n");
+    let socket = socket.flatten().unwrap_or_else(|| "a socket that was gone before it was listed".into());
+    let download = Download {
+        bytes: number(bytes)?,
+        seconds: number(seconds)?,
+        is_equal: sha256(world, &copy)? == sent,
+        connection: format!("{from}:{port} in the guest, {socket} on the host, to {address}:{PORT}"),
+    };
     fs::remove_file(&copy).context(|| format!("cannot remove {copy}"))?;
-    Ok(equal)
+    Ok(download)
 }
 
-/// brodo's own socket towards the server, as the host's kernel lists it.
+/// Address and port of brodo's own socket towards the server, as the host's kernel lists it.
 fn host_socket(world: &World, address: &str) -> Option<String> {
     let filter = format!("dst {address} and dport = :{PORT}");
     let words = ["ss", "-tnpH", "state", "established"].into_iter().chain(filter.split(' '));
     let listed = world.run(&world.host.enter(), words, LIMIT).ok()?.stdout;
     let line = listed.lines().find(|line| line.contains("brodo"))?;
     // Queues, own address, peer's address, program.
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let program = words.get(4)?.trim_start_matches("users:((").trim_end_matches("))").replace(',', " ");
-    Some(format!("{} -> {}, a socket of {program}", words.get(2)?, words.get(3)?))
+    line.split_whitespace().nth(2).map(str::to_owned)
 }
 
 fn sha256(world: &World, file: &str) -> Result<String> {
     let finished = world.run(&[], ["sha256sum", file], LIMIT)?.success()?;
     let hash = finished.stdout.split_whitespace().next();
     hash.map(str::to_owned).ok_or_else(|| finished.failure("printed no hash"))
-}
-
-fn indent(text: &str) {
-    for line in text.lines() {
-        println!("   {line}");
-    }
-    println!();
 }

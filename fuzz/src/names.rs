@@ -11,8 +11,8 @@ use brodo_core::link::{LinkCaps, RxMeta};
 use brodo_core::stack::{Io, Stack};
 use brodo_core::time::{Duration, Instant};
 use brodo_core::wire::dns::Header;
+use brodo_sim::driver::{SimDriver, Simulated};
 use brodo_sim::link::to_stack;
-use brodo_sim::machine::{Machine, Simulated};
 use brodo_sim::packet::{self, Packet, UdpDatagram};
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -20,7 +20,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 const STEPS_MAX: usize = 200;
 
 struct Play {
-    machine: Machine,
+    driver: SimDriver,
     now: Instant,
     dns: SocketAddr,
     guest: Ipv4Addr,
@@ -35,11 +35,11 @@ impl Play {
         let host_names = vec![("db.lan".to_owned(), Ipv4Addr::new(192, 0, 2, 7).into())];
         let config = Config { mtu: 1500, resolvers, host_names, dns_cache: 8 << 10, ..Config::default() };
         let net = config.v4.expect("IPv4");
-        let mut machine = Machine::new(config, LinkCaps::default(), 1);
-        machine.host.set_record(false);
+        let mut driver = SimDriver::new(config, LinkCaps::default(), 1);
+        driver.host.set_record(false);
         let dns = SocketAddr::new(net.dns.into(), 53);
         let (now, last) = (Instant::from_ms(1), Vec::new());
-        Self { machine, now, dns, guest: net.guest, asked: 0, answered: 0, last }
+        Self { driver, now, dns, guest: net.guest, asked: 0, answered: 0, last }
     }
 
     fn resolvers(count: u8) -> Vec<SocketAddr> {
@@ -48,13 +48,13 @@ impl Play {
 
     /// The open socket of that number, counted around.
     fn socket(&self, number: u8) -> Option<SocketId> {
-        let host = &self.machine.host;
+        let host = &self.driver.host;
         let open: Vec<_> = host.all().filter(|&socket| host.closed(socket).is_none()).collect();
         open.get(usize::from(number) % open.len().max(1)).copied()
     }
 
     fn turn(&mut self, frames: &[(RxMeta, Vec<u8>)]) {
-        for sent in self.machine.turn(self.now, frames) {
+        for sent in self.driver.turn(self.now, frames) {
             for piece in sent.cut() {
                 let Ok(Packet::Udp(datagram)) = packet::parse(&piece) else {
                     panic!("something else was sent")
@@ -66,11 +66,11 @@ impl Play {
             }
         }
         assert!(self.answered <= self.asked, "{} answers to {} questions", self.answered, self.asked);
-        let _ = self.machine.stack.name_of(Ipv4Addr::new(192, 0, 2, 1).into());
+        let _ = self.driver.stack.name_of(Ipv4Addr::new(192, 0, 2, 1).into());
     }
 
     fn call(&mut self, call: impl FnOnce(&mut Stack, &mut Io<'_, Simulated>)) {
-        self.machine.io(call);
+        self.driver.io(call);
     }
 
     /// A resolver's message, in the shape of an answer to the last question if `fitting`.
@@ -86,7 +86,7 @@ impl Play {
             bytes.to_vec()
         };
         let segment = (number & 0x80 != 0).then_some(40).filter(|_| message.len() > 40);
-        self.machine.host.peer_datagram(socket, &message, segment);
+        self.driver.host.peer_datagram(socket, &message, segment);
     }
 
     fn steps(&mut self, mut data: &[u8]) {
@@ -116,12 +116,12 @@ impl Play {
                 if let Some(socket) = self.socket(number) {
                     let cause =
                         [IcmpCause::PortUnreachable, IcmpCause::TimeExceeded][usize::from(kind / 10 % 2)];
-                    self.machine.host.peer_icmp(socket, IcmpReport { cause, from: None, sequence: None });
+                    self.driver.host.peer_icmp(socket, IcmpReport { cause, from: None, sequence: None });
                 }
             }
             7 => {
                 let error = [HostError::Exhausted, HostError::NetUnreachable][usize::from(kind / 10 % 2)];
-                self.machine.host.refuse_next_open(error);
+                self.driver.host.refuse_next_open(error);
             }
             8 => self.call(|stack, _| stack.set_resolvers(Self::resolvers(number % 10))),
             _ => self.call(Stack::network_changed),
@@ -138,7 +138,7 @@ pub fn run(data: &[u8]) {
         play.now = play.now + Duration::from_secs(1);
         play.turn(&[]);
     }
-    assert_eq!((play.machine.stack.flows(), play.machine.host.open_sockets()), (0, 0), "something is left");
+    assert_eq!((play.driver.stack.flows(), play.driver.host.open_sockets()), (0, 0), "something is left");
 }
 
 #[cfg(test)]

@@ -23,9 +23,9 @@ use brodo_core::stack::{Io, Stack};
 use brodo_core::tcp::State;
 use brodo_core::tcp::info::TcpInfo;
 use brodo_core::time::{Duration, Instant};
+use brodo_sim::driver::{SimDriver, Simulated};
 use brodo_sim::host::{ConnectPlan, SimHost};
 use brodo_sim::link::to_stack;
-use brodo_sim::machine::{Machine, Simulated};
 use brodo_sim::packet::{self, Packet, TcpSegment};
 use brodo_sim::script::{REMOTE_V4, REMOTE_V6};
 use conn::Conn;
@@ -48,7 +48,7 @@ const OPENING_PATIENCE: Duration = Duration::from_secs(10);
 struct Run {
     setup: Setup,
     config: Config,
-    machine: Machine,
+    driver: SimDriver,
     conns: Vec<Conn>,
     start: Instant,
     now: Instant,
@@ -77,12 +77,12 @@ static TRACE: OnceLock<bool> = OnceLock::new();
 impl Run {
     fn new(setup: Setup) -> Self {
         let config = setup.config();
-        let mut machine = Machine::new(config.clone(), setup.caps(), 1);
-        machine.host.set_record(false);
-        machine.host.set_chatty(setup.chatty());
-        machine.host.set_default_space(setup.space());
+        let mut driver = SimDriver::new(config.clone(), setup.caps(), 1);
+        driver.host.set_record(false);
+        driver.host.set_chatty(setup.chatty());
+        driver.host.set_default_space(setup.space());
         let plan = if setup.connects_at_once() { ConnectPlan::Done } else { ConnectPlan::Pending };
-        machine.host.set_default_connect(plan);
+        driver.host.set_default_connect(plan);
         let conns = (0..CONNS as u16)
             .map(|i| {
                 let (guest, remote) = ends(&config, setup.v6(), i);
@@ -95,7 +95,7 @@ impl Run {
         let mut run = Self {
             setup,
             config,
-            machine,
+            driver,
             conns,
             start,
             now: start,
@@ -117,7 +117,7 @@ impl Run {
 
     fn infos(&self) -> [Option<TcpInfo>; CONNS] {
         let mut infos = [None; CONNS];
-        for info in self.machine.stack.tcp_infos(self.now) {
+        for info in self.driver.stack.tcp_infos(self.now) {
             if let Some(i) = self.conns.iter().position(|c| (c.guest, c.remote) == (info.guest, info.remote))
             {
                 infos[i] = Some(info);
@@ -152,8 +152,8 @@ impl Run {
         }
         let flows: Vec<_> = self.conns.iter().map(|c| (c.incarnation, c.flow)).collect();
         let frames = std::mem::take(&mut self.batch);
-        let mut sent = self.machine.turn_with(self.now, body);
-        sent.extend(self.machine.turn(self.now, &frames));
+        let mut sent = self.driver.turn_with(self.now, body);
+        sent.extend(self.driver.turn(self.now, &frames));
         for sent in sent {
             for piece in sent.cut() {
                 let lost = self.lose > 0;
@@ -170,7 +170,7 @@ impl Run {
                 }
                 conn.flow = flow;
             }
-            let host = &self.machine.host;
+            let host = &self.driver.host;
             if let Some(socket) = host.all().filter(|&s| host.peer(s) == conn.remote).last()
                 && conn.flow.is_some()
             {
@@ -199,13 +199,13 @@ impl Run {
             conn.excused |= end - self.start > if opening { OPENING_PATIENCE } else { PATIENCE };
         }
         for _ in 0..STEPS_MAX {
-            match self.machine.next_deadline() {
+            match self.driver.next_deadline() {
                 Some(at) if at < end => self.now = self.now.max(at),
                 _ => break,
             }
             self.turn();
         }
-        if self.machine.next_deadline().is_some_and(|at| at < end) {
+        if self.driver.next_deadline().is_some_and(|at| at < end) {
             // What should have happened on the way happens late: nothing follows from when it does.
             self.conns.iter_mut().for_each(|c| c.resent_at.clear());
         }
@@ -222,7 +222,7 @@ impl Run {
             Kind::Lose => self.lose = u32::from(a & 31),
             Kind::Credit => {
                 self.credit = a & 128 != 0;
-                self.machine.link.set_credit((!self.credit).then_some(usize::from(a & 15)));
+                self.driver.link.set_credit((!self.credit).then_some(usize::from(a & 15)));
                 self.turn();
             }
             Kind::Time => {
@@ -248,12 +248,12 @@ impl Run {
                 self.pass(Duration::from_micros(us * u64::from(1 + (v & 7))));
             }
             Kind::Deadline => {
-                if let Some(at) = self.machine.next_deadline() {
+                if let Some(at) = self.driver.next_deadline() {
                     self.pass(at.max(self.now) - self.now);
                 }
             }
             Kind::AtMost => {
-                self.machine.host.set_send_at_most(if v == 0 { usize::MAX } else { v.into() });
+                self.driver.host.set_send_at_most(if v == 0 { usize::MAX } else { v.into() });
             }
             Kind::Call => self.call(i, a & 1 == 0),
             Kind::HostSend | Kind::HostFin | Kind::HostError | Kind::Space | Kind::Take | Kind::Connected => {
@@ -299,7 +299,7 @@ impl Run {
     /// What the host's peer, or the host's kernel, does.
     fn host_step(&mut self, op: Op) {
         let conn = &mut self.conns[op.flow];
-        let host = &mut self.machine.host;
+        let host = &mut self.driver.host;
         let Some(socket) = conn.socket.filter(|&s| host.closed(s).is_none()) else { return };
         let errors = [HostError::Reset, HostError::TimedOut, HostError::HostUnreachable, HostError::Refused];
         let error = errors[usize::from(op.a & 3)];
@@ -379,8 +379,8 @@ fn start_for(v6: bool, before: u32) -> Instant {
         let config = Config::default();
         let (guest, remote) = ends(&config, v6, 0);
         let syn = TcpSegment { flags: packet::flags::SYN, ..TcpSegment::new(guest, remote) };
-        let mut machine = Machine::new(config.clone(), brodo_core::link::LinkCaps::default(), 1);
-        let sent = machine.turn(Instant::ZERO, &[(RxMeta::default(), syn.to_frame(to_stack(config.mac.0)))]);
+        let mut driver = SimDriver::new(config.clone(), brodo_core::link::LinkCaps::default(), 1);
+        let sent = driver.turn(Instant::ZERO, &[(RxMeta::default(), syn.to_frame(to_stack(config.mac.0)))]);
         match packet::parse(&sent[0].bytes) {
             Ok(Packet::Tcp(answer)) => answer.seq,
             other => panic!("not an answer to a SYN: {other:?}"),

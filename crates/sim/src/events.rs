@@ -3,12 +3,12 @@
 use brodo_core::time::Instant;
 use brodo_core::trace::{Event, Observer};
 
-/// Every trace event since the last that was taken.
+/// Trace events since the last [`EventLog::take`].
 #[derive(Debug, Default)]
 pub struct EventLog {
     /// The time of this turn.
     pub(crate) now: Instant,
-    /// Events are thrown away.
+    /// Events are discarded.
     pub(crate) off: bool,
     events: Vec<(Instant, Event)>,
 }

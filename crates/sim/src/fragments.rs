@@ -1,4 +1,4 @@
-//! IP fragments as the guest's kernel makes them of a frame and joins them again, with no help from the stack under test.
+//! IP fragmentation and reassembly of the guest's kernel, independent of the stack under test.
 
 use smoltcp::wire::checksum;
 use std::collections::BTreeMap;
@@ -20,7 +20,8 @@ fn finish(header: &mut [u8], payload: usize) {
     }
 }
 
-/// The fragments of a frame that carries a whole packet, each with `piece` bytes of content, a multiple of eight, but the last.
+/// The fragments of a frame that carries a whole packet, each with `piece` bytes of content, a multiple of
+/// eight, but the last.
 pub fn cut(frame: &[u8], piece: usize, ident: u32) -> Vec<Vec<u8>> {
     let (start, v4) = headers(frame);
     let (header, content) = frame.split_at(start);
@@ -51,11 +52,11 @@ pub fn cut(frame: &[u8], piece: usize, ident: u32) -> Vec<Vec<u8>> {
 /// Fragments that wait for the others of their packet.
 #[derive(Debug, Default)]
 pub struct Joint {
-    /// By identification: what to put before the content, and the content.
+    /// By identification: headers, and the content so far.
     packets: BTreeMap<u32, (Vec<u8>, Vec<u8>)>,
 }
 
-/// What became of a frame.
+/// Result of reassembly for one frame.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Joined {
     /// It is not a fragment.
@@ -70,7 +71,7 @@ impl Joint {
     /// Takes a frame; fragments have to come in order, as they do on a link.
     ///
     /// # Errors
-    /// What is wrong with a fragment.
+    /// The fault of a fragment.
     pub fn take(&mut self, frame: &[u8]) -> Result<Joined, String> {
         let ethertype = frame.get(12..14).unwrap_or_default();
         let (ident, offset, more, header, content) = match ethertype {

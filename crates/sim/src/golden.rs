@@ -1,12 +1,12 @@
-//! Golden traces: a hash of everything that each machine of the conformance tests sent and was asked to do.
+//! Golden traces: a hash of all frames, host calls and deadlines of each driver of the conformance tests.
 //!
-//! A refactoring must not change a byte of what the stack sends, the time at which it sends it, the calls it makes on host
-//! sockets, or its deadlines. A [`Trace`] hashes these for one [`crate::machine::Machine`]; when the machine goes, the
-//! hash is compared with the one on record for this test: `tests/conformance/traces.txt`, one line per test, one word
-//! for each of its first [`MACHINES_MAX`] machines in the order in which they were made.
+//! A refactoring must not change a byte of the stack's frames, their times, its calls on host sockets, or its
+//! deadlines. A [`Trace`] hashes these for one [`crate::driver::SimDriver`]; at the end of the driver the
+//! hash is compared with the one on record for this test: `tests/conformance/traces.txt`, one line per test,
+//! one word for each of its first [`DRIVERS_MAX`] drivers in the order in which they were made.
 //!
-//! A test without a line is not compared. After an intended change of behaviour, and for new tests, this records anew what
-//! it runs, and the file belongs into the commit that changed it:
+//! A test without a line is not compared. After an intended change of behaviour, and for new tests, this
+//! command records the traces anew; the file belongs to the commit of the change:
 //!
 //! `BRODO_BLESS=1 cargo test -p brodo-sim --test conformance`
 
@@ -16,30 +16,30 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
 
-/// Machines of one test whose traces are on record.
-const MACHINES_MAX: usize = 64;
+/// Drivers of one test whose traces are on record.
+const DRIVERS_MAX: usize = 64;
 
-/// Hashes by test, in the order in which its machines were made. `None`: not known.
+/// Hashes by test, in the order in which its drivers were made. `None`: not known.
 type Record = BTreeMap<String, Vec<Option<u32>>>;
 
 thread_local! {
-    /// Machines that this test has made.
+    /// Drivers that this test has made.
     static MADE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The hash of what one machine did.
+/// Hash over the behaviour of one driver.
 #[derive(Debug)]
 pub(crate) struct Trace {
     hash: u64,
-    /// Place among the machines of its test.
-    machine: usize,
+    /// Place among the drivers of its test.
+    driver: usize,
 }
 
 impl Trace {
-    /// The trace of a machine that has done nothing.
+    /// Trace of a driver without turns.
     pub(crate) fn new() -> Self {
-        let machine = MADE.replace(MADE.get() + 1);
-        Self { hash: 0xcbf2_9ce4_8422_2325, machine }
+        let driver = MADE.replace(MADE.get() + 1);
+        Self { hash: 0xcbf2_9ce4_8422_2325, driver }
     }
 
     /// Adds bytes (FNV-1a).
@@ -54,21 +54,21 @@ impl Drop for Trace {
     fn drop(&mut self) {
         let thread = std::thread::current();
         let Some(test) = thread.name().filter(|name| name.contains("::")) else { return };
-        if std::thread::panicking() || self.machine >= MACHINES_MAX || !applies() {
+        if std::thread::panicking() || self.driver >= DRIVERS_MAX || !applies() {
             return;
         }
         let hash = (self.hash ^ (self.hash >> 32)) as u32;
         let mut record = record().lock().expect("no test panics while it holds the record");
         if std::env::var_os("BRODO_BLESS").is_some() {
-            note(&mut record, test, self.machine, hash);
+            note(&mut record, test, self.driver, hash);
             return;
         }
-        let known = record.get(test).and_then(|line| *line.get(self.machine)?);
+        let known = record.get(test).and_then(|line| *line.get(self.driver)?);
         drop(record);
         assert!(
             known.is_none_or(|known| known == hash),
-            "machine {} of {test} did not do what it did: {}; if that is intended, BRODO_BLESS=1 records it anew",
-            self.machine,
+            "driver {} of {test} differs from its golden trace in {}; after an intended change, BRODO_BLESS=1 records it anew",
+            self.driver,
             file().display(),
         );
     }
@@ -104,12 +104,12 @@ fn record() -> &'static Mutex<Record> {
 }
 
 /// Records a hash and writes the file anew.
-fn note(record: &mut Record, test: &str, machine: usize, hash: u32) {
+fn note(record: &mut Record, test: &str, driver: usize, hash: u32) {
     let line = record.entry(test.to_owned()).or_default();
-    if line.len() <= machine {
-        line.resize(machine + 1, None);
+    if line.len() <= driver {
+        line.resize(driver + 1, None);
     }
-    line[machine] = Some(hash);
+    line[driver] = Some(hash);
     let mut text = String::new();
     for (test, line) in record {
         text.push_str(test);

@@ -1,8 +1,8 @@
 //! An independent TCP/IP as the guest: smoltcp behind a virtual network card.
 //!
-//! It resolves its neighbours, routes through the gateway and speaks TCP by its own understanding of the RFCs, so
-//! that the stack does not only talk to itself. Frames go in with [`Guest::receive`] and come out of [`Guest::poll`];
-//! smoltcp counts microseconds, so its deadlines are rounded up to the next one.
+//! It resolves its neighbours, routes through the gateway and speaks TCP by its own understanding of the
+//! RFCs, so that the stack does not only talk to itself. Frames go in with [`Guest::receive`] and come out of
+//! [`Guest::poll`]; smoltcp counts microseconds, so its deadlines are rounded up to the next one.
 
 use crate::link::GUEST_MAC;
 use brodo_core::config::Config;

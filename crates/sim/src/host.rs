@@ -1,17 +1,19 @@
-//! The host's sockets, simulated: bounded kernel buffers, edge-triggered readiness, and a peer that the test plays.
+//! The host's sockets, simulated: bounded kernel buffers, edge-triggered readiness, and a peer that the test
+//! plays.
 //!
-//! The stack sees [`Host`]; the test sees the other side of each socket: it lets a connect succeed or fail, gives
-//! room in the send buffer, takes what was written, sends, closes, resets, or delivers datagrams and ICMP errors.
-//! What Linux does with queued data, errors and ends of stream is done here in the same order (`tcp_recvmsg`: data,
-//! then the error once, then end of stream; `tcp_sendmsg`: the error once, then EPIPE).
+//! The stack sees [`Host`]; the test sees the other side of each socket: it lets a connect succeed or fail,
+//! gives room in the send buffer, reads the stack's bytes, sends, closes, resets, or delivers datagrams and
+//! ICMP errors. Queued data, errors and ends of stream are reported in the order of Linux (`tcp_recvmsg`:
+//! data, then the error once, then end of stream; `tcp_sendmsg`: the error once, then EPIPE).
 //!
-//! Readiness is as strict as the contract allows: an edge is reported once, and the next one only after a call has
-//! met the end (`WouldBlock`, or less than was asked; a read that stops at an urgent mark has not). A stack that forgets an edge therefore stalls here, though
-//! epoll might have saved it. Ends of stream and errors are always new edges. A *chatty* host is the other extreme:
-//! every change is an event, and every event tells all that is true, as epoll does.
+//! Readiness is as strict as the contract allows: an edge is reported once, and the next one only after a
+//! call has met the end (`WouldBlock`, or less than was asked; a read that stops at an urgent mark has not).
+//! A stack that loses an edge therefore stalls here, where epoll might hide the fault. Ends of stream and
+//! errors are always new edges. A *chatty* host is the other extreme: every change is an event, and every
+//! event has the complete readiness, as with epoll.
 //!
-//! Every call is recorded. Calls that no correct stack makes (on a closed or unknown socket, an empty send, a send
-//! after shutdown or before the connection) panic. Ids are never used again, so that a stale one is always noticed.
+//! Every call is recorded. Invalid calls (on a closed or unknown socket, an empty send, a send after shutdown
+//! or before the connection) panic. Ids are never reused, so that a stale one is always detected.
 
 use brodo_core::flow::FlowId;
 use brodo_core::host::{
@@ -22,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 
-/// How the next connect goes.
+/// Outcome of the next connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectPlan {
     /// Connected at once.
@@ -52,7 +54,7 @@ pub enum Call {
     UdpOpen(SocketAddr),
     /// `ping_open` to this address.
     PingOpen(IpAddr),
-    /// A datagram to a published port has begun a flow with this socket, or gone to it.
+    /// A datagram to a published port opened a flow with this socket, or was delivered to it.
     Adopt,
     /// `datagram_send`: bytes offered, segment size, bytes taken.
     DatagramSend(usize, Option<u16>, Result<usize, HostError>),
@@ -155,7 +157,7 @@ impl Default for SimHost {
 
 /// Set-up and inspection.
 impl SimHost {
-    /// What the next connect without a plan of its own does; [`ConnectPlan::Done`] unless told otherwise.
+    /// Outcome of connects without a plan of their own; [`ConnectPlan::Done`] by default.
     pub fn set_default_connect(&mut self, plan: ConnectPlan) {
         self.default_plan = plan;
     }
@@ -190,7 +192,7 @@ impl SimHost {
         self.ping_supported = supported;
     }
 
-    /// Whether every change is an event that tells all that is true, instead of new edges only.
+    /// Chatty mode: every change is an event with the complete readiness, instead of new edges only.
     pub fn set_chatty(&mut self, chatty: bool) {
         self.chatty = chatty;
     }
@@ -245,12 +247,12 @@ impl SimHost {
         self.opened
     }
 
-    /// Calls made so far, recorded or not: what a machine with real system calls would pay for.
+    /// Calls made so far, recorded or not: the number of system calls on a real host.
     pub fn calls_made(&self) -> u64 {
         self.calls_made
     }
 
-    /// The sockets that calls were made on since the last time, in order.
+    /// Sockets with calls since the last time, in order.
     pub fn take_called(&mut self) -> impl Iterator<Item = SocketId> {
         std::mem::take(&mut self.called).into_iter().map(SocketId)
     }
@@ -265,7 +267,7 @@ impl SimHost {
         self.get(socket).closed
     }
 
-    /// Forgets a socket that is closed, with what it holds.
+    /// Removes a closed socket with its queued data.
     pub fn forget(&mut self, socket: SocketId) {
         assert!(self.closed(socket).is_some(), "{socket:?} is open");
         self.sockets.remove(&socket.0);
@@ -282,14 +284,14 @@ impl SimHost {
     }
 }
 
-/// What a driver does that listens for the guest.
+/// Inbound connections and datagrams, as from a driver with published ports.
 impl SimHost {
     /// A connection from `peer` that was accepted, for a flow.
     pub fn adopt_tcp(&mut self, flow: FlowId, peer: SocketAddr) -> SocketId {
         self.open_tcp(flow, peer, State::Open)
     }
 
-    /// A socket that sends to `peer` from a published port: the one that the flow has, if it has one.
+    /// The socket that sends to `peer` from a published port: the flow's own, or a new one.
     pub fn adopt_udp(&mut self, flow: FlowId, peer: SocketAddr, socket: Option<SocketId>) -> SocketId {
         let socket = socket.unwrap_or_else(|| {
             let kind = DatagramSocket::new(false, self.default_space);
@@ -317,7 +319,7 @@ impl SimHost {
     }
 }
 
-/// Inside.
+/// Internals.
 impl SimHost {
     fn get(&self, socket: SocketId) -> &Socket {
         self.sockets.get(&socket.0).unwrap_or_else(|| panic!("{socket:?} was never opened"))
@@ -420,7 +422,7 @@ impl SimHost {
     }
 }
 
-/// Adds what one event says to what another does.
+/// Union of two readiness events.
 fn merge(into: &mut Readiness, more: Readiness) {
     into.readable |= more.readable;
     into.writable |= more.writable;
@@ -429,7 +431,7 @@ fn merge(into: &mut Readiness, more: Readiness) {
     into.error |= more.error;
 }
 
-/// The errno that Linux makes of an ICMP error.
+/// Linux's errno for an ICMP error.
 fn error_of(cause: IcmpCause) -> HostError {
     match cause {
         IcmpCause::PortUnreachable => HostError::Refused,

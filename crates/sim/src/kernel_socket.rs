@@ -1,9 +1,9 @@
 //! A host socket with Linux's own buffers behind it, and at the far end of a path a peer program's socket.
 //!
-//! [`SimHost`] stays what the stack talks to: it holds the bytes and gives the edges, strictly. This layer decides when
-//! its send buffer has room and when something arrives in its receive buffer, as two [`KernelStream`]s say. Around
-//! every turn of the machine: [`KernelSocket::advance`] before it (what the path brought), [`KernelSocket::settle`]
-//! after it (what the stack wrote and read). The peer program reads and writes in between.
+//! [`SimHost`] remains the interface of the stack: it holds the bytes and gives the edges, strictly. This layer decides the room of its send buffer and the arrivals in its receive buffer by two [`KernelStream`]s. Around
+//! every turn of the driver: [`KernelSocket::advance`] before it (arrivals from the path),
+//! [`KernelSocket::settle`] after it (the stack's writes and reads). The peer program reads and writes in
+//! between.
 
 use crate::host::SimHost;
 use crate::kernel_stream::{KernelStream, Wire};
@@ -56,7 +56,7 @@ impl KernelSocket {
         &self.down
     }
 
-    /// Lets happen what happens up to `now`, and the host's socket show it.
+    /// Advances both directions to `now` and updates the host's socket.
     pub fn advance(&mut self, host: &mut SimHost, now: Instant) {
         self.up.advance(now);
         self.down.advance(now);
@@ -75,7 +75,7 @@ impl KernelSocket {
         self.offer_room(host);
     }
 
-    /// Takes over what the stack did to the host's socket in a turn.
+    /// Takes over the stack's operations on the host's socket in a turn.
     pub fn settle(&mut self, host: &mut SimHost, now: Instant) {
         let written = self.taken + host.unread(self.socket) as u64 - self.up.written();
         if written > 0 {
@@ -98,7 +98,7 @@ impl KernelSocket {
         }
     }
 
-    /// A writer that waits for room is told of it only when the kernel would wake it.
+    /// A writer that waits for room gets the writable edge only when the kernel would wake it.
     fn offer_room(&mut self, host: &mut SimHost) {
         if self.up.is_blocked() {
             return;

@@ -1,20 +1,22 @@
-//! One direction of a TCP connection between two Linux kernels: the writer's send buffer, the path, the reader's
-//! receive buffer. Only counts of bytes; whoever uses it moves the content.
+//! One direction of a TCP connection between two Linux kernels: the writer's send buffer, the path, the
+//! reader's receive buffer. Byte counts only; the caller moves the content.
 //!
-//! What makes a relay fast or slow on a long path is how it drives the kernel's own tuning, so that is modelled as the
-//! kernel does it, and the rest as simply as possible:
+//! The speed of a relay on a long path depends on its use of the kernel's buffer autotuning, so that is
+//! modelled exactly, and the rest as simply as possible:
 //!
-//! - *Send buffer* (`tcp_sndbuf_expand`, `sk_stream_write_space`): memory for twice the congestion window, grown only
-//!   after a write has met the full buffer and only while the congestion window is not what limits; 4 MiB at most. A
-//!   writer that has met the full buffer is woken when a third of what is queued is free. Memory counts, not payload.
-//! - *Congestion window* (RFC 6928, `tcp_is_cwnd_limited`, RFC 9438's factor): ten segments, doubled per round trip
-//!   while it is used, until something is lost; then linear, and 0.7 of it after a loss. Not modelled: HyStart, CUBIC's
-//!   curve, pacing, Nagle (brodo switches it off), the decay after idling.
-//! - *Path*: a transmitter of limited rate behind a queue that drops what does not fit, and a delay. Acknowledgements
-//!   take the delay and are never lost. A loss is known one round trip after the segment would have been sent, as if
-//!   a later segment had told (RACK, or its tail loss probe), and repaired by selective retransmission.
-//! - *Receive buffer* (`tcp_rcv_space_adjust`): the window doubles what was read in a round trip, 64 KiB at first; a
-//!   read sends an update when it could at least double what is left of the window (`tcp_cleanup_rbuf`).
+//! - *Send buffer* (`tcp_sndbuf_expand`, `sk_stream_write_space`): memory for twice the congestion window,
+//!   grown only after a write has met the full buffer and only while the congestion window is not what
+//!   limits; 4 MiB at most. A writer that has met the full buffer is woken when a third of what is queued is
+//!   free. Memory counts, not payload.
+//! - *Congestion window* (RFC 6928, `tcp_is_cwnd_limited`, RFC 9438's factor): ten segments, doubled per
+//!   round trip while it is used, until something is lost; then linear, and 0.7 of it after a loss. Not
+//!   modelled: HyStart, CUBIC's curve, pacing, Nagle (brodo switches it off), the decay after idling.
+//! - *Path*: a transmitter of limited rate behind a tail-drop queue, and a delay. Acknowledgements take the
+//!   delay and are never lost. A loss is known one round trip after the segment would have been sent, as if
+//!   detected by a later segment (RACK, or its tail loss probe), and repaired by selective retransmission.
+//! - *Receive buffer* (`tcp_rcv_space_adjust`): the window is twice the bytes read in a round trip, 64 KiB at
+//!   first; a read sends an update when it could at least double what is left of the window
+//!   (`tcp_cleanup_rbuf`).
 
 use brodo_core::time::{Duration, Instant};
 use std::cmp::Reverse;
@@ -24,8 +26,8 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 const INITIAL_SEGMENTS: u64 = 10;
 /// `tcp_wmem[2]`, bytes of memory.
 const SEND_MEMORY_MAX: u64 = 4 << 20;
-/// Memory that the kernel reserves for one segment of an Ethernet's size, when it sizes a send buffer: payload and
-/// headers rounded up to a power of two, and the buffer's descriptor.
+/// Memory that the kernel reserves for one segment of an Ethernet's size, when it sizes a send buffer:
+/// payload and headers rounded up to a power of two, and the buffer's descriptor.
 const SEGMENT_MEMORY: u64 = 4096 + 256;
 /// A byte of queued payload takes this much more memory, one in so many: the descriptors of 64 KiB buffers.
 const OVERHEAD_ONE_IN: u64 = 32;
@@ -69,7 +71,8 @@ impl Wire {
 enum Happening {
     /// A segment reaches the reader's kernel.
     Arrives { seq: u64, len: u64 },
-    /// An acknowledgement reaches the writer's: of this many bytes, with what the reader has in order and its window.
+    /// An acknowledgement reaches the writer's: of this many bytes, with what the reader has in order and its
+    /// window.
     Acked { len: u64, in_order: u64, edge: u64 },
     /// The writer's kernel learns that a segment was lost.
     Lost { seq: u64, len: u64 },
@@ -106,7 +109,8 @@ struct CongestionWindow {
     credit: u64,
     /// After a loss: nothing grows until this is acknowledged.
     recover: u64,
-    /// Whether the window was what limited, and the most in flight, in the round that ends at `usage_until`.
+    /// Whether the flow was window-limited, and its maximum in flight, in the round that ends at
+    /// `usage_until`.
     limited: bool,
     most_in_flight: u64,
     usage_until: u64,
@@ -222,7 +226,7 @@ impl KernelStream {
         self.order += 1;
     }
 
-    /// Sends what the windows allow.
+    /// Sends as much as the windows allow.
     fn transmit(&mut self, now: Instant) {
         while let Some((seq, len)) = self.send.next_segment() {
             let waits = self.free_at - now;
@@ -262,7 +266,7 @@ impl KernelStream {
         self.transmit(now);
     }
 
-    /// The program was refused room for what it has, and waits to be woken.
+    /// The program met a full buffer, and waits to be woken.
     pub fn block(&mut self) {
         self.send.blocked = true;
     }
@@ -293,7 +297,7 @@ impl KernelStream {
         self.send.window.bytes
     }
 
-    /// Segments that the queue dropped, and that were sent again.
+    /// Segments dropped by the queue and retransmitted.
     pub fn losses(&self) -> (u64, u64) {
         (self.dropped, self.send.retransmitted)
     }
@@ -376,8 +380,8 @@ impl Sending {
         self.window.lost(seq, self.next);
     }
 
-    /// After an acknowledgement and what it let go (`tcp_check_space`): a larger buffer for a writer that waits, and
-    /// its wake-up.
+    /// After an acknowledgement and the segments it released (`tcp_check_space`): a larger buffer for a
+    /// waiting writer, and its wake-up.
     fn make_room(&mut self) {
         if !self.blocked {
             return;
@@ -393,7 +397,7 @@ impl Sending {
 }
 
 impl CongestionWindow {
-    /// Notes whether this window is what limits (`tcp_cwnd_validate`).
+    /// Records whether the congestion window is the limiting factor (`tcp_cwnd_validate`).
     fn note_usage(&mut self, limited: bool, in_flight: u64, una: u64, next: u64) {
         if una >= self.usage_until || limited || (!self.limited && in_flight > self.most_in_flight) {
             (self.limited, self.most_in_flight, self.usage_until) = (limited, in_flight, next);
@@ -444,7 +448,7 @@ impl Receiving {
         self.edge = self.edge.max(self.read + self.window);
     }
 
-    /// Whether the writer is to be told of a larger window.
+    /// Whether a window update is due.
     fn read(&mut self, now: Instant, bytes: u64, wire: Wire) -> bool {
         self.read += bytes;
         self.copied += bytes;

@@ -1,12 +1,12 @@
-//! The guest's end of the link: takes what the stack sends, proves that a guest could use it, keeps it.
+//! The guest's end of the link: accepts frames of the stack, verifies them as a guest would, queues them.
 //!
-//! Every frame is checked when it is sent, so that the backtrace of a failure points at the sender: IP and layer-4
-//! lengths, checksums (complete, or partial exactly as virtio-net wants them), segmentation that agrees with the
-//! headers, the MTU, the station addresses, and nothing that the link's capabilities do not allow. A frame that fails
-//! panics: no test has to ask for this.
+//! Every frame is checked when it is sent, so that the backtrace of a failure points at the sender: IP and
+//! layer-4 lengths, checksums (complete, or partial exactly as virtio-net wants them), segmentation that
+//! agrees with the headers, the MTU, the MAC addresses, and the link's capabilities. An invalid frame panics,
+//! in every test.
 //!
-//! Credit is explicit. A link with `credit` refuses frames once it is used up, at whatever call that happens, until
-//! the test gives more; the stack must then neither lose nor reorder anything.
+//! Credit is explicit. A link with `credit` refuses frames once it is used up, at whatever call that happens,
+//! until the test gives more; the stack must then neither lose nor reorder anything.
 
 use crate::fragments::{Joined, Joint};
 use crate::packet::{self, Layout, Stations, pseudo_sum};
@@ -14,7 +14,7 @@ use brodo_core::link::{FRAME_MAX, Gso, HEADERS_MAX, Link, LinkCaps, NoCredit, Tx
 use smoltcp::wire::checksum;
 use std::collections::VecDeque;
 
-/// The guest's station address in every simulation.
+/// The guest's MAC address in every simulation.
 pub const GUEST_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x15];
 
 /// One frame the stack sent, owned.
@@ -44,7 +44,7 @@ pub struct SimLink {
 }
 
 impl SimLink {
-    /// A link with unlimited credit. `mtu` in bytes of an IP packet; `mac` is the station address of the stack.
+    /// A link with unlimited credit. `mtu` in bytes of an IP packet; `mac` is the MAC address of the stack.
     pub fn new(caps: LinkCaps, mtu: u16, mac: [u8; 6]) -> Self {
         Self {
             caps,
@@ -58,7 +58,7 @@ impl SimLink {
         }
     }
 
-    /// How many more frames are taken; `None` for any number.
+    /// Credit: frames still accepted; `None` for unlimited.
     pub fn set_credit(&mut self, frames: Option<usize>) {
         self.credit = frames;
     }
@@ -78,13 +78,13 @@ impl SimLink {
         self.credit != Some(0)
     }
 
-    /// How often the link had no credit.
+    /// Number of frames refused for lack of credit.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Whether a frame was refused since the last call and there is credit again, so that the driver must tell the
-    /// stack.
+    /// Writable edge: a frame was refused since the last call and there is credit again. The driver passes it
+    /// to the stack.
     pub fn take_writable(&mut self) -> bool {
         self.starved && self.credit != Some(0) && std::mem::take(&mut self.starved)
     }
@@ -137,14 +137,14 @@ fn is_fragment(bytes: &[u8]) -> bool {
     matches!(Joint::default().take(bytes), Ok(Joined::Waits | Joined::Complete(_)) | Err(_))
 }
 
-/// What is asked of a fragment by itself: nothing is left to the link, and it fits.
+/// Checks of a single fragment: no offload is left to the link, and it fits the MTU.
 fn check_fragment(frame: &TxFrame<'_>, len: usize, mtu: usize) -> Result<(), String> {
     require(frame.partial.is_none() && frame.gso == Gso::None, || "offloads of a fragment".to_owned())?;
     require(len - 14 <= mtu, || format!("a fragment of {} bytes on MTU {mtu}", len - 14))?;
     require(frame.headers.len() <= HEADERS_MAX, || format!("{} bytes of headers", frame.headers.len()))
 }
 
-/// A packet that was joined of fragments: as any other, but of any length, and its headers do not stand by themselves.
+/// Checks of a reassembled packet: as of any other, but of any length and with headers in a separate buffer.
 fn check_whole(frame: &TxFrame<'_>, mac: [u8; 6]) -> Result<SentFrame, String> {
     let bytes = frame.headers.to_vec();
     require(bytes[6..12] == mac, || format!("source station {:02x?}", &bytes[6..12]))?;
@@ -194,8 +194,8 @@ fn l4_header_len(bytes: &[u8], at: Layout) -> Option<usize> {
     }
 }
 
-/// A partial checksum must be what virtio-net asks for: the folded sum over the pseudo-header in the field, and the
-/// offsets of exactly that field.
+/// A partial checksum must be what virtio-net asks for: the folded sum over the pseudo-header in the field,
+/// and the offsets of exactly that field.
 fn complete_checksum(
     frame: &TxFrame<'_>,
     caps: LinkCaps,
@@ -258,7 +258,7 @@ fn check_size(
 }
 
 impl SentFrame {
-    /// The frames that the guest sees: the frame itself, or what its kernel cuts from it.
+    /// The frames that the guest sees: the frame itself, or the segments its kernel cuts from it.
     pub fn cut(&self) -> Vec<Vec<u8>> {
         let (Gso::Tcp4(size) | Gso::Tcp6(size) | Gso::Udp(size)) = self.gso else {
             return vec![self.bytes.clone()];
@@ -304,7 +304,7 @@ fn cut_one(headers: &[u8], at: Layout, piece: &[u8], index: usize, last: bool, s
     bytes
 }
 
-/// Station addresses of a frame from the guest to a stack with the address `mac`.
+/// MAC addresses of a frame from the guest to a stack with the address `mac`.
 pub const fn to_stack(mac: [u8; 6]) -> Stations {
     (mac, GUEST_MAC)
 }

@@ -1,14 +1,15 @@
 //! A guest whose TCP behaves as Linux's: an independent implementation, written for simulation.
 //!
-//! smoltcp ([`crate::guest`]) proves that brodo talks to a foreign TCP; it has no selective acknowledgements worth the
-//! name, no tail loss probe and buffers that are copied through. Figures need a guest that fills a long path as a
-//! Linux guest fills it: initial window of ten segments, CUBIC, SACK with RACK-TLP and proportional rate reduction, a
-//! 200 ms time-out, super-segments, window scaling, delayed and quick acknowledgements. That is what this is. It
-//! shares no code with the stack under test.
+//! smoltcp ([`crate::guest`]) proves interoperability with a foreign TCP; it has hardly any selective
+//! acknowledgement, no tail loss probe, and copies its buffers. Figures need a guest that fills a long path
+//! as a Linux guest does: initial window of ten segments, CUBIC, SACK with RACK-TLP and proportional rate
+//! reduction, a 200 ms time-out, super-segments, window scaling, delayed and quick acknowledgements. This
+//! module has them, and shares no code with the stack under test.
 //!
-//! A [`Connection`] is one TCP connection of the guest. Content comes from a [`Tape`] each way, so nothing is stored:
-//! the sender writes from the tape into the frame, the receiver compares and forgets. Closing is left out; bulk
-//! transfers end with the simulation, and the conformance scripts and smoltcp close in every way there is.
+//! A [`Connection`] is one TCP connection of the guest. Content comes from a [`Payload`] each way, so nothing
+//! is stored: the sender generates it into the frame, the receiver compares and discards it. Closing is left
+//! out; bulk transfers end with the simulation, and the conformance scripts and smoltcp close in every way
+//! there is.
 
 pub mod congestion;
 mod receiver;
@@ -18,7 +19,7 @@ pub mod wire;
 
 use crate::link::GUEST_MAC;
 use crate::packet::{TcpSegment, flags};
-use crate::tape::Tape;
+use crate::payload::Payload;
 use brodo_core::time::{Duration, Instant};
 pub use congestion::Algorithm;
 use receiver::Receiver;
@@ -26,7 +27,7 @@ use sender::{Outgoing, Sender};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// A SYN is sent again after this time.
+/// Retransmission time-out of a SYN.
 const SYN_AGAIN: Duration = Duration::from_secs(1);
 
 /// How a guest's connection is set up.
@@ -58,13 +59,13 @@ enum State {
     Open,
 }
 
-/// What both ends of a connection say: content each way.
+/// Payload of a connection, each way.
 #[derive(Debug, Clone)]
 pub struct Content {
     /// Guest to host.
-    pub up: Rc<Tape>,
+    pub up: Rc<Payload>,
     /// Host to guest.
-    pub down: Rc<Tape>,
+    pub down: Rc<Payload>,
 }
 
 /// One connection of the guest.
@@ -149,7 +150,7 @@ impl Connection {
         self.tx.cwnd()
     }
 
-    /// Segments sent again.
+    /// Retransmitted segments.
     pub const fn retransmitted(&self) -> u64 {
         self.tx.retransmitted()
     }
@@ -190,7 +191,7 @@ impl Connection {
     /// Takes a segment that is for this connection.
     ///
     /// # Panics
-    /// If the stack resets the connection or sends other bytes than the host did: no figure is worth anything then.
+    /// If the stack resets the connection or sends other bytes than the host did: no figure is valid then.
     pub fn receive(&mut self, now: Instant, segment: &TcpSegment, payload: &[u8]) {
         assert!(segment.flags & flags::RST == 0, "the stack reset {}", self.local);
         match self.state {
@@ -243,7 +244,8 @@ impl Connection {
         self.tx.una().saturating_add_signed(from_una)
     }
 
-    /// The offset in the host's stream of a sequence number near the next one expected; `None` before the first byte.
+    /// The offset in the host's stream of a sequence number near the next one expected; `None` before the
+    /// first byte.
     fn down_offset(&self, seq: u32) -> Option<u64> {
         let nxt = self.irs.wrapping_add(1).wrapping_add(self.rx.nxt() as u32);
         self.rx.nxt().checked_add_signed(i64::from(seq.wrapping_sub(nxt) as i32))
@@ -292,7 +294,7 @@ impl Connection {
             ..TcpSegment::new(self.local, self.remote)
         };
         let up = &self.content.up;
-        wire::frame(&header, (self.stack_mac, GUEST_MAC), len, |into| up.play(bytes.start, into))
+        wire::frame(&header, (self.stack_mac, GUEST_MAC), len, |into| up.fill(bytes.start, into))
     }
 }
 

@@ -1,8 +1,8 @@
-//! What lies between a guest and the stack: small nodes in a row, each with one fault or one limit.
+//! The path between guest and stack: small nodes in a row, each with one fault or one limit.
 //!
-//! A node takes a frame at the time it arrives and says when, and how often, it leaves. [`Path`] keeps the frames
-//! under way in order of time (equal times in order of arrival), so nodes compose freely and a run depends on nothing
-//! but its seed.
+//! A node takes a frame at the time it arrives and says when, and how often, it leaves. [`Path`] keeps the
+//! frames under way in order of time (equal times in order of arrival), so nodes compose freely and a run
+//! depends on nothing but its seed.
 
 use crate::rng::Rng;
 use brodo_core::time::{Duration, Instant};
@@ -14,7 +14,7 @@ pub type Departure = (Instant, Vec<u8>);
 
 /// One thing that happens to frames. Frames are handed in in order of time.
 pub trait Node {
-    /// Takes a frame that arrives at `at`; pushes what leaves, which is nothing if the frame is lost.
+    /// Takes a frame that arrives at `at`; pushes the departing frames, none if it is lost.
     fn pass(&mut self, at: Instant, frame: Vec<u8>, out: &mut Vec<Departure>);
 }
 
@@ -28,7 +28,7 @@ impl Node for Delay {
     }
 }
 
-/// A transmitter of limited rate behind a queue that drops what does not fit.
+/// A transmitter of limited rate behind a tail-drop queue.
 #[derive(Debug, Clone)]
 pub struct Bottleneck {
     bits_per_s: u64,
@@ -121,7 +121,8 @@ impl Node for Reorder {
     }
 }
 
-/// One bit of the IP packet is flipped with a probability; checksums must find it. ARP, which has none, is spared.
+/// One bit of the IP packet is flipped with a probability; checksums must find it. ARP, which has none, is
+/// spared.
 #[derive(Debug, Clone)]
 pub struct Corrupt {
     /// Thousandths.

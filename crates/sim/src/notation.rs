@@ -8,11 +8,12 @@
 //! ICMP echo-request id=7 seq=1 data=56
 //! ```
 //!
-//! TCP lines begin with the flags; sequence numbers are relative to each side's SYN. `data=N` is N bytes of the
-//! side's stream at that place, so repeated and overlapping segments agree by themselves. In a line that is expected
-//! only the fields that stand there are compared, except that flags must agree (PSH only if the line says `PSH` or
-//! `nopsh`) and that a line without `data` expects none. Numbers may be bounded: `win>=1000`, `data<=1460`. An option
-//! that must be absent is written `mss=none`. There is one parser, for what is sent and what is expected.
+//! TCP lines begin with the flags; sequence numbers are relative to each side's SYN. `data=N` is N bytes of
+//! the side's stream at that place, so repeated and overlapping segments agree by themselves. In a line that
+//! is expected only the fields that stand there are compared, except that flags must agree (PSH only if the
+//! line says `PSH` or `nopsh`) and that a line without `data` expects none. Numbers may be bounded:
+//! `win>=1000`, `data<=1460`. An option that must be absent is written `mss=none`. One parser reads sent and
+//! expected lines.
 
 use crate::packet::flags;
 use std::fmt::Write as _;
@@ -31,7 +32,7 @@ pub enum Number {
 }
 
 impl Number {
-    /// Whether a value, if present, is as said.
+    /// Whether a value, if present, satisfies the bound.
     pub fn fits(self, value: Option<i64>) -> bool {
         match (self, value) {
             (Self::Is(n), Some(v)) => v == n,
@@ -67,15 +68,15 @@ pub enum Kind {
 /// One line, parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// What it is.
+    /// Kind of packet.
     pub kind: Kind,
     /// Numeric fields, in the order written.
     pub fields: Vec<(String, Number)>,
-    /// SACK blocks; `None` if the line does not speak of them.
+    /// SACK blocks; `None` if absent from the line.
     pub sack: Option<Vec<(i64, i64)>>,
-    /// SACK-permitted, if the line speaks of it.
+    /// SACK-permitted, if the line has it.
     pub sack_ok: Option<bool>,
-    /// PSH, if the line speaks of it.
+    /// PSH, if the line has it.
     pub psh: Option<bool>,
 }
 
@@ -105,7 +106,7 @@ impl Line {
     /// Parses a line.
     ///
     /// # Errors
-    /// Which word is not understood.
+    /// The word that is not understood.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut words = text.split_whitespace();
         let head = words.next().ok_or("an empty line")?;

@@ -1,16 +1,19 @@
 //! Rules that every TCP connection keeps, checked on every segment of every simulation.
 //!
-//! The observer stands on the link. It hears what the guest sends in the order in which the stack hears it, and what
-//! the stack sends when it sends it, and holds the stack to what it has told the guest:
+//! The observer stands on the link. It gets the guest's segments in the order in which the stack gets them,
+//! and the stack's segments as they are sent, and checks these invariants (numbers of the guide's page on
+//! testing):
 //!
-//! - the right edge of the offered window never moves left, across scaling and rounding (RFC 9293, 3.8.6; invariant 1);
-//! - acknowledgements never go back, and never cover what the guest has not sent (4) or has sent beyond the window (3);
-//! - nothing is sent beyond the guest's window, except one byte to probe it, nor in segments above its MSS;
+//! - the right edge of the offered window never moves left, across scaling and rounding (RFC 9293, 3.8.6;
+//!   invariant 1);
+//! - acknowledgements never go back, and never cover bytes that the guest has not sent (4) or has sent beyond
+//!   the window (3);
+//! - no byte is sent beyond the guest's window, except one to probe it, nor in segments above its MSS;
 //! - the sequence space is sent without gaps, FIN once and after all data (6);
-//! - SACK blocks tell of what the guest has sent and of nothing else, and only if it permitted them;
+//! - SACK blocks cover only bytes that the guest has sent, and are sent only if it permitted them;
 //! - every segment after the handshake carries ACK, and windows in SYN segments are unscaled (RFC 7323, 2.2).
 //!
-//! It also counts what was sent twice, so that a run without loss can be held to zero retransmissions.
+//! It also counts retransmissions, so that a run without loss can be held to zero.
 
 use crate::packet::{TcpSegment, flags};
 use std::collections::BTreeMap;
@@ -18,8 +21,8 @@ use std::net::SocketAddr;
 
 /// SACK blocks that an option has room for.
 const SACK_MAX: usize = 4;
-/// SYNs remembered of each pair of ends. A hostile guest sends many, and which of them counts is not for the link to
-/// know: without credit the answer to the first may come after all the others.
+/// SYNs remembered of each pair of ends. A hostile guest sends many, and the link cannot know which of them
+/// is answered: without credit the answer to the first may come after all the others.
 const OPENINGS_MAX: usize = 512;
 
 /// `a` is after `b` in sequence space.
@@ -32,7 +35,7 @@ pub const fn later(a: u32, b: u32) -> u32 {
     if after(a, b) { a } else { b }
 }
 
-/// What the observer looks at: a segment without its payload, so that bulk transfers can be watched without a copy.
+/// The observed part of a segment: all but its payload, so that bulk transfers are observed without a copy.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen {
     src: SocketAddr,
@@ -87,7 +90,7 @@ struct Opening {
 
 #[derive(Debug, Clone)]
 struct Connection {
-    /// What the SYN asked for.
+    /// Options of the SYN.
     guest_iss: u32,
     guest_scale: u8,
     guest_mss: u32,
@@ -124,14 +127,14 @@ pub struct Observer {
     /// The stack's SYNs that the guest has not answered.
     calls: BTreeMap<Ends, Call>,
     connections: BTreeMap<Ends, Connection>,
-    /// Segments of this batch that begin beyond the window as it was before: whose, and from where to where.
+    /// Segments of this batch that begin beyond the window as it was before: connection, left and right edge.
     ahead: Vec<(Ends, u32, u32)>,
     retransmitted: u64,
     data_bytes: u64,
 }
 
 impl Observer {
-    /// Segments with payload, SYN or FIN that the stack sent although it had sent all of it before.
+    /// Retransmissions: segments with payload, SYN or FIN all of which the stack had sent before.
     pub fn retransmitted(&self) -> u64 {
         self.retransmitted
     }
@@ -141,21 +144,21 @@ impl Observer {
         self.data_bytes
     }
 
-    /// The offered window's right edge that the stack has told the guest, absolute.
+    /// The right edge of the window advertised to the guest, absolute.
     pub fn offered_edge(&self, guest: SocketAddr, remote: SocketAddr) -> Option<u32> {
         self.connections.get(&(guest, remote)).map(|c| c.edge)
     }
 
-    /// The stack is about to hear a batch of segments, which [`Observer::from_guest`] notes one by one.
+    /// Begins a batch of the guest's segments, which [`Observer::from_guest`] records one by one.
     pub fn begin_batch(&mut self) {
         let ahead = std::mem::take(&mut self.ahead);
         for (key, c) in &mut self.connections {
-            // What is acknowledged late, because the link had no credit, was taken all the same.
+            // An acknowledgement delayed for lack of credit covers accepted bytes all the same.
             c.take_ahead(&ahead, key);
         }
     }
 
-    /// Notes a segment that the stack is about to hear.
+    /// Records a segment of the guest before the stack gets it.
     pub fn from_guest(&mut self, s: impl Into<Seen>) {
         let s = s.into();
         let key = (s.src, s.dst);
@@ -175,14 +178,14 @@ impl Observer {
         }
         let Some(c) = self.connections.get_mut(&key) else { return };
         let end = s.seq.wrapping_add(s.seq_len());
-        // What begins beyond the window as the guest was told it is not acceptable, and must not be acknowledged, unless
-        // an acknowledgement in the middle of the batch moves the edge before the stack comes to it.
+        // A segment that begins beyond the advertised window is unacceptable and must not be acknowledged,
+        // unless an acknowledgement in the middle of the batch moves the edge before the stack processes it.
         if after(s.seq, c.edge) {
             self.ahead.push((key, s.seq, end));
         } else {
             c.guest_max = later(c.guest_max, end);
         }
-        // An ancient acknowledgement, from beyond half the sequence space, says nothing.
+        // An ancient acknowledgement, from beyond half the sequence space, is no evidence.
         if s.has(flags::ACK) && c.max.wrapping_sub(s.ack) < 1 << 30 {
             let window = u32::from(s.window) << c.guest_scale;
             c.guest_edge = later(c.guest_edge, s.ack.wrapping_add(window));
@@ -233,7 +236,7 @@ impl Observer {
         Ok(())
     }
 
-    /// The guest accepts what the stack has called it for; false if it was not called.
+    /// SYN-ACK of the guest to an active open of the stack; false without such a SYN.
     fn accepted(&mut self, key: Ends, s: &Seen) -> bool {
         let Some(call) = self.calls.get(&key).filter(|call| call.iss.wrapping_add(1) == s.ack) else {
             return false;
@@ -265,7 +268,8 @@ impl Observer {
         let again = |c: &Connection| c.iss == s.seq && c.guest_iss.wrapping_add(1) == s.ack;
         if let Some(c) = self.connections.get_mut(&key).filter(|c| again(c)) {
             self.retransmitted += 1;
-            // There may be more memory now; what a segment after the first has offered with its scale counts all the same.
+            // Memory may have been freed; a window advertised with its scale by a segment after the first
+            // counts all the same.
             c.edge = later(c.edge, s.ack.wrapping_add(s.window.into()));
             return Ok(());
         }
@@ -287,7 +291,7 @@ impl Observer {
         let connection = Connection {
             guest_iss: open.iss,
             guest_scale: if scaled { open.wscale.unwrap_or(0).min(14) } else { 0 },
-            // Below 48 bytes nobody goes, whatever a guest asks for (Linux: tcp_min_snd_mss).
+            // The MSS has a floor of 48 bytes, independent of the guest's option (Linux: tcp_min_snd_mss).
             guest_mss: open.mss.map_or(default_mss, u32::from).max(48),
             guest_sack: open.sack_ok,
             guest_max: s.ack,
@@ -305,7 +309,7 @@ impl Observer {
 }
 
 impl Connection {
-    /// Notes as sent what began beyond the window when it was sent, and lies within it now.
+    /// Records as sent the segments that began beyond the window when they were sent, and lie within it now.
     fn take_ahead(&mut self, ahead: &[(Ends, u32, u32)], key: &Ends) {
         for &(_, seq, end) in ahead.iter().filter(|ahead| ahead.0 == *key) {
             if !after(seq, self.edge) {
@@ -314,15 +318,15 @@ impl Connection {
         }
     }
 
-    /// SACK blocks, if the guest understands them, tell of what it has sent beyond the acknowledgement; the first may
-    /// report something received twice (RFC 2018, section 4; RFC 2883, section 4).
+    /// SACK blocks, if permitted by the guest, cover bytes that it has sent beyond the acknowledgement; the
+    /// first may report a duplicate (RFC 2018, section 4; RFC 2883, section 4).
     fn selective(&self, s: &Seen) -> Result<(), String> {
         let blocks = &s.sack[..s.sack_count];
         if !blocks.is_empty() && !self.guest_sack {
             return Err("SACK blocks for a guest that did not permit them".to_owned());
         }
         for (i, &(start, end)) in blocks.iter().enumerate() {
-            // What is half the sequence space away is as much behind as ahead: the report of a duplicate from there is no lie.
+            // A block half the sequence space away is both behind and ahead, so a D-SACK for it is valid.
             let ahead = end.wrapping_sub(self.guest_max);
             if !after(end, start) || (1..1 << 30).contains(&ahead) {
                 return Err(format!("a SACK block of what the guest has not sent: {start} to {end}"));
@@ -357,7 +361,8 @@ impl Connection {
         if after(s.seq, self.max) {
             return Err(format!("a gap of {} bytes before it", s.seq.wrapping_sub(self.max)));
         }
-        // RFC 9293, 3.7.1, and RFC 6691: options count against the size, so this bound is the loosest that is safe.
+        // RFC 9293, 3.7.1, and RFC 6691: options count against the size, so this bound is the loosest that is
+        // safe.
         if len > self.guest_mss {
             return Err(format!("{len} bytes in one segment, the guest's MSS is {}", self.guest_mss));
         }

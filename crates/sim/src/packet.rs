@@ -1,8 +1,8 @@
 //! Frames as the simulator builds and reads them, with no help from the stack under test.
 //!
-//! Building writes the bytes of the RFCs' figures; reading goes through smoltcp's checked views, which verify lengths
-//! and checksums. So a header that brodo-core would both write and read wrongly does not pass here. Anything that
-//! may not be sent to a guest is a `String` saying why, because it ends in a failed test.
+//! Building writes the bytes of the RFCs' figures; reading goes through smoltcp's checked views, which verify
+//! lengths and checksums. So a header that brodo-core would both write and read wrongly does not pass here. A
+//! frame that is invalid for a guest is an error `String` with the reason, because it ends in a failed test.
 
 use smoltcp::wire::{
     EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet, TcpOption, TcpPacket,
@@ -41,7 +41,7 @@ pub mod flags {
     ];
 }
 
-/// Station addresses of a frame: destination, source.
+/// MAC addresses of a frame: destination, source.
 pub type Stations = ([u8; 6], [u8; 6]);
 
 /// One TCP segment with absolute sequence numbers.
@@ -188,7 +188,7 @@ pub struct IcmpMessage {
     pub code: u8,
     /// The word after the checksum: identifier and sequence number of an echo, MTU of an error.
     pub word: u32,
-    /// What follows the first eight bytes: echo data, or the packet an error quotes.
+    /// The rest after the first eight bytes: echo data, or the packet quoted by an error.
     pub body: Vec<u8>,
 }
 
@@ -254,7 +254,7 @@ pub fn ip_frame((to, from): Stations, src: IpAddr, dst: IpAddr, protocol: u8, mu
     frame
 }
 
-/// The byte of differentiated services and ECN of an IP packet's frame.
+/// DSCP and ECN byte of an IP packet's frame.
 pub fn tos(frame: &[u8]) -> u8 {
     match frame[14] >> 4 {
         4 => frame[15],
@@ -291,14 +291,14 @@ pub fn set_dont_fragment(frame: &mut [u8], dont_fragment: bool) {
     }
 }
 
-/// Makes the checksum of an IPv4 header right.
+/// Fills in the checksum of an IPv4 header.
 fn finish_ipv4(frame: &mut [u8]) {
     frame[24..26].fill(0);
     let sum = !checksum::data(&frame[14..34]);
     frame[24..26].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Where the checksum stands in a message of `protocol`, in bytes.
+/// Offset of the checksum in a message of `protocol`, in bytes.
 pub const fn checksum_offset(protocol: u8, v4: bool) -> Option<usize> {
     match (protocol, v4) {
         (6, _) => Some(16),
@@ -329,7 +329,7 @@ pub fn pseudo_sum(src: IpAddr, dst: IpAddr, protocol: u8, len: u32) -> u16 {
     }
 }
 
-/// Where an IP frame's parts stand.
+/// Layout of an IP frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// Source address.
@@ -352,7 +352,7 @@ pub fn destination_port(frame: &[u8]) -> Option<u16> {
 /// Reads the IP header of a frame; `None` for ARP.
 ///
 /// # Errors
-/// What is wrong: lengths that contradict each other or the frame, a wrong header checksum, fragments.
+/// The fault: lengths that contradict each other or the frame, a wrong header checksum, fragments.
 pub fn layout(frame: &[u8]) -> Result<Option<Layout>, String> {
     let eth = EthernetFrame::new_checked(frame).map_err(|_| "shorter than an Ethernet header")?;
     match eth.ethertype() {
@@ -398,7 +398,7 @@ fn check(checks: &[(bool, &str)]) -> Result<(), String> {
 /// Reads a whole frame with complete checksums.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault of the frame.
 pub fn parse(frame: &[u8]) -> Result<Packet, String> {
     let Some(at) = layout(frame)? else {
         return Ok(Packet::Arp(frame[14..].to_vec()));

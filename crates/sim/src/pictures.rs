@@ -1,6 +1,6 @@
 //! The pictures of the guide: limits, bytes in flight and throughput over time, measured in virtual time.
 //!
-//! The transfers are those of the tables; what a picture shows is what a row's figures were taken from.
+//! The transfers are those of the tables: a picture has the data behind a row's figures.
 
 use crate::tables::Progress;
 use crate::tables::guest_link::{self, QUEUES, Runs};
@@ -17,7 +17,7 @@ const POINTS: usize = 400;
 pub struct Picture {
     /// Its name without the folder.
     pub file: &'static str,
-    /// What it shows.
+    /// Title.
     pub title: &'static str,
     /// Runs it: the x axis, and the panels over it.
     panels: fn(&mut Progress) -> (Axis, Vec<Panel>),
@@ -48,14 +48,14 @@ pub const PICTURES: [Picture; 4] = [
 ];
 
 impl Picture {
-    /// Runs what the picture shows, and draws it.
+    /// Runs the transfers and draws the picture.
     pub fn svg(&self, progress: &mut Progress) -> String {
         let (x, panels) = (self.panels)(progress);
         Chart { title: self.title.to_owned(), x, panels }.svg()
     }
 }
 
-/// What is shown of a run, in which unit.
+/// Quantity drawn of a run, with its unit.
 #[derive(Clone, Copy)]
 enum Quantity {
     /// Bytes per second over this time, times a factor.
@@ -81,8 +81,8 @@ impl Quantity {
     }
 }
 
-/// The mean of each value and those before it, `width` in all. A window that crosses the path as one burst shows as a
-/// level line if its rate over a round trip is averaged over another one.
+/// The mean of each value and those before it, `width` in all. A window that crosses the path as one burst
+/// shows as a level line if its rate over a round trip is averaged over another one.
 fn trailing_means(values: &[f64], width: usize) -> Vec<f64> {
     let mut sums = vec![0.0];
     for value in values {
@@ -140,7 +140,7 @@ fn ten_gigabit(progress: &mut Progress) -> (Axis, Vec<Panel>) {
     )
 }
 
-/// Row 4: what the queue of the guest's TUN device does.
+/// Row 4: the queue of the guest's TUN device.
 fn tun_queue(progress: &mut Progress) -> (Axis, Vec<Panel>) {
     let mut measured = |when_full, seconds, what: &str| -> Vec<(f64, f64)> {
         QUEUES

@@ -1,7 +1,7 @@
 //! Seeded random numbers: SplitMix64 (Steele, Lea, Flood 2014).
 //!
-//! Written here because a simulation must give the same run for the same seed with every version of every library;
-//! the generators of the `rand` family promise that only within one major version.
+//! Written here because a simulation must give the same run for the same seed with every version of every
+//! library; the generators of the `rand` family promise that only within one major version.
 
 /// A generator; the same seed gives the same numbers for ever.
 #[derive(Debug, Clone)]
@@ -19,7 +19,8 @@ impl Rng {
         mix(self.0)
     }
 
-    /// A number below `bound`, which is not 0. The bias of the reduction is below 2^-32 for the bounds used here.
+    /// A number below `bound`, which is not 0. The bias of the reduction is below 2^-32 for the bounds used
+    /// here.
     pub const fn below(&mut self, bound: u64) -> u64 {
         ((self.next() as u128 * bound as u128) >> 64) as u64
     }
@@ -52,8 +53,8 @@ const fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A byte stream whose content is a function of the offset, so that sender and receiver need no copy of it and any
-/// shift, loss or repetition of even one byte shows.
+/// A byte stream whose content is a function of the offset, so that sender and receiver need no copy of it
+/// and any shift, loss or repetition of even one byte shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pattern(pub u64);
 
@@ -79,7 +80,7 @@ impl Pattern {
         bytes
     }
 
-    /// Where `data`, which should stand at `offset`, first differs.
+    /// Stream offset of the first wrong byte of `data`, received at `offset`.
     pub fn mismatch(self, offset: u64, data: &[u8]) -> Option<u64> {
         let expected = self.bytes(offset, data.len());
         if expected == data {

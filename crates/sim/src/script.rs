@@ -1,4 +1,4 @@
-//! Scripts: one line per segment, verbs for the host's side, time that moves only when told.
+//! Scripts: one line per segment, verbs for the host's side, time that advances only by verbs.
 //!
 //! ```no_run
 //! use brodo_sim::script::Script;
@@ -15,16 +15,17 @@
 //! t.expect("ACK|PSH seq=1 data=500");
 //! ```
 //!
-//! The notation is that of [`crate::notation`]. A verb makes one turn of the driver and collects what the stack sent;
-//! `expect` takes it from the front. Where a line from the guest leaves out `seq`, `ack` or `win`, the guest sends
-//! what a correct guest would: the next byte, everything it has received in order, its current window. Payload is a
-//! function of the place in the stream, and every byte is compared on arrival.
+//! The notation is that of [`crate::notation`]. A verb makes one turn of the driver and queues the stack's
+//! frames; `expect` takes the oldest. Defaults of a line from the guest without `seq`, `ack` or `win` are
+//! those of a correct guest: the next byte, everything received in order, its current window. Payload is a
+//! function of the stream offset, and every byte is compared on arrival.
 //!
-//! A failed script prints everything that was seen, in the same notation, with the virtual time in milliseconds.
+//! A failed script prints all frames and calls so far, in the same notation, with the virtual time in
+//! milliseconds.
 
+use crate::driver::SimDriver;
 use crate::host::{ConnectPlan, UNLIMITED};
 use crate::link::{SentFrame, to_stack};
-use crate::machine::Machine;
 use crate::notation::{ICMP, Kind, Line, Number};
 use crate::observer::{after, later};
 use crate::packet::{self, IcmpMessage, Packet, TcpSegment, UdpDatagram, flags};
@@ -36,9 +37,9 @@ use brodo_core::time::{Duration, Instant};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The peer that scripts talk to over IPv4.
+/// The peer of scripts over IPv4.
 pub const REMOTE_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 7));
-/// The peer that scripts talk to over IPv6.
+/// The peer of scripts over IPv6.
 pub const REMOTE_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7));
 
 /// Turns in which time stands still before a script counts as stuck.
@@ -47,12 +48,12 @@ const STUCK: usize = 10_000;
 /// Bytes of a frame that an ICMP error can be compared with: Ethernet, IPv6, and eight of layer 4.
 const HEAD: usize = 14 + 40 + 8;
 
-/// What a script begins with.
+/// Set-up of a script.
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// The stack's configuration; MTU 1500 unless changed.
     pub config: Config,
-    /// What the link can do; nothing unless changed.
+    /// Capabilities of the link; none by default.
     pub caps: LinkCaps,
     /// IPv6 instead of IPv4.
     pub v6: bool,
@@ -86,13 +87,13 @@ struct Flow {
     stack_scale: u8,
     /// Absolute; one after everything the guest has sent without a gap.
     guest_next: u32,
-    /// Absolute; what the guest has received in order.
+    /// Absolute; one after the last byte that the guest has received in order.
     received: u32,
     /// Relative; the highest acknowledgement of the stack's.
     acknowledged: u32,
     window: u32,
     socket: Option<SocketId>,
-    /// It began on the host's side.
+    /// An inbound connection.
     inbound: bool,
     up: u64,
     down: u64,
@@ -110,8 +111,8 @@ struct Seen {
 
 /// A running script.
 pub struct Script {
-    /// The stack and what it touches, for what no verb covers.
-    pub machine: Machine,
+    /// The stack, link and host, for operations without a verb.
+    pub driver: SimDriver,
     setup: Setup,
     rng: Rng,
     now: Instant,
@@ -139,10 +140,10 @@ impl Script {
 
     /// A script. Connects are pending until [`Script::host_connected`] unless planned otherwise.
     pub fn new(setup: Setup) -> Self {
-        let mut machine = Machine::new(setup.config.clone(), setup.caps, setup.seed);
-        machine.host.set_default_connect(ConnectPlan::Pending);
+        let mut driver = SimDriver::new(setup.config.clone(), setup.caps, setup.seed);
+        driver.host.set_default_connect(ConnectPlan::Pending);
         let mut script = Self {
-            machine,
+            driver,
             rng: Rng::new(setup.seed ^ 0x5c21_9700),
             setup,
             now: Instant::from_ms(1000),
@@ -175,7 +176,8 @@ impl Script {
         }
     }
 
-    /// Goes on with another connection, from `guest` port to `remote` port. Gives its index for [`Script::select`].
+    /// Goes on with another connection, from `guest` port to `remote` port. Gives its index for
+    /// [`Script::select`].
     pub fn connection(&mut self, guest: u16, remote: u16) -> usize {
         let (guest_ip, remote_ip) = self.addresses();
         self.connection_to(SocketAddr::new(guest_ip, guest), SocketAddr::new(remote_ip, remote))
@@ -219,7 +221,7 @@ impl Script {
         self.current = earlier;
     }
 
-    /// What the guest would send and acknowledge next, relative to each side's SYN.
+    /// The guest's next sequence and acknowledgement numbers, relative to each side's SYN.
     pub fn guest_progress(&self) -> (u32, u32) {
         let f = self.flow();
         (f.guest_next.wrapping_sub(f.guest_isn), f.received.wrapping_sub(f.stack_isn.unwrap_or(0)))
@@ -230,7 +232,8 @@ impl Script {
         self.current = flow;
     }
 
-    /// Goes on with a new connection between the same ports, whose ISN is `ahead` of what the old one has sent.
+    /// Goes on with a new connection between the same ports, whose ISN is `ahead` of what the old one has
+    /// sent.
     pub fn reopen(&mut self, ahead: u32) {
         let (guest, remote, next) = (self.flow().guest, self.flow().remote, self.flow().guest_next);
         self.connection_to(guest, remote);
@@ -238,14 +241,15 @@ impl Script {
         (self.flow_mut().guest_isn, self.flow_mut().guest_next) = (isn, isn);
     }
 
-    /// Handshake: the guest with a window of 65,535 bytes, MSS 1460, window scale 7 and SACK, the host at once.
+    /// Handshake: the guest with a window of 65,535 bytes, MSS 1460, window scale 7 and SACK, the host at
+    /// once.
     pub fn establish(&mut self) {
         self.establish_with("win=65535 mss=1460 wscale=7 sackok");
     }
 
     /// Handshake with these fields in the SYN.
     pub fn establish_with(&mut self, fields: &str) {
-        self.machine.host.plan_connect(ConnectPlan::Done);
+        self.driver.host.plan_connect(ConnectPlan::Done);
         self.guest(&format!("SYN {fields}"));
         self.expect("SYN|ACK seq=0 ack=1");
         self.guest("ACK");
@@ -267,7 +271,7 @@ impl Script {
         usize::from(self.setup.config.mtu) - if self.setup.v6 { 60 } else { 40 }
     }
 
-    /// What the script began with.
+    /// The set-up of the script.
     pub fn setup(&self) -> &Setup {
         &self.setup
     }
@@ -302,7 +306,7 @@ impl Script {
 
 /// The guest.
 impl Script {
-    /// The guest sends what the line says.
+    /// The guest sends the packet of the line.
     pub fn guest(&mut self, text: &str) {
         let (meta, frame) = self.build(text);
         self.turn(&[(meta, frame)]);
@@ -320,14 +324,14 @@ impl Script {
         self.turn(&[(RxMeta::default(), frame.to_vec())]);
     }
 
-    /// The guest sends frames byte for byte, all before the stack looks.
+    /// The guest sends frames byte for byte, in one batch.
     pub fn guest_raw_batch(&mut self, frames: &[Vec<u8>]) {
         self.note("guest >", &format!("{} raw frames", frames.len()));
         self.turn(&frames.iter().map(|frame| (RxMeta::default(), frame.clone())).collect::<Vec<_>>());
     }
 
-    /// The frame that a line stands for, for tests that spoil it before they send it raw. The guest counts as having
-    /// sent it.
+    /// The frame of a line, for tests that corrupt it before they send it raw. It is recorded as sent by the
+    /// guest.
     pub fn frame(&mut self, text: &str) -> Vec<u8> {
         self.build(text).1
     }
@@ -394,8 +398,8 @@ impl Script {
         let shift = if syn { 0 } else { f.guest_scale };
         let window = line.value("rawwin").unwrap_or(i64::from((f.window >> shift).min(65_535)));
         let len = line.value("data").unwrap_or(0) as usize;
-        // The stream's place wraps as sequence numbers do, so that also a segment from before its begin agrees with
-        // the others where they overlap.
+        // The stream's place wraps as sequence numbers do, so that also a segment from before its begin
+        // agrees with the others where they overlap.
         let place = seq.wrapping_sub(f.guest_isn).wrapping_sub(u32::from(!syn));
         let data = (0..len as u32).map(|i| pattern.byte(place.wrapping_add(i).into())).collect();
         let segment = TcpSegment {
@@ -468,7 +472,7 @@ impl Script {
         self.guest_raw(&frame);
     }
 
-    /// The next thing the guest gets is a UDP datagram, of any content.
+    /// The next frame to the guest is a UDP datagram, of any content.
     pub fn expect_datagram(&mut self) -> UdpDatagram {
         match self.seen.pop_front() {
             Some(Seen { packet: Packet::Udp(datagram), .. }) => datagram,
@@ -477,7 +481,7 @@ impl Script {
         }
     }
 
-    /// The next thing the guest gets, an ICMP message.
+    /// The next frame to the guest, an ICMP message.
     pub fn expect_icmp(&mut self) -> IcmpMessage {
         match self.seen.pop_front() {
             Some(Seen { packet: Packet::Icmp(message), .. }) => message,
@@ -487,9 +491,9 @@ impl Script {
     }
 }
 
-/// What the guest gets.
+/// Frames to the guest.
 impl Script {
-    /// The next thing the guest gets is as the line says.
+    /// The next frame to the guest matches the line.
     pub fn expect(&mut self, text: &str) {
         let want = Line::parse(text).unwrap_or_else(|e| panic!("not understood: {e}"));
         match self.seen.pop_front() {
@@ -499,15 +503,15 @@ impl Script {
         }
     }
 
-    /// The guest gets nothing more.
+    /// No further frame to the guest.
     pub fn expect_nothing(&mut self) {
         if let Some(s) = self.seen.front() {
             panic!("\n  expected: nothing\n  seen:     {}", s.line);
         }
     }
 
-    /// Time passes until something is sent, at most `limit_ms`; it is as the line says. Gives how long it took, in
-    /// microseconds.
+    /// Time passes until something is sent, at most `limit_ms`; it matches the line. Returns the time it
+    /// took, in microseconds.
     pub fn expect_within_ms(&mut self, limit_ms: u64, text: &str) -> u64 {
         let start = self.now;
         let limit = start + Duration::from_millis(limit_ms);
@@ -517,7 +521,7 @@ impl Script {
         (at - start).as_micros() as u64
     }
 
-    /// Everything that was sent and not yet expected, as lines.
+    /// All frames sent and not yet expected, as lines.
     pub fn take_all(&mut self) -> Vec<Line> {
         self.seen.drain(..).map(|s| s.line).collect()
     }
@@ -541,7 +545,7 @@ impl Script {
     /// Right edge of the window that the stack offers, relative to the guest's SYN.
     pub fn offered_edge(&self) -> u32 {
         let (guest, remote) = self.endpoints();
-        let edge = self.machine.observer.offered_edge(guest, remote).expect("connected");
+        let edge = self.driver.observer.offered_edge(guest, remote).expect("connected");
         edge.wrapping_sub(self.flow().guest_isn)
     }
 }
@@ -562,7 +566,7 @@ impl Script {
     /// Moves to the next timer, or to `limit` if none is due before. False when `limit` is reached.
     fn step(&mut self, limit: Instant) -> bool {
         for _ in 0..STUCK {
-            match self.machine.next_deadline() {
+            match self.driver.next_deadline() {
                 Some(at) if at <= limit => {
                     let moved = at > self.now;
                     self.now = self.now.max(at);
@@ -577,7 +581,7 @@ impl Script {
                 }
             }
         }
-        panic!("a deadline that is due stays due: {:?}", self.machine.next_deadline());
+        panic!("a deadline that is due stays due: {:?}", self.driver.next_deadline());
     }
 
     /// One turn without input.
@@ -585,30 +589,31 @@ impl Script {
         self.turn(&[]);
     }
 
-    /// The link takes this many more frames; `None` for any number. The stack is told if it waits for it.
+    /// Credit of the link in frames; `None` for unlimited. A stack that waits for credit gets the writable
+    /// edge.
     pub fn link_credit(&mut self, frames: Option<usize>) {
         self.note("link", &frames.map_or("unlimited".to_owned(), |n| format!("credit for {n}")));
-        self.machine.link.set_credit(frames);
+        self.driver.link.set_credit(frames);
         self.turn(&[]);
     }
 
     fn turn(&mut self, frames: &[(RxMeta, Vec<u8>)]) {
-        let sent = self.machine.turn(self.now, frames);
+        let sent = self.driver.turn(self.now, frames);
         self.see_all(&sent);
     }
 
-    /// Looks at what the stack did in a turn.
+    /// Records the frames and calls of a turn.
     fn see_all(&mut self, sent: &[SentFrame]) {
-        for &(socket, call) in &self.machine.host.calls()[self.calls_traced..] {
+        for &(socket, call) in &self.driver.host.calls()[self.calls_traced..] {
             let at = self.now.as_ns() as f64 / 1e6;
             self.trace.push(format!("{at:12.3}        host     #{} {call:?}", socket.0));
         }
-        self.calls_traced = self.machine.host.calls().len();
-        let sockets = self.machine.host.all().count();
+        self.calls_traced = self.driver.host.calls().len();
+        let sockets = self.driver.host.all().count();
         if sockets > self.opened {
             self.opened = sockets;
-            let socket = self.machine.host.last();
-            let tcp = socket.is_some_and(|s| self.machine.host.is_tcp(s));
+            let socket = self.driver.host.last();
+            let tcp = socket.is_some_and(|s| self.driver.host.is_tcp(s));
             let f = self.flow_mut();
             f.socket = socket;
             if tcp {
@@ -745,9 +750,9 @@ impl Script {
     }
 }
 
-/// Whether an ICMP error's body names the packet in `frame`: protocol, addresses, and what makes the conversation:
-/// ports (TCP's sequence number too), or an echo's type, code and identifier. An error for something sent long ago
-/// cannot know its length or checksum.
+/// Whether an ICMP error's body names the packet in `frame`: protocol, addresses, and the identity of the flow:
+/// ports (TCP's sequence number too), or an echo's type, code and identifier. An error for something sent long
+/// ago cannot know its length or checksum.
 fn quotes(body: &[u8], frame: &[u8]) -> bool {
     let (protocol, addresses, l4) =
         if frame.get(14).is_some_and(|b| b >> 4 == 4) { (9, 12..20, 20) } else { (6, 8..40, 40) };

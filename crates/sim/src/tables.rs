@@ -1,12 +1,13 @@
-//! The figures brodo claims, measured in virtual time and laid beside what is expected of them.
+//! Tables: brodo's claimed figures, measured in virtual time and compared with their expectations.
 //!
-//! A [`Row`] is one scenario with published or derived figures. Measuring it gives [`Figure`]s: what was expected,
-//! within which tolerance, what came out, and beside it the controls: the same scenario under the other rules of
-//! [`brodo_core::config::Tuning`], or under whatever else the row compares with. A figure without a bound is there to
-//! be read; every other passes or fails.
+//! A [`Row`] is one scenario with published or derived figures. Measuring it gives [`Figure`]s: expectation,
+//! tolerance, measurement, and the controls: the same scenario under the other rules of
+//! [`brodo_core::config::Tuning`], or under another condition of the row. A figure without a bound is for
+//! information; every other passes or fails.
 //!
-//! `cargo run --release -p brodo-sim -- tables` prints all rows; a test holds the same text against a committed copy
-//! (`BRODO_BLESS=1` writes it anew). Both depend on nothing but the code: no clock is read and every seed is fixed.
+//! `cargo run --release -p brodo-sim -- tables` prints all rows; a test compares the same text with a
+//! committed copy (`BRODO_BLESS=1` rewrites it). Both depend on the code alone: no clock is read and every
+//! seed is fixed.
 
 pub mod figure;
 pub(crate) mod guest_link;
@@ -20,9 +21,9 @@ pub use progress::Progress;
 /// One scenario.
 #[derive(Clone, Copy)]
 pub struct Row {
-    /// The name it is asked for by: a number and perhaps a letter.
+    /// Name of the row on the command line: a number and perhaps a letter.
     pub id: &'static str,
-    /// What it shows, in a few words.
+    /// Title, in a few words.
     pub title: &'static str,
     /// The set-up, and where the expected figures come from.
     pub setup: &'static str,
@@ -35,7 +36,7 @@ pub fn rows() -> Vec<Row> {
     [guest_link::rows(), host_side::rows()].concat()
 }
 
-/// A row with what came out.
+/// A row with its measured figures.
 pub struct Measured {
     /// The row.
     pub row: Row,

@@ -6,26 +6,25 @@
 //!        +------------------------- Line <-----------------------+
 //! ```
 //!
-//! What [`crate::world::World`] does for short transfers with faults, [`Wan`] does for long ones with figures: frames
-//! are not copied more often than a kernel would, checksums are taken as right, payload is played from a tape. The
+//! [`crate::world::World`] is for short transfers with faults, [`Wan`] for long ones with figures: frames are not copied more often than in a kernel, checksums are taken as valid, payload is generated ([`Payload`]). The
 //! [`crate::observer`] still holds every segment to its rules.
 //!
 //! The machine that runs the stack is infinitely fast: a turn takes no time, and happens whenever a frame has
-//! arrived. What arrives at the same instant is one batch, as in a driver.
+//! arrived. Frames that arrive at the same instant are one batch, as in a driver.
 
 pub mod line;
 pub mod peer;
 pub mod record;
 pub mod tun;
 
+use crate::driver::keys;
 use crate::events::EventLog;
 use crate::linux_guest::{Connection, Content, Options, wire};
-use crate::machine::keys;
 use crate::observer::{Observer, Seen};
 use crate::packet::flags::{FIN, PSH};
+use crate::payload::Payload;
 use crate::rng::{Pattern, Rng};
 use crate::script::REMOTE_V4;
-use crate::tape::Tape;
 use brodo_core::config::Config;
 use brodo_core::link::{Gso, Link, LinkCaps, NoCredit, RxChecksum, RxFrame, RxMeta, TxFrame};
 use brodo_core::stack::{Io, Platform, Stack};
@@ -41,7 +40,7 @@ use tun::Tun;
 const BATCH: usize = 64;
 /// Turns at one instant before a run counts as stuck.
 const STUCK: u32 = 1_000_000;
-/// What Ethernet adds to a frame on the wire: preamble, check sequence and gap, bytes.
+/// Ethernet overhead of a frame on the wire: preamble, check sequence and gap, bytes.
 const ETHERNET: usize = 8 + 4 + 12;
 /// The guest's first port, and the port of every server.
 const FIRST_PORT: u16 = 20_000;
@@ -52,7 +51,7 @@ const SERVER_PORT: u16 = 5001;
 pub struct Path {
     /// There and back, without queueing or transmission.
     pub rtt: Duration,
-    /// Each way, bits per second of Ethernet with all that it adds to a frame; `None` for no limit.
+    /// Each way, bits per second of Ethernet, its overhead included; `None` for no limit.
     pub bits_per_s: Option<u64>,
     /// The guest's TUN device: frames, and what happens when it is full. `None` for a queue without bound.
     pub tun: Option<(usize, tun::WhenFull)>,
@@ -112,7 +111,8 @@ impl WanLink {
         let (segment, payload) = wire::read(&bytes).expect("the stack sends TCP over IPv4");
         let payload = payload.len();
         let segments = cut_at.map_or(1, |size| payload.div_ceil(size.into()));
-        // Each segment of a super-frame is held to the rules of its own: the observer sees what the guest's wire has.
+        // Each segment of a super-frame is held to the rules of its own: the observer sees what the guest's
+        // wire has.
         let size = cut_at.map_or(usize::MAX, usize::from);
         for at in (0..payload.max(1)).step_by(size.min(payload.max(1))) {
             let one =
@@ -163,7 +163,7 @@ impl Wan {
         let mut rng = Rng::new(seed);
         let keys = keys(&mut rng);
         let content =
-            Content { up: Rc::new(Tape::new(Pattern(seed))), down: Rc::new(Tape::new(Pattern(!seed))) };
+            Content { up: Rc::new(Payload::new(Pattern(seed))), down: Rc::new(Payload::new(Pattern(!seed))) };
         let link = WanLink {
             line: Line::new(path.bits_per_s, path.rtt / 2),
             now: Instant::ZERO,
@@ -222,7 +222,7 @@ impl Wan {
         self.frames
     }
 
-    /// Segments that the stack sent again.
+    /// Segments retransmitted by the stack.
     pub fn retransmitted(&self) -> u64 {
         self.link.observer.retransmitted()
     }
@@ -237,13 +237,13 @@ impl Wan {
         &self.stack
     }
 
-    /// What the stack knows of the connection of this index.
+    /// The stack's information on the connection of this index.
     pub fn info(&self, index: usize) -> Option<TcpInfo> {
         let local = self.connections[index].local();
         self.stack.tcp_infos(self.now).find(|info| info.guest == local)
     }
 
-    /// Lets everything happen that happens until `until`, which is then the time.
+    /// Advances to `until`, with all events before it.
     ///
     /// # Panics
     /// If the stack breaks a rule, delivers a wrong byte, or does not let time go on.
@@ -338,7 +338,7 @@ impl Wan {
         self.stack.frames(&mut io, &frames);
         self.stack.expire(&mut io);
         loop {
-            // What has arrived by now was taken.
+            // All arrivals up to now have been read.
             self.stack.link_drained();
             for (flow, ready) in io.host.take_events() {
                 self.stack.socket_event(&mut io, flow, ready);

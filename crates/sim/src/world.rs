@@ -1,22 +1,23 @@
-//! A whole world in virtual time: a smoltcp guest, a path with faults, the stack, host sockets, and programs on both
-//! ends of every connection.
+//! A whole world in virtual time: a smoltcp guest, a path with faults, the stack, host sockets, and programs
+//! on both ends of every connection.
 //!
-//! A [`Conversation`] says what one connection does: how much flows each way, how fast each program reads, how large
-//! the buffers are, who closes first. Both programs generate and compare payload byte for byte; the observer holds
-//! the stack to its rules meanwhile. [`World::run`] ends when every conversation has ended as planned and the stack
-//! has nothing left, or fails at a limit of virtual time.
+//! A [`Conversation`] says what one connection does: how much flows each way, how fast each program reads,
+//! how large the buffers are, who closes first. Both programs generate and compare payload byte for byte; the
+//! observer holds the stack to its rules meanwhile. [`World::run`] ends when every conversation has ended as
+//! planned and the stack has nothing left, or fails at a limit of virtual time.
 //!
-//! The trace of a run is a hash over every frame and its time, so that two runs can be compared byte for byte.
+//! The trace of a run is a hash over every frame and its time, so that two runs can be compared byte for
+//! byte.
 
 mod conversation;
 mod peer;
 
 pub use conversation::{Behind, Conversation, Ending, Pace};
 
+use crate::driver::SimDriver;
 use crate::guest::Guest;
 use crate::host::ConnectPlan;
 use crate::kernel_socket::KernelSocket;
-use crate::machine::Machine;
 use crate::net::Path;
 use crate::notation::Line;
 use crate::packet::{self, Packet};
@@ -41,8 +42,8 @@ const PIECE: usize = 64 << 10;
 /// Frames shown when a run fails.
 const RECENT: usize = 60;
 
-/// What the machine's work costs in time. The defaults give 80 us for a connect-request-response and 35 us for a
-/// request-response, which is what brodo's process was measured to use for each, the kernel's part included.
+/// CPU time of the simulated machine's work. The defaults give 80 us for a connect-request-response and 35 us
+/// for a request-response, the measured CPU time of brodo's process for each, system time included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cost {
     /// One turn of the loop: waiting for events, reading the clock.
@@ -63,7 +64,7 @@ impl Default for Cost {
     }
 }
 
-/// One direction as its reader sees it.
+/// One direction, from its reader's view.
 #[derive(Debug, Default)]
 struct Reading {
     bytes: u64,
@@ -75,7 +76,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// Bytes that may be read now: what `rate` gives, kept for 100 ms at most.
+    /// Bytes that may be read now: the allowance of `rate`, accumulated for 100 ms at most.
     fn allow(&mut self, now: Instant, rate: Option<u64>) -> usize {
         if now < self.wakes {
             return 0;
@@ -106,7 +107,8 @@ struct Running {
     guest_sent: u64,
     guest_closed: bool,
     guest_read: Reading,
-    /// When the guest asked last, and how many answers it has read. The first question counts from the connect.
+    /// When the guest asked last, and how many answers it has read. The first question counts from the
+    /// connect.
     asked: Instant,
     answered: u64,
     peer_sent: u64,
@@ -138,7 +140,7 @@ impl Running {
         }
     }
 
-    /// How much the guest may have sent by now.
+    /// Upper bound of the bytes sent by the guest so far.
     fn guest_may_send(&self, now: Instant) -> u64 {
         match self.plan.pace {
             Pace::Requests { request, every, .. } => {
@@ -150,7 +152,7 @@ impl Running {
         }
     }
 
-    /// How much the peer may have sent by now.
+    /// Upper bound of the bytes sent by the peer so far.
     fn peer_may_send(&self, now: Instant) -> u64 {
         match self.plan.pace {
             Pace::Requests { request, response, .. } => {
@@ -166,7 +168,7 @@ impl Running {
             if self.answered > 0 && self.guest_sent == self.answered * request)
     }
 
-    /// Whether a program may want to do something because time has passed.
+    /// Whether a program has work that is due by time.
     fn waits_for_a_tick(&self, now: Instant) -> bool {
         let sleeps = |rate: Option<u64>, dwells: Duration| rate.is_some() || !dwells.is_zero();
         (self.handle.is_none() && self.plan.start <= now)
@@ -210,15 +212,15 @@ pub struct Answer {
 
 /// The world.
 pub struct World {
-    /// The machine that runs the stack.
-    pub machine: Machine,
+    /// The stack under test with its simulated link and host.
+    pub driver: SimDriver,
     /// From the guest to the stack.
     pub up: Path,
     /// From the stack to the guest.
     pub down: Path,
     /// Frames that the link takes per turn; `None` for any number. Then it has credit again after a tick.
     pub credit_per_tick: Option<usize>,
-    /// What the machine's work costs; `None` for nothing.
+    /// CPU time of the simulated machine's work; `None` for none.
     pub cost: Option<Cost>,
     busy_until: Instant,
     config: Config,
@@ -227,11 +229,11 @@ pub struct World {
     now: Instant,
     next_tick: Instant,
     conversations: Vec<Running>,
-    /// Those that have not ended, by index.
+    /// Open conversations, by index.
     active: Vec<usize>,
-    /// Those that something has happened to in this step: only their programs are called.
+    /// Conversations with an event in this step: only their programs are called.
     touched: BTreeSet<usize>,
-    /// Those that have just been begun.
+    /// Conversations begun in this step.
     begun: BTreeSet<usize>,
     by_guest_port: BTreeMap<u16, usize>,
     by_socket: BTreeMap<u32, usize>,
@@ -275,12 +277,12 @@ fn shown(frame: &[u8]) -> String {
     }
 }
 
-/// What a run showed.
+/// Result of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
     /// When the last conversation had ended, both ways.
     pub ended: Instant,
-    /// Segments that the stack sent although it had sent all of them before.
+    /// Retransmissions of the stack.
     pub retransmitted: u64,
     /// Frames both ways.
     pub frames: u64,
@@ -292,11 +294,11 @@ impl World {
     /// A world whose guest and stack are joined by these paths.
     pub fn new(config: Config, caps: LinkCaps, seed: u64, up: Path, down: Path) -> Self {
         let mut rng = Rng::new(seed);
-        let mut machine = Machine::new(config.clone(), caps, rng.next());
-        machine.host.set_record(false);
-        machine.host.set_default_connect(ConnectPlan::Pending);
+        let mut driver = SimDriver::new(config.clone(), caps, rng.next());
+        driver.host.set_record(false);
+        driver.host.set_default_connect(ConnectPlan::Pending);
         Self {
-            machine,
+            driver,
             up,
             down,
             credit_per_tick: None,
@@ -362,14 +364,14 @@ impl World {
         self.step();
     }
 
-    /// Runs until `end`, whatever has ended by then.
+    /// Runs until `end`; conversations may still be open then.
     pub fn run_until(&mut self, end: Instant) {
         while self.next_event() <= end {
             self.step();
         }
     }
 
-    /// Runs until everything has ended and nothing is left.
+    /// Runs until all conversations have ended and the stack has no state left.
     ///
     /// # Panics
     /// If that is not so at `limit`, or if anything was delivered wrongly.
@@ -385,7 +387,7 @@ impl World {
         let ended = self.conversations.iter().filter_map(|c| c.done_at).max();
         Report {
             ended: ended.unwrap_or(self.now),
-            retransmitted: self.machine.observer.retransmitted(),
+            retransmitted: self.driver.observer.retransmitted(),
             frames: self.frames,
             trace: self.trace,
         }
@@ -393,18 +395,18 @@ impl World {
 
     fn is_over(&self) -> bool {
         self.active.is_empty()
-            && self.machine.host.open_sockets() == 0
-            && self.machine.stack.flows() == 0
-            && self.machine.stack.memory_used() + self.machine.stack.memory_promised() == 0
+            && self.driver.host.open_sockets() == 0
+            && self.driver.stack.flows() == 0
+            && self.driver.stack.memory_used() + self.driver.stack.memory_promised() == 0
     }
 
     fn unfinished(&mut self) -> String {
         let mut text = format!(
             "{} sockets, {} flows, {} bytes of memory; {:?}\n",
-            self.machine.host.open_sockets(),
-            self.machine.stack.flows(),
-            self.machine.stack.memory_used() + self.machine.stack.memory_promised(),
-            self.machine.stack.counters().drops().collect::<Vec<_>>(),
+            self.driver.host.open_sockets(),
+            self.driver.stack.flows(),
+            self.driver.stack.memory_used() + self.driver.stack.memory_promised(),
+            self.driver.stack.counters().drops().collect::<Vec<_>>(),
         );
         for c in self.conversations.iter().filter(|c| c.done_at.is_none()) {
             let state = c.handle.map(|h| self.guest.tcp(h).state());
@@ -428,8 +430,8 @@ impl World {
     fn next_event(&mut self) -> Instant {
         let work = [
             self.up.next(),
-            self.machine.next_deadline(),
-            self.machine.host.has_events().then_some(self.now),
+            self.driver.next_deadline(),
+            self.driver.host.has_events().then_some(self.now),
             (self.busy_until > self.now).then_some(self.busy_until),
         ];
         let begun = (!self.begun.is_empty()).then_some(self.now);
@@ -448,7 +450,7 @@ impl World {
             self.next_tick = self.now + TICK;
             tick = true;
             if self.credit_per_tick.is_some() {
-                self.machine.link.set_credit(self.credit_per_tick);
+                self.driver.link.set_credit(self.credit_per_tick);
             }
         }
         for &i in &self.active {
@@ -457,7 +459,7 @@ impl World {
                 self.touched.insert(i);
             }
             if let Some(peer) = &mut c.peer {
-                peer.advance(&mut self.machine.host, self.now);
+                peer.advance(&mut self.driver.host, self.now);
             }
         }
         if self.busy_until <= self.now {
@@ -469,7 +471,7 @@ impl World {
             self.touched.extend(to);
             self.guest.receive(frame);
         }
-        // Twice, so that what the programs do after they heard something is sent at once.
+        // Twice, so that the programs' reactions to an event are sent at once.
         for _ in 0..2 {
             for frame in self.guest.poll(self.now) {
                 self.up.push(self.now, frame);
@@ -483,16 +485,16 @@ impl World {
         self.finish();
     }
 
-    /// One turn of the machine, and the time that it takes.
+    /// One turn of the driver, and its CPU time.
     fn turn(&mut self) {
-        let calls = self.machine.host.calls_made();
+        let calls = self.driver.host.calls_made();
         let mut frames = Vec::new();
         while let Some(frame) = self.up.pop(self.now) {
             self.note(">", &frame);
             frames.push((RxMeta::default(), frame));
         }
-        let sent = self.machine.turn(self.now, &frames);
-        let calls = self.machine.host.calls_made() - calls;
+        let sent = self.driver.turn(self.now, &frames);
+        let calls = self.driver.host.calls_made() - calls;
         if let Some(cost) = self.cost {
             let moved = (frames.len() + sent.len()) as u32;
             let work = cost.frame * moved + cost.call * calls as u32;
@@ -506,11 +508,11 @@ impl World {
                 self.down.push(self.now.max(self.busy_until), piece);
             }
         }
-        let called: Vec<_> = self.machine.host.take_called().collect();
+        let called: Vec<_> = self.driver.host.take_called().collect();
         for i in called.iter().filter_map(|socket| self.by_socket.get(&socket.0)) {
             self.touched.insert(*i);
             if let Some(peer) = &mut self.conversations[*i].peer {
-                peer.settle(&mut self.machine.host, self.now);
+                peer.settle(&mut self.driver.host, self.now);
             }
         }
     }
@@ -546,7 +548,7 @@ impl World {
 
     /// Joins new host sockets to their conversations, by the port each connects to.
     fn find_sockets(&mut self) {
-        let host = &mut self.machine.host;
+        let host = &mut self.driver.host;
         for socket in host.opened_after(self.sockets_seen) {
             let port = host.peer(socket).port();
             let waiting = self
@@ -633,7 +635,7 @@ impl World {
 
     fn peer_program(&mut self, index: usize) {
         let (up, down) = (self.pattern(index, true), self.pattern(index, false));
-        let host = &mut self.machine.host;
+        let host = &mut self.driver.host;
         let c = &mut self.conversations[index];
         let Some(socket) = c.socket else { return };
         if host.is_connecting(socket) {
@@ -696,7 +698,7 @@ impl World {
         let (Some(handle), Some(socket), None) = (c.handle, c.socket, c.done_at) else { return false };
         let state = self.guest.tcp(handle).state();
         let guest_gone = matches!(state, State::Closed | State::TimeWait);
-        let Some(closed) = self.machine.host.closed(socket).filter(|_| guest_gone) else { return false };
+        let Some(closed) = self.driver.host.closed(socket).filter(|_| guest_gone) else { return false };
         if !c.broken {
             if !c.guest_read.end || !c.peer_read.end {
                 return false;
@@ -707,7 +709,7 @@ impl World {
         }
         c.done_at = Some(self.now);
         c.peer = None;
-        self.machine.host.forget(socket);
+        self.driver.host.forget(socket);
         self.by_socket.remove(&socket.0);
         self.by_guest_port.remove(&Self::guest_port(index));
         // A guest in a loop would keep tens of thousands in TIME-WAIT.

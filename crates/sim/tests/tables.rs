@@ -1,8 +1,8 @@
-//! The tables and pictures of the guide are what the simulator measures today, to the letter, and every figure is
-//! within its tolerance.
+//! The tables and pictures of the guide equal the simulator's present measurements byte for byte, and every
+//! figure is within its tolerance.
 //!
-//! `BRODO_BLESS=1 cargo test -p brodo-sim --test tables` writes the committed copies anew. What changed then belongs
-//! into the commit that changed it.
+//! `BRODO_BLESS=1 cargo test -p brodo-sim --test tables` writes the committed copies anew. The rewritten
+//! pages belong to the commit of the change.
 
 use brodo_sim::pictures::PICTURES;
 use brodo_sim::tables::print::{self, Style};

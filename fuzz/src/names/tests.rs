@@ -15,7 +15,7 @@ fn played(seed: &str) -> Play {
 fn every_seed_gets_its_answers() {
     let count = |seed: &str| {
         let play = played(seed);
-        let counters = play.machine.stack.counters().clone();
+        let counters = play.driver.stack.counters().clone();
         (play.answered, counters.dns_cached, counters.dns_host_entries, counters.dns_retries)
     };
     assert_eq!(count("answered"), (3, 2, 0, 0));
@@ -23,10 +23,10 @@ fn every_seed_gets_its_answers() {
     assert_eq!(count("failover").3, 2);
     assert_eq!(count("negative"), (2, 1, 0, 0));
     assert_eq!(count("hosts"), (3, 0, 3, 0));
-    assert_eq!(played("errors").machine.stack.counters().dns_unanswered, 2);
-    assert_eq!(played("alias").machine.stack.name_of([192, 0, 2, 1].into()), Some("a.test"));
+    assert_eq!(played("errors").driver.stack.counters().dns_unanswered, 2);
+    assert_eq!(played("alias").driver.stack.name_of([192, 0, 2, 1].into()), Some("a.test"));
     assert_eq!(
-        played("answered").machine.stack.name_of([192, 0, 2, 1].into()),
+        played("answered").driver.stack.name_of([192, 0, 2, 1].into()),
         Some("a.test"),
         "the last word"
     );

@@ -11,11 +11,11 @@ impl Run {
     /// Compares the state before a turn with that after it. `flows` says which connection each was before.
     pub(super) fn check(&self, flows: &[(u32, Option<FlowId>)], before: &Infos, after: &Infos) {
         // Invariant 8: payload in memory stays within the budget.
-        let (used, budget) = (self.machine.stack.memory_used(), self.config.memory);
+        let (used, budget) = (self.driver.stack.memory_used(), self.config.memory);
         assert!(used <= budget, "{used} bytes of memory in use, the budget is {budget}");
         // Invariant 22: a stack that waits for the link has been refused by a link that is still full.
-        let waits = self.machine.stack.is_stalled();
-        assert!(!waits || !self.machine.link.has_credit(), "waits for a link that has credit");
+        let waits = self.driver.stack.is_stalled();
+        assert!(!waits || !self.driver.link.has_credit(), "waits for a link that has credit");
         for i in 0..CONNS {
             match (&before[i], &after[i]) {
                 (Some(_), None) => self.check_gone(i),
@@ -38,7 +38,7 @@ impl Run {
     fn check_one(&self, i: usize, before: &TcpInfo, after: &TcpInfo) {
         let conn = &self.conns[i];
         assert!(conn.resets == 0 || conn.excused, "connection {i} was reset without a reason");
-        let delivered = conn.delivered(&self.machine.host);
+        let delivered = conn.delivered(&self.driver.host);
         if !conn.broken {
             // Invariant 4: what is taken, and may therefore be acknowledged, is stored or was passed on.
             let kept = delivered + u64::from(after.rx.held);
@@ -66,7 +66,7 @@ impl Run {
         }
         let least = u32::from(after.mss).min(after.rx.limit / 2).max(1);
         assert!(after.rx.window >= least, "a window of {} with nothing queued", after.rx.window);
-        let edge = self.machine.observer.offered_edge(self.conns[i].guest, self.conns[i].remote);
+        let edge = self.driver.observer.offered_edge(self.conns[i].guest, self.conns[i].remote);
         let expected = self.expected(i, after);
         let told = edge.map(|edge| edge.wrapping_sub(expected));
         assert_eq!(told, Some(after.rx.window), "the guest knows of another window");

@@ -25,10 +25,10 @@ impl Run {
     pub(super) fn finish(mut self) {
         self.say(|| "everyone behaves from here on".to_owned());
         (self.lose, self.credit) = (0, true);
-        self.machine.link.set_credit(None);
+        self.driver.link.set_credit(None);
         // What a time-out had no credit for comes now.
         self.conns.iter_mut().for_each(|c| c.resent_at.clear());
-        let host = &mut self.machine.host;
+        let host = &mut self.driver.host;
         host.set_send_at_most(usize::MAX);
         for socket in host.all().collect::<Vec<_>>() {
             if host.is_connecting(socket) {
@@ -50,7 +50,7 @@ impl Run {
             } else {
                 conn.odd = true;
             }
-            let host = &mut self.machine.host;
+            let host = &mut self.driver.host;
             if let Some(socket) = conn.socket.filter(|&s| host.peer_is_open(s)) {
                 conn.down_fin = true;
                 host.peer_fin(socket);
@@ -111,14 +111,14 @@ impl Run {
                 segment.seq = self.conns[i].told_edge;
                 self.send(&segment, RxMeta::default(), false);
             }
-            self.conns[i].take(&mut self.machine.host, usize::MAX);
+            self.conns[i].take(&mut self.driver.host, usize::MAX);
         }
         before != state(self)
     }
 
     /// Waits until the stack does something of itself. False if it will not.
     fn wait(&mut self) -> bool {
-        match self.machine.next_deadline() {
+        match self.driver.next_deadline() {
             Some(at) if at.max(self.now) - self.now <= WAIT_MAX => {
                 self.pass((at.max(self.now) - self.now).max(WAIT_MIN));
                 true
@@ -129,7 +129,7 @@ impl Run {
 
     /// Invariants 5, 21 and 28: both streams have arrived in full, on every connection that nobody harmed.
     fn check_delivered(&mut self, i: usize) {
-        self.conns[i].take(&mut self.machine.host, usize::MAX);
+        self.conns[i].take(&mut self.driver.host, usize::MAX);
         let conn = &self.conns[i];
         if conn.broken || conn.iss.is_none() || (self.info(i).is_none() && conn.excused) {
             return;
@@ -157,14 +157,14 @@ impl Run {
             self.send(&reset, RxMeta::default(), false);
         }
         for _ in 0..100 {
-            if self.machine.stack.flows() == 0 || !self.wait() {
+            if self.driver.stack.flows() == 0 || !self.wait() {
                 break;
             }
         }
-        let stack = &self.machine.stack;
+        let stack = &self.driver.stack;
         // Invariant 8: everything is given back.
         let memory = stack.memory_used() + stack.memory_promised();
-        let left = (stack.flows(), memory, self.machine.host.open_sockets());
+        let left = (stack.flows(), memory, self.driver.host.open_sockets());
         assert_eq!(left, (0, 0, 0), "flows, bytes of memory and sockets left at the end");
     }
 }

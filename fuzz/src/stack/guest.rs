@@ -75,7 +75,7 @@ impl Run {
     fn syn(&mut self, i: usize) {
         self.turn();
         let conn = &mut self.conns[i];
-        if self.machine.stack.tcp_infos(self.now).all(|info| info.guest != conn.guest) {
+        if self.driver.stack.tcp_infos(self.now).all(|info| info.guest != conn.guest) {
             let irs = self.setup.irs(conn.incarnation);
             conn.restart(irs);
         }

@@ -1,5 +1,5 @@
-//! Datagram sockets. The peer's side takes what the stack sent, answers, and lets ICMP errors arrive; the kernel's side
-//! sends and receives several datagrams at a time.
+//! Datagram sockets. The peer's side reads the stack's datagrams, answers, and delivers ICMP errors; the
+//! kernel's side sends and receives several datagrams at a time.
 
 use super::{SimHost, UNLIMITED, error_of};
 use brodo_core::host::{HostError, IcmpReport, IpHeaderFields, Readiness, Received, SocketId};
@@ -26,7 +26,7 @@ pub(super) struct DatagramSocket {
     /// Room left in the send buffer, datagrams.
     pub(super) space: usize,
     pub(super) inbox: VecDeque<Message>,
-    /// Dropped for lack of room in the receive buffer, and not told yet.
+    /// Drops for lack of room in the receive buffer, not yet reported.
     lost: u32,
     reports: VecDeque<IcmpReport>,
     error: Option<HostError>,
@@ -114,7 +114,7 @@ impl SimHost {
         self.datagram_of(socket).outbox.pop_front().map(|message| (message.data, message.segment))
     }
 
-    /// What the IP header of the oldest datagram that the stack sent says.
+    /// IP header fields of the oldest datagram sent by the stack.
     pub fn datagram_marks(&mut self, socket: SocketId) -> Option<IpHeaderFields> {
         self.datagram_of(socket).outbox.front().map(|message| message.marks)
     }
@@ -127,7 +127,7 @@ impl SimHost {
         }
     }
 
-    /// The same, with a byte of differentiated services and ECN, and before any event tells of it.
+    /// The same, with a DSCP and ECN byte, and without an event.
     pub fn peer_datagram_unnoticed(&mut self, socket: SocketId, data: &[u8], segment: Option<u16>, tos: u8) {
         if self.closed(socket).is_none() {
             let marks = IpHeaderFields { tos, ..IpHeaderFields::default() };
@@ -135,7 +135,7 @@ impl SimHost {
         }
     }
 
-    /// The event that tells of what arrived unnoticed.
+    /// The event for datagrams that arrived without one.
     pub fn peer_datagrams_noticed(&mut self, socket: SocketId) {
         if self.closed(socket).is_none() {
             self.raise_readable(socket);
@@ -147,8 +147,8 @@ impl SimHost {
         self.datagram_of(socket).lost += datagrams;
     }
 
-    /// An ICMP error arrives for something this socket sent. As on Linux the next call fails, unless the error queue
-    /// has been emptied before (`sock_dequeue_err_skb`).
+    /// An ICMP error arrives for something this socket sent. As on Linux the next call fails, unless the
+    /// error queue has been emptied before (`sock_dequeue_err_skb`).
     pub fn peer_icmp(&mut self, socket: SocketId, report: IcmpReport) {
         if self.closed(socket).is_some() {
             return;

@@ -1,4 +1,4 @@
-//! The peer's side of a TCP socket: what the test does and sees there.
+//! The peer's side of a TCP socket: the test's actions and observations.
 
 use super::{Close, HostError, Kind, Readiness, SimHost, SocketId, State};
 
@@ -58,7 +58,7 @@ impl SimHost {
         self.tcp_ref(socket).space
     }
 
-    /// Whether the stack was refused room and waits for the edge that says there is some.
+    /// Whether the stack met a full send buffer and waits for the writable edge.
     pub fn is_refused(&self, socket: SocketId) -> bool {
         self.get(socket).write_armed
     }
@@ -86,12 +86,12 @@ impl SimHost {
         tcp.outbox.is_empty() && (tcp.shut || self.closed(socket) == Some(Close::Graceful))
     }
 
-    /// Bytes sent by the peer that the stack has not read: what fills the kernel's receive buffer.
+    /// Bytes sent by the peer and not read by the stack: the fill of the kernel's receive buffer.
     pub fn waiting(&self, socket: SocketId) -> usize {
         self.tcp_ref(socket).inbox.len()
     }
 
-    /// Whether the guest's keep-alive was passed on.
+    /// Whether keep-alive was enabled for the guest's probe.
     pub fn keep_alive(&self, socket: SocketId) -> bool {
         self.tcp_ref(socket).keep_alive
     }
@@ -131,7 +131,7 @@ impl SimHost {
         self.raise(socket, Readiness { readable: true, read_closed: true, ..Readiness::default() });
     }
 
-    /// The next call on the socket fails, before any event tells of it.
+    /// The next call on the socket fails, without an event before it.
     pub fn break_silently(&mut self, socket: SocketId, error: HostError) {
         let tcp = self.tcp_of(socket);
         tcp.error = Some(error);

@@ -1,4 +1,4 @@
-//! What the stack sees of a socket with a kernel and a path behind it.
+//! A host socket with a kernel and a path behind it, from the stack's view.
 
 use super::*;
 use brodo_core::flow::FlowId;

@@ -7,7 +7,8 @@ fn long_path() -> Wire {
     Wire::new(Duration::from_millis(50), 1_000_000_000)
 }
 
-/// Runs until `end` with a writer that is called whenever something happened, and a reader that takes everything.
+/// Runs until `end` with a writer that is called whenever something happened, and a reader that takes
+/// everything.
 fn run(stream: &mut KernelStream, end: Instant, write: impl Fn(&mut KernelStream, Instant)) -> u64 {
     let (mut now, mut read) = (Instant::ZERO, 0);
     while now <= end {
@@ -36,8 +37,8 @@ fn until_refused(stream: &mut KernelStream, now: Instant) {
 
 #[test]
 fn a_writer_that_meets_the_full_buffer_gets_4_mib_of_it_and_one_that_does_not_gets_nothing() {
-    // On such a path between two Linux hosts 73.8 MB/s and 4.7 MB/s were measured. In flight are between two thirds
-    // of the buffer, where the writer is woken, and all of it.
+    // On such a path between two Linux hosts 73.8 MB/s and 4.7 MB/s were measured. In flight are between two
+    // thirds of the buffer, where the writer is woken, and all of it.
     let mut stream = KernelStream::new(long_path());
     let before = run(&mut stream, Instant::from_ms(2000), until_refused);
     let full = run(&mut KernelStream::new(long_path()), Instant::from_ms(4000), until_refused) - before;

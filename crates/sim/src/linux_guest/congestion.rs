@@ -1,18 +1,18 @@
 //! Congestion control of the guest: CUBIC (RFC 9438) or Reno (RFC 5681), in whole and broken segments.
 //!
-//! CUBIC is what Linux guests use by default. HyStart is left out: it ends slow start when the round trip grows, and
-//! on these paths it would only hide the burst that a queue must hold. Only additions, multiplications and divisions
-//! of 64-bit floats are used, which are the same on every machine.
+//! CUBIC is what Linux guests use by default. HyStart is left out: it ends slow start when the round trip
+//! grows, and on these paths it would only hide the burst that a queue has to absorb. Only additions,
+//! multiplications and divisions of 64-bit floats are used, which are the same on every machine.
 
 use brodo_core::time::{Duration, Instant};
 
 /// The initial window in segments (RFC 6928).
 const INITIAL: f64 = 10.0;
-/// CUBIC's constants: its growth per second cubed, and what is left after a loss.
+/// CUBIC's constants: its growth per second cubed, and its multiplicative decrease.
 const C: f64 = 0.4;
 const BETA: f64 = 0.7;
 
-/// Which rule.
+/// Congestion control rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Algorithm {
     /// RFC 9438.
@@ -29,7 +29,7 @@ struct Epoch {
     /// Seconds until the window is where it was.
     k: f64,
     origin: f64,
-    /// What Reno would have by now.
+    /// Reno's window by now.
     reno: f64,
 }
 
@@ -96,7 +96,7 @@ impl Congestion {
         self.cwnd = (cwnd + (target - cwnd) / cwnd * acked).max(epoch.reno);
     }
 
-    /// Something was lost, the first of this round trip.
+    /// The first loss of this round trip.
     pub(super) fn lost(&mut self) {
         let (w_max, left) = match self.algorithm {
             // Fast convergence: a flow that is losing ground yields some more of it.

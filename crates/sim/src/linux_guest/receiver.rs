@@ -1,15 +1,16 @@
-//! The receiving half of the guest: what it acknowledges, when, and which window it offers.
+//! The receiving half of the guest: acknowledgements, their timing, and the advertised window.
 //!
-//! As Linux does: an acknowledgement for every second full segment, at once for anything out of order and during the
-//! first segments of a connection (quick acknowledgements), else after 40 ms. SACK blocks name the newest stretch
-//! first; a segment that was there already is reported first of all (RFC 2883). Payload is compared with the tape as
-//! it arrives and then forgotten, so that a receiver holds nothing but numbers.
+//! As Linux does: an acknowledgement for every second full segment, at once for anything out of order and
+//! during the first segments of a connection (quick acknowledgements), else after 40 ms. SACK blocks name the
+//! newest stretch first; a segment that was there already is reported first of all (RFC 2883). Payload is
+//! compared with the expected one as it arrives and then forgotten, so that a receiver holds nothing but
+//! numbers.
 //!
 //! Stream offsets are 64 bits and count from the first byte of payload.
 
 use brodo_core::time::{Duration, Instant};
 
-/// The longest that an acknowledgement is put off (TCP_DELACK_MIN).
+/// Maximum delay of an acknowledgement (TCP_DELACK_MIN).
 const DELAYED_ACK: Duration = Duration::from_millis(40);
 /// Segments acknowledged at once after the handshake (TCP_MAX_QUICKACKS).
 const QUICK_ACKS: u32 = 16;
@@ -25,7 +26,7 @@ pub(super) struct Receiver {
     read: u64,
     /// Stretches beyond a gap, the one that arrived last first.
     ahead: Vec<(u64, u64)>,
-    /// What arrived a second time, to be reported once.
+    /// The duplicate to be reported in the next D-SACK.
     duplicate: Option<(u64, u64)>,
     buffer: Option<u64>,
     scale: u8,
@@ -81,7 +82,7 @@ impl Receiver {
     pub(super) fn take(&mut self, bytes: u64) -> u64 {
         let n = bytes.min(self.waiting());
         self.read += n;
-        // As __tcp_select_window would be asked by tcp_cleanup_rbuf: told when the window has at least doubled.
+        // Window update as in tcp_cleanup_rbuf: when __tcp_select_window has at least doubled the window.
         let offered = self.edge.saturating_sub(self.nxt);
         let open = self.room();
         if self.buffer.is_some() && open >= 2 * offered && open >= offered + self.mss.min(self.whole() / 2) {
@@ -90,7 +91,7 @@ impl Receiver {
         n
     }
 
-    /// The peer asks where we are.
+    /// A window probe or keep-alive of the peer.
     pub(super) fn acknowledge_now(&mut self) {
         self.now = true;
     }
@@ -136,7 +137,7 @@ impl Receiver {
         self.ahead.insert(0, (start, end));
     }
 
-    /// Moves over what the arrival of a gap's bytes has joined.
+    /// Moves the next expected offset over ranges joined by the bytes of a filled gap.
     fn join(&mut self) {
         while let Some(i) = self.ahead.iter().position(|&(s, _)| s <= self.nxt) {
             let (_, end) = self.ahead.remove(i);
@@ -144,7 +145,7 @@ impl Receiver {
         }
     }
 
-    /// When an acknowledgement that was put off is due.
+    /// Deadline of a delayed acknowledgement.
     pub(super) const fn deadline(&self) -> Option<Instant> {
         self.delayed
     }

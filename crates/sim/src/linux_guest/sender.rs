@@ -1,10 +1,10 @@
-//! The sending half of the guest: what is in flight, and what goes out next.
+//! The sending half of the guest: ranges in flight, loss detection, and the next transmission.
 //!
-//! A queue of what was sent holds, for every stretch, when it left and whether it is outstanding, selectively
-//! acknowledged or lost. Loss is found as Linux finds it: by time (RACK, RFC 8985), with a probe of the tail when no
-//! acknowledgement comes (TLP), and by the retransmission timer (RFC 6298, at least 200 ms). A recovery is paced by
-//! proportional rate reduction (RFC 6937). New data is bounded by the peer's window, the congestion window, and the
-//! bytes of the send buffer.
+//! The scoreboard has, for every range sent, its time and state: outstanding, selectively acknowledged or
+//! lost. Loss is found as Linux finds it: by time (RACK, RFC 8985), with a probe of the tail when no
+//! acknowledgement comes (TLP), and by the retransmission timer (RFC 6298, at least 200 ms). A recovery is
+//! paced by proportional rate reduction (RFC 6937). New data is bounded by the peer's window, the congestion
+//! window, and the bytes of the send buffer.
 
 use super::congestion::{Algorithm, Congestion};
 use super::rtt::RoundTrip;
@@ -17,7 +17,7 @@ const RTO_MAX: Duration = Duration::from_secs(120);
 /// The least time before the tail is probed (two ticks of a kernel at 1000 Hz).
 const PROBE_MIN: Duration = Duration::from_millis(2);
 
-/// What became of a stretch.
+/// State of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Outstanding,
@@ -66,7 +66,7 @@ pub(super) struct Outgoing {
 pub(super) struct Sender {
     una: u64,
     nxt: u64,
-    /// What the application has to send ends here; `u64::MAX` if it never ends.
+    /// End of the application's data; `u64::MAX` if unlimited.
     written: u64,
     /// Right edge of the peer's window.
     edge: u64,
@@ -197,7 +197,7 @@ impl Sender {
             let more = if r.out == 0 { more.max(self.mss) } else { more };
             return self.congestion.set((self.pipe + more) as f64 / self.mss as f64);
         }
-        // As tcp_is_cwnd_limited: a window that is not used says nothing.
+        // As tcp_is_cwnd_limited: an unused window is no evidence.
         let used = if self.congestion.in_slow_start() { 2 * flight } else { flight + self.burst };
         if delivered > 0 && used > self.cwnd() {
             let acked = delivered as f64 / self.mss as f64;
@@ -279,7 +279,7 @@ impl Sender {
         }
     }
 
-    /// RACK, step 5: what was sent before something that has arrived, and should have arrived too, is lost.
+    /// RACK, step 5: a range sent long enough before a delivered one is lost.
     fn detect(&mut self, now: Instant) {
         self.rack_at = None;
         let Some((rack_at, rack_end, rack_rtt)) = self.rack else { return };
@@ -309,7 +309,7 @@ impl Sender {
         }
     }
 
-    /// What to send next, if anything may be sent; it counts as sent at `now`.
+    /// The next transmission, if one is allowed; it counts as sent at `now`.
     pub(super) fn next(&mut self, now: Instant) -> Option<Outgoing> {
         let room = self.cwnd().saturating_sub(self.pipe);
         let out = if self.lost > 0 { self.resend(now, room) } else { self.fresh(now, room) };
@@ -342,7 +342,8 @@ impl Sender {
         if len >= self.mss {
             len -= len % self.mss;
         } else if len < may || self.small > self.una || len == 0 {
-            // Not a part of a segment where the congestion window ends, nor a second short one (Nagle, as Minshall).
+            // Not a part of a segment where the congestion window ends, nor a second short one (Nagle, as
+            // Minshall).
             return None;
         } else {
             self.small = self.nxt + len;
@@ -381,7 +382,7 @@ impl Sender {
         [self.rack_at, self.timer()].into_iter().flatten().min()
     }
 
-    /// Timers. Gives what a probe sends: bytes, or an empty stretch that asks for the window.
+    /// Expires timers. Returns the probe to send: bytes, or an empty range as a window probe.
     pub(super) fn expire(&mut self, now: Instant) -> Option<Outgoing> {
         if self.rack_at.is_some_and(|at| at <= now) {
             self.detect(now);
@@ -403,7 +404,7 @@ impl Sender {
         None
     }
 
-    /// A tail loss probe (RFC 8985, 7.3): the last segment again.
+    /// A tail loss probe (RFC 8985, 7.3): retransmission of the last segment.
     fn resend_tail(&mut self, now: Instant) -> Option<Outgoing> {
         let last = self.sent.len().checked_sub(1)?;
         let from = self.sent[last].end.saturating_sub(self.mss);
@@ -414,7 +415,7 @@ impl Sender {
         Some(Outgoing { start: s.start, end: s.end })
     }
 
-    /// The retransmission timer has expired: all that was not selectively acknowledged is lost.
+    /// Retransmission time-out: every range that is not selectively acknowledged is lost.
     fn give_up_on_all(&mut self, now: Instant) {
         for s in self.sent.iter_mut().filter(|s| s.fate == Fate::Outstanding) {
             s.fate = Fate::Lost;

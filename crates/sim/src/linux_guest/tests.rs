@@ -1,4 +1,4 @@
-//! The guest's TCP by itself: what it does about loss, how it acknowledges, and that its frames are what smoltcp reads.
+//! The guest's TCP by itself: loss recovery, acknowledgements, and frames that smoltcp parses.
 
 use super::receiver::Receiver;
 use super::sender::{Outgoing, Sender};

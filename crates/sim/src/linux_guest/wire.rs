@@ -1,8 +1,9 @@
-//! Frames of a bulk transfer: headers written and read without a copy of the payload and without a pass over it.
+//! Frames of a bulk transfer: headers written and read without a copy of the payload and without a pass over
+//! it.
 //!
-//! As on a TAP with virtio-net headers the TCP checksum is left out: such a frame never crosses a wire. The header
-//! checksum of IPv4 is there. Everything else is as in [`crate::packet`], which checks more and is too slow for
-//! 10 Gbit/s.
+//! As on a TAP with virtio-net headers the TCP checksum is left out: such a frame never crosses a wire. The
+//! header checksum of IPv4 is there. Everything else is as in [`crate::packet`], which checks more and is too
+//! slow for 10 Gbit/s.
 
 use crate::packet::{Stations, TcpSegment};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -123,7 +124,7 @@ fn read_options(segment: &mut TcpSegment, mut rest: &[u8]) -> Option<()> {
                 let edge = |b: &[u8]| u32::from_be_bytes([b[0], b[1], b[2], b[3]]);
                 segment.sack = blocks.iter().map(|b| (edge(b), edge(&b[4..]))).collect();
             }
-            // Timestamps are not offered, so they do not come; what is unknown is skipped (RFC 9293, 3.1).
+            // Timestamps are not offered, so they do not come; unknown options are skipped (RFC 9293, 3.1).
             _ => {}
         }
         rest = &rest[len..];

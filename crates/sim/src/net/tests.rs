@@ -6,7 +6,8 @@ fn ms(n: u64) -> Instant {
     Instant::from_ms(n)
 }
 
-/// Sends `count` frames of 1000 bytes at time 0, numbered in their first byte; gives number and time of arrival.
+/// Sends `count` frames of 1000 bytes at time 0, numbered in their first byte; gives number and time of
+/// arrival.
 fn run(nodes: Vec<Box<dyn Node>>, count: u8) -> Vec<(u8, Instant)> {
     let mut path = Path::new(nodes);
     (0..count).for_each(|i| path.push(ms(0), vec![i; 1000]));

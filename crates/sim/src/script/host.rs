@@ -1,5 +1,5 @@
-//! The verbs for the host's side of a script: what the peer behind the current connection's socket does, and what
-//! it has seen.
+//! The verbs for the host's side of a script: actions and observations of the peer behind the current
+//! connection's socket.
 
 use super::{
     Close, ConnectPlan, HostError, IcmpCause, IcmpReport, Instant, IpHeaderFields, Script, SocketId,
@@ -28,42 +28,43 @@ impl Script {
 
     /// The next connect is done at once.
     pub fn host_connects_at_once(&mut self) {
-        self.machine.host.plan_connect(ConnectPlan::Done);
+        self.driver.host.plan_connect(ConnectPlan::Done);
     }
 
     /// The next connect fails at once.
     pub fn host_refuses_at_once(&mut self, error: HostError) {
-        self.machine.host.plan_connect(ConnectPlan::Fail(error));
+        self.driver.host.plan_connect(ConnectPlan::Fail(error));
     }
 
     /// The pending connect succeeds.
     pub fn host_connected(&mut self) {
         self.note("peer", "accepts");
-        self.machine.host.finish_connect(self.socket(), Ok(()));
+        self.driver.host.finish_connect(self.socket(), Ok(()));
         self.poll();
     }
 
     /// The pending connect fails.
     pub fn host_connect_fails(&mut self, error: HostError) {
         self.note("peer", &format!("connect fails: {error:?}"));
-        self.machine.host.finish_connect(self.socket(), Err(error));
+        self.driver.host.finish_connect(self.socket(), Err(error));
         self.poll();
     }
 
-    /// Where the current socket was connected to.
+    /// The address to which the current socket was connected.
     pub fn host_connected_to(&self) -> SocketAddr {
-        self.machine.host.peer(self.socket())
+        self.driver.host.peer(self.socket())
     }
 }
 
-/// Calling.
+/// Inbound flows.
 impl Script {
-    /// A published port has accepted a connection from the current conversation's peer, or would have.
+    /// A published port has accepted a connection from the current conversation's peer, or the stack has
+    /// refused it.
     pub fn peer_connects(&mut self) -> Result<(), DropReason> {
         self.note("peer", "connects to a published port");
         let (guest, remote) = self.endpoints();
         let mut result = Ok(());
-        let sent = self.machine.turn_with(self.now(), |stack, io| {
+        let sent = self.driver.turn_with(self.now(), |stack, io| {
             let ends = (guest.into(), remote.into());
             let adopt = |host: &mut SimHost, flow| Ok(host.adopt_tcp(flow, remote));
             result = stack.inbound_tcp(io, ends, adopt).map(|_| ());
@@ -73,13 +74,14 @@ impl Script {
         result
     }
 
-    /// A datagram of so many bytes from the current conversation's peer has come to a published port, or with `segment` several.
+    /// A datagram of so many bytes from the current conversation's peer has come to a published port, or with
+    /// `segment` several.
     pub fn peer_sends_first(&mut self, bytes: usize, segment: Option<u16>) -> Result<(), NoCredit> {
         self.note("peer", &format!("sends {bytes} to a published port"));
         let (guest, remote) = self.endpoints();
         let payload = self.down_pattern(self.current).bytes(self.flow().down_datagrams << 20, bytes);
         let mut result = Ok(());
-        let sent = self.machine.turn_with(self.now(), |stack, io| {
+        let sent = self.driver.turn_with(self.now(), |stack, io| {
             let ends = (guest.into(), remote.into());
             let arrived = Arrived { payload: &payload, segment, tos: 0 };
             let adopt = |host: &mut SimHost, flow, socket| Ok(host.adopt_udp(flow, remote, socket));
@@ -96,17 +98,17 @@ impl Script {
     /// The socket takes this many bytes in all from now on, then blocks.
     pub fn host_accepts(&mut self, bytes: usize) {
         self.note("peer", &format!("room for {bytes}"));
-        self.machine.host.set_space(self.socket(), bytes);
+        self.driver.host.set_space(self.socket(), bytes);
     }
 
     /// There is room for more bytes (datagrams, on a datagram socket).
     pub fn host_accepts_more(&mut self, more: usize) {
         self.note("peer", &format!("room for {more} more"));
-        self.machine.host.give_space(self.socket(), more);
+        self.driver.host.give_space(self.socket(), more);
         self.poll();
     }
 
-    /// The socket takes whatever comes from now on.
+    /// The socket's send buffer is unlimited from now on.
     pub fn host_accepts_all(&mut self) {
         self.host_accepts_more(UNLIMITED);
     }
@@ -114,7 +116,7 @@ impl Script {
     /// The socket has got exactly these many further bytes of the guest's stream.
     pub fn host_received(&mut self, bytes: usize) {
         let (socket, pattern, offset) = (self.socket(), self.up_pattern(), self.flow().up);
-        let data = self.machine.host.peer_take(socket, usize::MAX);
+        let data = self.driver.host.peer_take(socket, usize::MAX);
         assert_eq!(data.len(), bytes, "bytes that the host received");
         assert_eq!(pattern.mismatch(offset, &data), None, "the guest's stream differs from this byte on");
         self.flow_mut().up += bytes as u64;
@@ -126,7 +128,7 @@ impl Script {
         let offset = self.flow().down;
         let data = self.down_pattern(self.current).bytes(offset, bytes);
         self.flow_mut().down += bytes as u64;
-        self.machine.host.peer_send(self.socket(), &data);
+        self.driver.host.peer_send(self.socket(), &data);
         self.poll();
     }
 
@@ -136,37 +138,37 @@ impl Script {
         let offset = self.flow().down;
         let data = self.down_pattern(self.current).bytes(offset, bytes);
         self.flow_mut().down += bytes as u64;
-        self.machine.host.peer_send_urgent(self.socket(), &data, mark);
+        self.driver.host.peer_send_urgent(self.socket(), &data, mark);
         self.poll();
     }
 
     /// The peer closes its direction.
     pub fn host_eof(&mut self) {
         self.note("peer", "closes its direction");
-        self.machine.host.peer_fin(self.socket());
+        self.driver.host.peer_fin(self.socket());
         self.poll();
     }
 
-    /// The peer sends bytes and closes its direction before the stack hears of either.
+    /// The peer sends bytes and closes its direction before an event of either reaches the stack.
     pub fn host_sends_last(&mut self, bytes: usize) {
         self.note("peer", &format!("sends {bytes} and closes its direction"));
         let offset = self.flow().down;
         let data = self.down_pattern(self.current).bytes(offset, bytes);
         self.flow_mut().down += bytes as u64;
-        self.machine.host.peer_send(self.socket(), &data);
-        self.machine.host.peer_fin(self.socket());
+        self.driver.host.peer_send(self.socket(), &data);
+        self.driver.host.peer_fin(self.socket());
         self.poll();
     }
 
     /// Whether the peer could still send or close.
     pub fn host_is_open(&self) -> bool {
-        self.has_socket() && self.machine.host.peer_is_open(self.socket())
+        self.has_socket() && self.driver.host.peer_is_open(self.socket())
     }
 
     /// The socket has got any number of further bytes of the guest's stream, if it is open.
     pub fn host_received_some(&mut self) {
         if self.has_socket() {
-            let unread = self.machine.host.unread(self.socket());
+            let unread = self.driver.host.unread(self.socket());
             self.host_received(unread);
         }
     }
@@ -174,7 +176,7 @@ impl Script {
     /// Every connection on the host's side fails, connecting or connected.
     pub fn host_loses_everything(&mut self) {
         self.note("peer", "everything times out");
-        let host = &mut self.machine.host;
+        let host = &mut self.driver.host;
         let sockets: Vec<_> = host.all().filter(|&s| host.closed(s).is_none()).collect();
         for socket in sockets {
             if host.is_connecting(socket) {
@@ -192,54 +194,54 @@ impl Script {
         let offset = self.flow().down;
         let data = self.down_pattern(self.current).bytes(offset, bytes);
         self.flow_mut().down += bytes as u64;
-        self.machine.host.peer_send(self.socket(), &data);
-        self.machine.host.peer_error(self.socket(), error);
+        self.driver.host.peer_send(self.socket(), &data);
+        self.driver.host.peer_error(self.socket(), error);
         self.poll();
     }
 
     /// The connection behind the socket breaks.
     pub fn host_breaks(&mut self, error: HostError) {
         self.note("peer", &format!("{error:?}"));
-        self.machine.host.peer_error(self.socket(), error);
+        self.driver.host.peer_error(self.socket(), error);
         self.poll();
     }
 
     /// The peer, which has taken all data, has or has not read an end of stream.
     pub fn host_saw_fin(&self, saw: bool) {
-        assert_eq!(self.machine.host.peer_sees_fin(self.socket()), saw, "the host saw the guest's FIN");
+        assert_eq!(self.driver.host.peer_sees_fin(self.socket()), saw, "the host saw the guest's FIN");
     }
 
     /// How the socket has been closed, `None` if it is open.
     pub fn host_closed(&self, how: Option<Close>) {
-        assert_eq!(self.machine.host.closed(self.socket()), how, "how the host socket was closed");
+        assert_eq!(self.driver.host.closed(self.socket()), how, "how the host socket was closed");
     }
 
     /// Bytes that the peer sent and the stack has left in the kernel.
     pub fn host_waiting(&self) -> usize {
-        self.machine.host.waiting(self.socket())
+        self.driver.host.waiting(self.socket())
     }
 
     /// How often the stack has made a call of the same kind on any socket.
     pub fn host_calls(&self, kind: impl Fn(&Call) -> bool) -> usize {
-        self.machine.host.calls().iter().filter(|(_, call)| kind(call)).count()
+        self.driver.host.calls().iter().filter(|(_, call)| kind(call)).count()
     }
 
-    /// Nothing is left of any connection: no socket, no flow, no payload memory, no timer.
+    /// No connection has left any state: no socket, no flow, no payload memory, no timer.
     pub fn expect_all_gone(&self) {
-        assert_eq!(self.machine.host.open_sockets(), 0, "sockets left open");
-        assert_eq!(self.machine.stack.flows(), 0, "flows left open");
-        assert_eq!(self.machine.stack.memory_used(), 0, "payload memory still in use");
-        assert_eq!(self.machine.stack.memory_promised(), 0, "payload memory still promised");
+        assert_eq!(self.driver.host.open_sockets(), 0, "sockets left open");
+        assert_eq!(self.driver.stack.flows(), 0, "flows left open");
+        assert_eq!(self.driver.stack.memory_used(), 0, "payload memory still in use");
+        assert_eq!(self.driver.stack.memory_promised(), 0, "payload memory still promised");
     }
 
-    /// Another worker rings: one turn in which nothing else has happened.
+    /// A wake-up by another worker: one turn without input.
     pub fn rung(&mut self) {
         self.turn(&[]);
     }
 
-    /// When the stack wants its next turn.
+    /// Deadline of the stack's next turn.
     pub fn deadline(&self) -> Option<Instant> {
-        self.machine.next_deadline()
+        self.driver.next_deadline()
     }
 }
 
@@ -248,7 +250,7 @@ impl Script {
     /// The socket has sent one datagram of the guest's, of this length.
     pub fn host_got_datagram(&mut self, bytes: usize) {
         let (socket, pattern, index) = (self.socket(), self.up_pattern(), self.flow().up);
-        let (data, _) = self.machine.host.take_datagram(socket).expect("the host sent a datagram");
+        let (data, _) = self.driver.host.take_datagram(socket).expect("the host sent a datagram");
         assert_eq!(data.len(), bytes, "length of the datagram");
         assert_eq!(pattern.mismatch(index << 20, &data), None, "content of the datagram");
         self.flow_mut().up += 1;
@@ -257,7 +259,7 @@ impl Script {
     /// The socket has sent nothing more.
     pub fn host_got_nothing(&mut self) {
         let socket = self.socket();
-        let more = self.machine.host.take_datagram(socket);
+        let more = self.driver.host.take_datagram(socket);
         assert!(more.is_none(), "the host sent another datagram: {more:02x?}");
     }
 
@@ -267,68 +269,68 @@ impl Script {
         let index = self.flow().down_datagrams;
         let data = self.down_pattern(self.current).bytes(index << 20, bytes);
         self.flow_mut().down_datagrams += 1;
-        self.machine.host.peer_datagram(self.socket(), &data, None);
+        self.driver.host.peer_datagram(self.socket(), &data, None);
         self.poll();
     }
 
     /// The peer sends any bytes as one datagram, or several coalesced ones of `segment` bytes.
     pub fn host_sends_raw(&mut self, data: &[u8], segment: Option<u16>) {
         self.note("peer", &format!("sends {} bytes, segments of {segment:?}", data.len()));
-        self.machine.host.peer_datagram(self.socket(), data, segment);
+        self.driver.host.peer_datagram(self.socket(), data, segment);
         self.poll();
     }
 
-    /// The peer sends datagrams of these lengths and bytes of services, all before the stack hears of the first.
+    /// The peer sends datagrams of these lengths and DSCP and ECN bytes, all before the event of the first.
     pub fn host_sends_burst(&mut self, datagrams: &[(usize, u8)]) {
         self.note("peer", &format!("sends {datagrams:?}"));
         let socket = self.socket();
         for (n, &(len, tos)) in datagrams.iter().enumerate() {
-            self.machine.host.peer_datagram_unnoticed(socket, &vec![n as u8; len], None, tos);
+            self.driver.host.peer_datagram_unnoticed(socket, &vec![n as u8; len], None, tos);
         }
-        self.machine.host.peer_datagrams_noticed(socket);
+        self.driver.host.peer_datagrams_noticed(socket);
         self.poll();
     }
 
-    /// The byte of services of the oldest datagram that the socket has sent.
+    /// The DSCP and ECN byte of the oldest datagram that the socket has sent.
     pub fn host_datagram_tos(&mut self) -> Option<u8> {
         let socket = self.socket();
-        self.machine.host.datagram_marks(socket).map(|marks| marks.tos)
+        self.driver.host.datagram_marks(socket).map(|marks| marks.tos)
     }
 
-    /// What the IP header of the oldest datagram that the socket has sent says.
+    /// IP header fields of the oldest datagram sent by the socket.
     pub fn host_datagram_marks(&mut self) -> Option<IpHeaderFields> {
         let socket = self.socket();
-        self.machine.host.datagram_marks(socket)
+        self.driver.host.datagram_marks(socket)
     }
 
     /// The bytes of the oldest datagram that the socket has sent, and the size at which it was to be cut.
     pub fn host_takes_datagram(&mut self) -> (Vec<u8>, Option<u16>) {
         let socket = self.socket();
-        self.machine.host.take_datagram(socket).expect("the host sent a datagram")
+        self.driver.host.take_datagram(socket).expect("the host sent a datagram")
     }
 
     /// An ICMP error arrives for what the socket sent.
     pub fn host_gets_icmp(&mut self, cause: IcmpCause) {
         self.note("peer", &format!("ICMP {cause:?}"));
-        self.machine.host.peer_icmp(self.socket(), IcmpReport { cause, from: None, sequence: None });
+        self.driver.host.peer_icmp(self.socket(), IcmpReport { cause, from: None, sequence: None });
         self.poll();
     }
 
-    /// The same with all that the host's kernel says of it.
+    /// The same with the complete report of the host's kernel.
     pub fn host_gets_icmp_report(&mut self, report: IcmpReport) {
         self.note("peer", &format!("{report:?}"));
-        self.machine.host.peer_icmp(self.socket(), report);
+        self.driver.host.peer_icmp(self.socket(), report);
         self.poll();
     }
 
     /// The same, but the guest's next datagram is faster than the event.
     pub fn host_gets_icmp_unnoticed(&mut self, cause: IcmpCause) {
         self.note("peer", &format!("ICMP {cause:?}, not noticed yet"));
-        self.machine.host.peer_icmp(self.socket(), IcmpReport { cause, from: None, sequence: None });
+        self.driver.host.peer_icmp(self.socket(), IcmpReport { cause, from: None, sequence: None });
     }
 
-    /// The peer answers the oldest echo request, as the kernel hands it to a ping socket: with the identifier that
-    /// the kernel chose. Gives the request.
+    /// The peer answers the oldest echo request, as the kernel hands it to a ping socket: with the identifier
+    /// that the kernel chose. Gives the request.
     pub fn host_answers_echo(&mut self) -> Vec<u8> {
         let (request, _) = self.host_takes_datagram();
         let (guest, remote) = self.endpoints();

@@ -3,8 +3,8 @@
 use super::{Line, STUCK, Script};
 
 impl Script {
-    /// Goes on with so many further connections in turn, from guest port 41,000 on to port 80, and does `open` with each. Gives
-    /// their indices.
+    /// Goes on with so many further connections in turn, from guest port 41,000 on to port 80, and does
+    /// `open` with each. Gives their indices.
     pub fn connections(&mut self, count: u16, open: impl Fn(&mut Self)) -> Vec<usize> {
         let one = |i| {
             let flow = self.connection(41_000 + i, 80);
@@ -14,8 +14,8 @@ impl Script {
         (0..count).map(one).collect()
     }
 
-    /// The guest sends full segments until it is at the right edge of its window, wherever that moves meanwhile. Gives what the
-    /// stack sent, this and before.
+    /// The guest sends full segments until it is at the right edge of its window, wherever that moves
+    /// meanwhile. Gives what the stack sent, this and before.
     pub fn guest_fills_window(&mut self) -> Vec<Line> {
         for _ in 0..STUCK {
             let len = (self.mss() as u32).min(self.offered_edge() - self.guest_progress().0);
@@ -27,7 +27,8 @@ impl Script {
         panic!("the window has no end");
     }
 
-    /// The socket takes nothing from now on and the guest fills its window: the connection holds as much memory as one can.
+    /// The socket takes nothing from now on and the guest fills its window: the connection holds as much
+    /// memory as one can.
     pub fn hoard(&mut self) {
         self.host_accepts(0);
         self.guest_fills_window();

@@ -1,6 +1,6 @@
-//! One figure: what was expected, what came out, and whether that is close enough.
+//! One figure: expectation, measurement, and verdict.
 
-/// What a number counts. Values are held in the base unit and shown in the one people use.
+/// Unit of a figure. Values are held in the base unit and shown in the customary one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes per second, shown as Mbit/s.
@@ -58,7 +58,7 @@ impl Unit {
     }
 }
 
-/// What a figure should be, in base units.
+/// Expectation of a figure, in base units.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Expected {
     /// This, within so many per cent.
@@ -71,7 +71,7 @@ pub enum Expected {
     AtMost(f64, f64),
     /// From one to the other.
     Between(f64, f64),
-    /// Nothing: shown for the reader.
+    /// No expectation: for information.
     Shown,
 }
 
@@ -111,7 +111,7 @@ impl Expected {
         }
     }
 
-    /// How far `value` is from the value expected, in per cent; `None` where a bound is all that is known.
+    /// Deviation of `value` from the expected value, in per cent; `None` for a bound.
     pub fn deviation(self, value: f64) -> Option<f64> {
         match self {
             Self::About(v, _) | Self::Factor(v, _) if v != 0.0 && value.is_finite() => {
@@ -125,15 +125,15 @@ impl Expected {
 /// One figure of a row.
 #[derive(Debug, Clone)]
 pub struct Figure {
-    /// Which case of the row: its parameter. Empty if there is but one.
+    /// Case of the row: its parameter. Empty for a single case.
     pub case: String,
-    /// What was measured.
+    /// Name of the quantity.
     pub what: &'static str,
-    /// In which unit it is shown.
+    /// Unit.
     pub unit: Unit,
-    /// What it should be.
+    /// Expectation.
     pub expected: Expected,
-    /// What came out.
+    /// Measured value.
     pub value: f64,
     /// Controls by name: the same figure under other rules; `None` where it has none.
     pub controls: Vec<(String, Option<f64>)>,

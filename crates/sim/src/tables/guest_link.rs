@@ -1,7 +1,7 @@
-//! Rows 1 to 5: what bounds a flow lies on the guest link, as for a remote guest or one attached by a VPN.
+//! Rows 1 to 5: flows bounded on the guest link, as for a remote guest or one attached by a VPN.
 //!
-//! Behind the host sockets is nothing: the far end takes and gives at once. So a flow moves `limit / RTT`, and how
-//! fast brodo's limit finds its size is all that there is to see. Row 4 is the exception: there it is the queue of the
+//! The host sockets have no path behind them: the far end reads and writes at once. So a flow moves `limit /
+//! RTT`, and the figures show only the adaptation of brodo's limit. Exception: row 4 shows the queue of the
 //! guest's own TUN device.
 
 use super::{Expected, Figure, Progress, Row, Unit};
@@ -19,8 +19,9 @@ const TUNINGS: [Tuning; 4] = [Tuning::Rtt, Tuning::Step(STEP), Tuning::Pressure,
 
 const KIB: u32 = 1 << 10;
 
-/// What the guest's send buffer of 4 MiB holds in payload, bytes. The kernel charges a buffer with the memory of each
-/// packet: a segment of 1460 bytes, a packet of 1500, in 2304. The share lies between 0.634 and 0.651.
+/// Payload capacity of the guest's send buffer of 4 MiB, bytes. The kernel charges a buffer with the memory
+/// of each packet: a segment of 1460 bytes, a packet of 1500, in 2304. The share lies between 0.634 and
+/// 0.651.
 const SEND_BUFFER: u64 = (4 << 20) * 64 / 100;
 
 /// The rows.
@@ -30,8 +31,8 @@ pub(super) fn rows() -> Vec<Row> {
         row(
             "1",
             "Fixed send buffer on a long path",
-            "Download, send limit fixed at 32 KiB, RTT 100 and 200 ms, no limit of rate. Segments of 1424 bytes, of \
-             which 32 KiB and 256 KiB hold a whole number. Expected: 32 KiB per round trip.",
+            "Download, send limit fixed at 32 KiB, RTT 100 and 200 ms, unlimited rate. Segments of 1424 \
+             bytes, a whole number of which fill 32 KiB and 256 KiB. Expected: 32 KiB per round trip.",
             fixed_send_buffer,
         ),
         row(
@@ -43,8 +44,8 @@ pub(super) fn rows() -> Vec<Row> {
         row(
             "1c",
             "Receive window at 35 ms",
-            "Upload, receive window fixed at 64 KiB, then from 64 to 256 KiB, RTT 35 ms, no limit of rate. Expected: \
-             the window per round trip (a field report has 1.6 and 5.7 MB/s).",
+            "Upload, receive window fixed at 64 KiB, then from 64 to 256 KiB, RTT 35 ms, unlimited rate. \
+             Expected: the window per round trip (a field report has 1.6 and 5.7 MB/s).",
             receive_window,
         ),
         row(
@@ -56,47 +57,44 @@ pub(super) fn rows() -> Vec<Row> {
         row(
             "2b",
             "1 Gbit/s at 17 ms: FreeBSD's rule",
-            "As row 2, window from 64 KiB to 2 MiB. Judged is step:16384, 16 KiB more in every round trip that filled \
-             the window; a field report has 80 MB/s. 1 Gbit/s of Ethernet carries 118.7 MB/s of payload. The time is \
-             from the guest's first byte to the beginning of the first round trip that carries 95 % of that.",
+            "As row 2, window from 64 KiB to 2 MiB. The judged rule is step:16384, 16 KiB more in every \
+             round trip that filled the window; a field report has 80 MB/s. 1 Gbit/s of Ethernet carries \
+             118.7 MB/s of payload. The time is from the guest's first byte to the beginning of the first \
+             round trip that carries 95 % of that.",
             stepped_window,
         ),
         row(
             "2c",
             "1 Gbit/s at 17 ms: brodo's rule",
-            "As row 2, window from 64 KiB to 16 MiB, so that it is the rule that stops the growth. The product of \
-             bandwidth and delay is 2.13 MB. The last control is a window of 16 MiB from the beginning: what the guest's \
-             own slow start takes.",
+            "As row 2, window from 64 KiB to 16 MiB, so that the rule stops the growth. The \
+             bandwidth-delay product is 2.13 MB. The last control is a window of 16 MiB from the \
+             beginning: the limit is then the guest's own slow start.",
             tuned_window,
         ),
         row(
             "3",
             "9.94 Gbit/s at 388 us",
-            "Upload for 0.5 s, window fixed at 256 KiB, then from 256 KiB to 4 MiB. The rate is that of payload. The \
-             product of bandwidth and delay is 0.48 MB.",
+            "Upload for 0.5 s, window fixed at 256 KiB, then from 256 KiB to 4 MiB. Rates are of payload. \
+             The bandwidth-delay product is 0.48 MB.",
             fast_path,
         ),
-        row(
-            "3b",
-            "5.21 Gbit/s at 543 us",
-            "As row 3. The product of bandwidth and delay is 0.35 MB.",
-            slower_path,
-        ),
+        row("3b", "5.21 Gbit/s at 543 us", "As row 3. The bandwidth-delay product is 0.35 MB.", slower_path),
         row(
             "4",
             "A bounded queue in the guest's TUN device",
-            "Upload at 120 ms, a send buffer of 4 MiB (2.68 MB of payload), frames of 1500 bytes, a TUN queue of Q \
-             frames. Tail drop is the control: expected is the lesser of Q frames and the send buffer per round trip. \
-             With stop-wake a full queue stops the guest: expected is the send buffer per round trip at every Q, and no \
-             segment sent twice. Known: the queue drops its tail, and brodo knows its length, as it does that of its own TAP. Expected \
-             is what one connection may claim, three quarters of four fifths of Q, and no frame dropped.",
+            "Upload at 120 ms, a send buffer of 4 MiB (2.68 MB of payload), frames of 1500 bytes, a TUN \
+             queue of Q frames. Tail drop is the control: expected is the lesser of Q frames and the send \
+             buffer per round trip. Stop-wake: back pressure, a full queue stops the guest: expected is \
+             the send buffer per round trip at every Q, and no retransmission. Known: tail drop, but brodo \
+             knows the length of the queue, as of its own TAP: expected is one connection's share of the \
+             TX queue budget, three quarters of four fifths of Q, and no drop.",
             bounded_queue,
         ),
         row(
             "5",
             "A sender limited by its buffer",
-            "Upload, a send buffer of 4 MiB (2.68 MB of payload), 1 Gbit/s, RTT 10 to 120 ms, no limit of the queue. \
-             Expected: the lesser of the rate and the send buffer per round trip.",
+            "Upload, a send buffer of 4 MiB (2.68 MB of payload), 1 Gbit/s, RTT 10 to 120 ms, an unlimited \
+             queue. Expected: the lesser of the rate and the send buffer per round trip.",
             limited_sender,
         ),
     ]
@@ -159,7 +157,7 @@ fn figure(
     }
 }
 
-/// What moves in the second half, when every limit has found its size. Where a window crosses the path as one burst,
+/// Throughput of the second half, when every limit has settled. Where a window crosses the path as one burst,
 /// half a run is a whole number of round trips.
 fn settled(record: &Record) -> f64 {
     record.mean(0.5, 1.0)
@@ -214,7 +212,7 @@ pub(crate) fn gigabit(high: u32) -> Transfer {
     Transfer { path, ..transfer(Way::Up, rtt, (64 * KIB, high), Duration::from_secs(10)) }
 }
 
-/// What 1 Gbit/s of Ethernet carries in payload, bytes per second.
+/// Payload rate of 1 Gbit/s Ethernet, bytes per second.
 const GIGABIT_PAYLOAD: f64 = 125e6 * 1460.0 / 1538.0;
 
 /// Time until 95 % of the path's payload rate, over one round trip, seconds.
@@ -338,18 +336,19 @@ pub(crate) fn behind_queue(frames: usize, when_full: WhenFull, lasts: Duration) 
 /// Queue lengths of row 4, frames.
 pub(crate) const QUEUES: [usize; 6] = [10, 50, 100, 500, 1000, 5000];
 
-/// How long row 4 runs: loss and recovery take many round trips to average out, a window to grow takes few.
+/// Duration of row 4 with tail drop: loss and recovery take many round trips to average out.
 pub(crate) const TAIL_DROP_LASTS: Duration = Duration::from_secs(40);
-/// As above.
+/// Duration of row 4 without drops: a window takes few round trips to grow.
 pub(crate) const STOP_WAKE_LASTS: Duration = Duration::from_millis(9600);
 
-/// What one connection may claim of a queue of `frames`, bytes per second: see `slots` in `brodo-core`.
+/// Throughput of one connection's share of a TX queue of `frames`, bytes per second: the TX queue budget of
+/// `brodo-core`.
 fn claimed_expected(frames: usize) -> f64 {
     let claimable = frames * 4 / 5;
     ((claimable - claimable.div_ceil(4)) as u64 * 1460).min(SEND_BUFFER) as f64 / 0.12
 }
 
-/// What a queue of `frames` that drops its tail lets through, bytes per second: see [`crate::wan::tun`].
+/// Throughput of a tail-drop queue of `frames`, bytes per second: see [`crate::wan::tun`].
 pub(crate) fn tail_drop_expected(frames: usize) -> f64 {
     (frames as u64 * 1460).min(SEND_BUFFER) as f64 / 0.12
 }
@@ -377,7 +376,7 @@ fn bounded_queue(progress: &mut Progress) -> Vec<Figure> {
             alone("tail drop", unit, Expected::Factor(tail_drop_expected(frames), 2.5), drop.mean(0.5, 1.0)),
             alone("dropped", Unit::Count, Expected::Shown, drop.dropped as f64),
             alone("stop-wake", unit, Expected::About(SEND_BUFFER as f64 / 0.12, 1.0), stop.mean(0.5, 1.0)),
-            alone("sent again", Unit::Count, Expected::AtMost(0.0, 0.0), stop.retransmitted as f64),
+            alone("retransmissions", Unit::Count, Expected::AtMost(0.0, 0.0), stop.retransmitted as f64),
             alone("known", unit, Expected::About(claimed_expected(frames), 5.0), known.mean(0.5, 1.0)),
             alone("known, dropped", Unit::Count, Expected::AtMost(0.0, 0.0), known.dropped as f64),
         ]);

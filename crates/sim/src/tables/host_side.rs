@@ -1,12 +1,13 @@
-//! Rows 7 to 12: what bounds a flow is the host's side, the machine, or other flows.
+//! Rows 7 to 12: flows bounded by the host's side, by CPU time, or by other flows.
 //!
-//! Rows 8 and 9 have the kernel's own buffers and a path of 50 ms behind the host socket; *direct* is a program that
-//! uses such a socket itself, without a guest. Row 7 lets the machine's work cost time. The guest is smoltcp.
+//! Rows 8 and 9 have the kernel's own buffers and a path of 50 ms behind the host socket; *direct* is a
+//! program that uses such a socket itself, without a guest. Row 7 charges CPU time for the machine's work.
+//! The guest is smoltcp.
 
 use super::{Expected, Figure, Progress, Row, Unit};
+use crate::driver::SimDriver;
 use crate::kernel_stream::{KernelStream, Wire};
 use crate::link::to_stack;
-use crate::machine::Machine;
 use crate::net::{Bottleneck, Delay, Path};
 use crate::packet::{self, Packet, TcpSegment, flags};
 use crate::script::REMOTE_V4;
@@ -27,33 +28,34 @@ pub(super) fn rows() -> Vec<Row> {
         row(
             "7",
             "Connect, request, response",
-            "M loops at once, each connects, sends a byte, reads one, closes. The machine's work costs time: 3 us a \
-             turn, 4 us a frame, 5 us a call, as measured. Expected: more loops never get less done, and none waits \
-             much longer than another.",
+            "M concurrent loops of connect, send a byte, read a byte, close. CPU time is charged as \
+             measured: 3 us a turn, 4 us a frame, 5 us a call. Expected: throughput never falls with more \
+             loops, and the tail latency is bounded.",
             connect_request_response,
         ),
         row(
             "8",
             "Upload over a long path behind the host socket",
-            "100 MB over 50 ms, at 400 Mbit/s and at 1 Gbit/s (which 4 MiB of send buffer cannot fill), connect and \
-             slow start included. Expected: 95 % of what a program with the socket itself gets. Control: one that \
-             stays within three quarters of the send buffer.",
+            "100 MB over 50 ms, at 400 Mbit/s and at 1 Gbit/s (which 4 MiB of send buffer cannot fill), \
+             connect and slow start included. Expected: 95 % of the throughput of a program with the \
+             socket itself. Control: a program that stays within three quarters of the send buffer.",
             upload,
         ),
         row(
             "9",
-            "Download to a guest that reads now and then",
-            "60 MB over 50 ms at 400 Mbit/s; the guest's program sleeps for the dwell time and then reads all there \
-             is. Expected: 95 % of what a program with the socket itself gets that reads in the same way.",
+            "Download to a guest that reads at intervals",
+            "60 MB over 50 ms at 400 Mbit/s; the guest's program sleeps for the dwell time and then \
+             empties its socket. Expected: 95 % of the throughput of a program with the socket itself and \
+             the same dwell time.",
             download,
         ),
         row(
             "10",
             "A bulk flow and sparse requests on one link",
-            "Guest link of 100 Mbit/s and 20 ms with room for any queue; for a minute a question of 100 bytes every \
-             50 ms beside a bulk flow. Expected: after the first ten seconds, in which the limits try what more would \
-             bring, the 99th percentile of the answers' times is at most the time without the bulk flow, one round \
-             trip for a queue of one product of bandwidth and delay, and 1 ms.",
+            "Guest link of 100 Mbit/s and 20 ms with room for any queue; for a minute a request of 100 \
+             bytes every 50 ms beside a bulk flow. Expected: after the first ten seconds, in which the \
+             limits probe, the 99th percentile of the response times is at most the time without the bulk \
+             flow, plus one round trip for a queue of one bandwidth-delay product, plus 1 ms.",
             sparse_beside_bulk,
         ),
         row(
@@ -66,10 +68,10 @@ pub(super) fn rows() -> Vec<Row> {
         row(
             "12",
             "A thousand slow readers",
-            "1,000 connections whose readers take 50 bytes every 50 ms, 1 MB/s in all, from senders that always have \
-             more. Expected: no more memory than is allowed, nothing dropped for want of it, and every reader gets \
-             what it reads in every second. The last two cases would have windows of 64 KiB that are four and eight \
-             times their memory.",
+            "1,000 connections whose readers take 50 bytes every 50 ms, 1 MB/s in all, from senders that \
+             always have more. Expected: memory within the budget, no drops for want of it, and in every \
+             second every reader gets its rate. In the last two cases windows of 64 KiB would be four and \
+             eight times the memory.",
             slow_readers,
         ),
     ]
@@ -138,7 +140,7 @@ fn connect_request_response(progress: &mut Progress) -> Vec<Figure> {
     figures
 }
 
-/// How a program with the socket itself writes.
+/// Writing strategy of a program with the socket itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Writer {
     /// Until the buffer is full, and again when woken.
@@ -180,8 +182,8 @@ fn direct(wire: Wire, bytes: u64, writer: Writer, dwell: Duration) -> f64 {
     }
 }
 
-/// Seconds from the guest's connect until the last of `bytes` is read. More than that is on its way: smoltcp waits
-/// for its timer if its FIN meets a closed window.
+/// Seconds from the guest's connect until the last of `bytes` is read. More than that is on its way: smoltcp
+/// waits for its timer if its FIN meets a closed window.
 fn through_brodo(plan: Conversation, bytes: u64) -> f64 {
     let mut world = near(ethernet());
     let start = plan.start;
@@ -252,8 +254,9 @@ fn download(progress: &mut Progress) -> Vec<Figure> {
     figures
 }
 
-/// What sparse questions take on a link of 100 Mbit/s and 20 ms beside a flow of any number of bytes, up or down: the
-/// sorted times of the first ten seconds without the first, and of the fifty after; and the bulk flow's bytes per second.
+/// Response times of sparse requests on a link of 100 Mbit/s and 20 ms beside a bulk flow, up or down: the
+/// sorted times of the first ten seconds without the first, and of the fifty after; and the bulk flow's bytes
+/// per second.
 fn sparse(bulk: Option<bool>) -> (Vec<Duration>, Vec<Duration>, f64) {
     const PLENTY: u64 = 1 << 40;
     let (settled, end) = (Instant::from_ms(10_000), Instant::from_ms(60_000));
@@ -301,9 +304,9 @@ fn sparse_beside_bulk(progress: &mut Progress) -> Vec<Figure> {
 }
 
 /// A stack with `count` connections, each of which has moved a byte each way.
-fn idle_connections(count: u32) -> Machine {
-    let mut machine = Machine::new(ethernet(), CAPS, 1);
-    machine.host.set_record(false);
+fn idle_connections(count: u32) -> SimDriver {
+    let mut driver = SimDriver::new(ethernet(), CAPS, 1);
+    driver.host.set_record(false);
     let stations = to_stack(ethernet().mac.0);
     let guest = ethernet().v4.expect("the default has it").guest;
     for n in 0..count {
@@ -312,7 +315,7 @@ fn idle_connections(count: u32) -> Machine {
         let now = Instant::from_ms(1 + u64::from(n));
         let mut turn = |segment: TcpSegment| {
             let frame = (RxMeta::default(), segment.to_frame(stations));
-            machine.turn(now, &[frame]).iter().rev().find_map(|sent| tcp(&sent.bytes))
+            driver.turn(now, &[frame]).iter().rev().find_map(|sent| tcp(&sent.bytes))
         };
         let base = TcpSegment { window: 65_535, ..TcpSegment::new(from, to) };
         let options = TcpSegment { mss: Some(1460), wscale: Some(7), sack_ok: true, ..base.clone() };
@@ -320,14 +323,14 @@ fn idle_connections(count: u32) -> Machine {
         let ack = answer.seq.wrapping_add(1);
         let after = TcpSegment { flags: flags::ACK, seq: 1, ack, ..base };
         turn(TcpSegment { data: vec![b'?'], ..after.clone() });
-        let socket = machine.host.last().expect("opened");
-        machine.host.peer_take(socket, 1);
-        machine.host.peer_send(socket, b"!");
-        machine.turn(now, &[]);
+        let socket = driver.host.last().expect("opened");
+        driver.host.peer_take(socket, 1);
+        driver.host.peer_send(socket, b"!");
+        driver.turn(now, &[]);
         let all = TcpSegment { seq: 2, ack: ack.wrapping_add(1), ..after };
-        machine.turn(now, &[(RxMeta::default(), all.to_frame(stations))]);
+        driver.turn(now, &[(RxMeta::default(), all.to_frame(stations))]);
     }
-    machine
+    driver
 }
 
 /// The TCP segment in a frame.
@@ -351,8 +354,9 @@ fn idle(progress: &mut Progress) -> Vec<Figure> {
     ]
 }
 
-/// A thousand connections whose reader takes 50 bytes every 50 ms, at the end that `up` says: the most memory held,
-/// the least that a reader got in any second after the first, in which they connect, and the segments dropped.
+/// A thousand connections whose reader takes 50 bytes every 50 ms, at the end that `up` says: the most memory
+/// held, the least that a reader got in any second after the first, in which they connect, and the segments
+/// dropped.
 fn slow(up: bool, memory: usize) -> (usize, u64, u64) {
     const READERS: usize = 1000;
     const SECONDS: u64 = 12;
@@ -377,7 +381,7 @@ fn slow(up: bool, memory: usize) -> (usize, u64, u64) {
     for second in 1..=SECONDS {
         while world.now() < Instant::from_ms(second * 1000) {
             world.advance();
-            most = most.max(world.machine.stack.memory_used());
+            most = most.max(world.driver.stack.memory_used());
         }
         for (i, before) in before.iter_mut().enumerate() {
             let (up, down) = world.delivered(i);
@@ -387,7 +391,7 @@ fn slow(up: bool, memory: usize) -> (usize, u64, u64) {
             *before = up + down;
         }
     }
-    (most, least, world.machine.stack.counters().dropped(DropReason::MemoryBudget))
+    (most, least, world.driver.stack.counters().dropped(DropReason::MemoryBudget))
 }
 
 fn slow_readers(progress: &mut Progress) -> Vec<Figure> {

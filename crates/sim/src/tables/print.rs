@@ -19,12 +19,12 @@ const OPENING: &str = "\
 
 Scenarios with expected figures, measured in virtual time by `cargo run --release -p brodo-sim -- tables`. The stack is
 the real one; guest, path, host sockets and clock are simulated, so that these figures are the same on every machine and
-a test holds them to the letter. *Ours* is what is judged; the columns after the verdict show the same scenario under
-each rule for the size of buffers (`--tcp-tuning`), or under what else the row compares with.
+a test compares them byte for byte. *Ours* is the judged figure; the columns after the verdict show the same scenario
+under each rule of buffer sizes (`--tcp-tuning`), or under the row's other controls.
 
 ";
 
-/// What stands before the rows: in Markdown the beginning of the page of the guide.
+/// Opening of the output: in Markdown the beginning of the page of the guide.
 pub const fn opening(style: Style) -> &'static str {
     match style {
         Style::Terminal => "",
@@ -32,7 +32,7 @@ pub const fn opening(style: Style) -> &'static str {
     }
 }
 
-/// What stands after them: how many figures there were and how many failed, and on the page the pictures.
+/// Closing of the output: number of figures and failures, and on the page the pictures.
 pub fn closing(all: &[Measured], style: Style) -> String {
     let judged: usize = all.iter().flat_map(|m| &m.figures).filter(|f| f.passes().is_some()).count();
     let failed: usize = all.iter().map(Measured::failures).sum();
@@ -98,7 +98,7 @@ fn cells(figures: &[Figure]) -> Vec<Vec<String>> {
     lines
 }
 
-/// A deviation with its sign, which nothing has none of.
+/// A deviation with its sign; zero has none.
 fn percent(deviation: f64) -> String {
     if deviation.abs() < 0.05 { "0.0 %".to_owned() } else { format!("{deviation:+.1} %") }
 }

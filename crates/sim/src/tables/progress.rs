@@ -1,8 +1,8 @@
-//! What is running, on standard error while that is a terminal: a table of all rows takes a while.
+//! Progress on standard error, if that is a terminal: a table of all rows takes a while.
 
 use std::io::{IsTerminal, Write};
 
-/// Says what is being measured, or nothing.
+/// Prints the running row, or is silent.
 pub struct Progress {
     shown: bool,
     row: &'static str,
@@ -27,7 +27,7 @@ impl Progress {
     /// One run of the row begins.
     pub fn run(&mut self, what: &str) {
         if self.shown {
-            // Progress is a courtesy: that it cannot be written changes nothing.
+            // Progress is optional: a write error is ignored.
             let _ = write!(std::io::stderr(), "\r\x1b[K{}: {what}", self.row);
         }
     }

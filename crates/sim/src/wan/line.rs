@@ -1,8 +1,8 @@
-//! One direction of a path: a transmitter of limited rate, then a delay. Frames leave in the order in which they came.
+//! One direction of a path: a transmitter of limited rate, then a delay. Frames leave in the order in which
+//! they came.
 //!
-//! The transmitter charges what a wire carries: a super-frame costs the headers of every segment cut from it, and each of
-//! them what Ethernet adds. Its
-//! queue has no bound; what bounds queues is in [`super::tun`].
+//! The transmitter charges bytes on the wire: a super-frame costs the headers of every segment cut from it,
+//! and each segment the overhead of Ethernet. Its queue has no bound; bounded queues are in [`super::tun`].
 
 use brodo_core::time::{Duration, Instant};
 use std::collections::VecDeque;
@@ -23,7 +23,8 @@ pub struct Frame {
 pub struct Line {
     bits_per_s: Option<u64>,
     delay: Duration,
-    /// When the transmitter has sent everything, in picoseconds: a frame at 10 Gbit/s ends between nanoseconds.
+    /// When the transmitter has sent everything, in picoseconds: a frame at 10 Gbit/s ends between
+    /// nanoseconds.
     free_at_ps: u128,
     under_way: VecDeque<(Instant, Frame)>,
 }

@@ -1,8 +1,10 @@
-//! Host sockets for bulk transfers: the far end is right behind them, so that the guest link alone shapes a flow.
+//! Host sockets for bulk transfers: the far end is right behind them, so that the guest link alone shapes a
+//! flow.
 //!
-//! Every connect succeeds at once. A socket compares what the stack writes with the tape and forgets it; its program
-//! reads as fast as bytes come, or at a rate from a buffer of bounded size. Toward the guest it plays the tape, as
-//! much as its program has written. Readiness is edge-triggered, as in [`crate::host`].
+//! Every connect succeeds at once. A socket compares the bytes written by the stack with the expected
+//! [`Payload`] and discards them; its program reads as fast as bytes come, or at a rate from a buffer of
+//! bounded size. Toward the guest it generates payload, as much as its program has written. Readiness is
+//! edge-triggered, as in [`crate::host`].
 
 use crate::linux_guest::Content;
 use brodo_core::flow::FlowId;
@@ -34,7 +36,7 @@ struct Socket {
     /// Bytes in the send buffer, at a time.
     held: u64,
     held_at: Instant,
-    /// When a stack that was refused is told that there is room.
+    /// Time of the writable edge for a stack that met a full buffer.
     room_at: Option<Instant>,
     /// Bytes given to the stack, and as many as the program has written.
     given: u64,
@@ -47,7 +49,7 @@ struct Socket {
 #[derive(Debug)]
 pub struct Peer {
     content: Content,
-    /// What the program behind each new socket writes at once, bytes.
+    /// Bytes written at once by the program behind each new socket.
     pub writes: u64,
     /// How programs read.
     reader: Option<SlowReader>,
@@ -57,7 +59,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// A host without sockets, all of which say `content`.
+    /// A host without sockets; `content` is the payload of all future ones.
     pub fn new(content: Content) -> Self {
         Self { content, writes: 0, reader: None, sockets: Vec::new(), ready: Vec::new(), now: Instant::ZERO }
     }
@@ -73,7 +75,7 @@ impl Peer {
         }
     }
 
-    /// When [`Peer::advance`] has something to tell.
+    /// Deadline of the next [`Peer::advance`].
     pub fn next(&self) -> Option<Instant> {
         self.sockets.iter().filter_map(|s| s.room_at).min()
     }
@@ -210,7 +212,7 @@ impl Host for Peer {
         let mut given = 0;
         for piece in into {
             let n = (s.written - s.given).min(piece.len() as u64) as usize;
-            s.content.down.play(s.given, &mut piece[..n]);
+            s.content.down.fill(s.given, &mut piece[..n]);
             s.given += n as u64;
             given += n;
             if n < piece.len() {

@@ -1,4 +1,4 @@
-//! One transfer from beginning to end: a scenario, run, and what was seen of it at regular times.
+//! One transfer from beginning to end: a scenario, its run, and samples at regular times.
 
 use super::peer::SlowReader;
 use super::{Path, Wan};
@@ -8,7 +8,7 @@ use brodo_core::tcp::info::TcpInfo;
 use brodo_core::time::{Duration, Instant};
 use std::ops::Range;
 
-/// Which way the bytes flow.
+/// Direction of the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
     /// Guest to host: the receive window bounds it.
@@ -36,7 +36,7 @@ pub struct Transfer {
     pub lasts: Duration,
 }
 
-/// What was seen at one time.
+/// One sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
     /// Since the guest's SYN.
@@ -51,16 +51,16 @@ pub struct Sample {
     pub held: u32,
 }
 
-/// What a run has shown.
+/// Result of a run.
 #[derive(Debug, Clone)]
 pub struct Record {
     /// At regular times, first and last included.
     pub samples: Vec<Sample>,
-    /// What the stack knew at the end.
+    /// The stack's information on the connection at the end.
     pub last: TcpInfo,
     /// Frames that the guest's TUN device dropped.
     pub dropped: u64,
-    /// Segments sent again, by the guest or by the stack.
+    /// Retransmissions of the guest or of the stack.
     pub retransmitted: u64,
 }
 
@@ -133,8 +133,8 @@ impl Record {
         (b.bytes - a.bytes) as f64 / b.at.saturating_sub(a.at).as_secs_f64()
     }
 
-    /// From the guest's first byte to the beginning of the first time as long as `over` that carries `bytes_per_s`;
-    /// `None` if there is none.
+    /// From the guest's first byte to the beginning of the first time as long as `over` that carries
+    /// `bytes_per_s`; `None` if there is none.
     pub fn reaches(&self, bytes_per_s: f64, over: Duration) -> Option<Duration> {
         let begun = self.samples.iter().find(|s| s.in_flight > 0)?.at;
         let mut end = self.samples.iter().peekable();

@@ -1,23 +1,25 @@
 //! The queue of a TUN device: so many frames, whatever their length, and a reader that must first be woken.
 //!
-//! # What limits the reader
+//! # Limit of the reader
 //!
-//! A guest's TCP sends from within the processing of an acknowledgement: everything that one acknowledgement allows is
-//! in the queue before any other process runs. The reader is such a process. It is woken by the first frame and has
-//! its turn a moment later ([`WAKE`]); then it takes everything there is. So it is not the reader's throughput that
-//! bounds the queue (at 120 ms these flows need some 200 Mbit/s of the several Gbit/s it could read), but the longest
-//! burst that is sent between two of its turns.
+//! A guest's TCP sends from within the processing of an acknowledgement: everything that one acknowledgement
+//! allows is in the queue before any other process runs. The reader is such a process. It is woken by the
+//! first frame and has its turn a moment later ([`WAKE`]); then it takes everything there is. So it is not
+//! the reader's throughput that bounds the queue (at 120 ms these flows need some 200 Mbit/s of the several
+//! Gbit/s it could read), but the longest burst that is sent between two of its turns.
 //!
-//! And bursts do not disperse. What the reader takes together travels together, arrives together, and is acknowledged
-//! by one acknowledgement, for brodo acknowledges once for each batch; that one acknowledgement releases the next
-//! burst, twice as long in slow start. A window therefore crosses the path as a few bursts, in the end as one, and
-//! a queue of Q frames that drops its tail carries about Q frames in a round trip: `Q * MSS / RTT`. What is measured
-//! lies some 10 to 15 per cent below, which are the troughs of CUBIC, and is the same with 5 us and 500 us for the wake.
+//! Bursts do not disperse. Frames read together travel together, arrive together, and are acknowledged by one
+//! acknowledgement, because brodo acknowledges once for each batch; that one acknowledgement releases the
+//! next burst, twice as long in slow start. A window therefore crosses the path as a few bursts, in the end
+//! as one, and a tail-drop queue of Q frames carries about Q frames in a round trip: `Q * MSS / RTT`. The
+//! measured rate lies some 10 to 15 per cent below, which are the troughs of CUBIC, and is the same with 5 us
+//! and 500 us for the wake.
 //!
-//! With stop and wake the same queue, once full, stops the guest's queueing discipline instead; the frames stay where
-//! they are until the reader has had its turn.
+//! With stop and wake the same queue, once full, stops the guest's queueing discipline instead; the frames
+//! stay where they are until the reader has had its turn.
 //!
-//! A queue whose length brodo knows drops its tail as well, but never needs to: the windows on offer are what it has room for.
+//! A queue of known length drops its tail as well, but never has to: the TX queue budget keeps the advertised
+//! windows within its room.
 
 use super::line::Frame;
 use brodo_core::time::{Duration, Instant};
@@ -26,7 +28,7 @@ use std::collections::VecDeque;
 /// From the first frame in an empty queue until the reader has its turn.
 const WAKE: Duration = Duration::from_micros(50);
 
-/// What happens to a frame that finds the queue full.
+/// Treatment of a frame that finds the queue full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WhenFull {
     /// It is dropped, as every kernel before Linux 7.3 does.

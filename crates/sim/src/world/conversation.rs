@@ -1,4 +1,4 @@
-//! What one connection of a [`World`](super::World) does, and what each of its ends has seen so far.
+//! Conversations of a [`World`](super::World): the plan of one connection, and the progress of each end.
 
 use crate::kernel_stream::Wire;
 use brodo_core::time::{Duration, Instant};
@@ -20,20 +20,20 @@ pub enum Ending {
     Refused,
 }
 
-/// When the programs send what they send in all.
+/// Pacing of the programs' bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// As fast as it is taken.
+    /// Without pauses.
     Bulk,
-    /// So much every so long, and nothing between.
+    /// Bursts at regular intervals.
     Bursts {
         /// Bytes of one burst, each way.
         bytes: u64,
         /// From the start of one to the start of the next.
         every: Duration,
     },
-    /// The guest asks, the peer answers when it has read the question, and the guest asks again when it has read the
-    /// answer.
+    /// The guest asks, the peer answers when it has read the question, and the guest asks again when it has
+    /// read the answer.
     Requests {
         /// Bytes of a question.
         request: u64,
@@ -44,7 +44,7 @@ pub enum Pace {
     },
 }
 
-/// What lies behind the host socket.
+/// The far side of the host socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Behind {
     /// A peer at no distance, and buffers of this many bytes each way.
@@ -53,7 +53,7 @@ pub enum Behind {
     Kernel(Wire),
 }
 
-/// What one connection does.
+/// Plan of one connection.
 #[derive(Debug, Clone)]
 pub struct Conversation {
     /// When the guest connects.
@@ -78,9 +78,9 @@ pub struct Conversation {
     pub peer_dwells: Duration,
     /// The guest's receive and send buffer, bytes each.
     pub guest_buffer: usize,
-    /// What lies behind the host socket.
+    /// The far side of the host socket.
     pub behind: Behind,
-    /// How it ends.
+    /// Order of closing.
     pub ending: Ending,
     /// How often the guest does the same once more, each time when it has closed. Only with
     /// [`Ending::GuestFirst`].
@@ -116,7 +116,7 @@ impl Conversation {
         Self { up: count * request, down: count * response, pace, ..Self::default() }
     }
 
-    /// From the connect to the host's answer, beside what the machine needs.
+    /// From the connect to the host's answer, without the machine's CPU time.
     pub(super) fn connect_takes(&self) -> Duration {
         match self.behind {
             Behind::Buffer(_) => self.connect_after,
@@ -124,7 +124,7 @@ impl Conversation {
         }
     }
 
-    /// How much of `all` a program has sent by now whose bursts began `since` ago.
+    /// Bytes of `all` due by now for a program whose bursts began `since` ago.
     pub(super) fn burst(&self, since: Duration, all: u64) -> u64 {
         match self.pace {
             Pace::Bursts { bytes, every } => {

@@ -8,7 +8,7 @@ use brodo_core::time::Instant;
 
 /// A connected socket of the peer.
 pub(super) enum Peer {
-    /// At no distance: what the peer takes is room at once.
+    /// At no distance: bytes read by the peer are room at once.
     Near { socket: SocketId, buffer: usize },
     /// Behind two kernels and a path.
     Far(Box<KernelSocket>),
@@ -42,7 +42,7 @@ impl Peer {
         }
     }
 
-    /// What the path brought by `now`.
+    /// Delivers the path's arrivals up to `now`.
     pub(super) fn advance(&mut self, host: &mut SimHost, now: Instant) {
         if let Self::Far(kernel) = self
             && kernel.next().is_some_and(|at| at <= now)
@@ -51,7 +51,7 @@ impl Peer {
         }
     }
 
-    /// What the stack did to the host socket.
+    /// Takes over the stack's operations on the host socket.
     pub(super) fn settle(&mut self, host: &mut SimHost, now: Instant) {
         if let Self::Far(kernel) = self {
             kernel.settle(host, now);

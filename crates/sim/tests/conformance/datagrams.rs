@@ -5,9 +5,9 @@ use brodo_core::counters::DropReason;
 use brodo_core::host::{HostError, IcmpCause, SocketId};
 use brodo_core::link::{LinkCaps, RxMeta};
 use brodo_core::time::{Duration, Instant};
+use brodo_sim::driver::SimDriver;
 use brodo_sim::host::Call;
 use brodo_sim::link::to_stack;
-use brodo_sim::machine::Machine;
 use brodo_sim::packet::UdpDatagram;
 use brodo_sim::script::{Script, Setup};
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ fn a_datagram_goes_out_and_its_answer_comes_back() {
         t.host_sends_datagram(0);
         t.expect("UDP data=0");
         t.expect_nothing();
-        assert_eq!((opened(t), t.machine.stack.flows()), (1, 1));
+        assert_eq!((opened(t), t.driver.stack.flows()), (1, 1));
     });
 }
 
@@ -62,16 +62,16 @@ fn a_silent_flow_ends_and_an_answered_one_lasts_longer() {
         t.connection(5000, 4433);
         t.guest("UDP data=10");
         t.advance_ms(29_000);
-        assert_eq!(t.machine.host.open_sockets(), 1);
+        assert_eq!(t.driver.host.open_sockets(), 1);
         t.advance_ms(2_000);
         t.expect_all_gone();
         t.guest("UDP data=10");
         t.host_sends_datagram(10);
         t.advance_ms(178_000);
-        assert_eq!(t.machine.host.open_sockets(), 1);
+        assert_eq!(t.driver.host.open_sockets(), 1);
         t.guest("UDP data=10");
         t.advance_ms(178_000);
-        assert_eq!(t.machine.host.open_sockets(), 1, "every datagram counts");
+        assert_eq!(t.driver.host.open_sockets(), 1, "every datagram counts");
         t.advance_ms(4_000);
         t.expect_all_gone();
     });
@@ -95,7 +95,7 @@ fn an_icmp_error_on_the_host_reaches_the_guest() {
             t.host_gets_icmp(cause);
             t.expect(message);
             t.expect_nothing();
-            // Nobody has emptied the error queue when the guest sends: its datagram is not lost.
+            // The error queue is not yet empty when the guest sends: its datagram is not lost.
             if !matches!(cause, IcmpCause::TooBig(_)) {
                 t.host_got_datagram(100);
                 t.host_gets_icmp_unnoticed(cause);
@@ -123,7 +123,7 @@ fn a_send_that_fails_is_an_icmp_error() {
     for (error, message) in cases {
         Script::each(|t| {
             t.connection(5000, 4433);
-            t.machine.host.refuse_next_open(error);
+            t.driver.host.refuse_next_open(error);
             t.guest("UDP data=100");
             t.expect(message);
             t.expect_nothing();
@@ -134,7 +134,7 @@ fn a_send_that_fails_is_an_icmp_error() {
         t.connection(5000, 4433);
         t.guest("UDP data=10");
         t.host_got_datagram(10);
-        t.machine.host.fail_next(t.socket(), HostError::TooBig(1300));
+        t.driver.host.fail_next(t.socket(), HostError::TooBig(1300));
         t.guest("UDP data=1400");
         t.expect("ICMP too-big mtu=1300");
     });
@@ -189,7 +189,7 @@ fn without_credit_datagrams_stay_in_the_kernel() {
             assert_eq!(t.expect_datagram().data, [i; 100]);
         }
         t.expect_nothing();
-        assert_eq!(t.machine.stack.counters().drops().count(), 0);
+        assert_eq!(t.driver.stack.counters().drops().count(), 0);
     });
 }
 
@@ -222,7 +222,7 @@ fn a_batch_that_the_link_refuses_goes_on_where_it_stopped() {
         assert_eq!(frames, if uso { 6 } else { 10 });
         t.link_credit(None);
         t.expect_nothing();
-        assert_eq!(t.machine.stack.counters().drops().count(), 0);
+        assert_eq!(t.driver.stack.counters().drops().count(), 0);
     }
 }
 
@@ -261,7 +261,8 @@ fn neighbours_of_one_size_reach_the_guest_as_one() {
     }
 }
 
-/// Of the largest that a link takes a super-datagram, whose bound is the same for both families, has no room for one.
+/// Of the largest that a link takes a super-datagram, whose bound is the same for both families, has no room
+/// for one.
 #[test]
 fn the_largest_datagram_reaches_the_guest_alone() {
     for v6 in [false, true] {
@@ -325,7 +326,7 @@ fn neighbours_of_one_size_leave_as_one() {
         t.guest_raw_batch(&frames);
         assert_eq!((t.host_takes_datagram().0.len(), t.host_takes_datagram().0.len()), (300, 300));
         t.host_got_nothing();
-        assert_eq!(t.machine.stack.counters().dropped(DropReason::UdpChecksum), 1);
+        assert_eq!(t.driver.stack.counters().dropped(DropReason::UdpChecksum), 1);
     });
 }
 
@@ -336,7 +337,7 @@ fn a_run_that_fails_in_the_middle_names_the_right_datagram() {
         t.guest("UDP data=1");
         t.host_got_datagram(1);
         t.host_accepts(2);
-        t.machine.host.fail_next(t.socket(), HostError::TooBig(1300));
+        t.driver.host.fail_next(t.socket(), HostError::TooBig(1300));
         let frames = [(); 4].map(|()| t.frame("UDP data=600"));
         t.guest_raw_batch(&frames);
         t.expect("ICMP too-big mtu=1300");
@@ -361,9 +362,9 @@ fn a_full_host_socket_holds_and_goes_on_in_order() {
         t.guest_batch(&["UDP data=2", "UDP data=3", "UDP data=3", "UDP data=3", "UDP data=0", "UDP data=5"]);
         t.host_got_datagram(2);
         t.host_got_nothing();
-        assert_eq!(t.machine.stack.counters().udp_held, 5);
+        assert_eq!(t.driver.stack.counters().udp_held, 5);
         t.host_accepts_more(2);
-        // What comes while others wait goes behind them.
+        // Later datagrams queue behind those that wait.
         t.guest("UDP data=6");
         assert_eq!(t.host_takes_datagram().0.len(), 6);
         t.host_got_nothing();
@@ -371,8 +372,8 @@ fn a_full_host_socket_holds_and_goes_on_in_order() {
         for len in [3, 0, 5, 6] {
             assert_eq!(t.host_takes_datagram().0.len(), len);
         }
-        assert_eq!(t.machine.stack.memory_used(), 0);
-        assert_eq!(t.machine.stack.counters().drops().count(), 0);
+        assert_eq!(t.driver.stack.memory_used(), 0);
+        assert_eq!(t.driver.stack.counters().drops().count(), 0);
         t.expect_nothing();
     });
 }
@@ -389,13 +390,13 @@ fn what_a_host_socket_does_not_take_is_bounded_and_given_back() {
             t.host_accepts(0);
             (0..300).for_each(|_| t.guest("UDP data=1000"));
         }
-        let used = t.machine.stack.memory_used();
+        let used = t.driver.stack.memory_used();
         assert!((900 << 10..1200 << 10).contains(&used), "{used}");
-        let c = t.machine.stack.counters();
+        let c = t.driver.stack.counters();
         assert_eq!(c.udp_held + c.dropped(DropReason::HostSocketFull), 8 * 300);
         t.advance_ms(40_000);
         t.expect_all_gone();
-        assert_eq!(t.machine.stack.memory_used(), 0);
+        assert_eq!(t.driver.stack.memory_used(), 0);
     });
 }
 
@@ -420,7 +421,7 @@ fn what_waits_too_long_is_dropped_or_marked() {
                 ce += u64::from(tos == 3);
                 t.host_takes_datagram();
             }
-            let c = t.machine.stack.counters();
+            let c = t.driver.stack.counters();
             let (dropped, marked) = (c.dropped(DropReason::HostQueueDelay), c.udp_marked);
             assert_eq!((dropped > 3, marked > 3), (tos == 0, tos == 2), "{dropped} {marked}");
             // A mark may stand for several datagrams only if none was cut.
@@ -437,7 +438,7 @@ fn an_error_for_what_waited_reaches_the_guest() {
         t.host_got_datagram(1);
         t.host_accepts(0);
         t.guest_batch(&["UDP data=100", "UDP data=200"]);
-        t.machine.host.fail_next(t.socket(), HostError::TooBig(1300));
+        t.driver.host.fail_next(t.socket(), HostError::TooBig(1300));
         t.host_accepts_all();
         t.expect("ICMP too-big mtu=1300");
         t.expect_nothing();
@@ -464,12 +465,12 @@ fn what_the_hosts_kernel_dropped_is_counted() {
     Script::each(|t| {
         t.connection(5000, 4433);
         t.guest("UDP data=1");
-        t.machine.host.peer_overflow(t.socket(), 17);
+        t.driver.host.peer_overflow(t.socket(), 17);
         t.host_sends_datagram(10);
         t.expect("UDP data=10");
         t.host_sends_datagram(10);
         t.expect("UDP data=10");
-        assert_eq!(t.machine.stack.counters().udp_host_overflows, 17);
+        assert_eq!(t.driver.stack.counters().udp_host_overflows, 17);
     });
 }
 
@@ -505,7 +506,7 @@ fn a_bad_checksum_or_source_is_dropped() {
         let mut bad = good.clone();
         *bad.last_mut().expect("not empty") ^= 1;
         t.guest_raw(&bad);
-        assert_eq!((opened(t), t.machine.stack.counters().dropped(DropReason::UdpChecksum)), (0, 1));
+        assert_eq!((opened(t), t.driver.stack.counters().dropped(DropReason::UdpChecksum)), (0, 1));
         // No checksum at all is allowed over IPv4 only (RFC 8200, 8.1).
         let mut none = good;
         let field = 14 + if t.is_v6() { 40 } else { 20 } + 6;
@@ -520,7 +521,7 @@ fn a_bad_checksum_or_source_is_dropped() {
         });
         t.connection_to(guest, remote);
         t.guest("UDP data=10");
-        assert_eq!(t.machine.stack.counters().dropped(DropReason::SpoofedSource), 1);
+        assert_eq!(t.driver.stack.counters().dropped(DropReason::SpoofedSource), 1);
         t.expect_nothing();
     });
 }
@@ -536,7 +537,7 @@ fn a_flood_of_ports_is_bounded() {
             t.guest("UDP data=1");
             t.advance_ms(1);
         }
-        assert!(t.machine.stack.flows() <= 64 && t.machine.host.open_sockets() <= 64);
+        assert!(t.driver.stack.flows() <= 64 && t.driver.host.open_sockets() <= 64);
         // The newest works, and TCP was not pushed out.
         t.host_got_datagram(1);
         t.select(0);
@@ -553,8 +554,8 @@ fn a_hundred_thousand_flows_do_not_push_out_those_in_use() {
     let stations = to_stack(config.mac.0);
     let guest = |port| SocketAddr::from(([10, 0, 2, 15], port));
     let datagram = |src, dst| (RxMeta::default(), UdpDatagram { src, dst, data: vec![7] }.to_frame(stations));
-    let mut machine = Machine::new(config.clone(), LinkCaps::default(), 1);
-    machine.host.set_record(false);
+    let mut driver = SimDriver::new(config.clone(), LinkCaps::default(), 1);
+    driver.host.set_record(false);
     // Fifty conversations that are answered from time to time, and very many questions that never are.
     let peer = SocketAddr::from(([198, 51, 100, 7], 4433));
     let used: Vec<_> = (0..50).map(|i| datagram(guest(1000 + i), peer)).collect();
@@ -562,12 +563,12 @@ fn a_hundred_thousand_flows_do_not_push_out_those_in_use() {
     let mut state = 0;
     for round in 0..100u32 {
         now = now + Duration::from_millis(100);
-        machine.turn(now, &used);
+        driver.turn(now, &used);
         for socket in (1..=50).map(SocketId) {
-            assert!(machine.host.take_datagram(socket).is_some(), "opened anew");
-            machine.host.peer_datagram(socket, b"answer", None);
+            assert!(driver.host.take_datagram(socket).is_some(), "opened anew");
+            driver.host.peer_datagram(socket, b"answer", None);
         }
-        assert_eq!(machine.turn(now, &[]).len(), 50);
+        assert_eq!(driver.turn(now, &[]).len(), 50);
         for batch in 0..20 {
             let frames: Vec<_> = (0..50)
                 .map(|i| {
@@ -575,23 +576,23 @@ fn a_hundred_thousand_flows_do_not_push_out_those_in_use() {
                     datagram(guest(60_000), SocketAddr::from(([198, 18 + a, b, c], 9)))
                 })
                 .collect();
-            machine.turn(now, &frames);
+            driver.turn(now, &frames);
         }
-        let closed: Vec<_> = machine.host.all().filter(|&s| machine.host.closed(s).is_some()).collect();
+        let closed: Vec<_> = driver.host.all().filter(|&s| driver.host.closed(s).is_some()).collect();
         for socket in closed {
-            machine.host.forget(socket);
+            driver.host.forget(socket);
         }
         // The index of the table makes itself room for what was removed, once.
         if round == 50 {
-            state = machine.stack.state_allocated();
+            state = driver.stack.state_allocated();
         }
     }
-    let c = machine.stack.counters();
-    assert_eq!((machine.stack.flows(), machine.host.open_sockets()), (1000, 1000));
+    let c = driver.stack.counters();
+    assert_eq!((driver.stack.flows(), driver.host.open_sockets()), (1000, 1000));
     assert_eq!((c.udp_opened, c.flows_evicted), (100_050, 99_050));
     assert_eq!(c.drops().count(), 0);
-    assert!(machine.stack.state_allocated() <= state, "memory grew");
-    assert_eq!(machine.stack.memory_used(), 0);
+    assert!(driver.stack.state_allocated() <= state, "memory grew");
+    assert_eq!(driver.stack.memory_used(), 0);
 }
 
 #[test]
@@ -617,7 +618,7 @@ fn the_least_useful_goes_first() {
     t.take_all();
     // The answered question, then those that have no answer, the oldest first: those in use stay.
     let open = |t: &Script| {
-        t.machine.host.all().filter(|&s| t.machine.host.closed(s).is_none()).map(|s| s.0).collect::<Vec<_>>()
+        t.driver.host.all().filter(|&s| t.driver.host.closed(s).is_none()).map(|s| s.0).collect::<Vec<_>>()
     };
     assert_eq!(open(&t), [1, 2, 3, 4]);
     for (port, left) in
@@ -648,11 +649,11 @@ fn a_table_full_of_silent_connections_is_not_full_for_ever() {
     t.select(tcp[0]);
     t.guest("ACK data=10");
     t.take_all();
-    assert_eq!(t.machine.stack.counters().dropped(DropReason::FlowTableFull), 1, "all may be in use");
+    assert_eq!(t.driver.stack.counters().dropped(DropReason::FlowTableFull), 1, "all may be in use");
     t.advance_ms(150_000);
     t.connection(5000, 4433);
     t.guest("UDP data=10");
-    assert_eq!(t.machine.stack.counters().flows_evicted, 1);
+    assert_eq!(t.driver.stack.counters().flows_evicted, 1);
     t.host_got_datagram(10);
     // The one used last is still there.
     t.select(tcp[0]);
@@ -696,10 +697,10 @@ fn an_error_for_an_echo_reaches_the_guest() {
 #[test]
 fn without_ping_sockets_echo_is_silent_and_counted() {
     Script::each(|t| {
-        t.machine.host.set_ping_supported(false);
+        t.driver.host.set_ping_supported(false);
         t.guest("ICMP echo-request id=7 seq=1 data=56");
         t.expect_nothing();
-        assert_eq!(t.machine.stack.counters().dropped(DropReason::EchoUnsupported), 1);
+        assert_eq!(t.driver.stack.counters().dropped(DropReason::EchoUnsupported), 1);
         t.expect_all_gone();
     });
 }

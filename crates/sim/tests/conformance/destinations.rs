@@ -106,7 +106,7 @@ fn the_mapped_loopback_is_the_hosts_and_nothing_is_without_the_map() {
         t.guest_udp(SocketAddr::new(direct, 8080), b"x");
         t.expect("ICMP prohibited");
         assert!(!t.has_socket());
-        assert_eq!(t.machine.stack.counters().dropped(DropReason::Refused), 2);
+        assert_eq!(t.driver.stack.counters().dropped(DropReason::Refused), 2);
     });
 }
 
@@ -127,7 +127,7 @@ fn metadata_services_are_refused() {
             t.expect("ICMP prohibited");
             assert!(!t.has_socket());
         }
-        assert_eq!(t.machine.stack.counters().dropped(DropReason::Refused), 4);
+        assert_eq!(t.driver.stack.counters().dropped(DropReason::Refused), 4);
     });
 }
 

@@ -1,4 +1,4 @@
-//! What the stack tells of its flows: how much, how long, and why each of them ended.
+//! Flow information of the stack: bytes, duration, and the cause of each end.
 
 use brodo_core::config::Config;
 use brodo_core::flow::Protocol;
@@ -13,14 +13,14 @@ use std::net::SocketAddr;
 /// A script whose ends are recorded.
 fn each(body: impl Fn(&mut Script)) {
     Script::each(|t| {
-        t.machine.stack.record_ends(true);
+        t.driver.stack.record_ends(true);
         body(t);
     });
 }
 
 /// The one flow that has ended since the last call.
 fn end(t: &mut Script) -> FlowEnd {
-    let mut ends = t.machine.stack.take_ends();
+    let mut ends = t.driver.stack.take_ends();
     assert_eq!(ends.len(), 1, "{ends:?}");
     ends.remove(0)
 }
@@ -28,7 +28,7 @@ fn end(t: &mut Script) -> FlowEnd {
 #[track_caller]
 fn ends_by(t: &mut Script, cause: EndCause) {
     assert_eq!(end(t).cause, cause);
-    assert!(!t.machine.stack.has_records());
+    assert!(!t.driver.stack.has_records());
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn a_connection_tells_how_much_and_how_long() {
         t.take_all();
         t.guest("ACK");
         t.advance_ms(1000);
-        let info = t.machine.stack.flow_details(0, t.now()).next().expect("open").info;
+        let info = t.driver.stack.flow_details(0, t.now()).next().expect("open").info;
         assert_eq!(info.from_guest, Traffic { bytes: 100, packets: 1 });
         assert_eq!(info.to_guest, Traffic { bytes: 300, packets: 1 });
         assert_eq!(info.state, FlowState::Tcp(State::Established));
@@ -56,7 +56,7 @@ fn a_connection_tells_how_much_and_how_long() {
         t.guest("ACK");
         t.guest("FIN|ACK");
         t.take_all();
-        assert!(!t.machine.stack.has_records(), "TIME-WAIT is not the end");
+        assert!(!t.driver.stack.has_records(), "TIME-WAIT is not the end");
         t.advance_ms(3000);
         let end = end(t);
         assert_eq!((end.cause, end.opened, end.rule), (EndCause::Finished, true, None));
@@ -150,7 +150,7 @@ fn datagrams_count_and_say_why_they_ended() {
         t.connection(5000, 4433);
         t.guest("UDP data=100");
         t.guest("UDP data=20");
-        let info = t.machine.stack.flow_details(0, t.now()).next().expect("open").info;
+        let info = t.driver.stack.flow_details(0, t.now()).next().expect("open").info;
         assert_eq!(info.state, FlowState::Unanswered);
         t.host_sends_raw(&[7; 250], Some(100));
         t.advance_ms(400_000);
@@ -199,7 +199,7 @@ fn what_was_never_opened_ends_too() {
         assert_eq!((refused.cause, refused.opened), (EndCause::Refused, false));
         assert_eq!(refused.info.key.remote.ip(), gateway);
         t.take_all();
-        t.machine.host.refuse_next_open(HostError::NetUnreachable);
+        t.driver.host.refuse_next_open(HostError::NetUnreachable);
         t.connection(5000, 4433);
         t.guest("UDP data=1");
         let end = end(t);
@@ -211,18 +211,17 @@ fn what_was_never_opened_ends_too() {
 fn who_makes_room_is_evicted() {
     let setup = Setup { config: Config { max_flows: 1, ..Config::default() }, ..Setup::default() };
     Script::each_with(&setup, |t| {
-        t.machine.stack.record_ends(true);
-        t.machine.stack.record_openings(true);
+        t.driver.stack.record_ends(true);
+        t.driver.stack.record_openings(true);
         t.connection(5000, 4433);
         t.guest("UDP data=1");
         t.connection(5001, 4433);
         t.guest("UDP data=1");
         let end = end(t);
         assert_eq!((end.cause, end.info.key.guest.port()), (EndCause::Evicted, 5000));
-        let ports: Vec<_> =
-            t.machine.stack.take_openings().iter().map(|info| info.key.guest.port()).collect();
+        let ports: Vec<_> = t.driver.stack.take_openings().iter().map(|info| info.key.guest.port()).collect();
         assert_eq!(ports, [5000, 5001]);
-        let at_end: Vec<_> = t.machine.stack.ends_at_shutdown(t.now()).collect();
+        let at_end: Vec<_> = t.driver.stack.ends_at_shutdown(t.now()).collect();
         assert_eq!(at_end.len(), 1);
         assert_eq!((at_end[0].cause, at_end[0].info.key.guest.port()), (EndCause::ShutDown, 5001));
     });
@@ -233,14 +232,14 @@ fn nothing_is_kept_unless_asked_for() {
     Script::each(|t| {
         t.establish();
         t.guest("RST");
-        assert!(!t.machine.stack.has_records());
-        t.machine.stack.record_ends(true);
+        assert!(!t.driver.stack.has_records());
+        t.driver.stack.record_ends(true);
         t.connection(5001, 80);
         t.establish();
         t.guest("RST");
-        assert!(t.machine.stack.has_records());
-        t.machine.stack.record_ends(false);
-        assert!(!t.machine.stack.has_records(), "what nobody wants any more is forgotten");
+        assert!(t.driver.stack.has_records());
+        t.driver.stack.record_ends(false);
+        assert!(!t.driver.stack.has_records(), "what nobody wants any more is forgotten");
     });
 }
 
@@ -252,14 +251,14 @@ fn a_list_can_be_made_piece_by_piece() {
             t.guest("UDP data=1");
         }
         let now = t.now();
-        let first: Vec<_> = t.machine.stack.flow_details(0, now).take(4).collect();
+        let first: Vec<_> = t.driver.stack.flow_details(0, now).take(4).collect();
         let rest: Vec<_> =
-            t.machine.stack.flow_details(first[3].info.flow.index + 1, now).map(|d| d.info).collect();
+            t.driver.stack.flow_details(first[3].info.flow.index + 1, now).map(|d| d.info).collect();
         assert_eq!((first.len(), rest.len()), (4, 6));
         assert!(first.iter().all(|detail| detail.socket.is_some() && detail.tcp.is_none()));
         let id = first[2].info.flow;
-        assert_eq!(t.machine.stack.flow_detail(id, now).as_ref(), Some(&first[2]));
+        assert_eq!(t.driver.stack.flow_detail(id, now).as_ref(), Some(&first[2]));
         let gone = brodo_core::flow::FlowId { generation: id.generation + 1, ..id };
-        assert_eq!(t.machine.stack.flow_detail(gone, now), None);
+        assert_eq!(t.driver.stack.flow_detail(gone, now), None);
     });
 }

@@ -1,4 +1,4 @@
-//! Fragments both ways: what the guest sends in pieces leaves whole, what its link does not take whole comes in pieces.
+//! Fragments both ways: reassembly of the guest's fragments, fragmentation of datagrams above the link's MTU.
 
 use brodo_core::counters::DropReason;
 use brodo_core::fragments::DATAGRAMS_MAX;
@@ -7,7 +7,7 @@ use brodo_sim::rng::Rng;
 use brodo_sim::script::Script;
 
 fn dropped(t: &Script, reason: DropReason) -> u64 {
-    t.machine.stack.counters().dropped(reason)
+    t.driver.stack.counters().dropped(reason)
 }
 
 /// The fragments of a line of the guest's on a link of 1500 bytes.
@@ -30,8 +30,8 @@ fn a_large_datagram_leaves_whole() {
         // The flow is that of small ones.
         t.guest("UDP data=100");
         t.host_got_datagram(100);
-        assert_eq!(t.machine.stack.flows(), 1);
-        assert_eq!(t.machine.stack.counters().drops().count(), 0);
+        assert_eq!(t.driver.stack.flows(), 1);
+        assert_eq!(t.driver.stack.counters().drops().count(), 0);
     });
 }
 
@@ -52,7 +52,7 @@ fn in_any_order_and_mixed_with_another() {
             lens.sort_unstable();
             assert_eq!(lens, [4000, 6000]);
         }
-        assert_eq!(t.machine.stack.counters().drops().count(), 0);
+        assert_eq!(t.driver.stack.counters().drops().count(), 0);
     });
 }
 
@@ -84,7 +84,7 @@ fn a_datagram_above_the_mtu_reaches_the_guest_in_fragments() {
             t.expect(&format!("UDP data={len}"));
         }
         t.expect_nothing();
-        assert_eq!(t.machine.stack.counters().drops().count(), 0);
+        assert_eq!(t.driver.stack.counters().drops().count(), 0);
     });
 }
 
@@ -114,7 +114,7 @@ fn without_credit_the_next_fragment_waits() {
         t.expect_nothing();
         t.link_credit(Some(1));
         t.expect("ICMP echo-reply id=7 seq=1 data=3000");
-        assert_eq!(t.machine.stack.counters().drops().count(), 0);
+        assert_eq!(t.driver.stack.counters().drops().count(), 0);
     });
 }
 
@@ -166,7 +166,7 @@ fn too_many_at_a_time_push_out_the_oldest() {
         assert_eq!(dropped(t, DropReason::FragmentEvicted), 40 - DATAGRAMS_MAX as u64);
         t.guest_raw(&all[39][1]);
         assert_eq!(t.host_takes_datagram().0.len(), 2000);
-        assert_eq!(t.machine.stack.memory_used(), 0);
+        assert_eq!(t.driver.stack.memory_used(), 0);
     });
 }
 

@@ -1,8 +1,9 @@
 //! A guest without manners, a host without luck and a link without credit, drawn from a seed.
 //!
-//! Segments have any flags and numbers near every edge; connects end in every way; sockets fill up, fail and close;
-//! credit runs out. Whatever happens, the observer's rules hold on every segment, the host gets a prefix of what the
-//! guest sent, the guest a prefix of what the host sent, and once everything has failed or timed out nothing is left.
+//! Segments have any flags and numbers near every edge; connects end in every way; sockets fill up, fail and
+//! close; credit runs out. In every case the observer's rules hold on every segment, the host gets a prefix
+//! of what the guest sent, the guest a prefix of what the host sent, and once everything has failed or timed
+//! out nothing is left.
 
 use brodo_core::host::HostError;
 use brodo_sim::rng::Rng;
@@ -66,7 +67,7 @@ fn host(t: &mut Script, rng: &mut Rng) {
         return;
     }
     let socket = t.socket();
-    if t.machine.host.is_connecting(socket) {
+    if t.driver.host.is_connecting(socket) {
         match rng.below(3) {
             0 => t.host_connected(),
             1 => t.host_connect_fails(rng.pick(&ERRORS)),
@@ -94,7 +95,7 @@ fn run(seed: u64) {
     setup.config.tcp_tx.initial = rng.pick(&[2000, 64 << 10]);
     setup.config.max_flows = 4;
     let mut t = Script::new(setup);
-    t.machine.host.set_chatty(rng.chance(500));
+    t.driver.host.set_chatty(rng.chance(500));
     let mut flows: Vec<_> = (0..6).map(|i| t.connection(40_001 + i, 80)).collect();
     let mut port = 40_100;
     for _ in 0..rng.range(20, 300) {
@@ -104,7 +105,8 @@ fn run(seed: u64) {
             0..9 => {
                 let line = segment(&t, &mut rng);
                 if line.starts_with("SYN ") {
-                    // The stack's initial sequence number moves with time; the observer tells connections by it.
+                    // The stack's initial sequence number moves with time; the observer distinguishes
+                    // connections by it.
                     t.advance_ms(1);
                 }
                 t.guest(&line);

@@ -1,4 +1,4 @@
-//! What ICMP tells the guest of the path: hops, the kinds of error, the path's MTU; and two pings at once.
+//! ICMP from the path to the guest: hops, the kinds of error, path MTU; and two concurrent pings.
 
 use brodo_core::counters::DropReason;
 use brodo_core::host::{HostError, IcmpCause, IcmpReport, IpHeaderFields};
@@ -45,7 +45,7 @@ fn the_first_hop_is_the_gateway() {
         }
         t.expect_nothing();
         assert!(!t.has_socket());
-        assert_eq!(t.machine.stack.counters().dropped(DropReason::TtlExpired), 4);
+        assert_eq!(t.driver.stack.counters().dropped(DropReason::TtlExpired), 4);
     });
 }
 
@@ -72,7 +72,7 @@ fn what_has_arrived_does_not_expire() {
         t.guest_raw(&frame);
         // The resolver may be some hops further.
         assert_eq!(ttl_sent(t), None);
-        assert_eq!(t.machine.stack.counters().dropped(DropReason::TtlExpired), 0);
+        assert_eq!(t.driver.stack.counters().dropped(DropReason::TtlExpired), 0);
     });
 }
 
@@ -121,7 +121,7 @@ fn routers_on_the_way_are_named() {
         t.host_gets_icmp_report(report);
         let error = t.expect_icmp();
         assert_eq!((error.src, error.kind), (from, if t.is_v6() { 3 } else { 11 }));
-        // An echo is told from another by its sequence number.
+        // Echoes are distinguished by their sequence numbers.
         for seq in [1u16, 513] {
             t.guest(&format!("ICMP echo-request id=7 seq={seq} data=32 ttl=2"));
             t.host_gets_icmp_report(IcmpReport { sequence: Some(seq), ..report });
@@ -171,7 +171,7 @@ fn errors_are_limited() {
         let frames: Vec<_> = (0..3000).map(|_| t.frame("UDP data=1 ttl=1")).collect();
         t.guest_raw_batch(&frames);
         assert_eq!(t.take_all().len(), 1000);
-        assert_eq!(t.machine.stack.counters().dropped(DropReason::IcmpErrorRate), 2000);
+        assert_eq!(t.driver.stack.counters().dropped(DropReason::IcmpErrorRate), 2000);
         // One more each millisecond.
         t.advance_ms(10);
         t.guest_raw_batch(&frames);
@@ -196,7 +196,7 @@ fn the_guests_word_on_fragments_is_the_hosts() {
         t.guest("ICMP echo-request id=7 seq=1 data=1400 df=1");
         assert_eq!(t.host_datagram_marks().map(|marks| marks.dont_fragment), Some(true));
         t.host_takes_datagram();
-        t.machine.host.fail_next(t.socket(), HostError::TooBig(1300));
+        t.driver.host.fail_next(t.socket(), HostError::TooBig(1300));
         t.guest("ICMP echo-request id=7 seq=2 data=1400 df=1");
         t.expect("ICMP too-big mtu=1300");
         t.host_got_nothing();
@@ -222,6 +222,6 @@ fn two_pings_of_one_host_are_kept_apart() {
             t.expect(&format!("ICMP echo-reply id=100 seq={seq} data=56"));
         }
         t.expect_nothing();
-        assert_eq!(t.machine.host.opened(), 2);
+        assert_eq!(t.driver.host.opened(), 2);
     });
 }

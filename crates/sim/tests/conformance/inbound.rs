@@ -1,4 +1,5 @@
-//! Flows that begin on the host's side: how the guest is called, what it may answer, and what the peer learns.
+//! Flows that begin on the host's side: how the guest is called, what it may answer, and what the peer
+//! learns.
 
 use brodo_core::counters::DropReason;
 use brodo_core::host::Close;
@@ -189,7 +190,7 @@ fn a_full_table_refuses_and_counts() {
         t.establish();
         t.connection(PUBLISHED, PEER);
         assert_eq!(t.peer_connects(), Err(DropReason::FlowTableFull));
-        assert_eq!(t.machine.stack.counters().dropped(DropReason::FlowTableFull), 1);
+        assert_eq!(t.driver.stack.counters().dropped(DropReason::FlowTableFull), 1);
         t.expect_nothing();
     });
 }
@@ -203,11 +204,11 @@ fn a_datagram_to_a_published_port_reaches_the_guest_and_its_answer_the_peer() {
         t.host_got_datagram(30);
         t.peer_sends_first(200, None).unwrap();
         t.expect("UDP data=200");
-        assert_eq!(t.machine.stack.flows(), 1);
-        assert_eq!(t.machine.stack.counters().udp_inbound, 1);
+        assert_eq!(t.driver.stack.flows(), 1);
+        assert_eq!(t.driver.stack.counters().udp_inbound, 1);
         // Answered, so it lives as long as a conversation does; then it is gone.
         t.advance_ms(31_000);
-        assert_eq!(t.machine.stack.flows(), 1);
+        assert_eq!(t.driver.stack.flows(), 1);
         t.advance_ms(180_000);
         t.expect_all_gone();
     });
@@ -221,7 +222,7 @@ fn each_datagram_tells_anew_where_answers_leave_from() {
         for datagrams in 1..=3 {
             t.peer_sends_first(10, None).unwrap();
             t.expect("UDP data=10");
-            assert_eq!((adopted(t), t.machine.stack.flows()), (datagrams, 1));
+            assert_eq!((adopted(t), t.driver.stack.flows()), (datagrams, 1));
         }
         t.connection(PUBLISHED, PEER + 1);
         t.guest("UDP data=5");
@@ -241,11 +242,11 @@ fn datagrams_wait_outside_while_the_link_has_no_credit() {
     t.link_credit(Some(0));
     t.peer_sends_first(3000, Some(1000)).unwrap();
     t.expect_nothing();
-    assert!(!t.machine.stack.takes_datagrams());
+    assert!(!t.driver.stack.takes_datagrams());
     assert_eq!(t.peer_sends_first(10, None), Err(NoCredit));
     t.link_credit(None);
     t.expect("UDP data=3000 gso=1000");
-    assert!(t.machine.stack.takes_datagrams());
+    assert!(t.driver.stack.takes_datagrams());
     t.peer_sends_first(10, None).unwrap();
     t.expect("UDP data=10");
 }
@@ -253,7 +254,7 @@ fn datagrams_wait_outside_while_the_link_has_no_credit() {
 #[test]
 fn a_peer_that_the_guest_cannot_answer_is_seen_at_the_router() {
     let t = Script::v4();
-    let seen = |peer: &str| t.machine.stack.translate_source(peer.parse().unwrap()).unwrap().to_string();
+    let seen = |peer: &str| t.driver.stack.translate_source(peer.parse().unwrap()).unwrap().to_string();
     for peer in
         ["127.0.0.1:5", "10.0.2.15:5", "10.0.2.2:5", "10.0.2.99:5", "169.254.1.1:5", "[::ffff:127.0.0.1]:5"]
     {

@@ -1,5 +1,6 @@
-//! Conformance of the stack, rule by rule, as scripts in virtual time; and whole worlds with an independent TCP as
-//! the guest. Every script runs over IPv4 and IPv6, with and without checksum offload, unless it says otherwise.
+//! Conformance of the stack, rule by rule, as scripts in virtual time; and whole worlds with an independent
+//! TCP as the guest. Every script runs over IPv4 and IPv6, with and without checksum offload, unless it says
+//! otherwise.
 
 mod datagrams;
 mod destinations;

@@ -1,5 +1,5 @@
-//! Names: questions to the DNS address, resolvers that do and do not answer, the cache, host entries, and a network
-//! that changes.
+//! Names: questions to the DNS address, resolvers that do and do not answer, the cache, host entries, and a
+//! network that changes.
 
 use brodo_core::counters::DropReason;
 use brodo_core::host::{Close, HostError, IcmpCause, IcmpReport, SocketId};
@@ -7,9 +7,9 @@ use brodo_core::link::RxMeta;
 use brodo_core::stack::{Io, Stack};
 use brodo_core::wire::dns::encode_name;
 use brodo_core::wire::dns::message::{A, AAAA, PTR};
+use brodo_sim::driver::Simulated;
 use brodo_sim::host::{Call, ConnectPlan};
 use brodo_sim::link::to_stack;
-use brodo_sim::machine::Simulated;
 use brodo_sim::packet;
 use brodo_sim::script::{Script, Setup};
 use std::net::{IpAddr, SocketAddr};
@@ -80,7 +80,7 @@ fn many(count: usize) -> Vec<(u32, &'static [u8])> {
     vec![(60, &[1; 4]); count]
 }
 
-/// What the tests below do again and again.
+/// Steps shared by the tests of this file.
 trait Asking {
     /// The guest asks from this port.
     fn ask(&mut self, port: u16, question: &[u8]);
@@ -88,7 +88,7 @@ trait Asking {
     fn asked(&self) -> Vec<SocketAddr>;
     /// The open socket to this resolver.
     fn socket_to(&self, resolver: SocketAddr) -> SocketId;
-    /// What a resolver gets, oldest first.
+    /// Queries received by a resolver, oldest first.
     fn gets(&mut self, resolver: SocketAddr) -> Vec<Vec<u8>>;
     /// A resolver sends something.
     fn says(&mut self, resolver: SocketAddr, message: &[u8]);
@@ -108,24 +108,24 @@ impl Asking for Script {
     }
 
     fn asked(&self) -> Vec<SocketAddr> {
-        let host = &self.machine.host;
+        let host = &self.driver.host;
         host.all().filter(|&socket| host.closed(socket).is_none()).map(|socket| host.peer(socket)).collect()
     }
 
     fn socket_to(&self, resolver: SocketAddr) -> SocketId {
-        let host = &self.machine.host;
+        let host = &self.driver.host;
         let open = |&socket: &SocketId| host.closed(socket).is_none() && host.peer(socket) == resolver;
         host.all().find(open).expect("a socket to this resolver")
     }
 
     fn gets(&mut self, resolver: SocketAddr) -> Vec<Vec<u8>> {
         let socket = self.socket_to(resolver);
-        std::iter::from_fn(|| self.machine.host.take_datagram(socket)).map(|(data, _)| data).collect()
+        std::iter::from_fn(|| self.driver.host.take_datagram(socket)).map(|(data, _)| data).collect()
     }
 
     fn says(&mut self, resolver: SocketAddr, message: &[u8]) {
         let socket = self.socket_to(resolver);
-        self.machine.host.peer_datagram(socket, message, None);
+        self.driver.host.peer_datagram(socket, message, None);
         self.poll();
     }
 
@@ -138,12 +138,12 @@ impl Asking for Script {
     }
 
     fn call(&mut self, call: impl FnOnce(&mut Stack, &mut Io<'_, Simulated>)) {
-        self.machine.io(call);
+        self.driver.io(call);
         self.poll();
     }
 
     fn dropped(&self, reason: DropReason) -> u64 {
-        self.machine.stack.counters().dropped(reason)
+        self.driver.stack.counters().dropped(reason)
     }
 }
 
@@ -161,7 +161,7 @@ fn a_question_goes_to_the_first_resolver_and_its_answer_comes_from_ours() {
         assert_eq!((got.src, got.data), (dns(t), reply));
         t.expect_nothing();
         t.expect_all_gone();
-        assert_eq!(t.machine.stack.counters().dns_retries, 0);
+        assert_eq!(t.driver.stack.counters().dns_retries, 0);
     });
 }
 
@@ -243,7 +243,7 @@ fn nobody_answers_and_the_guest_is_told() {
             let got = t.expect_datagram();
             assert_eq!((got.data[3] & 15, got.data[11]), (SERVFAIL, 1), "with an OPT record as the question");
             t.expect_all_gone();
-            assert_eq!(t.machine.stack.counters().dns_unanswered, 1);
+            assert_eq!(t.driver.stack.counters().dns_unanswered, 1);
         });
     }
 }
@@ -279,7 +279,7 @@ fn a_resolver_that_cannot_be_reached_hands_over_at_once() {
         let q = question(7, "a.test", A);
         t.ask(5000, &q);
         let socket = t.socket_to(first);
-        t.machine
+        t.driver
             .host
             .peer_icmp(socket, IcmpReport { cause: IcmpCause::PortUnreachable, from: None, sequence: None });
         t.poll();
@@ -287,14 +287,14 @@ fn a_resolver_that_cannot_be_reached_hands_over_at_once() {
         assert_eq!(t.asked(), [second]);
         t.says(second, &answer(&q, 0, &[(0, &[1; 4])]));
         t.told(&q, 0);
-        // No route: the other one, and if that has none either, the guest is told at once.
-        t.machine.host.refuse_next_open(HostError::NetUnreachable);
+        // No route: the other one, and if that has none either, the guest gets SERVFAIL at once.
+        t.driver.host.refuse_next_open(HostError::NetUnreachable);
         t.ask(5001, &q);
         assert_eq!(t.asked(), [first]);
         t.says(first, &answer(&q, 0, &[(0, &[1; 4])]));
         t.told(&q, 0);
         for _ in 0..2 {
-            t.machine.host.refuse_next_open(HostError::NetUnreachable);
+            t.driver.host.refuse_next_open(HostError::NetUnreachable);
         }
         t.ask(5002, &q);
         t.told(&q, SERVFAIL);
@@ -309,7 +309,7 @@ fn an_error_that_the_next_question_meets_is_not_waited_for() {
         let questions = [question(7, "a.test", A), question(8, "b.test", A)];
         t.ask(5000, &questions[0]);
         let socket = t.socket_to(first);
-        t.machine
+        t.driver
             .host
             .peer_icmp(socket, IcmpReport { cause: IcmpCause::HostUnreachable, from: None, sequence: None });
         // Its event is slower than the guest.
@@ -335,10 +335,10 @@ fn an_error_on_the_way_is_none_of_the_resolvers() {
         t.ask(5000, &q);
         let socket = t.socket_to(first);
         let report = IcmpReport { cause: IcmpCause::TimeExceeded, from: None, sequence: None };
-        t.machine.host.peer_icmp(socket, report);
+        t.driver.host.peer_icmp(socket, report);
         t.ask(5000, &question(8, "b.test", A));
         assert_eq!((t.asked(), t.gets(first).len()), (vec![first], 2));
-        t.machine.host.peer_icmp(socket, report);
+        t.driver.host.peer_icmp(socket, report);
         t.says(first, &answer(&q, 0, &[(0, &[1; 4])]));
         t.told(&q, 0);
     });
@@ -352,9 +352,9 @@ fn new_search_names_are_advertised() {
     let from: IpAddr = "fe80::1234".parse().expect("an address");
     let solicit = packet::ip_frame(to_stack(mac), from, to, 58, vec![133, 0, 0, 0, 0, 0, 0, 0]);
     let now = t.now();
-    assert_eq!(t.machine.turn(now, &[(RxMeta::default(), solicit)]).len(), 1);
-    t.machine.stack.set_search(vec!["new.lan".to_owned()]);
-    let sent = t.machine.turn(now, &[]);
+    assert_eq!(t.driver.turn(now, &[(RxMeta::default(), solicit)]).len(), 1);
+    t.driver.stack.set_search(vec!["new.lan".to_owned()]);
+    let sent = t.driver.turn(now, &[]);
     let told = |bytes: &[u8]| bytes.windows(9).any(|window| window == b"\x03new\x03lan\0");
     assert!(sent.len() == 1 && sent[0].cut().iter().any(|frame| told(frame)), "{sent:?}");
 }
@@ -439,7 +439,7 @@ fn questions_are_bounded() {
     }
     let refused = t.take_all().len();
     assert_eq!((refused, t.dropped(DropReason::DnsOverload)), (44, 44));
-    assert_eq!((t.asked().len(), t.machine.stack.flows()), (1, 1));
+    assert_eq!((t.asked().len(), t.driver.stack.flows()), (1, 1));
     t.advance_ms(5_010);
     assert_eq!(t.take_all().len(), 256);
     t.expect_all_gone();
@@ -447,7 +447,7 @@ fn questions_are_bounded() {
     for port in 0..1100 {
         t.ask(5000 + port, &question(port, "a.test", A));
     }
-    assert_eq!(t.machine.host.open_sockets(), 1024);
+    assert_eq!(t.driver.host.open_sockets(), 1024);
     assert_eq!(t.take_all().len(), 76, "told at once");
     t.advance_ms(5_010);
     t.expect_all_gone();
@@ -469,7 +469,7 @@ fn an_answer_is_given_again_while_it_holds() {
         assert_eq!(got.data[12..other.len()], other[12..]);
         assert_eq!(got.data[got.data.len() - 10..], [0, 0, 0, 50, 0, 4, 192, 0, 2, 1]);
         t.expect_all_gone();
-        assert_eq!(t.machine.stack.counters().dns_cached, 1);
+        assert_eq!(t.driver.stack.counters().dns_cached, 1);
         // Another kind of question is another question.
         t.ask(6000, &edns(q.clone(), 1232));
         assert_eq!(t.asked(), [resolver]);
@@ -494,7 +494,7 @@ fn failures_are_not_given_again() {
             t.says(resolver, &reply);
             assert_eq!(t.expect_datagram().data, reply);
         }
-        assert_eq!(t.machine.stack.counters().dns_cached, 0);
+        assert_eq!(t.driver.stack.counters().dns_cached, 0);
     });
     let mut off = setup(1);
     off.config.dns_cache = 0;
@@ -517,7 +517,7 @@ fn an_answer_longer_than_the_guest_takes_is_cut_so_that_it_comes_over_tcp() {
         t.says(resolvers()[0], &long);
         let got = t.expect_datagram().data;
         assert_eq!((got.len(), got[2] & 2, got[7]), (q.len(), 2, 0), "TC, and nothing but the question");
-        // From the cache too; and who takes more gets more.
+        // From the cache too; and a larger EDNS size gets a longer answer.
         t.ask(5000, &q);
         assert_eq!(t.expect_datagram().data[2] & 2, 2);
         let roomy = edns(question(8, "a.test", A), 1400);
@@ -533,7 +533,7 @@ fn an_answer_longer_than_the_guest_takes_is_cut_so_that_it_comes_over_tcp() {
         t.says(resolvers()[0], &answer(&question(9, "b.test", A), 0, &many(200)));
         let got = t.expect_datagram().data;
         assert_eq!((got[2] & 2, got[11]), (2, 1));
-        assert_eq!(t.machine.stack.counters().dns_truncated, 3);
+        assert_eq!(t.driver.stack.counters().dns_truncated, 3);
         t.expect_all_gone();
     });
 }
@@ -549,9 +549,9 @@ fn without_credit_an_answer_is_not_lost() {
         let socket = t.socket_to(resolvers()[0]);
         for q in &questions {
             let reply = answer(q, 0, &[(0, &[1; 4])]);
-            t.machine.host.peer_datagram_unnoticed(socket, &reply, None, 0);
+            t.driver.host.peer_datagram_unnoticed(socket, &reply, None, 0);
         }
-        t.machine.host.peer_datagrams_noticed(socket);
+        t.driver.host.peer_datagrams_noticed(socket);
         t.poll();
         t.expect_nothing();
         t.link_credit(None);
@@ -568,14 +568,14 @@ fn a_question_over_tcp_whose_resolver_refuses_goes_to_the_next() {
         let [first, second, third] = resolvers();
         let (guest, to) = (SocketAddr::new(t.addresses().0, 5000), dns(t));
         t.connection_to(guest, to);
-        t.machine.host.plan_connect(ConnectPlan::Pending);
+        t.driver.host.plan_connect(ConnectPlan::Pending);
         t.guest(SYN);
         assert_eq!(t.host_connected_to(), first);
-        t.machine.host.plan_connect(ConnectPlan::Fail(HostError::NetUnreachable));
-        t.machine.host.plan_connect(ConnectPlan::Done);
+        t.driver.host.plan_connect(ConnectPlan::Fail(HostError::NetUnreachable));
+        t.driver.host.plan_connect(ConnectPlan::Done);
         t.host_connect_fails(HostError::Refused);
         t.expect("SYN|ACK");
-        let tried = t.machine.host.calls().iter().filter_map(|(_, call)| match call {
+        let tried = t.driver.host.calls().iter().filter_map(|(_, call)| match call {
             Call::Connect(to, _) => Some(*to),
             _ => None,
         });
@@ -592,7 +592,7 @@ fn over_tcp_too_the_guest_is_told_if_nobody_can_be_reached() {
         let (guest, to) = (SocketAddr::new(t.addresses().0, 5000), dns(t));
         t.connection_to(guest, to);
         for _ in 0..2 {
-            t.machine.host.plan_connect(ConnectPlan::Fail(HostError::Refused));
+            t.driver.host.plan_connect(ConnectPlan::Fail(HostError::Refused));
         }
         t.guest(SYN);
         t.expect("RST|ACK ack=1");
@@ -623,7 +623,7 @@ fn host_entries_are_answered_here() {
         t.ask(5000, &mail);
         t.told(&mail, 0);
         t.expect_all_gone();
-        assert_eq!(t.machine.stack.counters().dns_host_entries, 5);
+        assert_eq!(t.driver.stack.counters().dns_host_entries, 5);
     });
 }
 
@@ -634,7 +634,7 @@ fn the_names_of_addresses_are_learnt_from_answers() {
         t.ask(5000, &q);
         t.says(resolvers()[0], &answer(&q, 0, &[(60, &[192, 0, 2, 1]), (60, &[192, 0, 2, 2])]));
         t.told(&q, 0);
-        let name = |ip: &str| t.machine.stack.name_of(ip.parse().expect("an address"));
+        let name = |ip: &str| t.driver.stack.name_of(ip.parse().expect("an address"));
         assert_eq!(
             ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(name),
             [Some("www.test"), Some("www.test"), None]
@@ -677,14 +677,14 @@ fn when_an_address_of_the_host_goes_its_connections_end_and_datagrams_begin_anew
         t.guest("UDP data=10");
         let datagrams = t.socket();
         t.ask(5000, &q);
-        t.machine.host.strand(lost_socket);
-        t.machine.host.strand(datagrams);
+        t.driver.host.strand(lost_socket);
+        t.driver.host.strand(datagrams);
         t.call(Stack::network_changed);
         t.select(lost);
         t.expect("RST|ACK");
         t.expect_nothing();
-        assert_eq!(t.machine.host.closed(lost_socket), Some(Close::Reset));
-        assert!(t.machine.host.closed(datagrams).is_some());
+        assert_eq!(t.driver.host.closed(lost_socket), Some(Close::Reset));
+        assert!(t.driver.host.closed(datagrams).is_some());
         assert_eq!(t.gets(resolvers()[0]), [&q[..]], "asked again, from another socket");
         t.select(kept);
         t.guest("ACK data=10");
@@ -700,10 +700,10 @@ fn when_an_address_of_the_host_goes_its_connections_end_and_datagrams_begin_anew
 fn a_connect_from_an_address_that_is_gone_is_not_waited_for() {
     Script::each(|t| {
         t.connection(3000, 80);
-        t.machine.host.plan_connect(ConnectPlan::Pending);
+        t.driver.host.plan_connect(ConnectPlan::Pending);
         t.guest(SYN);
         let socket = t.socket();
-        t.machine.host.strand(socket);
+        t.driver.host.strand(socket);
         t.call(Stack::network_changed);
         t.expect("ICMP net-unreachable");
         t.expect_all_gone();

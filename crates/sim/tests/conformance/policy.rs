@@ -1,5 +1,5 @@
-//! Which flows a guest may open: deny rules, the rate of new flows, flows per destination. Every refusal is immediate and
-//! counted, by reason and by rule.
+//! Which flows a guest may open: deny rules, the rate of new flows, flows per destination. Every refusal is
+//! immediate and counted, by reason and by rule.
 
 use brodo_core::counters::DropReason;
 use brodo_core::policy::{Deny, FlowRate};
@@ -17,12 +17,12 @@ fn deny(address: &str, prefix_len: u8, ports: Option<(u16, u16)>) -> Deny {
 }
 
 fn dropped(t: &Script, reason: DropReason) -> u64 {
-    t.machine.stack.counters().dropped(reason)
+    t.driver.stack.counters().dropped(reason)
 }
 
 /// How often each rule that has refused did.
 fn refused(t: &Script) -> Vec<(String, u64)> {
-    let rules = t.machine.stack.rules().filter(|(_, count)| *count > 0);
+    let rules = t.driver.stack.rules().filter(|(_, count)| *count > 0);
     rules.map(|(text, count)| (text.to_owned(), count)).collect()
 }
 
@@ -68,7 +68,7 @@ fn a_denied_network_is_refused_to_everything() {
         t.expect("ICMP prohibited");
         assert_eq!(dropped(t, DropReason::Denied), 3);
         t.expect_all_gone();
-        // What brodo itself offers is not a destination.
+        // brodo's own services are no destinations.
         let config = &t.setup().config;
         let dns: IpAddr = if t.is_v6() {
             config.v6.expect("configured").dns.into()

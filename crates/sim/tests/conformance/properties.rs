@@ -1,4 +1,4 @@
-//! What holds for the limits and for flows beside each other, over random paths and loads: properties that one segment
+//! Properties of limits and of competing flows, over random paths and loads: properties that one segment
 //! does not show. The guest is the one that behaves as Linux's where figures count.
 
 use super::seeds;
@@ -7,9 +7,9 @@ use brodo_core::link::{LinkCaps, RxMeta};
 use brodo_core::tcp::info::TcpInfo;
 use brodo_core::time::{Duration, Instant};
 use brodo_core::trace::{Cause, Event};
+use brodo_sim::driver::SimDriver;
 use brodo_sim::link::to_stack;
 use brodo_sim::linux_guest::Options;
-use brodo_sim::machine::Machine;
 use brodo_sim::net::{Delay, Path};
 use brodo_sim::packet::{self, Packet, TcpSegment, flags};
 use brodo_sim::rng::{Pattern, Rng};
@@ -21,7 +21,8 @@ use std::net::{IpAddr, SocketAddr};
 /// The limit that every flow of these tests begins with.
 const FLOOR: u32 = 64 << 10;
 
-/// A path drawn from a seed, whose product of bandwidth and delay is in reach of the limit; and that product, bytes.
+/// A path drawn from a seed, whose product of bandwidth and delay is in reach of the limit; and that product,
+/// bytes.
 fn path(rng: &mut Rng) -> (wan::Path, u64) {
     let rtt = Duration::from_micros(rng.pick(&[600, 1000, 2500, 6000, 15_000, 40_000]));
     let product = rng.range(100_000, 1_200_000);
@@ -36,9 +37,9 @@ fn wan(path: wan::Path, rng: &mut Rng) -> Wan {
     Wan::new(&config, path, Options::default().burst, rng.next())
 }
 
-/// A backlogged flow over a path without loss: at last both limits are at most two and a half times what the path
-/// holds (invariant 10) and stay within a quarter of their mean (12), nothing is sent twice or dropped (20), growth
-/// has a cause (9), and two seconds after the last byte the limit is where it began (29).
+/// A backlogged flow over a path without loss: at last both limits are at most two and a half times what the
+/// path holds (invariant 10) and stay within a quarter of their mean (12), nothing is sent twice or dropped
+/// (20), growth has a cause (9), and two seconds after the last byte the limit is where it began (29).
 #[test]
 fn limits_find_their_size_and_lose_it() {
     seeds::each("limits_find_their_size_and_lose_it", 100, |seed| {
@@ -48,7 +49,8 @@ fn limits_find_their_size_and_lose_it() {
         let mut wan = wan(path, &mut rng);
         let flow = wan.connect(Options::default());
         let of = |info: TcpInfo| if up { info.rx } else { info.tx };
-        // The careful steps of the rule take up to seconds to end; they are in units of the round trip below that.
+        // The careful steps of the rule take up to seconds to end; they are in units of the round trip below
+        // that.
         let lasts = path.rtt * 400;
         let total = product * 400;
         if up {
@@ -63,7 +65,8 @@ fn limits_find_their_size_and_lose_it() {
         }
         let last = &limits[200..];
         let (low, high) = (*last.iter().min().expect("some"), *last.iter().max().expect("some"));
-        // A round trip is measured with the time in which a super-frame is sent, so the path holds one more each way.
+        // A round trip is measured with the time in which a super-frame is sent, so the path holds one more
+        // each way.
         let super_frame = u64::from(Options::default().burst) * 1460;
         let most = ((product + 2 * super_frame) * 5 / 2).max(FLOOR.into());
         assert!(u64::from(high) <= most, "a limit of {high} on a path that holds {product}: {path:?}");
@@ -84,8 +87,9 @@ fn limits_find_their_size_and_lose_it() {
     });
 }
 
-/// From the first byte on a limit that is too small for its path reaches what the path holds in as many round trips as
-/// it takes to double it that often, and three (invariant 11). A download: the limit is all that holds it back.
+/// From the first byte on a limit that is too small for its path reaches what the path holds in as many round
+/// trips as it takes to double it that often, and three (invariant 11). A download: the limit is all that
+/// holds it back.
 #[test]
 fn limits_double_every_round_trip() {
     seeds::each("limits_double_every_round_trip", 100, |seed| {
@@ -142,45 +146,45 @@ fn frame(config: &Config, i: u16, segment: &TcpSegment) -> (RxMeta, Vec<u8>) {
 }
 
 /// Opens connection `i` of a plain guest; the stack's first sequence number.
-fn open(machine: &mut Machine, config: &Config, i: u16) -> u32 {
-    open_with(machine, config, i, 1460)
+fn open(driver: &mut SimDriver, config: &Config, i: u16) -> u32 {
+    open_with(driver, config, i, 1460)
 }
 
 /// The same for a guest that takes segments of `mss` bytes.
-fn open_with(machine: &mut Machine, config: &Config, i: u16, mss: u16) -> u32 {
+fn open_with(driver: &mut SimDriver, config: &Config, i: u16, mss: u16) -> u32 {
     let (src, dst) = ends(config, i);
     let plain = TcpSegment { window: 65_535, ..TcpSegment::new(src, dst) };
     let syn =
         TcpSegment { flags: flags::SYN, mss: Some(mss), wscale: Some(7), sack_ok: true, ..plain.clone() };
-    let answer = machine.turn(machine.now(), &[frame(config, i, &syn)]);
+    let answer = driver.turn(driver.now(), &[frame(config, i, &syn)]);
     let Ok(Packet::Tcp(answer)) = packet::parse(&answer[0].bytes) else { panic!("not a SYN-ACK") };
     let ack = TcpSegment { flags: flags::ACK, seq: 1, ack: answer.seq.wrapping_add(1), ..plain };
-    machine.turn(machine.now(), &[frame(config, i, &ack)]);
+    driver.turn(driver.now(), &[frame(config, i, &ack)]);
     answer.seq
 }
 
-/// However little credit the link gives, and whenever: flows that always have something to send differ by at most one
-/// turn and one super-segment (invariant 24).
+/// However little credit the link gives, and whenever: flows that always have something to send differ by at
+/// most one turn and one super-segment (invariant 24).
 #[test]
 fn backlogged_flows_share_the_link() {
     seeds::each("backlogged_flows_share_the_link", 100, |seed| {
         let mut rng = Rng::new(seed);
         let tso = rng.chance(500);
-        // Send limits that nobody reaches: it is the link alone that holds them back.
+        // Send limits out of reach: the link alone is the limiting factor.
         let bounds = BufferBounds { initial: 4 << 20, max: 4 << 20 };
         let config = Config { mtu: 1500, tcp_tx: bounds, ..Config::default() };
-        let mut machine = Machine::new(config.clone(), LinkCaps { checksum: tso, tso, uso: false }, seed);
+        let mut driver = SimDriver::new(config.clone(), LinkCaps { checksum: tso, tso, uso: false }, seed);
         let flows = rng.range(2, 6) as u16;
         // Each with segments of its own size, so that a turn is another number of bytes.
         let mut mss = || rng.range(536, 1460) as u16;
-        let iss: Vec<_> = (0..flows).map(|i| open_with(&mut machine, &config, i, mss())).collect();
+        let iss: Vec<_> = (0..flows).map(|i| open_with(&mut driver, &config, i, mss())).collect();
         let backlog = vec![0; 4 << 20];
-        for socket in machine.host.all().collect::<Vec<_>>() {
-            machine.host.peer_send(socket, &backlog);
+        for socket in driver.host.all().collect::<Vec<_>>() {
+            driver.host.peer_send(socket, &backlog);
         }
         let mut sent = vec![0_u32; iss.len()];
         for round in 1..=400 {
-            machine.link.set_credit(Some(rng.range(0, 40) as usize));
+            driver.link.set_credit(Some(rng.range(0, 40) as usize));
             let acks: Vec<_> = (0..flows)
                 .map(|i| {
                     let (src, dst) = ends(&config, i);
@@ -189,7 +193,7 @@ fn backlogged_flows_share_the_link() {
                     frame(&config, i, &TcpSegment { flags: flags::ACK, ..plain })
                 })
                 .collect();
-            for frame in machine.turn(Instant::from_ms(round), &acks) {
+            for frame in driver.turn(Instant::from_ms(round), &acks) {
                 for piece in frame.cut() {
                     let Ok(Packet::Tcp(s)) = packet::parse(&piece) else { continue };
                     sent[usize::from(s.dst.port() - 30_000)] += s.data.len() as u32;
@@ -205,8 +209,8 @@ fn backlogged_flows_share_the_link() {
     });
 }
 
-/// Answers to small requests, whose sockets become readable behind those of any number of bulk transfers, are the first
-/// frames of the turn; and many of them hold no transfer back.
+/// Answers to small requests, whose sockets become readable behind those of any number of bulk transfers, are
+/// the first frames of the turn; and many of them hold no transfer back.
 #[test]
 fn sparse_flows_go_first_and_hold_nobody_back() {
     seeds::each("sparse_flows_go_first_and_hold_nobody_back", 100, |seed| {
@@ -214,24 +218,24 @@ fn sparse_flows_go_first_and_hold_nobody_back() {
         let bounds = BufferBounds { initial: 4 << 20, max: 4 << 20 };
         let config = Config { mtu: 1500, tcp_tx: bounds, ..Config::default() };
         let caps = LinkCaps { checksum: true, tso: rng.chance(500), uso: false };
-        let mut machine = Machine::new(config.clone(), caps, seed);
+        let mut driver = SimDriver::new(config.clone(), caps, seed);
         let (bulk, sparse) = (rng.range(1, 6) as u16, rng.range(1, 20) as u16);
         for i in 0..bulk + sparse {
-            open(&mut machine, &config, i);
+            open(&mut driver, &config, i);
         }
-        let sockets: Vec<_> = machine.host.all().collect();
+        let sockets: Vec<_> = driver.host.all().collect();
         let (transfers, requests) = sockets.split_at(usize::from(bulk));
         // Each transfer has had a turn and waits for the link; the window still lets it send 6 MB.
-        machine.link.set_credit(Some(usize::from(bulk) * if caps.tso { 8 } else { 64 }));
+        driver.link.set_credit(Some(usize::from(bulk) * if caps.tso { 8 } else { 64 }));
         for &socket in transfers {
-            machine.host.peer_send(socket, &vec![0; 2 << 20]);
+            driver.host.peer_send(socket, &vec![0; 2 << 20]);
         }
-        machine.turn(Instant::from_ms(1), &[]);
+        driver.turn(Instant::from_ms(1), &[]);
         for &socket in requests {
-            machine.host.peer_send(socket, &[1; 100]);
+            driver.host.peer_send(socket, &[1; 100]);
         }
-        machine.link.set_credit(Some(usize::from(sparse) + 300));
-        let frames = machine.turn(Instant::from_ms(2), &[]);
+        driver.link.set_credit(Some(usize::from(sparse) + 300));
+        let frames = driver.turn(Instant::from_ms(2), &[]);
         let ports: Vec<_> = frames
             .iter()
             .filter_map(|frame| match packet::parse(&frame.bytes) {
@@ -247,8 +251,8 @@ fn sparse_flows_go_first_and_hold_nobody_back() {
     });
 }
 
-/// The same frames in one batch, in several, or one by one: the host gets the same bytes and the guest the same last
-/// acknowledgement and window (invariant 27).
+/// The same frames in one batch, in several, or one by one: the host gets the same bytes and the guest the
+/// same last acknowledgement and window (invariant 27).
 #[test]
 fn batches_change_nothing_but_time() {
     seeds::each("batches_change_nothing_but_time", 60, |seed| {
@@ -262,10 +266,10 @@ fn batches_change_nothing_but_time() {
         }
         let (space, at_most) = (rng.pick(&[usize::MAX, 5000, 20_000]), rng.pick(&[usize::MAX, 700]));
         let play = |cut: &mut dyn FnMut() -> usize| {
-            let mut machine = Machine::new(config.clone(), LinkCaps::default(), 1);
-            machine.host.set_default_space(space);
-            machine.host.set_send_at_most(at_most);
-            let iss = open(&mut machine, &config, 0);
+            let mut driver = SimDriver::new(config.clone(), LinkCaps::default(), 1);
+            driver.host.set_default_space(space);
+            driver.host.set_send_at_most(at_most);
+            let iss = open(&mut driver, &config, 0);
             let (src, dst) = ends(&config, 0);
             let frames: Vec<_> = places
                 .iter()
@@ -279,14 +283,14 @@ fn batches_change_nothing_but_time() {
             let mut rest = &frames[..];
             while !rest.is_empty() {
                 let (now, later) = rest.split_at(cut().clamp(1, rest.len()));
-                machine.turn(machine.now(), now);
+                driver.turn(driver.now(), now);
                 rest = later;
             }
-            let socket = machine.host.last().expect("connected");
-            machine.host.give_space(socket, 1 << 20);
-            machine.turn(Instant::from_ms(10), &[]);
-            let info = machine.stack.tcp_infos(machine.now()).next().expect("open");
-            let got = machine.host.peer_take(socket, usize::MAX);
+            let socket = driver.host.last().expect("connected");
+            driver.host.give_space(socket, 1 << 20);
+            driver.turn(Instant::from_ms(10), &[]);
+            let info = driver.stack.tcp_infos(driver.now()).next().expect("open");
+            let got = driver.host.peer_take(socket, usize::MAX);
             (got, info.rx.bytes, info.rx.held)
         };
         let together = play(&mut || usize::MAX);
@@ -297,7 +301,7 @@ fn batches_change_nothing_but_time() {
     });
 }
 
-/// Connections that end in any way, in the middle of what they do, hold up no other: those that go on deliver
+/// Connections that end in any way, in the middle of what they do, delay no other: the open ones deliver
 /// everything without a retransmission, and in the time that their own bytes take (invariant 28).
 #[test]
 fn endings_of_some_do_not_hold_up_others() {
@@ -320,7 +324,7 @@ fn endings_of_some_do_not_hold_up_others() {
         }
         let report = world.run(Instant::from_ms(20_000));
         assert_eq!(report.retransmitted, 0);
-        // smoltcp asks for the station address of another destination only a second after the last question.
+        // smoltcp asks for the MAC address of another destination only a second after the last question.
         assert!(report.ended < Instant::from_ms(1300), "the last ended at {:?}", report.ended);
     });
 }

@@ -1,5 +1,5 @@
-//! The link's ring holds so many frames and loses what finds it full: windows on offer fit into it together, and so do the
-//! answers to what is sent.
+//! The link's ring holds so many frames and loses what finds it full: windows on offer fit into it together,
+//! and so do the answers to what is sent.
 
 use brodo_core::tcp::limited::LimitedBy;
 use brodo_sim::script::{Script, Setup};
@@ -8,7 +8,7 @@ use brodo_sim::script::{Script, Setup};
 const RINGS: [u32; 3] = [1, 2, 3];
 
 fn ring(t: &mut Script, frames: u32) {
-    t.machine.stack.set_ring(Some(frames));
+    t.driver.stack.set_ring(Some(frames));
 }
 
 /// Bytes that the current connection may send.
@@ -52,7 +52,7 @@ fn a_connection_alone_gets_most_of_the_ring() {
         // Four fifths can be claimed, and a quarter of that is left for others.
         t.establish();
         assert_eq!(segments(t), 12);
-        assert_eq!(t.machine.stack.use_of_ring(), Some((16, 12)));
+        assert_eq!(t.driver.stack.use_of_ring(), Some((16, 12)));
         for _ in 0..10 {
             assert_eq!(send(t, 12), 12);
             assert_eq!(segments(t), 12);
@@ -69,7 +69,7 @@ fn connections_share_the_ring_and_never_more() {
             for (i, &flow) in flows.iter().enumerate() {
                 t.select(flow);
                 send(t, 1 + (i as u32 + round) % 5);
-                let (bound, claimed) = t.machine.stack.use_of_ring().expect("there is a bound");
+                let (bound, claimed) = t.driver.stack.use_of_ring().expect("there is a bound");
                 // One more for each that came when all was taken.
                 let most = if round == 0 { bound + 8 } else { bound };
                 assert!(claimed <= most, "{claimed} of {bound}");
@@ -171,10 +171,10 @@ fn another_length_holds_for_what_is_promised_from_then_on() {
         }
         send(t, 20);
         assert_eq!(segments(t), 12);
-        t.machine.stack.set_ring(None);
+        t.driver.stack.set_ring(None);
         send(t, 1);
         assert_eq!(segments(t), all);
-        assert_eq!(t.machine.stack.use_of_ring(), None);
+        assert_eq!(t.driver.stack.use_of_ring(), None);
     });
 }
 
@@ -187,13 +187,13 @@ fn the_link_is_named_as_what_holds_the_guest_back() {
         t.guest_batch(&[line.as_str(); 3]);
         t.take_all();
         t.host_received_some();
-        let info = t.machine.stack.tcp_infos(t.now()).next().expect("there is a connection");
+        let info = t.driver.stack.tcp_infos(t.now()).next().expect("there is a connection");
         assert_eq!(info.rx.limited.by, LimitedBy::Link);
         assert_eq!(info.rx.limit, 64 << 10, "which is no reason to grow");
     });
 }
 
-/// What is not claimed, 10 of 20 by then, has room for five acknowledgements and window updates.
+/// The unclaimed part, 10 of 20 by then, has room for five acknowledgements and window updates.
 #[test]
 fn no_more_is_sent_than_the_answers_to_which_have_room() {
     Script::each_with(&Setup::default(), |t| {

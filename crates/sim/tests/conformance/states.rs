@@ -1,8 +1,8 @@
-//! Every state of RFC 9293 against every kind of event: what is sent, what is asked of the host, and the next state, as
-//! one table.
+//! Every state of RFC 9293 against every kind of event: segments sent, host calls, and the next state, as one
+//! table.
 //!
-//! `BRODO_BLESS=1 cargo test -p brodo-sim --test conformance states` writes the committed table anew. What changed then is
-//! a change of the protocol, to be held against RFC 9293, 3.10.
+//! `BRODO_BLESS=1 cargo test -p brodo-sim --test conformance states` writes the committed table anew. Each
+//! changed line is a change of the protocol, to be checked against RFC 9293, 3.10.
 
 use brodo_core::host::{Close, HostError};
 use brodo_core::tcp::State;
@@ -206,14 +206,14 @@ impl Event {
 }
 
 fn is_connecting(t: &Script) -> bool {
-    t.has_socket() && t.machine.host.is_connecting(t.socket())
+    t.has_socket() && t.driver.host.is_connecting(t.socket())
 }
 
 fn state(t: &Script) -> Option<State> {
-    t.machine.stack.tcp_infos(t.now()).next().map(|info| info.state)
+    t.driver.stack.tcp_infos(t.now()).next().map(|info| info.state)
 }
 
-/// A call as the table has it; `None` for one that tells nothing.
+/// A call as the table has it; `None` for one without information.
 fn call_name(call: &Call) -> Option<String> {
     Some(match call {
         Call::Connect(..) => "connect".to_owned(),
@@ -246,24 +246,24 @@ fn join(lines: impl Iterator<Item = String>, by: &str) -> String {
     runs.join(by)
 }
 
-/// What an event does in a place: sent, asked of the host, next state.
+/// Effect of an event in a state: segments sent, host calls, next state.
 fn reaction(t: &mut Script, place: &Place, event: &Event) -> Option<[String; 3]> {
     (place.reach)(t);
     t.take_all();
     assert_eq!(state(t), place.state, "{}", place.name);
-    let calls = t.machine.host.calls().len();
+    let calls = t.driver.host.calls().len();
     if !event.happen(t, place) {
         return None;
     }
     let sent = t.take_all().into_iter().map(|mut line| {
-        // How large windows are is a matter of tuning, and the payload's end mark tells nothing here.
+        // How large windows are is a matter of tuning, and the PSH flag carries no information here.
         line.fields.retain(|(name, _)| !["win", "mss", "wscale"].contains(&name.as_str()));
         line.psh = None;
         line.sack_ok = None;
         line.to_string().replace("ACK|PSH", "ACK").replace("FIN|ACK|PSH", "FIN|ACK")
     });
     let sent = join(sent, "; ");
-    let asked = join(t.machine.host.calls()[calls..].iter().filter_map(|(_, call)| call_name(call)), ", ");
+    let asked = join(t.driver.host.calls()[calls..].iter().filter_map(|(_, call)| call_name(call)), ", ");
     let next = state(t);
     let next = if next == place.state {
         "same".to_owned()

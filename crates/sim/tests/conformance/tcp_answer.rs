@@ -34,7 +34,7 @@ fn an_answer_carries_the_acknowledgement() {
             t.guest("ACK");
             t.expect_nothing();
         }
-        assert_eq!(t.machine.stack.counters().tcp_acks_carried, 295);
+        assert_eq!(t.driver.stack.counters().tcp_acks_carried, 295);
     });
 }
 
@@ -52,7 +52,7 @@ fn without_an_answer_it_comes_by_itself_and_the_habit_ends() {
         (0..HABIT).for_each(|_| exchange(t));
         t.guest("ACK|PSH data=1");
         t.expect_nothing();
-        assert_eq!(t.machine.stack.counters().tcp_acks_late, 1);
+        assert_eq!(t.driver.stack.counters().tcp_acks_late, 1);
     });
 }
 
@@ -123,7 +123,7 @@ fn a_second_segment_is_acknowledged_at_once() {
     });
 }
 
-/// Whatever it is: a guest that says something else while we wait may not be one that waits for the answer.
+/// Any further segment: a guest that sends more during the delay may not be waiting for the answer.
 #[test]
 fn any_segment_ends_the_wait() {
     Script::each(|t| {
@@ -168,7 +168,7 @@ fn what_is_full_or_not_in_order_or_fills_a_gap_is_acknowledged_at_once() {
     });
 }
 
-/// What the host socket has not taken yet may take its time to answer, and the guest should know its window.
+/// Bytes not yet taken by the host socket may be answered late, and the guest needs to know its window.
 #[test]
 fn what_waits_for_the_host_socket_is_acknowledged_at_once() {
     Script::each(|t| {
@@ -179,8 +179,8 @@ fn what_waits_for_the_host_socket_is_acknowledged_at_once() {
     });
 }
 
-/// What was learned on one connection holds for the first request and the end of the next one to the same destination, and
-/// for no other.
+/// Promptness learned on one connection holds for the first request and the end of the next one to the same
+/// destination, and for no other.
 #[test]
 fn a_destination_is_remembered() {
     Script::each(|t| {
@@ -213,7 +213,7 @@ fn a_fin_that_is_not_answered_is_acknowledged_soon() {
         t.guest("FIN|ACK");
         t.expect_nothing();
         t.expect_within_ms(5, "ACK ack=6 data=0");
-        // Sent again because the acknowledgement was lost, it is acknowledged at once.
+        // Retransmitted because the acknowledgement was lost, it is acknowledged at once.
         t.guest("FIN|ACK seq=5");
         t.expect("ACK ack=6 data=0");
     });
@@ -244,6 +244,6 @@ fn without_credit_what_is_late_is_sent_when_there_is_credit() {
         t.expect_nothing();
         t.link_credit(None);
         t.expect("ACK ack=6 data=0");
-        assert_eq!(t.machine.stack.counters().tcp_acks_late, 1);
+        assert_eq!(t.driver.stack.counters().tcp_acks_late, 1);
     });
 }

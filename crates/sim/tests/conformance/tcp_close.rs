@@ -41,9 +41,9 @@ fn the_host_closes_first() {
         t.host_saw_fin(true);
         t.host_closed(Some(Close::Graceful));
         // TIME-WAIT, without a socket.
-        assert_eq!(t.machine.stack.flows(), 1);
+        assert_eq!(t.driver.stack.flows(), 1);
         t.advance_ms(1900);
-        assert_eq!(t.machine.stack.flows(), 1);
+        assert_eq!(t.driver.stack.flows(), 1);
         t.advance_ms(300);
         t.expect_all_gone();
         t.expect_nothing();
@@ -111,7 +111,7 @@ fn both_close_at_once() {
         t.guest("ACK seq=2 ack=2");
         t.expect_nothing();
         // CLOSING has become TIME-WAIT.
-        assert_eq!(t.machine.stack.flows(), 1);
+        assert_eq!(t.driver.stack.flows(), 1);
         t.advance_ms(2200);
         t.expect_all_gone();
     });
@@ -189,7 +189,7 @@ fn a_fin_in_time_wait_is_acknowledged_and_begins_the_wait_again() {
         t.guest("FIN|ACK seq=1");
         t.expect("ACK seq=2 ack=2");
         t.advance_ms(1500);
-        assert_eq!(t.machine.stack.flows(), 1, "the wait began again");
+        assert_eq!(t.driver.stack.flows(), 1, "the wait began again");
         t.advance_ms(700);
         t.expect_all_gone();
     });
@@ -216,7 +216,7 @@ fn a_new_syn_takes_over_from_time_wait() {
         t.guest("ACK data=100");
         t.expect("ACK ack=101");
         t.host_received(100);
-        assert_eq!(t.machine.stack.flows(), 1);
+        assert_eq!(t.driver.stack.flows(), 1);
     });
 }
 
@@ -238,7 +238,8 @@ fn a_fin_is_passed_on_only_after_the_bytes_before_it() {
     });
 }
 
-/// The guest is done in both directions while the host socket still refuses its last bytes: they are not lost.
+/// The guest is done in both directions while the host socket still refuses its last bytes: they are not
+/// lost.
 #[test]
 fn the_last_bytes_survive_a_full_host_socket_if_the_guest_closed_first() {
     Script::each(|t| {
@@ -298,7 +299,7 @@ fn a_reset_of_the_host_reaches_the_guest() {
 fn what_arrived_before_the_hosts_reset_is_delivered_before_it() {
     Script::each(|t| {
         t.establish();
-        t.machine.host.set_record(true);
+        t.driver.host.set_record(true);
         t.host_sends_and_breaks(200, HostError::Reset);
         t.expect("ACK seq=1 data=200");
         t.expect("RST|ACK seq=201 ack=1");
@@ -310,7 +311,7 @@ fn what_arrived_before_the_hosts_reset_is_delivered_before_it() {
 fn a_failing_write_resets_the_guest() {
     Script::each(|t| {
         t.establish();
-        t.machine.host.break_silently(t.socket(), HostError::Reset);
+        t.driver.host.break_silently(t.socket(), HostError::Reset);
         t.guest("ACK data=100");
         let lines = t.take_all();
         assert!(lines.iter().any(|l| l.to_string().starts_with("RST|ACK")), "no reset");
@@ -352,7 +353,7 @@ fn a_reset_ends_every_state() {
     }
 }
 
-/// The guest's program has exited without reading: it resets whatever comes.
+/// The guest's program has exited without reading: its kernel resets every segment.
 #[test]
 fn data_for_a_guest_that_has_gone() {
     Script::each(|t| {
@@ -368,8 +369,8 @@ fn data_for_a_guest_that_has_gone() {
     });
 }
 
-/// A guest that has closed answers late segments with a reset, because it has forgotten the connection. What it was
-/// told had arrived must still arrive.
+/// A guest that has closed answers late segments with a reset, because it has forgotten the connection.
+/// Acknowledged bytes must still arrive.
 #[test]
 fn a_reset_after_the_guests_fin_does_not_lose_what_was_acknowledged() {
     for host_closes in [false, true] {
@@ -398,7 +399,8 @@ fn a_reset_after_the_guests_fin_does_not_lose_what_was_acknowledged() {
     }
 }
 
-/// A window update after the guest's FIN would only draw a reset from a guest that has forgotten the connection.
+/// A window update after the guest's FIN would only draw a reset from a guest that has forgotten the
+/// connection.
 #[test]
 fn no_window_update_after_the_guests_fin() {
     Script::each(|t| {
@@ -420,7 +422,7 @@ fn no_window_update_after_the_guests_fin() {
 #[test]
 fn ten_thousand_short_connections_leave_nothing() {
     let mut t = Script::v4();
-    t.machine.host.set_record(false);
+    t.driver.host.set_record(false);
     for i in 0..10_000_u32 {
         if i < 16 {
             t.connection(50_000 + (i % 16) as u16, 80);
@@ -448,9 +450,9 @@ fn ten_thousand_short_connections_leave_nothing() {
         }
         t.take_all();
     }
-    assert_eq!(t.machine.host.open_sockets(), 0);
+    assert_eq!(t.driver.host.open_sockets(), 0);
     t.advance_ms(3000);
     t.expect_all_gone();
-    let counters = t.machine.stack.counters();
+    let counters = t.driver.stack.counters();
     assert_eq!((counters.tcp_opened, counters.tcp_closed), (10_000, 10_000));
 }

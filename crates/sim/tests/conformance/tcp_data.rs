@@ -28,7 +28,7 @@ fn up_is_acknowledged_when_the_host_has_it() {
         t.expect("ACK ack=1002");
         t.host_received(1);
         t.expect_nothing();
-        assert_eq!(t.machine.stack.memory_used(), 0);
+        assert_eq!(t.driver.stack.memory_used(), 0);
     });
 }
 
@@ -50,10 +50,10 @@ fn down_is_kept_until_acknowledged() {
         t.host_sends(500);
         t.expect("ACK|PSH seq=1 ack=1 data=500");
         t.expect_nothing();
-        assert!(t.machine.stack.memory_used() > 0);
+        assert!(t.driver.stack.memory_used() > 0);
         t.guest("ACK");
         t.expect_nothing();
-        assert_eq!(t.machine.stack.memory_used(), 0);
+        assert_eq!(t.driver.stack.memory_used(), 0);
     });
 }
 
@@ -97,7 +97,8 @@ fn a_super_segment_from_the_guest_is_taken_whole() {
     }
 }
 
-/// Segments of one transfer that the driver takes together reach the host socket in one write, whatever follows them.
+/// Segments of one transfer that the driver takes together reach the host socket in one write, regardless of
+/// the frames behind them.
 #[test]
 fn a_batch_of_bulk_is_written_together() {
     Script::each(|t| {
@@ -110,7 +111,7 @@ fn a_batch_of_bulk_is_written_together() {
     });
 }
 
-/// What the host socket refuses of a batch is kept, and the guest's window shrinks by no more than that.
+/// Bytes of a batch refused by the host socket are kept, and the guest's window shrinks by no more than that.
 #[test]
 fn a_batch_of_bulk_survives_a_partial_write() {
     Script::each(|t| {
@@ -176,7 +177,7 @@ fn a_partial_write_discards_nothing() {
         t.establish();
         t.host_accepts(600);
         t.guest("ACK data=1000");
-        // What is stored counts against the window; rounding to the scale may add less than one unit.
+        // Stored bytes count against the window; rounding to the scale may add less than one unit.
         t.expect("ACK ack=1001 win<=65264");
         t.host_received(600);
         t.guest("ACK data=1000");
@@ -190,7 +191,7 @@ fn a_partial_write_discards_nothing() {
         t.guest("ACK data=10");
         t.expect("ACK ack=2011 win>=65535");
         t.host_received(10);
-        assert_eq!(t.machine.stack.memory_used(), 0);
+        assert_eq!(t.driver.stack.memory_used(), 0);
     });
 }
 
@@ -210,11 +211,11 @@ fn a_host_that_never_reads_closes_the_window_and_nothing_is_lost() {
         t.advance_ms(100);
         t.guest(&format!("ACK seq={sent}"));
         t.expect(&format!("ACK ack={} win=0", 1 + sent));
-        // Room: the guest is told without having asked.
+        // Room: the guest gets a window update without a probe.
         t.host_accepts_all();
         t.expect(&format!("ACK ack={} win>=16384", 1 + sent));
         t.host_received(sent as usize);
-        assert_eq!(t.machine.stack.memory_used(), 0);
+        assert_eq!(t.driver.stack.memory_used(), 0);
     });
 }
 
@@ -267,7 +268,7 @@ fn out_of_order_is_stored_and_every_segment_acknowledged_at_once() {
         t.guest("ACK seq=3001 data=1000");
         t.expect("ACK ack=5001");
         t.host_received(2000);
-        assert_eq!(t.machine.stack.memory_used(), 0);
+        assert_eq!(t.driver.stack.memory_used(), 0);
     });
 }
 
@@ -293,7 +294,7 @@ fn overlaps_of_every_kind_give_the_stream_once() {
         t.guest("ACK seq=511 data=1");
         t.expect("ACK ack=512");
         t.host_received(1);
-        assert_eq!(t.machine.stack.memory_used(), 0);
+        assert_eq!(t.driver.stack.memory_used(), 0);
     });
 }
 
@@ -305,12 +306,12 @@ fn a_thousand_islands_are_bounded() {
             t.guest(&format!("ACK seq={} data=1", 3 + 2 * i));
         }
         t.take_all();
-        assert!(t.machine.stack.memory_used() < 1 << 20, "{} bytes", t.machine.stack.memory_used());
+        assert!(t.driver.stack.memory_used() < 1 << 20, "{} bytes", t.driver.stack.memory_used());
         for i in 0..1000 {
             t.guest(&format!("ACK seq={} data=3", 1 + 2 * i));
         }
         t.host_received(2001);
-        assert_eq!(t.machine.stack.memory_used(), 0);
+        assert_eq!(t.driver.stack.memory_used(), 0);
     });
 }
 
@@ -381,7 +382,7 @@ fn a_keep_alive_probe_is_answered_and_passed_on() {
         t.establish();
         t.guest("ACK seq=0");
         t.expect("ACK seq=1 ack=1");
-        assert!(t.machine.host.keep_alive(t.socket()));
+        assert!(t.driver.host.keep_alive(t.socket()));
         // With the byte of garbage that some old systems send.
         t.advance_ms(1000);
         t.guest("ACK seq=0 data=1");
@@ -408,7 +409,8 @@ fn an_idle_guest_is_probed_and_a_dead_one_given_up() {
     });
 }
 
-/// Twenty guests fill their windows while no host reads: the budget holds, and what was acknowledged is delivered.
+/// Twenty guests fill their windows while no host reads: the budget holds, and what was acknowledged is
+/// delivered.
 #[test]
 fn the_memory_budget_holds_and_loses_nothing_that_was_acknowledged() {
     let mut setup = Setup::default();
@@ -427,7 +429,7 @@ fn the_memory_budget_holds_and_loses_nothing_that_was_acknowledged() {
                 if len > 0 {
                     t.guest(&format!("ACK seq={next} data={len}"));
                 }
-                assert!(t.machine.stack.memory_used() <= 256 << 10, "in round {round}");
+                assert!(t.driver.stack.memory_used() <= 256 << 10, "in round {round}");
             }
             t.take_all();
         }
@@ -436,8 +438,8 @@ fn the_memory_budget_holds_and_loses_nothing_that_was_acknowledged() {
             t.host_accepts_all();
             t.host_received(t.acknowledged() as usize - 1);
         }
-        assert_eq!(t.machine.stack.memory_used(), 0);
-        // Everybody can go on.
+        assert_eq!(t.driver.stack.memory_used(), 0);
+        // Every flow resumes.
         for &f in &flows {
             t.select(f);
             t.take_all();
@@ -455,7 +457,8 @@ fn a_wrapping_sequence_space_changes_nothing() {
     for v6 in [false, true] {
         let guest_isn = Some(0xffff_8000);
         let mut t = Script::new(Setup { v6, guest_isn, ..fixed(64 << 10) });
-        // The initial sequence number moves with the clock, one every 4 us: wait until it is just below the wrap.
+        // The initial sequence number moves with the clock, one every 4 us: wait until it is just below the
+        // wrap.
         t.host_connects_at_once();
         t.guest("SYN win=65535 mss=1460 wscale=7");
         let isn = t.stack_isn().expect("accepted");
@@ -479,8 +482,8 @@ fn a_wrapping_sequence_space_changes_nothing() {
     }
 }
 
-/// Every frame of a conversation in turn finds the link without credit; nothing is lost or reordered, and what was
-/// refused is sent when there is credit again.
+/// Every frame of a conversation in turn finds the link without credit; nothing is lost or reordered, and
+/// what was refused is sent when there is credit again.
 #[test]
 fn a_link_without_credit_at_any_frame_loses_nothing() {
     for v6 in [false, true] {
@@ -490,7 +493,7 @@ fn a_link_without_credit_at_any_frame_loses_nothing() {
             t.host_connects_at_once();
             let exchange = |t: &mut Script| {
                 t.poll();
-                t.machine.link.queued()
+                t.driver.link.queued()
             };
             t.guest("SYN win=65535 mss=1460 wscale=7");
             refill(&mut t);
@@ -511,17 +514,17 @@ fn a_link_without_credit_at_any_frame_loses_nothing() {
             t.guest("ACK");
             assert_eq!(exchange(&mut t), 0);
             t.expect_all_gone();
-            assert_eq!(t.machine.observer.retransmitted(), 0, "refused at {refused}");
+            assert_eq!(t.driver.observer.retransmitted(), 0, "refused at {refused}");
         }
     }
 }
 
-/// Credit for one frame more, again and again, until the stack has nothing more to say; then what is left of the
-/// credit stays used up.
+/// Credit for one frame more, again and again, until the stack has nothing more to send; then what is left of
+/// the credit stays used up.
 fn refill(t: &mut Script) {
     for _ in 0..100 {
         t.advance_ms(1);
-        if t.machine.link.has_credit() {
+        if t.driver.link.has_credit() {
             return;
         }
         t.link_credit(Some(1));

@@ -1,4 +1,5 @@
-//! Rules that sequences of random operations (the fuzz target `stack`) found broken, each as the shortest script.
+//! Rules that sequences of random operations (the fuzz target `stack`) found broken, each as the shortest
+//! script.
 
 use brodo_core::config::{BufferBounds, Config};
 use brodo_core::host::HostError;
@@ -11,7 +12,7 @@ fn an_error_that_a_write_meets_does_not_look_like_an_end() {
         t.host_sends(5000);
         t.take_all();
         // The write takes the error, so what is read after the rest of the data is an end of stream.
-        t.machine.host.break_silently(t.socket(), HostError::Reset);
+        t.driver.host.break_silently(t.socket(), HostError::Reset);
         t.guest(&format!("ACK ack={} win=30000 data=10", 1 + 2 * t.mss()));
         let seen = t.take_all();
         assert!(seen.iter().all(|line| !line.to_string().contains("FIN")), "{seen:?}");
@@ -36,11 +37,11 @@ fn a_broken_connection_waits_for_memory_without_turning_in_circles() {
         t.establish();
         t.host_sends(100);
         t.expect_nothing();
-        t.machine.host.break_silently(t.socket(), HostError::Reset);
+        t.driver.host.break_silently(t.socket(), HostError::Reset);
         t.guest("ACK data=10");
         t.advance_ms(100);
         t.take_all();
-        // With memory again the guest gets what there is, and then the reset.
+        // With free memory the guest gets the remaining bytes, and then the reset.
         let second = t.flow_index();
         t.select(first);
         t.host_accepts_all();
@@ -57,7 +58,7 @@ fn every_time_out_sends_the_first_segment_again() {
     Script::each(|t| {
         t.establish_with("win=65535 mss=1460 wscale=7");
         let mss = t.mss();
-        // An acknowledgement that comes after 700 ms: what is younger than that is not old enough to be lost.
+        // An acknowledgement that comes after 700 ms: a younger segment is not old enough to be lost.
         t.host_sends(100);
         t.take_all();
         t.expect_within_ms(1000, "ACK seq=1 data=100");
@@ -86,7 +87,7 @@ fn what_a_broken_host_socket_will_not_take_is_given_up() {
         t.guest("ACK data=4000");
         t.guest("ACK data=8000");
         t.take_all();
-        // What waits for the host holds the memory with which this would be read.
+        // Bytes that wait for the host hold the memory needed to read these.
         t.host_sends_and_breaks(100, HostError::Reset);
         t.advance_ms(20);
         let seen: Vec<_> = t.take_all().iter().map(ToString::to_string).collect();
@@ -114,7 +115,8 @@ fn what_is_read_ahead_during_a_repair_is_bounded_and_the_stack_rests() {
     });
 }
 
-/// Memory for two large chunks where the guest would take more: a read that fills both has not found the socket empty.
+/// Memory for two large chunks where the guest would take more: a read that fills both has not found the
+/// socket empty.
 #[test]
 fn a_read_that_memory_has_cut_short_is_followed_by_another() {
     let tcp_tx = BufferBounds { initial: 400_000, max: 400_000 };

@@ -108,7 +108,7 @@ fn after_a_time_out_everything_is_sent_again_in_order() {
         t.guest(&format!("ACK ack={}", 1 + 5 * mss));
         t.advance_ms(60_000);
         t.take_all();
-        assert_eq!(t.machine.stack.memory_used(), 0);
+        assert_eq!(t.driver.stack.memory_used(), 0);
         t.host_sends(10);
         t.expect(&format!("ACK seq={} data=10", 1 + 5 * mss));
     });

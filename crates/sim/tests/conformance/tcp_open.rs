@@ -96,7 +96,7 @@ fn a_host_out_of_sockets_is_silence_and_is_counted() {
         t.host_refuses_at_once(HostError::Exhausted);
         t.guest(SYN);
         t.expect_nothing();
-        assert_eq!(t.machine.stack.counters().dropped(DropReason::HostExhausted), 1);
+        assert_eq!(t.driver.stack.counters().dropped(DropReason::HostExhausted), 1);
         t.expect_all_gone();
         // The guest's next SYN may succeed.
         t.host_connects_at_once();
@@ -141,8 +141,8 @@ fn another_syn_while_connecting_is_another_connection() {
         let old = t.socket();
         t.reopen(1_000_000);
         t.guest(SYN);
-        assert_eq!((connects(t), t.machine.host.open_sockets()), (2, 1));
-        assert!(t.machine.host.closed(old).is_some());
+        assert_eq!((connects(t), t.driver.host.open_sockets()), (2, 1));
+        assert!(t.driver.host.closed(old).is_some());
         t.expect_nothing();
         t.host_connected();
         t.expect("SYN|ACK seq=0 ack=1");
@@ -272,7 +272,7 @@ fn a_segment_for_no_connection_is_reset() {
         t.guest("RST seq=1");
         t.guest("RST|ACK seq=1 ack=1");
         t.expect_nothing();
-        assert!(t.machine.stack.counters().dropped(DropReason::NoConnection) >= 4);
+        assert!(t.driver.stack.counters().dropped(DropReason::NoConnection) >= 4);
         t.expect_all_gone();
     });
 }
@@ -291,7 +291,7 @@ fn only_the_guests_own_address_may_open_connections() {
         t.guest("ACK seq=1 ack=5");
         t.expect_nothing();
         assert_eq!(connects(t), 0);
-        assert_eq!(t.machine.stack.counters().dropped(DropReason::SpoofedSource), 2);
+        assert_eq!(t.driver.stack.counters().dropped(DropReason::SpoofedSource), 2);
     });
 }
 
@@ -307,6 +307,6 @@ fn many_connections_at_once_do_not_mix() {
             t.host_sends(300);
             t.expect("ACK|PSH seq=1 data=300");
         }
-        assert_eq!(t.machine.host.open_sockets(), 50);
+        assert_eq!(t.driver.host.open_sockets(), 50);
     });
 }

@@ -1,4 +1,4 @@
-//! What is done when something sent to the guest does not arrive: selective retransmission (RFC 2018, RFC 6675,
+//! Loss recovery toward the guest: selective retransmission (RFC 2018, RFC 6675,
 //! RFC 8985), tail loss probes, time-outs (RFC 6298), and guests without SACK (RFC 6582).
 
 use brodo_sim::notation::Line;
@@ -36,7 +36,7 @@ fn sack(t: &mut Script, ack: usize, sacked: &[(usize, usize)]) {
     t.guest(&format!("ACK ack={}{blocks}", at(t, ack)));
 }
 
-/// Segments from `from` up to `to` are sent again now, one by one, and nothing else is sent.
+/// Segments from `from` up to `to` are retransmitted now, one by one, and no others.
 fn expect_segments(t: &mut Script, from: usize, to: usize) {
     for n in from..to {
         t.expect(&format!("ACK seq={} data={}", at(t, n), t.mss()));
@@ -44,8 +44,8 @@ fn expect_segments(t: &mut Script, from: usize, to: usize) {
     t.expect_nothing();
 }
 
-/// The next connection's sequence numbers wrap after about 8000 bytes: its first number moves with the clock, one every
-/// 4 us.
+/// The next connection's sequence numbers wrap after about 8000 bytes: its first number moves with the clock,
+/// one every 4 us.
 fn near_wrap(t: &mut Script) {
     t.host_connects_at_once();
     t.guest("SYN win=65535");
@@ -67,14 +67,14 @@ fn each_sequence(body: impl Fn(&mut Script)) {
     });
 }
 
-/// Segments sent again so far.
+/// Retransmissions so far.
 fn resent(t: &Script) -> u64 {
-    t.machine.stack.counters().tcp_retransmissions
+    t.driver.stack.counters().tcp_retransmissions
 }
 
 /// The sender's limit now, bytes.
 fn limit(t: &Script) -> u32 {
-    t.machine.stack.tcp_infos(t.now()).next().expect("a connection").tx.limit
+    t.driver.stack.tcp_infos(t.now()).next().expect("a connection").tx.limit
 }
 
 /// Payload in what was sent and not expected.
@@ -95,14 +95,14 @@ fn one_recovery_after_another() {
         t.advance_ms(10);
         sack(t, 10, &[(12, 15)]);
         expect_segments(t, 10, 12);
-        assert_eq!(t.machine.stack.counters().tcp_recoveries, 2);
+        assert_eq!(t.driver.stack.counters().tcp_recoveries, 2);
         sack(t, 20, &[]);
         t.advance_ms(60_000);
         t.expect_nothing();
     });
 }
 
-/// Acknowledgements may overtake each other: what one says of its own time is no report of a duplicate (RFC 2883, 4.1,
+/// Acknowledgements may overtake each other: an old one is no D-SACK (RFC 2883, 4.1,
 /// compares with the acknowledgement number beside it).
 #[test]
 fn an_old_acknowledgement_reports_no_duplicate() {
@@ -112,7 +112,7 @@ fn an_old_acknowledgement_reports_no_duplicate() {
         t.advance_ms(10);
         sack(t, 6, &[]);
         sack(t, 0, &[(1, 2)]);
-        assert_eq!(t.machine.stack.counters().tcp_duplicates_reported, 0);
+        assert_eq!(t.driver.stack.counters().tcp_duplicates_reported, 0);
         t.expect_nothing();
     });
 }
@@ -154,8 +154,8 @@ fn the_short_last_segment_is_a_hole_as_any_other() {
     });
 }
 
-/// RFC 6298, 5.4 to 5.6, and RFC 5681, 3.1: after a time-out one segment is sent, and then twice what is acknowledged.
-/// What is new waits until everything lost was sent again.
+/// RFC 6298, 5.4 to 5.6, and RFC 5681, 3.1: after a time-out one segment is sent, and then twice what is
+/// acknowledged. New data waits until all lost segments have been retransmitted.
 #[test]
 fn after_a_time_out_the_first_segment_only() {
     Script::each(|t| {
@@ -200,8 +200,8 @@ fn a_syn_ack_sent_twice_is_not_measured() {
     });
 }
 
-/// A link whose round trip never varies: the time-out stays longer than it, and long enough for an acknowledgement
-/// that is held back for 40 to 200 ms.
+/// A link whose round trip never varies: the time-out stays longer than it, and long enough for an
+/// acknowledgement that is held back for 40 to 200 ms.
 #[test]
 fn delayed_acknowledgements_cause_no_time_out() {
     for (rtt, delay) in [(1, 40), (1, 200), (50, 40), (100, 200), (200, 40), (300, 40), (250, 200)] {
@@ -220,7 +220,7 @@ fn delayed_acknowledgements_cause_no_time_out() {
                 t.expect_nothing();
                 t.guest("ACK");
             }
-            assert_eq!(t.machine.stack.counters().tcp_retransmissions, 0);
+            assert_eq!(t.driver.stack.counters().tcp_retransmissions, 0);
         });
     }
 }
@@ -245,8 +245,8 @@ fn a_trickle_does_not_put_off_the_time_out() {
     });
 }
 
-/// A guest that takes back the window that it has offered, while something is on its way, is not given up as long as
-/// it answers.
+/// A guest that takes back the window that it has offered, while something is on its way, is not given up as
+/// long as it answers.
 #[test]
 fn a_guest_that_closes_its_window_on_what_is_on_its_way_is_not_given_up() {
     Script::each(|t| {
@@ -265,8 +265,8 @@ fn a_guest_that_closes_its_window_on_what_is_on_its_way_is_not_given_up() {
     });
 }
 
-/// RFC 8985, 7.4.2: a repeated acknowledgement without data says that the probe was not needed, also where the guest
-/// does not report duplicates. The limit stays.
+/// RFC 8985, 7.4.2: a repeated acknowledgement without data says that the probe was not needed, also where
+/// the guest does not report duplicates. The limit stays.
 #[test]
 fn a_probe_that_was_not_needed_does_not_halve_the_limit() {
     for report in ["", " sack"] {
@@ -280,14 +280,14 @@ fn a_probe_that_was_not_needed_does_not_halve_the_limit() {
             t.guest(&format!("ACK ack={}{report}", at(t, 4)));
             send(t, 2);
             sack(t, 6, &[]);
-            assert_eq!(t.machine.stack.counters().tx_buffer_shrinks, 0);
-            assert_eq!(t.machine.stack.counters().tcp_tail_probes, 1);
+            assert_eq!(t.driver.stack.counters().tx_buffer_shrinks, 0);
+            assert_eq!(t.driver.stack.counters().tcp_tail_probes, 1);
         });
     }
 }
 
-/// RFC 2018, section 5, RFC 6675, RFC 8985: only what is missing is sent again, once, and a round trip after it was sent
-/// for the first time: not after a time-out.
+/// RFC 2018, section 5, RFC 6675, RFC 8985: only missing segments are retransmitted, once, and a round trip
+/// after they were sent for the first time: not after a time-out.
 #[test]
 fn one_lost_segment_costs_a_round_trip() {
     for rtt in [1, 10, 50] {
@@ -341,11 +341,12 @@ fn every_hole_is_filled_and_nothing_else() {
         t.advance_ms(10_000);
         t.expect_nothing();
         assert_eq!(resent(t) - before, 4);
-        assert_eq!(t.machine.stack.counters().tcp_recoveries, 1);
+        assert_eq!(t.driver.stack.counters().tcp_recoveries, 1);
     });
 }
 
-/// A guest that lies about what it has: nothing is sent beyond the truth, nothing is forgotten, nothing stands still.
+/// A guest that lies about what it has: nothing is sent beyond the truth, nothing is forgotten, nothing
+/// stands still.
 #[test]
 fn blocks_that_cannot_be_are_not_believed() {
     each_sequence(|t| {
@@ -367,7 +368,7 @@ fn blocks_that_cannot_be_are_not_believed() {
             t.guest(&format!("ACK ack={} sack={blocks}", at(t, 2)));
             t.expect_nothing();
         }
-        // What was sacked must still be sent again if it is not acknowledged after all.
+        // Sacked segments must still be retransmitted if they are not acknowledged after all.
         t.guest(&format!("ACK ack={0} sack={0}-{1},{0}-{1},{2}-{1}", at(t, 2), nxt, at(t, 3)));
         t.expect_nothing();
         t.expect_within_ms(1000, &format!("ACK seq={} data={mss}", at(t, 2)));
@@ -376,11 +377,12 @@ fn blocks_that_cannot_be_are_not_believed() {
         sack(t, 6, &[]);
         t.advance_ms(60_000);
         t.expect_nothing();
-        assert_eq!(t.machine.stack.memory_used(), 0);
+        assert_eq!(t.driver.stack.memory_used(), 0);
     });
 }
 
-/// RFC 2018, section 8: a guest may drop what it has only sacked. After time-outs everything is sent again.
+/// RFC 2018, section 8: a guest may drop what it has only sacked. After time-outs everything is
+/// retransmitted.
 #[test]
 fn a_guest_that_has_forgotten_what_it_had_gets_it_again() {
     each_sequence(|t| {
@@ -403,7 +405,7 @@ fn a_guest_that_has_forgotten_what_it_had_gets_it_again() {
     });
 }
 
-/// RFC 8985, 3.3 and 6.2, step 5: what was sent again and lost again is known by what was sent after it.
+/// RFC 8985, 3.3 and 6.2, step 5: a lost retransmission is detected by segments sent after it.
 #[test]
 fn a_retransmission_that_is_lost_is_sent_again() {
     each_sequence(|t| {
@@ -415,7 +417,7 @@ fn a_retransmission_that_is_lost_is_sent_again() {
         t.advance_ms(2);
         send(t, 4);
         t.advance_ms(3);
-        // Sent before the retransmission, so they tell nothing of it.
+        // Sent before the retransmission, so they are no evidence of its loss.
         sack(t, 0, &[(1, 10)]);
         t.expect_nothing();
         t.advance_ms(7);
@@ -432,8 +434,8 @@ fn a_retransmission_that_is_lost_is_sent_again() {
     });
 }
 
-/// RFC 8985, 6.2, step 4: once reordering was seen, what follows must be a quarter of a round trip ahead to show a
-/// loss, and a quarter more after each round trip in which the guest reports a duplicate.
+/// RFC 8985, 6.2, step 4: once reordering was seen, what follows must be a quarter of a round trip ahead to
+/// show a loss, and a quarter more after each round trip in which the guest reports a duplicate.
 #[test]
 fn reordering_is_no_loss() {
     each_sequence(|t| {
@@ -454,7 +456,7 @@ fn reordering_is_no_loss() {
         t.advance_ms(1000);
         t.expect_nothing();
         assert_eq!(resent(t), before);
-        // Later than that: it is sent again, and the guest reports that it has it twice.
+        // Later than that: a spurious retransmission, reported by the guest with D-SACK.
         send(t, 6);
         t.advance_ms(100);
         sack(t, 12, &[(13, 18)]);
@@ -462,7 +464,7 @@ fn reordering_is_no_loss() {
         assert!((20_000..=27_000).contains(&us), "{us}");
         sack(t, 18, &[]);
         t.guest(&format!("ACK ack={} sack={}-{}", at(t, 18), at(t, 12), at(t, 13)));
-        assert_eq!(t.machine.stack.counters().tcp_duplicates_reported, 1);
+        assert_eq!(t.driver.stack.counters().tcp_duplicates_reported, 1);
         send(t, 6);
         t.advance_ms(100);
         sack(t, 18, &[(19, 24)]);
@@ -471,7 +473,8 @@ fn reordering_is_no_loss() {
     });
 }
 
-/// RFC 8985, 7.2 and 7.3: the last segment once more after two round trips, not a second time before the time-out.
+/// RFC 8985, 7.2 and 7.3: the last segment once more after two round trips, not a second time before the
+/// time-out.
 #[test]
 fn a_lost_tail_is_probed_once() {
     for (rtt, wait) in [(1, 60), (10, 60), (50, 100)] {
@@ -482,7 +485,7 @@ fn a_lost_tail_is_probed_once() {
             assert!((wait * 1000..=wait * 1000 + 1000).contains(&us), "{us}");
             let us = t.expect_within_ms(1000, &format!("ACK seq=1 data={}", t.mss()));
             assert!(us >= 220_000, "{us}");
-            assert_eq!(t.machine.stack.counters().tcp_tail_probes, 1);
+            assert_eq!(t.driver.stack.counters().tcp_tail_probes, 1);
         });
         each_sequence(|t| {
             // Two of four are lost: the probe's answer shows the other.
@@ -497,12 +500,12 @@ fn a_lost_tail_is_probed_once() {
             sack(t, 4, &[]);
             t.advance_ms(60_000);
             t.expect_nothing();
-            assert_eq!(t.machine.stack.counters().tcp_timeouts, 0);
+            assert_eq!(t.driver.stack.counters().tcp_timeouts, 0);
         });
     }
 }
 
-/// RFC 8985, 7.2: one segment a guest may acknowledge late, and without SACK the answer would tell nothing.
+/// RFC 8985, 7.2: one segment a guest may acknowledge late, and without SACK the answer would be no evidence.
 #[test]
 fn what_is_not_probed_waits_for_the_time_out() {
     for (fields, segments) in [("win=65535 mss=1460 wscale=7 sackok", 1), ("win=65535 mss=1460 wscale=7", 4)]
@@ -512,7 +515,7 @@ fn what_is_not_probed_waits_for_the_time_out() {
             send(t, segments);
             let us = t.expect_within_ms(1000, &format!("ACK seq=1 data={}", t.mss()));
             assert!((220_000..=260_000).contains(&us), "{us}");
-            assert_eq!(t.machine.stack.counters().tcp_tail_probes, 0);
+            assert_eq!(t.driver.stack.counters().tcp_tail_probes, 0);
             sack(t, segments, &[]);
             t.advance_ms(60_000);
             t.expect_nothing();
@@ -558,7 +561,8 @@ fn a_probe_that_repaired_a_loss_halves_the_limit() {
     }
 }
 
-/// A flow whose limit has grown well above its floor, with `n` segments in flight: the limit, and where they begin.
+/// A flow whose limit has grown well above its floor, with `n` segments in flight: the limit, and where they
+/// begin.
 fn grown(t: &mut Script, n: usize) -> (u32, usize) {
     establish_at(t, 10);
     t.host_sends(400_000);
@@ -578,18 +582,19 @@ fn grown(t: &mut Script, n: usize) -> (u32, usize) {
     (limit(t), 400_001)
 }
 
-/// The guest's kernel stood still for longer than a time-out, and then reports all that was sent again as duplicates: nothing
-/// was lost, and the limit is as before.
+/// The guest's kernel stood still for longer than a time-out, and then reports all retransmissions as
+/// duplicates: nothing was lost, and the limit is as before.
 #[test]
 fn a_needless_recovery_is_undone() {
     Script::each(|t| {
         let (before, una) = grown(t, 10);
         t.advance_ms(400);
         let again: Vec<_> = t.take_all();
-        let counters = t.machine.stack.counters();
+        let counters = t.driver.stack.counters();
         assert!(counters.tcp_timeouts == 1 && counters.tcp_recoveries == 1, "{again:?}");
         assert!(limit(t) <= before / 2 + 1, "{} of {before}", limit(t));
-        // The first transmissions are acknowledged, then the probe of the tail and the first segment, twice there.
+        // The first transmissions are acknowledged, then the probe of the tail and the first segment, twice
+        // there.
         let (mss, end) = (t.mss(), una + 10 * t.mss());
         t.guest(&format!("ACK ack={end}"));
         t.guest(&format!("ACK ack={end} sack={}-{end}", end - mss));
@@ -598,7 +603,7 @@ fn a_needless_recovery_is_undone() {
     });
 }
 
-/// One of the segments sent again was needed: the limit stays low.
+/// One of the retransmissions was needed: the limit stays low.
 #[test]
 fn a_recovery_that_repaired_something_is_not_undone() {
     Script::each(|t| {
@@ -615,7 +620,7 @@ fn a_recovery_that_repaired_something_is_not_undone() {
     });
 }
 
-/// RFC 6298, 5.5 and 5.7: the time-out doubles, and whatever is acknowledged ends that.
+/// RFC 6298, 5.5 and 5.7: the time-out doubles, and any new acknowledgement ends that.
 #[test]
 fn backing_off_ends_with_any_acknowledgement() {
     each_sequence(|t| {
@@ -700,8 +705,8 @@ fn a_lost_fin_is_sent_again() {
     });
 }
 
-/// A window that closes while something is being repaired: only the first segment, which also probes the window, goes
-/// into it; the rest follows when it opens.
+/// A window that closes while something is being repaired: only the first segment, which also probes the
+/// window, goes into it; the rest follows when it opens.
 #[test]
 fn a_window_that_closes_during_a_recovery() {
     each_sequence(|t| {
@@ -731,7 +736,7 @@ fn a_window_that_closes_during_a_recovery() {
     });
 }
 
-/// Acknowledgements that tell nothing new put off neither the wait for what is out of order nor the time-out.
+/// Acknowledgements without new information delay neither the reordering timer nor the time-out.
 #[test]
 fn repeated_acknowledgements_put_nothing_off() {
     each_sequence(|t| {
@@ -764,8 +769,8 @@ fn repeated_acknowledgements_put_nothing_off() {
     });
 }
 
-/// A guest that splits what it has into single bytes makes the sender keep many ranges, not do without its data: the
-/// transfer ends, and what is sent again is bounded by what is in flight.
+/// A guest that splits what it has into single bytes makes the sender keep many ranges, not do without its
+/// data: the transfer ends, and retransmissions are bounded by the bytes in flight.
 #[test]
 fn a_guest_that_sacks_single_bytes_gets_everything() {
     each_sequence(|t| {
@@ -786,6 +791,6 @@ fn a_guest_that_sacks_single_bytes_gets_everything() {
         t.expect_nothing();
         send(t, 2);
         sack(t, n + 2, &[]);
-        assert_eq!(t.machine.stack.memory_used(), 0);
+        assert_eq!(t.driver.stack.memory_used(), 0);
     });
 }

@@ -1,4 +1,4 @@
-//! What an attacker or a broken guest may send (RFC 5961, RFC 9293): it costs at most an acknowledgement.
+//! Segments of an attacker or a broken guest (RFC 5961, RFC 9293): each costs at most an acknowledgement.
 
 use brodo_core::counters::DropReason;
 use brodo_core::host::Close;
@@ -106,7 +106,7 @@ fn acknowledgements_have_two_bounds() {
     });
 }
 
-/// One challenge in 10 ms, whatever draws it.
+/// One challenge ACK in 10 ms, for every cause together.
 #[test]
 fn challenges_of_all_kinds_share_a_limit() {
     Script::each(|t| {
@@ -129,7 +129,7 @@ fn challenges_are_rate_limited() {
             t.guest(&format!("RST seq={}", 2 + i));
         }
         assert!(t.take_all().len() <= 10);
-        assert!(t.machine.stack.counters().tcp_challenge_acks <= 10);
+        assert!(t.driver.stack.counters().tcp_challenge_acks <= 10);
         still_alive(t, 0);
     });
 }
@@ -182,7 +182,7 @@ fn data_outside_the_window_is_acknowledged_and_dropped() {
         t.expect("ACK seq=1 ack=1");
         t.guest("ACK seq=-500 data=100");
         t.expect("ACK seq=1 ack=1");
-        assert_eq!(t.machine.stack.counters().dropped(DropReason::OutOfWindow), 2);
+        assert_eq!(t.driver.stack.counters().dropped(DropReason::OutOfWindow), 2);
         t.host_received(0);
         still_alive(t, 0);
     });
@@ -223,7 +223,7 @@ fn a_wrong_checksum_is_dropped() {
         }
         t.expect_nothing();
         t.host_received(0);
-        assert_eq!(t.machine.stack.counters().dropped(DropReason::TcpChecksum), 3);
+        assert_eq!(t.driver.stack.counters().dropped(DropReason::TcpChecksum), 3);
         still_alive(t, 0);
     });
 }
@@ -257,7 +257,8 @@ fn mangled_frames_are_survived() {
     });
 }
 
-/// A SYN flood fills the table and no more; the newest connection still gets through, and established ones stay.
+/// A SYN flood fills the table and no more; the newest connection still gets through, and established ones
+/// stay.
 #[test]
 fn a_flood_of_syns_is_bounded() {
     let mut setup = brodo_sim::script::Setup::default();
@@ -270,8 +271,8 @@ fn a_flood_of_syns_is_bounded() {
             t.guest("SYN win=1000");
             t.advance_ms(1);
         }
-        assert!(t.machine.stack.flows() <= 100);
-        assert!(t.machine.host.open_sockets() <= 100);
+        assert!(t.driver.stack.flows() <= 100);
+        assert!(t.driver.host.open_sockets() <= 100);
         t.take_all();
         t.connection(999, 80);
         t.establish();

@@ -1,16 +1,17 @@
-//! What the guest is told of what it sent out of order (RFC 2018) and twice (RFC 2883).
+//! SACK and D-SACK to the guest: out-of-order segments (RFC 2018) and duplicates (RFC 2883).
 
 use brodo_sim::script::{Script, Setup};
 
-/// Runs `body` as [`Script::each`] does, with sequence numbers anywhere and with some that wrap after 3000 bytes.
+/// Runs `body` as [`Script::each`] does, with sequence numbers anywhere and with some that wrap after 3000
+/// bytes.
 fn each_sequence(body: impl Fn(&mut Script)) {
     for guest_isn in [None, Some(u32::MAX - 3000)] {
         Script::each_with(&Setup { guest_isn, ..Setup::default() }, &body);
     }
 }
 
-/// RFC 2018, section 4: the block of the newest segment first, as many of the others as there is room for, the most
-/// recently told first; what is in order is not told of.
+/// RFC 2018, section 4: the block of the newest segment first, as many of the others as there is room for,
+/// the most recently reported first; in-order data is not reported.
 #[test]
 fn blocks_are_newest_first_and_at_most_four() {
     each_sequence(|t| {
@@ -35,7 +36,7 @@ fn blocks_are_newest_first_and_at_most_four() {
         // Two become one.
         t.guest("ACK seq=8101 data=1900");
         t.expect("ACK ack=1 sack=8001-10101,3901-4101,2001-2201,6001-6101");
-        // What is filled disappears.
+        // Filled gaps disappear.
         t.guest("ACK seq=1 data=2000");
         t.expect("ACK ack=2201 sack=8001-10101,3901-4101,6001-6101");
         t.guest("ACK seq=2201 data=1700");
@@ -50,7 +51,7 @@ fn blocks_are_newest_first_and_at_most_four() {
     });
 }
 
-/// One more gap is one more loss for a guest that counts duplicates: three again.
+/// One more gap is one more loss for a guest that counts duplicates: three duplicates again.
 #[test]
 fn every_first_gap_is_told_three_times() {
     each_sequence(|t| {
@@ -84,7 +85,7 @@ fn data_does_not_take_the_place_of_blocks() {
         t.expect("ACK|PSH seq=129 ack=2101 sack=none data=100");
         t.expect("ACK seq=229 ack=2101 sack=4001-4101");
         t.expect_nothing();
-        // With nothing to tell, data is acknowledgement enough.
+        // Without blocks to report, data is acknowledgement enough.
         t.guest("ACK seq=2101 data=1900");
         t.expect("ACK ack=4101 sack=none");
         t.guest("ACK seq=4101 win=0");
@@ -103,7 +104,7 @@ fn a_fin_does_not_take_the_place_of_blocks() {
         t.guest("ACK seq=2001 data=100");
         t.guest("ACK seq=4001 data=100");
         t.take_all();
-        t.machine.host.peer_fin(t.socket());
+        t.driver.host.peer_fin(t.socket());
         t.guest("ACK seq=1 data=2000");
         t.expect("FIN|ACK seq=1 ack=2101 sack=none");
         t.expect("ACK seq=2 ack=2101 sack=4001-4101");
@@ -111,7 +112,7 @@ fn a_fin_does_not_take_the_place_of_blocks() {
     });
 }
 
-/// What a guest sends beyond its own FIN is not kept.
+/// Bytes beyond the guest's own FIN are not kept.
 #[test]
 fn nothing_follows_a_fin() {
     each_sequence(|t| {
@@ -123,7 +124,7 @@ fn nothing_follows_a_fin() {
         t.expect("ACK ack=102 sack=none");
         t.host_received(100);
         t.host_saw_fin(true);
-        assert_eq!(t.machine.stack.memory_used(), 0);
+        assert_eq!(t.driver.stack.memory_used(), 0);
         t.guest("ACK seq=5001 data=1000");
         t.expect("ACK ack=102 sack=none");
         t.host_received(0);
@@ -148,7 +149,7 @@ fn a_guest_without_sack_is_told_nothing() {
     });
 }
 
-/// RFC 2883, section 4: what came twice is told of once, in the first block; the block that holds it follows.
+/// RFC 2883, section 4: a duplicate is reported once, in the first block; the block that contains it follows.
 #[test]
 fn what_comes_twice_is_told_of_once() {
     each_sequence(|t| {
@@ -189,7 +190,8 @@ fn what_comes_twice_is_told_of_once() {
     });
 }
 
-/// Urgent data stays where it is in the stream, as with SO_OOBINLINE: the host's peer gets every byte in order.
+/// Urgent data stays where it is in the stream, as with SO_OOBINLINE: the host's peer gets every byte in
+/// order.
 #[test]
 fn urgent_data_is_data() {
     Script::each(|t| {

@@ -1,4 +1,4 @@
-//! The offered window and the two limits: how they find their size, and what the guest is told of it and when.
+//! The advertised window and the two limits: their adaptation, and the window updates to the guest.
 
 use brodo_core::config::{BufferBounds, Tuning};
 use brodo_core::counters::DropReason;
@@ -43,15 +43,15 @@ fn establish_with(t: &mut Script, syn: &str) {
 }
 
 fn info(t: &Script) -> TcpInfo {
-    t.machine.stack.tcp_infos(t.now()).next().expect("there is a connection")
+    t.driver.stack.tcp_infos(t.now()).next().expect("there is a connection")
 }
 
 fn rx(t: &Script) -> HalfInfo {
     info(t).rx
 }
 
-/// A guest with more to send than it may, a round trip away: it sends up to the edge that it knew when the round trip
-/// began. Gives the bytes sent.
+/// A guest with more to send than it may, a round trip away: it sends up to the edge that it knew when the
+/// round trip began. Gives the bytes sent.
 fn round(t: &mut Script) -> u32 {
     let (start, edge) = (t.guest_progress().0, t.offered_edge());
     let (mut next, mss) = (start, t.mss() as u32);
@@ -67,7 +67,7 @@ fn round(t: &mut Script) -> u32 {
 }
 
 fn tunings(t: &Script, wanted: Direction) -> Vec<(u32, u32, Cause)> {
-    t.machine
+    t.driver
         .events
         .all()
         .filter_map(|event| match *event {
@@ -92,7 +92,7 @@ fn a_guest_that_the_window_holds_back_sees_it_double_every_round_trip() {
         let events = tunings(t, Direction::Receive);
         assert!(events.iter().all(|&(from, to, cause)| from < to && cause == Cause::Hit), "{events:?}");
         assert_eq!(rx(t).grows as usize, events.len());
-        assert_eq!(t.machine.stack.counters().rx_buffer_grows as usize, events.len());
+        assert_eq!(t.driver.stack.counters().rx_buffer_grows as usize, events.len());
     });
 }
 
@@ -143,8 +143,8 @@ fn a_window_that_has_grown_falls_while_the_host_socket_stays_full() {
         let last = tunings(t, Direction::Receive).pop().expect("told");
         assert_eq!(last.2, Cause::Blocked);
         assert!(limit <= last.1);
-        assert!(rx(t).shrinks >= 1 && t.machine.stack.counters().rx_buffer_shrinks >= 1);
-        // What was promised is taken all the same; a fall only keeps the edge where it is.
+        assert!(rx(t).shrinks >= 1 && t.driver.stack.counters().rx_buffer_shrinks >= 1);
+        // The advertised window is accepted all the same; a falling limit only keeps the edge where it is.
         let edge = t.offered_edge();
         t.host_accepts_all();
         t.host_received_some();
@@ -161,7 +161,7 @@ fn both_limits_are_at_their_floor_two_seconds_after_the_last_byte() {
         assert!(rx(t).limit > 64 * KIB && info(t).tx.limit > 64 * KIB);
         t.advance_ms(2000);
         assert_eq!((rx(t).limit, info(t).tx.limit), (64 * KIB, 64 * KIB));
-        assert_eq!(t.machine.stack.memory_used(), 0);
+        assert_eq!(t.driver.stack.memory_used(), 0);
         // It is not only said so.
         t.guest("ACK data=100");
         t.take_all();
@@ -170,7 +170,8 @@ fn both_limits_are_at_their_floor_two_seconds_after_the_last_byte() {
     });
 }
 
-/// The host sends without end, the guest acknowledges each round trip all it has got. Gives the most that was in flight.
+/// The host sends without end, the guest acknowledges each round trip all it has got. Gives the most that was
+/// in flight.
 fn download(t: &mut Script, rounds: u32) -> u32 {
     t.guest("ACK win=8000000");
     let mut most = 0;
@@ -199,7 +200,7 @@ fn a_send_limit_doubles_while_it_is_what_holds_the_host_back() {
     establish(&mut t);
     let most = download(&mut t, 12);
     assert!(most > 3 << 20, "{most} in flight, {:?}", tunings(&t, Direction::Send));
-    let grows = t.machine.stack.counters().tx_buffer_grows;
+    let grows = t.driver.stack.counters().tx_buffer_grows;
     assert_eq!(grows as usize, tunings(&t, Direction::Send).iter().filter(|c| c.1 > c.0).count());
 }
 
@@ -301,7 +302,7 @@ fn a_window_that_was_closed_is_opened_at_once() {
         t.host_accepts_all();
         t.expect("ACK win>=16384");
         let updates: Vec<_> = t
-            .machine
+            .driver
             .events
             .all()
             .filter(|event| matches!(event, Event::WindowUpdate { repeated: false, .. }))
@@ -310,7 +311,7 @@ fn a_window_that_was_closed_is_opened_at_once() {
     });
 }
 
-/// Invariant 14, and its bounds: a guest that has nothing more to send is not told for ever.
+/// Invariant 14, and its bounds: window updates to a guest with nothing more to send are bounded.
 #[test]
 fn an_update_that_opens_a_window_is_repeated_until_the_guest_moves() {
     Script::each_with(&fixed(32 * KIB), |t| {
@@ -340,7 +341,7 @@ fn an_update_is_repeated_a_bounded_number_of_times() {
         t.advance_ms(600_000);
         let repeated = t.take_all().len();
         assert!((3..=8).contains(&repeated), "{repeated}");
-        let told = t.machine.events.all();
+        let told = t.driver.events.all();
         assert_eq!(
             told.filter(|e| matches!(e, Event::WindowUpdate { repeated: true, .. })).count(),
             repeated
@@ -377,8 +378,8 @@ fn the_edge_does_not_move_by_slivers() {
     });
 }
 
-/// Whatever the scale, rounding neither moves the edge to the left (the observer sees to that) nor shuts a window behind
-/// which there is room.
+/// At every scale, rounding neither moves the edge to the left (the observer sees to that) nor shuts a window
+/// behind which there is room.
 #[test]
 fn rounding_neither_takes_back_nor_shuts() {
     for shift in [0, 3, 9, 14] {
@@ -400,7 +401,7 @@ fn rounding_neither_takes_back_nor_shuts() {
     }
 }
 
-/// An acknowledgement that the link did not take has promised nothing.
+/// An acknowledgement refused by the link advertises no window.
 #[test]
 fn what_was_not_sent_is_not_promised() {
     Script::each_with(&fixed(32 * KIB), |t| {
@@ -411,7 +412,7 @@ fn what_was_not_sent_is_not_promised() {
         t.guest(&format!("ACK data={}", t.mss()));
         t.host_received_some();
         t.guest(&format!("ACK seq={} data=100", edge + 10));
-        assert_eq!(t.machine.stack.memory_used(), 0, "beyond what the guest was told");
+        assert_eq!(t.driver.stack.memory_used(), 0, "beyond what the guest was told");
         t.link_credit(None);
         t.take_all();
         assert!(t.offered_edge() > edge);
@@ -432,22 +433,22 @@ fn fill_windows(t: &mut Script, count: u16) {
     }
 }
 
-/// Forty flows of 64 KiB do not fit into 720 KiB, and are not promised: nothing that is sent into a window is dropped, and
-/// each gets something.
+/// Forty flows of 64 KiB do not fit into 720 KiB, and are not advertised: no byte sent into a window is
+/// dropped, and each gets something.
 #[test]
 fn windows_are_promised_as_far_as_memory_reaches() {
     Script::each_with(&budget(720 << 10), |t| {
         fill_windows(t, 40);
-        let used = t.machine.stack.memory_used();
+        let used = t.driver.stack.memory_used();
         assert!((360 << 10..=720 << 10).contains(&used), "{used}");
-        assert_eq!(t.machine.stack.counters().dropped(DropReason::MemoryBudget), 0);
-        let least = t.machine.stack.tcp_infos(t.now()).map(|info| info.rx.held).min();
+        assert_eq!(t.driver.stack.counters().dropped(DropReason::MemoryBudget), 0);
+        let least = t.driver.stack.tcp_infos(t.now()).map(|info| info.rx.held).min();
         assert!(least >= Some(1000), "{least:?}");
     });
 }
 
-/// A window that is promised while its host takes everything counts beyond the first 4096th of the budget, so that many
-/// large ones that their hosts stop taking at once fit.
+/// A window reserved while its host socket takes everything counts beyond the first 4096th of the budget, so
+/// that many large ones that their hosts stop taking at once fit.
 #[test]
 fn windows_count_before_their_hosts_refuse() {
     let mut setup = Setup::default();
@@ -468,8 +469,8 @@ fn windows_count_before_their_hosts_refuse() {
             t.select(flow);
             t.guest_fills_window();
         }
-        assert_eq!(t.machine.stack.counters().dropped(DropReason::MemoryBudget), 0);
-        assert!(t.machine.stack.memory_used() <= 8 << 20);
+        assert_eq!(t.driver.stack.counters().dropped(DropReason::MemoryBudget), 0);
+        assert!(t.driver.stack.memory_used() <= 8 << 20);
     });
 }
 
@@ -478,7 +479,7 @@ fn windows_count_before_their_hosts_refuse() {
 fn memory_that_is_short_leaves_every_flow_a_few_segments() {
     Script::each_with(&budget(720 << 10), |t| {
         fill_windows(t, 160);
-        assert!(t.machine.stack.memory_used() > 720 * 1024 / 100 * 85, "{}", t.machine.stack.memory_used());
+        assert!(t.driver.stack.memory_used() > 720 * 1024 / 100 * 85, "{}", t.driver.stack.memory_used());
         let late = t.connection(45_000, 80);
         t.select(late);
         establish(t);
@@ -488,7 +489,8 @@ fn memory_that_is_short_leaves_every_flow_a_few_segments() {
     });
 }
 
-/// A window that is shut for want of memory opens again when other flows have given theirs back, without the guest's help.
+/// A window that is shut for want of memory opens again when other flows have freed theirs, without the
+/// guest's help.
 #[test]
 fn a_window_shut_for_want_of_memory_opens_by_itself() {
     Script::each_with(&budget(256 << 10), |t| {
@@ -497,13 +499,13 @@ fn a_window_shut_for_want_of_memory_opens_by_itself() {
             t.select(flow);
             t.hoard();
         }
-        assert!(t.machine.stack.memory_used() > 256 * 1024 / 100 * 95);
+        assert!(t.driver.stack.memory_used() > 256 * 1024 / 100 * 95);
         // Its host takes everything, and yet there is no window for it in the end.
         t.select(flows[0]);
         t.guest_fills_window();
         t.host_received_some();
-        let index = t.machine.stack.tcp_infos(t.now()).position(|i| i.guest.port() == 41_000);
-        let by = t.machine.stack.tcp_infos(t.now()).nth(index.expect("open")).expect("open").rx.limited.by;
+        let index = t.driver.stack.tcp_infos(t.now()).position(|i| i.guest.port() == 41_000);
+        let by = t.driver.stack.tcp_infos(t.now()).nth(index.expect("open")).expect("open").rx.limited.by;
         assert_eq!(by, LimitedBy::Memory);
         t.expect_nothing();
         t.advance_ms(900);
@@ -515,13 +517,14 @@ fn a_window_shut_for_want_of_memory_opens_by_itself() {
     });
 }
 
-/// Row 12 in small: a thousand guests fill their windows while the hosts read slowly; memory holds, nobody starves.
+/// Row 12 in small: a thousand guests fill their windows while the hosts read slowly; memory holds, no flow
+/// starves.
 #[test]
 fn a_thousand_slow_readers_share_a_budget_and_none_stalls() {
     const FLOWS: u16 = 1000;
     const EACH: u32 = 30_000;
     let mut t = Script::new(budget(8 << 20));
-    t.machine.host.set_record(false);
+    t.driver.host.set_record(false);
     let flows = t.connections(FLOWS, |t| {
         t.establish();
         t.host_accepts(0);
@@ -543,7 +546,7 @@ fn a_thousand_slow_readers_share_a_budget_and_none_stalls() {
         }
         t.take_all();
         t.advance_ms(1);
-        assert!(t.machine.stack.memory_used() <= 8 << 20, "in round {round}");
+        assert!(t.driver.stack.memory_used() <= 8 << 20, "in round {round}");
         assert!(round - last_progress < 100, "nobody moved since round {last_progress}");
         if open == 0 {
             break;
@@ -555,7 +558,7 @@ fn a_thousand_slow_readers_share_a_budget_and_none_stalls() {
         t.host_accepts_all();
         t.host_received_some();
     }
-    assert_eq!(t.machine.stack.memory_used(), 0);
+    assert_eq!(t.driver.stack.memory_used(), 0);
 }
 
 #[test]
@@ -575,7 +578,7 @@ fn what_holds_the_guest_back_is_accounted_for() {
         // It was at the edge and then had nothing more to send.
         assert_eq!(rx(t).limited.by, LimitedBy::Application);
         assert!(held(t, LimitedBy::Application) >= 900, "{:?}", rx(t).limited);
-        let changes = t.machine.events.all();
+        let changes = t.driver.events.all();
         assert!(
             changes.filter(|e| matches!(e, Event::Limited { direction: Direction::Receive, .. })).count()
                 >= 2

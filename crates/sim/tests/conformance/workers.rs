@@ -1,4 +1,5 @@
-//! Workers that share a memory budget, and flows that wait for it: they go on at once when memory is given back, by whomever.
+//! Workers that share a memory budget, and flows that wait for it: they go on at once when memory is given
+//! back, by whomever.
 
 use brodo_core::config::Config;
 use brodo_core::memory::budget::Budget;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 fn worker(setup: &Setup, budget: &Arc<Budget>, number: u32) -> Script {
     let mut t = Script::new(setup.clone());
     let keys = Keys { table: [number as u8; 16], isn: [7; 16] };
-    t.machine.stack = Stack::sharing(setup.config.clone(), keys, setup.caps, budget.clone(), number);
+    t.driver.stack = Stack::sharing(setup.config.clone(), keys, setup.caps, budget.clone(), number);
     t
 }
 
@@ -26,7 +27,7 @@ fn a_read_waits_for_memory_of_another_worker() {
     let mut holds = worker(&setup, &budget, 0);
     let mut waits = worker(&setup, &budget, 5);
     establish_and_hoard(&mut holds);
-    assert_eq!(holds.machine.stack.take_wakes(), 0);
+    assert_eq!(holds.driver.stack.take_wakes(), 0);
     waits.establish();
     waits.host_sends(100);
     waits.expect_nothing();
@@ -34,11 +35,11 @@ fn a_read_waits_for_memory_of_another_worker() {
     waits.advance_ms(5000);
     waits.expect_nothing();
     holds.host_accepts_all();
-    assert_eq!(holds.machine.stack.take_wakes(), 1 << 5, "the other one is to turn");
-    assert_eq!(holds.machine.stack.take_wakes(), 0, "once");
+    assert_eq!(holds.driver.stack.take_wakes(), 1 << 5, "the other one is to turn");
+    assert_eq!(holds.driver.stack.take_wakes(), 0, "once");
     waits.rung();
     waits.expect("ACK|PSH seq=1 data=100");
-    assert_eq!(waits.machine.stack.take_wakes(), 0, "it needs no telling what it has itself given back");
+    assert_eq!(waits.driver.stack.take_wakes(), 0, "it needs no telling what it has itself given back");
 }
 
 #[test]
@@ -50,15 +51,15 @@ fn a_window_waits_for_memory_of_another_worker() {
     waits.establish();
     // Of windows only half of the budget, and a little for everybody.
     let flows = holds.connections(100, establish_and_hoard);
-    assert_eq!(holds.machine.stack.memory_used(), waits.machine.stack.memory_used());
-    // All that it was promised it may send, and then there is no more.
+    assert_eq!(holds.driver.stack.memory_used(), waits.driver.stack.memory_used());
+    // It may send the whole reserved window, and no more.
     waits.guest_fills_window();
     waits.host_received_some();
     waits.advance_ms(5000);
     waits.expect_nothing();
     holds.select(flows[0]);
     holds.host_accepts_all();
-    assert_eq!(holds.machine.stack.take_wakes(), 1 << 4);
+    assert_eq!(holds.driver.stack.take_wakes(), 1 << 4);
     waits.rung();
     waits.expect("ACK win>=1460");
 }
@@ -75,7 +76,8 @@ fn reads_that_wait_go_on_in_the_turn_that_gives_memory_back() {
             t.host_sends(100);
         }
         t.expect_nothing();
-        // Each needs 64 KiB to read into and keeps 2 KiB: as many go on as there is room for, one after the other.
+        // Each needs 64 KiB to read into and keeps 2 KiB: as many go on as there is room for, one after the
+        // other.
         let mut seen = Vec::new();
         for &flow in &hoards {
             t.select(flow);

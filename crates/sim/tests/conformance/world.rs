@@ -23,7 +23,7 @@ fn config(mtu: u16) -> Config {
     Config { mtu, ..Config::default() }
 }
 
-/// A world without faults: whatever is delivered, nothing was sent twice.
+/// A world without faults has no retransmissions.
 fn clean(mtu: u16, caps: LinkCaps, conversations: &[Conversation]) -> Report {
     let mut world = World::new(config(mtu), caps, 1, wire(50), wire(50));
     for c in conversations {
@@ -31,7 +31,7 @@ fn clean(mtu: u16, caps: LinkCaps, conversations: &[Conversation]) -> Report {
     }
     let report = world.run(Instant::from_ms(100_000));
     assert_eq!(report.retransmitted, 0);
-    let drops: Vec<_> = world.machine.stack.counters().drops().collect();
+    let drops: Vec<_> = world.driver.stack.counters().drops().collect();
     assert_eq!(drops, [], "nothing is dropped on a clean link");
     report
 }
@@ -108,7 +108,7 @@ fn a_link_with_little_credit_delivers_everything_without_retransmission() {
             }
             let report = world.run(Instant::from_ms(100_000));
             assert_eq!(report.retransmitted, 0);
-            assert!(credit > 1 || world.machine.link.refused() > 0);
+            assert!(credit > 1 || world.driver.link.refused() > 0);
         }
     }
 }
@@ -149,8 +149,8 @@ fn a_guest_in_a_loop_connects_again_and_again() {
     world.run(Instant::from_ms(10_000));
     assert_eq!(world.answers().len(), 100);
     for answer in &world.answers()[1..] {
-        // Two round trips of 20 us, and the machine's work: 80 us for one connection, a part of it for the last one's
-        // closing.
+        // Two round trips of 20 us, and the machine's work: 80 us for one connection, a part of it for the
+        // last one's closing.
         assert!((100..160).contains(&answer.took.as_micros()), "{answer:?}");
     }
 }
@@ -178,9 +178,9 @@ fn faulty(seed: u64) -> (World, Report) {
         world.credit_per_tick = Some(rng.range(1, 20) as usize);
     }
     if rng.chance(300) {
-        world.machine.host.set_send_at_most(rng.range(100, 5000) as usize);
+        world.driver.host.set_send_at_most(rng.range(100, 5000) as usize);
     }
-    world.machine.host.set_chatty(rng.chance(300));
+    world.driver.host.set_chatty(rng.chance(300));
     for _ in 0..rng.range(1, 4) {
         let rate = |rng: &mut Rng| rng.chance(300).then(|| rng.range(100, 3000));
         let (up, down, pace) = traffic(&mut rng);
@@ -242,7 +242,7 @@ fn faults(rng: &mut Rng) -> Path {
             0 => Box::new(Loss { per_mille, rng: own }),
             1 => Box::new(Duplicate { per_mille, rng: own }),
             2 => Box::new(Reorder { per_mille, by_max: Duration::from_millis(rng.range(1, 50)), rng: own }),
-            // Two flipped bits in one frame may cancel out in the checksum, which is nobody's fault.
+            // Two flipped bits in one frame may cancel out in the checksum, which is no fault of the stack.
             3 if !corrupts => {
                 corrupts = true;
                 Box::new(Corrupt { per_mille: per_mille.min(20), rng: own })
@@ -253,8 +253,8 @@ fn faults(rng: &mut Rng) -> Path {
     Path::new(nodes)
 }
 
-/// The stream delivered is the stream sent, both ways, under any loss, duplication, reordering and corruption, and
-/// nothing is left at the end.
+/// The stream delivered is the stream sent, both ways, under any loss, duplication, reordering and
+/// corruption, and nothing is left at the end.
 #[test]
 fn random_worlds_deliver_everything() {
     seeds::each("random_worlds_deliver_everything", 60, |seed| _ = faulty(seed));

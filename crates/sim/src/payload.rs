@@ -1,26 +1,27 @@
-//! Payload for bulk transfers: content that costs a copy to make and a comparison to check.
+//! Payload of bulk transfers: generated with a memory copy, verified with a comparison.
 //!
-//! A [`Tape`] is a stretch of [`Pattern`] played round and round. As with the pattern itself the byte at an offset is
-//! a function of the offset, so neither end stores anything, and what arrives out of order can be checked at once.
-//! The stretch is a prime number of bytes long: a shift by any multiple of a segment, a chunk or a window shows.
+//! A [`Payload`] is a periodic repetition of one period of [`Pattern`]. As in the pattern itself the byte at
+//! an offset is a function of the offset, so neither end stores bytes, and out-of-order data can be verified
+//! at once. The period is a prime number of bytes: a shift by any multiple of a segment, a chunk or a window
+//! is detected.
 
 use crate::rng::Pattern;
 
-/// Bytes until the tape repeats: a prime, and longer than any frame.
+/// Period in bytes: a prime, and longer than any frame.
 const PERIOD: usize = 1_048_573;
 
-/// The content of one stream.
+/// Payload of one direction of a stream.
 #[derive(Debug, Clone)]
-pub struct Tape(Vec<u8>);
+pub struct Payload(Vec<u8>);
 
-impl Tape {
-    /// The tape that begins as `pattern` does.
+impl Payload {
+    /// Payload whose first period is that of `pattern`.
     pub fn new(pattern: Pattern) -> Self {
         Self(pattern.bytes(0, PERIOD))
     }
 
-    /// Writes the bytes from `offset` on.
-    pub fn play(&self, offset: u64, into: &mut [u8]) {
+    /// Fills `into` with the bytes from stream offset `offset` on.
+    pub fn fill(&self, offset: u64, into: &mut [u8]) {
         let mut at = (offset % PERIOD as u64) as usize;
         let mut rest = into;
         while !rest.is_empty() {
@@ -30,7 +31,7 @@ impl Tape {
         }
     }
 
-    /// Where `data`, which should stand at `offset`, first differs.
+    /// Stream offset of the first wrong byte of `data`, received at `offset`.
     pub fn mismatch(&self, offset: u64, data: &[u8]) -> Option<u64> {
         let mut done = 0;
         while done < data.len() {
@@ -49,19 +50,19 @@ impl Tape {
 
 #[cfg(test)]
 mod tests {
-    //! The tape across its seam.
+    //! Payload across the end of a period.
 
     use super::*;
 
     #[test]
-    fn what_is_played_is_found_right_and_any_shift_is_found_wrong() {
-        let tape = Tape::new(Pattern(7));
+    fn own_bytes_match_and_every_shift_is_a_mismatch() {
+        let payload = Payload::new(Pattern(7));
         let offset = 5 * PERIOD as u64 - 100;
         let mut data = vec![0; 4096];
-        tape.play(offset, &mut data);
-        assert_eq!(tape.mismatch(offset, &data), None);
-        assert_eq!(tape.mismatch(offset + 1460, &data), Some(offset + 1460));
+        payload.fill(offset, &mut data);
+        assert_eq!(payload.mismatch(offset, &data), None);
+        assert_eq!(payload.mismatch(offset + 1460, &data), Some(offset + 1460));
         data[300] ^= 1;
-        assert_eq!(tape.mismatch(offset, &data), Some(offset + 300));
+        assert_eq!(payload.mismatch(offset, &data), Some(offset + 300));
     }
 }

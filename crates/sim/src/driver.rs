@@ -1,7 +1,7 @@
-//! The machine that runs brodo: one stack, its link and its host, and the loop turn a driver makes.
+//! Simulated driver: one stack with its simulated link and host, and the loop turn of a real driver.
 //!
-//! Nothing happens between turns; the time of a turn is given by the caller and never goes back. Every frame the
-//! stack sends passes the link's checks and the observer's rules before the caller sees it.
+//! Time advances only between turns; the caller gives the time of each turn, and it never goes back. Every
+//! frame sent by the stack passes the link's checks and the observer's rules before it is returned.
 
 use crate::events::EventLog;
 use crate::golden::Trace;
@@ -15,10 +15,10 @@ use brodo_core::link::{LinkCaps, RxFrame, RxMeta};
 use brodo_core::stack::{Io, Keys, Platform, Stack};
 use brodo_core::time::Instant;
 
-/// Rounds that one turn may take before it counts as never ending.
+/// Service rounds of one turn, at most; more count as an endless loop.
 const ROUNDS_MAX: usize = 100_000;
 
-/// The platform of a simulated machine.
+/// The platform of a simulated driver.
 #[derive(Debug)]
 pub enum Simulated {}
 
@@ -28,8 +28,8 @@ impl Platform for Simulated {
     type Observer = EventLog;
 }
 
-/// A stack and what it touches.
-pub struct Machine {
+/// One stack, its link and its host, driven in virtual time.
+pub struct SimDriver {
     /// The stack under test.
     pub stack: Stack,
     /// The guest's end of the link.
@@ -42,11 +42,11 @@ pub struct Machine {
     pub events: EventLog,
     now: Instant,
     trace: Trace,
-    /// Calls of the host's that are in the trace.
+    /// Host calls already in the trace.
     calls_traced: usize,
 }
 
-/// The keys of a stack, drawn.
+/// Random keys for a stack.
 pub(crate) fn keys(rng: &mut Rng) -> Keys {
     let mut key = || {
         let mut key = [0; 16];
@@ -57,8 +57,8 @@ pub(crate) fn keys(rng: &mut Rng) -> Keys {
     Keys { table: key(), isn: key() }
 }
 
-impl Machine {
-    /// A machine at time zero whose stack draws its keys from `seed`.
+impl SimDriver {
+    /// A driver at time zero; `seed` gives the stack's keys.
     pub fn new(config: Config, caps: LinkCaps, seed: u64) -> Self {
         let keys = keys(&mut Rng::new(seed));
         Self {
@@ -78,13 +78,13 @@ impl Machine {
         self.now
     }
 
-    /// When the stack must have a turn although nothing arrives.
+    /// Deadline of the next turn without input; `None` without timers.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.stack.next_deadline()
     }
 
-    /// One loop turn at `now`: the guest's frames, which are all there are, timers, socket events, service until idle or until
-    /// the link should be read again. Gives what was sent to the guest.
+    /// One loop turn at `now`: all pending frames of the guest, timers, socket events, service until idle or
+    /// until the link should be read again. Returns the frames sent to the guest.
     pub fn turn(&mut self, now: Instant, frames: &[(RxMeta, Vec<u8>)]) -> Vec<SentFrame> {
         assert!(now >= self.now, "time went back");
         self.now = now;
@@ -121,7 +121,7 @@ impl Machine {
         panic!("a turn at {now:?} did not end in {ROUNDS_MAX} rounds");
     }
 
-    /// A turn before which `body` is done, as by a driver that listens for the guest.
+    /// A turn preceded by `body`: calls of a driver that accepts inbound flows for the guest.
     pub fn turn_with(
         &mut self,
         now: Instant,

@@ -1,21 +1,27 @@
-# The two commands of the README: `make run` shows brodo at work, `make test` passes every test. Both set up
-# what they need. `make bench` measures it against its peers, `make soak` works it for long.
+# `make run` shows brodo at work, `make test` passes every test; both set up what they need. `make bench`
+# measures brodo beside its peers, `make soak` loads one brodo for SOAK_MINUTES.
 
 CARGO ?= cargo
-# The end-to-end tests and the benchmark build network namespaces, which needs root; the program under test
-# runs as nobody.
-SUDO := $(shell [ "$$(id -u)" = 0 ] || echo 'sudo --preserve-env=CI,BRODO_E2E_SCALE,BRODO_WORKERS,BRODO_PEERS')
+# Root: the end-to-end tests and the benchmark build network namespaces. The program under test runs as
+# nobody.
+SUDO := $(shell [ "$$(id -u)" = 0 ] || \
+	echo 'sudo --preserve-env=CI,BRODO_E2E_SCALE,BRODO_WORKERS,BRODO_PEERS')
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 BENCH_ARGS ?=
 SOAK_MINUTES ?= 20
+# The crates made for use by other programs, each after those it depends on.
+PUBLISHED := brodo-core brodo-link brodo-net
 
-.PHONY: help run test bench soak setup setup-test fmt clippy tidy deny unit sim e2e e2e-workers smoke replay doc
+.PHONY: help run test bench soak setup setup-test fmt clippy tidy deny unit sim replay e2e e2e-workers smoke doc \
+	package msrv
 
 help:
-	@echo 'make run    build the release and watch it work: a download through brodo, checked and timed'
-	@echo 'make test   format, lints, tidiness, licences, unit, simulation and end-to-end tests, fuzz replay, documentation'
-	@echo 'make bench  throughput, latency, CPU and memory against the direct path and the peers (BENCH_ARGS=...)'
-	@echo 'make soak   one brodo under every load for SOAK_MINUTES=20: does it grow, drop or corrupt anything?'
+	@echo 'make run      the release built and at work: a download through brodo, checked and timed'
+	@echo 'make test     every test: format, lints, licences, unit, simulation, fuzz replay, end to end, documentation'
+	@echo 'make bench    throughput, latency, CPU and memory beside the direct path and the peers (BENCH_ARGS=...)'
+	@echo 'make soak     one brodo under every load for SOAK_MINUTES=20: growth, drops, wrong bytes'
+	@echo 'make package  the published crates as crates.io would get them, each built from its package'
+	@echo 'make msrv     the published crates with the oldest compiler they promise'
 
 run: setup
 	$(CARGO) build --release -p brodo -p brodo-bench
@@ -29,13 +35,14 @@ soak: setup
 	$(CARGO) build --release -p brodo -p brodo-bench
 	$(SUDO) $(TARGET_DIR)/release/brodo-bench soak --minutes $(SOAK_MINUTES) $(BENCH_ARGS)
 
-# In this order: what fails fastest and most often comes first. All tests share cargo's test profile, and name
-# the whole workspace: with `-p` features are resolved anew and half of the dependencies are built again.
+# Order: the steps that fail fastest and most often come first. One build for all of them: every step names
+# the whole workspace, because cargo resolves features anew for `-p` and builds half of the dependencies a
+# second time.
 test: setup-test
-	@set -e; for step in fmt clippy tidy deny unit sim e2e smoke replay doc; do \
+	@set -e; begin=$$(date +%s); for step in fmt clippy tidy deny unit e2e smoke doc; do \
 	  echo "==> $$step"; start=$$(date +%s); $(MAKE) --no-print-directory $$step; \
-	  echo "==> $$step passed in $$(( $$(date +%s) - start )) s"; done
-	@echo '==> all tests passed'
+	  echo "==> $$step passed in $$(( $$(date +%s) - start )) s"; done; \
+	echo "==> all tests passed in $$(( $$(date +%s) - begin )) s"
 
 setup:
 	@scripts/setup
@@ -46,6 +53,8 @@ setup-test:
 fmt:
 	$(CARGO) fmt --all --check
 
+# Includes clippy::incompatible_msrv: no item of the standard library younger than the rust-version of its
+# crate.
 clippy:
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --workspace --test e2e -- -D warnings
@@ -57,15 +66,21 @@ deny:
 	$(CARGO) fetch --quiet
 	$(CARGO) deny --offline --log-level error check licenses bans sources
 
+# All that needs no root: unit tests and examples, simulation, fuzz replay, the program's sessions,
+# documentation's examples.
 unit:
-	$(CARGO) test --workspace --exclude brodo-sim --exclude brodo-fuzz
+	$(CARGO) test --workspace
 
+# Two parts of `unit` by themselves.
 sim:
-	$(CARGO) test -p brodo-sim
+	$(CARGO) test --workspace --test conformance --test tables
 
-# Built as the user, run as root; with it the brodo under test. All of it with one worker. With two and with
-# four a fifth of the many short connections, and not what takes long and is about one flow or about memory:
-# `make e2e-workers` is that.
+replay:
+	$(CARGO) test --workspace --test replay --test seeds
+
+# Built as the user, run as root, with the brodo of the same build. With one worker all tests run; with two
+# and four workers a fifth of the short connections, without the tests that take long and concern one flow or
+# memory: `make e2e-workers`.
 E2E = $$($(CARGO) test -q --workspace --test e2e --no-run --message-format=json \
 	  | sed -n 's/.*"executable":"\([^"]*\/deps\/e2e-[0-9a-f]*\)".*/\1/p')
 e2e:
@@ -81,14 +96,25 @@ e2e-workers:
 	BRODO_WORKERS=4 $(SUDO) $(E2E) wan
 	BRODO_WORKERS=4 $(SUDO) $(E2E) 'slow readers'
 
-# All of the benchmark in about a minute; its figures say nothing, so they are not shown.
+# All of the benchmark in about a minute. Its figures mean nothing at that length, so they are not shown.
 smoke:
 	$(CARGO) build --workspace --bins
 	$(SUDO) $(TARGET_DIR)/debug/brodo-bench --smoke >/dev/null
 
-replay:
-	$(CARGO) test -p brodo-fuzz
-
-# For those who work on brodo: private items are documented and linked too.
+# Documentation for contributors: private items are documented and linked too.
 doc:
-	RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' $(CARGO) doc --workspace --no-deps --document-private-items
+	RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' \
+	  $(CARGO) doc --workspace --no-deps --document-private-items
+
+# Proof that each published crate builds from its package alone: with the files and dependencies that its
+# manifest names, and with the packages of the other two in place of this workspace.
+package:
+	$(CARGO) package --allow-dirty $(PUBLISHED:%=-p %)
+
+# Proof that the published crates compile with the `rust-version` they promise, libraries and features, by
+# that very compiler. rustup fetches it (minimal profile, some 40 s); where static.rust-lang.org is out of
+# reach, `make clippy` still finds items of the standard library that are too young.
+MSRV = $$(sed -n 's/^rust-version = "\(.*\)"/\1/p' crates/core/Cargo.toml Cargo.toml | head -n 1)
+msrv:
+	rustup toolchain install --no-self-update --profile minimal $(MSRV)
+	$(CARGO) +$(MSRV) check --all-features --target-dir $(TARGET_DIR)/msrv $(PUBLISHED:%=-p %)

@@ -1,5 +1,6 @@
-//! A line that a client sends to the control socket: taken or refused, never both and never with a panic.
-//! What was taken is written and taken again and must be the same, and so are the parameters of its method.
+//! A line that a client sends to the control socket: taken or refused, never both and never with a panic. A
+//! line that was taken is written and taken again and must be the same, and so are the parameters of its
+//! method.
 
 use brodo_control::method::{
     AddForward, GetCounters, GetFlow, GetFlows, GetHello, GetStatus, ListForwards, Method, RemoveForward,

@@ -1,5 +1,5 @@
-//! Reassembly under any sequence of fragments: what is put together is what was sent at each place, and
-//! memory stays bounded.
+//! Reassembly under any sequence of fragments: each byte of the result is one sent for its place, and memory
+//! stays bounded.
 //!
 //! An input is a series of six bytes each: identification, more fragments, version of the content and family
 //! in the first; offset in units of eight bytes; length; and the time that has passed, in units of 300 ms.

@@ -1,6 +1,6 @@
 //! Bodies of the fuzz targets, one per parser: each takes any bytes and checks more than that nothing panics.
-//! What was parsed is emitted and parsed again and must be the same; a service that answers must have written
-//! a frame that our own parsers take, checksums included.
+//! Round trip: a parsed packet is emitted and parsed again and must be the same. The answer of a service must
+//! be a frame that our own parsers take, checksums included.
 //!
 //! Where a checksum would keep nearly all input out, the body also parses the input with the checksum made
 //! right. The bodies are plain functions: libFuzzer calls them (`fuzz_targets`), and so does an ordinary
@@ -189,7 +189,7 @@ pub fn tcp(data: &[u8]) {
     let mut out = vec![0; len];
     header.emit(&mut out);
     out.extend(payload);
-    let (again, rest) = TcpHeader::parse(&out).expect("what was emitted");
+    let (again, rest) = TcpHeader::parse(&out).expect("our own output");
     assert_eq!(rest, payload);
     // Blocks that do not fit beside the padding of the others are left out.
     let sack = again.options.sack;
@@ -218,7 +218,7 @@ pub fn icmpv4(data: &[u8]) {
     if let Ok(message) = Icmpv4Message::parse(&data) {
         let mut out = vec![0; message.len()];
         message.emit(&mut out);
-        let again = Icmpv4Message::parse(&out).expect("what was emitted");
+        let again = Icmpv4Message::parse(&out).expect("our own output");
         if message.len() == data.len() {
             assert_eq!(again, message);
         }
@@ -237,7 +237,7 @@ pub fn icmpv6(data: &[u8]) {
     if let Ok(message) = Icmpv6Message::parse(src, dst, &data) {
         let mut out = vec![0; message.len()];
         message.emit(src, dst, &mut out);
-        let again = Icmpv6Message::parse(src, dst, &out).expect("what was emitted");
+        let again = Icmpv6Message::parse(src, dst, &out).expect("our own output");
         if message.len() == data.len() {
             assert_eq!(again, message);
         }

@@ -1,11 +1,11 @@
 //! The benchmark: every workload on every system, interleaved, so that what else the machine does hits all of
 //! them.
 //!
-//! What is measured is data: the [`workload`] table, and four parts that are not a matter of one probe's run
+//! Workloads are data ([`workload`]), beside four parts that are not a matter of one probe's run
 //! ([`Part`]). All systems stand ready in one world while one after the other is measured ([`matrix`]); idle
 //! they cost nothing. [`start`] times fresh namespaces, [`allocations`] counts what brodo asks of its
 //! allocator; idle connections and long paths have modules of their own ([`crate::idle`], [`crate::wan`]).
-//! What was found ([`results`]) becomes a document ([`pages`]) and is held against the [`goals`].
+//! Results ([`results`]) become a document ([`pages`]) and are held against the [`goals`].
 
 pub mod allocations;
 pub mod goals;
@@ -27,7 +27,7 @@ use std::str::FromStr;
 use std::time::Duration;
 use workload::Workload;
 
-/// What is measured otherwise than by running a probe on every system in turn.
+/// Measurements other than a probe's run on every system in turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// How long a fresh namespace takes, to a command and to the first byte.
@@ -58,7 +58,7 @@ impl Part {
 /// One thing that may be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    /// Everything.
+    /// All of the others.
     All,
     /// A workload.
     Workload(Workload),
@@ -82,10 +82,10 @@ impl FromStr for Wanted {
     }
 }
 
-/// What to run.
+/// Options of the benchmark.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// What to measure: upN, downN (TCP bulk, N flows), crrN (connect, request, response), rrN, uup, udown,
+    /// Workloads: upN, downN (TCP bulk, N flows), crrN (connect, request, response), rrN, uup, udown,
     /// uup64, udown64, uup-half, udown-half (UDP), mix-up, mix-down (sparse beside bulk), start, alloc, idle,
     /// wan, or all
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "all")]
@@ -138,7 +138,7 @@ impl Options {
         }
     }
 
-    /// What to measure, in the order of the tables; with what something else is paced by.
+    /// Chosen workloads and parts in the order of the tables, and the workloads that pace others.
     fn chosen(&self) -> (Vec<Workload>, Vec<Part>) {
         let all = self.workloads.contains(&Wanted::All);
         let mut workloads = if all { Workload::all() } else { Vec::new() };

@@ -59,7 +59,7 @@ pub fn run(programs: &Programs) -> Result<()> {
     guest.finish(LIMIT)?.success()?;
     print!("\n{}", result(&downloads, cpu_ms, rss_kib));
     if downloads.iter().any(|(_, download)| !download.is_equal) {
-        return Err(Failure("what arrived is not what was sent".into()));
+        return Err(Failure("the bytes that arrived are not those sent".into()));
     }
     print!("{}", next_steps(&program));
     Ok(())

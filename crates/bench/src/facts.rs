@@ -1,4 +1,4 @@
-//! What the kernel knows about processes and their namespaces, read from `/proc`.
+//! Kernel facts about processes and their namespaces, read from `/proc`.
 //!
 //! A process may end at any moment, so everything here answers `None`, zero or nothing for one that is gone.
 
@@ -38,12 +38,12 @@ pub fn fd_count(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
 }
 
-/// Threads.
+/// Number of threads.
 pub fn thread_count(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
-/// What the kernel counts of an interface.
+/// Counters of an interface.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Interface {
     /// Bytes received.

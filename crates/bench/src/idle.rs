@@ -1,4 +1,4 @@
-//! What idle connections cost: the forwarder's resident memory with none, a thousand and ten thousand of them
+//! Cost of idle connections: the forwarder's resident memory with none, a thousand and ten thousand of them
 //! open.
 //!
 //! The connections are opened by a probe in the guest and accepted by one in the host namespace; nothing is
@@ -16,14 +16,14 @@ use std::time::Duration;
 
 /// Connections open when memory is read.
 pub const COUNTS: [usize; 3] = [0, 1000, 10_000];
-/// Whatever the handshakes needed has been given back by then.
+/// The forwarder has freed the memory of the handshakes by then.
 pub const SETTLE: Duration = Duration::from_secs(2);
-/// What one may cost, bytes.
+/// Limit of the memory per connection, bytes.
 const BYTES_MAX: f64 = 1024.0;
 const PORT: u16 = 7000;
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// What to run.
+/// Options of `brodo-bench idle`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Where the programs are.
@@ -37,7 +37,7 @@ pub struct Options {
 /// One forwarder's memory.
 #[derive(Debug, Clone)]
 pub struct Idle {
-    /// Whose.
+    /// The system measured.
     pub system: System,
     /// With how many connections.
     pub counts: [usize; 3],
@@ -113,7 +113,7 @@ pub fn measure(
         let (counts, settle) = depth;
         let rss_kib = match memory(system, programs, counts, settle) {
             Ok(rss_kib) => rss_kib,
-            // What others cannot do is no reason to throw away what was measured.
+            // A peer that cannot hold so many connections does not void the other figures.
             Err(e) if system != System::Brodo => {
                 progress.remark(&format!("idle {}: {e}", system.name()));
                 continue;

@@ -1,4 +1,4 @@
-//! What brodo's end-to-end tests and its benchmark share: a world of network namespaces to run forwarders in,
+//! Common ground of the end-to-end tests and the benchmark: network namespaces to run forwarders in,
 //! the programs that talk through them, and the figures that the kernel keeps about them.
 //!
 //! ```text

@@ -6,26 +6,26 @@
 //!
 //! One server listens on one port, TCP and UDP. Over UDP it echoes. Over TCP it obeys the first line:
 //!
-//! | Line | What the server does |
+//! | Line | Action of the server |
 //! |---|---|
 //! | `sink` | reads to the end, then sends one line of JSON: bytes, SHA-256, seconds |
 //! | `stalled-sink TOKEN` | reads nothing until another connection says `go TOKEN`, then as `sink` |
 //! | `source N SEED` | sends N patterned bytes, then waits for the end |
-//! | `stalled-source TOKEN N SEED` | the same; a connection that says `blocked TOKEN` is answered once the sender is stuck |
-//! | `fin-first TOKEN N SEED` | sends, shuts down its half, then reads to the end; `result TOKEN` tells what came |
-//! | `witness TOKEN` | reads to the end; `result TOKEN` tells how many bytes came or which error |
+//! | `stalled-source TOKEN N SEED` | the same; `blocked TOKEN` is answered once the sender is stuck |
+//! | `fin-first TOKEN N SEED` | sends, ends its half, reads to the end; `result TOKEN` gives the sum |
+//! | `witness TOKEN` | reads to the end; `result TOKEN` gives the bytes or the error |
 //! | `drain` | reads and discards to the end, then sends bytes and seconds |
-//! | `drain-for MS BUCKET TOKEN` | reads for that many milliseconds; `result TOKEN` tells bytes by interval |
+//! | `drain-for MS BUCKET TOKEN` | reads for that many milliseconds; `result TOKEN` gives bytes by interval |
 //! | `flood MS` | sends for that many milliseconds, then waits for the end |
-//! | `datagram-sink` | counts datagrams on another port, which it names, until the connection's end; then tells how many |
-//! | `datagram-source SIZE MS RATE` | sends datagrams from another port, which it names, to whoever speaks to it |
+//! | `datagram-sink` | names a port, and counts datagrams on it until the connection's end |
+//! | `datagram-source SIZE MS RATE` | names a port, and sends datagrams from it to its peer |
 //! | `echo` | sends back what comes |
 //! | `who` | sends the address it was called from |
 //! | `reset` | sends a line, then resets the connection |
 //! | `hold` | neither reads nor closes |
 //! | `restless-sink SEED` | reads with stalls, then tells whether it was the pattern |
 //! | `restless-source N SEED` | sends N patterned bytes with stalls, then waits for the end |
-//! | `slow-sink RATE MS SEED` | reads RATE bytes per second for MS, then what comes; tells what it was |
+//! | `slow-sink RATE MS SEED` | reads RATE bytes per second for MS, then to the end; sends what it was |
 //! | `swift-sink SEED` | reads to the end, then tells whether it was the pattern |
 //! | `swift-source SEED` | sends patterned bytes until the client ends its half |
 
@@ -79,7 +79,7 @@ enum Direction {
     Down,
 }
 
-/// What the probe can do; see the module's documentation for the server's side.
+/// Commands of the probe; the module's documentation has the server's side.
 #[derive(Debug, Subcommand)]
 enum Probe {
     /// Wait for the end of standard input
@@ -212,7 +212,7 @@ enum Probe {
         duration_ms: u64,
         bucket_ms: u64,
     },
-    /// Receive for a time; bytes by interval. What has come lies for a while before each reading
+    /// Receive for a time; bytes by interval. Each reading waits for a while first
     TimedDown {
         #[command(flatten)]
         peer: Peer,

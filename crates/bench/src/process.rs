@@ -26,7 +26,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// What everything here returns.
+/// Result of everything in this crate.
 pub type Result<T> = std::result::Result<T, Failure>;
 
 /// Adds what was being done to an error that only says why it failed.
@@ -65,9 +65,9 @@ pub struct Finished {
     pub command: String,
     /// Exit status; `None` if a signal ended it.
     pub code: Option<i32>,
-    /// What it wrote to standard output.
+    /// Standard output.
     pub stdout: String,
-    /// What it wrote to standard error.
+    /// Standard error.
     pub stderr: String,
     /// From start to end.
     pub elapsed: Duration,
@@ -140,12 +140,12 @@ impl Job {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// What it has written to standard output so far.
+    /// Standard output so far.
     pub fn stdout(&self) -> String {
         read(&self.stdout)
     }
 
-    /// What it has written to standard error so far.
+    /// Standard error so far.
     pub fn stderr(&self) -> String {
         read(&self.stderr)
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// A terminal's narrowest usual width, less one.
 const COLUMNS: usize = 79;
 
-/// What has been done of what was planned.
+/// Time done and planned.
 #[derive(Debug)]
 pub struct Progress {
     planned: Duration,

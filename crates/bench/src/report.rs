@@ -1,4 +1,4 @@
-//! What is reported: a document of headings, tables and charts, built once and written as Markdown and as a
+//! Reports: a document of headings, tables and charts, built once and written as Markdown and as a
 //! page of HTML.
 //!
 //! The main benchmark, long paths and idle connections all say what they found out as [`Block`]s; where it
@@ -58,9 +58,9 @@ fn write(path: &Path, text: &str) -> Result<()> {
 /// A document.
 #[derive(Debug, Clone, Default)]
 pub struct Document {
-    /// What it is about.
+    /// Title of the page.
     pub title: String,
-    /// What stands in it.
+    /// Blocks in order.
     pub blocks: Vec<Block>,
 }
 
@@ -84,7 +84,7 @@ pub enum Block {
 /// A table: the first column says what the row is.
 #[derive(Debug, Clone, Default)]
 pub struct Table {
-    /// What it shows, with the unit.
+    /// Subject and unit.
     pub caption: String,
     /// Names of the columns.
     pub head: Vec<String>,

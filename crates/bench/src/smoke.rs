@@ -1,7 +1,7 @@
 //! All of the benchmark as briefly as possible: every workload on every system that is installed, once, and
 //! everything written.
 //!
-//! What it shows is that nothing is broken; its figures say nothing, and no time is judged. It fails if a
+//! Proof that every part works; its figures mean nothing, and no time is judged. It fails if a
 //! workload has no figure on a system, if a part found nothing, or if one of the outputs cannot be read by
 //! those it is for.
 
@@ -39,7 +39,7 @@ pub fn run(options: Options) -> Result<()> {
     if faults.is_empty() { Ok(()) } else { Err(Failure(faults.join("\n"))) }
 }
 
-/// What has no figure.
+/// Workloads without a figure.
 fn missing(results: &Results) -> Vec<String> {
     let mut faults = Vec::new();
     for &mtu in &results.mtus {
@@ -114,7 +114,7 @@ fn malformed_json(text: &str, results: &Results) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    //! What is well-formed and what is not.
+    //! Tests of the checks of outputs.
 
     use super::*;
 

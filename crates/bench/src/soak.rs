@@ -32,12 +32,12 @@ const LIMIT: Duration = Duration::from_mins(2);
 const FLOWS_END: Duration = Duration::from_mins(6);
 /// A UDP flow is kept for three minutes after its last datagram: only then as many end as begin.
 const WARM_UP: Duration = Duration::from_secs(200);
-/// What the median of the second half may be above that of the first: a tenth, and this.
+/// Bound of growth: the median of the second half over that of the first.
 const GROWTH_MAX: f64 = 1.1;
 const GROWTH_KIB_MAX: f64 = 512.0;
 const GROWTH_DESCRIPTORS_MAX: f64 = 30.0;
 
-/// What to run.
+/// Options of `brodo-bench soak`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// How long, in minutes, after a warm-up of three and a half
@@ -98,7 +98,7 @@ const LOADS: [Load; 11] = [
 const HARMLESS: [&str; 5] =
     ["NoConnection", "OutOfWindow", "BadDestination", "UnknownIcmp", "UnknownProtocol"];
 
-/// What was read at one time.
+/// Readings of one moment.
 #[derive(Debug, Clone, Copy)]
 struct Look {
     at_s: f64,
@@ -209,7 +209,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// What the load runs on.
+/// World, guest and servers under the load.
 struct Bed<'a> {
     world: &'a World,
     guest: &'a Guest,
@@ -276,7 +276,7 @@ fn sleep(pause: Duration, stop: &AtomicBool) {
     }
 }
 
-/// What is more in the second half than in the first, after the warm-up.
+/// Growth from the first half to the second, after the warm-up.
 fn growth(looks: &[Look]) -> Vec<String> {
     type Quantity = (&'static str, fn(&Look) -> f64, f64);
     let begin = looks.partition_point(|look| look.at_s < WARM_UP.as_secs_f64());
@@ -302,7 +302,7 @@ fn growth(looks: &[Look]) -> Vec<String> {
     faults
 }
 
-/// What brodo has counted that it should not have dropped.
+/// Drops that the load does not explain.
 fn drops(counted: &str) -> Vec<String> {
     let line = |line: &str| {
         let what = line.strip_prefix("brodo: ")?;
@@ -316,7 +316,7 @@ fn drops(counted: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    //! What counts as growth, and what as a loss.
+    //! Tests of the rules for growth and losses.
 
     use super::*;
 

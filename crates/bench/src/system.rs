@@ -24,7 +24,7 @@ pub const RESPOND_PORT: u16 = 10_000;
 /// How long a forwarder may take until its guest has a default route.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// What stands between guest and host.
+/// The forwarder between guest and host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum System {
     /// Nothing: the guest's programs run in the host namespace.
@@ -37,7 +37,7 @@ pub enum System {
     Pasta,
     /// slirp4netns, on libslirp.
     Slirp4netns,
-    /// What all this is for.
+    /// brodo itself.
     Brodo,
     /// The same with `--busy-poll 0`: it sleeps whenever there is nothing to do.
     BrodoCalm,
@@ -126,7 +126,7 @@ impl Programs {
         in_folder.or_else(|| find_program(name)).ok_or_else(missing)
     }
 
-    /// What a system's program says about its version, on one line.
+    /// Version of a system's program in its own words, on one line.
     pub fn version(&self, system: System) -> Option<String> {
         let program = self.find(system).ok().filter(|_| system.is_forwarder())?;
         let output = std::process::Command::new(program).arg("--version").output().ok()?;
@@ -324,7 +324,7 @@ impl Guest {
         self.jobs[0].wait(limit)
     }
 
-    /// What the forwarder has written to standard error so far.
+    /// Standard error of the forwarder so far.
     pub fn stderr(&self) -> String {
         self.jobs[0].stderr()
     }

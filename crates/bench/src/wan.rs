@@ -13,7 +13,7 @@
 //! framing: where some of them are lost or would be late the super-packet is cut. Each direction is a thread
 //! ([`pump`]); what happens to a segment is decided by arithmetic that reads no clock ([`shaper`]).
 //!
-//! What it does not do: reorder, duplicate, or vary the delay. The queue of the device itself, in front of
+//! Left out: reordering, duplication, jitter. The queue of the device itself, in front of
 //! the emulated one, is long enough never to drop anything.
 
 pub mod emulator;
@@ -62,9 +62,9 @@ pub struct End {
 pub struct Wan {
     end: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
-    /// What has passed from the first end to the second.
+    /// Traffic from the first end to the second.
     pub there: Arc<Counters>,
-    /// What has passed the other way.
+    /// Traffic the other way.
     pub back: Arc<Counters>,
 }
 

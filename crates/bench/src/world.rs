@@ -132,7 +132,7 @@ pub struct World {
     probe: PathBuf,
     /// Where the forwarder runs.
     pub host: Netns,
-    /// What lies beyond.
+    /// The namespace beyond the host.
     pub world: Netns,
     more: Mutex<Vec<Netns>>,
     services: Mutex<Vec<Job>>,

@@ -1,5 +1,5 @@
 //! The trace probes in the built binary: SystemTap's notes, read from the ELF file as bpftrace and gdb read
-//! them. What `tools/trace` asks for must be there, each probe under one semaphore, because a tracer raises
+//! them. The probes that `tools/trace` names must be there, each under one semaphore, because a tracer raises
 //! only one per name.
 
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

@@ -12,9 +12,9 @@ pub enum Scale {
 /// One axis.
 #[derive(Debug, Clone)]
 pub struct Axis {
-    /// What it shows, with the unit.
+    /// Quantity and unit.
     pub label: String,
-    /// How.
+    /// Linear or logarithmic.
     pub scale: Scale,
 }
 

@@ -22,20 +22,20 @@ const GAP: f64 = 12.0;
 /// One bar.
 #[derive(Debug, Clone)]
 pub struct Bar {
-    /// Whose it is; bars of one name have one colour in all groups.
+    /// Name in the legend; bars of one name have one colour in all groups.
     pub name: String,
     /// Its length, in the unit of the chart.
     pub value: f64,
     /// Least and greatest of what `value` is the middle of; drawn as a thin line.
     pub range: (f64, f64),
-    /// What stands beside it: the value in words.
+    /// Text beside the bar: the value in words.
     pub text: String,
 }
 
 /// Bars that are compared with each other, with a scale of their own.
 #[derive(Debug, Clone)]
 pub struct Group {
-    /// What they show, with the unit.
+    /// Quantity and unit.
     pub name: String,
     /// From top to bottom.
     pub bars: Vec<Bar>,
@@ -44,7 +44,7 @@ pub struct Group {
 /// A picture.
 #[derive(Debug, Clone)]
 pub struct Bars {
-    /// What it shows.
+    /// Title above the bars.
     pub title: String,
     /// From top to bottom.
     pub groups: Vec<Group>,
@@ -130,7 +130,7 @@ impl Group {
 
 #[cfg(test)]
 mod tests {
-    //! What stands in a picture.
+    //! Tests of the text of a picture.
 
     use super::*;
 

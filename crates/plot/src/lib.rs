@@ -2,7 +2,7 @@
 //!
 //! A [`Chart`] is a stack of panels over one x axis, each with its own y axis; a series has one colour in all
 //! of them and stands in the legend once. The colours and the grey of the text are of middling lightness on a
-//! transparent ground, so that a page may be light or dark. What is written depends on the values alone, and
+//! transparent ground, so that a page may be light or dark. The output depends on the values alone, and
 //! points that a line would not miss are left out, so that pictures are small and a change of them means
 //! something.
 
@@ -28,7 +28,7 @@ const GREY: &str = "#7d8590";
 /// How a line is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stroke {
-    /// Through.
+    /// An unbroken line.
     Solid,
     /// In dashes: something expected or derived, not measured.
     Dashed,
@@ -59,7 +59,7 @@ pub struct Panel {
 /// A picture.
 #[derive(Debug, Clone)]
 pub struct Chart {
-    /// What it shows.
+    /// Title above the panels.
     pub title: String,
     /// The x axis of all panels.
     pub x: Axis,
@@ -233,7 +233,7 @@ fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! What is left out of a line, and what stands in a picture.
+    //! Tests of the points left out of a line, and of the text of a picture.
 
     use super::*;
 

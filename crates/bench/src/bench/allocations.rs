@@ -19,17 +19,17 @@ use std::time::Duration;
 
 /// The library.
 const SOURCE: &str = include_str!("count.c");
-/// What is done while it counts, and for how many seconds.
+/// Workloads during the count, and their seconds.
 const WORKLOADS: [&str; 3] = ["up1", "down1", "crr1"];
 const SECONDS: f64 = 1.0;
 /// About how long all of it takes.
 pub(super) const PLANNED: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What one workload took.
+/// Allocations of one workload.
 #[derive(Debug, Clone)]
 pub struct Allocations {
-    /// What was done.
+    /// The workload that ran.
     pub workload: Workload,
     /// Allocations meanwhile.
     pub count: u64,

@@ -1,4 +1,4 @@
-//! What brodo is to reach, as ratios to what was measured beside it or as figures of its own; reached means
+//! Goals: ratios to the systems measured beside brodo, or figures of its own. A goal is reached
 //! by the median.
 
 use super::allocations::Allocations;
@@ -26,7 +26,7 @@ pub enum Figure {
 }
 
 impl Figure {
-    /// What a system has of it.
+    /// Samples of one system.
     pub fn of(self, results: &Results, system: System) -> Option<Spread> {
         match self {
             Self::Run(workload, mtu, metric) => results.spread(mtu, workload, system, metric),
@@ -47,7 +47,7 @@ impl Figure {
         }
     }
 
-    /// What it is, with its unit.
+    /// Name and unit.
     pub fn words(self) -> String {
         match self {
             Self::Run(_, _, metric) => {
@@ -83,7 +83,7 @@ impl fmt::Display for Figure {
     }
 }
 
-/// What a figure is held against.
+/// Reference of a bound.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Bound {
     /// A number in the figure's own unit.
@@ -94,7 +94,7 @@ enum Bound {
     OfMtu(u32, f64),
 }
 
-/// What is held against it.
+/// Figures that a goal concerns.
 #[derive(Debug, Clone, Copy)]
 enum Subject {
     Runs(&'static [&'static str], &'static [u32], Metric),
@@ -123,7 +123,7 @@ impl Subject {
 /// One goal.
 #[derive(Debug)]
 pub struct Goal {
-    /// What it is about.
+    /// Subject of the goal, for people.
     pub what: &'static str,
     subject: Subject,
     /// More is better.
@@ -186,7 +186,7 @@ impl Goal {
         }
     }
 
-    /// What is held against the bound; `None` where something was not measured.
+    /// The value held against the bound; `None` where a part of it was not measured.
     fn value(&self, results: &Results, figure: Figure) -> Option<f64> {
         let own = figure.of(results, System::Brodo)?.median;
         let other = match (self.bound, figure) {
@@ -211,7 +211,7 @@ impl Goal {
 pub struct Verdict {
     /// The goal.
     pub goal: &'static Goal,
-    /// What was held against it, figure by figure.
+    /// Values held against the goal, by figure.
     pub values: Vec<(Figure, f64)>,
 }
 
@@ -256,7 +256,7 @@ pub fn verdicts(results: &Results) -> Vec<Verdict> {
 /// The goals, and how far brodo is.
 pub(super) fn table(verdicts: &[Verdict]) -> Table {
     let mut table = Table::new(
-        "What is to be reached, and the figure that is farthest from it",
+        "Goals, and of each the figure that is farthest from it",
         ["what", "goal", "worst", "where", "reached"],
     );
     for verdict in verdicts {
@@ -272,7 +272,7 @@ pub(super) fn table(verdicts: &[Verdict]) -> Table {
     table
 }
 
-/// What the goals say about one figure: the bounds, and whether they are reached.
+/// Bounds that the goals set for one figure, and whether they are reached.
 pub(super) fn about(verdicts: &[Verdict], figure: Figure) -> (String, String) {
     let mut goals = Vec::new();
     let mut missed = Vec::new();

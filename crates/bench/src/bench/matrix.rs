@@ -18,7 +18,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 /// First TCP port of the server for single bytes.
-/// What a run takes beside its measuring: programs start, connections open and close, queues empty.
+/// Overhead of one run: programs start, connections open and close, queues empty.
 const AROUND: Duration = Duration::from_millis(200);
 
 /// About how long everything takes.

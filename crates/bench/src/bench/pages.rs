@@ -1,4 +1,4 @@
-//! What was found out as a document: in full, and as the short table of the README.
+//! Results as a document: in full, and as the short table of the README.
 
 use super::goals::{self, Figure, Verdict};
 use super::results::{Results, StartUp};
@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 /// Systems that others are compared with.
 const REFERENCES: [System; 4] = [System::HostDirect, System::Veth, System::Relay, System::Pasta];
 
-/// Everything.
+/// The document in full.
 pub fn full(results: &Results) -> Document {
     let mut document = Document::new("brodo-bench");
     let blocks = &mut document.blocks;
@@ -39,7 +39,7 @@ pub fn full(results: &Results) -> Document {
     document
 }
 
-/// What was measured how.
+/// Method: machine, rounds, seconds.
 fn opening(results: &Results) -> String {
     let mut text = format!(
         "{}. Medians of {} interleaved rounds of {} s, minimum and maximum in parentheses.",
@@ -116,7 +116,7 @@ fn bars(results: &Results, mtu: u32, metric: Metric, workloads: &[Workload]) -> 
     Bars { title, groups: workloads.iter().map(group).collect() }
 }
 
-/// What each forwarder reaches of each reference: of throughput more is better, of latency and loss less.
+/// Ratios of each forwarder to each reference: of throughput more is better, of latency and loss less.
 fn ratios(results: &Results, mtu: u32) -> Table {
     let subjects = || results.systems.iter().copied().filter(|system| system.is_forwarder());
     let pairs: Vec<(System, System)> = REFERENCES
@@ -140,7 +140,7 @@ fn ratios(results: &Results, mtu: u32) -> Table {
     table
 }
 
-/// What the names stand for.
+/// Legend of the systems' names.
 fn legend(results: &Results) -> Table {
     let mut table = Table::new("Workloads", ["name", "what"]);
     for kind in &KINDS {
@@ -152,7 +152,7 @@ fn legend(results: &Results) -> Table {
     table
 }
 
-/// What is not a matter of workloads.
+/// Parts other than workloads: start-up, allocations, idle connections, long paths.
 fn others(blocks: &mut Vec<Block>, results: &Results) {
     let forwarders = &results.systems;
     if !results.footprints.is_empty() {
@@ -221,7 +221,7 @@ fn add_goals(cells: &mut Vec<String>, verdicts: &[Verdict], figure: Figure) {
     cells.extend([goal, reached]);
 }
 
-/// What the short table has, in order.
+/// Figures of the short table, in order.
 fn main_figures() -> Vec<Figure> {
     use Metric::{CpuPerGib, CpuPerOperation, Loss, OperationRate, P50, Retransmissions, Throughput};
     let runs: [(&str, Metric, &[u32]); 17] = [

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 pub struct Sample {
     /// The link's MTU.
     pub mtu: u32,
-    /// What was measured.
+    /// The workload measured.
     pub workload: Workload,
     /// On what.
     pub system: System,
@@ -32,12 +32,12 @@ impl Sample {
     }
 }
 
-/// What a forwarder takes before and after work.
+/// Resident memory of a forwarder before and after work.
 #[derive(Debug, Clone)]
 pub struct Footprint {
     /// The link's MTU.
     pub mtu: u32,
-    /// Whose.
+    /// The system measured.
     pub system: System,
     /// Resident KiB after start.
     pub rss_start_kib: u64,
@@ -47,7 +47,7 @@ pub struct Footprint {
     pub rss_end_kib: u64,
 }
 
-/// What is timed in a fresh namespace.
+/// End of a start-up time in a fresh namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartUp {
     /// A command that does nothing.
@@ -57,7 +57,7 @@ pub enum StartUp {
 }
 
 impl StartUp {
-    /// Both.
+    /// Both ends.
     pub const ALL: [Self; 2] = [Self::True, Self::FirstByte];
 
     /// Its name in files.
@@ -80,11 +80,11 @@ pub struct Results {
     pub seconds: f64,
     /// Of the guest's link.
     pub mtus: Vec<u32>,
-    /// What was measured, in order.
+    /// Workloads in the order of the tables.
     pub workloads: Vec<Workload>,
     /// On what, in order.
     pub systems: Vec<System>,
-    /// What the forwarders say they are.
+    /// Versions of the forwarders, in their own words.
     pub versions: Vec<String>,
     /// One entry per run.
     pub samples: Vec<Sample>,
@@ -92,13 +92,13 @@ pub struct Results {
     pub footprints: Vec<Footprint>,
     /// Milliseconds, one entry per start; host-direct is the harness's own share.
     pub starts_ms: Vec<(System, StartUp, f64)>,
-    /// What brodo asked of its allocator.
+    /// Heap allocations of brodo.
     pub allocations: Vec<Allocations>,
     /// One entry per forwarder.
     pub idle: Vec<Idle>,
     /// Long paths.
     pub wan: Option<Found>,
-    /// What could not be measured, and why.
+    /// Measurements that failed, and why.
     pub remarks: Vec<String>,
 }
 

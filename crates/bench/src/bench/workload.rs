@@ -46,7 +46,7 @@ impl Metric {
         Self::CpuPerDatagram,
     ];
 
-    /// What it is and its unit, for people.
+    /// Name and unit, for people.
     pub const fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::Throughput => ("throughput", "Gbit/s"),
@@ -92,18 +92,18 @@ impl Metric {
     }
 }
 
-/// What one run left behind.
+/// Outcome of one run.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// What the probe printed.
+    /// Output of the probe.
     pub(super) found: Value,
-    /// What the forwarder worked; `None` where there is no forwarder.
+    /// Processor time of the forwarder; `None` where there is none.
     pub(super) cpu_ms: Option<f64>,
     /// Segments that the sending kernel sent again.
     pub(super) retransmissions: u64,
 }
 
-/// Whose kernel sends the bulk, and therefore counts retransmissions.
+/// Sender of the bulk; its kernel counts the retransmissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sender {
     /// The guest's.
@@ -117,15 +117,15 @@ pub enum Sender {
 pub struct Kind {
     /// Its name.
     pub name: &'static str,
-    /// What is done, for people.
+    /// Description for people.
     pub what: &'static str,
     /// By how many flows at once unless others are asked for; none for a workload whose flows are part of it.
     pub flows: &'static [usize],
-    /// What the probe is told, with `{}` for what only a run knows.
+    /// Arguments of the probe, with `{}` for values that only a run knows.
     pub probe: &'static str,
-    /// What is read off it. The first is compared between systems.
+    /// Figures of the workload. The first is compared between systems.
     pub metrics: &'static [Metric],
-    /// Who sends what is counted.
+    /// Sender of the bulk.
     pub sender: Sender,
     /// The workload to half of whose rate over veth this one is paced.
     pub half_of: Option<&'static str>,
@@ -181,7 +181,7 @@ pub static KINDS: [Kind; 12] = [
 /// A kind and a number of flows, written as in "up4"; or a kind whose flows are part of it, as in "uup".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workload {
-    /// What is done.
+    /// Kind of traffic.
     pub kind: &'static Kind,
     /// By how many flows at once, 1 to 64.
     pub flows: usize,

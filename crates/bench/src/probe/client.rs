@@ -112,7 +112,7 @@ pub(super) fn first_byte(peer: SocketAddr) -> io::Result<()> {
     open(peer, &format!("source 1 {DOWN_SEED}"))?.read_exact(&mut [0])
 }
 
-/// Who we are to the server.
+/// Our address as the server sees it.
 pub(super) fn who(peer: SocketAddr) -> io::Result<Value> {
     ask(peer, "who")
 }
@@ -122,7 +122,7 @@ pub(super) fn connect(peer: SocketAddr) -> Value {
     outcome(&TcpStream::connect(peer))
 }
 
-/// What a reset by the server looks like: first data, then an error.
+/// Reset by the server: first data, then an error.
 pub(super) fn reset(peer: SocketAddr) -> io::Result<Value> {
     let connection = open(peer, "reset")?;
     let mut input = BufReader::new(&connection);

@@ -56,13 +56,13 @@ const LINES: [&[u8]; 8] = [
     b"\0\xff\n",
 ];
 
-/// What is remembered of a connection.
+/// State of one connection.
 #[derive(Debug, Clone, Copy, Default)]
 struct Talk {
     port: u16,
     /// Our next sequence number.
     next: u32,
-    /// What we expect next from the other side; none before its SYN.
+    /// Next sequence number expected from the other side; none before its SYN.
     expected: Option<u32>,
 }
 

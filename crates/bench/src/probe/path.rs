@@ -1,4 +1,4 @@
-//! What a path says to a datagram: with how many hops to live and how long it is, and the ICMP error that
+//! ICMP errors of a path: a datagram with a chosen hop limit and length, and the error that
 //! comes of it, as a program sees it that asks for the error queue (traceroute, QUIC).
 
 use super::errno_name;

@@ -3,7 +3,7 @@
 //! It accepts what comes in by one device for a port, connects to the same address and port itself, which by
 //! loopback is the server, and copies both ways: a thread for each connection that was there before it, large
 //! buffers, blocking calls, and both kernels' TCP at its ends. It has no frames, no checks, no stack of its
-//! own. What it does not reach, nobody reaches who copies.
+//! own. Its throughput bounds that of every forwarder that copies.
 //!
 //! Blocking writes of one thread to both sides would stand still between two peers who both send and do not
 //! read. The workloads' do not.
@@ -30,7 +30,7 @@ pub(super) fn relay(device: &str, address: SocketAddr, ports: u16, threads: u16)
             scope.spawn(|| {
                 let mut buffer = vec![0; CHUNK];
                 for guest in listener.incoming() {
-                    // What goes wrong is the business of those at the ends, who notice.
+                    // Errors show at the ends of the connection.
                     let _ = guest.and_then(|guest| both_ways(&guest, &mut buffer));
                 }
             });

@@ -61,7 +61,7 @@ fn request_response(connection: &mut TcpStream) -> io::Result<()> {
     connection.read_exact(&mut byte)
 }
 
-/// What one flow does.
+/// Exchange of one flow.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Exchange {
     /// A connection for each byte, instead of one for all of them.
@@ -106,7 +106,7 @@ pub(super) fn flow_process(peer: SocketAddr, exchange: Exchange) -> io::Result<C
         .spawn()
 }
 
-/// What a flow's process found.
+/// Result of a flow's process.
 pub(super) fn flow_result(child: Child) -> io::Result<Value> {
     Ok(serde_json::from_slice(&child.wait_with_output()?.stdout)?)
 }

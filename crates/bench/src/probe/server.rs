@@ -24,7 +24,7 @@ pub(super) const STUCK: Duration = Duration::from_millis(300);
 /// Size of reads and writes.
 pub(super) const CHUNK: usize = 128 * 1024;
 
-/// What connections tell each other, by token.
+/// Results that one connection leaves for another, by token.
 static BOARD: Mutex<Option<HashMap<String, Value>>> = Mutex::new(None);
 static NEWS: Condvar = Condvar::new();
 
@@ -107,7 +107,7 @@ fn obey(connection: TcpStream) -> io::Result<()> {
         }
         ["witness", token] => {
             writeln!(input.connection, "watching")?;
-            // Whatever ends the connection is what the other side is to have done.
+            // The end of the connection, as this side sees it, is the result.
             let end = input.discard().map(|bytes| format!("the end after {bytes} bytes"));
             post(token, json!(end.unwrap_or_else(|e| super::errno_name(&e))));
             Ok(())

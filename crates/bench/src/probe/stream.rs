@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_micros(100);
 /// make up for it, as that would measure the receiver's buffer and not the path.
 const BURST_MAX: u32 = 64;
 
-/// What is sent.
+/// Datagrams to send.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stream {
     /// Of each datagram, bytes.
@@ -45,7 +45,7 @@ pub(super) struct Stream {
     pub(super) rate: u64,
 }
 
-/// What arrived.
+/// Datagrams that arrived.
 #[derive(Debug, Default)]
 struct Arrived {
     datagrams: u64,

@@ -2,7 +2,7 @@
 //! watched while something is done to the forwarder.
 //!
 //! Content is compared byte by byte with the pattern that both ends compute, so that a failure names the
-//! place. Whoever stalls does so by a random sequence that its seed gives.
+//! place. Stalls follow a random sequence from a seed.
 
 use super::client::PATIENCE;
 use super::frames::Random;
@@ -175,7 +175,7 @@ pub(super) fn transfers(peer: SocketAddr, count: usize, at_once: usize, bytes_ma
     json!({ "failed": failed, "bytes": total.into_inner(), "seconds": seconds, "seed": seed })
 }
 
-/// What slow readers are to do.
+/// Task of the slow readers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slow {
     pub(super) count: usize,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// How often one that waits for the network looks at the clock.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What is to be measured.
+/// Duration and interval of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Span {
     /// From the first byte on.

@@ -1,4 +1,4 @@
-//! What the figures were measured on, and whether it had other work meanwhile.
+//! The machine of the figures, and its load meanwhile.
 
 use serde_json::{Value, json};
 use std::fs;
@@ -49,7 +49,7 @@ impl Machine {
         format!("{cpus} × {model}, {memory_gib} GiB, Linux {kernel}, cubic, load {load} at the start")
     }
 
-    /// What to say if the machine had other work.
+    /// Warning, if the machine had other work.
     pub fn warning(&self) -> Option<String> {
         (self.load > LOAD_MAX).then(|| {
             format!(

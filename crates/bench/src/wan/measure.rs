@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// The row that is not on an emulated path ([`tap_queue`]).
 const TAP_QUEUE: &str = "6";
-/// What a row takes beside its transfers: its world is built and taken down.
+/// Overhead of a row: its world is built and taken down.
 const AROUND: Duration = Duration::from_secs(1);
 
 /// Which rows, how often and how long.
@@ -47,7 +47,7 @@ impl Default for Choice {
     }
 }
 
-/// What to run.
+/// Options of `brodo-bench wan`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Which rows, how often and how long.

@@ -29,10 +29,10 @@ const PORT: u16 = 7000;
 const NEAR: Ipv4Addr = Ipv4Addr::new(198, 18, 77, 1);
 /// The far server.
 const FAR: Ipv4Addr = Ipv4Addr::new(198, 18, 77, 2);
-/// What brodo takes for its guest's address.
+/// The guest's address.
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
 
-/// What a kernel has learnt from a connection must not speed up or slow down the next one.
+/// No metrics are kept: one connection must not speed up or slow down the next one.
 const SYSCTLS: &[(&str, &str)] = &[("ipv4/tcp_no_metrics_save", "1")];
 
 /// Where the path lies.

@@ -32,14 +32,14 @@ const UNBOUNDED_BYTES: usize = 64 << 20;
 /// Room besides what the link can hold.
 const SPARE_BYTES: usize = 4 << 20;
 
-/// What has passed in one direction. All are counted from the start.
+/// Traffic in one direction since the start.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Reads from the device: packets and super-packets.
     pub packets: AtomicU64,
     /// Segments that these stood for.
     pub segments: AtomicU64,
-    /// What they took on the wire, in bytes; with those dropped and lost.
+    /// Bytes on the wire, with those dropped and lost.
     pub wire_bytes: AtomicU64,
     /// Segments that found the queue full.
     pub dropped: AtomicU64,
@@ -72,7 +72,7 @@ pub(super) struct Pump {
     part: Vec<u8>,
 }
 
-/// What taking from the device ended with.
+/// Reason why reading from the device stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Taken {
     /// There may be more.
@@ -196,7 +196,7 @@ fn prefer_this_thread() -> std::io::Result<Output> {
     Command::new("renice").args(["-n", "-15", "-p", &gettid().to_string()]).output()
 }
 
-/// Bytes that can be in flight and in the queue. What lies in memory is less than what is on the wire.
+/// Bytes that can be in flight and in the queue. Less lies in memory than on the wire.
 fn capacity(path: &Path) -> usize {
     let Some(rate) = path.rate_bit else { return UNBOUNDED_BYTES };
     let flight = path.delay.as_nanos() * u128::from(rate) / 8_000_000_000;

@@ -51,7 +51,7 @@ impl Ring {
         (length < first).then_some(0)
     }
 
-    /// What [`Ring::room`] gave last.
+    /// Commits `length` bytes of the room that [`Ring::room`] gave last.
     pub(super) fn written(&self, length: usize) -> &[u8] {
         &self.memory[self.end..self.end + length]
     }

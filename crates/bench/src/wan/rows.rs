@@ -1,9 +1,9 @@
-//! What is measured over the emulated path: one row for each question that a buffer of the wrong size answers
-//! badly.
+//! Rows of the measurement over the emulated path, one for each question that a buffer of the wrong size
+//! answers badly.
 //!
-//! Each row is a path, a place for it, options for brodo and a direction. What is to be expected follows from
-//! the path and the buffer alone, window per round-trip time or the rate of the link, and stands beside what
-//! is measured.
+//! Each row is a path, a place for it, options for brodo and a direction. The expected figure follows from
+//! the path and the buffer alone, window per round-trip time or the rate of the link, and stands beside the
+//! one that is measured.
 
 use super::place::Placement;
 use super::{Overflow, Path, Queue};
@@ -31,7 +31,7 @@ pub struct Row {
     pub rate_bit: u64,
     /// In front of the link, in both directions.
     pub queue: Queue,
-    /// What if it is full.
+    /// Behaviour of a full queue.
     pub overflow: Overflow,
     /// Probability that a segment is lost on the way to brodo or the guest, whichever receives.
     pub loss: f64,
@@ -43,7 +43,7 @@ pub struct Row {
     pub dwell_ms: u64,
     /// How long to measure, in seconds.
     pub seconds: u64,
-    /// What brodo should reach, in Mbit/s of payload, where that follows from the set-up.
+    /// Expected rate of brodo, in Mbit/s of payload, where it follows from the set-up.
     pub expected_mbit: Option<f64>,
     /// The same in words.
     pub expected: &'static str,

@@ -1,4 +1,4 @@
-//! What a super-packet stands for: the segments that a network card would make of it.
+//! Segments of a super-packet: those that a network card would make of it.
 //!
 //! A packet from a TUN comes behind a virtio-net header. If that names a segment size, the packet is one TCP
 //! header with the payload of many segments. On a real link each of them is a frame of its own, is queued
@@ -9,7 +9,7 @@ use brodo_core::link::Gso;
 use brodo_link::vnet::{self, HEADER_LEN};
 use std::ops::Range;
 
-/// What every Ethernet frame takes on the wire besides its IP packet, in bytes: preamble, header, check
+/// Overhead of an Ethernet frame on the wire, in bytes: preamble, header, check
 /// sequence, gap.
 pub(super) const FRAME_OVERHEAD: u64 = 8 + 14 + 4 + 12;
 
@@ -61,7 +61,7 @@ impl Segments {
         self.payload.div_ceil(self.size).max(1) as u32
     }
 
-    /// What the segments in `range` take on the wire, in bytes.
+    /// Bytes on the wire of the segments in `range`.
     pub(super) fn wire_bytes(&self, range: &Range<u32>) -> u64 {
         let each = self.headers as u64 + FRAME_OVERHEAD;
         u64::from(range.end - range.start) * each + self.span(range).len() as u64

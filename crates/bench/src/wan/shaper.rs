@@ -1,8 +1,8 @@
 //! The link as arithmetic: when each segment arrives at the other end, or that it does not.
 //!
 //! A segment waits until those before it have been sent, takes its wire bytes at the link's rate, and arrives
-//! one delay later. What waits is the queue, and a segment that finds it full is dropped from its tail, or is
-//! left with its sender. Nothing here keeps packets or reads a clock, so it can be tested exactly.
+//! one delay later. The waiting segments are the queue; one that finds it full is dropped from its tail, or
+//! is left with its sender. Nothing here keeps packets or reads a clock, so it can be tested exactly.
 
 use super::segments::Segments;
 use crate::probe::mix;
@@ -46,7 +46,7 @@ impl fmt::Display for Queue {
     }
 }
 
-/// What becomes of a packet that finds the queue full.
+/// Treatment of a packet that finds the queue full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overflow {
     /// It is lost.
@@ -65,7 +65,7 @@ pub struct Path {
     pub rate_bit: Option<u64>,
     /// How much may wait; a link without a rate has no queue.
     pub queue: Queue,
-    /// What if more comes.
+    /// Treatment of packets beyond the queue's limit.
     pub overflow: Overflow,
     /// Probability that a segment is lost, 0 to 1.
     pub loss: f64,
@@ -80,7 +80,7 @@ pub(super) struct Piece {
     pub(super) due_ns: u64,
 }
 
-/// What became of a packet's segments.
+/// Fate of a packet's segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Losses {
     /// Found the queue full.
@@ -167,7 +167,7 @@ impl Shaper {
         }
     }
 
-    /// What waits, on the wire.
+    /// Bytes on the wire of the waiting segments.
     fn backlog_bytes(&self, now_ns: u64, rate_bit: u64) -> u64 {
         let backlog_ns = u128::from(self.free_ns.saturating_sub(now_ns));
         (backlog_ns * u128::from(rate_bit) / 8_000_000_000) as u64

@@ -1,7 +1,7 @@
 //! Row 6: uploads over a real TAP whose transmit queue holds few packets. No path is emulated.
 //!
-//! The ring between the guest's kernel and brodo drops what finds it full, and tells nobody but a counter.
-//! What keeps that from happening is that brodo always reads, and offers windows that fit into the ring
+//! The ring between the guest's kernel and brodo drops frames while it is full, and only a counter shows it.
+//! brodo prevents that: it always reads, and offers windows that fit into the ring
 //! together. All lengths are measured with one guest: brodo follows when the length changes.
 
 use crate::facts;

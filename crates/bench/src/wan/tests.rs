@@ -1,4 +1,4 @@
-//! What needs no namespace: which rows there are. Everything else is in the end-to-end tests.
+//! Tests without a namespace: the set of rows. The end-to-end tests have the rest.
 
 use super::rows;
 use std::collections::BTreeSet;

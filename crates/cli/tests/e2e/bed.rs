@@ -1,4 +1,4 @@
-//! What every test lies in: a world, brodo with a guest in it, and a server on either side of the veth pair.
+//! The bed of every test: a world, brodo with a guest in it, and a server on either side of the veth pair.
 
 use brodo_bench::process::{Failure, Finished, Job, Result};
 use brodo_bench::system::{Guest, Programs, System};
@@ -224,7 +224,7 @@ pub(crate) fn workers() -> Option<String> {
     std::env::var("BRODO_WORKERS").ok().filter(|workers| !workers.is_empty())
 }
 
-/// What brodo has counted, by name, from what it has said in the end.
+/// Counters by name, from brodo's last words.
 pub(crate) fn counters(said: &str) -> impl Iterator<Item = (&str, u64)> {
     said.lines().filter_map(|line| {
         let (name, count) = line.strip_prefix("brodo: ")?.rsplit_once(' ')?;

@@ -69,7 +69,7 @@ fn spoofing(bed: &Bed) -> Result<()> {
         for other in others {
             send(server, other, "forged")?;
         }
-        // What was sent last arrives last: then the forged ones would have come.
+        // Order is kept: once the last one has arrived, a forged one would have.
         send(server, own, &format!("last from {own}"))?;
         check(arrived(&format!("last from {own}")).is_some(), || collector.describe())?;
     }

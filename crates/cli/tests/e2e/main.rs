@@ -35,7 +35,7 @@ use brodo_bench::world::missing_programs;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::process::ExitCode;
 
-/// What the harness itself runs.
+/// Programs of the harness itself.
 const HARNESS_PROGRAMS: [&str; 5] = ["ip", "nsenter", "setpriv", "sh", "unshare"];
 
 /// A test on one kind of link: it makes its own bed.

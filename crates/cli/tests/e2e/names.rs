@@ -29,7 +29,7 @@ pub(crate) const TESTS: &[Test] = &[
         .on(&[Link::SMALL]),
 ];
 
-/// What the two resolvers answer for the same name, so that one sees which was asked.
+/// Answers of the two resolvers for the same name, which show the one that was asked.
 const ON_LOOPBACK: [&str; 2] = ["192.0.2.53", "2001:db8::53"];
 const IN_WORLD: [&str; 2] = ["192.0.2.99", "2001:db8::99"];
 
@@ -50,7 +50,7 @@ fn dnsmasq(world: &World, netns: &Netns, listen: &[&str], answers: [&str; 2]) ->
             .map(str::to_owned)
             .collect();
     words.extend(listen.iter().map(|address| format!("--listen-address={address}")));
-    // What it answers for itself holds for no time otherwise.
+    // TTL of dnsmasq's own records, 0 unless set.
     words.push("--local-ttl=300".to_owned());
     words.extend(answers.map(|address| format!("--host-record=name.test,{address}")));
     // Too much for a datagram of 1,232 bytes: the answer is truncated and asked for again over TCP.
@@ -168,7 +168,7 @@ fn failing_resolvers(given: &Bed) -> Result<()> {
                 })?;
             }
         }
-        // Nobody listens there: over TCP the next is asked.
+        // A resolver that refuses: over TCP the next one is asked.
         replace(&resolv_conf, "nameserver 127.0.0.54\nnameserver 127.0.0.53\n")?;
         for how in ["+tcp", "+notcp"] {
             noticed(&bed, &[how], ON_LOOPBACK, "two resolvers of which one refuses")?;

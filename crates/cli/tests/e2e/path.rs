@@ -14,18 +14,14 @@ use brodo_bench::world::{HOST_V4, HOST_V6, WORLD_V4, WORLD_V6};
 use serde_json::Value;
 
 pub(crate) const TESTS: &[Test] = &[
-    Test::new("each hop of the path is told", hops).on(&[Link::SMALL]),
+    Test::new("each hop of the path answers", hops).on(&[Link::SMALL]),
     Test::new("ping shows hops and MTU of the path", ping).on(&[Link::SMALL]).with(&["ping"]),
     Test::new("the MTU of the path is found", mtu),
     Test::new("datagrams larger than the path arrive", large).on(&Link::ALL),
-    Test::new("what is denied is refused at once", denied).on(&[Link::SMALL]).with(&["ping"]).options(&[
-        "--deny",
-        "198.18.0.0/24",
-        "--deny",
-        "fd00:18::/64",
-        "--deny",
-        "198.19.0.1:7999",
-    ]),
+    Test::new("denied destinations are refused at once", denied)
+        .on(&[Link::SMALL])
+        .with(&["ping"])
+        .options(&["--deny", "198.18.0.0/24", "--deny", "fd00:18::/64", "--deny", "198.19.0.1:7999"]),
 ];
 
 const FAR: [&str; 2] = ["198.20.0.2", "fd00:20::2"];
@@ -56,7 +52,7 @@ fn far(bed: &Bed) -> Result<()> {
     bed.world.serve_probe(&far, 7000).map(drop)
 }
 
-/// What becomes of a datagram.
+/// Outcome of one datagram.
 fn probe(bed: &Bed, server: &str, port: &str, (ttl, size): (u8, usize)) -> Result<Value> {
     bed.probe(&["path", server, port, &ttl.to_string(), &size.to_string()])
 }
@@ -125,7 +121,7 @@ fn mtu(bed: &Bed) -> Result<()> {
         }
         let found = probe(bed, FAR[family], PORT, (0, 1300 - headers))?;
         check(found["outcome"] == "answer", || format!("{}: {found}", FAR[family]))?;
-        // What is longer than anybody measures a path with is fragmented by the host.
+        // A datagram longer than any path probe is fragmented by the host.
         if bed.link.mtu > 1500 {
             let found = probe(bed, WORLD[family], PORT, (0, 9000))?;
             check(found["outcome"] == "answer", || format!("{}: {found}", WORLD[family]))?;

@@ -49,7 +49,7 @@ fn without_ping(bed: &Bed) -> Result<()> {
         let finished = echo(bed, HOST_V4, "56")?;
         check(finished.code != Some(0), || finished.failure("answered although forbidden").0)?;
     }
-    // Told once, and only those who want to ping.
+    // One warning, at the first ping.
     let said = bed.guest(|guest| guest.stderr())?;
     let sentences = said.lines().filter(|line| line.contains("ping_group_range")).count();
     check(sentences == 1, || format!("wanted one sentence about ping_group_range, got {sentences}: {said}"))?;

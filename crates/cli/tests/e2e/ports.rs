@@ -1,4 +1,5 @@
-//! Published ports: who the guest sees, what arrives, how it ends, and what cannot be published.
+//! Published ports: the peer that the guest sees, content, ends of connections, ports that cannot be
+//! published.
 
 use crate::Test;
 use crate::bed::{Bed, LIMIT, Link, check, counters};
@@ -135,7 +136,7 @@ fn nobody(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// What holds for any connection, between two ends that are asked by `probe`.
+/// Properties of any connection, between two ends that `probe` reaches.
 fn as_direct(probe: impl Fn(&[&str]) -> Result<Value>, address: &str, port: &str, large: u64) -> Result<()> {
     let (large, small) = (large.to_string(), (3 * MIB + 7).to_string());
     for words in [
@@ -219,7 +220,7 @@ fn auto(bed: &Bed) -> Result<()> {
     let _ = bed.world.run(&[], ["kill", "-9", &server.to_string()], LIMIT)?;
     soon("it disappears", || refused(LOOPBACK[0]) && refused(LOOPBACK[1]))?;
 
-    // What the guest offers on its loopback is not offered to the world.
+    // Ports of the guest's loopback are not offered to the world.
     let listen = "TCP4-LISTEN:7102,bind=127.0.0.1,reuseaddr,fork";
     if brodo_bench::world::missing_programs(&["socat"]).is_empty() {
         bed.serve_words_in_guest(&["socat", listen, "EXEC:echo here"], 7102)?;

@@ -1,4 +1,4 @@
-//! The TAP's transmit queue: whatever its length everything arrives, and from ten frames on nothing is
+//! The TAP's transmit queue: at any length everything arrives, and from ten frames on nothing is
 //! dropped on the way.
 
 use crate::Test;
@@ -28,7 +28,7 @@ fn set_length(bed: &Bed, frames: u32) -> Result<()> {
     bed.run(&["ip", "link", "set", "eth0", "txqueuelen", &frames.to_string()]).map(drop)
 }
 
-/// What the guest's kernel has sent a second time because brodo did not get a processor for so long: windows
+/// Retransmissions of the guest's kernel because brodo did not get a processor for so long: windows
 /// do not govern it.
 fn impatience(bed: &Bed) -> Result<u64> {
     Ok(guest_counter(bed, "TcpExt", "TCPLossProbes")? + guest_counter(bed, "TcpExt", "TCPTimeouts")?)

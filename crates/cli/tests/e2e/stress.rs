@@ -60,7 +60,7 @@ pub(crate) fn ring_drops(bed: &Bed) -> Result<u64> {
     Ok(links.as_array().map_or(0, |links| links.iter().map(dropped).sum()))
 }
 
-/// What brodo counted, from its words at the end; it is ended by this.
+/// Counters from brodo's last words; making one ends brodo.
 struct Counted(String);
 
 impl Counted {

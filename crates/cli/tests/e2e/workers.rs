@@ -55,8 +55,8 @@ fn sixty_four(bed: &Bed) -> Result<()> {
     check(idle <= 16, || finished.failure(&format!("{idle} workers have had no connection")).0)
 }
 
-/// Eight connections that are stuck hold eight ninths of the memory, as it is shared. What is left serves
-/// connections of any worker, and what they give up goes to those too.
+/// Eight connections that are stuck hold eight ninths of the memory, as it is shared. The rest serves
+/// connections of any worker, and their memory does once they have gone.
 fn memory(bed: &Bed) -> Result<()> {
     let mut jobs: Vec<Job> =
         (0..8).map(|_| bed.start_probe(&["stuff", HOST_V4, PORT])).collect::<Result<_>>()?;

@@ -24,7 +24,7 @@ fn attached(user: User, words: &[&str]) -> Running {
     brodo
 }
 
-/// What a script prints in the target's namespaces.
+/// Output of a script in the target's namespaces.
 fn inside(user: User, target: u32, script: &str) -> String {
     let process = target.to_string();
     let flags: &[&str] = if user == User::Root { &["-n"] } else { &["-U", "--preserve-credentials", "-n"] };

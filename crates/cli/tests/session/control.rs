@@ -1,4 +1,4 @@
-//! The control socket of a real brodo, from another process: what it tells, what it refuses, the flow log,
+//! The control socket of a real brodo, from another process: answers, refusals, the flow log,
 //! and that a guest is kept out.
 
 use crate::support::{Running, User, eventually, program_str, text, users};
@@ -47,7 +47,7 @@ fn json(user: User, socket: &str, words: &[&str]) -> Vec<Value> {
     out.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"))).collect()
 }
 
-/// What a guest does that holds a connection open to `port` of the host, has had one that is over, and was
+/// A guest that holds a connection open to `port` of the host, has had one that is over, and was
 /// refused a third.
 fn script(port: u16) -> String {
     format!(
@@ -167,7 +167,7 @@ fn a_capture_can_be_started_and_stopped_and_events_are_told() {
         assert!(errors.contains("is under way: stop it first"), "{errors}");
         let mut events =
             Running::start(&mut user.brodo(&["events", "--json", "--instance", &socket, "flow_ended"]));
-        // It listens when the worker records, which nobody but a subscriber can see: what ends later is told.
+        // The worker records from the subscription on: flows that end later are reported.
         let listens = || json(user, &socket, &["status"])[0]["flows"] == 1;
         eventually("the second connection is over", listens);
         brodo.stdin().write_all(b"\n").expect("it reads");
@@ -312,7 +312,7 @@ fn the_flow_log_has_the_last_flows_of_every_worker() {
     }
 }
 
-/// What listens for brodo itself is not offered to the guest.
+/// Listeners of brodo itself are not offered to the guest.
 #[test]
 fn auto_leaves_out_the_listener_of_metrics() {
     for &user in users() {

@@ -1,4 +1,4 @@
-//! Who runs the tests, where the program is, and processes that do not outlive a test.
+//! Users of the tests, the program under test, and processes that do not outlive a test.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -99,7 +99,8 @@ impl User {
         command
     }
 
-    /// What `brodo run OPTIONS -- sh -c SCRIPT` prints; it must succeed and say nothing else.
+    /// Standard output of `brodo run OPTIONS -- sh -c SCRIPT`; it must succeed without a word on standard
+    /// error.
     pub(crate) fn inside(self, options: &[&str], script: &str) -> String {
         let words: Vec<_> = [&["run"], options, &["--", "sh", "-c", script]].concat();
         let output = self.brodo(&words).output().expect("brodo starts");
@@ -118,7 +119,7 @@ pub(crate) fn program_str() -> &'static str {
     program().to_str().expect("a path in UTF-8")
 }
 
-/// What a process printed.
+/// Standard output of a process.
 pub(crate) fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -190,7 +191,7 @@ impl Drop for Running {
     }
 }
 
-/// What brodo and what it runs are waiting for, to be told by a test that waits for them in vain.
+/// Wait channels of brodo and its children, for the message of a test that waits for them in vain.
 fn processes() -> String {
     let list = Command::new("ps").args(["-eo", "pid,ppid,pgid,stat,wchan:24,args"]).output();
     let list = list.map(|output| text(&output)).unwrap_or_default();

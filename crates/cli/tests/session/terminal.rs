@@ -1,7 +1,7 @@
-//! A command at a terminal: what is typed reaches it, its size is the terminal's, and job control works
+//! A command at a terminal: typed characters reach it, its size is the terminal's, and job control works
 //! through brodo.
 //!
-//! `script` makes the terminal; what is written to its standard input is typed.
+//! `script` makes the terminal; its standard input is typed.
 
 use crate::support::{Running, User, eventually, kill, lives, program_str, users};
 use rustix::termios::{Action, tcflow};
@@ -113,7 +113,7 @@ fn a_shell_with_its_own_job_control_runs_inside() {
 
 #[test]
 fn a_live_view_gives_the_terminal_back() {
-    // What watches an instance is told to end by a key, and by a signal.
+    // Watchers of an instance end by a key, and by a signal.
     let start = "$B run -- sleep 1000 & p=$!; until $B status --instance $p >/dev/null 2>&1; do sleep 0.05; done; \
         stty rows 24 cols 80; echo up;";
     let end = "echo status=$?; stty -a | grep -wo -e '-*icanon'; kill $p";

@@ -46,7 +46,7 @@ const BANNED_PHRASES: &[&str] = &[
 
 /// The first words of the sentences of `text`, in lower case and without marks; questions are left out.
 fn openers(text: &str) -> impl Iterator<Item = String> {
-    let ends = ['.', '?', '!', ';', ':'];
+    let ends = ['.', '?', '!'];
     let begins = text.match_indices(' ').filter_map(move |(at, _)| {
         let before = text[..at].trim_end_matches([')', '"', '*', '`']);
         before.ends_with(ends).then_some(at + 1)
@@ -59,6 +59,8 @@ fn openers(text: &str) -> impl Iterator<Item = String> {
     });
     statements.map(|sentence| {
         let words = sentence.split_whitespace().take(2);
+        // In backquotes stands a name: the user `nobody`.
+        let words = words.filter(|word| !word.starts_with('`'));
         let words = words.map(|word| word.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase());
         words.collect::<Vec<_>>().join(" ")
     })

@@ -3,12 +3,11 @@
 
 /// Offences that each rule still has. Aim: an empty table.
 const LIMITS: &[(&str, usize)] = &[
-    ("circles of modules", 38),
-    ("one-word comments", 63),
-    ("openers of comments", 981),
-    ("openers of pages", 64),
-    ("openers of texts", 43),
-    ("width", 1450),
+    ("circles of modules", 32),
+    ("one-word comments", 55),
+    ("openers of comments", 516),
+    ("openers of texts", 32),
+    ("width", 1042),
 ];
 
 /// Fails if `rule` has more offences than are allowed, and says so if it has fewer.

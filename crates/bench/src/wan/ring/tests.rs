@@ -44,5 +44,5 @@ fn a_full_ring_says_so() {
     }
     assert!(ring.room(1).is_none());
     ring.pop();
-    assert!(ring.room(49).is_some(), "what was given back at the beginning");
+    assert!(ring.room(49).is_some(), "the room given back at the beginning");
 }

@@ -46,7 +46,7 @@ fn words(bytes: &[u8]) -> u16 {
     fold((0..bytes.len()).step_by(2).map(|at| u32::from(read_u16(bytes, at))).sum())
 }
 
-/// What the checksum field of an unfinished segment holds: addresses, protocol and length.
+/// Pseudo-header sum, the checksum field of an unfinished segment: addresses, protocol and length.
 fn pseudo_sum(ip: &[u8], v6: bool) -> u16 {
     let (addresses, length) = if v6 { (&ip[8..40], ip.len() - 40) } else { (&ip[12..20], ip.len() - 20) };
     fold(u32::from(words(addresses)) + 6 + length as u32)

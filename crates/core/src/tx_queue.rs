@@ -21,10 +21,12 @@
 //! [`PERIOD`]s: ten thousand idle connections must not keep the one that is busy from its speed. A guest that resumes after such a pause
 //! begins with a small congestion window, and its first segment makes the claim count again.
 //!
-//! *Progress*: a connection may always have the window of one frame, though it has no share, and if less than a segment of that is left,
-//! of a segment more; so the bound is exceeded by at most two frames for each. Where the guest may hand over super-segments and the ring
-//! has room for two frames it may be half a frame more, or a segment: a connection could otherwise never show that it does. Neither can a promise be taken back: where frames begin
-//! to carry less than they did, the claim grows and the window stands until it has been used up.
+//! *Progress*: a window of one frame is always allowed, even without a share of the queue, plus one segment
+//! when less than a segment of it is left; so the bound is exceeded by at most two frames for each
+//! connection. Where the guest may use GSO and the queue has room for two frames, half a frame (or one
+//! segment) more is allowed, because a window below one super-segment would never let the guest show that it
+//! uses GSO. An advertised window is never withdrawn (RFC 9293, 3.8.6): when frames carry less than before,
+//! the share grows and the right edge stays until it has been used up.
 //!
 //! A link that makes its guest wait when the ring is full needs none of this, and has no bound here.
 

@@ -1,8 +1,8 @@
 //! The host's network while brodo runs: its resolvers, its addresses, its ways out, and the notice that one has changed.
 //!
-//! One [`HostNetwork`] for all workers. What concerns names comes from resolv.conf: any worker that is awake looks, at most
-//! every half second in all ([`HostNetwork::poll`]). Whoever asks for a name has woken a worker first, so a change
-//! is used at the latest half a second after it was made, and nobody need be woken for it.
+//! One [`HostNetwork`] for all workers. What concerns names comes from resolv.conf: any worker that is awake
+//! looks, at most every half second in all ([`HostNetwork::poll`]). No timer of its own: a DNS query wakes a
+//! worker anyway, so a change is used at most half a second after it was made.
 //!
 //! Addresses and routes come from a route socket in the host's namespace, which the first worker waits for. A network that
 //! changes says so in many messages; [`DEBOUNCE`] after the first, the addresses are read anew. It has changed if they are

@@ -293,7 +293,7 @@ impl DnsFlow {
                 // The socket may be reporting an ICMP error for an earlier question instead of sending this one.
                 Err(_) => self.report_errors(cx, r),
             }
-            // Which was that nobody is there.
+            // An ICMP error such as port unreachable has closed the resolver's socket.
             if self.sockets[r].is_none() {
                 break;
             }

@@ -1,18 +1,19 @@
-//! The memory that all workers of a program share: one figure, and the protocol by which whoever finds it spent waits.
+//! The memory budget shared by all workers: one figure, and the protocol by which a worker waits for it.
 //!
 //! Workers share nothing but this, and this is two kinds of atomic integers: no lock, no list. [`Budget`] counts the chunk
 //! memory in use; from that figure come the pressure and the share of a flow, the same for all workers.
 //!
-//! Whoever waits for a bounded store does not ask again and again: it stops, and whoever makes room wakes it. That is
-//! [`StopWake`], with one rule for each side:
+//! No polling: a worker that lacks memory parks itself, and the worker that frees memory wakes it.
+//! [`StopWake`] is that protocol, with one rule for each side:
 //!
-//! * who is stopped says so, passes a fence, and then asks once more for *its own* room: what it needs to go on, not
-//!   whether the store is empty, for others may hold the rest for as long as they like;
-//! * who makes room does so, passes a fence, and then wakes those who have said that they are stopped, if there is enough.
+//! * the waiter sets its flag, passes a fence, and then checks once more for *its own* room: the amount it
+//!   needs, not an empty store, because others may hold the rest for as long as they like;
+//! * the releaser frees memory, passes a fence, and then wakes the workers whose flag is set, if there is
+//!   enough.
 //!
-//! Of the two fences one comes second, and whoever passes it sees what the other did before his. So either the first sees
-//! the room or the second sees that somebody is stopped; both may happen, and a wake for nothing is harmless. What counts
-//! as enough must not be more than what whoever is stopped asks for, or he would wait for what nobody tells.
+//! Fences: they are totally ordered, so the side whose fence is second sees the stores made before the first.
+//! Either the waiter sees the room, or the releaser sees the waiter's flag; both is a spurious wake-up, which
+//! is harmless. The releaser's threshold must not exceed the waiter's requirement, or the wake-up is lost.
 //!
 //! `tests/stop_wake.rs` compiles this file against a model checker, which tries all interleavings and all that the
 //! processor's memory model allows, and finds the lost wake-up in the variants that leave one of these steps out.
@@ -79,7 +80,7 @@ impl StopWake {
     }
 
     /// To be called after room was made: the workers that have to be woken, one bit each; none if there is not `enough`.
-    #[must_use = "whoever is not woken now waits for ever"]
+    #[must_use = "a worker that is not woken now waits for ever"]
     pub fn freed(&self, enough: impl FnOnce() -> bool) -> u64 {
         fence(Ordering::SeqCst);
         if self.stopped.load(Ordering::Relaxed) == 0 || !enough() {
@@ -156,7 +157,7 @@ impl Budget {
     }
 
     /// Gives `bytes` back; the workers that have to be woken, one bit each.
-    #[must_use = "whoever is not woken now waits for ever"]
+    #[must_use = "a worker that is not woken now waits for ever"]
     pub fn give_back(&self, bytes: usize) -> u64 {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
         self.reads.freed(|| self.has_room(Need::Read)) | self.windows.freed(|| self.has_room(Need::Window))

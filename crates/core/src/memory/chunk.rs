@@ -10,13 +10,14 @@
 //!
 //! # What memory allows
 //!
-//! Bytes that a guest may still send into a window of ours are a promise: if the host socket takes them they never come
-//! here, if it does not they must be kept. So windows count against the budget beside what is held
-//! ([`Pool::promise`]), except for a 4096th of it ([`first_window`]; 64 KiB by default) in each window whose host socket
-//! takes everything: ten thousand idle connections take nothing away from anybody. What counts comes out of the first
-//! half of the budget ([`Pool::receive_share`]); the other half pays for what is not counted, and for the little that a
-//! connection gets when the first half is gone. So two thousand connections find room for all they were promised, even
-//! if all their hosts stop reading at once. Of more some would have to send again.
+//! Window reservation: bytes that a guest may still send into an advertised window are committed memory.
+//! Accepted by the host socket they take no chunk; refused, they must be buffered. So windows count against
+//! the budget beside what is held ([`Pool::promise`]), except for a 4096th of it ([`first_window`]; 64 KiB by
+//! default) in each window whose host socket takes everything: ten thousand idle connections reserve nothing.
+//! Reservations come out of the first half of the budget ([`Pool::receive_share`]); the other half is for the
+//! uncounted 4096ths, and for the minimum window of a connection when the first half is used up. So two
+//! thousand connections find room for their whole windows, even if all their host sockets block at once; with
+//! more, some segments would have to be retransmitted.
 
 use crate::memory::budget::{Budget, Pressure, READ_ROOM};
 use std::io::{IoSlice, IoSliceMut};

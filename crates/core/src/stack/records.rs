@@ -1,5 +1,5 @@
-//! What the stack tells of its flows: those that are open, to whoever asks, and those that begin and end, to whoever has
-//! asked to be told.
+//! Observation of flows: snapshots of open flows on request, and a bounded record of opened and ended flows
+//! for subscribers.
 
 use super::{Flow, FlowId, FlowKey, Stack};
 use crate::flow::end::{EndCause, FlowEnd};

@@ -1,8 +1,9 @@
 //! Frames of another worker's flows.
 //!
-//! The kernel gives a flow's frames to the queue that its answers were written to, but forgets that after some seconds of silence, and then
-//! goes by a hash. For flows that the guest begins both say the same. A flow that began on the host's side belongs to the worker that has accepted it,
-//! whatever the hash says; so another worker that gets a frame of a flow it does not know asks here whether somebody else may.
+//! TAP queue selection: the kernel steers a flow's frames to the queue on which its answers were written, and
+//! falls back to a flow hash when that entry expires after some seconds of silence. For outbound flows both
+//! name the same queue. An inbound flow belongs to the worker that accepted it, independent of the hash; so a
+//! frame of an unknown flow is checked here for resteering to that worker.
 
 use super::{
     EtherType, EthernetHeader, FlowKey, Ipv4Header, Ipv6Header, Protocol, Stack, TCP, TcpFlags, TcpHeader,

@@ -4,8 +4,9 @@
 //! socket, to the flow's peer and from the address that the peer had asked; so to the stack each such flow has a socket of its own, which is
 //! only an entry here. It never has anything to receive.
 //!
-//! Each datagram of the peer's leads its entry to where it came to: a peer may ask several addresses of the host, or several ports that lead
-//! to one of the guest's, and is answered from the one that it asked last.
+//! Reply address: each datagram of a peer sets the local address and port of its entry. A peer that uses
+//! several addresses of the host, or several ports forwarded to one of the guest's, is answered from the last
+//! one used.
 //!
 //! When the host has lost that address, answers leave from the one that takes its place, as a program's would, and still from the port: a flow
 //! of the guest's own would have another.

@@ -1,4 +1,4 @@
-//! What a stack is told when it is made: addresses, bounds, time-outs. Every field has its unit and default.
+//! Configuration of a stack: addresses, bounds, time-outs. Every field has its unit and default.
 
 use crate::policy::Rules;
 use crate::time::Duration;

@@ -87,7 +87,7 @@ impl IpHeader {
     }
 }
 
-/// What the fragments of one packet have in common.
+/// Fields shared by all fragments of one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Key {
     src: IpAddr,
@@ -179,9 +179,9 @@ impl Fragments {
         self.spare.push(whole.buffer);
     }
 
-    /// Gives up one packet whose time is over and counts it; to be called until it gives nothing. What it gives is the packet's
-    /// beginning as far as it is there, perhaps nothing behind the header, for an ICMP error to quote; `None` inside if
-    /// there is nothing to say.
+    /// Drops one timed-out packet and counts it; call until `None`. The result is the packet's beginning as
+    /// far as it has arrived, perhaps only the header, for an ICMP error to quote; `None` inside if no error
+    /// is due.
     pub fn expire(&mut self, counters: &mut Counters, now: Instant) -> Option<Option<Whole>> {
         let place = self.partial.iter().position(|partial| partial.until <= now)?;
         let partial = self.partial.swap_remove(place);

@@ -1,9 +1,10 @@
-//! The guest side of the stack: what carries layer-2 frames.
+//! The guest side of the stack: the link that carries layer-2 frames.
 //!
-//! A link takes one frame at a time and never queues: either it accepts the whole frame or it has no credit now and
-//! the stack keeps the payload where it is (pull, not push). Checksums and segmentation follow virtio-net: a frame
-//! may carry only the pseudo-header sum, and may be up to 64 KiB long with the size at which the guest cuts it.
-//! What a link cannot do (see [`LinkCaps`]) the stack does itself before it sends.
+//! A link takes one frame at a time and never queues: either it accepts the whole frame or it has no credit
+//! now and the stack keeps the payload where it is (pull, not push). Checksums and segmentation follow
+//! virtio-net: a frame may carry only the pseudo-header sum, and may be up to 64 KiB long with the size at
+//! which the guest cuts it. Offloads that the link lacks (see [`LinkCaps`]) are done by the stack before it
+//! sends.
 
 use crate::wire::UDP;
 use std::io::IoSlice;
@@ -14,7 +15,7 @@ pub const HEADERS_MAX: usize = 14 + 40 + 60;
 /// The largest frame on any link, in bytes: an IP packet of 65,535 bytes and its Ethernet header.
 pub const FRAME_MAX: usize = 65_535 + 14;
 
-/// What a link can do, probed when it is opened.
+/// Capabilities of a link, probed when it is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LinkCaps {
     /// The guest accepts frames whose TCP or UDP checksum is only the pseudo-header sum.
@@ -39,7 +40,7 @@ pub enum Gso {
     Udp(u16),
 }
 
-/// What a link knows of the layer-4 checksum of a frame it received.
+/// Checksum status of a received frame, as known to the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RxChecksum {
     /// Nothing: the stack verifies it.
@@ -49,7 +50,7 @@ pub enum RxChecksum {
     Valid,
 }
 
-/// What a link knows of a frame it received.
+/// Metadata of a received frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RxMeta {
     /// State of the layer-4 checksum.
@@ -61,7 +62,7 @@ pub struct RxMeta {
 /// One frame from the guest.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RxFrame<'a> {
-    /// What the link knows of it.
+    /// Metadata from the link.
     pub meta: RxMeta,
     /// The frame, Ethernet header first.
     pub bytes: &'a [u8],
@@ -116,7 +117,7 @@ pub struct NoCredit;
 
 /// A layer-2 link toward a guest.
 pub trait Link {
-    /// What the link can do; constant for its life.
+    /// Capabilities; constant for the link's life.
     fn caps(&self) -> LinkCaps;
 
     /// Sends one frame, whole or not at all.

@@ -2,7 +2,7 @@
 //!
 //! A flow that has something to do is listed. Each has a credit in bytes that what it sends to the guest takes from. A flow
 //! that has used its credit up, or has more to send when its turn ends, waits with others of its kind and gets
-//! [`TURN`] when its next turn comes. What its last frame takes beyond its credit it owes. So flows that always have more
+//! [`TURN`] when its next turn comes. Bytes of its last frame beyond its credit are a deficit. So flows that always have more
 //! to send move equally many bytes, however large their frames are: they differ by at most a turn and a super-segment.
 //!
 //! Any other flow is *sparse*: it sends less than its share, or the link has interrupted its turn. It
@@ -56,7 +56,7 @@ impl Turn {
         self.credit > 0
     }
 
-    /// `bytes` were sent. What they exceed the credit by the flow owes, for as many turns as it takes.
+    /// `bytes` were sent. Bytes beyond the credit are a deficit, carried over as many turns as needed.
     pub(crate) fn spend(&mut self, bytes: u32) {
         self.credit = self.credit.saturating_sub_unsigned(bytes);
     }

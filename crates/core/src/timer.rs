@@ -82,7 +82,7 @@ impl Wheel {
         }
     }
 
-    /// Moves the wheel to `now`; what has become due is then taken with [`Wheel::pop`].
+    /// Moves the wheel to `now`; due entries are then taken with [`Wheel::pop`].
     pub fn advance(&mut self, now: Instant) {
         let target = now.as_ns() / TICK_NS;
         while self.now < target {

@@ -1,5 +1,5 @@
-//! What a connection tells an observer: every tuning decision, window update, retransmission, and every change of
-//! what holds it back.
+//! Trace events of a connection: every tuning decision, window update, retransmission, and every change of
+//! its limiting factor.
 //!
 //! Events go to an [`Observer`], which does nothing unless it implements [`Observer::trace`]: on Linux they become
 //! static probes that cost a skipped branch when nobody listens, the simulator records them for its tables
@@ -34,7 +34,7 @@ pub enum Cause {
     Idle,
     /// Something was lost.
     Loss,
-    /// What was taken for lost had arrived.
+    /// A spurious loss: the segment had arrived.
     Undone,
 }
 
@@ -97,9 +97,9 @@ pub enum Event {
         flow: FlowId,
         /// Its direction.
         direction: Direction,
-        /// What did until now.
+        /// Previous limiting factor.
         from: LimitedBy,
-        /// What does now.
+        /// New limiting factor.
         to: LimitedBy,
         /// How long the former did, microseconds.
         after_us: u64,

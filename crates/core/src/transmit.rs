@@ -22,10 +22,10 @@ use crate::wire::{TCP, UDP};
 use std::io::IoSlice;
 use std::net::IpAddr;
 
-/// What every frame to the guest needs to know.
+/// State shared by all frames to the guest.
 #[derive(Debug)]
 pub(crate) struct TxState {
-    /// What the link can do.
+    /// Capabilities of the link.
     pub(crate) caps: LinkCaps,
     /// Our MAC address.
     pub(crate) mac: MacAddr,
@@ -35,7 +35,7 @@ pub(crate) struct TxState {
     pub(crate) ident: u32,
     /// The link answered `NoCredit`: nothing is sent until the driver reports credit.
     pub(crate) stalled: bool,
-    /// What the windows in our segments promise room for.
+    /// TX queue budget of the advertised windows.
     pub(crate) queue: TxQueueBudget,
 }
 

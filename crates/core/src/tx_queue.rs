@@ -1,25 +1,30 @@
-//! The guest's transmit ring, counted in frames: what the windows on offer may bring into it at once.
+//! TX queue budget: the advertised windows of all connections, counted in frames of the guest's transmit
+//! queue.
 //!
-//! Between the guest's kernel and us lies a ring of so many *frames* (`txqueuelen`), whatever they carry. A frame that finds it
-//! full is lost, and its sender hears nothing. Windows are counted in bytes, and 4 MiB are 64 frames or 2,900. So every
-//! window on offer is also a *claim* on the ring: the window divided by what one frame of this connection carries, rounded up.
-//! A window is advanced only as far as the claims of all connections together stay within four fifths of the ring. The last fifth
-//! is for what no window governs: acknowledgements, datagrams, neighbour discovery.
+//! Between the guest's kernel and brodo lies a transmit queue of a number of *frames* (`txqueuelen`), of any
+//! size. A frame that finds it full is lost, without an error to its sender. Windows are counted in bytes,
+//! and 4 MiB are 64 frames or 2,900. So every advertised window also takes a *share* of the queue: the window
+//! divided by the payload per frame of this connection, rounded up. A window is advanced only as far as the
+//! shares of all connections together stay within four fifths of the queue. The last fifth is for frames
+//! without a window: acknowledgements, datagrams, neighbour discovery.
 //!
-//! *Acknowledgements* of what we send come while we send it, on a TAP inside the same call. So no more frames of data are sent
-//! than half of what is not claimed, for an acknowledgement and a window update each, before the link has been read until it is empty.
+//! *Acknowledgements* arrive while data is sent, on a TAP inside the same call. So the number of data frames
+//! sent before the link has been read empty is at most half of the unclaimed frames, which leaves room for an
+//! acknowledgement and a window update for each.
 //!
-//! *What a frame carries* is measured for each connection: an average that moves by an eighth per frame, less half of how far
-//! frames are from it on average, as round-trip times are smoothed (RFC 6298). So a guest whose frames vary, or have begun to shrink, is
-//! not trusted with a window that fits only if all are as large as most. It begins with one
-//! segment: whether the guest hands over super-segments is believed when they are seen. Less than [`PAYLOAD_MIN`] is not
-//! believed: a program that asks and waits sends one byte per frame, and never many frames.
+//! *Payload per frame* is measured for each connection: an average that moves by an eighth per frame, less
+//! half of how far frames are from it on average, as round-trip times are smoothed (RFC 6298). So a guest
+//! whose frames vary, or have begun to shrink, is not trusted with a window that fits only if all are as
+//! large as most. It begins with one segment: super-segments are assumed only after one has been seen. Its
+//! lower bound is [`PAYLOAD_MIN`]: a request-response program sends one byte per frame, and never many
+//! frames.
 //!
-//! *Sharing*: a connection may claim what the others leave, less a quarter of that. One alone gets three quarters of all, n settle at
-//! 3/(3n + 1) each, as with the budget of memory ([`crate::memory::chunk`]), and a newcomer finds room. A claim counts from the
-//! segment that promised it until the next such segment, and is forgotten when the guest has sent nothing for one to two
-//! [`PERIOD`]s: ten thousand idle connections must not keep the one that is busy from its speed. A guest that resumes after such a pause
-//! begins with a small congestion window, and its first segment makes the claim count again.
+//! *Sharing*: a connection may claim the frames that the others leave, less a quarter of that. A single one
+//! gets three quarters of all, n settle at 3/(3n + 1) each, as with the memory budget
+//! ([`crate::memory::chunk`]), and a newcomer finds room. A share counts from the segment that advertised the
+//! window until the next such segment, and expires when the guest has sent nothing for one to two
+//! [`PERIOD`]s: ten thousand idle connections must not slow down the busy one. A guest that resumes after
+//! such a pause begins with a small congestion window, and its first segment makes the share count again.
 //!
 //! *Progress*: a window of one frame is always allowed, even without a share of the queue, plus one segment
 //! when less than a segment of it is left; so the bound is exceeded by at most two frames for each
@@ -28,23 +33,24 @@
 //! uses GSO. An advertised window is never withdrawn (RFC 9293, 3.8.6): when frames carry less than before,
 //! the share grows and the right edge stays until it has been used up.
 //!
-//! A link that makes its guest wait when the ring is full needs none of this, and has no bound here.
+//! A link with back pressure, which stops its guest when the queue is full, needs no budget and has no bound
+//! here.
 
 use crate::link::NoCredit;
 use crate::time::{Duration, Instant};
 
-/// A frame is never taken to carry less, bytes, unless a segment is smaller: a segment on Ethernet. The rest of a window that
-/// is no whole number of segments would otherwise make the next window smaller.
+/// A frame is never taken to carry less, bytes, unless a segment is smaller: a segment on Ethernet. The rest
+/// of a window that is no whole number of segments would otherwise make the next window smaller.
 const PAYLOAD_MIN: u16 = 1460;
 /// A guest whose frames carry so many bytes hands over super-segments, and need not show it.
 const PAYLOAD_LEARNT: u32 = 32 << 10;
 /// The divisor of what a connection leaves of what it might claim.
 const LEAVE: u32 = 4;
-/// Claims that were not renewed in this period or the one before are forgotten. Longer than the shortest retransmission
-/// timeout of guests (200 ms), after which they begin anew with a small congestion window.
+/// Claims that were not renewed in this period or the one before are forgotten. Longer than the shortest
+/// retransmission timeout of guests (200 ms), after which they begin anew with a small congestion window.
 const PERIOD: Duration = Duration::from_millis(250);
 
-/// What one connection claims.
+/// Share of one connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TxQueueShare {
     /// Frames that its window may bring.
@@ -54,7 +60,7 @@ pub(crate) struct TxQueueShare {
     /// Payload of a frame, measured: mean and mean deviation, bytes.
     mean: u16,
     deviation: u16,
-    /// What is not believed to be less.
+    /// Lower bound of the payload per frame.
     payload_min: u16,
 }
 
@@ -64,7 +70,7 @@ impl TxQueueShare {
         Self { frames: 0, period: 0, mean: mss, deviation: 0, payload_min: mss.min(PAYLOAD_MIN) }
     }
 
-    /// What a frame is taken to carry, bytes.
+    /// Estimated payload per frame, bytes.
     fn payload(self) -> u32 {
         self.mean.saturating_sub(self.deviation / 2).max(self.payload_min).into()
     }
@@ -77,8 +83,9 @@ impl TxQueueShare {
         self.deviation = (deviation + (error.abs() - deviation) / 4) as u16;
     }
 
-    /// Frames that a window of so many bytes may bring. Windows are rounded to `unit` bytes, so a whole number of frames may
-    /// seem to be a little more; a guest with more to send does not send such a rest alone.
+    /// Frames that a window of so many bytes may bring. Windows are rounded to `unit` bytes, so a whole
+    /// number of frames may seem to be a little more; a guest with more to send does not send such a rest
+    /// alone.
     fn frames_of(self, window: u32, unit: u32) -> u16 {
         let payload = self.payload();
         let rounding = (unit - 1).min(payload / 2);
@@ -140,8 +147,8 @@ impl TxQueueBudget {
         self.sent = 0;
     }
 
-    /// To be called as time passes. A period ends at most once per call, so that a pause of ours, in which nobody could renew
-    /// anything, forgets nothing that the ring still holds.
+    /// To be called as time passes. A period ends at most once per call, so that a pause of ours, in which
+    /// nobody could renew anything, forgets nothing that the ring still holds.
     pub(crate) fn advance(&mut self, now: Instant) {
         if now >= self.period_ends {
             self.period = self.period.wrapping_add(1);
@@ -150,8 +157,8 @@ impl TxQueueBudget {
         }
     }
 
-    /// The largest window, in bytes, that `claim` may grow to; `u32::MAX` without a bound. `tso`: the guest may hand over
-    /// super-segments of segments of `mss` bytes.
+    /// The largest window, in bytes, that `claim` may grow to; `u32::MAX` without a bound. `tso`: the guest
+    /// may hand over super-segments of segments of `mss` bytes.
     pub(crate) fn window_max(&self, claim: TxQueueShare, tso: bool, mss: u16) -> u32 {
         let Some(frames) = self.frames else { return u32::MAX };
         let others = self.claimed() - self.counted(claim).map_or(0, |(_, frames)| frames);
@@ -177,7 +184,7 @@ impl TxQueueBudget {
     /// Where a claim is counted, and how much of it.
     fn counted(&self, claim: TxQueueShare) -> Option<(usize, u32)> {
         let age = usize::from(self.period.wrapping_sub(claim.period));
-        // A claim as old as the counter is wide looks new; what it is taken for is corrected within two periods.
+        // A claim as old as the counter is wide looks new; the error is corrected within two periods.
         let frames = u32::from(claim.frames).min(*self.claimed.get(age)?);
         Some((age, frames))
     }

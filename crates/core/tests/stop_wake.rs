@@ -1,9 +1,9 @@
 //! The shared memory budget under a model checker: every interleaving of its threads, and every value that the memory
 //! model lets a thread read.
 //!
-//! `src/memory/budget.rs` is compiled here a second time, with loom's atomic integers in the place of the standard library's; what
-//! ships knows nothing of it. The rules are those at the head of that file. For each there is a variant that breaks it, and
-//! the checker must find out: a model that cannot fail shows nothing.
+//! `src/memory/budget.rs` is compiled here a second time, with loom's atomic integers in the place of the
+//! standard library's; the shipped code is unaffected. The rules are those at the head of that file. For each
+//! there is a variant that breaks it, and the checker must find out: a model that cannot fail shows nothing.
 //!
 //! A worker is stopped for good if it has gone to sleep and nobody has been told to wake it. Nothing here sleeps: each
 //! thread says how it ended, and the verdict is spoken when all have.

@@ -1,6 +1,7 @@
 //! Datagrams of one flow that wait for room in its host socket.
 //!
-//! A socket without room is a network on the host that is slower than the guest. What comes then is kept, up to
+//! A socket without room is a network on the host that is slower than the guest. Further datagrams are kept,
+//! up to
 //! [`FLOW_BYTES`] for a flow and a quarter of the memory for all, and leaves in order as soon as the socket reports room;
 //! a datagram beyond the bound is dropped. CoDel keeps the wait short when this goes on: see [`super::codel`].
 //! A datagram whose sender understands ECN is marked where another would be dropped.
@@ -31,7 +32,7 @@ const SLICES: usize =
 /// ones for "congestion experienced".
 const ECN: u8 = 3;
 
-/// What stands before each payload.
+/// Header of each payload in the queue.
 #[derive(Debug, Clone, Copy)]
 struct Record {
     len: u32,

@@ -22,7 +22,7 @@ const POSITIVE_MAX: u32 = 86_400;
 /// For how long an answer is kept that says that there is nothing, in seconds. RFC 2308 (section 5) thinks of hours; but names
 /// that are missing are often about to be made.
 const NEGATIVE_MAX: u32 = 300;
-/// What an entry costs beside key and answer, in bytes: its places in two trees, and allocations.
+/// Overhead of an entry beside key and answer, in bytes: its places in two trees, and allocations.
 const OVERHEAD: usize = 256;
 
 /// One answer.

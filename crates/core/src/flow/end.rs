@@ -1,8 +1,8 @@
 //! Flows that begin and end, for whoever keeps a log of them.
 //!
-//! Nothing is recorded, and nothing is paid for but a branch per flow, until somebody asks for it
-//! ([`crate::stack::Stack::record_ends`], [`crate::stack::Stack::record_openings`]). What is recorded waits in queues with a
-//! bound until the driver takes it, which it does after each turn; what finds a queue full is counted instead.
+//! Recording is off until an observer subscribes, and then costs a branch per flow
+//! ([`crate::stack::Stack::record_ends`], [`crate::stack::Stack::record_openings`]). Records wait in bounded
+//! queues until the driver takes them, after each turn; records that find a queue full are counted instead.
 //!
 //! Flows that were never opened, because a rule denied them or the host could not, end at once: they have an end and no
 //! handle. How a flow ended is noted in the flow itself when it becomes clear ([`EndCause`], one byte).
@@ -61,7 +61,7 @@ impl EndCause {
         Self::ShutDown,
     ];
 
-    /// What the host's word for it means.
+    /// The cause for a host socket's error.
     pub(crate) fn of(error: HostError) -> Self {
         match error {
             HostError::WouldBlock | HostError::TimedOut => Self::TimedOut,
@@ -98,7 +98,7 @@ impl EndCause {
 pub struct FlowEnd {
     /// When.
     pub at: Instant,
-    /// What it was. Of one that was never opened the handle means nothing.
+    /// Information on the flow. The handle is meaningless for a flow that was never opened.
     pub info: FlowInfo,
     /// Whether it was opened.
     pub opened: bool,
@@ -130,7 +130,7 @@ impl<T> Queue<T> {
     }
 }
 
-/// What one worker records.
+/// Records of one worker.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     /// The time of this turn.

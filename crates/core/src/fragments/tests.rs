@@ -239,7 +239,7 @@ proptest! {
         prop_assert!(!got.is_empty() && got.iter().all(|packet| *packet == data));
     }
 
-    /// Whatever comes: no panic, no more memory than allowed, and what is given back was there in full.
+    /// Arbitrary fragments: no panic, memory within its bound, and every reassembled packet is complete.
     #[test]
     fn anything_at_all(
         pieces in proptest::collection::vec((0u32..20, 0u16..600, any::<bool>(), 0usize..200, 0u64..40_000), 1..200),

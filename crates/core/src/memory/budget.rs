@@ -23,7 +23,7 @@ use crate::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 /// Most workers that can share a budget: one bit each.
 pub const WORKERS_MAX: u32 = 64;
 
-/// What must be free for a read from a host socket: one large chunk, in bytes.
+/// Room required for a read from a host socket: one large chunk, in bytes.
 pub const READ_ROOM: usize = 64 << 10;
 
 /// How short memory is, and what that forbids.
@@ -38,7 +38,7 @@ pub enum Pressure {
     Spent,
 }
 
-/// What a flow waits for.
+/// Memory that a parked flow waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     /// To read from its host socket: [`READ_ROOM`].
@@ -52,7 +52,7 @@ impl Need {
     pub const ALL: [Self; 2] = [Self::Read, Self::Window];
 }
 
-/// Who is stopped, as one bit per worker.
+/// Parked workers, as one bit per worker.
 #[derive(Debug)]
 pub struct StopWake {
     stopped: AtomicU64,
@@ -117,8 +117,8 @@ impl Budget {
         self.promised.load(Ordering::Relaxed)
     }
 
-    /// What counts of one promise was `before` and is now `now` bytes. Nobody waits for this: it bounds how far windows are
-    /// opened, and none is shut by it.
+    /// One reservation changes from `before` to `now` bytes. No flow is woken for this: reservations bound
+    /// the opening of windows, and close none.
     pub fn promise(&self, before: usize, now: usize) {
         if now >= before {
             self.promised.fetch_add(now - before, Ordering::Relaxed);
@@ -171,7 +171,7 @@ impl Budget {
         }
     }
 
-    /// Who is stopped for want of this.
+    /// Workers parked for this need.
     pub fn stopped(&self, need: Need) -> &StopWake {
         match need {
             Need::Read => &self.reads,

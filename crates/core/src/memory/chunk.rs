@@ -1,9 +1,10 @@
 //! Payload memory: a pool of fixed chunks in two sizes, and byte queues made of them.
 //!
-//! A connection's buffer is not an allocation but a number (its limit); what it actually holds are chunks, taken from
-//! the pool when bytes arrive and given back when they are consumed. An idle connection holds none. Free chunks are
-//! handed out last-in first-out, so that the same ones stay in the L2 cache. Few bytes go to small chunks and bulk to
-//! large ones, so that ten thousand connections with one byte in flight do not hold ten thousand large chunks.
+//! A connection's buffer is not an allocation but a number (its limit); bytes actually held are in chunks,
+//! taken from the pool when bytes arrive and freed when they are consumed. An idle connection holds none.
+//! Free chunks are handed out last-in first-out, so that the same ones stay in the L2 cache. Few bytes go to
+//! small chunks and bulk to large ones, so that ten thousand connections with one byte in flight do not hold
+//! ten thousand large chunks.
 //!
 //! A [`ByteQueue`] is a list of chunks linked through the pool: moving bytes from one queue to the end of another
 //! copies nothing, and no operation allocates once the pool has grown to the load.
@@ -42,7 +43,7 @@ const TAIL_ROOM_MIN: usize = SMALL;
 
 const NONE: u32 = u32::MAX;
 
-/// What a [`Pool::fill`] has read.
+/// Result of [`Pool::fill`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Filled {
     /// Bytes read.
@@ -106,10 +107,11 @@ impl Cursor {
 
 /// Segments that a connection may hold when memory is short.
 const SEGMENTS_WHEN_SHORT: u32 = 4;
-/// What a connection whose host socket takes nothing may hold however little memory is left: a small chunk.
+/// Minimum window of a connection with a blocked host socket, at any memory pressure: a small chunk.
 const PROMISE_MIN: u32 = SMALL as u32;
 
-/// What of a window does not count against `budget` bytes while the host socket takes everything, bytes.
+/// Part of a window that is not counted against a budget of `budget` bytes while the host socket takes
+/// everything, bytes.
 pub fn first_window(budget: usize) -> u32 {
     u32::try_from(budget / 4096).unwrap_or(u32::MAX).clamp(PROMISE_MIN, LARGE as u32)
 }
@@ -157,7 +159,7 @@ impl Pool {
         self.budget.pressure()
     }
 
-    /// The most that may be held for a guest with segments of `mss` bytes now, bytes: what the host sends to it.
+    /// Memory cap for bytes from the host to a guest with segments of `mss` bytes, bytes.
     pub fn share(&self, mss: u16) -> u32 {
         let bytes = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
         let (free, few) = (bytes(self.budget.available()), SEGMENTS_WHEN_SHORT * u32::from(mss));
@@ -179,12 +181,12 @@ impl Pool {
         u32::try_from((total / 2).saturating_sub(taken)).unwrap_or(u32::MAX).max(least)
     }
 
-    /// What of a window of `window` bytes counts while the host socket takes everything.
+    /// Counted part of a window of `window` bytes while the host socket takes everything.
     pub fn counted(&self, window: u32) -> u32 {
         window.saturating_sub(first_window(self.budget.total()))
     }
 
-    /// What counts of one connection's promise was `before` and is now `now` bytes.
+    /// Reservation of one connection: changes from `before` to `now` counted bytes.
     pub fn promise(&mut self, before: u32, now: u32) {
         self.budget.promise(before as usize, now as usize);
     }
@@ -275,8 +277,9 @@ impl Pool {
             queue.len += len as u32;
             return;
         }
-        // Packing a few KiB costs less than holding 64 KiB for them until the guest has acknowledged. What the chunk was
-        // counted for is theirs first, so that the budget, or another worker, cannot stop what was already read.
+        // Packing a few KiB costs less than holding 64 KiB for them until the guest has acknowledged. The
+        // chunk's own reservation is used first, so that neither the budget nor another worker can block
+        // bytes already read.
         self.reserved = LARGE;
         let stored = self.push(queue, &buffer[..len]);
         debug_assert_eq!(stored, len, "small chunks for at most {PACK_MAX} bytes fit where a large one did");
@@ -432,7 +435,7 @@ impl Pool {
         self.wakes |= self.budget.give_back(bytes);
     }
 
-    /// Puts a chunk among the free ones; what it was counted for stays counted.
+    /// Frees a chunk for reuse; its budget stays counted.
     fn set_free(&mut self, index: u32) {
         let chunk = &mut self.chunks[index as usize];
         let size = chunk.buf.len();

@@ -1,9 +1,10 @@
 //! Flows of one worker that wait for memory, in the order in which they came.
 //!
-//! A flow that finds the budget spent is listed here and says that its worker is stopped (see [`crate::memory::budget`]). Whoever
-//! gives memory back, this worker or another, wakes the worker, and then the flows that are listed look again: the first
-//! ones first, no more at a time than what is free is worth, and each once per wake. One that cannot go on, because others
-//! were quicker or because it needs more than some, is listed again at the end and looks at the next wake.
+//! Parking: a flow that finds the budget used up is listed here, and its worker's flag is set (see
+//! [`crate::memory::budget`]). Freed memory, of this worker or another, wakes the worker, which resumes
+//! listed flows: oldest first, no more at a time than the free memory suffices for, and each once per
+//! wake-up. A flow that still lacks memory, because others were faster or its need is larger, is listed again
+//! at the end.
 //!
 //! A slow watchdog makes sure that a wake-up which got lost, which cannot happen, is a second's delay and a counter above
 //! zero instead of a connection that stands still for ever. It takes two looks: between the two steps of another worker
@@ -31,9 +32,9 @@ pub(crate) struct ParkedFlows {
     /// How many of them, from the front, have not looked since the last wake.
     due: usize,
     watch_at: Option<Instant>,
-    /// The watchdog has seen room and nobody woken.
+    /// The watchdog has seen free memory and a parked worker that was not woken.
     suspected: bool,
-    /// It has seen that twice: who goes on now was forgotten.
+    /// The watchdog has seen it twice: flows resumed now had a lost wake-up.
     convicted: bool,
 }
 

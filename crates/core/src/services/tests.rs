@@ -1,4 +1,4 @@
-//! What the tests of all services need: taking a frame apart again, with every checksum verified.
+//! Shared by the tests of all services: parsing of a frame, with every checksum verified.
 
 use super::*;
 use crate::wire::icmpv6;

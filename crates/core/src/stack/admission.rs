@@ -1,8 +1,8 @@
 //! Whether and where a new flow of the guest's goes: the one place in which this is decided, for TCP, UDP and echo alike.
 //!
-//! Three questions in a row: where the address leads ([`crate::destination`]), whether rules and limits allow it
-//! ([`crate::policy`]), and whether the table has room for it. Whoever asked answers the guest at once: a reset for TCP, an ICMP
-//! error for all else.
+//! Three questions in a row: where the address leads ([`crate::destination`]), whether rules and limits allow
+//! it ([`crate::policy`]), and whether the table has room for it. The caller answers a refusal at once: a
+//! reset for TCP, an ICMP error otherwise.
 
 use super::{DropReason, FlowKey, IcmpCause, Io, Platform, Stack};
 use crate::destination::{self, Destination};
@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 pub(super) enum Admission {
     /// The flow may be opened: to this address of the host's, or to this resolver.
     Granted { to: SocketAddr },
-    /// It may not; what to say by ICMP, and what to count.
+    /// Refused; the ICMP error to send, and the reason to count.
     Refused { cause: IcmpCause, reason: DropReason },
 }
 

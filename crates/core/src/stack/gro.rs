@@ -24,7 +24,7 @@ struct Packet<'a> {
     dst: IpAddr,
     protocol: u8,
     marks: IpHeaderFields,
-    /// What follows the IP header.
+    /// Payload of the IP packet.
     content: &'a [u8],
 }
 

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 impl Flow {
-    /// What is known of it at `now`; `idle` is what the table knows.
+    /// Flow information at `now`; `idle` comes from the table.
     fn info(&self, stack: &Stack, id: FlowId, now: Instant) -> FlowInfo {
         let mut info = match self {
             Self::Tcp(connection) => connection.flow_info(&stack.shared, now),

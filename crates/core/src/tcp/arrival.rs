@@ -1,5 +1,5 @@
-//! What a segment from the guest does, in the order of RFC 9293, section 3.10.7.4: sequence number, RST, SYN, ACK,
-//! payload, FIN.
+//! Processing of a segment from the guest, in the order of RFC 9293, section 3.10.7.4: sequence number, RST,
+//! SYN, ACK, payload, FIN.
 
 use super::receiver::ReceiverState;
 use super::recovery::DUP_ACKS;
@@ -105,7 +105,7 @@ impl Connection {
         true
     }
 
-    /// What may have become possible after a segment.
+    /// Follow-up of a segment: lists the flow for service, or watches a closed window.
     fn go_on<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         self.settle(cx);
         if self.wants_service() {

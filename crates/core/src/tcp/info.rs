@@ -1,4 +1,4 @@
-//! What a connection tells about itself: the answer to "why is this connection slow?".
+//! Connection information: the answer to "why is this connection slow?".
 
 use super::limited::Limited;
 use super::state::State;
@@ -9,13 +9,13 @@ use std::net::SocketAddr;
 /// One direction of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HalfInfo {
-    /// What holds it back, now and so far.
+    /// Limiting factor, now and with times so far.
     pub limited: Limited,
     /// The automatic limit now, bytes: the largest window offered (from the guest), or most bytes in flight (toward it).
     pub limit: u32,
-    /// How often the limit grew and shrank.
+    /// Number of times the limit grew.
     pub grows: u32,
-    /// As above.
+    /// Number of times the limit shrank.
     pub shrinks: u32,
     /// The window offered now, bytes: ours to the guest, or the guest's to us.
     pub window: u32,

@@ -1,15 +1,15 @@
-//! What holds a connection back, and for how long each thing did.
+//! Limiting factor of a connection, with the time of each.
 //!
 //! At any time exactly one thing limits each direction of a connection. A [`LimitClock`] is told whenever it may have
 //! changed and adds up the time; reading it answers "why is this connection slow?".
 
 use crate::time::{Duration, Instant};
 
-/// What holds one direction of a connection back.
+/// Limiting factor of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum LimitedBy {
-    /// Nobody has anything to send.
+    /// The sender has no data.
     #[default]
     Application,
     /// The window the guest offers (toward the guest).
@@ -52,7 +52,7 @@ impl LimitedBy {
     }
 }
 
-/// What limits a direction now, and the time each thing did so far.
+/// Present limiting factor of a direction, and the time of each so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limited {
     /// Now.
@@ -61,8 +61,9 @@ pub struct Limited {
     pub held: [Duration; LimitedBy::ALL.len()],
 }
 
-/// Time is added up in units of this many nanoseconds, so that three days fit into 32 bits: ten thousand idle connections
-/// are to cost little. What is left of a unit goes to whatever limits next, as in the accounting of processor time.
+/// Time is added up in units of this many nanoseconds, so that three days fit into 32 bits: ten thousand idle
+/// connections are to cost little. The rest of a unit goes to the next limiting factor, as in the accounting
+/// of processor time.
 const UNIT_NS: u64 = 1 << 16;
 
 /// Adds up time.
@@ -93,12 +94,12 @@ impl LimitClock {
         Some((before, time))
     }
 
-    /// What limits now, and since when, but for less than a unit.
+    /// Present limiting factor and its start, exact to a unit.
     pub(crate) fn current(&self) -> (LimitedBy, Instant) {
         (self.by, self.since)
     }
 
-    /// What is known at `now`.
+    /// Factors and times at `now`.
     pub(crate) fn read(&self, now: Instant) -> Limited {
         let mut held = self.held_units.map(|units| Duration::from_nanos(u64::from(units) * UNIT_NS));
         held[self.by as usize] += now - self.since;

@@ -4,20 +4,20 @@ use crate::trace::Resend;
 use crate::wire::tcp::Seq;
 use core::num::NonZeroU32;
 
-/// What a sender waits for.
+/// Purpose of the sender's timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Timer {
     /// An acknowledgement; without it the first segment is sent again (RFC 6298).
     Retransmit,
     /// An acknowledgement; without it the last segment is sent again (RFC 8985, section 7).
     TailProbe,
-    /// Segments out of order; what does not come is lost (RFC 8985, 6.2).
+    /// Reordering window: a segment still missing at its end is lost (RFC 8985, 6.2).
     Reorder,
     /// A window that is closed; it is probed (RFC 9293, 3.8.6.1).
     Window,
 }
 
-/// What to undo if a recovery turns out to have been needless.
+/// State to restore after a spurious recovery.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Undo {
     /// The limit before, bytes.

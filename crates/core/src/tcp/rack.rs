@@ -20,7 +20,7 @@ const QUARTERS_MAX: u8 = 20;
 /// RACK's memory of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Rack {
-    /// What was sent last of all that has arrived: when, and its end.
+    /// The most recently sent range that was delivered: its send time and its end.
     newest: Option<(Instant, Seq)>,
     /// Its round trip.
     rtt_ns: u64,

@@ -1,7 +1,8 @@
 //! Payload that arrived ahead of a gap: sorted, disjoint ranges of sequence space, each a queue of pooled bytes.
 //!
-//! A link that loses nothing never uses it. The number of ranges is bounded so that a hostile guest cannot spread a
-//! window over thousands of one-byte islands; what would make one range more is dropped and comes again.
+//! A link that loses nothing never uses it. The number of ranges is bounded so that a hostile guest cannot
+//! spread a window over thousands of one-byte islands; a segment that would add a range beyond the bound is
+//! dropped and retransmitted by the guest.
 
 use crate::memory::chunk::{ByteQueue, Pool};
 use crate::wire::tcp::{SackBlocks, Seq};

@@ -1,4 +1,4 @@
-//! What the sender makes of acknowledgements, and what it does when something does not arrive.
+//! The sender's processing of acknowledgements, and loss recovery.
 //!
 //! A link that pushes back loses nothing, but a guest may be far away (a VPN, a wireless hop) or drop what it gets. With a
 //! guest that understands SACK, RACK ([`super::rack`]) tells which ranges are lost about one round trip after they were
@@ -106,7 +106,7 @@ impl Sender {
         if let Some(recovery) = &mut self.recovery {
             recovery.burst = recovery.burst.saturating_add(acknowledged);
         }
-        // As Linux does, and unlike RFC 6298 (5.7) to the letter: whatever is acknowledged ends the backing off.
+        // As in Linux, and unlike RFC 6298 (5.7) to the letter: any new acknowledgement ends the back-off.
         self.backoff = 0;
         self.timer = self.waiting(shared, now);
     }
@@ -190,7 +190,7 @@ impl Sender {
 
     /// Begins a recovery, unless one is under way.
     fn recover(&mut self, shared: &mut Shared, now: Instant, why: Resend, burst: u32) {
-        // Karn: what is sent twice is not measured.
+        // Karn: retransmitted segments are not timed.
         self.timed = None;
         if self.recovery.is_none() {
             self.undo = NonZeroU32::new(self.limit.get()).map(|limit| Undo { limit, resent: 0 });
@@ -221,7 +221,7 @@ impl Sender {
         self.detect(shared, now);
     }
 
-    /// The wait for a tail loss probe has ended: what to send again.
+    /// Tail loss probe: the range to retransmit.
     pub(crate) fn probe_tail(&mut self, shared: &mut Shared, now: Instant) -> Option<(Seq, u32)> {
         self.start_retransmission_timer(shared, now);
         self.board.tail(self.mss.into())
@@ -230,7 +230,7 @@ impl Sender {
     /// The tail was probed.
     pub(crate) fn tail_probed(&mut self, shared: &mut Shared) {
         self.timed = None;
-        // What is reported as a duplicate from now on may be this one.
+        // A later D-SACK may be for this segment.
         self.undo = None;
         self.tail_probe = Some(self.nxt);
         shared.counters.tcp_tail_probes += 1;
@@ -278,7 +278,8 @@ impl Sender {
         match self.timer {
             None | Some((_, Timer::Window)) => self.timer = self.waiting(shared, now),
             Some((_, Timer::Retransmit | Timer::TailProbe)) if self.may_probe_tail() => {
-                // What follows puts the probe off (RFC 8985, 7.2), but not beyond the time-out of what came first.
+                // Further segments postpone the probe (RFC 8985, 7.2), but not beyond the time-out of the
+                // first.
                 let at = now + self.probe_wait(shared);
                 let oldest = self.board.first().map_or(now, |range| range.at);
                 if at < oldest + shared.tcp.rtt.rto(self.backoff) {
@@ -289,7 +290,7 @@ impl Sender {
         }
     }
 
-    /// What to wait for from `now` on.
+    /// The next timer from `now` on.
     fn waiting(&self, shared: &Shared, now: Instant) -> Option<(Instant, Timer)> {
         if self.una == self.nxt {
             return None;

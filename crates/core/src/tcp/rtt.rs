@@ -23,9 +23,9 @@ const RTO_MAX: Duration = Duration::from_secs(60);
 const RTO_INITIAL: Duration = Duration::from_secs(1);
 /// How long a minimum counts.
 const WINDOW: Duration = Duration::from_secs(10);
-/// What buffers are measured by before the first sample.
+/// Round-trip time for buffer tuning before the first sample.
 const UNKNOWN: Duration = Duration::from_micros(500);
-/// What the clock can tell: a guest may answer within the turn in which it was asked.
+/// Resolution of samples: a guest may answer within the turn of the segment.
 const RESOLUTION: Duration = Duration::from_micros(20);
 /// Least time after which something unanswered is said again: a tick of the timer wheel.
 const REPEAT_MIN: Duration = Duration::from_millis(1);
@@ -48,7 +48,7 @@ impl LinkRtt {
             Some((srtt, var)) => ((srtt * 7 + rtt) / 8, (var * 3 + srtt.abs_diff(rtt)) / 4),
         };
         self.estimate = Some((srtt, var));
-        // What was sent within a round trip of the load still found its queue.
+        // A segment sent within a round trip of the load still met its queue.
         let loaded = self.loaded_at.is_some_and(|at| now - at <= rtt + srtt * 2);
         if !loaded || self.least.get().is_none_or(|least| rtt < least) {
             self.least.sample(now, rtt);

@@ -1,9 +1,10 @@
-//! What has been sent to the guest and not acknowledged, and what is known of it (RFC 6675, RFC 8985).
+//! Scoreboard: ranges sent to the guest and not cumulatively acknowledged, with their state (RFC 6675, RFC
+//! 8985).
 //!
-//! A sorted list of disjoint, adjoining ranges that together cover SND.UNA to SND.NXT. Each range was sent at one
-//! time and is in flight, selectively acknowledged, or lost. What is sent in one turn is one range however many
-//! segments it has; an acknowledgement that covers a part splits it. A flow without loss therefore has a handful of
-//! ranges that come at the back and go at the front.
+//! A sorted list of disjoint, adjoining ranges that together cover SND.UNA to SND.NXT. Each range was sent at
+//! one time and is in flight, selectively acknowledged, or lost. All segments sent in one turn are one range;
+//! an acknowledgement that covers a part splits it. A flow without loss therefore has a handful of ranges
+//! that come at the back and go at the front.
 //!
 //! The number of ranges is bounded, because the guest chooses where they are split: a SACK that would need more is
 //! not used, and what is sent joins the last range. Either costs accuracy, never data.
@@ -21,7 +22,7 @@ const RANGES_MAX: usize = 1024;
 const LISTS_MAX: usize = 32;
 const LIST_RANGES_MAX: usize = 1024;
 
-/// What is known of a range.
+/// State of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     /// On its way, as far as we know.
@@ -229,7 +230,8 @@ impl Scoreboard {
 
     /// Notes that `len` from `start` on, part of one range, was sent again.
     pub(super) fn resent(&mut self, start: Seq, len: u32, at: Instant) {
-        // Without room to split, all of the range counts as sent now: what was not is found lost later.
+        // Without room to split, all of the range counts as sent now: parts that were not are detected as
+        // lost later.
         self.split(start + len);
         self.split(start);
         let index = self.ranges.partition_point(|range| range.end().le(start));

@@ -1,4 +1,4 @@
-//! What time does to a connection: retransmission and window probes, TIME-WAIT, keep-alive.
+//! Timers of a connection: retransmission and window probes, TIME-WAIT, keep-alive.
 
 use super::Connection;
 use super::loss::Timer;

@@ -1,5 +1,5 @@
-//! What a connection does about its two limits: it feeds them, tells observers of every change, keeps account of what
-//! holds the guest's sending back, and makes sure that a window which has opened is known to the guest.
+//! Tuning of a connection's two limits: measurements, trace events of every change, the limiting factor of
+//! the guest's sending, and window updates.
 //!
 //! A window update that opens a closed window is a segment that nobody acknowledges; were it lost, both sides would wait.
 //! So it is repeated, after a round trip and then at growing distances, until the guest sends or a bounded number of
@@ -29,17 +29,17 @@ pub(super) fn quiet(shared: &Shared) -> Duration {
 }
 
 impl Connection {
-    /// What memory and the link's ring leave to the receiving direction, bytes.
+    /// Cap of the receiving direction by memory and the TX queue budget, bytes.
     pub(super) fn receive_share(&self, shared: &Shared) -> u32 {
         self.memory_share(shared).min(self.window_max(shared).saturating_add(self.rx.held()))
     }
 
-    /// What memory leaves to the receiving direction, bytes.
+    /// Memory cap of the receiving direction, bytes.
     fn memory_share(&self, shared: &Shared) -> u32 {
         shared.memory.pool.receive_share(self.rx.is_blocked())
     }
 
-    /// What the link's ring leaves to the receiving direction, bytes not held yet.
+    /// Cap of the receiving direction by the TX queue budget, bytes not held yet.
     pub(super) fn window_max(&self, shared: &Shared) -> u32 {
         self.rx.window_max(&shared.tx, self.tx.mss)
     }
@@ -161,7 +161,7 @@ impl Connection {
             Need::Read => {
                 self.tx.memory_listed = false;
                 let waited = std::mem::take(&mut self.tx.short_of_memory);
-                // What memory leaves is told anew when the flow is served.
+                // The memory cap is read again when the flow is served.
                 if waited {
                     self.list_ready(shared);
                 }

@@ -1,4 +1,4 @@
-//! What connections may claim of a ring, alone and together, as time passes and frames change.
+//! Shares of the TX queue budget: of one and of several connections, over time and with changing frames.
 
 use super::{PERIOD, TxQueueBudget, TxQueueShare};
 use crate::time::Instant;
@@ -113,7 +113,7 @@ fn what_a_frame_carries_is_measured() {
         claim.measure(1460);
     }
     assert!((600 * 1460..=600 * 1470).contains(&window_max(&slots, claim)), "{}", window_max(&slots, claim));
-    // Somebody who asks and waits.
+    // A request-response connection.
     for _ in 0..60 {
         claim.measure(1);
     }

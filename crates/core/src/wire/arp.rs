@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 #[cfg(test)]
 mod tests;
 
-/// What a packet does. Reverse ARP and other operations are not spoken.
+/// Operation of a packet. Reverse ARP and other operations are not supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArpOperation {
     /// Who has the target address?
@@ -40,7 +40,7 @@ impl ArpPacket {
     /// Length in bytes.
     pub const LEN: usize = 28;
 
-    /// The packet; what follows it is padding.
+    /// The packet; the bytes behind it are padding.
     ///
     /// # Errors
     /// [`DropReason::MalformedArp`], also for other hardware, protocols and operations.

@@ -16,7 +16,7 @@ pub const CLIENT_PORT: u16 = 68;
 /// A lease that never ends, in seconds.
 pub const LEASE_INFINITE: u32 = u32::MAX;
 
-/// What a client asks.
+/// Message type of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestType {
     /// Which servers are there?
@@ -31,7 +31,7 @@ pub enum RequestType {
     Inform,
 }
 
-/// What a server answers.
+/// Message type of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyType {
     /// This address is to be had.
@@ -45,7 +45,7 @@ pub enum ReplyType {
 /// A client's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// What is asked.
+    /// Message type.
     pub kind: RequestType,
     /// Transaction, chosen by the client.
     pub xid: u32,
@@ -67,7 +67,7 @@ pub struct Request<'a> {
     pub size_max: u16,
 }
 
-/// What a guest is told of its network.
+/// Network parameters for a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Network<'a> {
     /// Length of the network prefix in bits, at most 32.
@@ -86,7 +86,7 @@ pub struct Network<'a> {
 /// A server's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reply<'a> {
-    /// What is answered.
+    /// Message type.
     pub kind: ReplyType,
     /// The address for the client, or unspecified.
     pub yiaddr: Ipv4Addr,
@@ -119,7 +119,7 @@ const CLIENT_ID: u8 = 61;
 const SEARCH: u8 = 119;
 const END: u8 = 255;
 
-/// What every client takes, in bytes with IP and UDP headers (RFC 2131 section 2).
+/// Size that every client accepts, in bytes with IP and UDP headers (RFC 2131 section 2).
 const SIZE_MIN: u16 = 576;
 
 impl<'a> Request<'a> {

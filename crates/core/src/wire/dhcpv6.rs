@@ -25,7 +25,7 @@ pub const ASSOCIATIONS_MAX: usize = 4;
 /// Addresses looked at in one identity association; those beyond are ignored.
 pub const ADDRESSES_MAX: usize = 4;
 
-/// What a client asks.
+/// Message type of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientMessageType {
     /// Which servers are there?
@@ -46,7 +46,7 @@ pub enum ClientMessageType {
     InformationRequest = 11,
 }
 
-/// What a server answers.
+/// Message type of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerMessageType {
     /// This is to be had.
@@ -78,7 +78,7 @@ const DNS_SERVERS: u16 = 23;
 const DOMAIN_LIST: u16 = 24;
 const IA_PD: u16 = 25;
 
-/// What kind of thing an identity association asks for.
+/// Kind of an identity association.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AssociationType {
     /// Addresses (IA_NA).
@@ -90,7 +90,7 @@ pub enum AssociationType {
 /// An identity association of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Association<'a> {
-    /// What it asks for.
+    /// Kind of association.
     pub kind: AssociationType,
     /// Its identifier, chosen by the client.
     pub iaid: u32,
@@ -112,7 +112,7 @@ impl<'a> Association<'a> {
 /// A client's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientMessage<'a> {
-    /// What is asked.
+    /// Message type.
     pub kind: ClientMessageType,
     /// Transaction, chosen by the client; 24 bits.
     pub transaction: [u8; 3],

@@ -19,7 +19,7 @@ pub const NAME_LEN_MAX: usize = 255;
 /// of records that all point into one long chain would take time by the square of its length.
 const HOPS_MAX: u8 = 127;
 
-/// Most bytes of encoded search names offered to a guest: what one DHCPv4 option holds.
+/// Most bytes of encoded search names offered to a guest: the capacity of one DHCPv4 option.
 pub const SEARCH_LEN_MAX: usize = 255;
 
 /// Response codes a forwarder gives on its own (RFC 1035 section 4.1.1).
@@ -56,7 +56,7 @@ pub struct Header {
 
 const QR: u16 = 0x8000;
 const OPCODE: u16 = 0x7800;
-/// Bit of the flags: whoever answers is responsible for the name.
+/// Flag: authoritative answer.
 pub const AA: u16 = 0x0400;
 /// Bit of the flags: the message was cut.
 pub const TC: u16 = 0x0200;

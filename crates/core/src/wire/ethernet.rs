@@ -75,7 +75,7 @@ impl FromStr for MacAddr {
     }
 }
 
-/// What a frame carries.
+/// Protocol of a frame's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EtherType {
     /// ARP, 0x0806.
@@ -117,7 +117,7 @@ pub struct EthernetHeader {
     pub dst: MacAddr,
     /// Source station.
     pub src: MacAddr,
-    /// What follows.
+    /// Protocol of the payload.
     pub ethertype: EtherType,
 }
 

@@ -1,4 +1,5 @@
-//! What a fragment says of its place: the fields of the IPv4 header (RFC 791) and the IPv6 extension header (RFC 8200, section 4.5).
+//! Position of a fragment: the fields of the IPv4 header (RFC 791) and the IPv6 extension header (RFC 8200,
+//! section 4.5).
 
 /// The place of a fragment in the packet that was cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -58,8 +58,8 @@ impl Ipv6Header {
         }
     }
 
-    /// As [`Ipv6Header::parse`], for a fragment: what follows its extension header, of whatever protocol that names. `None`
-    /// instead of its place if it is a whole packet.
+    /// As [`Ipv6Header::parse`], for a fragment: the payload behind its extension header, of the protocol
+    /// named there. `None` instead of its place if it is a whole packet.
     ///
     /// # Errors
     /// [`DropReason::MalformedIpv6`].

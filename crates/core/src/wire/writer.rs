@@ -16,7 +16,7 @@ impl<'a> Writer<'a> {
         self.len
     }
 
-    /// What was written so far.
+    /// Bytes written so far.
     pub(super) fn written(&mut self) -> &mut [u8] {
         &mut self.out[..self.len]
     }

@@ -1,5 +1,5 @@
-//! The wire formats against arbitrary input and against two independent implementations, etherparse and smoltcp:
-//! what we write they read, and what they write we read. (DHCP is compared with dhcproto in the services' own tests.)
+//! The wire formats against arbitrary input and against two independent implementations, etherparse and
+//! smoltcp: each parses the other's output. (DHCP is compared with dhcproto in the services' own tests.)
 
 mod oracle_etherparse;
 mod oracle_smoltcp;

@@ -1,4 +1,4 @@
-//! What is kept, for how long, and what goes when there is no room.
+//! Caching, expiry, and eviction.
 
 use super::*;
 use crate::wire::dns::message::{A, CNAME, KEY_LEN_MAX, Query, Reply, SOA};

@@ -1,4 +1,4 @@
-//! What is learnt from answers, and what an answer cannot make anybody believe.
+//! Names learnt from answers, and forged answers that teach none.
 
 use super::*;
 use crate::wire::dns::encode_name;

@@ -1,4 +1,4 @@
-//! Who is asked when, after whom, and when that is forgiven.
+//! Order of resolvers, demotion after failures, and rehabilitation.
 
 use super::*;
 

@@ -78,7 +78,7 @@ fn a_flow_is_listed_once() {
 fn the_watchdog_finds_who_was_forgotten_at_its_second_look() {
     let (budget, mut waiting) = crowd(1);
     assert_eq!(waiting.watch_at(), Some(Instant::ZERO + SEC));
-    // What must not happen: room is made, and the workers to be woken are told to nobody.
+    // A lost wake-up: memory is freed, and the mask of workers to wake is discarded.
     let _ = budget.give_back(READ_ROOM);
     budget.stopped(Need::Read).stop(3);
     waiting.watch(Instant::ZERO + SEC);

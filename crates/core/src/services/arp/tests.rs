@@ -31,7 +31,7 @@ fn our_addresses_are_answered() {
     let loopback = Ipv4Addr::new(10, 0, 2, 9);
     config.v4.as_mut().unwrap().host_loopback = Some(loopback);
     for target in [[10, 0, 2, 2], [10, 0, 2, 3], loopback.octets()] {
-        // An ordinary request, and a probe (RFC 5227): whoever wants our address is told.
+        // An ordinary request, and a probe (RFC 5227): both are answered.
         for sender in [[10, 0, 2, 15], [0; 4]] {
             let (eth, reply) = ask(&config, request(sender, target)).unwrap().unwrap();
             assert_eq!(eth, EthernetHeader { dst: GUEST, src: config.mac, ethertype: EtherType::Arp });

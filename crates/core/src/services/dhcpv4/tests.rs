@@ -28,7 +28,7 @@ impl Client<'_> {
     }
 }
 
-/// What a client is told: frame and packet addresses, and the message.
+/// A reply: frame and packet addresses, and the message.
 type Told = (MacAddr, Ipv4Addr, Message);
 
 fn ask(config: &Config, src: [u8; 4], payload: &[u8]) -> Result<Option<Told>, DropReason> {

@@ -15,7 +15,7 @@ const DUID: &[u8] = &[0, 1, 0, 1, 0x2c, 0, 0, 1, 0x52, 0x54, 0, 0x12, 0x34, 0x56
 
 fn message(kind: MessageType, options: Vec<DhcpOption>) -> Message {
     let mut message = Message::new_with_id(kind, [1, 2, 3]);
-    // What every client sends along.
+    // Options of every client.
     message.opts_mut().insert(DhcpOption::ElapsedTime(0));
     let oro = ORO { opts: vec![OptionCode::DomainNameServers, OptionCode::DomainSearchList] };
     message.opts_mut().insert(DhcpOption::ORO(oro));

@@ -47,7 +47,7 @@ fn our_addresses_are_answered() {
             };
             assert_eq!(NdpMessage::parse(message), Ok(NdpMessage::NeighborAdvertisement(expected)));
         }
-        // Whoever wants one of our addresses is told, as is everybody else.
+        // Duplicate address detection for one of our addresses is answered, to all nodes.
         let probe = NdpMessage::NeighborSolicitation { target, source_lladdr: None };
         let frame = ask(&config, Ipv6Addr::UNSPECIFIED, solicited_node(target), probe).unwrap().unwrap();
         let (eth, ip, message) = open_ipv6(&frame);

@@ -1,4 +1,4 @@
-//! Fragments of the guest's: what is put together again is handled as if it had come whole.
+//! Fragments of the guest: a reassembled packet is handled like any other.
 //!
 //! UDP and echo only: TCP has segments, and DHCP and neighbour discovery are never fragmented (RFC 6980). On its way out the host's
 //! kernel fragments it anew, to the MTU of the path it takes.
@@ -52,7 +52,7 @@ impl Stack {
             IpHeader::V4(_) => {
                 let (ip, payload) = Ipv4Header::parse(bytes)?;
                 let (src, dst) = (ip.src.into(), ip.dst.into());
-                // Who fragments lets others fragment.
+                // A fragmented datagram has no "do not fragment".
                 let marks = self.marks(dst, (ip.tos, ip.ttl, false), 0);
                 Packet {
                     eth,
@@ -77,7 +77,8 @@ impl Stack {
         self.packet(io, &packet)
     }
 
-    /// Gives up what was not complete in time. Who has sent the first fragment is told (RFC 792, RFC 4443 section 3.3).
+    /// Drops incomplete datagrams at their time-out, with an ICMP error if the first fragment has arrived
+    /// (RFC 792, RFC 4443 section 3.3).
     pub(in crate::stack) fn expire_fragments<P: Platform>(&mut self, io: &mut Io<'_, P>) {
         while let Some(given_up) = self.fragments.expire(&mut self.shared.counters, io.now) {
             if let Some(whole) = given_up {

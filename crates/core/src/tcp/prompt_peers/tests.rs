@@ -1,4 +1,4 @@
-//! What makes a habit and what ends it, and that destinations do not share one.
+//! Promptness of a destination: its conditions, its end, and its scope.
 
 use super::{NEED_MAX, NEED_MIN, PromptPeers, Promptness};
 use crate::flow::Endpoint;

@@ -26,7 +26,7 @@ fn the_minimum_is_that_of_ten_seconds() {
     assert_eq!(rtt.min(), Some(5 * MS));
 }
 
-/// Whatever comes, the filter never tells less than the true minimum of the window, nor more than that of its last
+/// For all samples, the filter is never below the true minimum of the window, nor more than that of its last
 /// quarter.
 #[test]
 fn the_minimum_is_within_the_windows_own() {

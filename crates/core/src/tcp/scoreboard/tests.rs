@@ -97,7 +97,7 @@ proptest! {
                     }
                 }
                 Op::Renege => {
-                    // What was sent when is not known any more for ranges that were joined; so take it over.
+                    // Joined ranges have lost their send times; so take them over.
                     board.renege();
                     model.clear();
                     for range in board.iter() {
@@ -118,7 +118,7 @@ fn a_guest_that_splits_without_end_meets_the_bound() {
         board.sack(BASE + 2 * i + 1, BASE + 2 * i + 2, |_| {});
     }
     assert!(board.ranges.len() <= RANGES_MAX);
-    // What is sent further still counts, in the last range.
+    // Further segments still count, in the last range.
     for i in 0..10_000 {
         board.sent(BASE + 100_000 + i, 1, Instant::from_ns(u64::from(i) + 1));
     }

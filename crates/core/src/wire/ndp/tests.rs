@@ -44,7 +44,7 @@ fn every_message_both_ways() {
         for len in 0..bytes.len() {
             assert_eq!(NdpMessage::parse(&bytes[..len]).is_ok(), whole(len), "{message:?} cut to {len}");
         }
-        // Whoever adds options we do not know adds nothing.
+        // Unknown options have no effect.
         let more = [&bytes[..], &[14, 1, 0, 0, 0, 0, 0, 0], &[200, 2], &[0; 14]].concat();
         assert_eq!(NdpMessage::parse(&more), Ok(message));
         let endless = [&bytes[..], &[14, 0, 0, 0, 0, 0, 0, 0]].concat();

@@ -79,7 +79,7 @@ fn every_combination_of_options_both_ways() {
             assert_eq!(payload, [0xee; 3]);
             let kept = parsed.options.sack.as_slice().len();
             assert_eq!(parsed.options.sack.as_slice(), &options.sack.as_slice()[..kept]);
-            // Whatever is left out would not have fitted.
+            // Every omitted option would not have fitted.
             assert!(
                 kept == blocks as usize
                     || len + 8 > TcpHeader::LEN_MAX

@@ -1,10 +1,11 @@
-//! Who is at the other end of a Unix socket: whether they may control this process.
+//! Authorization of control clients: the credentials of the peer of a Unix socket.
 //!
-//! They may if they are root, or the same user in the same user namespace. The user alone does not tell: the command that
-//! `brodo run` starts has the same one, as the kernel shows it to us, and may reach the socket's file; but it lives in a user
-//! namespace of its own, and so does everything it starts. A process id may be used again by the time it is looked up in
-//! /proc, so the process is held by a descriptor meanwhile: the one that belongs to the socket (SO_PEERPIDFD, since Linux
-//! 6.5), or one opened by its number and then found to be alive still.
+//! Authorized are root, and the same user in the same user namespace. The user id alone is not enough: the
+//! command that `brodo run` starts has the same one, as the kernel shows it to us, and may reach the socket's
+//! file; but it lives in a user namespace of its own, and so does everything it starts. A process id may be
+//! used again by the time it is looked up in /proc, so the process is held by a descriptor meanwhile: the one
+//! that belongs to the socket (SO_PEERPIDFD, since Linux 6.5), or one opened by its number and then found to
+//! be alive still.
 //!
 //! System calls: getsockopt SO_PEERCRED and SO_PEERPIDFD, pidfd_open, stat of /proc/PID/ns/user, poll.
 

@@ -1,8 +1,8 @@
 //! Namespaces: a fresh one for a command, or one that exists; either way an interface in it that brodo serves.
 //!
-//! brodo itself never leaves the host's namespaces, because its sockets must be the host's. What has to be done inside
-//! is done by a forked child: it enters the namespaces, makes the TAP, configures it and passes its descriptors back.
-//! For [`fresh`] the child then becomes the command; for [`attach`] it ends.
+//! brodo itself never leaves the host's namespaces, because its sockets must be the host's. Set-up inside is
+//! the work of a forked child: it enters the namespaces, makes the TAP, configures it and passes its
+//! descriptors back. For [`fresh`] the child then becomes the command; for [`attach`] it ends.
 //!
 //! An ordinary user holds no right on the host that this needs: the fresh user namespace gives the child all rights
 //! over the network and mount namespaces that belong to it, and none over anything else.
@@ -38,7 +38,7 @@ pub struct Plan {
     pub queues: u32,
 }
 
-/// What brodo holds of an interface that was made.
+/// Descriptors of a created interface.
 #[derive(Debug)]
 pub struct Made {
     /// The queues of the TAP.
@@ -48,7 +48,8 @@ pub struct Made {
 }
 
 impl Made {
-    /// Makes and configures the interface in the caller's namespace; what [`Made::from_descriptors`] takes.
+    /// Creates and configures the interface in the caller's namespace; returns the descriptors for
+    /// [`Made::from_descriptors`].
     fn descriptors(plan: &Plan) -> Result<Vec<OwnedFd>, SetupError> {
         let mut descriptors = setup::create_tap(&plan.interface.name, plan.offload, plan.queues)?;
         setup::configure(&plan.interface)?;
@@ -71,7 +72,7 @@ pub struct Session {
     pub command: Vec<OsString>,
     /// The ids it has.
     pub identity: Identity,
-    /// What it finds in /etc/resolv.conf.
+    /// Content of its /etc/resolv.conf.
     pub resolv_conf: String,
 }
 
@@ -122,9 +123,10 @@ pub fn attach(plan: &Plan, target: &Target) -> Result<Made, SetupError> {
 
 /// Leaves the removal of the interface to the end of its namespace, to be called when the command has ended.
 ///
-/// Closing a TAP removes its interface and waits until no processor can still be looking at it; a command that does
-/// nothing then takes 30 ms instead of 10. A namespace's end removes it in the background. Whoever is left in there,
-/// such as a daemon that the command has started, keeps an interface without carrier.
+/// Closing a TAP removes its interface and waits until no processor can still be looking at it; a command
+/// that does nothing then takes 30 ms instead of 10. A namespace's end removes it in the background.
+/// Processes left in the namespace, such as a daemon started by the command, keep an interface without
+/// carrier.
 pub fn leave_interface(tap: impl AsFd) {
     // Refused it only takes longer.
     let _ = raw::set_persistent(tap.as_fd(), true);

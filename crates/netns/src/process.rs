@@ -1,10 +1,10 @@
-//! The command: started in its namespace, told what brodo is told, waited for.
+//! The command: start in its namespace, forwarded signals, exit status.
 //!
 //! A command under brodo is to behave as it would without: it shares brodo's terminal, process group,
-//! environment, working directory and every descriptor brodo inherited. What a person types (Ctrl-C, Ctrl-\,
-//! Ctrl-Z, a window's change of size) the kernel sends to the whole group, hence to the command itself; brodo
-//! lets it pass. What another process sends to brodo alone is forwarded. The two are told apart by the sender
-//! that signalfd reports.
+//! environment, working directory and every descriptor brodo inherited. Terminal signals (Ctrl-C, Ctrl-\,
+//! Ctrl-Z, a window's change of size) go from the kernel to the whole process group, hence to the command
+//! itself; brodo ignores them. Signals of another process to brodo alone are forwarded. The sender reported
+//! by signalfd distinguishes the two.
 //!
 //! When the command stops (Ctrl-Z), brodo stops too, so that the shell that waits for brodo gets its prompt
 //! back; when brodo is continued it continues the command.
@@ -30,7 +30,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// What brodo is to hear of. SIGTTIN and SIGTTOU are not among them: they stop brodo when it writes to a
+/// Signals read by signalfd. SIGTTIN and SIGTTOU are not among them: they stop brodo when it writes to a
 /// terminal that is not its own, as they should.
 const HEARD: [Signal; 10] = [
     Signal::HUP,
@@ -152,7 +152,7 @@ impl Child {
         !received.from_kernel || received.signal == Signal::HUP || !shares_group()
     }
 
-    /// What has become of the command, without waiting.
+    /// Status of the command, without waiting.
     fn wait(&mut self) -> Result<Option<u8>, SetupError> {
         let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
         while let Some((_, status)) = rustix::process::waitpid(Some(self.pid), options)
@@ -167,7 +167,7 @@ impl Child {
                     _ => Ok(Some(code)),
                 };
             }
-            // Somebody who stops a process that has no terminal means that process alone.
+            // A stop signal to a process without a terminal concerns that process alone.
             if status.stopped() && has_terminal() {
                 stop_self()?;
             }
@@ -223,7 +223,7 @@ pub(crate) fn execute(command: &[OsString]) -> SetupError {
     let Some((program, arguments)) = command.split_first() else {
         return SetupError::new(Step::Execute, Errno::NOENT, "");
     };
-    // What has arrived since brodo blocked it is delivered here, and may end the process before it is the
+    // Signals pending since brodo blocked them are delivered here, and may end the process before it is the
     // command.
     if let Err(errno) = raw::unblock_all() {
         return SetupError::new(Step::Signals, errno, "");

@@ -1,4 +1,4 @@
-//! What the guest finds: an interface with addresses and routes, loopback, a resolv.conf, unprivileged ping.
+//! Set-up of the guest: an interface with addresses and routes, loopback, a resolv.conf, unprivileged ping.
 //!
 //! Everything here acts on the namespaces of the calling process, which is therefore a forked child (see
 //! [`crate::namespace`]). Nothing is announced or negotiated on the link: addresses are set, not asked for, and no

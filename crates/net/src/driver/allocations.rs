@@ -135,9 +135,9 @@ fn datagrams(socket: &UdpSocket, times: usize) {
     }
 }
 
-/// Runs `work` until what it needs is there, and once more, which takes nothing from the allocator. What a run needs at
-/// most depends on the scheduler: a later one may for the first time have more in flight. An allocation per anything
-/// shows in every run.
+/// Runs `work` until it allocates no more; fails if it never does. The maximum need of a run depends on the
+/// scheduler: a later one may for the first time have more in flight. An allocation per anything shows in
+/// every run.
 fn none_after_warm_up(what: &str, mut work: impl FnMut()) {
     let mut counts = Vec::new();
     while counts.last() != Some(&0) {

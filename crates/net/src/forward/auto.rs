@@ -1,11 +1,14 @@
-//! `auto`: where to listen because somebody on the other side does.
+//! `auto`: the ports to listen on, derived from the listeners of the other side.
 //!
-//! A pure function from the sockets of one side to the places to listen at on the other. What the guest offers to everybody is
-//! published to everybody, and what it offers on its loopback is published on the host's loopback alone; so nothing is exposed that
-//! was not. What it offers on its own address alone is published to everybody too, for that is the one to which brodo leads. Other addresses (of a
-//! bridge in there, link-local ones, multicast groups) brodo does not reach, so what is bound to one of them is not followed. The other way round only what can be reached by the host's loopback is offered on the guest's.
+//! A pure function from the sockets of one side to the places to listen at on the other. A listener on all
+//! addresses of the guest is published on all addresses, and a listener on its loopback on the host's
+//! loopback alone; so no service is exposed more widely than before. A listener on the guest's own address
+//! alone is published on all addresses too, because brodo forwards to that one. Other addresses (of a bridge
+//! in the guest, link-local ones, multicast groups) are out of brodo's reach, so listeners bound to them are
+//! ignored. In the other direction only listeners reachable by the host's loopback are offered on the
+//! guest's.
 //!
-//! What brodo itself listens on does not count: otherwise both directions would follow each other for ever. Of UDP
+//! brodo's own listeners do not count: otherwise both directions would follow each other for ever. Of UDP
 //! sockets those on ephemeral ports do not: they belong to clients.
 
 use super::spec::PortRange;
@@ -17,7 +20,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Addresses and ports to listen at, and the address of the guest's that they lead to, if it listens on that alone.
 pub(super) type Places = BTreeMap<(IpAddr, u16), Option<IpAddr>>;
 
-/// What is followed.
+/// Selection of listeners to follow.
 pub(super) struct Rule<'a> {
     pub(super) direction: Direction,
     pub(super) transport: Transport,
@@ -68,7 +71,7 @@ pub(super) fn places(
             }
         }
     }
-    // Who listens everywhere listens on the loopback too.
+    // A wildcard listener covers the loopback too.
     let wide = places.keys().filter(|(at, _)| at.is_unspecified());
     let wide: BTreeSet<_> = wide.map(|&(at, port)| (at.is_ipv6(), port)).collect();
     places.retain(|(at, port), _| at.is_unspecified() || !wide.contains(&(at.is_ipv6(), *port)));

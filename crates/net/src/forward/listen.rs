@@ -20,7 +20,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 /// Connections that wait to be accepted; the kernel takes no more than net.core.somaxconn.
 const BACKLOG: i32 = 4096;
-/// What a UDP socket's receive buffer is asked to be, bytes; see `sockets/datagram.rs`.
+/// Requested receive buffer of a UDP socket, bytes; see `sockets/datagram.rs`.
 const RECEIVE_BUFFER: i32 = 1 << 20;
 
 /// Where to listen.
@@ -48,7 +48,7 @@ pub enum ForwardError {
         interface: Option<String>,
         /// The system call.
         call: &'static str,
-        /// What the kernel said.
+        /// Error of the kernel.
         errno: Errno,
     },
     /// It makes no sense, alone or beside the others.
@@ -142,7 +142,7 @@ pub(super) fn open(place: &Place, broker: Option<&mut SocketBroker>) -> Result<O
     Ok(fd)
 }
 
-/// What a socket for datagrams is to tell of each.
+/// Ancillary data of each received datagram.
 pub(super) fn datagram_options(fd: &OwnedFd, ipv6: bool) {
     let (level, address, tos) = if ipv6 {
         (libc::SOL_IPV6, libc::IPV6_RECVPKTINFO, libc::IPV6_RECVTCLASS)

@@ -1,8 +1,9 @@
 //! User and group ids of a fresh user namespace.
 //!
-//! An ordinary user may map one id, its own (`user_namespaces(7)`): to root, so that the command may do with the
-//! namespace what it likes, or to itself. Who may map everything maps everything to itself, so that no file
-//! changes its owner and no id is lost. The maps are written from outside, which is the only way that allows both.
+//! An ordinary user may map one id, its own (`user_namespaces(7)`): to root, so that the command may do with
+//! the namespace what it likes, or to itself. A privileged user maps every id to itself, so that no file
+//! changes its owner and no id is lost. The maps are written from outside, which is the only way that allows
+//! both.
 //!
 //! System calls: open, read, write under /proc/PID.
 

@@ -1,7 +1,7 @@
 //! The system calls of process and namespace set-up that have no safe wrapper in rustix.
 //!
-//! fork, signal masks, signalfd, unshare, one ioctl, and descriptors given by number. Each function is safe to call: what the system call asks
-//! of its caller is checked or arranged here.
+//! fork, signal masks, signalfd, unshare, one ioctl, and descriptors given by number. Each function is safe
+//! to call: the requirements of the system call are checked or established here.
 
 use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::{Errno, FdFlags};
@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What a child ends with if it panics; the parent sees that it ended without a word.
+/// Exit status of a child that panics; the parent sees an end without a message.
 const PANICKED: i32 = 125;
 
 fn last_error() -> Errno {
@@ -122,7 +122,7 @@ pub(crate) fn block_all() -> Result<(), Errno> {
 
 /// Closes every descriptor of this process but `kept`, which becomes number 3; the standard three lead nowhere.
 ///
-/// For a forked child that ends in [`end_with`]: whatever else it has inherited as an [`OwnedFd`] is never dropped there.
+/// For a forked child that ends in [`end_with`]: its other inherited [`OwnedFd`]s are never dropped.
 pub(crate) fn close_all_but(kept: OwnedFd) -> Result<OwnedFd, Errno> {
     const KEPT: RawFd = 3;
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
@@ -225,8 +225,8 @@ pub(crate) fn set_persistent(tap: BorrowedFd<'_>, persistent: bool) -> Result<()
 
 /// Takes a descriptor that the process was started with, by its number, and has it closed on exec from now on.
 ///
-/// `EBADF` if there is none, or if it is not inherited: whatever this process opens itself is closed on exec, and what
-/// survived the exec that started it is not. Hence no descriptor gets two owners here.
+/// `EBADF` if there is none, or if it is not inherited: descriptors opened by this process are close-on-exec,
+/// inherited ones are not. Hence no descriptor gets two owners here.
 pub fn inherited(number: RawFd) -> Result<OwnedFd, Errno> {
     if number <= 2 {
         return Err(Errno::BADF);

@@ -17,7 +17,7 @@ macro_rules! steps {
             /// Every step, in order of declaration.
             pub const ALL: &'static [Self] = &[$(Self::$name,)+];
 
-            /// What was tried, with `{}` in the place of its subject.
+            /// The step in words, with `{}` in the place of its subject.
             const fn what(self) -> &'static str {
                 match self { $(Self::$name => $what,)+ }
             }
@@ -96,11 +96,11 @@ steps! {
 /// A set-up that failed. `Display` gives one sentence with the system call and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetupError {
-    /// What failed.
+    /// The failed step.
     pub step: Step,
-    /// What the kernel said.
+    /// Error of the kernel.
     pub errno: Errno,
-    /// What it was done to: a path, an interface, an address; empty where the step alone says it.
+    /// Subject of the step: a path, an interface, an address; empty for a step without one.
     pub subject: String,
 }
 
@@ -146,7 +146,7 @@ impl SetupError {
         })
     }
 
-    /// What the user can do, where there is something.
+    /// Remedy for the user, if there is one.
     fn remedy(&self) -> Option<String> {
         let fixed = match (self.step, self.errno) {
             (Step::Unshare | Step::IdMap, Errno::PERM | Errno::NOSPC | Errno::USERS | Errno::ACCESS)
@@ -217,8 +217,8 @@ fn reason(errno: Errno) -> String {
     words.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
-/// Who forbids user namespaces, and what lifts it. Distributions and container runtimes have one switch each; the
-/// kernel's error number does not say which of them it was, so they are looked at.
+/// The setting that forbids user namespaces, and its remedy. Distributions and container runtimes have one
+/// switch each; the errno does not identify it, so all are checked.
 fn user_namespace_remedy(errno: Errno) -> String {
     let read = |path: &str| fs::read_to_string(path).ok();
     let is_zero = |path: &str| read(path).is_some_and(|text| text.trim() == "0");

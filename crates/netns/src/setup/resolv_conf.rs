@@ -42,8 +42,8 @@ pub fn resolv_conf(servers: &[IpAddr], search: &[String]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Separates the mounts of the caller's mount namespace from the host's: what the host mounts later appears here,
-/// what is mounted here does not appear there.
+/// Separates the mounts of the caller's mount namespace from the host's: later mounts of the host appear
+/// here, mounts made here do not appear there.
 pub(crate) fn separate_mounts() -> Result<(), SetupError> {
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
         .map_err(|errno| SetupError::new(Step::PrivateMounts, errno, ""))

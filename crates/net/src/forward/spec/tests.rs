@@ -1,4 +1,4 @@
-//! The grammar: what pasta's manual has, what makes no sense, and that a spec reads as it is written.
+//! The grammar: the forms of pasta's manual, invalid forms, and the round trip through text.
 
 use super::*;
 

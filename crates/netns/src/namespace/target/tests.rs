@@ -1,4 +1,4 @@
-//! What is refused before anything is made. Joining and the end are tested by the command's namespace tests.
+//! Refusals before any set-up. Joining and the end are tested by the command's namespace tests.
 
 use super::*;
 

@@ -1,8 +1,10 @@
-//! A TUN interface: the kernel's IP packets without station addresses, for a path that is emulated in user space.
+//! A TUN interface: the kernel's IP packets without station addresses, for a path that is emulated in user
+//! space.
 //!
-//! Each read and each write is one packet behind a virtio-net header ([`super::vnet`]). With offload on, that is a
-//! super-packet of up to 64 KiB which the kernel has not cut into segments, and whose checksum is not computed: what is
-//! read from one TUN can be written to another as it is. The device exists as long as its descriptor.
+//! Each read and each write is one packet behind a virtio-net header ([`super::vnet`]). With offload on, that
+//! is a super-packet of up to 64 KiB which the kernel has not cut into segments, and whose checksum is not
+//! computed: a packet read from one TUN can be written to another as it is. The device exists as long as its
+//! descriptor.
 
 use super::tap::TapError;
 use super::vnet::HEADER_LEN;
@@ -10,7 +12,8 @@ use crate::sys;
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::OwnedFd;
 
-/// Makes the TUN interface `name` in the network namespace of the calling thread; its descriptor does not block.
+/// Makes the TUN interface `name` in the network namespace of the calling thread; its descriptor does not
+/// block.
 ///
 /// # Errors
 /// [`TapError`] names the system call that failed.

@@ -1,8 +1,9 @@
 //! The virtio-net header that precedes each frame on a TAP (and on virtio queues): 12 bytes, little-endian.
 //!
 //! It says of a frame which checksum is still to be completed and how a super-frame is to be cut (virtio 1.3,
-//! 5.1.6). [`parse`] never fails: a header that contradicts itself reads as an ordinary frame of which nothing is
-//! known, and the stack verifies what it must. [`build`] is its counterpart for frames toward the guest.
+//! 5.1.6). [`parse`] never fails: a header that contradicts itself reads as an ordinary frame of which
+//! nothing is known, and the stack verifies what it must. [`build`] is its counterpart for frames toward the
+//! guest.
 
 use brodo_core::link::{Gso, RxChecksum, RxMeta, TxFrame};
 
@@ -21,7 +22,7 @@ const GSO_UDP_L4: u8 = 5;
 /// Bit beside the type: the first segment carries CWR. Cutting is the same.
 const GSO_ECN: u8 = 0x80;
 
-/// What a header says of the frame behind it.
+/// Metadata of the frame behind a header.
 pub fn parse(header: &[u8; HEADER_LEN]) -> RxMeta {
     let size = u16::from_le_bytes([header[4], header[5]]);
     let gso = match header[1] & !GSO_ECN {
@@ -37,8 +38,8 @@ pub fn parse(header: &[u8; HEADER_LEN]) -> RxMeta {
 
 /// The header for a frame toward the guest.
 ///
-/// `hdr_len` is exact, for uncut frames too: the kernel puts that many bytes into the linear part of its buffer, and
-/// what of the headers is missing there costs it a copy.
+/// `hdr_len` is exact, for uncut frames too: the kernel puts that many bytes into the linear part of its
+/// buffer, and what of the headers is missing there costs it a copy.
 pub fn build(frame: &TxFrame<'_>) -> [u8; HEADER_LEN] {
     let mut header = [0; HEADER_LEN];
     header[2..4].copy_from_slice(&(frame.headers.len() as u16).to_le_bytes());

@@ -1,8 +1,8 @@
 //! A packet capture of the guest link, as a pcapng file.
 //!
 //! Frames are written as they cross the link, super-frames included, and with the checksums they have there
-//! (which a guest with offloads leaves partial). Direction is the guest's: what it sent is outbound, as a
-//! capture on its own interface would have it.
+//! (which a guest with offloads leaves partial). Direction is the guest's: frames that it sent are
+//! outbound, as in a capture on its own interface.
 //!
 //! A capture must never hold up or end the data path: a write that fails ends the capture, and the error is
 //! kept for the driver to report once. Blocks are collected in a buffer that is written when it is full, a
@@ -177,8 +177,8 @@ impl Capture {
         }
     }
 
-    /// The error that has ended this capture, if one has; told to one of its handles. A capture with an error
-    /// takes no more frames.
+    /// The error that has ended this capture, if one has; reported to one of its handles. A capture with an
+    /// error takes no more frames.
     pub fn take_error(&mut self) -> Option<io::Error> {
         self.lock().error.take()
     }

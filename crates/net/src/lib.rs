@@ -6,6 +6,7 @@
 
 pub mod capture;
 pub mod clock;
+mod connect;
 pub mod control_auth;
 pub mod driver;
 pub mod forward;

@@ -42,10 +42,10 @@ pub struct Netlink {
     sequence: u32,
 }
 
-/// What [`Netlink::set_link`] changes; `None` leaves a value as it is.
+/// Properties that [`Netlink::set_link`] changes; `None` leaves a value as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkSettings {
-    /// Station address.
+    /// MAC address.
     pub mac: Option<[u8; 6]>,
     /// Largest IP packet, in bytes.
     pub mtu: Option<u32>,
@@ -97,8 +97,8 @@ impl Netlink {
         self.request(RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// Adds an address that is usable at once: duplicate address detection (RFC 4862) is not made, because
-    /// nobody else is on the link.
+    /// Adds an address that is usable at once: duplicate address detection (RFC 4862) is not made: the link
+    /// has no other stations.
     pub fn add_address(&mut self, index: u32, address: IpAddr, prefix_len: u8) -> Result<(), Errno> {
         let mut message = AddressMessage::default();
         message.header.family = family(address);
@@ -173,10 +173,10 @@ fn serialized(body: RouteNetlinkMessage, flags: u16, sequence: u32) -> Vec<u8> {
     request
 }
 
-/// Lists something: sends the `request` of a number, and gives what `parse` makes of each message of the
-/// answer, of its kind and its payload, of the first `max`. A list that changed meanwhile is asked for again,
-/// [`DUMPS_MAX`] times at most. `sequence` is the number of the socket's last request: messages of another
-/// number are left of an answer that was given up.
+/// Requests a dump and collects what `parse` makes of its messages, by kind and payload, at most `max` items.
+/// `request` is serialised for each number. A list that changed meanwhile is asked for again, [`DUMPS_MAX`]
+/// times at most. `sequence` is the number of the socket's last request: messages of another number are left
+/// of an answer that was given up.
 ///
 /// # Errors
 /// The kernel's refusal; [`Errno::BADMSG`] for an answer that is none; on a socket that does not wait

@@ -1,4 +1,5 @@
-//! What a connection tells, as static trace probes (USDT): provider `brodo`, read by bpftrace, SystemTap, perf and gdb.
+//! Events of a connection as static trace probes (USDT): provider `brodo`, read by bpftrace, SystemTap, perf
+//! and gdb.
 //!
 //! | Probe            | Arguments, in order                                                                          |
 //! |------------------|----------------------------------------------------------------------------------------------|
@@ -8,13 +9,13 @@
 //! | `retransmission` | flow, sequence number, length (bytes), cause                                                 |
 //! | `limited`        | flow, direction, what limited before, what limits now, for how long the former did (us)      |
 //!
-//! A flow is [`FlowId::to_bits`]: slot in the lower 32 bits, generation in the upper. Limits are the one now in the
-//! lower 32 bits and the one before in the upper: no probe has more than the six arguments that every tracer reads.
-//! Direction, cause and what limits are pointers to C strings; everything else is an integer.
+//! A flow is [`FlowId::to_bits`]: slot in the lower 32 bits, generation in the upper. Limits are the one now
+//! in the lower 32 bits and the one before in the upper: no probe has more than the six arguments that every
+//! tracer reads. Direction, cause and what limits are pointers to C strings; everything else is an integer.
 //!
-//! Each probe has a semaphore: a word that the tracer increments through the kernel while it listens. With nobody
-//! listening a probe is one load and one branch that is not taken; no argument is computed, and no text is made. The
-//! scripts in `tools/trace` depend on names, order and units given here.
+//! Each probe has a semaphore: a word that the tracer increments through the kernel while it listens. With
+//! nobody listening a probe is one load and one branch that is not taken; no argument is computed, and no
+//! text is made. The scripts in `tools/trace` depend on names, order and units given here.
 
 use brodo_core::flow::FlowId;
 use brodo_core::tcp::limited::LimitedBy;
@@ -75,15 +76,15 @@ pub(crate) fn event(event: &Event) {
     }
 }
 
-/// A flow as a tracer reads it. Somebody listens, then, which is not what the code is laid out for.
+/// A flow as a tracer reads it. A tracer is attached: the unlikely branch.
 #[inline]
 fn word(flow: FlowId) -> u64 {
     cold_path();
     flow.to_bits()
 }
 
-/// A text as a tracer reads it. The kernel does not wait for a page that is not in memory but reads nothing, so the
-/// text is read here first.
+/// A text as a tracer reads it. The kernel does not wait for a page that is not in memory but reads nothing,
+/// so the text is read here first.
 fn text(name: &'static CStr) -> *const c_char {
     // The first byte and the last: it may lie on two pages.
     let bytes = black_box(name).to_bytes_with_nul();

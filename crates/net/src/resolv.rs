@@ -1,10 +1,10 @@
 //! The host's resolvers, from resolv.conf, and the notice that it has changed.
 //!
-//! [`ResolvConf::parse`] takes what resolv.conf(5) calls `nameserver`, `search` and `domain`; options concern the
-//! C library only. [`Watch`] asks whether the file at the end of the path is still the same one: a stat now and then while
-//! somebody is awake anyway ([`crate::host_network`]) notices every way of changing it (written in place, renamed over, a
-//! symbolic link turned elsewhere anywhere along the path), where notifications would need a watch per directory and
-//! link.
+//! [`ResolvConf::parse`] takes `nameserver`, `search` and `domain` of resolv.conf(5); options concern the C
+//! library only. [`Watch`] asks whether the file at the end of the path is still the same one: a stat now and
+//! then while a worker is awake anyway ([`crate::host_network`]) notices every way of changing it (written in
+//! place, renamed over, a symbolic link turned elsewhere anywhere along the path), where notifications would
+//! need a watch per directory and link.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -18,7 +18,7 @@ const RESOLVERS_MAX: usize = 8;
 const SEARCH_MAX: usize = 32;
 const DNS_PORT: u16 = 53;
 
-/// What a resolv.conf says.
+/// Content of a resolv.conf.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ResolvConf {
     /// Name servers in order of preference, port 53. Empty if the file names none.
@@ -28,8 +28,8 @@ pub struct ResolvConf {
 }
 
 impl ResolvConf {
-    /// Parses a file. `interface` gives the index of an interface by name, for addresses such as `fe80::1%eth0`.
-    /// Lines that cannot be understood are left out, as the C library does.
+    /// Parses a file. `interface` gives the index of an interface by name, for addresses such as
+    /// `fe80::1%eth0`. Lines that cannot be understood are left out, as the C library does.
     pub fn parse(text: &str, interface: impl Fn(&str) -> Option<u32>) -> Self {
         let mut conf = Self::default();
         for line in text.lines() {
@@ -88,7 +88,7 @@ fn interface_index(name: &str) -> Option<u32> {
     netdevice::name_to_index(&socket, name).ok()
 }
 
-/// What tells one state of a file from another.
+/// Attributes that tell one state of a file from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -125,8 +125,8 @@ impl Watch {
         Self { path, stamp: None }
     }
 
-    /// The file's new content, if it has changed since the last call that said so. Costs a stat. While there is no file,
-    /// nothing has changed.
+    /// The file's new content, if it has changed since the last call that said so. Costs a stat. While there
+    /// is no file, nothing has changed.
     pub fn poll(&mut self) -> Option<ResolvConf> {
         let stamp = Stamp::of(&self.path)?;
         if self.stamp == Some(stamp) {

@@ -13,17 +13,19 @@
 //! off). Path MTU discovery of a stream is left to the host's kernel; that of datagrams is the guest's
 //! ([`datagram`]). An ICMP error for a datagram comes back through the error queue (IP_RECVERR).
 //!
-//! | For           | System calls                                                                             |
-//! |---------------|------------------------------------------------------------------------------------------|
-//! | open TCP      | socket, setsockopt SO_OOBINLINE, connect, connect (completed?), epoll_ctl                  |
-//! | open UDP      | socket, setsockopt IP_RECVERR, IP_RECVTOS, SO_RXQ_OVFL, SO_RCVBUF and UDP_GRO, connect, epoll_ctl |
-//! | open echo     | socket, setsockopt IP_RECVERR, connect, epoll_ctl                                         |
-//! | stream        | sendmsg (setsockopt TCP_NODELAY before the second, epoll_ctl when full), readv            |
-//! | published UDP | sendmsg with the peer's address and ours (IP_PKTINFO), epoll_ctl when full                |
-//! | datagrams     | sendmsg, several of one size with UDP_SEGMENT (setsockopt IP_TOS, IP_TTL or IP_MTU_DISCOVER when it changes, epoll_ctl when full and when no longer), recvmmsg with UDP_GRO and with MSG_ERRQUEUE |
-//! | end           | shutdown, setsockopt SO_LINGER (reset only), close                                        |
-//! | host changed  | getsockname                                                                              |
-//! | whose is it?  | getpeername, when a datagram to a published port belongs to a flow that the guest has begun |
+//! | For | System calls |
+//! |---|---|
+//! | open TCP | socket, setsockopt SO_OOBINLINE, connect, connect (completed?), epoll_ctl |
+//! | open UDP | socket, setsockopt IP_RECVERR, IP_RECVTOS, SO_RXQ_OVFL, SO_RCVBUF, UDP_GRO, connect, epoll_ctl |
+//! | open echo | socket, setsockopt IP_RECVERR, connect, epoll_ctl |
+//! | stream | sendmsg (before the second setsockopt TCP_NODELAY; when full epoll_ctl), readv |
+//! | published UDP | sendmsg with the peer's address and ours (IP_PKTINFO), epoll_ctl when full |
+//! | datagrams out | sendmsg, several of one size with UDP_SEGMENT; epoll_ctl when full and when no longer |
+//! | their IP header | setsockopt IP_TOS, IP_TTL or IP_MTU_DISCOVER when it changes |
+//! | datagrams in | recvmmsg with UDP_GRO, and with MSG_ERRQUEUE |
+//! | end | shutdown, setsockopt SO_LINGER (reset only), close |
+//! | host changed | getsockname |
+//! | peer of a flow | getpeername, for a datagram to a published port |
 
 mod datagram;
 mod errors;
@@ -32,7 +34,7 @@ mod published;
 pub(crate) use datagram::describe;
 pub use published::Published;
 
-use crate::{probes, sys};
+use crate::{connect, probes, sys};
 use brodo_core::flow::FlowId;
 use brodo_core::host::{
     Close, Connect, Host, HostError, IcmpReport, IpHeaderFields, Readiness, Received, SocketId,
@@ -74,7 +76,7 @@ enum Delays {
     Never,
 }
 
-/// What every stream reports.
+/// Events of every stream.
 const STREAM_EVENTS: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::PRI);
 
 /// All host sockets of one worker, and the epoll instance they report to.
@@ -86,7 +88,7 @@ pub struct Sockets {
     open: usize,
     /// The host's addresses, sorted, if they are known.
     addresses: Option<Arc<[IpAddr]>>,
-    /// Flows that send through a socket they share.
+    /// Flows that send through the socket of a published port.
     shared: Vec<Option<published::Shared>>,
     shared_free: Vec<u32>,
 }
@@ -124,7 +126,7 @@ impl Sockets {
         self.open
     }
 
-    /// Tells which addresses the host has now, sorted.
+    /// Sets the host's addresses, sorted.
     pub(crate) fn set_addresses(&mut self, addresses: Arc<[IpAddr]>) {
         self.forget_sources(|address| is_gone(&addresses, address));
         self.addresses = Some(addresses);
@@ -135,7 +137,7 @@ impl Sockets {
     /// # Errors
     /// It cannot be registered with epoll; it is closed with a reset.
     pub fn adopt(&mut self, flow: FlowId, accepted: OwnedFd) -> Result<SocketId, HostError> {
-        // In force as soon as it is closed, and switched off once it is known to be in good hands.
+        // A reset if it is dropped below; switched off once it is registered.
         let _ = sockopt::set_socket_linger(&accepted, Some(Duration::ZERO));
         sockopt::set_socket_oobinline(&accepted, true).map_err(host_error)?;
         let socket = self.keep(flow, accepted, STREAM_EVENTS)?;
@@ -152,13 +154,13 @@ impl Sockets {
             .ok_or(HostError::Other(Errno::BADF.raw_os_error()))
     }
 
-    /// The same with what is kept beside it.
+    /// The descriptor with its state, likewise.
     fn get_mut(&mut self, socket: SocketId) -> Result<&mut Open, HostError> {
         let open = self.by_fd.get_mut(socket.0 as usize).and_then(Option::as_mut);
         open.ok_or(HostError::Other(Errno::BADF.raw_os_error()))
     }
 
-    /// Registers a socket for `flow` and keeps it. What is already ready is reported by the next wait.
+    /// Registers a socket for `flow` and keeps it. Readiness of before is reported by the next wait.
     fn keep(&mut self, flow: FlowId, fd: OwnedFd, interest: EventFlags) -> Result<SocketId, HostError> {
         let data = EventData::new_u64(flow.to_bits());
         epoll::add(&self.epoll, &fd, data, interest | EventFlags::ET).map_err(host_error)?;
@@ -187,7 +189,7 @@ impl Sockets {
     }
 }
 
-/// What an event of a socket says.
+/// Readiness as an event of a socket tells it.
 pub fn readiness(flags: EventFlags) -> Readiness {
     Readiness {
         readable: flags.contains(EventFlags::IN),
@@ -232,16 +234,7 @@ impl Host for Sockets {
             rustix::net::socket_with(family(to.ip()), SocketType::STREAM, FLAGS, None).map_err(host_error)?;
         sockopt::set_socket_oobinline(&fd, true).map_err(host_error)?;
         probes::connect(flow, to);
-        let connect = match rustix::net::connect(&fd, &to) {
-            Ok(()) => Connect::Done,
-            // On loopback the handshake runs inside connect, yet it answers EINPROGRESS; a second call tells.
-            Err(Errno::INPROGRESS) => match rustix::net::connect(&fd, &to) {
-                Ok(()) | Err(Errno::ISCONN) => Connect::Done,
-                Err(Errno::INPROGRESS | Errno::ALREADY) => Connect::Pending,
-                Err(e) => return Err(host_error(e)),
-            },
-            Err(e) => return Err(host_error(e)),
-        };
+        let connect = connect::connect(&fd, to).map_err(host_error)?;
         let room = match connect {
             Connect::Done => EventFlags::empty(),
             Connect::Pending => EventFlags::OUT,
@@ -250,13 +243,7 @@ impl Host for Sockets {
     }
 
     fn tcp_connected(&mut self, socket: SocketId) -> Result<Connect, HostError> {
-        let fd = self.get(socket)?;
-        sockopt::socket_error(fd).map_err(host_error)?.map_err(host_error)?;
-        match rustix::net::getpeername(fd) {
-            Ok(_) => Ok(Connect::Done),
-            Err(Errno::NOTCONN) => Ok(Connect::Pending),
-            Err(e) => Err(host_error(e)),
-        }
+        connect::connected(self.get(socket)?).map_err(host_error)
     }
 
     fn tcp_send(&mut self, socket: SocketId, data: &[IoSlice<'_>]) -> Result<usize, HostError> {
@@ -320,7 +307,7 @@ impl Host for Sockets {
         into: &mut [IoSliceMut<'_>],
         received: &mut [Received],
     ) -> Result<usize, HostError> {
-        // What comes to a published port comes by way of its listener.
+        // Datagrams to a published port come by way of its listener.
         if self.shared(socket).is_some() {
             return Err(HostError::WouldBlock);
         }

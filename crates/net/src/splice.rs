@@ -2,8 +2,8 @@
 //! pipe and from the pipe into the other. Pages change hands and no byte is copied.
 //!
 //! A connection whose two ends are on loopbacks, one of the host's namespace and one of the guest's, needs no
-//! frames: nobody would see them, and each byte would be copied four times. So the socket that was accepted
-//! on one side is joined with one connected on the other, both kernels' TCP do what they do for any local
+//! frames: each byte would be copied four times, for no other reader. So the socket that was accepted on one
+//! side is joined with one connected on the other, both kernels' TCP do what they do for any local
 //! connection, and this file only moves what has arrived.
 //!
 //! ```text
@@ -13,21 +13,21 @@
 //!
 //! *As a direct connection.* The end of a direction is passed on when all before it is: shutdown(SHUT_WR),
 //! and the other direction goes on. An error of either socket closes both with a reset (SO_LINGER 0), as does
-//! a connect that fails: who connects to a port on which nobody listens sees its connection reset. (It was
-//! accepted already; a refusal is not to be had any more.) Whatever reached a socket before its peer's reset
-//! is still offered to the other, as far as that takes it at once. Nagle's algorithm is off on both ends,
-//! because the sender's own TCP has decided what to send when.
+//! a connect that fails: a connection to a port without a listener is reset. (It was accepted already; a
+//! refusal is not to be had any more.) Bytes that reached a socket before its peer's reset are still offered
+//! to the other, as far as that takes them at once. Nagle's algorithm is off on both ends, because the
+//! sender's own TCP has decided what to send when.
 //!
 //! *Urgent data* is carried in line, where it stands among the rest (`SO_OOBINLINE`), as RFC 6093 asks of
 //! programs and as connections over frames carry it ([`crate::sockets`]). splice(2) stops at the urgent mark
 //! and does not step over it: it says EAGAIN with bytes behind the mark, and 0 once the peer has ended. So
 //! neither is believed before recv(2), which does step over it, has been asked: after a 0 always, after
-//! EAGAIN if an event has told of urgent data (EPOLLPRI). What it returns goes into the pipe by write(2).
+//! EAGAIN if an event has told of urgent data (EPOLLPRI). Its bytes go into the pipe by write(2).
 //!
-//! *Flow control.* What the receiver's socket does not take stays in the pipe, which is bounded, and then in
-//! the sender's socket, whose window closes. A pipe belongs to a direction only while bytes are in it: one
-//! that has been drained goes back to a pool, so an idle connection has two descriptors and no more. There
-//! are at most [`PIPES_MAX`]; a direction that gets none waits in line for the next that comes back.
+//! *Flow control.* Bytes that the receiver's socket does not take stay in the pipe, which is bounded, and
+//! then in the sender's socket, whose window closes. A pipe belongs to a direction only while bytes are in
+//! it: one that has been drained goes back to a pool, so an idle connection has two descriptors and no more.
+//! There are at most [`PIPES_MAX`]; a direction that gets none waits in line for the next that comes back.
 //!
 //! *Turns.* Sockets are edge-triggered: an end is taken to be readable and writable until a call says
 //! otherwise. A connection moves at most [`TURN_BYTES`] each way before the next has its turn, and all
@@ -42,16 +42,18 @@
 //! `TCP_NODELAY`, `SO_OOBINLINE` and `SO_LINGER`, `epoll_ctl`; recv and write at an urgent mark and at the
 //! end.
 
+pub(crate) use crate::connect::connect;
+use crate::connect::connected;
+use brodo_core::host::Connect;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, Shutdown, sockopt};
 use rustix::pipe::{PIPE_BUF, PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What a pipe is asked to hold, in bytes. The kernel counts buffers, one for each 4 KiB of this, and a
+/// Size of a pipe, F_SETPIPE_SZ, in bytes. The kernel counts buffers, one for each 4 KiB of this, and a
 /// buffer takes what a socket has in one piece, up to 32 KiB. The more it holds, the rarer its two neighbours
 /// are woken: 38 Gbit/s with 1 MiB, 33 with 256 KiB.
 const PIPE_BYTES: usize = 1 << 20;
@@ -66,15 +68,15 @@ const CALL_BYTES: usize = 1 << 20;
 const TURN_BYTES: usize = 4 << 20;
 /// Connections served in one turn of the loop.
 const TURN_PAIRS: usize = 64;
-/// Bytes after which no further connection is served in one turn of the loop: what a single one may move,
-/// some milliseconds.
+/// Bytes after which no further connection is served in one turn of the loop: as much as a single one may
+/// move, some milliseconds.
 const ROUND_BYTES: u64 = 2 * TURN_BYTES as u64;
 /// Pipes kept for the next who needs one.
 const PIPES_IDLE_MAX: usize = 32;
 /// Most pipes at a time.
 pub const PIPES_MAX: usize = 4096;
 
-/// What has been counted since the start.
+/// Counters since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SpliceCounters {
     /// Connections joined.
@@ -108,8 +110,8 @@ struct Way {
     held: usize,
     /// The sender has ended.
     ended: bool,
-    /// The receiver was told.
-    told: bool,
+    /// The end was passed on: shutdown(SHUT_WR).
+    fin_sent: bool,
 }
 
 /// Two joined sockets. Way 0 leads from end 0 to end 1.
@@ -178,7 +180,7 @@ impl Pipes {
     }
 }
 
-/// What a pair does after its turn.
+/// State of a pair after its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     /// Waits for an event.
@@ -194,8 +196,8 @@ enum Next {
 }
 
 impl Next {
-    /// What a pair does of whose directions one asks for this and the other for that. No event comes for what
-    /// is left undone at once, so that goes first; a direction that waits for a pipe asks again with it.
+    /// State of a pair from those of its two directions. More to do at once goes first, because no event
+    /// follows; a direction that waits for a pipe asks for it again then.
     fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::More, _) | (_, Self::More) => Self::More,
@@ -217,32 +219,6 @@ pub struct Splices {
     open: usize,
     max: usize,
     counters: SpliceCounters,
-}
-
-/// Whether a socket that was given to [`Splices::join`] is connected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Connected {
-    /// It is.
-    Yes,
-    /// It will be, or an error follows.
-    Soon,
-}
-
-/// Begins to connect a non-blocking socket.
-///
-/// # Errors
-/// The kernel refuses at once, as it does when nobody listens on a loopback.
-pub fn connect(socket: &OwnedFd, to: SocketAddr) -> Result<Connected, Errno> {
-    match rustix::net::connect(socket, &to) {
-        Ok(()) => Ok(Connected::Yes),
-        // On loopback the handshake runs inside connect, yet it answers EINPROGRESS; a second call tells.
-        Err(Errno::INPROGRESS) => match rustix::net::connect(socket, &to) {
-            Ok(()) | Err(Errno::ISCONN) => Ok(Connected::Yes),
-            Err(Errno::INPROGRESS | Errno::ALREADY) => Ok(Connected::Soon),
-            Err(errno) => Err(errno),
-        },
-        Err(errno) => Err(errno),
-    }
 }
 
 /// Closes a connection with a reset.
@@ -272,14 +248,9 @@ impl Splices {
         self.open
     }
 
-    /// What has been counted.
+    /// The counters.
     pub fn counters(&self) -> SpliceCounters {
         self.counters
-    }
-
-    /// Whether [`Splices::turn`] has something to do.
-    pub fn has_work(&self) -> bool {
-        !self.listed.is_empty()
     }
 
     /// Joins an accepted connection with a socket toward its destination. Their events carry the data that
@@ -288,7 +259,7 @@ impl Splices {
         &mut self,
         epoll: BorrowedFd<'_>,
         accepted: OwnedFd,
-        (toward, connected): (OwnedFd, Connected),
+        (toward, connect): (OwnedFd, Connect),
         event: impl Fn(u32) -> EventData,
     ) {
         if self.open >= self.max {
@@ -312,7 +283,7 @@ impl Splices {
                 return reset(accepted.fd);
             }
         }
-        let connecting = connected == Connected::Soon;
+        let connecting = connect == Connect::Pending;
         let pair = Pair { ends, ways: Default::default(), connecting, listed: false, starved: false };
         self.pairs[slot as usize] = Some(pair);
         self.open += 1;
@@ -384,13 +355,6 @@ impl Splices {
         !self.pipes.idle.is_empty() || (self.pipes.made < PIPES_MAX && !self.pipes.refused)
     }
 
-    /// Ends all connections with a reset.
-    pub fn reset_all(&mut self, epoll: BorrowedFd<'_>) {
-        for slot in 0..self.pairs.len() as u32 {
-            self.remove(epoll, slot, true);
-        }
-    }
-
     fn remove(&mut self, epoll: BorrowedFd<'_>, slot: u32, failed: bool) {
         let Some(pair) = self.pairs.get_mut(slot as usize).and_then(Option::take) else { return };
         for way in pair.ways {
@@ -416,9 +380,10 @@ impl Splices {
 impl Pair {
     fn serve(&mut self, pipes: &mut Pipes, bytes: &mut u64) -> Next {
         if self.connecting {
-            match self.connected() {
-                Ok(true) => self.connecting = false,
-                Ok(false) => return Next::Wait,
+            let [_, toward] = &self.ends;
+            match connected(&toward.fd) {
+                Ok(Connect::Done) => self.connecting = false,
+                Ok(Connect::Pending) => return Next::Wait,
                 Err(_) => return Next::Failed,
             }
         }
@@ -432,18 +397,7 @@ impl Pair {
                 return Next::Failed;
             }
         }
-        if self.ways.iter().all(|way| way.told) { Next::Done } else { next }
-    }
-
-    /// Whether end 1 is connected by now.
-    fn connected(&self) -> Result<bool, Errno> {
-        let [_, toward] = &self.ends;
-        sockopt::socket_error(&toward.fd)??;
-        match rustix::net::getpeername(&toward.fd) {
-            Ok(_) => Ok(true),
-            Err(Errno::NOTCONN) => Ok(false),
-            Err(errno) => Err(errno),
-        }
+        if self.ways.iter().all(|way| way.fin_sent) { Next::Done } else { next }
     }
 }
 
@@ -487,7 +441,7 @@ impl Way {
         bytes: &mut u64,
     ) -> Result<Next, Errno> {
         let mut moved = 0;
-        while !self.told {
+        while !self.fin_sent {
             let mut idle = true;
             if !self.ended && source.readable && self.held < PIPE_BYTES {
                 if self.pipe.is_none() {
@@ -501,7 +455,7 @@ impl Way {
                     Ok(count) => (self.held, idle) = (self.held + count, false),
                     Err(Errno::AGAIN) => source.readable = self.held > 0,
                     Err(errno) => {
-                        // What came before the error goes first, if it goes at once.
+                        // Bytes from before the error go first, if they go at once.
                         let _ = self.offer(sink);
                         return Err(errno);
                     }
@@ -517,7 +471,7 @@ impl Way {
                 if self.ended {
                     match rustix::net::shutdown(&sink.fd, Shutdown::Write) {
                         // A reset from over there is what its own error tells.
-                        Ok(()) | Err(Errno::NOTCONN) => self.told = true,
+                        Ok(()) | Err(Errno::NOTCONN) => self.fin_sent = true,
                         Err(errno) => return Err(errno),
                     }
                 }

@@ -1,8 +1,8 @@
-//! System calls without a safe wrapper, most of them of the data path: UDP control messages, epoll_pwait2, TCP_INFO; and the process
-//! at the other end of a Unix socket.
+//! System calls without a safe wrapper, most of them of the data path: UDP control messages, epoll_pwait2,
+//! TCP_INFO; and the process at the other end of a Unix socket.
 //!
 //! Each function is a thin, safe shell over one call: it takes borrowed descriptors and slices, gives an
-//! [`std::io::Result`] with the errno, and keeps no state. What the bytes mean is decided elsewhere, in safe code.
+//! [`std::io::Result`] with the errno, and keeps no state. The bytes are interpreted elsewhere, in safe code.
 //! `rustix` covers everything else. [`addressed`] has the datagrams of sockets with many peers.
 
 pub mod addressed;
@@ -20,7 +20,8 @@ pub fn tcp_round_trip_us(socket: BorrowedFd<'_>) -> Result<u32> {
     // SAFETY: tcp_info is a C structure of integers; all zeroes is a value of it.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to `info`, which has as many, and the length it has written.
+    // SAFETY: the kernel writes at most `len` bytes to `info`, which has as many, and the length it has
+    // written.
     let status = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -34,12 +35,14 @@ pub fn tcp_round_trip_us(socket: BorrowedFd<'_>) -> Result<u32> {
     Ok(info.tcpi_rtt)
 }
 
-/// SO_PEERPIDFD: the process at the other end of a Unix socket, as a descriptor. `ENOPROTOOPT` before Linux 6.5.
+/// SO_PEERPIDFD: the process at the other end of a Unix socket, as a descriptor. `ENOPROTOOPT` before Linux
+/// 6.5.
 pub fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
     /// As the kernel's uapi/asm-generic/socket.h has it.
     const SO_PEERPIDFD: c_int = 77;
     let (mut fd, mut len): (c_int, libc::socklen_t) = (-1, size_of::<c_int>() as _);
-    // SAFETY: the kernel writes at most `len` bytes to `fd`, an integer of that size, and the length it has written.
+    // SAFETY: the kernel writes at most `len` bytes to `fd`, an integer of that size, and the length it has
+    // written.
     let status = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -56,7 +59,8 @@ pub fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
 
 /// setsockopt with one int, for the options rustix does not have.
 pub fn set_socket_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> Result<()> {
-    // SAFETY: the kernel reads `size_of::<c_int>()` bytes at the address of `value`, which lives through the call.
+    // SAFETY: the kernel reads `size_of::<c_int>()` bytes at the address of `value`, which lives through the
+    // call.
     let status = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -69,7 +73,8 @@ pub fn set_socket_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c
     check(status as isize).map(drop)
 }
 
-/// setsockopt SO_BINDTODEVICE: the socket sends and receives by this interface alone. Needs no right since Linux 5.7.
+/// setsockopt SO_BINDTODEVICE: the socket sends and receives by this interface alone. Needs no right since
+/// Linux 5.7.
 pub fn bind_to_device(fd: BorrowedFd<'_>, name: &str) -> Result<()> {
     // SAFETY: the kernel reads `name.len()` bytes at its address.
     let status = unsafe {
@@ -116,7 +121,8 @@ impl SendControl {
         let (Some(space), padded) = (self.bytes.get_mut(self.len..end), end.next_multiple_of(8)) else {
             return;
         };
-        // cmsg_len is a word on every target of the GNU library; level and kind are the last two integers of the header.
+        // cmsg_len is a word on every target of the GNU library; level and kind are the last two integers of
+        // the header.
         space[..size_of::<usize>()].copy_from_slice(&(HEADER + data.len()).to_ne_bytes());
         space[HEADER - 8..HEADER - 4].copy_from_slice(&level.to_ne_bytes());
         space[HEADER - 4..HEADER].copy_from_slice(&kind.to_ne_bytes());
@@ -131,8 +137,8 @@ impl SendControl {
     }
 }
 
-/// sendmsg: `data`, gathered, leaves with these control messages for the socket address `name`, or if that is empty for the
-/// peer that the socket is connected to. Gives the bytes sent, which is all.
+/// sendmsg: `data`, gathered, leaves with these control messages for the socket address `name`, or if that is
+/// empty for the peer that the socket is connected to. Gives the bytes sent, which is all.
 fn send_message(
     fd: BorrowedFd<'_>,
     data: &[IoSlice<'_>],
@@ -140,7 +146,8 @@ fn send_message(
     control: &SendControl,
 ) -> Result<usize> {
     let mut header = empty_header();
-    // A pointer with a length of 0, to no name and to no control messages, is one that the kernel does not follow.
+    // A pointer with a length of 0, to no name and to no control messages, is one that the kernel does not
+    // follow.
     header.msg_name = name.as_ptr().cast_mut().cast();
     header.msg_namelen = name.len() as _;
     // An IoSlice has the layout of an iovec (std promises it on Unix).
@@ -152,8 +159,8 @@ fn send_message(
     check(unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL) })
 }
 
-/// sendmsg, with UDP_SEGMENT if `segment` is given: `data`, gathered, leaves as datagrams of `segment` bytes, the last
-/// one may be shorter. Gives the bytes sent, which is all.
+/// sendmsg, with UDP_SEGMENT if `segment` is given: `data`, gathered, leaves as datagrams of `segment` bytes,
+/// the last one may be shorter. Gives the bytes sent, which is all.
 pub fn send_datagrams(fd: BorrowedFd<'_>, data: &[IoSlice<'_>], segment: Option<u16>) -> Result<usize> {
     let mut control = SendControl::new();
     control.push_segment(segment);
@@ -167,15 +174,15 @@ const CONTROL_WORD: usize = 24;
 /// Room for those of a connected socket: UDP_GRO, IP_TOS or IPV6_TCLASS, SO_RXQ_OVFL.
 const CONTROL_LEN: usize = 3 * CONTROL_WORD;
 
-/// What the kernel tells of a datagram beside its payload, aligned as it wants that: control messages, and who has sent it.
+/// Control messages and source address of a datagram, aligned as the kernel wants them.
 #[repr(C, align(8))]
 struct Envelope<const NAME: usize, const CONTROL: usize> {
     control: [u8; CONTROL],
     name: [u8; NAME],
 }
 
-/// recvmmsg, as [`recv_datagrams`], with room for `NAME` bytes of the sender's socket address, which `each` is told before the
-/// control messages, and for `CONTROL` bytes of those.
+/// recvmmsg, as [`recv_datagrams`], with room for `NAME` bytes of the sender's socket address, which `each`
+/// is told before the control messages, and for `CONTROL` bytes of those.
 fn recv_messages<const NAME: usize, const CONTROL: usize>(
     fd: BorrowedFd<'_>,
     into: &mut [IoSliceMut<'_>],
@@ -200,15 +207,15 @@ fn recv_messages<const NAME: usize, const CONTROL: usize>(
         message.write(libc::mmsghdr { msg_hdr: header, msg_len: 0 });
     }
     let first = messages.as_mut_ptr().cast::<libc::mmsghdr>();
-    // SAFETY: the first `wanted` messages are initialised, and every pointer in them is to a buffer of `into` or into one
-    // of `envelopes`, with its true length; nothing else refers to these during the call.
+    // SAFETY: the first `wanted` messages are initialised, and every pointer in them is to a buffer of `into`
+    // or into one of `envelopes`, with its true length; nothing else refers to these during the call.
     let status =
         unsafe { libc::recvmmsg(fd.as_raw_fd(), first, wanted as _, flags as _, std::ptr::null_mut()) };
     let count = check(status as isize)?;
     for (i, (message, envelope)) in messages.iter().zip(&envelopes).enumerate().take(count.min(wanted)) {
         // SAFETY: the first `wanted` were initialised before the call.
         let libc::mmsghdr { msg_hdr: header, msg_len } = unsafe { message.assume_init_ref() };
-        // SAFETY: as above.
+        // SAFETY: so were the first `wanted` of these.
         let Envelope { control, name } = unsafe { envelope.assume_init_ref() };
         let name = &name[..NAME.min(header.msg_namelen as usize)];
         each(i, *msg_len as usize, name, &control[..CONTROL.min(header.msg_controllen)]);
@@ -216,9 +223,9 @@ fn recv_messages<const NAME: usize, const CONTROL: usize>(
     Ok(count)
 }
 
-/// recvmmsg on a connected socket: one datagram, or several coalesced ones, into each buffer, until there are no more, and into
-/// [`DATAGRAMS_MAX`] at most. `each` is told the index, the length and the control messages of each, which
-/// [`control_messages`] takes apart. Gives how many there were.
+/// recvmmsg on a connected socket: one datagram, or several coalesced ones, into each buffer, until there are
+/// no more, and into [`DATAGRAMS_MAX`] at most. `each` is told the index, the length and the control messages
+/// of each, which [`control_messages`] takes apart. Gives how many there were.
 pub fn recv_datagrams(
     fd: BorrowedFd<'_>,
     into: &mut [IoSliceMut<'_>],
@@ -234,7 +241,8 @@ pub fn control_messages(mut control: &[u8]) -> impl Iterator<Item = (c_int, c_in
     std::iter::from_fn(move || {
         let header = control.get(..HEADER)?;
         let (len, ends) = header.split_first_chunk::<WORD>()?;
-        // The kernel's cmsg_len is a word on every target of the GNU library; level and kind are the last two integers.
+        // The kernel's cmsg_len is a word on every target of the GNU library; level and kind are the last two
+        // integers.
         let (rest, kind) = ends.split_last_chunk::<4>()?;
         let (_, level) = rest.split_last_chunk::<4>()?;
         let data = control.get(HEADER..usize::from_ne_bytes(*len))?;
@@ -248,18 +256,18 @@ pub fn control_messages(mut control: &[u8]) -> impl Iterator<Item = (c_int, c_in
 pub struct ErrorEntry {
     /// `sock_extended_err` and behind it the offender's socket address.
     pub data: [u8; ERROR_ENTRY_LEN],
-    /// The start of what the error quotes of the datagram, behind its UDP header or from its ICMP header on; zero where
-    /// nothing is quoted.
+    /// The start of what the error quotes of the datagram, behind its UDP header or from its ICMP header on;
+    /// zero where nothing is quoted.
     pub quoted: [u8; 8],
 }
 
 /// `sock_extended_err` (16 bytes) and a `sockaddr_in6` (28), padded.
 pub const ERROR_ENTRY_LEN: usize = 48;
 
-/// recvmmsg with MSG_ERRQUEUE: takes one entry; of the datagram that caused it the start is kept. `WOULDBLOCK` if there is
-/// none, `PROTO` if the kernel gave something that is not an error report.
+/// recvmmsg with MSG_ERRQUEUE: takes one entry; of the datagram that caused it the start is kept.
+/// `WOULDBLOCK` if there is none, `PROTO` if the kernel gave something that is not an error report.
 pub fn recv_error(fd: BorrowedFd<'_>) -> Result<ErrorEntry> {
-    // What else the socket asks for comes before the error.
+    // Other control messages of the socket come before the error.
     const LEN: usize = size_of::<libc::cmsghdr>() + ERROR_ENTRY_LEN + 2 * CONTROL_WORD;
     let (mut quoted, mut data) = ([0; 8], None);
     let into = &mut [IoSliceMut::new(&mut quoted)];
@@ -272,7 +280,7 @@ fn error_report(control: &[u8]) -> Option<[u8; ERROR_ENTRY_LEN]> {
     let (.., found) = control_messages(control).find(|(level, kind, _)| {
         matches!((*level, *kind), (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR))
     })?;
-    // What the kernel left out of the address stays zero, an unknown family.
+    // Bytes of the address that the kernel left out stay zero, an unknown family.
     let mut data = [0; ERROR_ENTRY_LEN];
     data.iter_mut().zip(found).for_each(|(to, from)| *to = *from);
     Some(data)
@@ -282,12 +290,12 @@ fn error_report(control: &[u8]) -> Option<[u8; ERROR_ENTRY_LEN]> {
 #[derive(Default)]
 pub struct Events(pub Vec<epoll::Event>);
 
-// SAFETY: what keeps an event from another thread is that its data may be a pointer; here it is a number in which
-// nobody sees one, and whatever thread has it may copy it.
+// SAFETY: an event is not Send because its data may be a pointer; here it is always a number, which any
+// thread may copy.
 unsafe impl Send for Events {}
 
-/// epoll_pwait2: waits with a resolution of nanoseconds, `NOSYS` before Linux 5.11. The events replace the content of
-/// `events`, as many as its capacity takes; `None` waits for ever.
+/// epoll_pwait2: waits with a resolution of nanoseconds, `NOSYS` before Linux 5.11. The events replace the
+/// content of `events`, as many as its capacity takes; `None` waits for ever.
 pub fn epoll_wait(
     epoll: BorrowedFd<'_>,
     events: &mut Vec<epoll::Event>,

@@ -1,5 +1,5 @@
-//! What the TAP relies on in the kernel, asserted on the running one: each test makes a namespace and is the
-//! peer of the kernel TCP and UDP in it.
+//! Kernel behaviour that the TAP relies on, asserted on the running one: each test makes a namespace and is
+//! the peer of the kernel TCP and UDP in it.
 
 use super::{Tap, TapError, Wanted};
 use crate::GuestLink;
@@ -180,7 +180,7 @@ fn one_write_is_many_segments_and_its_ack_is_there_at_once() {
         let mut read = vec![0; data.len()];
         guest.read_exact(&mut read).expect("data");
         assert!(read == data);
-        // The other way: what the guest writes at once comes in frames above the MTU.
+        // The other way: one write of the guest comes in frames above the MTU.
         guest.set_nodelay(true).expect("nodelay");
         guest.write_all(&data[..10 * 1460]).expect("write");
         let (meta, frame) = loop {

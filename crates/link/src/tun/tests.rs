@@ -1,4 +1,5 @@
-//! What a path through two TUNs relies on in the kernel: whole super-packets, equally readable and writable.
+//! Kernel behaviour that a path through two TUNs relies on: whole super-packets, equally readable and
+//! writable.
 
 use super::create;
 use crate::vnet::{self, HEADER_LEN};
@@ -10,8 +11,8 @@ use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-/// Carries packets from one TUN to the other, both ways, until nothing has come for a while; the longest packet and
-/// whether any was a super-packet.
+/// Carries packets from one TUN to the other, both ways, until nothing has come for a while; the longest
+/// packet and whether any was a super-packet.
 fn carry(a: &OwnedFd, b: &OwnedFd) -> (usize, bool) {
     let mut buffer = vec![0; 70_000];
     let (mut longest, mut cut_later) = (0, false);
@@ -48,8 +49,8 @@ fn super_packets_pass_from_one_tun_to_another() {
             ip(&format!("link set {device} up"));
         }
         let listener = TcpListener::bind("10.9.1.1:7000").expect("listener");
-        // A connection between two of the host's own addresses leaves through one TUN and comes back through the other
-        // only if they are looked up as local last, except for what has come in.
+        // A connection between two of the host's own addresses leaves through one TUN and comes back through
+        // the other only if they are looked up as local last, except for what has come in.
         ip("rule add pref 5 iif tun0 lookup local");
         ip("rule add pref 6 iif tun1 lookup local");
         ip("rule add pref 7 to 10.9.1.1 lookup 100");

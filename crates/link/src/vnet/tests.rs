@@ -1,4 +1,4 @@
-//! The virtio-net header: what is built reads back, and whatever bytes a header has, it reads as some frame.
+//! The virtio-net header: a header that was built reads back, and any bytes at all read as some frame.
 
 use super::{HEADER_LEN, build, parse};
 use brodo_core::link::{Gso, PartialChecksum, RxChecksum, RxMeta, TxFrame};

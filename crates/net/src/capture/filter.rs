@@ -9,10 +9,10 @@
 //! | `port NUMBER` | TCP segments and UDP datagrams from or to that port |
 //! | `not` before any of them | all other frames |
 //!
-//! `and` may stand between them. The words are tcpdump's, as far as they go, and mean the same. Neighbour discovery is ICMP
-//! here as there. Ports are in a packet's first fragment only.
+//! `and` may stand between them. The words are tcpdump's, as far as they go, and mean the same. Neighbour
+//! discovery is ICMP here as there. Ports are in a packet's first fragment only.
 //!
-//! A frame is looked at only as far as its layer-4 ports; whatever cannot be read there matches no word.
+//! A frame is looked at only as far as its layer-4 ports; a frame cut short matches no word.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -26,7 +26,7 @@ const TERMS_MAX: usize = 16;
 /// Extension headers that are passed over on the way to the protocol.
 const EXTENSIONS_MAX: usize = 8;
 
-/// What a word says.
+/// Meaning of one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
     Tcp,
@@ -121,7 +121,7 @@ impl Filter {
     }
 }
 
-/// What can be read of a frame.
+/// Fields read from a frame.
 #[derive(Debug, Default)]
 struct Seen {
     arp: bool,

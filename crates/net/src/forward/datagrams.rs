@@ -2,13 +2,13 @@
 //!
 //! *Published.* A batch is read into one arena and handed to the stack, which begins a flow for each new peer
 //! and gives it a socket that sends through the port that was asked last ([`crate::sockets::Published`]).
-//! While the stack takes nothing (the link has no credit), what has been read stays in the arena, and what
-//! has not stays in the kernel: the port is not looked at until then.
+//! While the stack takes nothing (the link has no credit), datagrams that were read stay in the arena and the
+//! others in the kernel: the port is not looked at until then.
 //!
-//! *Relayed.* A peer on a loopback for whom the other side's loopback is meant gets a socket over there that
-//! is connected to the destination. What it receives goes back through the port, from the address that the
-//! peer has asked last. It ends after [`IDLE_ANSWERED`] without a datagram, or [`IDLE`] if there never was an
-//! answer; of more than [`RELAYS_MAX`] the longest idle goes.
+//! *Relayed.* A peer on one side's loopback whose datagrams are for the other's gets a socket over there that
+//! is connected to the destination. Its answers go back through the port, from the address that the peer has
+//! asked last. It ends after [`IDLE_ANSWERED`] without a datagram, or [`IDLE`] if there never was an answer;
+//! of more than [`RELAYS_MAX`] the longest idle goes.
 //!
 //! Datagrams are read by recvmmsg and several of one size at a time (`UDP_GRO`), and leave as they were read
 //! (`UDP_SEGMENT`).
@@ -62,6 +62,12 @@ struct Arena {
     next: usize,
 }
 
+/// The buffers of an arena, one for each datagram of a batch.
+fn slices(buffers: &mut [u8]) -> [IoSliceMut<'_>; BATCH] {
+    let mut buffers = buffers.chunks_exact_mut(STRIDE);
+    std::array::from_fn(|_| IoSliceMut::new(buffers.next().unwrap_or_default()))
+}
+
 impl Default for Arena {
     fn default() -> Self {
         // Zeroed memory of this size comes from the kernel page by page, when it is used.
@@ -90,11 +96,7 @@ impl Arena {
     fn read(&mut self, slot: u32, port: &Published, overflows: &mut u32) -> Result<(), Errno> {
         let Self { buffers, reads, .. } = self;
         (self.slot, self.count, self.next) = (slot, 0, 0);
-        let mut into = [const { None }; BATCH];
-        for (place, buffer) in into.iter_mut().zip(buffers.chunks_exact_mut(STRIDE)) {
-            *place = Some(IoSliceMut::new(buffer));
-        }
-        let mut into = into.map(|place| place.unwrap_or_else(|| IoSliceMut::new(&mut [])));
+        let mut into = slices(buffers);
         self.count = recv_addressed(port.descriptor(), &mut into, |i, len, from, control| {
             reads[i] = Read { received: describe(len, control, overflows), from, to: sent_to(control) };
         })?;
@@ -118,7 +120,7 @@ fn by_any_interface(asked: Source) -> Source {
     Source { interface: 0, ..asked }
 }
 
-/// What is between the ports and those behind them.
+/// Datagrams between ports and their destinations: held ones, and relays.
 #[derive(Default)]
 pub(super) struct Datagrams {
     published: Option<Arena>,
@@ -252,7 +254,7 @@ impl Forwards {
         }
     }
 
-    /// Has a port not looked at until the stack takes datagrams. It may be one already: whoever waits for
+    /// Has a port not looked at until the stack takes datagrams. It may be one already: a flow that waits for
     /// room in it has had its events switched on.
     fn hold_until_taken(&mut self, slot: u32) {
         if let Some(Some(listener)) = self.listeners.get(slot as usize)
@@ -369,11 +371,7 @@ impl Forwards {
         let port: &Arc<Published> = port;
         let arena = datagrams.relayed.get_or_insert_default();
         let Arena { buffers, reads, .. } = arena;
-        let mut into = [const { None }; BATCH];
-        for (place, buffer) in into.iter_mut().zip(buffers.chunks_exact_mut(STRIDE)) {
-            *place = Some(IoSliceMut::new(buffer));
-        }
-        let mut into = into.map(|place| place.unwrap_or_else(|| IoSliceMut::new(&mut [])));
+        let mut into = slices(buffers);
         let mut overflows = 0;
         let read = sys::recv_datagrams(relay.fd.as_fd(), &mut into, |i, len, control| {
             reads[i].received = describe(len, control, &mut overflows);

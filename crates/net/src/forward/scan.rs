@@ -1,6 +1,6 @@
-//! `auto` at work: lists who listens on the other side, and opens and closes listeners after that.
+//! `auto` at work: lists listening sockets of the other side, and opens and closes listeners after them.
 //!
-//! A port that cannot be had is told once and tried again with every look, because whoever has it may go. If
+//! A port that cannot be had is reported once and tried again with every look, because it may become free. If
 //! the kernel does not list sockets, nothing changes.
 
 use super::auto::{self, Places, Rule};
@@ -19,7 +19,7 @@ impl Forwards {
         let kinds: BTreeSet<_> =
             autos.map(|entry| (entry.forward.direction, entry.forward.transport)).collect();
         for (direction, transport) in kinds {
-            // What fails now has failed before, or will go well again.
+            // Failures are reported when a forward is added, and a later scan may succeed.
             let _ = self.scan_all(direction, transport);
         }
     }

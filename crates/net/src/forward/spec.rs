@@ -8,13 +8,13 @@
 //! RANGE   = PORT ["-" PORT]                      1 to 65535
 //! ```
 //!
-//! A list of exclusions alone is `all` without them. `auto` and `all` take exclusions, and nothing else. Before the first slash
-//! stands WHERE if it reads as an address, and otherwise the target of the first item: `2001:db8::1/80` listens on that address,
-//! `2001:[db8::1]/80` on port 2001.
+//! A list of exclusions alone is `all` without them. `auto` and `all` take exclusions, and nothing else.
+//! Before the first slash stands WHERE if it reads as an address, and otherwise the target of the first item:
+//! `2001:db8::1/80` listens on that address, `2001:[db8::1]/80` on port 2001.
 //!
-//! Each value of an option is one [`Spec`]; several add up, and [`check`] says where they contradict each other. An explicit
-//! port goes before `auto` and `all`, which leave it out. Ports are compared as sets of one bit each, so that it takes the same time
-//! however many items the lists have.
+//! Each value of an option is one [`Spec`]; several add up, and [`check`] says where they contradict each
+//! other. An explicit port goes before `auto` and `all`, which leave it out. Ports are compared as sets of
+//! one bit each, so that it takes the same time however many items the lists have.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -149,7 +149,7 @@ impl fmt::Display for Mapping {
     }
 }
 
-/// Which ports.
+/// Ports of one value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ports {
     /// None at all.
@@ -158,11 +158,11 @@ pub enum Ports {
     Auto,
     /// All that are not ephemeral.
     All,
-    /// These.
+    /// Ports and where they lead.
     These(Vec<Mapping>),
 }
 
-/// What one value of an option says.
+/// Content of one value of an option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
     /// Where to listen; `None`: the usual addresses of the side.
@@ -187,8 +187,8 @@ pub struct PortRule {
 }
 
 impl Spec {
-    /// Its ports one by one. `ephemeral` are those that the host hands out to clients, which `all` leaves alone. There is none of
-    /// `auto`: those are found while the program runs.
+    /// Its ports one by one. `ephemeral` are those that the host hands out to clients, which `all` leaves
+    /// alone. There is none of `auto`: those are found while the program runs.
     pub fn rules(&self, ephemeral: PortRange) -> Vec<PortRule> {
         let mut excluded = PortSet::default();
         for range in &self.excluded {
@@ -334,12 +334,12 @@ impl FromStr for Spec {
     }
 }
 
-/// What a value looks like, for those who gave another.
+/// Forms of a value, for the error about any other.
 const EXPECTED: &str =
     "expected none, auto, all, or ports such as 8080, 8080:80, 127.0.0.1/2000-2010,~2005 or %eth0/53";
 
 impl Spec {
-    /// What is taken on one family's address is not given to another's: the peer's address could not be kept.
+    /// Address families of both ends agree: the peer's address could not be kept.
     fn families_agree(&self) -> Result<(), String> {
         let (Some(address), Ports::These(mappings)) = (self.address, &self.ports) else { return Ok(()) };
         let other = mappings.iter().filter_map(|mapping| mapping.to_address);
@@ -378,8 +378,8 @@ fn address(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// Whether what stands before the first slash says where to listen. A target of the first item stands there otherwise, and a colon
-/// in that comes after digits alone.
+/// Whether what stands before the first slash says where to listen. A target of the first item stands there
+/// otherwise, and a colon in that comes after digits alone.
 fn is_place(text: &str) -> bool {
     let (before, _) = text.split_once('%').unwrap_or((text, ""));
     if address(before).is_some() || text.contains('%') {
@@ -415,7 +415,7 @@ fn read_place(text: &str) -> Result<(Option<IpAddr>, Option<String>), String> {
     }
 }
 
-/// `a[-b][:[toaddr/]c[-d]]`.
+/// Parses `a[-b][:[toaddr/]c[-d]]`.
 fn mapping(item: &str) -> Result<Mapping, String> {
     let Some((from, target)) = item.split_once(':') else {
         let from: PortRange = item.parse()?;

@@ -1,4 +1,4 @@
-//! What can be said about rtnetlink without a namespace of one's own; the requests are tested by the
+//! Dumps and refusals of rtnetlink, without a namespace of one's own; the requests are tested by the
 //! command's namespace tests, which look at the outcome with other programs.
 
 use super::*;
@@ -10,8 +10,8 @@ use std::thread;
 type Entry = (i32, u16, i32);
 const ITEM: i32 = 77;
 
-/// Dumps numbers from a kernel that gives these answers, one after the other and the last one again and
-/// again; what was found, and how many requests that took.
+/// Dumps numbers from a kernel that gives these answers in turn and then the last one again and again; the
+/// numbers found, and the requests that it took.
 fn dump_from(answers: Vec<Vec<Entry>>) -> (Result<Vec<i32>, Errno>, usize) {
     let unix = rustix::net::AddressFamily::UNIX;
     let (ours, theirs) = socketpair(unix, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();

@@ -1,4 +1,4 @@
-//! What listens is found with its address, port and inode, and what does not is not.
+//! Listening sockets are found with address, port and inode, and no others.
 
 use super::*;
 use crate::socket_broker::Kind;

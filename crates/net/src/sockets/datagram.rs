@@ -1,22 +1,24 @@
 //! UDP and ping sockets: several datagrams per call, both ways.
 //!
-//! *Out.* Datagrams of one size leave with one call (UDP_SEGMENT), gathered from wherever they are. Where the route does not take
-//! that (segments above its MTU, which one by one are fragmented; a device that computes no checksums) they leave one
-//! by one, and the socket remembers it. Room to write is reported only from a send that found none to the next that
-//! finds some: the kernel raises "writable" after each datagram it has sent, which would wake the loop once per
-//! datagram for nothing.
+//! *Out.* Datagrams of one size leave with one call (UDP_SEGMENT), gathered from wherever they are. Where the
+//! route does not take that (segments above its MTU, which one by one are fragmented; a device that computes
+//! no checksums) they leave one by one, and the socket remembers it. Room to write is reported only from a
+//! send that found none to the next that finds some: the kernel raises "writable" after each datagram it has
+//! sent, which would wake the loop once per datagram for nothing.
 //!
-//! *In.* One call takes as many datagrams as there are buffers, each perhaps several that the kernel coalesced (UDP_GRO).
-//! With each come the byte of differentiated services and ECN, and, once the kernel has had to drop some, how many.
+//! *In.* One call takes as many datagrams as there are buffers, each perhaps several that the kernel
+//! coalesced (UDP_GRO). With each come the byte of differentiated services and ECN, and, once the kernel has
+//! had to drop some, how many.
 //!
-//! *IpHeaderFields.* What the IP header says is the socket's own option, set when a datagram differs from the one before: differentiated
-//! services and time to live in most conversations never, "do not fragment" once. (A control message with each datagram
-//! would cost more and also switches off the kernel's cached route.)
+//! *IpHeaderFields.* Fields of the IP header are options of the socket, set when a datagram differs from the
+//! one before: differentiated services and time to live in most conversations never, "do not fragment" once.
+//! (A control message with each datagram would cost more and also switches off the kernel's cached route.)
 //!
-//! "Do not fragment" makes a difference only to a datagram that is longer than some path takes, so that short ones
-//! ([`ANY_PATH_V4`]) leave the option as it is. With it (IP_PMTUDISC_DO) what is longer than the path's MTU, as far as the kernel
-//! knows it, is refused, and IP_MTU tells the MTU; without it (IP_PMTUDISC_DONT) the kernel and every router may fragment. A new
-//! socket is between the two (IP_PMTUDISC_WANT): the kernel fragments, routers may not.
+//! "Do not fragment" makes a difference only to a datagram that is longer than some path takes, so that short
+//! ones ([`ANY_PATH_V4`]) leave the option as it is. With it (IP_PMTUDISC_DO) a datagram longer than the path
+//! MTU that the kernel knows is refused, and IP_MTU tells the MTU; without it (IP_PMTUDISC_DONT) the kernel
+//! and every router may fragment. A new socket is between the two (IP_PMTUDISC_WANT): the kernel fragments,
+//! routers may not.
 
 use super::errors::{host_error, icmp_report};
 use super::{FLAGS, Open, Sockets, family};
@@ -33,22 +35,24 @@ use std::num::NonZeroU8;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Datagrams per UDP_SEGMENT call: the kernel's bound before Linux 6.8 (UDP_MAX_SEGMENTS).
-const SEGMENTS_MAX: usize = 64;
+pub(super) const SEGMENTS_MAX: usize = 64;
 /// Slices of one call where the caller's are cut anew.
 const SLICES_MAX: usize = 128;
 
-/// What a UDP socket's receive buffer is asked to be, bytes; the kernel gives no more than net.core.rmem_max, and counts twice
-/// as much for its own structures. It does not grow by itself as a stream's does, and its default is 90 datagrams of an ordinary
-/// path: at full speed less than the time for which this process may have to wait for a processor.
+/// SO_RCVBUF of a UDP socket, bytes; the kernel gives no more than net.core.rmem_max, and counts twice as
+/// much for its own structures. It does not grow by itself as a stream's does, and its default is 90
+/// datagrams of an ordinary path: at full speed less than the time for which this process may have to wait
+/// for a processor.
 const RECEIVE_BUFFER: c_int = 1 << 20;
 
-/// Payload that every path takes whole, bytes: IPv4's 576 (RFC 791) and IPv6's 1280 (RFC 8200), less the headers.
+/// Payload that every path takes whole, bytes: IPv4's 576 (RFC 791) and IPv6's 1280 (RFC 8200), less the
+/// headers.
 const ANY_PATH_V4: usize = 576 - 28;
 const ANY_PATH_V6: usize = 1280 - 48;
 /// The value of IP_TTL and IPV6_UNICAST_HOPS that stands for the host's default.
 const HOPS_DEFAULT: c_int = -1;
 
-/// What is known of a datagram socket.
+/// State of a datagram socket.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Datagram {
     v6: bool,
@@ -80,7 +84,7 @@ impl Default for Datagram {
     }
 }
 
-/// What a datagram socket reports.
+/// Events of a datagram socket.
 const EVENTS: EventFlags = EventFlags::IN.union(EventFlags::ET);
 
 impl Sockets {
@@ -99,8 +103,8 @@ impl Sockets {
             (libc::SOL_SOCKET, libc::SO_RCVBUF, RECEIVE_BUFFER),
         ];
         for (level, option, value) in options {
-            // UDP_GRO is Linux 5.0 and later; without it datagrams come one by one. The others are older than brodo's
-            // oldest kernel.
+            // UDP_GRO is Linux 5.0 and later; without it datagrams come one by one. The others are older than
+            // brodo's oldest kernel.
             let _ = sys::set_socket_option(fd.as_fd(), level, option, value);
         }
         self.keep_datagram(flow, fd, to)
@@ -115,7 +119,7 @@ impl Sockets {
             other => other.map_err(host_error)?,
         };
         let socket = self.keep_datagram(flow, fd, SocketAddr::new(to, 0))?;
-        self.get_open(socket)?.datagram.ping = true;
+        self.get_mut(socket)?.datagram.ping = true;
         Ok(socket)
     }
 
@@ -128,14 +132,8 @@ impl Sockets {
         sys::set_socket_option(fd.as_fd(), level, option, 1).map_err(host_error)?;
         rustix::net::connect(&fd, &to).map_err(host_error)?;
         let socket = self.keep(flow, fd, EventFlags::IN)?;
-        self.get_open(socket)?.datagram.v6 = to.is_ipv6();
+        self.get_mut(socket)?.datagram.v6 = to.is_ipv6();
         Ok(socket)
-    }
-
-    /// What is behind an id; see [`Sockets::get`].
-    fn get_open(&mut self, socket: SocketId) -> Result<&mut Open, HostError> {
-        let open = self.by_fd.get_mut(socket.0 as usize).and_then(Option::as_mut);
-        open.ok_or(HostError::Other(Errno::BADF.raw_os_error()))
     }
 
     /// Sends one datagram, or several of `segment` bytes.
@@ -146,7 +144,7 @@ impl Sockets {
         segment: Option<u16>,
         marks: IpHeaderFields,
     ) -> Result<usize, HostError> {
-        let open = self.get_open(socket)?;
+        let open = self.get_mut(socket)?;
         let len: usize = data.iter().map(|slice| slice.len()).sum();
         open.mark(marks, segment.map_or(len, |size| len.min(size.into())));
         let sent = match segment.map(usize::from) {
@@ -182,7 +180,7 @@ impl Sockets {
         into: &mut [IoSliceMut<'_>],
         received: &mut [Received],
     ) -> Result<usize, HostError> {
-        let Open { fd, datagram, .. } = self.get_open(socket)?;
+        let Open { fd, datagram, .. } = self.get_mut(socket)?;
         let call = || {
             sys::recv_datagrams(fd.as_fd(), into, |i, len, control| {
                 received[i] = describe(len, control, &mut datagram.overflows);
@@ -193,7 +191,7 @@ impl Sockets {
 
     /// Takes one entry of the error queue.
     pub(super) fn recv_error(&mut self, socket: SocketId) -> Option<IcmpReport> {
-        let open = self.get_open(socket).ok()?;
+        let open = self.get_mut(socket).ok()?;
         let (fd, ping) = (open.fd.as_fd(), open.datagram.ping);
         loop {
             match sys::recv_error(fd) {
@@ -211,7 +209,8 @@ impl Sockets {
 }
 
 impl Open {
-    /// Sets what the IP headers of what is sent from now on say; the longest datagram has `len` bytes of payload.
+    /// Sets what the IP headers of what is sent from now on say; the longest datagram has `len` bytes of
+    /// payload.
     fn mark(&mut self, IpHeaderFields { tos, ttl, dont_fragment }: IpHeaderFields, len: usize) {
         let Datagram { v6, .. } = self.datagram;
         let set = |(v4_option, v6_option), value| {
@@ -242,8 +241,8 @@ impl Open {
         }
     }
 
-    /// Sends datagrams of `size` bytes, `len` bytes in all, in as few calls as the kernel allows. Gives the bytes sent; an
-    /// error only if that is none.
+    /// Sends datagrams of `size` bytes, `len` bytes in all, in as few calls as the kernel allows. Gives the
+    /// bytes sent; an error only if that is none.
     fn send_many(&mut self, data: &[IoSlice<'_>], len: usize, size: usize) -> rustix::io::Result<usize> {
         let fd = self.fd.as_fd();
         let segmented = |data: &[IoSlice<'_>]| {
@@ -265,8 +264,8 @@ impl Open {
     }
 }
 
-/// Cuts `data` into pieces of `size` bytes, the last may be shorter, and gives each to `send` until it fails. Gives the
-/// bytes of those that went well; the error only if that is none.
+/// Cuts `data` into pieces of `size` bytes, the last may be shorter, and gives each to `send` until it fails.
+/// Gives the bytes of those that went well; the error only if that is none.
 fn each_piece(
     data: &[IoSlice<'_>],
     size: usize,
@@ -294,9 +293,9 @@ fn each_piece(
     Ok(done)
 }
 
-/// Makes a call again once if it failed for a reason that may be an earlier datagram's: the kernel keeps an ICMP error
-/// for the next call whatever that is, and then forgets it (it stays in the error queue). A queue that is full is no such
-/// reason.
+/// Makes a call again once if it failed for a reason that may be an earlier datagram's: the kernel keeps an
+/// ICMP error for the next call whatever that is, and then forgets it (it stays in the error queue). A queue
+/// that is full is no such reason.
 fn past_pending_error<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     match call() {
         Err(e) if !matches!(e, Errno::AGAIN | Errno::NOBUFS) => call(),
@@ -314,7 +313,8 @@ fn path_mtu(fd: &OwnedFd) -> u32 {
     sockopt::ip_mtu(fd).or_else(|_| sockopt::ipv6_mtu(fd)).unwrap_or(0)
 }
 
-/// What was received, from its length and control messages; `overflows` is the count of the socket's losses so far.
+/// Description of a received datagram, from its length and control messages; `overflows` is the count of the
+/// socket's losses so far.
 pub(crate) fn describe(len: usize, control: &[u8], overflows: &mut u32) -> Received {
     let mut received = Received { len, ..Received::default() };
     for (level, kind, data) in sys::control_messages(control) {

@@ -1,19 +1,21 @@
 //! Published UDP ports: one socket with many peers, each of which is a flow of the stack.
 //!
-//! Whoever owns the port reads its datagrams and hands them to the stack ([`crate::forward`]). What a flow sends leaves through the same
-//! socket, to the flow's peer and from the address that the peer had asked; so to the stack each such flow has a socket of its own, which is
-//! only an entry here. It never has anything to receive.
+//! Forwards read the datagrams of the port and hand them to the stack ([`crate::forward`]). Answers of a flow
+//! leave through the same socket, to the flow's peer and from the address that the peer had asked; so to the
+//! stack each such flow has a socket of its own, which is only an entry here. It never has anything to
+//! receive.
 //!
 //! Reply address: each datagram of a peer sets the local address and port of its entry. A peer that uses
 //! several addresses of the host, or several ports forwarded to one of the guest's, is answered from the last
 //! one used.
 //!
-//! When the host has lost that address, answers leave from the one that takes its place, as a program's would, and still from the port: a flow
-//! of the guest's own would have another.
+//! When the host has lost that address, answers leave from the one that takes its place, as a program's
+//! would, and still from the port: a flow of the guest's own would have another.
 //!
-//! A port that is no longer published takes its socket along: its flows can send no more, and find that out when they do, until their peers
-//! ask a port that is published.
+//! A port that is no longer published takes its socket along: its flows can send no more, and find that out
+//! when they do, until their peers ask a port that is published.
 
+use super::datagram::SEGMENTS_MAX;
 use super::errors::host_error;
 use super::{HostError, SocketId, Sockets};
 use crate::sys::addressed::{Source, send_addressed};
@@ -29,8 +31,6 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Set in the ids of entries, and in no descriptor's number.
 const SHARED: u32 = 1 << 31;
-/// Datagrams per UDP_SEGMENT call: the kernel's bound before Linux 6.8 (UDP_MAX_SEGMENTS).
-const SEGMENTS_MAX: usize = 64;
 
 /// The socket of a published port.
 #[derive(Debug)]
@@ -73,7 +73,8 @@ impl Published {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).contains(&flow)
     }
 
-    /// Has `flow` told when there is room, or at once if there is some. `event` is the data under which the socket is registered.
+    /// Has `flow` told when there is room, or at once if there is some. `event` is the data under which the
+    /// socket is registered.
     fn wait_for_room(&self, epoll: BorrowedFd<'_>, event: u64, flow: FlowId) -> Result<(), HostError> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.is_empty() {
@@ -117,7 +118,8 @@ impl Published {
             }
         }
         if segmented {
-            // That it was. What goes neither way is this peer's affair and not the port's: an address that the host has no more.
+            // The segments were the reason. A datagram that goes neither way is about this peer and not the
+            // port: an address that the host has no more.
             self.segment_max.store(size as u16 - 1, Ordering::Relaxed);
         }
         Ok(sent)
@@ -146,8 +148,8 @@ fn index(socket: SocketId) -> usize {
 }
 
 impl Sockets {
-    /// A socket for `flow` that sends to `peer` through `port`, from `source`: `socket`, if the flow has that from before. `event` is the data
-    /// under which the port's socket is registered.
+    /// A socket for `flow` that sends to `peer` through `port`, from `source`: `socket`, if the flow has that
+    /// from before. `event` is the data under which the port's socket is registered.
     ///
     /// # Errors
     /// Room in the port cannot be waited for.
@@ -162,7 +164,8 @@ impl Sockets {
             && let Some(Some(entry)) = self.shared.get_mut(index(socket))
         {
             let before = std::mem::replace(entry, shared);
-            // If the flow waits for room in another port, it is now this one's that matters. One that is gone tells nobody whether it does.
+            // If the flow waits for room in another port, it is now this one's that matters. One that is gone
+            // tells nobody whether it does.
             if !std::ptr::eq(before.port.as_ptr(), Arc::as_ptr(port))
                 && before.port.upgrade().is_none_or(|before| before.is_awaited_by(flow))
             {

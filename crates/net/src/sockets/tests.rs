@@ -191,7 +191,7 @@ fn tcp_refused_unreachable_and_reset() {
         assert_eq!(recv(&mut sockets, socket), Err(HostError::Reset));
         assert_eq!(sockets.tcp_send(socket, &[IoSlice::new(b"more")]), Err(HostError::Reset));
         sockets.close(socket, Close::Graceful);
-        // Nobody listens.
+        // No listener.
         drop(listener);
         assert_eq!(sockets.tcp_connect(FLOW, to), Err(HostError::Refused));
         // No route, and a route that forbids.
@@ -217,7 +217,7 @@ fn tcp_pending_until_the_peer_is_resolved() {
             sockets.tcp_connect(FLOW, "192.0.2.2:80".parse().expect("address")).expect("connect");
         assert_eq!(connect, Connect::Pending);
         assert_eq!(sockets.tcp_connected(socket), Ok(Connect::Pending));
-        // What is told of a socket before it connects is harmless if asked about.
+        // Events of a socket before it connects are harmless.
         while !event(&sockets).error {
             assert_eq!(sockets.tcp_connected(socket), Ok(Connect::Pending));
         }
@@ -462,7 +462,7 @@ fn udp_errors_come_from_the_queue_and_cost_no_datagram() {
             let socket = sockets.udp_open(FLOW, to).expect("open");
             assert!(send(&mut sockets, socket, b"lost", None).is_ok());
             assert!(event(&sockets).error);
-            // Someone listens now; the pending error must not eat this datagram.
+            // A listener by now; the pending error must not eat this datagram.
             let peer = UdpSocket::bind(to).expect("bind");
             assert!(send(&mut sockets, socket, b"kept", None).is_ok());
             let mut buf = [0; 10];

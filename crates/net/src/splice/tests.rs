@@ -1,10 +1,11 @@
-//! Joined connections behave as one: content, half-close both ways, resets, refusals, and sides that do not read.
+//! Joined connections behave as one: content, half-close both ways, resets, refusals, and sides that do not
+//! read.
 
 use super::*;
 use rustix::event::epoll::CreateFlags;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown as End, TcpListener, TcpStream};
+use std::net::{Shutdown as End, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::thread;
 
@@ -45,7 +46,7 @@ impl Joiner {
         Self { at, stop, thread: Some(thread) }
     }
 
-    /// What was counted, and how many are left.
+    /// The counters, and the number of connections left.
     fn end(mut self) -> (SpliceCounters, usize) {
         self.stop.send(()).expect("it runs");
         self.thread.take().expect("once").join().expect("no panic")
@@ -180,7 +181,8 @@ fn a_receiver_that_does_not_read_stops_the_sender() {
 #[test]
 fn urgent_data_stands_in_line_and_holds_nothing_up() {
     let urgent = |stream: &TcpStream| rustix::net::send(stream, b"!", SendFlags::OOB).expect("send");
-    // The end comes together with the rest, or long after it; and the mark is before, within, or behind the rest.
+    // The end comes together with the rest, or long after it; and the mark is before, within, or behind the
+    // rest.
     for (later, parts) in [false, true].into_iter().flat_map(|later| {
         [vec!["", "after"], vec!["before", "after"], vec!["before", ""], vec!["a", "b", "", "", "c"]]
             .map(|parts| (later, parts))

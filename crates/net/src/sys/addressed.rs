@@ -1,7 +1,7 @@
 //! Datagrams with the addresses of both ends: for a socket that is not connected and has many peers.
 //!
-//! What was received says who sent it and which of our addresses it was sent to; what is sent says the same the other way round, so
-//! that an answer leaves from the address that was asked.
+//! Received datagrams come with their source and destination addresses, and sent ones are given both, so that
+//! an answer leaves from the address that was asked.
 
 use super::{CONTROL_LEN, SendControl, control_messages, recv_messages, send_message};
 use brodo_core::host::IpHeaderFields;
@@ -14,10 +14,11 @@ use std::os::fd::BorrowedFd;
 
 /// `sockaddr_in6`, the larger of the two.
 const NAME_LEN: usize = size_of::<libc::sockaddr_in6>();
-/// Room for the address that a datagram was sent to, 40 bytes with its header, beside what connected sockets are told.
+/// Room for the address that a datagram was sent to, 40 bytes with its header, beside what connected sockets
+/// are told.
 const ADDRESSED_CONTROL_LEN: usize = 40 + CONTROL_LEN;
 
-/// One of our own addresses, and the interface by which it was or is to be used; 0: whichever.
+/// One of our own addresses, and the interface by which it was or is to be used; 0 for any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Source {
     /// The address.
@@ -93,8 +94,9 @@ pub fn sent_to(control: &[u8]) -> Option<Source> {
     })
 }
 
-/// sendmsg to an address, with UDP_SEGMENT if `segment` is given. `from` is the address it leaves from, if it matters; of `marks` all but
-/// "don't fragment", which no message can say. Gives the bytes sent, which is all.
+/// sendmsg to an address, with UDP_SEGMENT if `segment` is given. `from` is the address it leaves from, if it
+/// matters; of `marks` all but "don't fragment", which no message can say. Gives the bytes sent, which is
+/// all.
 pub fn send_addressed(
     fd: BorrowedFd<'_>,
     data: &[IoSlice<'_>],

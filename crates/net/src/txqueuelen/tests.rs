@@ -1,4 +1,4 @@
-//! What the watch relies on in the kernel, asserted on the running one.
+//! Kernel behaviour that the watch relies on, asserted on the running one.
 
 use super::{QueueState, TxQueueLenWatch, parse};
 use brodo_core::link::FRAME_MAX;

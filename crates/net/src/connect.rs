@@ -1,0 +1,38 @@
+//! Connecting non-blocking TCP sockets: for flows of the stack, and for spliced connections.
+
+use brodo_core::host::Connect;
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use std::net::SocketAddr;
+
+/// Begins to connect; [`Connect::Pending`] ends with an event of the socket.
+///
+/// # Errors
+/// The kernel's refusal, at once if no socket listens at a loopback address.
+pub(crate) fn connect(socket: impl AsFd, to: SocketAddr) -> Result<Connect, Errno> {
+    match rustix::net::connect(&socket, &to) {
+        Ok(()) => Ok(Connect::Done),
+        // On loopback the handshake runs inside connect, yet it answers EINPROGRESS; a second call gives the
+        // result.
+        Err(Errno::INPROGRESS) => match rustix::net::connect(&socket, &to) {
+            Ok(()) | Err(Errno::ISCONN) => Ok(Connect::Done),
+            Err(Errno::INPROGRESS | Errno::ALREADY) => Ok(Connect::Pending),
+            Err(errno) => Err(errno),
+        },
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Progress of a connect that was pending.
+///
+/// # Errors
+/// Its failure (SO_ERROR).
+pub(crate) fn connected(socket: impl AsFd) -> Result<Connect, Errno> {
+    sockopt::socket_error(&socket)??;
+    match rustix::net::getpeername(&socket) {
+        Ok(_) => Ok(Connect::Done),
+        Err(Errno::NOTCONN) => Ok(Connect::Pending),
+        Err(errno) => Err(errno),
+    }
+}

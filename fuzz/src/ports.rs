@@ -1,5 +1,4 @@
-//! The grammar of forwarded ports: what is read is written so that it reads the same, and its ports are what
-//! it says.
+//! The grammar of forwarded ports: parsing inverts printing, and the ports are those of the text.
 
 use brodo_net::forward::spec::{PortRange, Ports, Spec, check};
 

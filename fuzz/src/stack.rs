@@ -1,7 +1,7 @@
 //! Fuzz target for the whole stack: an input is a configuration and a sequence of operations (see `op`) of
 //! three connections of a guest, their host sockets, the link and the clock.
 //!
-//! The guest does what it likes. Whatever it does, some things must hold after every turn (`check`), every
+//! The guest does what it likes. For every input, invariants must hold after every turn (`check`), every
 //! segment must keep the rules of [`brodo_sim::observer`], and every call the contract of
 //! [`brodo_sim::host`]. At the end the guest and the host behave: everything that was sent must arrive then,
 //! on every connection that nobody gave a reason to end; and when all are gone nothing may be left
@@ -206,7 +206,7 @@ impl Run {
             self.turn();
         }
         if self.driver.next_deadline().is_some_and(|at| at < end) {
-            // What should have happened on the way happens late: nothing follows from when it does.
+            // Events due earlier happen late: nothing follows from when it does.
             self.conns.iter_mut().for_each(|c| c.resent_at.clear());
         }
         self.now = end;
@@ -296,7 +296,7 @@ impl Run {
         }
     }
 
-    /// What the host's peer, or the host's kernel, does.
+    /// Operations of the host's peer or kernel.
     fn host_step(&mut self, op: Op) {
         let conn = &mut self.conns[op.flow];
         let host = &mut self.driver.host;

@@ -48,15 +48,16 @@ pub struct BufferBounds {
 }
 
 impl BufferBounds {
-    /// The receive limit's default bounds for connections that share `memory` bytes: 64 KiB to 4 MiB, and with less
-    /// memory than by default it starts lower, at a 4096th of it, so that idle connections do not count.
+    /// The receive limit's default bounds for connections that share `memory` bytes: 64 KiB to 4 MiB, and
+    /// with less memory than by default it starts lower, at a 4096th of it, so that idle connections do not
+    /// count.
     pub fn receiving(memory: usize) -> Self {
         Self { initial: crate::memory::chunk::first_window(memory), max: 4 << 20 }
     }
 }
 
-/// How buffer limits find their size between their bounds. The first is brodo's own; the others are the field's, for
-/// comparison.
+/// How buffer limits find their size between their bounds. The first is brodo's own; the others are the
+/// field's, for comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Tuning {
     /// From measured bytes per round trip: see `tcp::autosize`.
@@ -105,7 +106,8 @@ impl Default for Timeouts {
 pub struct Config {
     /// The station address brodo answers with.
     pub mac: MacAddr,
-    /// The guest's station address, so that brodo can speak first; learned from the guest's frames if not known.
+    /// The guest's station address, so that brodo can speak first; learned from the guest's frames if not
+    /// known.
     pub guest_mac: Option<MacAddr>,
     /// Largest IP packet on the link, in bytes, 1280 to 65521.
     pub mtu: u16,
@@ -117,9 +119,11 @@ pub struct Config {
     pub search: Vec<String>,
     /// The host's resolvers, in order of preference; the first eight are used.
     pub resolvers: Vec<SocketAddr>,
-    /// Memory for answers of resolvers that are given again while they hold, in bytes (default 512 KiB); 0 for none.
+    /// Memory for answers of resolvers that are given again while they hold, in bytes (default 512 KiB); 0
+    /// for none.
     pub dns_cache: usize,
-    /// Names that brodo answers for itself, each with one address; a name or an address may occur several times.
+    /// Names that brodo answers for itself, each with one address; a name or an address may occur several
+    /// times.
     pub host_names: Vec<(String, IpAddr)>,
     /// Receive limit (guest to host), default [`BufferBounds::receiving`]: 64 KiB to 4 MiB.
     pub tcp_rx: BufferBounds,

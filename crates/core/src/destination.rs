@@ -1,8 +1,9 @@
-//! Where a guest's packet goes: the translation from an address on the link to one on the host, once per new flow.
+//! Where a guest's packet goes: the translation from an address on the link to one on the host, once per new
+//! flow.
 //!
-//! Most addresses are themselves. Ours are not: the DNS address stands for the host's resolver, the loopback address
-//! (if configured) for the host's loopback, and the gateway offers nothing but routing. Whether the guest may go there is
-//! another question: see [`crate::policy`].
+//! Most addresses are themselves. Ours are not: the DNS address stands for the host's resolver, the loopback
+//! address (if configured) for the host's loopback, and the gateway offers nothing but routing. Whether the
+//! guest may go there is another question: see [`crate::policy`].
 
 use crate::config::Config;
 use crate::counters::DropReason;
@@ -72,7 +73,8 @@ fn is_possible(config: &Config, ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => {
             let own = config.v4.is_some_and(|n| n.guest == ip);
-            // 0/8 and 240/4, which includes the broadcast address, are no host's (RFC 1122, 3.2.1.3; RFC 6890).
+            // 0/8 and 240/4, which includes the broadcast address, are no host's (RFC 1122, 3.2.1.3; RFC
+            // 6890).
             let reserved = ip.octets()[0] == 0 || ip.octets()[0] >= 240;
             !(own || reserved || ip.is_multicast())
         }

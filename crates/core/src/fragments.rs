@@ -1,12 +1,14 @@
 //! Reassembly of what the guest has fragmented (RFC 791, RFC 8200 section 4.5), in a fixed amount of memory.
 //!
-//! At most [`DATAGRAMS_MAX`] packets are put together at a time, each in a buffer for the largest there is; with all in use the
-//! oldest goes. A packet has [`LIFETIME_V4`] or [`LIFETIME_V6`] from its first fragment on. Which bytes are there is known by a
-//! bit for each eight of them, the unit of offsets, so that a fragment costs the same however many came before.
+//! At most [`DATAGRAMS_MAX`] packets are put together at a time, each in a buffer for the largest there is;
+//! with all in use the oldest goes. A packet has [`LIFETIME_V4`] or [`LIFETIME_V6`] from its first fragment
+//! on. Which bytes are there is known by a bit for each eight of them, the unit of offsets, so that a
+//! fragment costs the same however many came before.
 //!
-//! Content that is not the same from every fragment is never delivered: a fragment that overlaps others, or that contradicts
-//! them about the end, condemns the whole packet, and what else comes of it until its time is over (RFC 5722). The very same
-//! fragment again is dropped by itself. Neither counts as an error of anybody: each has its reason among the drops.
+//! Content that is not the same from every fragment is never delivered: a fragment that overlaps others, or
+//! that contradicts them about the end, condemns the whole packet, and what else comes of it until its time
+//! is over (RFC 5722). The very same fragment again is dropped by itself. Neither counts as an error of
+//! anybody: each has its reason among the drops.
 //!
 //! Buffers are made when first needed and kept.
 
@@ -17,8 +19,8 @@ use crate::wire::ipv4::Ipv4Header;
 use crate::wire::ipv6::Ipv6Header;
 use std::net::IpAddr;
 
-/// Packets being put together at a time. A guest sends the fragments of one packet in a row, so that even one is mostly
-/// enough.
+/// Packets being put together at a time. A guest sends the fragments of one packet in a row, so that even one
+/// is mostly enough.
 pub const DATAGRAMS_MAX: usize = 16;
 /// How long fragments are waited for (RFC 1122 section 3.3.2 has 60 to 120 s, Linux 30).
 pub const LIFETIME_V4: Duration = Duration::from_secs(30);
@@ -96,8 +98,8 @@ struct Key {
     ident: u32,
 }
 
-/// A packet that was put together, header first, or the beginning of one that was not. Its memory is to be given back
-/// ([`Fragments::give_back`]).
+/// A packet that was put together, header first, or the beginning of one that was not. Its memory is to be
+/// given back ([`Fragments::give_back`]).
 #[derive(Debug)]
 pub struct Whole {
     /// Its header.
@@ -140,8 +142,8 @@ pub struct Fragments {
 }
 
 impl Fragments {
-    /// Takes a fragment in, `data` being what follows its headers; gives the packet when it is complete. Drops other than that of the
-    /// fragment itself are counted here.
+    /// Takes a fragment in, `data` being what follows its headers; gives the packet when it is complete.
+    /// Drops other than that of the fragment itself are counted here.
     ///
     /// # Errors
     /// Why it was not used: [`DropReason::FragmentMalformed`], [`DropReason::FragmentOverlap`] or

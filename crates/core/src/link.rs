@@ -111,7 +111,8 @@ impl TxFrame<'_> {
     }
 }
 
-/// The link took nothing because it has no credit; [`crate::stack::Stack::link_writable`] says when it has again.
+/// The link took nothing because it has no credit; [`crate::stack::Stack::link_writable`] says when it has
+/// again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoCredit;
 
@@ -123,7 +124,7 @@ pub trait Link {
     /// Sends one frame, whole or not at all.
     ///
     /// # Errors
-    /// [`NoCredit`] if the link's queue is full: nothing was taken, the caller keeps the frame's content and tries
-    /// again after the driver has reported credit.
+    /// [`NoCredit`] if the link's queue is full: nothing was taken, the caller keeps the frame's content and
+    /// tries again after the driver has reported credit.
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit>;
 }

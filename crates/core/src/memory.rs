@@ -1,4 +1,5 @@
-//! Payload memory: the budget that all workers share, this worker's chunks of it, and the flows parked for want of it.
+//! Payload memory: the budget that all workers share, this worker's chunks of it, and the flows parked for
+//! want of it.
 
 pub mod budget;
 pub mod chunk;

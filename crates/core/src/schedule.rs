@@ -1,15 +1,17 @@
 //! Which flow is served next: deficit round robin with sparse flows first, after RFC 8290 (FQ-CoDel, 4.1).
 //!
-//! A flow that has something to do is listed. Each has a credit in bytes that what it sends to the guest takes from. A flow
-//! that has used its credit up, or has more to send when its turn ends, waits with others of its kind and gets
-//! [`TURN`] when its next turn comes. Bytes of its last frame beyond its credit are a deficit. So flows that always have more
-//! to send move equally many bytes, however large their frames are: they differ by at most a turn and a super-segment.
+//! A flow that has something to do is listed. Each has a credit in bytes that what it sends to the guest
+//! takes from. A flow that has used its credit up, or has more to send when its turn ends, waits with others
+//! of its kind and gets [`TURN`] when its next turn comes. Bytes of its last frame beyond its credit are a
+//! deficit. So flows that always have more to send move equally many bytes, however large their frames are:
+//! they differ by at most a turn and a super-segment.
 //!
-//! Any other flow is *sparse*: it sends less than its share, or the link has interrupted its turn. It
-//! comes before all that have used theirs up, so the answer to a small request waits for one turn at most and not for one
-//! of every bulk transfer. The priority pays for itself: a flow that sends a [`QUANTUM`] in this way has its next turn among
-//! the others. In each round sparse flows only go first; the others have their turns after them, so neither many
-//! sparse flows nor one that pretends to be sparse can hold back a bulk transfer for longer than a round.
+//! Any other flow is *sparse*: it sends less than its share, or the link has interrupted its turn. It comes
+//! before all that have used theirs up, so the answer to a small request waits for one turn at most and not
+//! for one of every bulk transfer. The priority pays for itself: a flow that sends a [`QUANTUM`] in this way
+//! has its next turn among the others. In each round sparse flows only go first; the others have their turns
+//! after them, so neither many sparse flows nor one that pretends to be sparse can hold back a bulk transfer
+//! for longer than a round.
 
 use crate::flow::FlowId;
 use crate::memory::chunk::{FILL_CHUNKS, LARGE};
@@ -18,8 +20,8 @@ use std::collections::VecDeque;
 /// Bytes that a flow may send before those that wait: one super-segment.
 pub(crate) const QUANTUM: i32 = LARGE as i32;
 
-/// Bytes that a flow may send when its turn comes: as much as one read from its socket gives, because fewer and longer
-/// reads cost less, and more would not stay in the cache until it is written.
+/// Bytes that a flow may send when its turn comes: as much as one read from its socket gives, because fewer
+/// and longer reads cost less, and more would not stay in the cache until it is written.
 pub(crate) const TURN: i32 = (FILL_CHUNKS * LARGE) as i32;
 
 /// A flow's place in the schedule.
@@ -39,8 +41,8 @@ impl Default for Turn {
 }
 
 impl Turn {
-    /// The flow has its turn and is no longer listed: how many bytes it may send. One that is `alone` need not have
-    /// waited for its turn.
+    /// The flow has its turn and is no longer listed: how many bytes it may send. One that is `alone` need
+    /// not have waited for its turn.
     pub(crate) fn begin(&mut self, alone: bool) -> u32 {
         self.listed = false;
         if alone {
@@ -61,7 +63,8 @@ impl Turn {
         self.credit = self.credit.saturating_sub_unsigned(bytes);
     }
 
-    /// The turn is over before the credit was used up, because there is nothing more to send or it has bounds of its own.
+    /// The turn is over before the credit was used up, because there is nothing more to send or it has bounds
+    /// of its own.
     pub(crate) fn end(&mut self) {
         self.credit = self.credit.min(QUANTUM);
     }

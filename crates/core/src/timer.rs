@@ -1,11 +1,11 @@
 //! One coarse, hierarchical timer wheel for all flows.
 //!
-//! Four levels of 64 slots: 1 ms, 64 ms, 4.1 s and 262 s per slot, 4.6 hours in all; later deadlines are clamped and
-//! armed again when they fire. A flow keeps its own exact deadlines and has at most one entry here, linked into a
-//! slot's list through the flow's index: arming, moving and cancelling are O(1) and allocate nothing. When a deadline
-//! moves *later* the entry stays and simply fires early, and the flow arms it again; that makes "restart the
-//! retransmission timer" on every acknowledgement free. Nothing fires early by the flow's own clock, because the flow
-//! compares, and late by at most one tick plus the driver's sleep.
+//! Four levels of 64 slots: 1 ms, 64 ms, 4.1 s and 262 s per slot, 4.6 hours in all; later deadlines are
+//! clamped and armed again when they fire. A flow keeps its own exact deadlines and has at most one entry
+//! here, linked into a slot's list through the flow's index: arming, moving and cancelling are O(1) and
+//! allocate nothing. When a deadline moves *later* the entry stays and simply fires early, and the flow arms
+//! it again; that makes "restart the retransmission timer" on every acknowledgement free. Nothing fires early
+//! by the flow's own clock, because the flow compares, and late by at most one tick plus the driver's sleep.
 
 use crate::flow::FlowId;
 use crate::time::{Duration, Instant};
@@ -55,8 +55,8 @@ impl Wheel {
         self.nodes.len() * size_of::<Node>()
     }
 
-    /// Makes sure that `flow` fires no later than the first tick not before `at` (always in the future). An entry
-    /// that is earlier stays.
+    /// Makes sure that `flow` fires no later than the first tick not before `at` (always in the future). An
+    /// entry that is earlier stays.
     pub fn arm(&mut self, flow: FlowId, at: Instant) {
         let span = (1u64 << (SLOT_BITS * LEVELS as u32)) - SLOTS as u64;
         let tick = at.as_ns().div_ceil(TICK_NS).clamp(self.now + 1, self.now + span);
@@ -108,8 +108,8 @@ impl Wheel {
         Some(FlowId { index, generation: self.nodes[index as usize].generation })
     }
 
-    /// When [`Wheel::advance`] has something to do next. May be early (an upper level must be redistributed), is
-    /// never late.
+    /// When [`Wheel::advance`] has something to do next. May be early (an upper level must be redistributed),
+    /// is never late.
     pub fn next(&self) -> Option<Instant> {
         if self.heads[DUE] != NONE {
             return Some(Instant::from_ns(self.now * TICK_NS));
@@ -122,7 +122,8 @@ impl Wheel {
             .filter_map(|level| {
                 let position = self.now >> (SLOT_BITS * level as u32);
                 let current = (position % SLOTS as u64) as u32;
-                // TxQueueBudget ahead of the current one, nearest first; the current slot itself means a full turn.
+                // TxQueueBudget ahead of the current one, nearest first; the current slot itself means a full
+                // turn.
                 let ahead = self.occupied[level].rotate_right(current + 1);
                 let slots = position + 1 + u64::from(ahead.trailing_zeros());
                 (ahead != 0).then(|| slots << (SLOT_BITS * level as u32))

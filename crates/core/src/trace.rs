@@ -1,9 +1,9 @@
 //! Trace events of a connection: every tuning decision, window update, retransmission, and every change of
 //! its limiting factor.
 //!
-//! Events go to an [`Observer`], which does nothing unless it implements [`Observer::trace`]: on Linux they become
-//! static probes that cost a skipped branch when nobody listens, the simulator records them for its tables
-//! and pictures. Events are plain values; nothing in the stack depends on an observer.
+//! Events go to an [`Observer`], which does nothing unless it implements [`Observer::trace`]: on Linux they
+//! become static probes that cost a skipped branch when nobody listens, the simulator records them for its
+//! tables and pictures. Events are plain values; nothing in the stack depends on an observer.
 
 use crate::flow::FlowId;
 use crate::tcp::limited::LimitedBy;

@@ -1,11 +1,11 @@
-//! Wire formats. Each file is one protocol: a plain header struct in which illegal states cannot be written, `parse`
-//! that gives the header and what follows it (or the [`crate::counters::DropReason`]), and `emit` into a buffer the
-//! caller has made big enough. No parser allocates, and none trusts a length it has not compared with the bytes
-//! that are there.
+//! Wire formats. Each file is one protocol: a plain header struct in which illegal states cannot be written,
+//! `parse` that gives the header and what follows it (or the [`crate::counters::DropReason`]), and `emit`
+//! into a buffer the caller has made big enough. No parser allocates, and none trusts a length it has not
+//! compared with the bytes that are there.
 //!
-//! Conventions, everywhere: `LEN` is the fixed length that `emit` writes, `emit` panics if the buffer is shorter,
-//! numbers in structs are in host order, and layer-4 checksums are not part of `parse` and `emit`, because
-//! a link may have verified or may complete them (`CHECKSUM_OFFSET` says where the field is).
+//! Conventions, everywhere: `LEN` is the fixed length that `emit` writes, `emit` panics if the buffer is
+//! shorter, numbers in structs are in host order, and layer-4 checksums are not part of `parse` and `emit`,
+//! because a link may have verified or may complete them (`CHECKSUM_OFFSET` says where the field is).
 
 pub mod arp;
 pub mod checksum;

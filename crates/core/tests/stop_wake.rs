@@ -1,12 +1,12 @@
-//! The shared memory budget under a model checker: every interleaving of its threads, and every value that the memory
-//! model lets a thread read.
+//! The shared memory budget under a model checker: every interleaving of its threads, and every value that
+//! the memory model lets a thread read.
 //!
 //! `src/memory/budget.rs` is compiled here a second time, with loom's atomic integers in the place of the
 //! standard library's; the shipped code is unaffected. The rules are those at the head of that file. For each
 //! there is a variant that breaks it, and the checker must find out: a model that cannot fail shows nothing.
 //!
-//! A worker is stopped for good if it has gone to sleep and nobody has been told to wake it. Nothing here sleeps: each
-//! thread says how it ended, and the verdict is spoken when all have.
+//! A worker is stopped for good if it has gone to sleep and nobody has been told to wake it. Nothing here
+//! sleeps: each thread says how it ended, and the verdict is spoken when all have.
 
 #![allow(
     dead_code,
@@ -29,7 +29,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// The worker that waits.
 const WAITER: u32 = 0;
 
-/// The same for three threads, with three preemptions at most: more have never been seen to be needed, and all would take long.
+/// The same for three threads, with three preemptions at most: more have never been seen to be needed, and
+/// all would take long.
 fn model_of_three(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -41,9 +42,9 @@ fn is_refuted(model: impl Fn() + Sync + Send + 'static) -> bool {
     catch_unwind(AssertUnwindSafe(|| loom::model(model))).is_err()
 }
 
-/// A spent budget of two reads, of which one thread gives back `pieces`, each by itself, while this one tries to read
-/// and otherwise stops by `wait`, which is true if it sleeps. The other read stays in use: its bytes are of a flow that
-/// does not move.
+/// A spent budget of two reads, of which one thread gives back `pieces`, each by itself, while this one tries
+/// to read and otherwise stops by `wait`, which is true if it sleeps. The other read stays in use: its bytes
+/// are of a flow that does not move.
 fn one_waits(pieces: &'static [usize], wait: fn(&Budget) -> bool) {
     let budget = Arc::new(Budget::new(2 * READ_ROOM));
     assert!(budget.take(2 * READ_ROOM));
@@ -134,7 +135,8 @@ fn both_fences_are_needed() {
 
 #[test]
 fn whoever_takes_what_was_freed_wakes_in_turn() {
-    // One gives back, another worker takes that at once and gives it back again; the waiter must hear of one of both.
+    // One gives back, another worker takes that at once and gives it back again; the waiter must hear of one
+    // of both.
     model_of_three(|| {
         let budget = Arc::new(Budget::new(READ_ROOM));
         assert!(budget.take(READ_ROOM));

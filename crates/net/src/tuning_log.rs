@@ -1,7 +1,8 @@
 //! The last decisions about limits, for whoever asks what became of a connection.
 //!
-//! Limits change seldom once a connection has found its pace, so a worker simply remembers the last of them, of all its
-//! connections, in a ring: it costs nothing per connection, and nothing is to be switched on before something is slow.
+//! Limits change seldom once a connection has found its pace, so a worker simply remembers the last of them,
+//! of all its connections, in a ring: it costs nothing per connection, and nothing is to be switched on
+//! before something is slow.
 
 use brodo_core::flow::FlowId;
 use brodo_core::time::Instant;

@@ -1,13 +1,15 @@
-//! Namespaces: a fresh one for a command, or one that exists; either way an interface in it that brodo serves.
+//! Namespaces: a fresh one for a command, or one that exists; either way an interface in it that brodo
+//! serves.
 //!
 //! brodo itself never leaves the host's namespaces, because its sockets must be the host's. Set-up inside is
 //! the work of a forked child: it enters the namespaces, makes the TAP, configures it and passes its
 //! descriptors back. For [`fresh`] the child then becomes the command; for [`attach`] it ends.
 //!
-//! An ordinary user holds no right on the host that this needs: the fresh user namespace gives the child all rights
-//! over the network and mount namespaces that belong to it, and none over anything else.
+//! An ordinary user holds no right on the host that this needs: the fresh user namespace gives the child all
+//! rights over the network and mount namespaces that belong to it, and none over anything else.
 //!
-//! System calls: socketpair, fork, unshare or setns; those of [`crate::setup`], [`id_map`] and [`crate::process`].
+//! System calls: socketpair, fork, unshare or setns; those of [`crate::setup`], [`id_map`] and
+//! [`crate::process`].
 
 pub(crate) mod handoff;
 mod id_map;
@@ -76,8 +78,8 @@ pub struct Session {
     pub resolv_conf: String,
 }
 
-/// Makes fresh namespaces with the interface of `plan` in them, and a child that is ready to become the command.
-/// Returns the interface and the child, which waits for [`Child::start`].
+/// Makes fresh namespaces with the interface of `plan` in them, and a child that is ready to become the
+/// command. Returns the interface and the child, which waits for [`Child::start`].
 pub fn fresh(plan: &Plan, session: &Session, signals: Signals) -> Result<(Made, Child), SetupError> {
     let brodo = rustix::process::getpid();
     let (pid, handoff) = fork(|handoff| become_command(plan, session, handoff, brodo))?;

@@ -1,9 +1,9 @@
 //! Set-up of the guest: an interface with addresses and routes, loopback, a resolv.conf, unprivileged ping.
 //!
 //! Everything here acts on the namespaces of the calling process, which is therefore a forked child (see
-//! [`crate::namespace`]). Nothing is announced or negotiated on the link: addresses are set, not asked for, and no
-//! duplicate address detection is made, so that the command can use the network in its first millisecond. DHCP and
-//! router advertisements are there all the same for those who run a client.
+//! [`crate::namespace`]). Nothing is announced or negotiated on the link: addresses are set, not asked for,
+//! and no duplicate address detection is made, so that the command can use the network in its first
+//! millisecond. DHCP and router advertisements are there all the same for those who run a client.
 //!
 //! System calls: socket, sendto, recvfrom (rtnetlink); open, write (/proc/sys); those of [`mod@resolv_conf`].
 
@@ -20,8 +20,8 @@ use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-/// The length of the interface's transmit queue, in frames, unless one is given. It is the ring from which brodo
-/// reads; a frame that finds it full is lost without an error to its sender.
+/// The length of the interface's transmit queue, in frames, unless one is given. It is the ring from which
+/// brodo reads; a frame that finds it full is lost without an error to its sender.
 pub const TX_QUEUE_LEN_DEFAULT: u32 = 4096;
 /// The longest transmit queue, in frames: the kernel allocates a pointer for each.
 pub const TX_QUEUE_LEN_MAX: u32 = 65_536;
@@ -88,8 +88,8 @@ pub fn configure(interface: &Interface) -> Result<(), SetupError> {
     };
     netlink.set_link(index, &settings).map_err(fail(Step::ConfigureLink, name.into()))?;
     if has_ipv6 {
-        // A namespace can inherit the host's settings. Where /proc/sys is read-only, as in some containers, the
-        // kernel's defaults serve too: our router advertisements say what is set here.
+        // A namespace can inherit the host's settings. Where /proc/sys is read-only, as in some containers,
+        // the kernel's defaults serve too: our router advertisements say what is set here.
         set_sysctl(&format!("net/ipv6/conf/{name}/accept_ra"), "0");
         let disabled = if interface.v6.is_some() { "0" } else { "1" };
         set_sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"), disabled);
@@ -126,7 +126,8 @@ pub fn ipv6_available() -> bool {
     Path::new("/proc/sys/net/ipv6").exists()
 }
 
-/// The link-local address with the interface identifier of RFC 4291, appendix A, made from the station address.
+/// The link-local address with the interface identifier of RFC 4291, appendix A, made from the station
+/// address.
 pub fn link_local(mac: [u8; 6]) -> Ipv6Addr {
     let mut address = [0; 16];
     address[..2].copy_from_slice(&[0xfe, 0x80]);
@@ -137,8 +138,9 @@ pub fn link_local(mac: [u8; 6]) -> Ipv6Addr {
     address.into()
 }
 
-/// Whether the kernel takes `name` as the name of an interface that we make: `dev_valid_name` of the kernel, without
-/// `%` (a pattern to TUNSETIFF) and the names that are taken in every namespace or mean something in /proc/sys.
+/// Whether the kernel takes `name` as the name of an interface that we make: `dev_valid_name` of the kernel,
+/// without `%` (a pattern to TUNSETIFF) and the names that are taken in every namespace or mean something in
+/// /proc/sys.
 pub fn is_interface_name(name: &str) -> bool {
     let length_ok = (1..=15).contains(&name.len());
     let bytes_ok = name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':' | b'%'));

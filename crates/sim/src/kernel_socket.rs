@@ -1,7 +1,8 @@
 //! A host socket with Linux's own buffers behind it, and at the far end of a path a peer program's socket.
 //!
-//! [`SimHost`] remains the interface of the stack: it holds the bytes and gives the edges, strictly. This layer decides the room of its send buffer and the arrivals in its receive buffer by two [`KernelStream`]s. Around
-//! every turn of the driver: [`KernelSocket::advance`] before it (arrivals from the path),
+//! [`SimHost`] remains the interface of the stack: it holds the bytes and gives the edges, strictly. This
+//! layer decides the room of its send buffer and the arrivals in its receive buffer by two [`KernelStream`]s.
+//! Around every turn of the driver: [`KernelSocket::advance`] before it (arrivals from the path),
 //! [`KernelSocket::settle`] after it (the stack's writes and reads). The peer program reads and writes in
 //! between.
 

@@ -750,9 +750,9 @@ impl Script {
     }
 }
 
-/// Whether an ICMP error's body names the packet in `frame`: protocol, addresses, and the identity of the flow:
-/// ports (TCP's sequence number too), or an echo's type, code and identifier. An error for something sent long
-/// ago cannot know its length or checksum.
+/// Whether an ICMP error's body names the packet in `frame`: protocol, addresses, and the identity of the
+/// flow: ports (TCP's sequence number too), or an echo's type, code and identifier. An error for something
+/// sent long ago cannot know its length or checksum.
 fn quotes(body: &[u8], frame: &[u8]) -> bool {
     let (protocol, addresses, l4) =
         if frame.get(14).is_some_and(|b| b >> 4 == 4) { (9, 12..20, 20) } else { (6, 8..40, 40) };

@@ -6,8 +6,9 @@
 //!        +------------------------- Line <-----------------------+
 //! ```
 //!
-//! [`crate::world::World`] is for short transfers with faults, [`Wan`] for long ones with figures: frames are not copied more often than in a kernel, checksums are taken as valid, payload is generated ([`Payload`]). The
-//! [`crate::observer`] still holds every segment to its rules.
+//! [`crate::world::World`] is for short transfers with faults, [`Wan`] for long ones with figures: frames are
+//! not copied more often than in a kernel, checksums are taken as valid, payload is generated ([`Payload`]).
+//! The [`crate::observer`] still holds every segment to its rules.
 //!
 //! The machine that runs the stack is infinitely fast: a turn takes no time, and happens whenever a frame has
 //! arrived. Frames that arrive at the same instant are one batch, as in a driver.

@@ -1,7 +1,7 @@
 //! Runs a test in network (and user) namespaces of its own, without privileges where the system allows that.
 //!
-//! A user namespace can only be entered by a process with one thread, which a test binary is not. So the test starts
-//! its own binary again for itself alone, and the child enters fresh namespaces before it runs.
+//! A user namespace can only be entered by a process with one thread, which a test binary is not. So the test
+//! starts its own binary again for itself alone, and the child enters fresh namespaces before it runs.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -10,7 +10,8 @@ const INSIDE: &str = "BRODO_TEST_INSIDE";
 
 /// Runs `body` in fresh namespaces with `lo` up; `test` is the path of the calling test as libtest names it.
 ///
-/// Where namespaces are impossible the test says so loudly and passes, except under `CI=true`, where it fails.
+/// Where namespaces are impossible the test says so loudly and passes, except under `CI=true`, where it
+/// fails.
 pub fn in_namespace(test: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         ip("link set lo up");
@@ -19,7 +20,8 @@ pub fn in_namespace(test: &str, body: impl FnOnce()) {
     let binary = std::env::current_exe().expect("own binary");
     let mut child = Command::new(&binary);
     child.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(INSIDE, "1");
-    // SAFETY: between fork and exec only system calls are made (unshare, open, write, close): no allocation, no lock.
+    // SAFETY: between fork and exec only system calls are made (unshare, open, write, close): no allocation,
+    // no lock.
     unsafe { child.pre_exec(enter) };
     let output = match child.output() {
         Ok(output) => output,
@@ -50,7 +52,8 @@ fn skip(test: &str, why: &str) {
 fn enter() -> std::io::Result<()> {
     let uid = rustix::process::getuid().as_raw();
     let gid = rustix::process::getgid().as_raw();
-    // SAFETY: a child after fork has one thread and shares nothing with the parent that these flags would split.
+    // SAFETY: a child after fork has one thread and shares nothing with the parent that these flags would
+    // split.
     let both = unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET) };
     if both == 0 {
         // A process may map its own id to root's when it has given up setgroups.
@@ -58,7 +61,7 @@ fn enter() -> std::io::Result<()> {
         map("/proc/self/uid_map\0", Line::new(uid).as_str())?;
         return map("/proc/self/gid_map\0", Line::new(gid).as_str());
     }
-    // SAFETY: as above.
+    // SAFETY: takes flags only, as the call before.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0 {
         Ok(())
     } else {

@@ -1,4 +1,4 @@
-//! What must hold after every turn, whatever the guest and the host do.
+//! Invariants after every turn, for every behaviour of guest and host.
 
 use super::{CONNS, Run, is_opening};
 use brodo_core::flow::FlowId;
@@ -40,11 +40,11 @@ impl Run {
         assert!(conn.resets == 0 || conn.excused, "connection {i} was reset without a reason");
         let delivered = conn.delivered(&self.driver.host);
         if !conn.broken {
-            // Invariant 4: what is taken, and may therefore be acknowledged, is stored or was passed on.
+            // Invariant 4: accepted bytes, which may be acknowledged, are stored or were forwarded.
             let kept = delivered + u64::from(after.rx.held);
             assert!(after.rx.bytes <= kept, "{} bytes taken, {kept} kept or passed on", after.rx.bytes);
         }
-        // Invariant 19: what is sent for the first time lies within the guest's window and our limit.
+        // Invariant 19: first transmissions lie within the guest's window and the send limit.
         let grew = after.tx.bytes == before.tx.bytes && after.in_flight > before.in_flight;
         if grew && !is_opening(before.state) {
             let window = before.tx.window.max(after.tx.window);

@@ -1,5 +1,5 @@
-//! One connection of the guest that an input plays: what it has sent, what it has got, and what it may
-//! therefore expect of the stack.
+//! One connection of the guest that an input plays: bytes sent, bytes received, and the resulting
+//! expectations of the stack.
 //!
 //! Payload is a function of the place in its stream, also where the guest sends it twice or out of window, so
 //! every byte that arrives at either end can be compared at once. Places are offsets from the first byte of
@@ -43,7 +43,7 @@ pub(super) struct Conn {
     pub(super) fins: Vec<u32>,
     pub(super) got: Ranges,
     pub(super) got_fin: bool,
-    /// What the stack has sent of its stream, and has told the guest of the guest's.
+    /// The stack's highest sequence number sent, and its acknowledgement of the guest's.
     pub(super) max_sent: u32,
     pub(super) told_ack: u32,
     pub(super) told_edge: u32,
@@ -147,7 +147,7 @@ impl Conn {
         self.iss.unwrap_or(0).wrapping_add(1).wrapping_add(place)
     }
 
-    /// What an honest guest has got, FIN included.
+    /// Sequence space received by an honest guest, FIN included.
     pub(super) fn received(&self) -> u32 {
         let bytes = self.got.contiguous();
         bytes + u32::from(self.got_fin && bytes == self.down)
@@ -212,7 +212,7 @@ impl Conn {
         let start = i64::from(place.cast_signed());
         let end = start + i64::from(len);
         self.ahead = self.ahead.max(start.max(0) as u32);
-        // What is further ahead than any window reaches is not part of the stream.
+        // Bytes further ahead than any window are not part of the stream.
         if end > 0 && start <= i64::from(self.next) + (1 << 24) {
             self.sent.add(start.max(0) as u32, end as u32);
             self.odd |= self.fins.iter().any(|&fin| end > i64::from(fin));
@@ -228,7 +228,7 @@ impl Conn {
         self.ahead = self.ahead.max(place);
     }
 
-    /// Takes a segment as the guest gets it, or would if it were not `lost`; whatever it says must be right.
+    /// Takes a segment as the guest gets it, or would if it were not `lost`; all its fields must be correct.
     pub(super) fn hear(&mut self, s: &TcpSegment, lost: bool, now: Instant, before: Option<&TcpInfo>) {
         self.frames += 1;
         if s.has(flags::RST) {
@@ -302,7 +302,7 @@ impl Conn {
     pub(super) fn take(&mut self, host: &mut SimHost, max: usize) -> usize {
         let Some(socket) = self.socket else { return 0 };
         let data = host.peer_take(socket, max);
-        // Invariant 5: what is delivered is what was sent, from the beginning and without a gap.
+        // Invariant 5: delivered bytes are the sent ones, from the beginning and without a gap.
         let wrong = self.up_pattern().mismatch(self.taken.into(), &data);
         assert_eq!(wrong, None, "a wrong byte to the host's peer");
         self.taken += data.len() as u32;

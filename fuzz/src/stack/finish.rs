@@ -26,7 +26,7 @@ impl Run {
         self.say(|| "everyone behaves from here on".to_owned());
         (self.lose, self.credit) = (0, true);
         self.driver.link.set_credit(None);
-        // What a time-out had no credit for comes now.
+        // Retransmissions delayed for lack of credit come now.
         self.conns.iter_mut().for_each(|c| c.resent_at.clear());
         let host = &mut self.driver.host;
         host.set_send_at_most(usize::MAX);
@@ -43,8 +43,8 @@ impl Run {
             }
             let conn = &mut self.conns[i];
             conn.window = 1 << 20;
-            // What the guest has sent ahead belongs to its stream, which it sends without gaps from now on.
-            // Very far ahead, that would take long and show nothing more.
+            // Bytes sent ahead belong to the guest's stream, which it sends without gaps from now on. Very
+            // far ahead, that would take long and show nothing more.
             if conn.sent.end() <= conn.next + (1 << 18) {
                 conn.next = conn.next.max(conn.sent.end());
             } else {
@@ -80,7 +80,7 @@ impl Run {
         conn.broken || (up && down)
     }
 
-    /// Everybody does what is to be done now. False if that was nothing new.
+    /// Both sides do all pending work. False if that was nothing new.
     fn round(&mut self) -> bool {
         let state = |run: &Self| -> Vec<_> {
             run.conns.iter().map(|c| (c.iss, c.told_ack, c.received(), c.taken)).collect()

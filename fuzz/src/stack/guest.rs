@@ -1,4 +1,4 @@
-//! What the guest of an input does: the honest, the odd and the hostile.
+//! Operations of the guest: the honest, the odd and the hostile.
 
 use super::op::{Kind, Op};
 use super::{Run, is_opening};
@@ -92,9 +92,9 @@ impl Run {
         segment
     }
 
-    /// Data in order. Invariant 2: what lies below the edge that was told is taken.
+    /// Data in order. Invariant 2: bytes below the advertised edge are accepted.
     fn data(&mut self, i: usize, len: u32, batched: bool) {
-        // What a guest that has lied says honestly may be older than anything that counts (RFC 5961, 5.2).
+        // An honest acknowledgement after a false one may be too old to count (RFC 5961, 5.2).
         let may_count = self.batch.is_empty() && !self.conns[i].lied;
         let before = self.info(i).filter(|info| may_count && self.conns[i].accepts(info));
         let expected = before.and_then(|info| {
@@ -177,7 +177,7 @@ impl Run {
         } else {
             let irs = conn.seq(place);
             if before.is_none() {
-                // Whatever was there is over, for example after hours without a word.
+                // Any earlier connection is over, for example after hours of silence.
                 conn.restart(irs);
             }
             conn.last_syn = irs;

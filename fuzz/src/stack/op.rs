@@ -1,4 +1,4 @@
-//! What an input means: eight bytes of configuration, then operations of four bytes each.
+//! Encoding of an input: eight bytes of configuration, then operations of four bytes each.
 //!
 //! Every input means something, and every operation has the same length, so that a mutation changes one
 //! operation and leaves the others what they were. A number larger than makes sense is reduced where it is
@@ -12,7 +12,7 @@ const SETUP_LEN: usize = 8;
 /// Most operations of one input.
 const OPS_MAX: usize = 400;
 
-/// What a run begins with.
+/// Set-up of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup([u8; SETUP_LEN]);
 
@@ -22,7 +22,7 @@ impl Setup {
         self.0[0] & 1 != 0
     }
 
-    /// What the link can do.
+    /// Capabilities of the link.
     pub const fn caps(self) -> LinkCaps {
         let checksum = self.0[0] & 2 != 0;
         LinkCaps { checksum, tso: checksum && self.0[0] & 4 != 0, uso: false }
@@ -113,7 +113,7 @@ impl Setup {
 
 macro_rules! kinds {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// What is done.
+        /// The operation.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Kind { $($(#[doc = $doc])+ $name,)+ }
 
@@ -155,7 +155,7 @@ kinds! {
     Flags,
     /// Options that no TCP sends.
     Options,
-    /// What the stack has not acknowledged, again.
+    /// Retransmission of unacknowledged bytes.
     Again,
     /// A keep-alive or window probe.
     KeepAlive,
@@ -192,15 +192,15 @@ kinds! {
 /// One operation.
 #[derive(Debug, Clone, Copy)]
 pub struct Op {
-    /// What is done.
+    /// The operation.
     pub kind: Kind,
     /// To which connection, 0 to 2.
     pub flow: usize,
-    /// What the guest sends waits for the next frame without this mark: the driver gets both in one batch.
+    /// The guest's frame waits for the next one without this mark: the driver gets both in one batch.
     pub batched: bool,
-    /// Two numbers.
+    /// First operand.
     pub a: u8,
-    /// As above.
+    /// Second operand.
     pub v: u16,
 }
 

@@ -1,13 +1,12 @@
 //! Datagrams of one flow that wait for room in its host socket.
 //!
 //! A socket without room is a network on the host that is slower than the guest. Further datagrams are kept,
-//! up to
-//! [`FLOW_BYTES`] for a flow and a quarter of the memory for all, and leaves in order as soon as the socket reports room;
-//! a datagram beyond the bound is dropped. CoDel keeps the wait short when this goes on: see [`super::codel`].
-//! A datagram whose sender understands ECN is marked where another would be dropped.
+//! up to [`FLOW_BYTES`] for a flow and a quarter of the memory for all, and leaves in order as soon as the
+//! socket reports room; a datagram beyond the bound is dropped. CoDel keeps the wait short when this goes on:
+//! see [`super::codel`]. A datagram whose sender understands ECN is marked where another would be dropped.
 //!
-//! Each datagram is one record in the pool's chunks, a small header and the payload, so nothing is allocated for
-//! it. Neighbours of one size leave together, as one segmented send.
+//! Each datagram is one record in the pool's chunks, a small header and the payload, so nothing is allocated
+//! for it. Neighbours of one size leave together, as one segmented send.
 
 use super::codel::CoDel;
 use super::{SEGMENTS_MAX, SEND_BYTES_MAX};
@@ -22,14 +21,15 @@ use std::num::NonZeroU8;
 
 /// Most bytes that one flow holds, headers of records included.
 pub(super) const FLOW_BYTES: u32 = 256 << 10;
-/// All flows of a worker together hold at most this part of the memory budget; all workers, as long as it is not spent.
+/// All flows of a worker together hold at most this part of the memory budget; all workers, as long as it is
+/// not spent.
 const MEMORY_PART: usize = 4;
-/// Slices of one send: one for each datagram, and one more for each border between two chunks, of which a run that fills
-/// the largest send has the most in the smallest chunks.
+/// Slices of one send: one for each datagram, and one more for each border between two chunks, of which a run
+/// that fills the largest send has the most in the smallest chunks.
 const SLICES: usize =
     SEGMENTS_MAX + (SEND_BYTES_MAX + SEGMENTS_MAX * Record::LEN as usize).div_ceil(SMALL) + 1;
-/// The ECN field of the byte of differentiated services (RFC 3168, section 5): zero from a sender that does not know ECN, all
-/// ones for "congestion experienced".
+/// The ECN field of the byte of differentiated services (RFC 3168, section 5): zero from a sender that does
+/// not know ECN, all ones for "congestion experienced".
 const ECN: u8 = 3;
 
 /// Header of each payload in the queue.
@@ -104,7 +104,8 @@ impl Backlog {
         shared.counters.udp_held += 1;
     }
 
-    /// Sends what the socket takes. `Ok` when nothing is left; an error concerns the first datagram, which stays.
+    /// Sends what the socket takes. `Ok` when nothing is left; an error concerns the first datagram, which
+    /// stays.
     pub(super) fn send<H: Host>(
         &mut self,
         shared: &mut Shared,
@@ -185,8 +186,8 @@ impl Backlog {
         (bytes == Record::LEN).then(|| (Record::from_bytes(header), behind))
     }
 
-    /// The payloads of the first datagrams that leave together: `head`, and those of its size and marks behind it, the last
-    /// of which may be shorter.
+    /// The payloads of the first datagrams that leave together: `head`, and those of its size and marks
+    /// behind it, the last of which may be shorter.
     fn gather<'a>(&self, pool: &'a Pool, head: Record, slices: &mut [IoSlice<'a>; SLICES]) -> Run {
         let mut run = Run { slices: 0, datagrams: 0, last_at: head.at };
         let (mut bytes, mut cursor) = (0, Cursor::FRONT);

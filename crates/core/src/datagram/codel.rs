@@ -1,11 +1,12 @@
 //! CoDel (RFC 8289): when a queue of datagrams has become a standing one, and what must then go.
 //!
-//! A queue that empties now and then absorbs bursts and is left alone. One in which every datagram has waited longer than
-//! [`TARGET`] for a whole [`INTERVAL`] only adds delay: its head is dropped, and while that does not help, further heads
-//! at intervals that shrink with the square root of their number. Where the sender understands ECN the caller marks
-//! instead of dropping; for this law that is the same.
+//! A queue that empties now and then absorbs bursts and is left alone. One in which every datagram has waited
+//! longer than [`TARGET`] for a whole [`INTERVAL`] only adds delay: its head is dropped, and while that does
+//! not help, further heads at intervals that shrink with the square root of their number. Where the sender
+//! understands ECN the caller marks instead of dropping; for this law that is the same.
 //!
-//! The law is asked once for each datagram that comes to the head ([`CoDel::must_drop`]). Time is an argument.
+//! The law is asked once for each datagram that comes to the head ([`CoDel::must_drop`]). Time is an
+//! argument.
 
 use crate::time::{Duration, Instant};
 
@@ -33,8 +34,8 @@ pub(crate) struct CoDel {
 }
 
 impl CoDel {
-    /// Whether the datagram at the head, which has waited for `waited`, must be dropped (or marked) now. `bytes` are those in
-    /// the queue, it included.
+    /// Whether the datagram at the head, which has waited for `waited`, must be dropped (or marked) now.
+    /// `bytes` are those in the queue, it included.
     pub(crate) fn must_drop(&mut self, now: Instant, waited: Duration, bytes: u32) -> bool {
         let standing = self.observe(now, waited, bytes);
         match self.next {
@@ -70,8 +71,8 @@ impl CoDel {
         self.next.is_some()
     }
 
-    /// Notes a datagram that leaves at `now` without being asked for: one behind a head that was let pass at the same time
-    /// while nothing was being dropped. Gives whether the queue is a standing one.
+    /// Notes a datagram that leaves at `now` without being asked for: one behind a head that was let pass at
+    /// the same time while nothing was being dropped. Gives whether the queue is a standing one.
     pub(crate) fn observe(&mut self, now: Instant, waited: Duration, bytes: u32) -> bool {
         if waited < TARGET || bytes <= BYTES_MIN {
             self.above_until = None;

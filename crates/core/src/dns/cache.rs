@@ -1,12 +1,13 @@
 //! Answers that were given lately, for as long as they say that they hold (RFC 1035, 2308).
 //!
-//! Keyed by all that an answer depends on ([`Query::key`]); only ordinary questions come here. An answer is kept as
-//! it came, with the places of its TTLs, which are counted down in what is given out. It holds for the shortest of them; that
-//! there is no such name or no such record holds for as long as the start of authority says, at most [`NEGATIVE_MAX`].
-//! Answers that were cut, failures, and what names no time are not kept.
+//! Keyed by all that an answer depends on ([`Query::key`]); only ordinary questions come here. An answer is
+//! kept as it came, with the places of its TTLs, which are counted down in what is given out. It holds for
+//! the shortest of them; that there is no such name or no such record holds for as long as the start of
+//! authority says, at most [`NEGATIVE_MAX`]. Answers that were cut, failures, and what names no time are not
+//! kept.
 //!
-//! Bounded by bytes, with what an entry costs beside its content; the answer that was used longest ago goes first. Trees
-//! instead of hash tables: the guest chooses the keys, and there are few.
+//! Bounded by bytes, with what an entry costs beside its content; the answer that was used longest ago goes
+//! first. Trees instead of hash tables: the guest chooses the keys, and there are few.
 //!
 //! [`Query::key`]: crate::wire::dns::message::Query::key
 
@@ -19,8 +20,8 @@ use std::collections::BTreeMap;
 const MESSAGE_MAX: usize = 4096;
 /// For how long an answer is kept at most, in seconds.
 const POSITIVE_MAX: u32 = 86_400;
-/// For how long an answer is kept that says that there is nothing, in seconds. RFC 2308 (section 5) thinks of hours; but names
-/// that are missing are often about to be made.
+/// For how long an answer is kept that says that there is nothing, in seconds. RFC 2308 (section 5) thinks of
+/// hours; but names that are missing are often about to be made.
 const NEGATIVE_MAX: u32 = 300;
 /// Overhead of an entry beside key and answer, in bytes: its places in two trees, and allocations.
 const OVERHEAD: usize = 256;
@@ -72,7 +73,8 @@ impl Cache {
         self.bytes = 0;
     }
 
-    /// Writes the answer kept for `key`, with its TTLs counted down, to the start of `out`; gives its length in bytes.
+    /// Writes the answer kept for `key`, with its TTLs counted down, to the start of `out`; gives its length
+    /// in bytes.
     pub(crate) fn get(&mut self, key: &[u8], now: Instant, out: &mut [u8]) -> Option<usize> {
         let entry = self.entries.get_mut(key)?;
         if entry.until <= now {

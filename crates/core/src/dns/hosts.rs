@@ -1,7 +1,8 @@
-//! Names that brodo answers for itself: those of the configuration, and `host.brodo.internal` for the mapped loopback.
+//! Names that brodo answers for itself: those of the configuration, and `host.brodo.internal` for the mapped
+//! loopback.
 //!
-//! A name has addresses, an address has names. Other types of such a name exist but are empty, so that nobody asks the world
-//! about it.
+//! A name has addresses, an address has names. Other types of such a name exist but are empty, so that nobody
+//! asks the world about it.
 
 use crate::config::Config;
 use crate::wire::dns::message::{A, AAAA, PTR, Query, Reply};
@@ -30,8 +31,8 @@ struct Entry {
 pub(crate) struct Hosts(Vec<Entry>);
 
 impl Hosts {
-    /// The entries of the configuration. Names that cannot be written are left out. An entry for [`HOST`] takes the place of
-    /// brodo's own.
+    /// The entries of the configuration. Names that cannot be written are left out. An entry for [`HOST`]
+    /// takes the place of brodo's own.
     pub(crate) fn new(config: &Config) -> Self {
         let entry = |name: &str, address| {
             let mut out = [0; crate::wire::dns::NAME_LEN_MAX];
@@ -50,8 +51,9 @@ impl Hosts {
         Self(hosts)
     }
 
-    /// Writes the answer to a question about one of the names or addresses here to the start of `out`, with as many records as
-    /// there is room for; gives its length in bytes. None if the question is about something else.
+    /// Writes the answer to a question about one of the names or addresses here to the start of `out`, with
+    /// as many records as there is room for; gives its length in bytes. None if the question is about
+    /// something else.
     ///
     /// # Panics
     /// If `out` is shorter than [`Reply::EMPTY_LEN_MAX`].

@@ -1,8 +1,8 @@
 //! By which name the guest knows an address: from the answers it was given.
 //!
-//! Of an answer only what belongs to its question counts: the addresses of the name that was asked for, or of a name that
-//! it is an alias of. They are kept under the name that was asked for, which is the one that people know. Bounded: the address
-//! that was learnt longest ago goes first.
+//! Of an answer only what belongs to its question counts: the addresses of the name that was asked for, or of
+//! a name that it is an alias of. They are kept under the name that was asked for, which is the one that
+//! people know. Bounded: the address that was learnt longest ago goes first.
 
 use crate::wire::dns::message::{CNAME, Records, Section};
 use crate::wire::dns::{Header, Question};

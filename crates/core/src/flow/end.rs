@@ -4,16 +4,17 @@
 //! ([`crate::stack::Stack::record_ends`], [`crate::stack::Stack::record_openings`]). Records wait in bounded
 //! queues until the driver takes them, after each turn; records that find a queue full are counted instead.
 //!
-//! Flows that were never opened, because a rule denied them or the host could not, end at once: they have an end and no
-//! handle. How a flow ended is noted in the flow itself when it becomes clear ([`EndCause`], one byte).
+//! Flows that were never opened, because a rule denied them or the host could not, end at once: they have an
+//! end and no handle. How a flow ended is noted in the flow itself when it becomes clear ([`EndCause`], one
+//! byte).
 
 use super::info::FlowInfo;
 use crate::host::HostError;
 use crate::time::Instant;
 use std::sync::Arc;
 
-/// Ends, and openings, that wait to be taken: as many as are likely in one turn, among them time-outs of flows that
-/// were all opened in the same instant.
+/// Ends, and openings, that wait to be taken: as many as are likely in one turn, among them time-outs of
+/// flows that were all opened in the same instant.
 const QUEUE_MAX: usize = 16 << 10;
 
 /// Why a flow is over.

@@ -1,7 +1,8 @@
 //! The memory budget shared by all workers: one figure, and the protocol by which a worker waits for it.
 //!
-//! Workers share nothing but this, and this is two kinds of atomic integers: no lock, no list. [`Budget`] counts the chunk
-//! memory in use; from that figure come the pressure and the share of a flow, the same for all workers.
+//! Workers share nothing but this, and this is two kinds of atomic integers: no lock, no list. [`Budget`]
+//! counts the chunk memory in use; from that figure come the pressure and the share of a flow, the same for
+//! all workers.
 //!
 //! No polling: a worker that lacks memory parks itself, and the worker that frees memory wakes it.
 //! [`StopWake`] is that protocol, with one rule for each side:
@@ -15,8 +16,9 @@
 //! Either the waiter sees the room, or the releaser sees the waiter's flag; both is a spurious wake-up, which
 //! is harmless. The releaser's threshold must not exceed the waiter's requirement, or the wake-up is lost.
 //!
-//! `tests/stop_wake.rs` compiles this file against a model checker, which tries all interleavings and all that the
-//! processor's memory model allows, and finds the lost wake-up in the variants that leave one of these steps out.
+//! `tests/stop_wake.rs` compiles this file against a model checker, which tries all interleavings and all
+//! that the processor's memory model allows, and finds the lost wake-up in the variants that leave one of
+//! these steps out.
 
 use crate::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
@@ -33,8 +35,9 @@ pub enum Pressure {
     None,
     /// Above 85 % of the budget: every connection may hold a few segments, no limit grows.
     Short,
-    /// Above 95 %: nothing more is taken from the guest that would have to be kept. The rest lets bytes toward the guest
-    /// pass, so that peers which read only when they can write do not wait for us while we wait for them.
+    /// Above 95 %: nothing more is taken from the guest that would have to be kept. The rest lets bytes
+    /// toward the guest pass, so that peers which read only when they can write do not wait for us while we
+    /// wait for them.
     Spent,
 }
 
@@ -65,8 +68,8 @@ impl Default for StopWake {
 }
 
 impl StopWake {
-    /// Says that `worker` is stopped. It has then to look for its own room once more, and goes on if there is some.
-    /// False if somebody has woken it since it last said so.
+    /// Says that `worker` is stopped. It has then to look for its own room once more, and goes on if there is
+    /// some. False if somebody has woken it since it last said so.
     pub fn stop(&self, worker: u32) -> bool {
         let bit = 1 << worker;
         let before = self.stopped.fetch_or(bit, Ordering::Relaxed);
@@ -79,7 +82,8 @@ impl StopWake {
         self.stopped.load(Ordering::Relaxed) & (1 << worker) != 0
     }
 
-    /// To be called after room was made: the workers that have to be woken, one bit each; none if there is not `enough`.
+    /// To be called after room was made: the workers that have to be woken, one bit each; none if there is
+    /// not `enough`.
     #[must_use = "a worker that is not woken now waits for ever"]
     pub fn freed(&self, enough: impl FnOnce() -> bool) -> u64 {
         fence(Ordering::SeqCst);

@@ -6,8 +6,8 @@
 //! small chunks and bulk to large ones, so that ten thousand connections with one byte in flight do not hold
 //! ten thousand large chunks.
 //!
-//! A [`ByteQueue`] is a list of chunks linked through the pool: moving bytes from one queue to the end of another
-//! copies nothing, and no operation allocates once the pool has grown to the load.
+//! A [`ByteQueue`] is a list of chunks linked through the pool: moving bytes from one queue to the end of
+//! another copies nothing, and no operation allocates once the pool has grown to the load.
 //!
 //! # What memory allows
 //!
@@ -32,11 +32,13 @@ pub const LARGE: usize = READ_ROOM;
 const FREE_LARGE_MAX: usize = 64;
 /// Free small chunks kept for use.
 const FREE_SMALL_MAX: usize = 1024;
-/// Most large chunks that one [`Pool::fill`] fills: as much as stays in the cache between the read and the write.
+/// Most large chunks that one [`Pool::fill`] fills: as much as stays in the cache between the read and the
+/// write.
 pub const FILL_CHUNKS: usize = 4;
 /// Most slices that [`Pool::slices`] gives at a time.
 pub const SLICES_MAX: usize = 8;
-/// Up to this many bytes are packed into small chunks after a read; more stay in the large chunk they were read into.
+/// Up to this many bytes are packed into small chunks after a read; more stay in the large chunk they were
+/// read into.
 const PACK_MAX: usize = 4 * SMALL;
 /// Room at the end of a queue worth a slice of its own in a read.
 const TAIL_ROOM_MIN: usize = SMALL;
@@ -48,8 +50,8 @@ const NONE: u32 = u32::MAX;
 pub struct Filled {
     /// Bytes read.
     pub bytes: usize,
-    /// Whether they took all room that was offered, which may be less than was asked for: only if not is there nothing more
-    /// to read.
+    /// Whether they took all room that was offered, which may be less than was asked for: only if not is
+    /// there nothing more to read.
     pub whole: bool,
 }
 
@@ -92,8 +94,8 @@ impl ByteQueue {
     }
 }
 
-/// A place in a queue, so that a sender need not walk from the front. Valid until bytes before it are consumed
-/// beyond it or the queue is cleared.
+/// A place in a queue, so that a sender need not walk from the front. Valid until bytes before it are
+/// consumed beyond it or the queue is cleared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cursor {
     chunk: u32,
@@ -170,8 +172,8 @@ impl Pool {
         }
     }
 
-    /// The most that a connection may hold of what its guest sends, and promise to it, now, bytes; `blocked` says
-    /// whether its host socket refuses bytes.
+    /// The most that a connection may hold of what its guest sends, and promise to it, now, bytes; `blocked`
+    /// says whether its host socket refuses bytes.
     pub fn receive_share(&self, blocked: bool) -> u32 {
         if self.pressure() == Pressure::Spent {
             return 0;
@@ -215,8 +217,9 @@ impl Pool {
         total - data.len()
     }
 
-    /// Lets `read` fill up to `max` bytes at the end of `queue`, straight into chunk memory; at most [`FILL_CHUNKS`] large chunks
-    /// are filled, and no more than the budget has. `read` is not called if that is spent (`Ok(None)`).
+    /// Lets `read` fill up to `max` bytes at the end of `queue`, straight into chunk memory; at most
+    /// [`FILL_CHUNKS`] large chunks are filled, and no more than the budget has. `read` is not called if that
+    /// is spent (`Ok(None)`).
     pub fn fill<E>(
         &mut self,
         queue: &mut ByteQueue,
@@ -352,8 +355,8 @@ impl Pool {
         Cursor::FRONT
     }
 
-    /// Up to `max` bytes from `cursor` on as slices in `out`: how many slices, how many bytes, and the cursor behind
-    /// them.
+    /// Up to `max` bytes from `cursor` on as slices in `out`: how many slices, how many bytes, and the cursor
+    /// behind them.
     pub fn slices<'a>(
         &'a self,
         queue: &ByteQueue,

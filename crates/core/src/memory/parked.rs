@@ -6,9 +6,9 @@
 //! wake-up. A flow that still lacks memory, because others were faster or its need is larger, is listed again
 //! at the end.
 //!
-//! A slow watchdog makes sure that a wake-up which got lost, which cannot happen, is a second's delay and a counter above
-//! zero instead of a connection that stands still for ever. It takes two looks: between the two steps of another worker
-//! that gives memory back, room and a stopped worker can be seen together.
+//! A slow watchdog makes sure that a wake-up which got lost, which cannot happen, is a second's delay and a
+//! counter above zero instead of a connection that stands still for ever. It takes two looks: between the two
+//! steps of another worker that gives memory back, room and a stopped worker can be seen together.
 
 use crate::flow::FlowId;
 use crate::memory::budget::{Budget, Need, READ_ROOM};
@@ -76,7 +76,8 @@ impl ParkedFlows {
         self.flows.pop_front()
     }
 
-    /// After flows have looked: true if others may look at once, else the worker is stopped again if any is left.
+    /// After flows have looked: true if others may look at once, else the worker is stopped again if any is
+    /// left.
     pub(crate) fn rest(&mut self) -> bool {
         if self.flows.is_empty() {
             self.convicted = false;

@@ -1,5 +1,5 @@
-//! ARP: says which station has brodo's IPv4 addresses, and nothing of any other address, so that the guest's own
-//! probe for duplicates (RFC 5227) finds none.
+//! ARP: says which station has brodo's IPv4 addresses, and nothing of any other address, so that the guest's
+//! own probe for duplicates (RFC 5227) finds none.
 
 use crate::config::Config;
 use crate::counters::DropReason;

@@ -1,4 +1,5 @@
-//! Whether and where a new flow of the guest's goes: the one place in which this is decided, for TCP, UDP and echo alike.
+//! Whether and where a new flow of the guest's goes: the one place in which this is decided, for TCP, UDP and
+//! echo alike.
 //!
 //! Three questions in a row: where the address leads ([`crate::destination`]), whether rules and limits allow
 //! it ([`crate::policy`]), and whether the table has room for it. The caller answers a refusal at once: a

@@ -1,10 +1,11 @@
 //! Packets of one flow that stand together in a batch, handled as one.
 //!
-//! A guest that sends as fast as it can fills a batch with segments of one connection, each beginning where the one before
-//! ends, or with datagrams of one conversation, all of one size. Writing them to the host socket with one call instead of one
-//! each saves the calls and, more, the wake-ups of the reader behind it; datagrams even cross the host's stack as
-//! one. Only what is plain in every respect is taken together; anything else makes [`Stack::gro`] give 0, and the
-//! frame takes the ordinary way, where each check has its counted reason.
+//! A guest that sends as fast as it can fills a batch with segments of one connection, each beginning where
+//! the one before ends, or with datagrams of one conversation, all of one size. Writing them to the host
+//! socket with one call instead of one each saves the calls and, more, the wake-ups of the reader behind it;
+//! datagrams even cross the host's stack as one. Only what is plain in every respect is taken together;
+//! anything else makes [`Stack::gro`] give 0, and the frame takes the ordinary way, where each check has its
+//! counted reason.
 
 use super::input::checksum_is_right;
 use super::{
@@ -43,8 +44,8 @@ struct Datagram<'a> {
 }
 
 impl Stack {
-    /// Handles the packets at the start of `frames` that belong together; gives how many frames that were, 0 if the
-    /// first two do not, or are not plain.
+    /// Handles the packets at the start of `frames` that belong together; gives how many frames that were, 0
+    /// if the first two do not, or are not plain.
     pub(super) fn gro<P: Platform>(&mut self, io: &mut Io<'_, P>, frames: &[RxFrame<'_>]) -> usize {
         if frames.len() < 2 {
             return 0;
@@ -91,7 +92,8 @@ impl Stack {
         count
     }
 
-    /// Datagrams of one size, of which the last may be shorter: a flow that is open already needs nothing else.
+    /// Datagrams of one size, of which the last may be shorter: a flow that is open already needs nothing
+    /// else.
     fn datagrams<P: Platform>(
         &mut self,
         io: &mut Io<'_, P>,
@@ -183,8 +185,8 @@ impl<'a> Segment<'a> {
 }
 
 impl<'a> Datagram<'a> {
-    /// The datagram in `packet`, if it carries payload and is not to be cut. One without a checksum takes the ordinary way,
-    /// and so does one with something behind it.
+    /// The datagram in `packet`, if it carries payload and is not to be cut. One without a checksum takes the
+    /// ordinary way, and so does one with something behind it.
     fn of(packet: &Packet<'a>, frame: &RxFrame<'_>) -> Option<Self> {
         if packet.protocol != UDP || frame.meta.gso != Gso::None {
             return None;

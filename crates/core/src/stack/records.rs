@@ -39,8 +39,8 @@ impl Flow {
 }
 
 impl Stack {
-    /// All that is known of the open flows from a slot on, in order of slots: a long list is made piece by piece, so that
-    /// nobody has to wait while it is made.
+    /// All that is known of the open flows from a slot on, in order of slots: a long list is made piece by
+    /// piece, so that nobody has to wait while it is made.
     pub fn flow_details(&self, from: u32, now: Instant) -> impl Iterator<Item = FlowDetail> {
         self.flows.iter_from(from).map(move |(id, flow)| self.detail(id, flow, now))
     }

@@ -22,7 +22,8 @@ pub enum Resteer {
 }
 
 impl Stack {
-    /// Whether a frame may be of a flow that another worker has; `None` of what is this one's, or nobody's, or cannot be read.
+    /// Whether a frame may be of a flow that another worker has; `None` of what is this one's, or nobody's,
+    /// or cannot be read.
     pub fn resteer(&self, frame: &[u8]) -> Option<Resteer> {
         let (ethernet, packet) = EthernetHeader::parse(frame).ok()?;
         let (src, dst, protocol, payload): (IpAddr, IpAddr, u8, &[u8]) = match ethernet.ethertype {

@@ -8,8 +8,8 @@ use crate::context::Shared;
 use crate::time::Instant;
 
 impl Connection {
-    /// When an acknowledgement that waits must go out. Nothing has come from the guest since the segment that it is for
-    /// ([`Connection::segment`]).
+    /// When an acknowledgement that waits must go out. Nothing has come from the guest since the segment that
+    /// it is for ([`Connection::segment`]).
     pub(super) fn answer_deadline(&self) -> Option<Instant> {
         self.rx.delayed_ack.waiting.then(|| self.heard_at + WAIT)
     }

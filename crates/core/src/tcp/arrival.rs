@@ -17,9 +17,9 @@ use std::io::IoSlice;
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Connection {
-    /// Whether a SYN may take over this flow's key: the connection waits only for stray segments and the SYN is
-    /// newer than all of them (RFC 9293, 3.10.7.4, TIME-WAIT), or nothing but the guest's earlier SYN ever existed.
-    /// Bytes that the host socket has not taken yet keep a connection in place.
+    /// Whether a SYN may take over this flow's key: the connection waits only for stray segments and the SYN
+    /// is newer than all of them (RFC 9293, 3.10.7.4, TIME-WAIT), or nothing but the guest's earlier SYN ever
+    /// existed. Bytes that the host socket has not taken yet keep a connection in place.
     pub(crate) fn may_be_replaced_by(&self, segment: &TcpHeader) -> bool {
         if !segment.flags.contains(TcpFlags::SYN) || segment.flags.intersects(TcpFlags::ACK | TcpFlags::RST) {
             return false;
@@ -72,9 +72,10 @@ impl Connection {
         self.go_on(cx);
     }
 
-    /// Handles several segments at once that carry nothing but payload from `seq` on, each beginning where the one before
-    /// ends; `last` is the header of the last, whose acknowledgement and window are the newest. False if they cannot go
-    /// straight to the host socket: then nothing was done, and they are to be handled one by one.
+    /// Handles several segments at once that carry nothing but payload from `seq` on, each beginning where
+    /// the one before ends; `last` is the header of the last, whose acknowledgement and window are the
+    /// newest. False if they cannot go straight to the host socket: then nothing was done, and they are to be
+    /// handled one by one.
     pub(crate) fn segments<P: Platform>(
         &mut self,
         cx: &mut Cx<'_, P>,
@@ -128,8 +129,9 @@ impl Connection {
         }
     }
 
-    /// RFC 9293, table 6, with Linux's two extensions: a segment without payload may stand at the very edge, where a
-    /// guest that has filled the window is, and payload at a closed window still has its acknowledgement read.
+    /// RFC 9293, table 6, with Linux's two extensions: a segment without payload may stand at the very edge,
+    /// where a guest that has filled the window is, and payload at a closed window still has its
+    /// acknowledgement read.
     fn is_acceptable(&self, segment: &TcpHeader, len: u32) -> bool {
         let edge = self.rx.nxt + self.rx.window();
         if !segment.seq.le(edge) {
@@ -182,9 +184,9 @@ impl Connection {
             self.close_socket(cx.host, Close::Reset);
             self.ended = true;
         } else {
-            // Everything the guest had to say was acknowledged, so it may count on its delivery: a guest that has
-            // forgotten the connection answers whatever comes late with a reset. The host's kernel itself resets a
-            // peer that still sends.
+            // Everything the guest had to say was acknowledged, so it may count on its delivery: a guest that
+            // has forgotten the connection answers whatever comes late with a reset. The host's kernel itself
+            // resets a peer that still sends.
             self.tx.abandon(cx.shared);
             self.settle(cx);
         }
@@ -258,8 +260,8 @@ impl Connection {
             self.host_failed(cx.shared, error);
         }
         if !in_order {
-            // A gap: every segment beyond it is acknowledged at once (RFC 5681, 4.2), the first three times, because
-            // perhaps nothing follows it. On a link of one hop a gap is a loss and not reordering.
+            // A gap: every segment beyond it is acknowledged at once (RFC 5681, 4.2), the first three times,
+            // because perhaps nothing follows it. On a link of one hop a gap is a loss and not reordering.
             for _ in 0..if first_gap { DUP_ACKS } else { 1 } {
                 self.send_ack(cx);
             }

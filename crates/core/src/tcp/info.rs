@@ -11,7 +11,8 @@ use std::net::SocketAddr;
 pub struct HalfInfo {
     /// Limiting factor, now and with times so far.
     pub limited: Limited,
-    /// The automatic limit now, bytes: the largest window offered (from the guest), or most bytes in flight (toward it).
+    /// The automatic limit now, bytes: the largest window offered (from the guest), or most bytes in flight
+    /// (toward it).
     pub limit: u32,
     /// Number of times the limit grew.
     pub grows: u32,

@@ -33,7 +33,7 @@ pub(crate) struct Recovery {
     pub(super) until: Seq,
     /// How the loss was seen.
     pub(crate) why: Resend,
-    /// Most sequence space in flight: after a time-out nothing is known of the path, and it grows with what is
-    /// acknowledged. Otherwise `u32::MAX`.
+    /// Most sequence space in flight: after a time-out nothing is known of the path, and it grows with what
+    /// is acknowledged. Otherwise `u32::MAX`.
     pub(super) burst: u32,
 }

@@ -1,15 +1,16 @@
-//! Prompt peers: the destinations whose requests are answered so promptly that an acknowledgement may wait for the answer
-//! ([`super::delayed_ack`]).
+//! Prompt peers: the destinations whose requests are answered so promptly that an acknowledgement may wait
+//! for the answer ([`super::delayed_ack`]).
 //!
-//! A destination is prompt once its last [`NEED_MIN`] requests were each one segment and were answered in time. A guest that
-//! writes a request in two pieces holds the second one back until the first is acknowledged (Nagle), and so does one whose
-//! congestion window is small: there both sides wait for the acknowledgement. Such requests are more than one segment, so
-//! they never make a destination prompt. A late answer begins the count anew. If the guest then sends more before the
-//! answer, it was waiting for the acknowledgement: that doubles the count needed, up to [`NEED_MAX`], so that a guest whose
-//! requests change every few times waits for one in a hundred.
+//! A destination is prompt once its last [`NEED_MIN`] requests were each one segment and were answered in
+//! time. A guest that writes a request in two pieces holds the second one back until the first is
+//! acknowledged (Nagle), and so does one whose congestion window is small: there both sides wait for the
+//! acknowledgement. Such requests are more than one segment, so they never make a destination prompt. A late
+//! answer begins the count anew. If the guest then sends more before the answer, it was waiting for the
+//! acknowledgement: that doubles the count needed, up to [`NEED_MAX`], so that a guest whose requests change
+//! every few times waits for one in a hundred.
 //!
-//! The record belongs to a destination, not to a connection: that makes the first request of a short connection, and its
-//! FIN, cheap.
+//! The record belongs to a destination, not to a connection: that makes the first request of a short
+//! connection, and its FIN, cheap.
 
 use crate::flow::Endpoint;
 use std::net::IpAddr;

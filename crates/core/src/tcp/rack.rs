@@ -1,10 +1,10 @@
 //! When something sent to the guest counts as lost: RACK (RFC 8985, section 6).
 //!
-//! A range is lost when something sent later has arrived and a round trip and a little more have passed since it was
-//! sent. The little more, the reordering window, is nothing until the guest has been seen to get segments out of
-//! order, so that on a link of one hop a loss is known as soon as what follows it is acknowledged. Reordering opens it
-//! to a quarter of the least round trip, and every round trip in which the guest reports duplicates (RFC 2883) by a
-//! quarter more.
+//! A range is lost when something sent later has arrived and a round trip and a little more have passed since
+//! it was sent. The little more, the reordering window, is nothing until the guest has been seen to get
+//! segments out of order, so that on a link of one hop a loss is known as soon as what follows it is
+//! acknowledged. Reordering opens it to a quarter of the least round trip, and every round trip in which the
+//! guest reports duplicates (RFC 2883) by a quarter more.
 
 use super::scoreboard::{Range, Scoreboard};
 use crate::time::{Duration, Instant};
@@ -81,8 +81,8 @@ impl Rack {
         (min_rtt / 4 * (1 + u32::from(self.widened))).min(srtt)
     }
 
-    /// IpHeaderFields what is lost by now (step 5), and gives how long to wait until more may be. `rtts` are the link's least
-    /// and smoothed round trip.
+    /// IpHeaderFields what is lost by now (step 5), and gives how long to wait until more may be. `rtts` are
+    /// the link's least and smoothed round trip.
     pub(super) fn detect(
         &self,
         now: Instant,

@@ -1,4 +1,5 @@
-//! Payload that arrived ahead of a gap: sorted, disjoint ranges of sequence space, each a queue of pooled bytes.
+//! Payload that arrived ahead of a gap: sorted, disjoint ranges of sequence space, each a queue of pooled
+//! bytes.
 //!
 //! A link that loses nothing never uses it. The number of ranges is bounded so that a hostile guest cannot
 //! spread a window over thousands of one-byte islands; a segment that would add a range beyond the bound is
@@ -105,8 +106,8 @@ impl Reassembly {
         Some((from, to))
     }
 
-    /// The ranges as a guest is told of them: at most `max`, the one that the newest segment belongs to first (RFC
-    /// 2018, section 4).
+    /// The ranges as a guest is told of them: at most `max`, the one that the newest segment belongs to first
+    /// (RFC 2018, section 4).
     pub(crate) fn blocks(&self, max: usize) -> impl Iterator<Item = (Seq, Seq)> {
         let mut newest = [None::<&Range>; SackBlocks::MAX];
         for range in &self.ranges {

@@ -1,17 +1,18 @@
 //! The sender's processing of acknowledgements, and loss recovery.
 //!
-//! A link that pushes back loses nothing, but a guest may be far away (a VPN, a wireless hop) or drop what it gets. With a
-//! guest that understands SACK, RACK ([`super::rack`]) tells which ranges are lost about one round trip after they were
-//! sent, and only those are sent again. When the end of a flight is lost nothing follows that could show it, so its
-//! last segment is sent once more after two round trips (tail loss probe, RFC 8985, section 7). With a guest
-//! without SACK three duplicate acknowledgements resend the first segment, and partial acknowledgements the next hole
-//! (RFC 6582). When all else fails the retransmission timer (RFC 6298) resends the first segment, and each
-//! acknowledgement of it twice as much.
+//! A link that pushes back loses nothing, but a guest may be far away (a VPN, a wireless hop) or drop what it
+//! gets. With a guest that understands SACK, RACK ([`super::rack`]) tells which ranges are lost about one
+//! round trip after they were sent, and only those are sent again. When the end of a flight is lost nothing
+//! follows that could show it, so its last segment is sent once more after two round trips (tail loss probe,
+//! RFC 8985, section 7). With a guest without SACK three duplicate acknowledgements resend the first segment,
+//! and partial acknowledgements the next hole (RFC 6582). When all else fails the retransmission timer (RFC
+//! 6298) resends the first segment, and each acknowledgement of it twice as much.
 //!
-//! A loss halves the limit L once per recovery. A guest that was only late (its kernel was off the processor for longer
-//! than a time-out, say) reports all that was sent again as duplicates (RFC 2883); then L is restored, as Linux does with its
-//! congestion window. A guest that reports duplicates falsely wins back its own limit. There is no congestion window beside
-//! L: the path is one link with a known queue, and L is what may be in it.
+//! A loss halves the limit L once per recovery. A guest that was only late (its kernel was off the processor
+//! for longer than a time-out, say) reports all that was sent again as duplicates (RFC 2883); then L is
+//! restored, as Linux does with its congestion window. A guest that reports duplicates falsely wins back its
+//! own limit. There is no congestion window beside L: the path is one link with a known queue, and L is what
+//! may be in it.
 
 use super::loss::{Recovery, Timer, Undo};
 use super::scoreboard::Range;
@@ -25,9 +26,10 @@ use core::num::NonZeroU32;
 
 /// Duplicate acknowledgements that mean a loss (RFC 5681, 3.2).
 pub(crate) const DUP_ACKS: u8 = 3;
-/// The shortest wait before a tail loss probe. On a link of 50 us two round trips are less than the time for which a
-/// busy guest may be off its processor; and Linux holds its acknowledgement back for 40 ms and a tick, however much
-/// has arrived, while its program does not read. A probe that was not needed is a segment sent twice.
+/// The shortest wait before a tail loss probe. On a link of 50 us two round trips are less than the time for
+/// which a busy guest may be off its processor; and Linux holds its acknowledgement back for 40 ms and a
+/// tick, however much has arrived, while its program does not read. A probe that was not needed is a segment
+/// sent twice.
 const PROBE_WAIT_MIN: Duration = Duration::from_millis(60);
 
 impl Sender {
@@ -89,7 +91,8 @@ impl Sender {
             self.cursor = Cursor::FRONT;
         }
         if self.recovery.is_some_and(|r| ack.ge(r.until)) {
-            // Before anything looks for losses: one that the same acknowledgement shows begins the next recovery.
+            // Before anything looks for losses: one that the same acknowledgement shows begins the next
+            // recovery.
             self.recovery = None;
             self.rack.recovered();
         }
@@ -147,8 +150,8 @@ impl Sender {
         }
     }
 
-    /// Ends the wait for the answer to a tail loss probe (RFC 8985, 7.4.2): if it repaired a loss, the limit falls.
-    /// A guest that does not report duplicates repeats its acknowledgement.
+    /// Ends the wait for the answer to a tail loss probe (RFC 8985, 7.4.2): if it repaired a loss, the limit
+    /// falls. A guest that does not report duplicates repeats its acknowledgement.
     fn answer_to_probe(&mut self, ack: Seq, duplicate: bool, repeated: bool) {
         let Some(probe) = self.tail_probe.filter(|&probe| ack.ge(probe)) else { return };
         if duplicate || (repeated && ack == probe) {
@@ -171,7 +174,8 @@ impl Sender {
         if self.board.lost() > 0 {
             self.recover(shared, now, Resend::Rack, u32::MAX);
         }
-        // A guest that was silent for minutes makes for a round trip of minutes: not beyond what is waited for already.
+        // A guest that was silent for minutes makes for a round trip of minutes: not beyond what is waited
+        // for already.
         if let Some(wait) = wait
             && self.timer.is_none_or(|(at, _)| now + wait < at)
         {
@@ -203,7 +207,8 @@ impl Sender {
         }
     }
 
-    /// The retransmission timer has expired: the first segment is lost, and whatever was sent long enough ago.
+    /// The retransmission timer has expired: the first segment is lost, and whatever was sent long enough
+    /// ago.
     pub(crate) fn timed_out(&mut self, shared: &mut Shared, now: Instant) {
         self.backoff = self.backoff.saturating_add(1);
         self.dup_acks = 0;
@@ -243,8 +248,8 @@ impl Sender {
         let pipe = self.in_flight() - self.board.sacked() - self.board.lost();
         let cap = self.recovery.map_or(u32::MAX, |r| r.burst).min(self.limit()).max(mss);
         let window = (self.una + self.wnd - range.start).max(0) as u32;
-        // The first segment goes whatever else may be on its way: it is what a time-out is for (RFC 6298, 5.4). It also
-        // tells whether a window that has closed meanwhile is open again.
+        // The first segment goes whatever else may be on its way: it is what a time-out is for (RFC 6298,
+        // 5.4). It also tells whether a window that has closed meanwhile is open again.
         let least = if range.start == self.una { mss } else { 0 };
         let len = range.len.min(cap.saturating_sub(pipe).max(least)).min(window.max(least)).min(max);
         (len > 0 && (len >= mss.min(range.len) || pipe == 0)).then_some((range.start, len))
@@ -309,8 +314,8 @@ impl Sender {
         shared.tcp.rtt.srtt().map_or(rto, |srtt| srtt * 2).max(PROBE_WAIT_MIN)
     }
 
-    /// Whether a tail loss probe would tell something (RFC 8985, 7.2). Less than two segments a guest may acknowledge
-    /// late, and then the retransmission timer is not much slower.
+    /// Whether a tail loss probe would tell something (RFC 8985, 7.2). Less than two segments a guest may
+    /// acknowledge late, and then the retransmission timer is not much slower.
     fn may_probe_tail(&self) -> bool {
         self.sack
             && self.recovery.is_none()

@@ -1,22 +1,22 @@
-//! Round-trip time of the guest link: the retransmission time-out (RFC 6298) and the least time of late, by which the
-//! automatic buffers measure.
+//! Round-trip time of the guest link: the retransmission time-out (RFC 6298) and the least time of late, by
+//! which the automatic buffers measure.
 //!
-//! All connections of a link share one path of one hop, so they share one estimate: every handshake and every timed
-//! segment of any of them is a sample. Retransmitted segments are never timed (Karn): the sender forgets its timed
-//! segment when it retransmits.
+//! All connections of a link share one path of one hop, so they share one estimate: every handshake and every
+//! timed segment of any of them is a sample. Retransmitted segments are never timed (Karn): the sender
+//! forgets its timed segment when it retransmits.
 //!
-//! The minimum is that of the last ten seconds, with one exception. A flow that its limit holds back keeps up to twice
-//! the path's capacity in flight, half of it in a queue on the link, so its own segments see a round trip twice as long.
-//! Were such samples to replace an old minimum, every ten seconds would double the round trip, thereby the limit, and
-//! thereby the queue (`tests::a_queue_of_our_own_does_not_feed_itself` has the figures). So a sample from a loaded link
-//! may lower the minimum and never raise it; a path that has really become longer while every second was busy is found
-//! by the careful steps of [`super::autosize`].
+//! The minimum is that of the last ten seconds, with one exception. A flow that its limit holds back keeps up
+//! to twice the path's capacity in flight, half of it in a queue on the link, so its own segments see a round
+//! trip twice as long. Were such samples to replace an old minimum, every ten seconds would double the round
+//! trip, thereby the limit, and thereby the queue (`tests::a_queue_of_our_own_does_not_feed_itself` has the
+//! figures). So a sample from a loaded link may lower the minimum and never raise it; a path that has really
+//! become longer while every second was busy is found by the careful steps of [`super::autosize`].
 
 use crate::time::{Duration, Instant};
 
-/// Least time by which the time-out is longer than a round trip. A guest may delay its acknowledgement by 200 ms, a tick
-/// of its timer, and the time until it gets a processor; and on a link whose round trip never varies the deviation
-/// leaves no room for that. Linux has 200 ms.
+/// Least time by which the time-out is longer than a round trip. A guest may delay its acknowledgement by 200
+/// ms, a tick of its timer, and the time until it gets a processor; and on a link whose round trip never
+/// varies the deviation leaves no room for that. Linux has 200 ms.
 const MARGIN_MIN: Duration = Duration::from_millis(220);
 const RTO_MAX: Duration = Duration::from_secs(60);
 /// Before the first sample (RFC 6298, 2.1).
@@ -70,8 +70,8 @@ impl LinkRtt {
         self.least.get()
     }
 
-    /// The round trip by which buffers are measured (R*): the minimum, and not below what a clock that is read once per
-    /// turn can tell.
+    /// The round trip by which buffers are measured (R*): the minimum, and not below what a clock that is
+    /// read once per turn can tell.
     pub(crate) fn round_trip(&self) -> Duration {
         self.min().unwrap_or(UNKNOWN).max(RESOLUTION)
     }
@@ -89,8 +89,8 @@ impl LinkRtt {
     }
 }
 
-/// The least sample of the last [`WINDOW`], from three of them: the best, the best after it, and the best after that
-/// (Kathleen Nichols' filter).
+/// The least sample of the last [`WINDOW`], from three of them: the best, the best after it, and the best
+/// after that (Kathleen Nichols' filter).
 #[derive(Debug, Clone, Copy, Default)]
 struct WindowedMin {
     best: [(Instant, Duration); 3],
@@ -116,7 +116,8 @@ impl WindowedMin {
         self.age(now, new);
     }
 
-    /// Lets the best go when it is too old; keeps the others spread over the window, so that there is one to follow it.
+    /// Lets the best go when it is too old; keeps the others spread over the window, so that there is one to
+    /// follow it.
     fn age(&mut self, now: Instant, new: (Instant, Duration)) {
         if now - self.best[0].0 > WINDOW {
             self.best = [self.best[1], self.best[2], new];

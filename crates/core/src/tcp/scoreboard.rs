@@ -6,16 +6,16 @@
 //! an acknowledgement that covers a part splits it. A flow without loss therefore has a handful of ranges
 //! that come at the back and go at the front.
 //!
-//! The number of ranges is bounded, because the guest chooses where they are split: a SACK that would need more is
-//! not used, and what is sent joins the last range. Either costs accuracy, never data.
+//! The number of ranges is bounded, because the guest chooses where they are split: a SACK that would need
+//! more is not used, and what is sent joins the last range. Either costs accuracy, never data.
 
 use crate::time::Instant;
 use crate::wire::tcp::Seq;
 use std::collections::VecDeque;
 
-/// Most ranges kept: enough for five hundred holes, or for a thousand turns of the loop within a round trip. Each
-/// acknowledgement looks at all of them while something is selectively acknowledged, so this is also what the worst guest can
-/// make one acknowledgement cost: a sixth of what it would with four thousand.
+/// Most ranges kept: enough for five hundred holes, or for a thousand turns of the loop within a round trip.
+/// Each acknowledgement looks at all of them while something is selectively acknowledged, so this is also
+/// what the worst guest can make one acknowledgement cost: a sixth of what it would with four thousand.
 const RANGES_MAX: usize = 1024;
 
 /// Most lists kept for use, and the most ranges that one of them has room for.
@@ -63,8 +63,9 @@ impl Range {
     }
 }
 
-/// Lists for connections that begin to send, so that neither a flight nor a connection costs an allocation. Handed out
-/// last-in first-out; at most [`LISTS_MAX`] of at most [`LIST_RANGES_MAX`] ranges, a bound of 800 KB that only as many long flights at once reach.
+/// Lists for connections that begin to send, so that neither a flight nor a connection costs an allocation.
+/// Handed out last-in first-out; at most [`LISTS_MAX`] of at most [`LIST_RANGES_MAX`] ranges, a bound of 800
+/// KB that only as many long flights at once reach.
 #[derive(Debug, Default)]
 pub(crate) struct Lists(Vec<VecDeque<Range>>);
 
@@ -148,8 +149,8 @@ impl Scoreboard {
         }
     }
 
-    /// Gives the list to `lists` if nothing is in flight: an idle connection keeps none, it would be a tenth of what it may
-    /// take.
+    /// Gives the list to `lists` if nothing is in flight: an idle connection keeps none, it would be a tenth
+    /// of what it may take.
     pub(super) fn give_list(&mut self, lists: &mut Lists) {
         if self.ranges.is_empty() && self.ranges.capacity() > 0 {
             let list = std::mem::take(&mut self.ranges);
@@ -159,7 +160,8 @@ impl Scoreboard {
         }
     }
 
-    /// IpHeaderFields what lies between `start` and `end` as arrived; `delivered` is told of every part that was not known to.
+    /// IpHeaderFields what lies between `start` and `end` as arrived; `delivered` is told of every part that
+    /// was not known to.
     pub(super) fn sack(&mut self, start: Seq, end: Seq, mut delivered: impl FnMut(&Range)) {
         let (Some(first), Some(last)) = (self.split(start), self.split(end)) else { return };
         if first == last {
@@ -251,8 +253,8 @@ impl Scoreboard {
         (self.sacked, self.lost) = (0, 0);
     }
 
-    /// The index of the range that begins at `at`, made by splitting one if need be; behind the last for the end of
-    /// all. `None` if `at` lies outside, or there are too many ranges.
+    /// The index of the range that begins at `at`, made by splitting one if need be; behind the last for the
+    /// end of all. `None` if `at` lies outside, or there are too many ranges.
     fn split(&mut self, at: Seq) -> Option<usize> {
         let (first, last) = (self.ranges.front()?, self.ranges.back()?);
         if at.lt(first.start) || at.gt(last.end()) {

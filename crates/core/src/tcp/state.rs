@@ -1,7 +1,8 @@
 //! The states of a TCP connection by their names in RFC 9293; they are derived from the two halves
 //! ([`super::Connection::state`]), never stored.
 
-/// The states of RFC 9293, section 3.3.2. LISTEN does not occur: it is the host's kernel that listens for the guest.
+/// The states of RFC 9293, section 3.3.2. LISTEN does not occur: it is the host's kernel that listens for the
+/// guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
     /// We have sent SYN, for a peer of the host's.

@@ -9,12 +9,14 @@ use crate::host::Close;
 use crate::time::{Duration, Instant};
 use crate::trace::Resend;
 
-/// SYNs and SYN-ACKs sent again before we give up: Linux's tcp_synack_retries. With our time-outs that takes 14 s on a link of a
-/// round trip that is known, and not Linux's 63 from a first one of a second. A guest kernel that answers nothing for so
-/// long stands still and has lost nothing by it: its program still waits in connect, and the SYN that it sends again when
-/// it goes on opens another connection. Meanwhile no host socket is kept for one that never comes back.
+/// SYNs and SYN-ACKs sent again before we give up: Linux's tcp_synack_retries. With our time-outs that takes
+/// 14 s on a link of a round trip that is known, and not Linux's 63 from a first one of a second. A guest
+/// kernel that answers nothing for so long stands still and has lost nothing by it: its program still waits
+/// in connect, and the SYN that it sends again when it goes on opens another connection. Meanwhile no host
+/// socket is kept for one that never comes back.
 const SYN_RETRIES: u8 = 5;
-/// Keep-alive probes without answer before the guest is taken to be gone, and their distance: Linux's defaults.
+/// Keep-alive probes without answer before the guest is taken to be gone, and their distance: Linux's
+/// defaults.
 const PROBES_MAX: u8 = 9;
 const PROBE_INTERVAL: Duration = Duration::from_secs(75);
 
@@ -96,8 +98,8 @@ impl Connection {
         }
     }
 
-    /// Whether the guest has closed its window on what was on its way to it, and still answers: then what is sent again
-    /// only probes the window, and there is no end to that (RFC 9293, 3.8.6.1).
+    /// Whether the guest has closed its window on what was on its way to it, and still answers: then what is
+    /// sent again only probes the window, and there is no end to that (RFC 9293, 3.8.6.1).
     fn waits_for_window(&self, shared: &Shared, now: Instant) -> bool {
         self.tx.wnd == 0 && now - self.heard_at < shared.tcp.rtt.rto(self.tx.backoff) * 2
     }

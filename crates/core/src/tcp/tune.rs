@@ -1,10 +1,10 @@
 //! Tuning of a connection's two limits: measurements, trace events of every change, the limiting factor of
 //! the guest's sending, and window updates.
 //!
-//! A window update that opens a closed window is a segment that nobody acknowledges; were it lost, both sides would wait.
-//! So it is repeated, after a round trip and then at growing distances, until the guest sends or a bounded number of
-//! times: a guest that has nothing more to send never moves. A window that is closed only because memory is short is
-//! listed, to be looked at when some was given back ([`crate::waiting`]).
+//! A window update that opens a closed window is a segment that nobody acknowledges; were it lost, both sides
+//! would wait. So it is repeated, after a round trip and then at growing distances, until the guest sends or
+//! a bounded number of times: a guest that has nothing more to send never moves. A window that is closed only
+//! because memory is short is listed, to be looked at when some was given back ([`crate::waiting`]).
 
 use super::Connection;
 use super::autosize::Change;
@@ -44,7 +44,8 @@ impl Connection {
         self.rx.window_max(&shared.tx, self.tx.mss)
     }
 
-    /// Lets the receive limit follow the flow; called once per batch that brought data, before it is acknowledged.
+    /// Lets the receive limit follow the flow; called once per batch that brought data, before it is
+    /// acknowledged.
     pub(super) fn tune_receiver<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         let blocked = self.rx.is_blocked();
         let limit = self.rx.limit.get();
@@ -135,7 +136,8 @@ impl Connection {
         }
     }
 
-    /// Lists the flow for a window update if one is due; if only memory stands against it, lists it to wait for that.
+    /// Lists the flow for a window update if one is due; if only memory stands against it, lists it to wait
+    /// for that.
     pub(super) fn update_window(&mut self, shared: &mut Shared, now: Instant) {
         // While our SYN is on its way there is no window to update yet.
         if self.tx.state == SenderState::Connecting || self.is_shaking_hands() {
@@ -187,7 +189,8 @@ impl Connection {
             && self.memory_share(shared) == 0
     }
 
-    /// A segment without payload was sent; before it the guest had been told `told`, RCV.NXT and the right edge.
+    /// A segment without payload was sent; before it the guest had been told `told`, RCV.NXT and the right
+    /// edge.
     pub(super) fn note_window_update<P: Platform>(&mut self, cx: &mut Cx<'_, P>, (nxt, edge): (Seq, Seq)) {
         let window = self.rx.window();
         if nxt == self.rx.nxt && self.rx.told().1 != edge {

@@ -1,5 +1,5 @@
-//! ARP for IPv4 over Ethernet (RFC 826): requests and replies. Other hardware, protocols and operations are malformed to
-//! us, because nothing else can be on the link.
+//! ARP for IPv4 over Ethernet (RFC 826): requests and replies. Other hardware, protocols and operations are
+//! malformed to us, because nothing else can be on the link.
 
 use super::ethernet::MacAddr;
 use super::{Writer, ipv4_at};

@@ -1,11 +1,12 @@
 //! The Internet checksum (RFC 1071): 16-bit one's complement sums, used by IPv4, ICMP, TCP and UDP.
 //!
-//! An accumulator is a `u32` whose one's complement value counts, not its bits: [`sum`] and [`pseudo_header`] fold
-//! it on the way, so that no chain of calls overflows. Pieces are summed in order; all but the last must have an
-//! even length, because each starts on a 16-bit boundary.
+//! An accumulator is a `u32` whose one's complement value counts, not its bits: [`sum`] and [`pseudo_header`]
+//! fold it on the way, so that no chain of calls overflows. Pieces are summed in order; all but the last must
+//! have an even length, because each starts on a 16-bit boundary.
 //!
-//! To fill a field: zero it, `finish(sum(segment, pseudo_header(..)))`. To verify: the same over the received bytes,
-//! field included, gives 0. The partial checksum of virtio-net is `fold(pseudo_header(..))`, not complemented.
+//! To fill a field: zero it, `finish(sum(segment, pseudo_header(..)))`. To verify: the same over the received
+//! bytes, field included, gives 0. The partial checksum of virtio-net is `fold(pseudo_header(..))`, not
+//! complemented.
 
 use std::net::IpAddr;
 
@@ -14,8 +15,9 @@ mod tests;
 
 /// Adds `data` to the accumulator `initial`.
 ///
-/// The sum is taken in native byte order over 64-bit words, which compilers turn into vector code, and swapped
-/// once at the end (RFC 1071 section 2 B and C). A last odd byte counts as the high half of a 16-bit word.
+/// The sum is taken in native byte order over 64-bit words, which compilers turn into vector code, and
+/// swapped once at the end (RFC 1071 section 2 B and C). A last odd byte counts as the high half of a 16-bit
+/// word.
 pub fn sum(data: &[u8], initial: u32) -> u32 {
     let (words, rest) = data.as_chunks::<8>();
     // Each word adds less than 2^33: 16 GiB of data would have to be summed to overflow.

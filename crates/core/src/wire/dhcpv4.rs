@@ -1,5 +1,5 @@
-//! DHCP for IPv4 (RFC 2131, options of RFC 2132), as a server for one guest reads and writes it: requests are only
-//! parsed, replies are only emitted. Messages are the payload of UDP between ports 68 and 67.
+//! DHCP for IPv4 (RFC 2131, options of RFC 2132), as a server for one guest reads and writes it: requests are
+//! only parsed, replies are only emitted. Messages are the payload of UDP between ports 68 and 67.
 
 use super::ethernet::MacAddr;
 use super::{Writer, dns, ipv4_at, u16_at, u32_at};
@@ -63,7 +63,8 @@ pub struct Request<'a> {
     pub server_id: Option<Ipv4Addr>,
     /// The client's own identifier (option 61), to be returned (RFC 6842).
     pub client_id: Option<&'a [u8]>,
-    /// The longest IP packet that the client takes, in bytes (option 57); at least the 576 every client must take.
+    /// The longest IP packet that the client takes, in bytes (option 57); at least the 576 every client must
+    /// take.
     pub size_max: u16,
 }
 

@@ -1,5 +1,5 @@
-//! DHCP for IPv6 (RFC 8415), as a server for one guest reads and writes it: clients' messages are only parsed,
-//! servers' are only emitted. Messages are the payload of UDP between ports 546 and 547.
+//! DHCP for IPv6 (RFC 8415), as a server for one guest reads and writes it: clients' messages are only
+//! parsed, servers' are only emitted. Messages are the payload of UDP between ports 546 and 547.
 
 use super::ethernet::MacAddr;
 use super::{Writer, dns, ipv6_at, u16_at, u32_at};
@@ -19,8 +19,8 @@ pub const ALL_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 pub const LIFETIME_INFINITE: u32 = u32::MAX;
 /// Longest identifier of a client or server (RFC 8415 section 11.1).
 pub const DUID_LEN_MAX: usize = 130;
-/// Identity associations answered in one message; more make it malformed. With [`ADDRESSES_MAX`], this keeps the
-/// longest answer within the least MTU of IPv6.
+/// Identity associations answered in one message; more make it malformed. With [`ADDRESSES_MAX`], this keeps
+/// the longest answer within the least MTU of IPv6.
 pub const ASSOCIATIONS_MAX: usize = 4;
 /// Addresses looked at in one identity association; those beyond are ignored.
 pub const ADDRESSES_MAX: usize = 4;
@@ -130,8 +130,8 @@ impl<'a> ClientMessage<'a> {
     /// The message.
     ///
     /// # Errors
-    /// [`DropReason::MalformedDhcpv6`], also for servers' and relay agents' messages, identifiers that are empty or
-    /// longer than [`DUID_LEN_MAX`], and more than [`ASSOCIATIONS_MAX`] identity associations.
+    /// [`DropReason::MalformedDhcpv6`], also for servers' and relay agents' messages, identifiers that are
+    /// empty or longer than [`DUID_LEN_MAX`], and more than [`ASSOCIATIONS_MAX`] identity associations.
     pub fn parse(message: &'a [u8]) -> Result<Self, DropReason> {
         Self::try_parse(message).ok_or(DropReason::MalformedDhcpv6)
     }
@@ -174,7 +174,8 @@ impl<'a> ClientMessage<'a> {
         (associations <= ASSOCIATIONS_MAX).then_some(parsed)
     }
 
-    /// The identity associations, at most [`ASSOCIATIONS_MAX`]. Temporary ones (IA_TA) are not offered by anybody.
+    /// The identity associations, at most [`ASSOCIATIONS_MAX`]. Temporary ones (IA_TA) are not offered by
+    /// anybody.
     pub fn associations(&self) -> impl Iterator<Item = Association<'a>> + use<'a> {
         Options(self.options).map_while(Result::ok).filter_map(|(code, value)| association(code, value))
     }
@@ -226,9 +227,9 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
-/// A server's message under construction, in a buffer that the caller has made big enough: every method panics if
-/// it was not. [`ServerMessage::LEN_MAX`] suffices for one of each option and the associations of one client
-/// message, each with [`ADDRESSES_MAX`] withdrawn addresses.
+/// A server's message under construction, in a buffer that the caller has made big enough: every method
+/// panics if it was not. [`ServerMessage::LEN_MAX`] suffices for one of each option and the associations of
+/// one client message, each with [`ADDRESSES_MAX`] withdrawn addresses.
 pub struct ServerMessage<'a>(Writer<'a>);
 
 /// Length in bytes of an option with an address and lifetimes.

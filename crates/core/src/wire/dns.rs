@@ -1,8 +1,8 @@
-//! DNS messages (RFC 1035), as much as a forwarder needs: headers, names and questions here, records and whole messages in
-//! [`message`]. Also how names are written, which DHCP and router advertisements share.
+//! DNS messages (RFC 1035), as much as a forwarder needs: headers, names and questions here, records and
+//! whole messages in [`message`]. Also how names are written, which DHCP and router advertisements share.
 //!
-//! A name is walked without following a compression pointer anywhere but backwards, which bounds the walk; none may
-//! be longer than the 255 bytes of RFC 1035 section 2.3.4.
+//! A name is walked without following a compression pointer anywhere but backwards, which bounds the walk;
+//! none may be longer than the 255 bytes of RFC 1035 section 2.3.4.
 
 pub mod message;
 
@@ -15,8 +15,9 @@ mod tests;
 
 /// Longest encoded name in bytes, with its final zero.
 pub const NAME_LEN_MAX: usize = 255;
-/// Most pointers in a name: as many as it has labels if each is followed by one (RFC 1035, 3.1 and 4.1.4). Without a bound a message
-/// of records that all point into one long chain would take time by the square of its length.
+/// Most pointers in a name: as many as it has labels if each is followed by one (RFC 1035, 3.1 and 4.1.4).
+/// Without a bound a message of records that all point into one long chain would take time by the square of
+/// its length.
 const HOPS_MAX: u8 = 127;
 
 /// Most bytes of encoded search names offered to a guest: the capacity of one DHCPv4 option.
@@ -115,7 +116,8 @@ impl Header {
 }
 
 /// A name inside a message, known to be well-formed. Shown with dots between labels and a final dot, bytes
-/// other than printable ASCII (and dots and backslashes inside labels) escaped as `\DDD` (RFC 1035 section 5.1).
+/// other than printable ASCII (and dots and backslashes inside labels) escaped as `\DDD` (RFC 1035 section
+/// 5.1).
 #[derive(Debug, Clone, Copy)]
 pub struct Name<'a> {
     message: &'a [u8],
@@ -295,9 +297,9 @@ impl<'a> Question<'a> {
 /// Most bytes of a reply that [`error_reply`] makes: header and one question.
 pub const ERROR_REPLY_LEN_MAX: usize = Header::LEN + NAME_LEN_MAX + 4;
 
-/// Writes the reply that refuses `query` to the start of `out` and gives its length in bytes: the same identifier
-/// and question, no records. None if `query` is no query at all, so that two forwarders cannot answer each other
-/// for ever. A question that cannot be read is left out.
+/// Writes the reply that refuses `query` to the start of `out` and gives its length in bytes: the same
+/// identifier and question, no records. None if `query` is no query at all, so that two forwarders cannot
+/// answer each other for ever. A question that cannot be read is left out.
 ///
 /// # Panics
 /// If `out` is shorter than the reply; [`ERROR_REPLY_LEN_MAX`] always suffices.
@@ -326,8 +328,8 @@ pub fn error_reply(query: &[u8], rcode: Rcode, out: &mut [u8]) -> Option<usize> 
     Some(len)
 }
 
-/// Writes a name given as text, with or without final dot, to the start of `out`, not compressed, and gives its
-/// length in bytes. None if it is empty or a label is empty, longer than 63 bytes or not made of letters,
+/// Writes a name given as text, with or without final dot, to the start of `out`, not compressed, and gives
+/// its length in bytes. None if it is empty or a label is empty, longer than 63 bytes or not made of letters,
 /// digits, hyphens and underscores, or if it does not fit into `out` or into [`NAME_LEN_MAX`].
 pub fn encode_name(text: &str, out: &mut [u8]) -> Option<usize> {
     let text = text.strip_suffix('.').unwrap_or(text);
@@ -346,8 +348,8 @@ pub fn encode_name(text: &str, out: &mut [u8]) -> Option<usize> {
     (len < NAME_LEN_MAX).then_some(len + 1)
 }
 
-/// Writes search names one after another to the start of `out` and gives their length in bytes. Names that are
-/// invalid or do not fit are left out.
+/// Writes search names one after another to the start of `out` and gives their length in bytes. Names that
+/// are invalid or do not fit are left out.
 pub fn encode_search(names: &[String], out: &mut [u8; SEARCH_LEN_MAX]) -> usize {
     let mut len = 0;
     for name in names {

@@ -1,5 +1,5 @@
-//! Ethernet II frames, without preamble and frame check sequence, as a TAP or a virtual machine hands them over.
-//! VLAN tags and 802.3 length fields are not understood: both appear as [`EtherType::Other`].
+//! Ethernet II frames, without preamble and frame check sequence, as a TAP or a virtual machine hands them
+//! over. VLAN tags and 802.3 length fields are not understood: both appear as [`EtherType::Other`].
 
 use crate::counters::DropReason;
 use core::fmt;

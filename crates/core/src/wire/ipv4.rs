@@ -1,5 +1,5 @@
-//! IPv4 headers (RFC 791). Options are skipped and never sent. Fragments have a parser of their own, so that nobody takes one
-//! for a packet.
+//! IPv4 headers (RFC 791). Options are skipped and never sent. Fragments have a parser of their own, so that
+//! nobody takes one for a packet.
 
 use super::checksum;
 use super::fragment::Fragment;
@@ -34,8 +34,8 @@ impl Ipv4Header {
     /// Length in bytes of the header that [`Ipv4Header::emit`] writes.
     pub const LEN: usize = 20;
 
-    /// The header and its payload, without the padding of a short Ethernet frame. Options are skipped; the header
-    /// checksum is verified.
+    /// The header and its payload, without the padding of a short Ethernet frame. Options are skipped; the
+    /// header checksum is verified.
     ///
     /// # Errors
     /// [`DropReason::MalformedIpv4`], [`DropReason::Ipv4Checksum`] or [`DropReason::Fragment`].

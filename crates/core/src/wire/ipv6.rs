@@ -1,9 +1,11 @@
-//! IPv6 headers (RFC 8200). `parse` walks the extension headers that an end node has to understand and gives the
-//! upper-layer protocol and its payload; `emit` writes the fixed header only, because nothing here sends extensions but that of
-//! fragments. Fragments have a parser of their own, so that nobody takes one for a packet.
+//! IPv6 headers (RFC 8200). `parse` walks the extension headers that an end node has to understand and gives
+//! the upper-layer protocol and its payload; `emit` writes the fixed header only, because nothing here sends
+//! extensions but that of fragments. Fragments have a parser of their own, so that nobody takes one for a
+//! packet.
 //!
-//! Hostile chains are bounded: at most [`EXTENSIONS_MAX`] extension headers, hop-by-hop options only in front, a
-//! routing header only with no segments left, and an option that its own type forbids to skip ends the packet.
+//! Hostile chains are bounded: at most [`EXTENSIONS_MAX`] extension headers, hop-by-hop options only in
+//! front, a routing header only with no segments left, and an option that its own type forbids to skip ends
+//! the packet.
 
 use super::fragment::Fragment;
 use super::ipv6_at;
@@ -13,8 +15,8 @@ use std::net::Ipv6Addr;
 #[cfg(test)]
 mod tests;
 
-/// Extension headers walked in one packet. RFC 8200 section 4.1 recommends orders with at most six of those known
-/// here.
+/// Extension headers walked in one packet. RFC 8200 section 4.1 recommends orders with at most six of those
+/// known here.
 pub const EXTENSIONS_MAX: usize = 8;
 
 const HOP_BY_HOP: u8 = 0;
@@ -46,8 +48,8 @@ impl Ipv6Header {
     /// Length in bytes of the header that [`Ipv6Header::emit`] writes.
     pub const LEN: usize = 40;
 
-    /// The header and the upper-layer packet, without extension headers and without what exceeds the payload length.
-    /// An atomic fragment (RFC 6946) passes as the whole packet it is.
+    /// The header and the upper-layer packet, without extension headers and without what exceeds the payload
+    /// length. An atomic fragment (RFC 6946) passes as the whole packet it is.
     ///
     /// # Errors
     /// [`DropReason::MalformedIpv6`] or [`DropReason::Fragment`].
@@ -103,8 +105,8 @@ impl Ipv6Header {
     }
 }
 
-/// Walks extension headers, the first of type `next`, up to that of a fragment; gives the upper-layer protocol and its packet, or
-/// what the fragment begins with and its content.
+/// Walks extension headers, the first of type `next`, up to that of a fragment; gives the upper-layer
+/// protocol and its packet, or what the fragment begins with and its content.
 fn extensions(mut next: u8, mut rest: &[u8]) -> Result<(u8, Option<Fragment>, &[u8]), DropReason> {
     for walked in 0..EXTENSIONS_MAX {
         let start = rest.first_chunk::<8>();
@@ -143,8 +145,8 @@ fn extensions(mut next: u8, mut rest: &[u8]) -> Result<(u8, Option<Fragment>, &[
     }
 }
 
-/// Checks the options of one header: well-formed, and none whose type forbids to skip it (RFC 8200 section 4.2:
-/// the two high bits are not 00). That includes jumbo payloads, which no link here carries.
+/// Checks the options of one header: well-formed, and none whose type forbids to skip it (RFC 8200 section
+/// 4.2: the two high bits are not 00). That includes jumbo payloads, which no link here carries.
 fn options(mut rest: &[u8]) -> Result<(), DropReason> {
     while let [kind, after @ ..] = rest {
         rest = if *kind == 0 {

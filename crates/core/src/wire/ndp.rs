@@ -1,5 +1,5 @@
-//! Neighbour discovery (RFC 4861) with the options a router on one link offers: prefix and MTU, and DNS servers and
-//! search names (RFC 8106).
+//! Neighbour discovery (RFC 4861) with the options a router on one link offers: prefix and MTU, and DNS
+//! servers and search names (RFC 8106).
 //!
 //! A message is the whole of an ICMPv6 message, type first. The checksum belongs to [`super::icmpv6`]; that
 //! the hop limit was 255 is for the caller to check. Router advertisements are only sent: no other router may
@@ -85,12 +85,12 @@ impl NdpMessage {
     /// Most bytes of a message that [`NdpMessage::emit`] writes.
     pub const LEN_MAX: usize = 24 + 8;
 
-    /// The message, checked as RFC 4861 sections 6.1.1, 7.1.1 and 7.1.2 ask, except for what concerns the IPv6
-    /// header. Unknown options are skipped.
+    /// The message, checked as RFC 4861 sections 6.1.1, 7.1.1 and 7.1.2 ask, except for what concerns the
+    /// IPv6 header. Unknown options are skipped.
     ///
     /// # Errors
-    /// [`DropReason::MalformedNdp`], or [`DropReason::UnknownIcmp`] for advertisements of routers, redirects, and
-    /// everything else.
+    /// [`DropReason::MalformedNdp`], or [`DropReason::UnknownIcmp`] for advertisements of routers, redirects,
+    /// and everything else.
     pub fn parse(message: &[u8]) -> Result<Self, DropReason> {
         const BAD: DropReason = DropReason::MalformedNdp;
         let &[kind, code, ..] = message else { return Err(BAD) };
@@ -144,8 +144,8 @@ impl NdpMessage {
     }
 }
 
-/// The station in the first option of type `wanted`. All options are walked, because one without length spoils
-/// the message (RFC 4861 section 4.6).
+/// The station in the first option of type `wanted`. All options are walked, because one without length
+/// spoils the message (RFC 4861 section 4.6).
 fn lladdr(mut rest: &[u8], wanted: u8) -> Result<Option<MacAddr>, DropReason> {
     let mut found = None;
     while let [kind, units, ..] = *rest {

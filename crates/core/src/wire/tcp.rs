@@ -11,8 +11,8 @@ use core::ops::{Add, AddAssign, BitOr, BitOrAssign, Sub};
 #[cfg(test)]
 mod tests;
 
-/// A sequence number. Comparisons are those of RFC 9293 section 3.4, modulo 2^32: right for numbers less than 2^31
-/// apart, and no order (not transitive), hence methods and not `PartialOrd`.
+/// A sequence number. Comparisons are those of RFC 9293 section 3.4, modulo 2^32: right for numbers less than
+/// 2^31 apart, and no order (not transitive), hence methods and not `PartialOrd`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Seq(pub u32);
 

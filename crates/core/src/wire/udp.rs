@@ -56,8 +56,8 @@ impl UdpHeader {
         out[6..].copy_from_slice(&self.checksum.to_be_bytes());
     }
 
-    /// The checksum field for an accumulator over pseudo-header, header with a zero field, and payload. A computed
-    /// 0 is sent as 0xffff, because 0 means that there is none.
+    /// The checksum field for an accumulator over pseudo-header, header with a zero field, and payload. A
+    /// computed 0 is sent as 0xffff, because 0 means that there is none.
     pub const fn finish_checksum(sum: u32) -> u16 {
         match checksum::finish(sum) {
             0 => 0xffff,

@@ -1,4 +1,5 @@
-//! Arbitrary values of every header, each one that `emit` can write in full, and the settings of the property tests.
+//! Arbitrary values of every header, each one that `emit` can write in full, and the settings of the property
+//! tests.
 
 use brodo_core::wire::arp::{ArpOperation, ArpPacket};
 use brodo_core::wire::ethernet::{EthernetHeader, MacAddr};

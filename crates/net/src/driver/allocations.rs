@@ -1,5 +1,5 @@
-//! In its steady state the data path allocates nothing: not per frame, segment, datagram or connection. Counted on the
-//! worker's own thread, on the whole path: a TAP, the loop, the stack, sockets of the host.
+//! In its steady state the data path allocates nothing: not per frame, segment, datagram or connection.
+//! Counted on the worker's own thread, on the whole path: a TAP, the loop, the stack, sockets of the host.
 
 use super::end_to_end::{HOST, connect, echo_servers, serve_guest};
 use brodo_link::tap::Wanted;
@@ -29,7 +29,8 @@ fn count() {
     }
 }
 
-// SAFETY: every call is passed on as it is; counting touches no memory of the allocator's and does not allocate.
+// SAFETY: every call is passed on as it is; counting touches no memory of the allocator's and does not
+// allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
@@ -65,7 +66,8 @@ const PIECE: usize = 256 << 10;
 /// Runs until one needs nothing more.
 const RUNS_MAX: usize = 20;
 
-/// A server on loopback that reads to the end and says so with a byte, and one that sends [`BULK`] bytes; their ports.
+/// A server on loopback that reads to the end and says so with a byte, and one that sends [`BULK`] bytes;
+/// their ports.
 fn bulk_servers() -> [u16; 2] {
     [true, false].map(|sink| {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("listen");

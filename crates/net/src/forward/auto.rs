@@ -17,7 +17,8 @@ use crate::sock_diag::Listener;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Addresses and ports to listen at, and the address of the guest's that they lead to, if it listens on that alone.
+/// Addresses and ports to listen at, and the address of the guest's that they lead to, if it listens on that
+/// alone.
 pub(super) type Places = BTreeMap<(IpAddr, u16), Option<IpAddr>>;
 
 /// Selection of listeners to follow.
@@ -32,7 +33,8 @@ pub(super) struct Rule<'a> {
     pub(super) guest: [Option<IpAddr>; 2],
 }
 
-/// The places to listen at because of `found`; `own` are the inodes of brodo's sockets, `taken` ports that are forwarded anyway.
+/// The places to listen at because of `found`; `own` are the inodes of brodo's sockets, `taken` ports that
+/// are forwarded anyway.
 pub(super) fn places(
     rule: &Rule<'_>,
     found: &[Listener],
@@ -49,7 +51,8 @@ pub(super) fn places(
         }
         let address = listener.address.to_canonical();
         let guests = rule.direction == Direction::In && rule.guest.contains(&Some(address));
-        // No connection would go anywhere else, such as to another loopback address than the usual one (a stub resolver's).
+        // No connection would go anywhere else, such as to another loopback address than the usual one (a
+        // stub resolver's).
         if !(guests || address.is_unspecified() || address == loopback(address.is_ipv6())) {
             continue;
         }

@@ -6,8 +6,8 @@
 //! | TCP  | setsockopt `SO_REUSEADDR` (connections of an earlier life may linger in `TIME_WAIT`), listen       |
 //! | UDP  | setsockopt `IP_PKTINFO`, `IP_RECVTOS`, `SO_RXQ_OVFL`, `SO_RCVBUF` and `UDP_GRO`                     |
 //!
-//! A UDP socket does not reuse its address: two programs would then share the port and one of them hear nothing. It needs not, because
-//! nothing of it lingers.
+//! A UDP socket does not reuse its address: two programs would then share the port and one of them hear
+//! nothing. It needs not, because nothing of it lingers.
 
 use super::{Direction, Transport};
 use crate::socket_broker::{Kind, SocketBroker};

@@ -1,5 +1,5 @@
-//! The conversation. That the broker is where it should be, and leaves nothing behind, is shown by the end-to-end tests: a fork needs
-//! a process with one thread, which a test binary is not.
+//! The conversation. That the broker is where it should be, and leaves nothing behind, is shown by the
+//! end-to-end tests: a fork needs a process with one thread, which a test binary is not.
 
 use super::*;
 

@@ -1,12 +1,12 @@
 //! A network namespace that exists: found by process or by path, entered, and watched for its end.
 //!
-//! To make an interface one needs CAP_NET_ADMIN in the user namespace that *owns* the network namespace. The kernel
-//! says which one that is (`NS_GET_USERNS`), and it is joined first unless it is the caller's own. The owner may
-//! be another than the one the target process is in, as with `ip netns exec`.
+//! To make an interface one needs CAP_NET_ADMIN in the user namespace that *owns* the network namespace. The
+//! kernel says which one that is (`NS_GET_USERNS`), and it is joined first unless it is the caller's own. The
+//! owner may be another than the one the target process is in, as with `ip netns exec`.
 //!
 //! A process's namespace counts as gone when the process is; a path's when it no longer leads to the same
-//! namespace, which is looked at once a second. The open TAP keeps the network namespace itself alive, so there
-//! is nothing in it to wait for.
+//! namespace, which is looked at once a second. The open TAP keeps the network namespace itself alive, so
+//! there is nothing in it to wait for.
 //!
 //! System calls: `pidfd_open`, open, fstat, ioctl `NS_GET_USERNS`, setns; `timerfd_create`, stat.
 
@@ -79,8 +79,8 @@ impl Target {
         Self::new(net, None, format!("process {number}"), End::Process(process))
     }
 
-    /// The network namespace a path leads to; `user` is the user namespace to join first, instead of the one that the
-    /// kernel names as its owner.
+    /// The network namespace a path leads to; `user` is the user namespace to join first, instead of the one
+    /// that the kernel names as its owner.
     pub fn path(path: &Path, user: Option<&Path>) -> Result<Self, SetupError> {
         let net = open(path)?;
         let fail = path_error(Step::OpenNamespace, path);
@@ -95,7 +95,8 @@ impl Target {
         let fail = |step, errno| SetupError::new(step, errno, name.clone());
         let owner = match raw::owner_of(net.as_fd()) {
             Ok(owner) => Some(owner),
-            // The owner is not one of the caller's namespaces: it cannot be joined, and the caller's rights decide.
+            // The owner is not one of the caller's namespaces: it cannot be joined, and the caller's rights
+            // decide.
             Err(Errno::PERM) => None,
             Err(errno) => return Err(fail(Step::NotANamespace, errno)),
         };
@@ -126,7 +127,8 @@ impl Target {
         join(&self.net, LinkNameSpaceType::Network, Step::JoinNet)
     }
 
-    /// Watches for the target's end, or for a signal that asks brodo to end. The target's namespaces are let go.
+    /// Watches for the target's end, or for a signal that asks brodo to end. The target's namespaces are let
+    /// go.
     pub fn watch(self, signals: Signals) -> Watch {
         Watch { end: self.end, signals }
     }

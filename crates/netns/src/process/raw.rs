@@ -36,8 +36,8 @@ pub(crate) fn fork() -> Result<Forked, Errno> {
     if threads.count() != 1 {
         return Err(Errno::BUSY);
     }
-    // SAFETY: fork has no safe wrapper. This is the only thread, so the child's copy of memory is consistent and it
-    // may go on as an ordinary process.
+    // SAFETY: fork has no safe wrapper. This is the only thread, so the child's copy of memory is consistent
+    // and it may go on as an ordinary process.
     match unsafe { libc::fork() } {
         -1 => Err(last_error()),
         0 => Ok(Forked::Child),
@@ -45,8 +45,8 @@ pub(crate) fn fork() -> Result<Forked, Errno> {
     }
 }
 
-/// Runs `body` and ends the process with its result, past the exit handlers and output buffers that it shares with its
-/// parent.
+/// Runs `body` and ends the process with its result, past the exit handlers and output buffers that it shares
+/// with its parent.
 pub(crate) fn end_with(body: impl FnOnce() -> i32) -> ! {
     let status = catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED);
     // SAFETY: `_exit` takes any value and does not return.
@@ -120,14 +120,16 @@ pub(crate) fn block_all() -> Result<(), Errno> {
     }
 }
 
-/// Closes every descriptor of this process but `kept`, which becomes number 3; the standard three lead nowhere.
+/// Closes every descriptor of this process but `kept`, which becomes number 3; the standard three lead
+/// nowhere.
 ///
 /// For a forked child that ends in [`end_with`]: its other inherited [`OwnedFd`]s are never dropped.
 pub(crate) fn close_all_but(kept: OwnedFd) -> Result<OwnedFd, Errno> {
     const KEPT: RawFd = 3;
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
     let kept = kept.into_raw_fd();
-    // Numbers may be closed without regard to who owns them: the owners are of the parent's making and never dropped.
+    // Numbers may be closed without regard to who owns them: the owners are of the parent's making and never
+    // dropped.
     for number in 0..KEPT {
         match &null {
             // SAFETY: both are numbers of descriptors, and dup2 has no other effect than on the second.
@@ -138,7 +140,7 @@ pub(crate) fn close_all_but(kept: OwnedFd) -> Result<OwnedFd, Errno> {
         };
     }
     std::mem::forget(null);
-    // SAFETY: as above.
+    // SAFETY: takes descriptor numbers and flags only, no memory of this process.
     if kept != KEPT && unsafe { libc::dup3(kept, KEPT, libc::O_CLOEXEC) } < 0 {
         return Err(last_error());
     }
@@ -150,7 +152,7 @@ pub(crate) fn close_all_but(kept: OwnedFd) -> Result<OwnedFd, Errno> {
         let numbers: Vec<RawFd> =
             open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
         for number in numbers.into_iter().filter(|&number| number > KEPT) {
-            // SAFETY: as above; one that is closed already is refused.
+            // SAFETY: closes a number; the kernel refuses one that is closed already.
             unsafe { libc::close(number) };
         }
     }
@@ -161,8 +163,8 @@ pub(crate) fn close_all_but(kept: OwnedFd) -> Result<OwnedFd, Errno> {
 /// Blocks no signal at all, as a program expects to be started.
 pub(crate) fn unblock_all() -> Result<(), Errno> {
     let none = signal_set(&[]);
-    // SAFETY: the set is initialised and outlives the call; the old mask is not asked for. Every signal that is
-    // delivered now has its default disposition or is ignored: no handler runs.
+    // SAFETY: the set is initialised and outlives the call; the old mask is not asked for. Every signal that
+    // is delivered now has its default disposition or is ignored: no handler runs.
     if unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) } == 0 {
         Ok(())
     } else {
@@ -202,7 +204,8 @@ fn field(bytes: &[u8], offset: usize) -> i32 {
     i32::from_ne_bytes(value)
 }
 
-/// The user namespace that owns the namespace `namespace` refers to; `EPERM` if it is not one of the caller's.
+/// The user namespace that owns the namespace `namespace` refers to; `EPERM` if it is not one of the
+/// caller's.
 pub(crate) fn owner_of(namespace: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     /// `NS_GET_USERNS` of linux/nsfs.h, `_IO(0xb7, 1)`.
     const NS_GET_USERNS: libc::Ioctl = 0xb701;
@@ -223,7 +226,8 @@ pub(crate) fn set_persistent(tap: BorrowedFd<'_>, persistent: bool) -> Result<()
     if result < 0 { Err(last_error()) } else { Ok(()) }
 }
 
-/// Takes a descriptor that the process was started with, by its number, and has it closed on exec from now on.
+/// Takes a descriptor that the process was started with, by its number, and has it closed on exec from now
+/// on.
 ///
 /// `EBADF` if there is none, or if it is not inherited: descriptors opened by this process are close-on-exec,
 /// inherited ones are not. Hence no descriptor gets two owners here.
@@ -237,6 +241,7 @@ pub fn inherited(number: RawFd) -> Result<OwnedFd, Errno> {
         return Err(Errno::BADF);
     }
     rustix::io::fcntl_setfd(borrowed, FdFlags::CLOEXEC)?;
-    // SAFETY: open, and owned by nobody in this process as shown above; it is marked now, so that it is not taken again.
+    // SAFETY: open, and owned by nobody in this process as shown above; it is marked now, so that it is not
+    // taken again.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

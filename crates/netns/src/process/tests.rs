@@ -17,7 +17,8 @@ fn a_number_that_is_no_descriptor_is_refused() {
 
 #[test]
 fn a_command_that_cannot_run_says_why() {
-    // In a process of its own: std gives SIGPIPE back its default before it tries, which would kill other tests.
+    // In a process of its own: std gives SIGPIPE back its default before it tries, which would kill other
+    // tests.
     in_namespace("process::tests::a_command_that_cannot_run_says_why", || {
         let missing = execute(&["/no/such/program".into()]);
         assert_eq!((missing.step, missing.errno, missing.exit_status()), (Step::Execute, Errno::NOENT, 127));

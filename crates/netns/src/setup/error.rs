@@ -117,8 +117,8 @@ impl SetupError {
         Self::new(step, Errno::from_io_error(error).unwrap_or(Errno::IO), subject)
     }
 
-    /// The exit status to end with: 127 and 126 as a shell does if the command cannot be run, otherwise 125, so that
-    /// it is not mistaken for the command's own.
+    /// The exit status to end with: 127 and 126 as a shell does if the command cannot be run, otherwise 125,
+    /// so that it is not mistaken for the command's own.
     pub fn exit_status(&self) -> u8 {
         match (self.step, self.errno) {
             (Step::Execute, Errno::NOENT) => 127,

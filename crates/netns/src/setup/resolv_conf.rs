@@ -1,15 +1,18 @@
 //! The command's own /etc/resolv.conf, in a mount namespace of its own.
 //!
-//! The file lives on a small tmpfs that is mounted nowhere else, and covers the host's file in this mount namespace
-//! only: nothing is written to the host's file systems and nothing is left behind. Symbolic links are followed, so
-//! that the file systemd-resolved or NetworkManager keeps under /run is covered, not the link.
+//! The file lives on a small tmpfs that is mounted nowhere else, and covers the host's file in this mount
+//! namespace only: nothing is written to the host's file systems and nothing is left behind. Symbolic links
+//! are followed, so that the file systemd-resolved or NetworkManager keeps under /run is covered, not the
+//! link.
 //!
-//! Where there is no file to cover (none at all, or a link that leads nowhere), the directory that ought to hold it
-//! is covered by an overlay of a tmpfs and itself, read-only because nothing that the command wrote there would last.
+//! Where there is no file to cover (none at all, or a link that leads nowhere), the directory that ought to
+//! hold it is covered by an overlay of a tmpfs and itself, read-only because nothing that the command wrote
+//! there would last.
 //!
-//! The same is done with a directory in which the command may write nothing anyway. For a mount over a file is gone when
-//! the host replaces the file by renaming another over it, as everything that keeps a resolv.conf up to date does: the
-//! kernel then removes the mount in all mount namespaces (`detach_mounts`), and the command would see the host's file.
+//! The same is done with a directory in which the command may write nothing anyway. For a mount over a file
+//! is gone when the host replaces the file by renaming another over it, as everything that keeps a
+//! resolv.conf up to date does: the kernel then removes the mount in all mount namespaces (`detach_mounts`),
+//! and the command would see the host's file.
 //!
 //! System calls: mount, `open_tree`, `move_mount`, umount2; open, write, mkdir on the tmpfs.
 
@@ -53,7 +56,8 @@ pub(crate) fn separate_mounts() -> Result<(), SetupError> {
 pub(crate) fn install(text: &str) -> Result<(), SetupError> {
     match fs::canonicalize(PATH) {
         Ok(file) => match lasting_place(&file) {
-            // Not every kernel and file system lets a user make overlays: the mount over the file is good until then.
+            // Not every kernel and file system lets a user make overlays: the mount over the file is good
+            // until then.
             Some(place) => cover_directory(text, &place).or_else(|_| cover_file(text, &file)),
             None => cover_file(text, &file),
         },
@@ -88,9 +92,9 @@ struct Place {
     rest: PathBuf,
 }
 
-/// The place of a file that exists, if covering its directory takes nothing from the command: it may not write there,
-/// and there are no mounts below, as they would not be seen through the overlay. A container's /etc has such mounts;
-/// the file itself is usually one of them, and then it cannot be replaced either.
+/// The place of a file that exists, if covering its directory takes nothing from the command: it may not
+/// write there, and there are no mounts below, as they would not be seen through the overlay. A container's
+/// /etc has such mounts; the file itself is usually one of them, and then it cannot be replaced either.
 fn lasting_place(file: &Path) -> Option<Place> {
     let directory = file.parent().filter(|directory| *directory != Path::new("/"))?;
     let may_write = rustix::fs::access(directory, Access::WRITE_OK).is_ok();
@@ -102,8 +106,8 @@ fn lasting_place(file: &Path) -> Option<Place> {
     })
 }
 
-/// Whether a mount of `mountinfo` (proc(5)) lies below `directory`. A directory whose name is escaped there is taken to
-/// have some.
+/// Whether a mount of `mountinfo` (proc(5)) lies below `directory`. A directory whose name is escaped there
+/// is taken to have some.
 fn has_mounts_below(mountinfo: &str, directory: &Path) -> bool {
     let escaped = directory.to_string_lossy().contains([' ', '\t', '\n', '\\', char::REPLACEMENT_CHARACTER]);
     let mut points = mountinfo.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
@@ -159,8 +163,8 @@ fn overlay(text: &str, place: &Place, below: &OwnedFd) -> Result<(), SetupError>
     let layers = CString::new(layers).map_err(|_| fail(rustix::io::Errno::INVAL))?;
     let flags = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOSUID;
     mount("overlay", &place.directory, "overlay", flags, layers.as_c_str()).map_err(fail)?;
-    // Makes the file itself writable. It covers a file of the overlay, which the host cannot replace. Refused, the file is
-    // the right one all the same.
+    // Makes the file itself writable. It covers a file of the overlay, which the host cannot replace.
+    // Refused, the file is the right one all the same.
     let _ = attach_mount(&tree, &file);
     Ok(())
 }

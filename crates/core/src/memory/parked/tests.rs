@@ -1,4 +1,5 @@
-//! Flows that wait are woken in order, each once per wake, no more at a time than there is room for, and none is forgotten.
+//! Flows that wait are woken in order, each once per wake, no more at a time than there is room for, and none
+//! is forgotten.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! The DHCPv4 server against messages of the shape that dhclient, udhcpc and systemd-networkd send, in every state of a
-//! client; replies are read by dhcproto.
+//! The DHCPv4 server against messages of the shape that dhclient, udhcpc and systemd-networkd send, in every
+//! state of a client; replies are read by dhcproto.
 
 use super::super::tests::{GUEST, open_ipv4, open_udp};
 use super::*;

@@ -1,7 +1,7 @@
 //! Fragments of the guest: a reassembled packet is handled like any other.
 //!
-//! UDP and echo only: TCP has segments, and DHCP and neighbour discovery are never fragmented (RFC 6980). On its way out the host's
-//! kernel fragments it anew, to the MTU of the path it takes.
+//! UDP and echo only: TCP has segments, and DHCP and neighbour discovery are never fragmented (RFC 6980). On
+//! its way out the host's kernel fragments it anew, to the MTU of the path it takes.
 
 use super::{
     DropReason, EthernetHeader, ICMP, ICMPV6, IcmpCause, Io, IpAddr, Ipv4Header, Ipv6Header, Packet,

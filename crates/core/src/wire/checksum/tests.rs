@@ -1,4 +1,5 @@
-//! The fast sum against RFC 1071's definition word by word: every length and alignment, pieces, and no overflow.
+//! The fast sum against RFC 1071's definition word by word: every length and alignment, pieces, and no
+//! overflow.
 
 use super::*;
 

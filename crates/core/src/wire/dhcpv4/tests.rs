@@ -1,4 +1,5 @@
-//! DHCPv4 requests with every option, refusals, and the longest reply; the service's tests have whole conversations.
+//! DHCPv4 requests with every option, refusals, and the longest reply; the service's tests have whole
+//! conversations.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! DHCPv6 messages with every option, refusals, and the longest reply; the service's tests have whole conversations.
+//! DHCPv6 messages with every option, refusals, and the longest reply; the service's tests have whole
+//! conversations.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! IPv6 headers both ways, behind chains of extension headers at every length; each kind of refusal has its row.
+//! IPv6 headers both ways, behind chains of extension headers at every length; each kind of refusal has its
+//! row.
 
 use super::*;
 

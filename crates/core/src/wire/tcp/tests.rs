@@ -1,4 +1,5 @@
-//! Sequence numbers that wrap, and TCP headers with every combination of options, foreign ones and malformed ones.
+//! Sequence numbers that wrap, and TCP headers with every combination of options, foreign ones and malformed
+//! ones.
 
 use super::*;
 

@@ -38,7 +38,7 @@ const WORDS: usize = (PACKET_MAX + 1) / BLOCK / 64;
 /// An IP header of either family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IpHeader {
-    /// IPv4.
+    /// An IPv4 header.
     V4(Ipv4Header),
     /// IPv6; `next_header` is what follows the fragment header.
     V6(Ipv6Header),

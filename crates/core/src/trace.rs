@@ -64,7 +64,7 @@ pub enum Event {
         from: u32,
         /// The limit now, bytes.
         to: u32,
-        /// Why.
+        /// Cause of the change.
         cause: Cause,
         /// Bytes that moved in one round trip of the link, as measured (X).
         per_rtt: u32,
@@ -88,7 +88,7 @@ pub enum Event {
         seq: u32,
         /// Its length in bytes.
         len: u32,
-        /// Why.
+        /// Cause of the retransmission.
         why: Resend,
     },
     /// Something else holds the connection back from now on.

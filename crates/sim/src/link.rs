@@ -26,7 +26,7 @@ pub struct SentFrame {
     pub headers_len: usize,
     /// Whether the checksum had been left to the guest.
     pub partial: bool,
-    /// Segmentation.
+    /// Segmentation left to the guest.
     pub gso: Gso,
 }
 

@@ -70,7 +70,7 @@ impl Node for Bottleneck {
 /// Frames are lost with a probability.
 #[derive(Debug, Clone)]
 pub struct Loss {
-    /// Thousandths.
+    /// Probability in thousandths.
     pub per_mille: u32,
     /// Where the draws come from.
     pub rng: Rng,
@@ -87,7 +87,7 @@ impl Node for Loss {
 /// Frames arrive twice with a probability.
 #[derive(Debug, Clone)]
 pub struct Duplicate {
-    /// Thousandths.
+    /// Probability in thousandths.
     pub per_mille: u32,
     /// Where the draws come from.
     pub rng: Rng,
@@ -105,7 +105,7 @@ impl Node for Duplicate {
 /// Frames are held back with a probability, so that later ones overtake them.
 #[derive(Debug, Clone)]
 pub struct Reorder {
-    /// Thousandths.
+    /// Probability in thousandths.
     pub per_mille: u32,
     /// The longest that a frame is held back.
     pub by_max: Duration,
@@ -125,7 +125,7 @@ impl Node for Reorder {
 /// spared.
 #[derive(Debug, Clone)]
 pub struct Corrupt {
-    /// Thousandths.
+    /// Probability in thousandths.
     pub per_mille: u32,
     /// Where the draws come from.
     pub rng: Rng,

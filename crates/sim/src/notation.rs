@@ -57,7 +57,7 @@ impl Number {
 pub enum Kind {
     /// TCP with these flag bits.
     Tcp(u8),
-    /// UDP.
+    /// A UDP datagram.
     Udp,
     /// ICMP of this name.
     Icmp(String),

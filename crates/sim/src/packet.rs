@@ -16,9 +16,9 @@ pub mod flags {
     pub const FIN: u8 = 0x01;
     /// Synchronise sequence numbers.
     pub const SYN: u8 = 0x02;
-    /// Reset.
+    /// Reset the connection.
     pub const RST: u8 = 0x04;
-    /// Push.
+    /// Push function.
     pub const PSH: u8 = 0x08;
     /// The acknowledgement field counts.
     pub const ACK: u8 = 0x10;
@@ -47,9 +47,9 @@ pub type Stations = ([u8; 6], [u8; 6]);
 /// One TCP segment with absolute sequence numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TcpSegment {
-    /// Sender.
+    /// Address of the sender.
     pub src: SocketAddr,
-    /// Receiver.
+    /// Address of the receiver.
     pub dst: SocketAddr,
     /// Bits of [`flags`].
     pub flags: u8,
@@ -71,7 +71,7 @@ pub struct TcpSegment {
     pub sack: Vec<(u32, u32)>,
     /// Timestamps option: value, echo.
     pub timestamps: Option<(u32, u32)>,
-    /// Payload.
+    /// Payload bytes.
     pub data: Vec<u8>,
 }
 
@@ -154,11 +154,11 @@ impl TcpSegment {
 /// One UDP datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UdpDatagram {
-    /// Sender.
+    /// Address of the sender.
     pub src: SocketAddr,
-    /// Receiver.
+    /// Address of the receiver.
     pub dst: SocketAddr,
-    /// Payload.
+    /// Payload bytes.
     pub data: Vec<u8>,
 }
 
@@ -178,13 +178,13 @@ impl UdpDatagram {
 /// One ICMP message, of either version by its addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IcmpMessage {
-    /// Sender.
+    /// Address of the sender.
     pub src: IpAddr,
-    /// Receiver.
+    /// Address of the receiver.
     pub dst: IpAddr,
-    /// Type.
+    /// ICMP type.
     pub kind: u8,
-    /// Code.
+    /// ICMP code.
     pub code: u8,
     /// The word after the checksum: identifier and sequence number of an echo, MTU of an error.
     pub word: u32,
@@ -205,9 +205,9 @@ impl IcmpMessage {
 /// A frame, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Packet {
-    /// TCP.
+    /// A TCP segment.
     Tcp(TcpSegment),
-    /// UDP.
+    /// A UDP datagram.
     Udp(UdpDatagram),
     /// ICMPv4 or ICMPv6, neighbour discovery included.
     Icmp(IcmpMessage),

@@ -17,7 +17,7 @@ const POINTS: usize = 400;
 pub struct Picture {
     /// Its name without the folder.
     pub file: &'static str,
-    /// Title.
+    /// Title of the picture.
     pub title: &'static str,
     /// Runs it: the x axis, and the panels over it.
     panels: fn(&mut Progress) -> (Axis, Vec<Panel>),

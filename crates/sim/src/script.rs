@@ -550,7 +550,7 @@ impl Script {
     }
 }
 
-/// Time.
+/// Verbs for time.
 impl Script {
     /// Time passes; the stack's timers fire when they are due.
     pub fn advance_ms(&mut self, ms: u64) {

@@ -97,7 +97,7 @@ impl EndCause {
 /// A flow that is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowEnd {
-    /// When.
+    /// Time of the end.
     pub at: Instant,
     /// Information on the flow. The handle is meaningless for a flow that was never opened.
     pub info: FlowInfo,

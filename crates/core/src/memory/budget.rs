@@ -51,7 +51,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// Both.
+    /// Both kinds of need.
     pub const ALL: [Self; 2] = [Self::Read, Self::Window];
 }
 

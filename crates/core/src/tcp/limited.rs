@@ -55,7 +55,7 @@ impl LimitedBy {
 /// Present limiting factor of a direction, and the time of each so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limited {
-    /// Now.
+    /// Present limiting factor.
     pub by: LimitedBy,
     /// Time for each of [`LimitedBy::ALL`], the current one included.
     pub held: [Duration; LimitedBy::ALL.len()],

@@ -58,7 +58,7 @@ pub enum ServerMessageType {
 /// Outcome of a request or of a part of it (RFC 8415 section 21.13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatusCode {
-    /// Done.
+    /// The request succeeded.
     Success = 0,
     /// No addresses are to be had.
     NoAddrsAvail = 2,

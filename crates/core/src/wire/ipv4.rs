@@ -20,7 +20,7 @@ pub struct Ipv4Header {
     pub protocol: u8,
     /// Time to live, in hops.
     pub ttl: u8,
-    /// Identification.
+    /// Identification of the fragments of one packet.
     pub ident: u16,
     /// The DF bit.
     pub dont_fragment: bool,

@@ -70,7 +70,7 @@ impl Sub for Seq {
 pub struct TcpFlags(pub u8);
 
 impl TcpFlags {
-    /// None.
+    /// No flag at all.
     pub const NONE: Self = Self(0);
     /// No more data from the sender.
     pub const FIN: Self = Self(0x01);
@@ -78,7 +78,7 @@ impl TcpFlags {
     pub const SYN: Self = Self(0x02);
     /// Reset the connection.
     pub const RST: Self = Self(0x04);
-    /// Push.
+    /// Push function.
     pub const PSH: Self = Self(0x08);
     /// The acknowledgement number is significant.
     pub const ACK: Self = Self(0x10);
@@ -321,7 +321,7 @@ pub struct TcpHeader {
     pub window: u16,
     /// Urgent pointer, if [`TcpFlags::URG`] is set.
     pub urgent: u16,
-    /// Options.
+    /// Options of the segment.
     pub options: TcpOptions,
 }
 

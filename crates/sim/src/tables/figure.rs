@@ -129,9 +129,9 @@ pub struct Figure {
     pub case: String,
     /// Name of the quantity.
     pub what: &'static str,
-    /// Unit.
+    /// Unit of the value.
     pub unit: Unit,
-    /// Expectation.
+    /// Expected value or bound.
     pub expected: Expected,
     /// Measured value.
     pub value: f64,

@@ -1,10 +1,11 @@
-//! The commands that talk to running instances over their control sockets: tables for people, JSON for programs.
+//! The commands that talk to running instances over their control sockets: tables for people, JSON for
+//! programs.
 
 pub(crate) mod args;
 mod show;
 mod table;
-mod units;
 
+use crate::escape;
 use crate::failure::Failure;
 use args::{
     CaptureCommand, CaptureOptions, EventsOptions, FlowsOptions, ForwardAdd, ForwardCommand, ForwardOptions,
@@ -29,12 +30,12 @@ use std::time::Duration;
 /// Bytes written at a time.
 const PRINT_SIZE: usize = 64 << 10;
 
-/// Prints, to standard output. False once nobody reads any more, which is no failure.
+/// Prints to standard output. False if its reader has gone, which is no failure.
 fn print(text: &str) -> Result<bool, Failure> {
     printed(|out| out.write_all(text.as_bytes()))
 }
 
-/// What `print` writes to standard output leaves in large pieces.
+/// Standard output in large pieces.
 fn printed(print: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<bool, Failure> {
     let mut out = BufWriter::with_capacity(PRINT_SIZE, io::stdout().lock());
     match print(&mut out).and_then(|()| out.flush()) {
@@ -64,7 +65,7 @@ fn connect(path: &Path) -> Result<Client, Failure> {
     })
 }
 
-/// The instance that is meant.
+/// A client of the selected instance.
 pub(crate) fn client(which: Option<&Which>) -> Result<Client, Failure> {
     match instance::find(which) {
         Ok(found) => connect(&found.path),
@@ -78,12 +79,12 @@ pub(crate) fn client(which: Option<&Which>) -> Result<Client, Failure> {
     }
 }
 
-/// What each of several instances is for.
+/// A line about each of several instances.
 fn one_line_each(instances: &[Instance]) -> String {
     let line = |instance: &Instance| {
         let status = Client::connect(&instance.path).and_then(|mut client| client.call(&GetStatus {}));
         let what = match status {
-            Ok(status) => format!("{} {}", status.command, units::printable(&status.target)),
+            Ok(status) => format!("{} {}", status.command, escape::printable(&status.target)),
             Err(error) => format!("({error})"),
         };
         format!("  {:>8}  {what}\n", instance.pid)
@@ -175,7 +176,8 @@ pub(crate) fn events(options: &EventsOptions) -> Result<u8, Failure> {
     }
 }
 
-/// Waits for a message of the instance; false if standard output has no reader any more: its pipe is closed, its terminal hung up.
+/// Waits for a message of the instance; false if standard output has no reader any more: its pipe is closed,
+/// its terminal hung up.
 fn wait_while_read(client: &Client) -> Result<bool, Failure> {
     let stdout = io::stdout();
     // Of standard output only what is reported unasked: POLLERR of a pipe, POLLHUP of a terminal.

@@ -1,8 +1,8 @@
-//! From options to what the stack and the namespace are told, with everything checked before anything is made.
+//! Options to the configuration of stack and namespace, checked before namespaces and interfaces are made.
 
 use crate::args::NetworkOptions;
-use crate::network::{Family, Given, Network};
-use crate::value::Cidr;
+use crate::guest_network::{Family, Given, Network};
+use crate::option_values::Cidr;
 use brodo_core::config::{BufferBounds, Config};
 use brodo_core::policy::Rules;
 use brodo_core::wire::ethernet::MacAddr;
@@ -17,7 +17,7 @@ use brodo_netns::setup::{Addressing, Interface, TX_QUEUE_LEN_DEFAULT};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// What the options are completed with: facts about the host.
+/// Properties of the host that complete the options.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HostFacts {
     /// Whether the kernel speaks IPv6.
@@ -81,7 +81,6 @@ impl Settings {
         stack.memory = options.memory.unwrap_or(stack.memory);
         stack.tcp_rx = options.tcp_rx_buffer.unwrap_or(BufferBounds::receiving(stack.memory));
         stack.tcp_tx = options.tcp_tx_buffer.unwrap_or(stack.tcp_tx);
-        stack.tcp_tuning = options.tcp_tuning.unwrap_or(stack.tcp_tuning);
         stack.max_flows = options.max_flows.map_or(stack.max_flows, |flows| flows as usize);
         stack.rules = rules(options);
         check_memory(&stack)?;

@@ -1,16 +1,19 @@
-//! The configuration file (`--config FILE`, TOML): the command line's options in a file, under their own names.
+//! The configuration file (`--config FILE`, TOML): the command line's options in a file, under their own
+//! names.
 //!
-//! Nothing here knows an option. The file is read against clap's definition of the command: a key is the long name of an option, and its
-//! value becomes the word that would stand on the command line, which clap then parses before the words that do stand there. So
-//! an option has one definition, one set of limits and one error text, wherever it is written, and a new one needs nothing here.
+//! Nothing here knows an option. The file is read against clap's definition of the command: a key is the long
+//! name of an option, and its value becomes the word that would stand on the command line, which clap then
+//! parses before the words that do stand there. So an option has one definition, one set of limits and one
+//! error text, wherever it is written, and a new one needs nothing here.
 //!
 //! 1. The command line is parsed leniently, to find the command and `--config`. Without it that is all.
 //! 2. The file is parsed. Keys outside a table hold for every command; those in `[run]` or `[attach]` for that command, and go before.
 //!    A key that no command has is an error with a suggestion; so is one outside a table that this command has not.
 //! 3. What the command line gives too is dropped from the file, and what contradicts it (`-4` against `ipv6-only = true`).
-//! 4. Each word is parsed alone, so that a bad value is told with its line. Then all are, in front of the command line's own.
+//! 4. Each word is parsed alone, so that the error about a bad value has its line. Then all are, in front of the command line's own.
 //!
-//! No file is read that is not named: what a command does must not depend on who has been in a directory before.
+//! There is no default file: the effect of a command must not depend on files that others may place in a
+//! directory.
 
 use crate::args::Cli;
 use crate::failure::Failure;
@@ -36,7 +39,7 @@ const ALIKE_MIN: f64 = 0.7;
 /// Why the words of the user cannot be used.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// The command line alone: clap tells it, or prints the help that was asked for.
+    /// An error of the command line alone, or the help that was asked for; clap prints it.
     Line(clap::Error),
     /// The file, or what it says together with the command line.
     File(Failure),
@@ -80,7 +83,7 @@ fn matches(definition: &Command, words: &[OsString]) -> Result<ArgMatches, Refus
     let place = words.iter().position(|word| *word == *name).map_or(words.len(), |index| index + 1);
     let together = words[..place].iter().chain(&from_file).chain(&words[place..]);
     definition.clone().try_get_matches_from(together).map_err(|error| {
-        // What the command line does wrong by itself clap tells best.
+        // Errors of the command line alone: clap's text is best.
         match definition.clone().try_get_matches_from(words) {
             Err(alone) if alone.kind() == error.kind() || !error.use_stderr() => Refusal::Line(alone),
             _ => Failure::Usage(format!("{}: {}", path.display(), sentence(&error))).into(),
@@ -241,7 +244,7 @@ impl File<'_> {
         }
     }
 
-    /// That clap takes this word for itself. What is wrong only together with others is told later.
+    /// That clap takes this word for itself. Conflicts between options are found later.
     fn check(&self, definition: &Command, name: &str, word: &str, at: Range<usize>) -> Result<(), Failure> {
         let alone = definition.clone().try_get_matches_from([definition.get_name(), name, word]);
         match alone {
@@ -330,7 +333,7 @@ fn scalar(value: &DeValue<'_>) -> Option<String> {
     }
 }
 
-/// Keys as they stand in the file, so that of several errors the first is told.
+/// Keys as they stand in the file, so that of several errors the first is reported.
 fn in_order<'a, 'i>(
     table: &'a DeTable<'i>,
 ) -> Vec<(&'a Spanned<std::borrow::Cow<'i, str>>, &'a Spanned<DeValue<'i>>)> {

@@ -1,13 +1,13 @@
-//! The control socket: what a running brodo tells, and what may be changed while it runs.
+//! The control socket: state, events and commands of a running instance.
 //!
-//! A thread of its own serves all clients ([`server`]); the workers notice it only when somebody asks for
-//! what is theirs, and then for as long as a short visit takes between two turns of their loops ([`visits`]).
-//! A long list is made by many such visits.
+//! A thread of its own serves all clients ([`server`]). Workers are involved only by requests for their
+//! state, each time for a short visit between two turns of their loops ([`visits`]); a long list takes many
+//! such visits.
 //!
-//! What a client sends is hostile until proven otherwise. Who connects must be the same user in the same user
-//! namespace, or root ([`brodo_net::control_auth`]). Clients are bounded in number, their lines in length,
-//! what waits for them in bytes, and their silence in the middle of something in time ([`session`]). Whoever
-//! breaks a rule loses the connection, and nobody else notices.
+//! Trust: input of a client is hostile. The client must be the same user in the same user namespace, or root
+//! ([`brodo_net::control_auth`]). Clients are bounded in number, their lines in length, their output in
+//! bytes, and a pause in the middle of a line or of output in time ([`session`]). A client that breaks a rule
+//! loses its connection, without effect on others.
 //!
 //! The protocol is documented in `docs/src/control.md`, its types are [`brodo_control`].
 
@@ -18,9 +18,9 @@ mod server;
 mod session;
 pub(crate) mod visits;
 
-use crate::journal::{Journal, Mailbox};
+use crate::event_bus::{EventBus, Mailbox};
+use crate::flow_messages::Bounds;
 use crate::unix_listener::PrivateListener;
-use crate::wording::Bounds;
 use brodo_control::instance;
 use brodo_control::method::GuestNetwork;
 use brodo_net::capture::Capture;
@@ -70,9 +70,9 @@ impl SocketPath {
     }
 }
 
-/// What does not change while an instance runs.
+/// Properties of an instance that do not change.
 #[derive(Debug, Clone)]
-pub(crate) struct Facts {
+pub(crate) struct InstanceInfo {
     /// "run" or "attach".
     pub(crate) command: &'static str,
     /// The command line that runs, or the namespace.
@@ -89,22 +89,22 @@ pub(crate) struct Facts {
     pub(crate) bounds: Bounds,
 }
 
-/// A capture from the start.
+/// The capture of `--pcap`.
 #[derive(Debug)]
 pub(crate) struct FirstCapture {
     pub(crate) file: PathBuf,
     pub(crate) capture: Capture,
 }
 
-/// All that the control socket reaches.
+/// State and handles that requests use.
 pub(crate) struct Controlled {
     pub(crate) workers: Arc<Workers>,
-    /// What the guest's kernel dropped before brodo could read it.
+    /// Frames dropped by the guest's kernel, at a full transmit queue.
     pub(crate) ring: Option<Arc<TxQueueLenWatch>>,
-    pub(crate) journal: Arc<Journal>,
-    /// What the journal keeps for clients.
+    pub(crate) bus: Arc<EventBus>,
+    /// Events for clients.
     pub(crate) mailbox: Arc<Mailbox>,
-    pub(crate) facts: Facts,
+    pub(crate) info: InstanceInfo,
     pub(crate) started: Instant,
     pub(crate) capture: Option<FirstCapture>,
 }
@@ -136,9 +136,9 @@ impl Drop for Control {
     /// Ends the thread, which removes the socket.
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Release);
-        self.mailbox.ring();
+        self.mailbox.wake();
         if let Some(thread) = self.thread.take() {
-            // A panic there was told when it came.
+            // A panic there has been logged by its hook.
             let _ = thread.join();
         }
     }

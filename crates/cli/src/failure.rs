@@ -32,8 +32,8 @@ impl Failure {
         move |error| Self::Io(what, error)
     }
 
-    /// 1 for what was asked of another; 2 for usage, as clap has it; 126 and 127 for a command that cannot be run, as shells have it; 125 for the rest,
-    /// as env and podman have it.
+    /// 1 for what was asked of another; 2 for usage, as clap has it; 126 and 127 for a command that cannot be
+    /// run, as shells have it; 125 for the rest, as env and podman have it.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             Self::Remote(_) => 1,

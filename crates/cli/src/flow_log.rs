@@ -1,7 +1,7 @@
 //! `--flow-log`: one line of JSON for each flow that has ended.
 //!
 //! Lines are made and written by a thread of their own: workers leave what has ended in a mailbox
-//! ([`crate::journal`]) and go on. If the disk is slower than flows end for long enough that the mailbox is
+//! ([`crate::event_bus`]) and go on. If the disk is slower than flows end for long enough that the mailbox is
 //! full, what finds no room is missing, and a line `{"lost": N}` says how many were. When brodo ends, flows
 //! that are still open are written too, with the cause `shut-down`, and the thread is waited for: nothing is
 //! missing at the end.
@@ -10,10 +10,10 @@
 //! was FILE.1 to FILE.2, and so on; the oldest goes. A file that can no longer be written ends the log with
 //! one message; the network goes on.
 
+use crate::event_bus::{EventBus, Item, Mailbox};
 use crate::failure::plain;
-use crate::journal::{Item, Journal, Mailbox};
+use crate::flow_messages;
 use crate::timestamp::Timestamp;
-use crate::wording;
 use brodo_control::event::Level;
 use brodo_core::flow::end::FlowEnd;
 use std::ffi::OsString;
@@ -91,14 +91,14 @@ pub(crate) struct FlowLog {
 }
 
 impl FlowLog {
-    /// Writes what comes into `mailbox`, which is that of `journal`.
+    /// Writes what comes into `mailbox`, which is that of `bus`.
     ///
     /// # Errors
     /// No thread could be started.
-    pub(crate) fn start(files: Files, mailbox: Arc<Mailbox>, journal: Arc<Journal>) -> io::Result<Self> {
+    pub(crate) fn start(files: Files, mailbox: Arc<Mailbox>, bus: Arc<EventBus>) -> io::Result<Self> {
         let from = mailbox.clone();
         let thread = thread::Builder::new().name("flow log".into()).spawn(move || {
-            write_all(files, &from, &journal);
+            write_all(files, &from, &bus);
         })?;
         Ok(Self { mailbox, thread: Some(thread) })
     }
@@ -107,7 +107,7 @@ impl FlowLog {
     pub(crate) fn finish(mut self, last: Vec<Item>) {
         self.mailbox.close(last);
         if let Some(thread) = self.thread.take() {
-            // A panic there was told when it came.
+            // A panic there has been logged by its hook.
             let _ = thread.join();
         }
     }
@@ -119,17 +119,17 @@ impl Drop for FlowLog {
     }
 }
 
-fn write_all(files: Files, from: &Mailbox, journal: &Journal) {
+fn write_all(files: Files, from: &Mailbox, bus: &EventBus) {
     let mut files = Some(files);
     while let Some((items, lost)) = from.wait() {
         // With an error behind it the mailbox is emptied all the same.
         let Some(open) = &mut files else { continue };
-        let mut written = items.iter().try_for_each(|item| write_item(open, item, journal));
+        let mut written = items.iter().try_for_each(|item| write_item(open, item, bus));
         if lost > 0 {
-            written = written.and_then(|()| write_lost(open, lost, journal));
+            written = written.and_then(|()| write_lost(open, lost, bus));
         }
         if let Err(error) = written.and_then(|()| open.out.flush()) {
-            journal.tell(
+            bus.notify(
                 Level::Warn,
                 &format!("flow log {} ended early: write: {}", open.path.display(), plain(&error)),
             );
@@ -138,26 +138,28 @@ fn write_all(files: Files, from: &Mailbox, journal: &Journal) {
     }
 }
 
-fn write_item(files: &mut Files, item: &Item, journal: &Journal) -> io::Result<()> {
+fn write_item(files: &mut Files, item: &Item, bus: &EventBus) -> io::Result<()> {
     let Item::Batch(batch) = item else { return Ok(()) };
     for end in &batch.ends {
-        files.write(&line(batch.worker, end, journal))?;
+        files.write(&line(batch.worker, end, bus))?;
     }
-    if batch.lost > 0 { write_lost(files, batch.lost, journal) } else { Ok(()) }
+    if batch.lost > 0 { write_lost(files, batch.lost, bus) } else { Ok(()) }
 }
 
-fn line(worker: u32, end: &FlowEnd, journal: &Journal) -> Vec<u8> {
+fn line(worker: u32, end: &FlowEnd, bus: &EventBus) -> Vec<u8> {
     // It has string keys and nothing that could fail.
-    let mut line = serde_json::to_vec(&wording::end(worker, end, journal.clock())).unwrap_or_default();
+    let mut line = serde_json::to_vec(&flow_messages::end(worker, end, bus.clock())).unwrap_or_default();
     line.push(b'\n');
     line
 }
 
-fn write_lost(files: &mut Files, lost: u64, journal: &Journal) -> io::Result<()> {
-    let clock = journal.clock();
+fn write_lost(files: &mut Files, lost: u64, bus: &EventBus) -> io::Result<()> {
+    let clock = bus.clock();
     let time = Timestamp(clock.unix_ns(clock.now()));
-    journal
-        .tell(Level::Warn, &format!("the flow log lacks {lost} flows: they ended faster than it is written"));
+    bus.notify(
+        Level::Warn,
+        &format!("the flow log lacks {lost} flows: they ended faster than it is written"),
+    );
     files.write(format!("{{\"time\":\"{time}\",\"lost\":{lost}}}\n").as_bytes())
 }
 

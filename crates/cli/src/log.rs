@@ -1,26 +1,34 @@
-//! What brodo says on standard error: nothing unless asked to, as text for people or JSON lines for programs.
+//! The log on standard error: text for people or JSON lines for programs; by default warnings and the error
+//! that ends brodo.
 //!
-//! This is the only place that writes there. There are four levels; each is said with those above it:
-//!
-//! | level | option | what |
+//! | level | option | content |
 //! |---|---|---|
-//! | error | `-q` | why brodo ends |
-//! | warn | | what the user should know and would not notice: a capture that failed, pings that the host forbids |
-//! | info | `-v` | set-up steps, what was made, where it listens; at the end the counters |
+//! | error | `-q` | the reason for which brodo ends |
+//! | warn | | conditions that the user should know of: a capture that failed, pings that the host forbids |
+//! | info | `-v` | set-up steps, interfaces made, listening addresses; at the end the counters |
 //! | debug | `-vv` | details of these |
 //!
-//! The level may change while brodo runs, from any thread. As text, a line is `brodo: MESSAGE: KEY VALUE, KEY VALUE`; as JSON, an object
-//! with `time` (RFC 3339, UTC), `level`, `message` and `fields`. Control characters are escaped in both, so that what a guest has
-//! named cannot write to a terminal.
+//! Each level includes those above it, and may be changed while brodo runs, from any thread. As text, a line
+//! is `brodo: MESSAGE: KEY VALUE, KEY VALUE`; as JSON, an object with `time` (RFC 3339, UTC), `level`,
+//! `message` and `fields`. Control characters are escaped in both, so that text of a guest's choice cannot
+//! act on a terminal.
 //!
-//! A guest may cause warnings, so those and all below are bounded: [`BURST`] lines at once and [`PER_SECOND`] later. They are left out too when
-//! nobody reads the other end of a pipe: the worker that has something to say has frames to carry. How many lines were left out is said with the
-//! next one. Errors and the report come once each and are never left out.
+//! Rate limit: a guest may cause warnings, so warnings and all levels below are bounded, [`BURST`] lines at
+//! once and [`PER_SECOND`] later. Lines are left out too while standard error cannot be written without
+//! waiting (a pipe that is not read): the worker that logs has frames to carry. The next line is preceded by
+//! the number of lines left out. Errors and the report come once each and are never left out.
 //!
-//! While the network is served, warnings come by way of the journal ([`crate::journal`]), which tells clients of the control socket too.
+//! While the network is served, warnings pass through the event bus ([`crate::event_bus`]), which publishes
+//! them to clients of the control socket too.
+//!
+//! Libraries weighed: `log` and `tracing` have no rate limit and no check for a stalled reader, and their
+//! formatting layers would still be this file; brodo's other crates report by return values and do not log.
 
+use crate::escape::printable;
 use crate::timestamp::Timestamp;
 pub(crate) use brodo_control::event::Level;
+use brodo_core::rate::Bucket;
+use brodo_core::time;
 use clap::ValueEnum;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Map, Value};
@@ -30,7 +38,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Most lines at once, of those that are bounded.
+/// Burst of the rate limit, in lines.
 const BURST: u32 = 64;
 /// Lines per second after that.
 const PER_SECOND: u32 = 10;
@@ -39,7 +47,7 @@ static LEVEL: AtomicU8 = AtomicU8::new(Level::Warn as u8);
 static FORMAT: AtomicU8 = AtomicU8::new(Format::Text as u8);
 static GATE: Mutex<Gate> = Mutex::new(Gate::new());
 
-/// What `-q` and so many `-v` ask for.
+/// The level of `-q` and `-v`, `-vv`.
 pub(crate) fn asked(quiet: bool, verbose: u8) -> Level {
     match (quiet, verbose) {
         (true, _) => Level::Error,
@@ -49,7 +57,7 @@ pub(crate) fn asked(quiet: bool, verbose: u8) -> Level {
     }
 }
 
-/// How it is written.
+/// The form of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 #[repr(u8)]
 pub(crate) enum Format {
@@ -60,15 +68,15 @@ pub(crate) enum Format {
     Json,
 }
 
-/// What goes with a message.
+/// Keys and values of a line.
 pub(crate) type Fields<'a> = &'a [(&'a str, Value)];
 
-/// Sets how lines are written from now on.
+/// Sets the form of lines.
 pub(crate) fn set_format(format: Format) {
     FORMAT.store(format as u8, Ordering::Relaxed);
 }
 
-/// Whether programs read what is said.
+/// Whether lines are JSON.
 pub(crate) fn is_json() -> bool {
     format() == Format::Json
 }
@@ -77,37 +85,37 @@ fn format() -> Format {
     if FORMAT.load(Ordering::Relaxed) == Format::Json as u8 { Format::Json } else { Format::Text }
 }
 
-/// Sets how much is said from now on.
+/// Sets the level.
 pub(crate) fn set_level(level: Level) {
     LEVEL.store(level as u8, Ordering::Relaxed);
 }
 
-/// How much is said now.
+/// The current level.
 pub(crate) fn level() -> Level {
     Level::ALL[usize::from(LEVEL.load(Ordering::Relaxed)).min(Level::ALL.len() - 1)]
 }
 
-/// Says why brodo ends.
+/// Logs the error that ends brodo.
 pub(crate) fn error(message: &str) {
     write(&line(format(), SystemTime::now(), Level::Error, message, &[]));
 }
 
-/// Says what the user should know.
+/// Logs a warning.
 pub(crate) fn warn(message: &str, fields: Fields<'_>) {
     say(Level::Warn, message, fields);
 }
 
-/// Says what is going on.
+/// Logs a step.
 pub(crate) fn info(message: &str, fields: Fields<'_>) {
     say(Level::Info, message, fields);
 }
 
-/// Says it in detail.
+/// Logs a detail.
 pub(crate) fn debug(message: &str, fields: Fields<'_>) {
     say(Level::Debug, message, fields);
 }
 
-/// Says what was counted, once, if anything is said of that level: as text one line for each, as JSON one line for all.
+/// Logs the counters at the end, at level info: as text one line for each, as JSON one line for all.
 pub(crate) fn report(
     message: &str,
     lines: impl FnOnce() -> String,
@@ -122,12 +130,13 @@ pub(crate) fn report(
     }
 }
 
-/// Says it, if anything of this level is said.
+/// Logs a line of a level.
 pub(crate) fn say(level: Level, message: &str, fields: Fields<'_>) {
     if level > self::level() {
         return;
     }
-    // Held while it is written, so that lines stay whole and the count of those left out goes before the next.
+    // Held while it is written, so that lines stay whole and the count of those left out goes before the
+    // next.
     let mut gate = GATE.lock().unwrap_or_else(PoisonError::into_inner);
     if !gate.admits(Instant::now()) || !is_read() {
         gate.left_out += 1;
@@ -144,29 +153,23 @@ pub(crate) fn say(level: Level, message: &str, fields: Fields<'_>) {
     write(&line(format(), now, level, message, fields));
 }
 
-/// Lets so many pass.
+/// The rate limit.
 struct Gate {
-    tokens: u32,
-    /// Since when tokens have been added up.
-    at: Option<Instant>,
+    /// With the time from which its own clock counts.
+    bucket: Option<(Instant, Bucket)>,
     left_out: u64,
 }
 
 impl Gate {
     const fn new() -> Self {
-        Self { tokens: BURST, at: None, left_out: 0 }
+        Self { bucket: None, left_out: 0 }
     }
 
     fn admits(&mut self, now: Instant) -> bool {
-        let passed = self.at.map_or(0, |at| now.saturating_duration_since(at).as_secs());
-        if self.at.is_none() || passed > 0 {
-            self.at = Some(now);
-            let earned = u32::try_from(passed).unwrap_or(u32::MAX).saturating_mul(PER_SECOND);
-            self.tokens = self.tokens.saturating_add(earned).min(BURST);
-        }
-        let admitted = self.tokens > 0;
-        self.tokens = self.tokens.saturating_sub(1);
-        admitted
+        let interval = time::Duration::from_millis(1000 / u64::from(PER_SECOND));
+        let (start, bucket) = self.bucket.get_or_insert_with(|| (now, Bucket::new(interval, BURST)));
+        let passed = now.saturating_duration_since(*start).as_nanos();
+        bucket.take(time::Instant::from_ns(u64::try_from(passed).unwrap_or(u64::MAX)))
     }
 }
 
@@ -212,13 +215,6 @@ fn plain(value: &Value) -> String {
         Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join(" "),
         other => other.to_string(),
     }
-}
-
-/// Without anything that a terminal or a reader of lines would take for more than a letter.
-fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
-        .collect()
 }
 
 /// The time in UTC.

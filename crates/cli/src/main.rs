@@ -1,8 +1,9 @@
 //! brodo: user-mode networking for containers, network namespaces and virtual machines.
 //!
-//! The command parses its line ([`args`]) and the file that it may name ([`config_file`]), completes and checks it ([`config`], [`network`]), makes a namespace or
-//! enters one ([`run`], [`attach`]), and serves it ([`serve`]) with the stack of `brodo-core` on the descriptors of
-//! `brodo-net`. It says nothing ([`log`]) unless asked to or unless it fails; then it says one sentence ([`failure`]).
+//! The command parses its line ([`args`]) and the file that it may name ([`config_file`]), completes and
+//! checks it ([`config`], [`guest_network`]), makes a namespace or enters one ([`run`], [`attach`]), and
+//! serves it ([`serve`]) with the stack of `brodo-core` on the descriptors of `brodo-net`. The log ([`log`])
+//! is silent by default; a failure is one sentence ([`failure`]).
 
 mod args;
 mod attach;
@@ -11,21 +12,23 @@ mod config;
 mod config_file;
 mod control;
 mod descriptors;
+mod escape;
+mod event_bus;
 mod failure;
 mod flow_log;
-mod journal;
+mod flow_messages;
+mod guest_network;
 mod log;
+mod manual;
 mod metrics;
-mod network;
-mod pages;
+mod option_values;
 mod report;
 mod run;
 mod serve;
 mod timestamp;
 mod top;
+mod units;
 mod unix_listener;
-mod value;
-mod wording;
 mod workers;
 
 use args::{Cli, Command};
@@ -73,12 +76,12 @@ fn execute(cli: Cli) -> Result<u8, failure::Failure> {
         Command::Events(options) => clients::events(&options),
         Command::Forward(options) => clients::forward(&options),
         Command::Capture(options) => clients::capture(&options),
-        Command::Completions { shell } => pages::completions(shell),
-        Command::Man { page } => pages::man(page.as_deref()),
+        Command::Completions { shell } => manual::completions(shell),
+        Command::Man { page } => manual::man(page.as_deref()),
     }
 }
 
-/// How a command line that makes no sense wants that to be told, as far as it can be understood.
+/// The log format of an invalid command line, as far as it can be parsed.
 fn asked_format(words: &[OsString]) -> log::Format {
     let lenient = Cli::command().ignore_errors(true).try_get_matches_from(words).ok();
     let format = lenient.as_ref().and_then(|matches| matches.subcommand());

@@ -1,7 +1,7 @@
 //! `brodo run`: a command in namespaces of its own.
 //!
-//! Everything that can be refused is refused before anything is made, and everything that can fail is done before the
-//! command starts: it waits in its namespace until brodo serves its interface.
+//! Everything that can be refused is refused before anything is made, and everything that can fail is done
+//! before the command starts: it waits in its namespace until brodo serves its interface.
 
 use crate::args::Run;
 use crate::failure::Failure;

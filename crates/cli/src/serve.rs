@@ -1,17 +1,18 @@
-//! What `run` and `attach` share: facts about the host before, the workers during, the report after.
+//! Service of a guest, for `run` and `attach`: properties of the host before, the workers during, the report
+//! after.
 
 use crate::args::NetworkOptions;
 use crate::config::{HostFacts, Settings};
-use crate::control::{Control, Controlled, Facts, FirstCapture, SocketPath};
+use crate::control::{Control, Controlled, FirstCapture, InstanceInfo, SocketPath};
 use crate::descriptors::{Descriptors, Needs};
+use crate::event_bus::{Batch, EventBus, Item, Mailbox};
 use crate::failure::Failure;
 use crate::flow_log::{Files, FlowLog};
-use crate::journal::{Batch, Item, Journal, Mailbox};
+use crate::flow_messages::Bounds;
 use crate::log;
 use crate::metrics::{self, Metrics};
 use crate::report;
 use crate::unix_listener::PrivateListener;
-use crate::wording::Bounds;
 use crate::workers::{self, Notices};
 use brodo_control::method::GuestNetwork;
 use brodo_core::config::{BufferBounds, Config};
@@ -44,7 +45,7 @@ use std::time::Instant;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// All that is checked and opened before anything is made.
+/// Options checked and files opened, before namespaces and interfaces are made.
 pub(crate) struct Preparation {
     pub(crate) settings: Settings,
     host: Arc<HostNetwork>,
@@ -57,7 +58,7 @@ pub(crate) struct Preparation {
     clock: Clock,
 }
 
-/// What is served, for those who ask.
+/// The purpose of the instance, for its status.
 pub(crate) struct Purpose {
     /// The name of the command.
     pub(crate) command: &'static str,
@@ -131,7 +132,6 @@ impl Preparation {
         if self.control == SocketPath::None {
             return Ok(None);
         }
-        // Nobody has asked for ports yet.
         let unneeded = |error: SetupError| {
             log::info(
                 "no sockets can be opened in the guest's namespace",
@@ -151,11 +151,11 @@ impl Preparation {
         let (guest, forwards) = (self.settings.guest(), self.settings.forwards.clone());
         let Made { taps, watch } = made;
         let listener = self.listen()?;
-        let clients = listener.is_some().then(Mailbox::with_bell).transpose();
+        let clients = listener.is_some().then(Mailbox::with_waker).transpose();
         let clients = clients.map_err(Failure::io("serve the control socket: eventfd"))?.map(Arc::new);
         let log = self.flow_log.is_some().then(|| Arc::new(Mailbox::new()));
-        let journal = Journal::new(self.clock).with_log(log.clone()).with_clients(clients.clone());
-        let journal = Arc::new(journal);
+        let bus = EventBus::new(self.clock).with_log(log.clone()).with_clients(clients.clone());
+        let bus = Arc::new(bus);
         let ring = TxQueueLenWatch::new(watch, &self.settings.plan.interface.name)
             .map_err(|e| Failure::Io("watch the network interface: ioctl SIOCGIFINDEX".into(), e.into()))?;
         let ring = Arc::new(ring);
@@ -168,14 +168,14 @@ impl Preparation {
         config.max_flows = (config.max_flows.min(flows_max) / taps.len().max(1)).max(1);
         config.dns_cache /= taps.len().max(1);
         config.rules.workers = count;
-        tell_of(&self.settings, config.max_flows * taps.len());
+        log_setup(&self.settings, config.max_flows * taps.len());
         let budget = Arc::new(Budget::new(config.memory));
         let workers = Arc::new(Workers::new(count).map_err(Failure::io("wake workers: eventfd"))?);
         let mut loops = Vec::with_capacity(taps.len());
         for (number, tap) in (0..).zip(taps) {
             let link = Tap::from_fd(tap, self.settings.plan.offload).map_err(Failure::Tap)?;
             let mut stack = Stack::sharing(config.clone(), keys()?, link.caps(), budget.clone(), number);
-            stack.record_ends(journal.keeps_log());
+            stack.record_ends(bus.keeps_log());
             let sockets = Sockets::new().map_err(Failure::io("wait for sockets: epoll_create1"))?;
             let epoll_ctl = || Failure::io("wait for the network interface: epoll_ctl");
             let mut worker = Worker::new(stack, link, sockets, self.clock).map_err(epoll_ctl())?;
@@ -186,7 +186,7 @@ impl Preparation {
             if let Some(capture) = &self.capture {
                 worker.capture(capture.capture.clone());
             }
-            let to = journal.clone();
+            let to = bus.clone();
             worker.listen(Box::new(move |stack| to.take(number, stack)));
             worker.follow_host(self.host.clone(), self.settings.follow, number == 0).map_err(epoll_ctl())?;
             loops.push(worker);
@@ -205,28 +205,27 @@ impl Preparation {
             }
             first.forward(ports);
         }
-        let flow_log = self.flow_log.zip(log).map(|(files, log)| FlowLog::start(files, log, journal.clone()));
+        let flow_log = self.flow_log.zip(log).map(|(files, log)| FlowLog::start(files, log, bus.clone()));
         let flow_log = flow_log.transpose().map_err(Failure::io("write the flow log: clone"))?;
         let control = listener.zip(clients).map(|(listener, mailbox)| {
             let controlled = Controlled {
                 workers: workers.clone(),
                 ring: Some(ring.clone()),
-                journal: journal.clone(),
+                bus: bus.clone(),
                 mailbox,
-                facts: facts(purpose, interface, &config, count),
+                info: instance_info(purpose, interface, &config, count),
                 started: Instant::now(),
                 capture: self.capture,
             };
             Control::start(listener, controlled)
         });
         let control = control.transpose().map_err(Failure::io("serve the control socket: clone"))?;
-        let notices = Notices::new(journal.clone());
+        let notices = Notices::new(bus.clone());
         let Self { ready, metrics, clock, .. } = self;
         Ok(Service { loops, workers, ring, notices, ready, metrics, serving: None, control, flow_log, clock })
     }
 
-    /// The control socket, if there is to be one. Where nobody said that there must, everything else works
-    /// without.
+    /// The control socket. Without `--control PATH` a failure is only logged.
     fn listen(&self) -> Result<Option<PrivateListener>, Failure> {
         match (self.control.listen(), &self.control) {
             (Ok(listener), _) => Ok(listener),
@@ -241,8 +240,8 @@ impl Preparation {
     }
 }
 
-/// What the control socket tells of an instance, and what never changes.
-fn facts(purpose: Purpose, interface: String, config: &Config, workers: u32) -> Facts {
+/// Properties of the instance for the control socket.
+fn instance_info(purpose: Purpose, interface: String, config: &Config, workers: u32) -> InstanceInfo {
     let v4 = config.v4.map(|net| GuestNetwork {
         address: net.guest.into(),
         prefix_len: net.prefix_len,
@@ -257,7 +256,7 @@ fn facts(purpose: Purpose, interface: String, config: &Config, workers: u32) -> 
         dns: net.dns.into(),
         host_loopback: net.host_loopback.map(Into::into),
     });
-    Facts {
+    InstanceInfo {
         command: purpose.command,
         target: purpose.target,
         interface,
@@ -269,8 +268,8 @@ fn facts(purpose: Purpose, interface: String, config: &Config, workers: u32) -> 
     }
 }
 
-/// Tells what was made and what it is served with.
-fn tell_of(settings: &Settings, max_flows: usize) {
+/// Logs the set-up.
+fn log_setup(settings: &Settings, max_flows: usize) {
     let texts = |list: Vec<String>| Value::from(list);
     let (stack, interface) = (&settings.stack, &settings.plan.interface);
     let v4 = stack.v4.map(|net| (format!("{}/{}", net.guest, net.prefix_len), net.gateway.to_string()));
@@ -286,7 +285,7 @@ fn tell_of(settings: &Settings, max_flows: usize) {
         ],
     );
     log::info(
-        "answering for names",
+        "serving DNS",
         &[
             ("at", texts(settings.dns.iter().map(ToString::to_string).collect())),
             ("resolvers", texts(stack.resolvers.iter().map(ToString::to_string).collect())),
@@ -304,7 +303,7 @@ fn tell_of(settings: &Settings, max_flows: usize) {
     let mac = |octets: [u8; 6]| octets.map(|octet| format!("{octet:02x}")).join(":");
     let bounds = |bounds: BufferBounds| format!("{}..{}", bounds.initial, bounds.max);
     log::debug(
-        "details of these",
+        "details of the set-up",
         &[
             ("guest's mac", mac(interface.mac).into()),
             ("brodo's mac", mac(stack.mac.0).into()),
@@ -312,7 +311,6 @@ fn tell_of(settings: &Settings, max_flows: usize) {
             ("offload", format!("{:?}", settings.plan.offload).into()),
             ("tcp-rx-buffer", bounds(stack.tcp_rx).into()),
             ("tcp-tx-buffer", bounds(stack.tcp_tx).into()),
-            ("tcp-tuning", format!("{:?}", stack.tcp_tuning).into()),
             ("resolvers are followed", settings.follow.resolvers.into()),
         ],
     );
@@ -350,12 +348,12 @@ impl Service {
         watched.map_err(Failure::io("wait for the guest: epoll_ctl"))
     }
 
-    /// Tells whoever waits for it that the network is there.
+    /// Readiness: writes to `--ready-fd`.
     pub(crate) fn announce(&mut self) {
         if let Some(ready) = self.ready.take() {
-            // If nobody listens any more nobody needs to know.
+            // An error: the reader has gone.
             let _ = rustix::io::write(ready, b"\n");
-            log::debug("told the given descriptor that the network is there", &[]);
+            log::debug("wrote to the readiness descriptor", &[]);
         }
     }
 
@@ -365,7 +363,7 @@ impl Service {
         &mut self,
         check: impl FnMut() -> Result<ControlFlow<T>, Failure>,
     ) -> Result<Option<T>, Failure> {
-        // Not before: who forks must be alone.
+        // Not before the last fork, which needs a process of one thread.
         if let Some(metrics) = self.metrics.take() {
             self.serving = Some(metrics.start(self.workers.clone(), self.ring.clone())?);
         }
@@ -415,6 +413,6 @@ impl Drop for Service {
         let dropped = self.ring.dropped();
         let refusals = report::refusals(self.loops.iter().map(|worker| worker.stack().rules()));
         let text = || report::report_all(&counters, dropped, &link, &refusals);
-        log::report("what was counted", text, || report::fields(&counters, dropped, &link, &refusals));
+        log::report("counters", text, || report::fields(&counters, dropped, &link, &refusals));
     }
 }

@@ -17,7 +17,6 @@ mod draw;
 mod end;
 mod model;
 mod screen;
-mod units;
 mod watch;
 
 use crate::args::Top;

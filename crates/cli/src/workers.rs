@@ -1,8 +1,8 @@
 //! The threads that serve one guest: one worker each, the first on the thread that calls.
 //!
-//! The first worker alone watches the caller's descriptors (signals, the command). Whatever ends one worker
-//! ends all: the caller's word, an interface that is gone, an error, a panic. With one worker there is no
-//! further thread.
+//! The first worker alone watches the caller's descriptors (signals, the command). The end of one worker ends
+//! all, for any reason: the caller's word, an interface that is gone, an error, a panic. With one worker
+//! there is no further thread.
 //!
 //! What several workers do alone and what together:
 //!
@@ -11,18 +11,18 @@
 //! | connections, datagram flows, timers, sockets, sequence numbers | each its own, see [`brodo_net::workers`] |
 //! | memory for payload | one budget |
 //! | number of flows | divided: a guest that aims at one worker gets that one's part |
-//! | the guest's station address | learned by each from the first frame it gets, before it answers |
-//! | ARP, neighbour discovery, DHCP, echo to brodo | stateless: whoever is asked answers |
-//! | router advertisements | sent now and then by whoever was asked for one; twice as many do no harm |
+//! | the guest's MAC address | learned by each from the first frame it gets, before it answers |
+//! | ARP, neighbour discovery, DHCP, echo to brodo | stateless: the worker that gets the request answers |
+//! | router advertisements | sent at intervals by the worker that got a solicitation; twice as many do no harm |
 //! | the host's network and resolvers | one watch; each worker acts on a change at its next turn |
-//! | questions about names, their cache, names learnt | each its own; the cache's memory is divided |
+//! | DNS queries, their cache, names learnt | each its own; the cache's memory is divided |
 //! | capture | one file |
 //! | forwarded ports, and flows that begin there | the first worker's; others hand it frames of such flows |
-//! | notices to the user | told once |
+//! | notices to the user | published once |
 //! | counters | each its own, added up at the end |
 
+use crate::event_bus::EventBus;
 use crate::failure::{Failure, plain};
-use crate::journal::Journal;
 use brodo_control::event::Level;
 use brodo_link::{FailedCall, GuestLink};
 use brodo_net::driver::{Wake, Worker};
@@ -33,36 +33,36 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Said once, when the guest pings another host.
+/// Notice at the first ping to another host.
 const PING_FORBIDDEN: &str = "ping to other hosts does not work because the host lets no group of this user open \
     ping sockets (socket: Permission denied); `sysctl -w net.ipv4.ping_group_range='0 2147483647'` on the host allows \
     it; everything else works";
 
-/// What the user is told while the network is served.
+/// Notices to the user while the network is served.
 #[derive(Debug)]
 pub(crate) struct Notices {
-    journal: Arc<Journal>,
-    told_of_ping: AtomicBool,
+    bus: Arc<EventBus>,
+    ping_noticed: AtomicBool,
 }
 
 impl Notices {
-    pub(crate) fn new(journal: Arc<Journal>) -> Self {
-        Self { journal, told_of_ping: AtomicBool::new(false) }
+    pub(crate) fn new(bus: Arc<EventBus>) -> Self {
+        Self { bus, ping_noticed: AtomicBool::new(false) }
     }
 
     /// The capture has ended because of an error.
     pub(crate) fn capture_failed(&self, error: &io::Error) {
-        self.journal.tell(Level::Warn, &format!("the capture ended early: write: {}", plain(error)));
+        self.bus.notify(Level::Warn, &format!("the capture ended early: write: {}", plain(error)));
     }
 
-    /// Tells what is to be told.
-    fn tell(&self, wake: &Wake) {
+    /// Publishes the notice of a wake-up.
+    fn publish(&self, wake: &Wake) {
         match wake {
             Wake::CaptureFailed(error) => self.capture_failed(error),
-            Wake::PingForbidden if !self.told_of_ping.swap(true, Ordering::Relaxed) => {
-                self.journal.tell(Level::Warn, PING_FORBIDDEN);
+            Wake::PingForbidden if !self.ping_noticed.swap(true, Ordering::Relaxed) => {
+                self.bus.notify(Level::Warn, PING_FORBIDDEN);
             }
-            Wake::Notice(sentence) => self.journal.tell(Level::Info, sentence),
+            Wake::Notice(sentence) => self.bus.notify(Level::Info, sentence),
             _ => {}
         }
     }
@@ -77,7 +77,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Tells those who wait for a visit that there will be none, however the workers end.
+/// Ends the wait of visitors, however the workers end.
 struct CloseOnDrop<'a>(&'a Workers);
 
 impl Drop for CloseOnDrop<'_> {
@@ -142,7 +142,7 @@ fn serve<L: GuestLink, T>(
             }
             Wake::GuestGone | Wake::Stopped => return Ok(None),
             notice @ (Wake::CaptureFailed(_) | Wake::PingForbidden | Wake::Notice(_)) => {
-                notices.tell(&notice);
+                notices.publish(&notice);
             }
         }
     }

@@ -1,8 +1,8 @@
 //! A blocking client: one connection, one request at a time, events in between.
 //!
-//! Events that come while a reply is awaited are kept, up to a bound, and given by [`Client::next_event`] later. A program
-//! with a loop of its own waits for [`Client::as_fd`] and then calls [`Client::next_event`] with a time-out of zero until it
-//! gives none.
+//! Events that come while a reply is awaited are kept, up to a bound, and given by [`Client::next_event`]
+//! later. A program with a loop of its own waits for [`Client::as_fd`] and then calls [`Client::next_event`]
+//! with a time-out of zero until it gives none.
 
 use crate::event::{Event, Topic};
 use crate::flow::{Flow, FlowRef};
@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Events kept while a reply is awaited; later ones are dropped and counted.
 const EVENTS_MAX: usize = 4096;
-/// Flows asked for at once: what a worker looks at in one visit. Their page, some 160 KiB, fits into the socket's buffer and the nearer
-/// caches of both sides.
+/// Flows asked for at once: what a worker looks at in one visit. Their page, some 160 KiB, fits into the
+/// socket's buffer and the nearer caches of both sides.
 const PAGE_FLOWS: u32 = 256;
 /// Bytes asked for at once.
 const READ_SIZE: usize = 64 << 10;
@@ -45,7 +45,7 @@ pub enum ClientError {
     Protocol(String),
     /// The instance speaks another version of the protocol.
     OtherProtocol(u32),
-    /// The instance says no.
+    /// The instance refuses the request.
     Refused(rpc::Error),
 }
 
@@ -103,10 +103,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to a socket and asks who is there.
+    /// Connects to a socket and has the server identify itself.
     ///
     /// # Errors
-    /// Nobody, nobody who may be asked, or no brodo of this version.
+    /// No server, one that does not admit this user, or one of another protocol.
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
         let mut client = Self::new(instance::dial(path)?)?;
         let hello = client.call(&GetHello { protocol: None })?;
@@ -127,7 +127,7 @@ impl Client {
         Ok(Self { stream, received, searched: 0, last_id: 0, events, lost: 0, hello: None })
     }
 
-    /// Who is there, if [`Client::connect`] has asked.
+    /// Identification of the server, if it was made by [`Client::connect`].
     pub fn hello(&self) -> Option<&Hello> {
         self.hello.as_ref()
     }
@@ -167,8 +167,8 @@ impl Client {
         }
     }
 
-    /// All flows that `filter` lets through, by as many calls as it takes. The next page is asked for before this one is read, so that
-    /// both sides work at a time.
+    /// All flows that `filter` lets through, by as many calls as it takes. The next page is asked for before
+    /// this one is read, so that both sides work at a time.
     ///
     /// # Errors
     /// As [`Client::call`].
@@ -193,7 +193,7 @@ impl Client {
         Ok(flows)
     }
 
-    /// Asks to be told of these things from now on, and of no others.
+    /// Subscribes to these topics from now on, and to no others.
     ///
     /// # Errors
     /// As [`Client::call`].

@@ -1,28 +1,27 @@
-//! What a server tells without being asked each time: to clients that have called [`crate::method::Subscribe`], and only
-//! what they asked for.
+//! Events: messages of the server to clients that have subscribed ([`crate::method::Subscribe`]).
 //!
-//! Events are not kept: who subscribes is told what comes from then on. If more come than a client reads, those in between
-//! are dropped, and [`Event::Lost`] says how many.
+//! Events are not stored: a subscription begins with the next one. Events that a client does not read in time
+//! are dropped, and [`Event::Lost`] has their number.
 
 use crate::flow::{Flow, FlowEnd};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// What may be subscribed to.
+/// A kind of event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Topic {
-    /// Flows that begin.
+    /// A flow was opened.
     FlowOpened,
-    /// Flows that end, those that were denied among them.
+    /// A flow has ended, or was denied.
     FlowEnded,
-    /// What brodo tells its user.
+    /// A notice to the user.
     Notice,
 }
 
 impl Topic {
-    /// All of them.
+    /// All topics.
     pub const ALL: [Self; 3] = [Self::FlowOpened, Self::FlowEnded, Self::Notice];
 
     /// As it is written in messages.
@@ -50,22 +49,22 @@ impl FromStr for Topic {
     }
 }
 
-/// How much a message matters.
+/// Severity of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// Something is not done.
+    /// A failure that ends brodo.
     Error,
-    /// Something is not as it should be.
+    /// A condition that the user should know of.
     Warn,
-    /// What people who watch want to know.
+    /// A step of normal operation.
     Info,
-    /// What those who look for a fault want to know.
+    /// Details for finding a fault.
     Debug,
 }
 
 impl Level {
-    /// All of them, the gravest first.
+    /// All levels, the most severe first.
     pub const ALL: [Self; 4] = [Self::Error, Self::Warn, Self::Info, Self::Debug];
 
     /// As it is written in messages.
@@ -94,7 +93,7 @@ impl FromStr for Level {
     }
 }
 
-/// One thing that has happened. In messages `event` says which.
+/// An event. Its kind is the field `event` of the message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
@@ -105,14 +104,14 @@ pub enum Event {
     },
     /// A flow has ended.
     FlowEnded {
-        /// What it was.
+        /// The flow, with the cause of its end.
         flow: FlowEnd,
     },
-    /// brodo tells its user something.
+    /// A notice to the user.
     Notice {
         /// When, as in [`FlowEnd::time`].
         time: String,
-        /// How much it matters.
+        /// Severity of the notice.
         level: Level,
         /// The sentence.
         text: String,

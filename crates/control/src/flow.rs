@@ -1,7 +1,7 @@
-//! Flows as they are told of: who with whom, how much, how long, and what holds them back.
+//! Flows: ends, traffic, duration, limiting factors.
 //!
-//! *From the guest* and *to the guest* are the two directions of data; *direction* says who began. Sizes are payload: what
-//! headers and retransmissions took is not among them.
+//! *From the guest* and *to the guest* are the directions of data; *direction* is the one in which the flow was opened. Sizes are payload, without headers
+//! and retransmissions.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -105,13 +105,13 @@ impl FromStr for Protocol {
     }
 }
 
-/// Who began a flow.
+/// The direction in which a flow was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
-    /// The guest.
+    /// By the guest.
     Outbound,
-    /// Somebody who came to a published port.
+    /// By a peer at a published port.
     Inbound,
 }
 
@@ -131,12 +131,13 @@ impl fmt::Display for Direction {
     }
 }
 
-/// How much has moved in one direction.
+/// Traffic of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Traffic {
     /// Bytes of payload.
     pub bytes: u64,
-    /// Datagrams, or segments with payload; of TCP a run of segments that crossed the guest's link as one counts as one.
+    /// Datagrams, or segments with payload; of TCP a run of segments that crossed the guest's link as one
+    /// counts as one.
     pub packets: u64,
 }
 
@@ -145,9 +146,9 @@ pub struct Traffic {
 pub struct Flow {
     /// Its handle.
     pub id: FlowRef,
-    /// What kind it is.
+    /// Its protocol.
     pub protocol: Protocol,
-    /// Who began.
+    /// Direction in which it was opened.
     pub direction: Direction,
     /// The guest's end.
     pub guest: SocketAddr,
@@ -156,16 +157,16 @@ pub struct Flow {
     /// The name by which the guest learnt that address, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// For TCP the state of RFC 9293 in lower case with hyphens ("syn-received", "established", ...); else "unanswered" or
-    /// "active".
+    /// For TCP the state of RFC 9293 in lower case with hyphens ("syn-received", "established", ...); else
+    /// "unanswered" or "active".
     pub state: String,
     /// Microseconds since it began.
     pub age_us: u64,
-    /// Microseconds since something was last heard or sent.
+    /// Microseconds since the last packet in either direction.
     pub idle_us: u64,
-    /// What the guest sent.
+    /// Traffic from the guest.
     pub from_guest: Traffic,
-    /// What the guest received (TCP: and acknowledged).
+    /// Traffic to the guest (TCP: acknowledged).
     pub to_guest: Traffic,
     /// The guest link's round trip, smoothed, in microseconds; TCP only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -173,17 +174,17 @@ pub struct Flow {
     /// The round trip to the other end as the host's kernel estimates it, in microseconds; TCP only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote_rtt_us: Option<u64>,
-    /// What only TCP has.
+    /// State of TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp: Option<Tcp>,
 }
 
-/// What a TCP connection has beside.
+/// State of a TCP connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tcp {
     /// Payload per segment toward the guest, in bytes.
     pub mss: u16,
-    /// Segments sent to the guest again.
+    /// Segments retransmitted to the guest.
     pub retransmissions: u32,
     /// From guest to host.
     pub from_guest: Half,
@@ -196,7 +197,7 @@ pub struct Tcp {
 pub struct Half {
     /// The automatic limit now, in bytes: the largest window offered, or most bytes in flight.
     pub limit: u32,
-    /// As far as it may grow, in bytes.
+    /// Maximum of the limit, in bytes.
     pub limit_max: u32,
     /// The window offered now, in bytes: ours to the guest, or the guest's to us.
     pub window: u32,
@@ -204,13 +205,14 @@ pub struct Half {
     pub in_flight: u32,
     /// Payload held in memory, in bytes.
     pub held: u32,
-    /// What holds it back now: "application", "guest-window", "our-limit", "host-socket", "link", "memory" or "loss".
+    /// The present limiting factor: "application", "guest-window", "our-limit", "host-socket", "link",
+    /// "memory" or "loss".
     pub limited_by: String,
-    /// For how long each of them did, in microseconds; those that never did are left out.
+    /// Time of each limiting factor in microseconds, above zero.
     pub limited_us: BTreeMap<String, u64>,
-    /// How often the limit grew.
+    /// Increases of the limit.
     pub grows: u32,
-    /// And shrank.
+    /// Decreases of the limit.
     pub shrinks: u32,
 }
 
@@ -219,13 +221,13 @@ pub struct Half {
 pub struct TuningStep {
     /// Microseconds before the reply.
     pub ago_us: u64,
-    /// Whether it concerns what the guest sends; else what it receives.
+    /// Direction: from the guest, else to the guest.
     pub from_guest: bool,
     /// The limit before, in bytes.
     pub from: u32,
     /// The limit after, in bytes.
     pub to: u32,
-    /// Why, in the words of the trace probes.
+    /// Cause, in the words of the trace probes.
     pub cause: String,
     /// Bytes that moved in a round trip.
     pub per_rtt: u32,
@@ -241,9 +243,9 @@ pub struct FlowEnd {
     /// Its handle, if it was ever opened: one that was denied was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<FlowRef>,
-    /// What kind it was.
+    /// Its protocol.
     pub protocol: Protocol,
-    /// Who began.
+    /// Direction in which it was opened.
     pub direction: Direction,
     /// The guest's end.
     pub guest: SocketAddr,
@@ -254,21 +256,22 @@ pub struct FlowEnd {
     pub name: Option<String>,
     /// How long it was open, in microseconds.
     pub duration_us: u64,
-    /// What the guest sent.
+    /// Traffic from the guest.
     pub from_guest: Traffic,
-    /// What the guest received.
+    /// Traffic to the guest.
     pub to_guest: Traffic,
     /// The guest link's round trip, smoothed, in microseconds; TCP only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt_us: Option<u64>,
-    /// The time that the host's connection to the other end took to open, in microseconds: about one round trip; TCP only.
+    /// The time that the host's connection to the other end took to open, in microseconds: about one round
+    /// trip; TCP only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote_rtt_us: Option<u64>,
-    /// Segments sent to the guest again; TCP only.
+    /// Segments retransmitted to the guest; TCP only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retransmissions: Option<u32>,
-    /// Why: "finished", "reset-by-guest", "reset-by-host", "timed-out", "refused", "unreachable", "evicted", "denied",
-    /// "network-changed", "no-resources", "shut-down".
+    /// Cause: "finished", "reset-by-guest", "reset-by-host", "timed-out", "refused", "unreachable",
+    /// "evicted", "denied", "network-changed", "no-resources", "shut-down".
     pub cause: String,
     /// The rule that denied it, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]

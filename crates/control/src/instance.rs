@@ -1,13 +1,13 @@
-//! Running instances: where their sockets are, and how they are found.
+//! Running instances: the paths of their sockets, and how they are found.
 //!
 //! An instance listens on `PID.sock` in a folder that only its user can enter: `$XDG_RUNTIME_DIR/brodo`, else
-//! `/run/user/UID/brodo`, else `/tmp/brodo-UID`. Somebody else may have made the last one first, so a folder counts only
-//! if it is a folder (no link), belongs to this user and lets nobody else in ([`check`]). Whoever looks for instances looks into
-//! all three, because its environment may be another than theirs.
+//! `/run/user/UID/brodo`, else `/tmp/brodo-UID`. The last may have been made by another user first, so a
+//! folder counts only if it is a folder (no link), belongs to this user and admits no other ([`check`]). A
+//! search covers all three, because the environment of an instance may differ from the client's.
 //!
-//! A socket of an instance that was killed stays behind. Nobody listens on it, which a connect tells at once; whoever
-//! notices removes it ([`running`]). A socket gets its name only when somebody listens on it, so none is taken for dead
-//! that is just being made.
+//! A socket of an instance that was killed stays behind. Its connect fails at once, and the search removes it
+//! ([`running`]). A socket gets its name only when it listens, so one that is being made is never taken for
+//! dead.
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::{env, fmt};
 
-/// An instance that somebody listens for.
+/// A running instance.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instance {
     /// Its process, as its socket's name says.
@@ -55,7 +55,7 @@ impl FromStr for Which {
 pub enum FindError {
     /// None is running.
     None,
-    /// None has this process id; those that run.
+    /// No instance has this process id; the running instances.
     NoSuchPid(u32, Vec<Instance>),
     /// Several are running.
     Several(Vec<Instance>),
@@ -135,7 +135,7 @@ pub fn file_name(pid: u32) -> String {
     format!("{pid}.sock")
 }
 
-/// All instances of this user, by process id. Sockets of those that are gone are removed.
+/// All instances of this user, by process id. Dead sockets are removed.
 pub fn running() -> Vec<Instance> {
     let mut found: Vec<Instance> = folders()
         .iter()
@@ -157,7 +157,7 @@ pub fn running_in(folder: &Path) -> Vec<Instance> {
     instances
         .filter(|instance| match dial(&instance.path) {
             Err(error) if is_dead(&error) => {
-                // Somebody else may have removed it first.
+                // Another process may have removed it first.
                 let _ = fs::remove_file(&instance.path);
                 false
             }
@@ -167,7 +167,7 @@ pub fn running_in(folder: &Path) -> Vec<Instance> {
         .collect()
 }
 
-/// Whether an error of [`dial`] says that a socket is there and nobody listens on it.
+/// Whether an error of [`dial`] means a socket without a listener.
 pub fn is_dead(error: &io::Error) -> bool {
     error.kind() == ErrorKind::ConnectionRefused
 }

@@ -1,6 +1,7 @@
 //! Every method: its name, its parameters and its result.
 //!
-//! Parameters that are not known are errors, so that a misspelt one is not silently ignored; results may grow.
+//! Parameters that are not known are errors, so that a misspelt one is not silently ignored; results may
+//! grow.
 
 use crate::event::{Level, Topic};
 use crate::flow::{Flow, FlowRef, Protocol, TuningStep};
@@ -45,7 +46,7 @@ methods! {
     Subscribe, "subscribe" => Subscribed;
 }
 
-/// Asks who this is; a good first request.
+/// Identification of the server; a good first request.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GetHello {
@@ -54,7 +55,7 @@ pub struct GetHello {
     pub protocol: Option<u32>,
 }
 
-/// Who answers.
+/// Identification of the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// "brodo".
@@ -65,16 +66,16 @@ pub struct Hello {
     pub protocol: u32,
     /// Its process.
     pub pid: u32,
-    /// What may be called.
+    /// Its methods.
     pub methods: Vec<String>,
 }
 
-/// Asks how it is.
+/// Status of the instance.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GetStatus {}
 
-/// How an instance is.
+/// Status of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Its process.
@@ -85,9 +86,9 @@ pub struct Status {
     pub protocol: u32,
     /// Seconds since it started to serve.
     pub uptime_s: u64,
-    /// What it does: "run" or "attach".
+    /// Its command: "run" or "attach".
     pub command: String,
-    /// For what: the command line that runs, or the namespace.
+    /// Its target: the command line that runs, or the namespace.
     pub target: String,
     /// The interface in the guest.
     pub interface: String,
@@ -95,15 +96,15 @@ pub struct Status {
     pub mtu: u16,
     /// The guest's network of each family it has.
     pub networks: Vec<GuestNetwork>,
-    /// The resolvers that are asked.
+    /// The upstream resolvers.
     pub resolvers: Vec<SocketAddr>,
-    /// Threads that share the work.
+    /// Worker threads.
     pub workers: u32,
     /// Memory for payload.
     pub memory: Memory,
     /// Flows that are open.
     pub flows: u64,
-    /// How many may be.
+    /// Most flows at a time.
     pub flows_max: u64,
     /// Processor time of the whole process, in user mode, in microseconds.
     pub cpu_user_us: u64,
@@ -111,10 +112,10 @@ pub struct Status {
     pub cpu_system_us: u64,
     /// Resident memory of the whole process, in bytes.
     pub rss_bytes: u64,
-    /// The capture that is under way.
+    /// The current capture.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capture: Option<CaptureStatus>,
-    /// What is told on standard error.
+    /// Level of the log on standard error.
     pub log_level: Level,
 }
 
@@ -139,29 +140,29 @@ pub struct GuestNetwork {
 pub struct Memory {
     /// In use.
     pub used: u64,
-    /// What guests may still send into windows, as far as it counts.
-    pub promised: u64,
-    /// All there is.
+    /// Committed to advertised windows.
+    pub reserved: u64,
+    /// The budget.
     pub budget: u64,
 }
 
-/// Asks what was counted.
+/// Counters of the instance.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GetCounters {}
 
-/// What was counted since the start, by all workers together.
+/// Counters since the start, summed over all workers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Counters {
     /// Every counter by name, zero or not.
     pub counters: BTreeMap<String, u64>,
-    /// Drops by reason, without those that never came.
+    /// Drops by reason, above zero.
     pub drops: BTreeMap<String, u64>,
     /// Refusals by the text of the rule.
     pub rules: BTreeMap<String, u64>,
 }
 
-/// Asks for flows, a page at a time, in no particular order that means anything.
+/// Flows, a page at a time, in no particular order.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GetFlows {
@@ -171,13 +172,13 @@ pub struct GetFlows {
     /// Most flows in the page: 1 to [`PAGE_MAX`], which is also what holds if it is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// Only those of this protocol.
+    /// Only flows of this protocol.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
-    /// Only those of which one end has this address.
+    /// Only flows with this address at either end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
-    /// Only those of which one end has this port.
+    /// Only flows with this port at either end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
 }
@@ -185,99 +186,101 @@ pub struct GetFlows {
 /// Most flows in a page.
 pub const PAGE_MAX: u32 = 1000;
 
-/// Some flows. Between pages flows come and go: each that is there all the time is told of exactly once.
+/// A page of flows. Flows open and end between pages; a flow that is open all the time is on exactly one
+/// page.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct FlowPage {
-    /// Those of this page; with a filter there may be none although more follow.
+    /// The flows; with a filter the page may be empty although more follow.
     pub flows: Vec<Flow>,
-    /// What to ask for the rest with; none if this was the last page.
+    /// Cursor for the next page; none after the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<FlowRef>,
 }
 
-/// Asks for one flow.
+/// One flow in detail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GetFlow {
-    /// Which.
+    /// The flow.
     pub id: FlowRef,
 }
 
-/// One flow and what became of its limits.
+/// One flow and the history of its limits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FlowDetail {
     /// The flow.
     pub flow: Flow,
-    /// Decisions about its limits, the oldest first, as far as the worker remembers: it keeps the last thousand of all its flows.
+    /// Decisions about its limits, the oldest first, as far as the worker remembers: it keeps the last
+    /// thousand of all its flows.
     pub history: Vec<TuningStep>,
 }
 
-/// Whose port is listened on.
+/// The side that listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
-    /// The host's, for the guest to answer: `-t` and `-u`.
+    /// The host; connections lead to the guest: `-t` and `-u`.
     Host,
-    /// The guest's loopback's, for the host to answer: `-T` and `-U`.
+    /// The guest's loopback; connections lead to the host: `-T` and `-U`.
     Guest,
 }
 
-/// Ports that are forwarded.
+/// A forward.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forward {
     /// Its number, the same for its life.
     pub id: u64,
-    /// Where it is listened.
+    /// The side that listens.
     pub side: Side,
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// What it was made of, in the syntax of the options.
+    /// Its specification, in the syntax of the options.
     pub spec: String,
-    /// Sockets that listen for it now.
+    /// Listening sockets.
     pub sockets: u64,
-    /// What the first of them listen on.
+    /// Addresses of the first of these sockets.
     pub listening: Vec<SocketAddr>,
 }
 
-/// Asks which ports are forwarded.
+/// Lists forwards.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListForwards {}
 
-/// All of them.
+/// All forwards.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Forwards {
-    /// In order of their number.
+    /// In order of their numbers.
     pub forwards: Vec<Forward>,
 }
 
-/// Forwards more ports.
+/// Adds a forward.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddForward {
-    /// Where to listen.
+    /// The side that listens.
     pub side: Side,
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// What, in the syntax of the options.
+    /// The specification, in the syntax of the options.
     pub spec: String,
 }
 
-/// Forwards ports no more; connections that are open stay.
+/// Removes a forward; open connections stay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemoveForward {
-    /// Which.
+    /// Its number.
     pub id: u64,
 }
 
-/// Begins a capture. One can be under way.
+/// Starts a capture, of which there is at most one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StartCapture {
     /// The file to make or replace: an absolute path, opened by brodo with its rights.
     pub file: PathBuf,
-    /// Which frames; without it all. See the documentation for its words.
+    /// Filter of frames, in the words of the documentation; without it all frames.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
 }
@@ -287,12 +290,12 @@ pub struct StartCapture {
 #[serde(deny_unknown_fields)]
 pub struct StopCapture {}
 
-/// A capture, under way or just ended.
+/// A capture, current or just ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureStatus {
     /// Its file.
     pub file: PathBuf,
-    /// Which frames.
+    /// Its filter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
     /// Frames written so far.
@@ -301,31 +304,31 @@ pub struct CaptureStatus {
     pub bytes: u64,
 }
 
-/// Asks what is told on standard error, or changes it.
+/// Reads or sets the level of the log on standard error.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetLogLevel {
-    /// The least grave that is to be told; without it nothing changes.
+    /// The new level; without it nothing changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<Level>,
 }
 
-/// What is told.
+/// Level of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLevel {
-    /// The least grave that is.
+    /// The least severe level that is logged.
     pub level: Level,
 }
 
-/// Asks to be told of what happens from now on, instead of what was asked before; of nothing if the list is empty.
+/// Subscribes to events from now on, in place of an earlier subscription; an empty list ends it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Subscribe {
-    /// Of what.
+    /// Topics of the subscription.
     pub events: Vec<Topic>,
 }
 
-/// What will be told of.
+/// The subscription.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Subscribed {
     /// The same, in order.

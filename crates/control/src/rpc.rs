@@ -1,10 +1,11 @@
 //! The envelope: JSON-RPC 2.0, one message per line.
 //!
-//! A request is an object with `jsonrpc`, `method`, perhaps `params` (an object) and an `id` (a number or a string). One
-//! without `id` is carried out and not answered. Batches (arrays of requests) are not offered. A reply bears the request's
-//! `id` and either `result` or `error`. Events are messages of the server's with a method and no `id`.
+//! A request is an object with `jsonrpc`, `method`, perhaps `params` (an object) and an `id` (a number or a
+//! string). One without `id` is carried out and not answered. Batches (arrays of requests) are not offered. A
+//! reply bears the request's `id` and either `result` or `error`. Events are messages of the server's with a
+//! method and no `id`.
 //!
-//! [`Request::parse`] takes whatever a client may send and never panics; its error is the reply to send.
+//! [`Request::parse`] takes any bytes of a client and never panics; its error is the reply to send.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -40,7 +41,7 @@ pub struct Error {
     pub message: String,
 }
 
-/// Codes of errors: those that JSON-RPC has, and our own.
+/// Error codes of JSON-RPC, and of brodo (above 0).
 pub mod code {
     /// Not JSON, not UTF-8, or too long. The connection is closed.
     pub const PARSE: i64 = -32700;
@@ -48,19 +49,17 @@ pub mod code {
     pub const INVALID_REQUEST: i64 = -32600;
     /// No such method.
     pub const NO_METHOD: i64 = -32601;
-    /// The parameters are not those of the method.
+    /// The method has other parameters.
     pub const INVALID_PARAMS: i64 = -32602;
-    /// brodo failed.
-    pub const INTERNAL: i64 = -32603;
-    /// What was asked for could not be done: a file that cannot be written, a port that is taken.
+    /// The request could not be carried out: a file that cannot be written, a port that is taken.
     pub const FAILED: i64 = 1;
-    /// What was named does not exist: a flow that has ended, a forward.
+    /// The object does not exist: a flow that has ended, a forward.
     pub const NOT_FOUND: i64 = 2;
     /// This instance cannot do it.
     pub const UNSUPPORTED: i64 = 3;
     /// The worker did not answer in time, or brodo is about to end.
     pub const BUSY: i64 = 4;
-    /// Who asks may not. The connection is closed.
+    /// The client is not authorized. The connection is closed.
     pub const DENIED: i64 = 5;
 }
 
@@ -126,7 +125,7 @@ impl Request {
     /// The parameters of a method.
     ///
     /// # Errors
-    /// They are not those.
+    /// The method has other parameters.
     pub fn params<P: DeserializeOwned>(self) -> Result<P, Error> {
         let params = self.params.unwrap_or_else(|| Value::Object(serde_json::Map::new()));
         serde_json::from_value(params)
@@ -134,7 +133,8 @@ impl Request {
     }
 }
 
-/// What a server sends: a reply, or an event. `R` is the result of the method that was called; text of any shape if that is not known.
+/// What a server sends: a reply, or an event. `R` is the result of the method that was called; text of any
+/// shape if that is not known.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(bound(deserialize = "R: Deserialize<'de>"))]
 pub struct Message<R = Box<RawValue>> {

@@ -26,7 +26,7 @@ mod icmp;
 pub mod link;
 pub mod memory;
 pub mod policy;
-mod rate;
+pub mod rate;
 mod schedule;
 pub mod services;
 pub mod stack;

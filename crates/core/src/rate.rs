@@ -1,13 +1,14 @@
-//! A token bucket as one point in time: when it will be full again.
+//! Rate limit: a token bucket as one point in time, at which it will be full again.
 //!
-//! The generic cell rate algorithm (ITU-T I.371): each token taken moves that point one interval into the future, and none is
-//! left when it lies a whole bucket ahead. Nothing has to be refilled, and no rounding adds up.
+//! The generic cell rate algorithm (ITU-T I.371): each token taken moves that point one interval into the
+//! future, and none is left when it lies a whole bucket ahead. Nothing has to be refilled, and no rounding
+//! adds up.
 
 use crate::time::{Duration, Instant};
 
-/// So many tokens at once, and one more each interval.
+/// A token bucket: a burst of tokens, and one more each interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Bucket {
+pub struct Bucket {
     interval: Duration,
     /// The time in which an empty bucket becomes full.
     depth: Duration,
@@ -16,12 +17,12 @@ pub(crate) struct Bucket {
 
 impl Bucket {
     /// A full bucket of `burst` tokens (one at least), of which one comes back each `interval`.
-    pub(crate) fn new(interval: Duration, burst: u32) -> Self {
+    pub fn new(interval: Duration, burst: u32) -> Self {
         Self { interval, depth: interval.saturating_mul(burst.max(1)), full_at: Instant::ZERO }
     }
 
     /// Takes a token if there is one.
-    pub(crate) fn take(&mut self, now: Instant) -> bool {
+    pub fn take(&mut self, now: Instant) -> bool {
         let full_at = self.full_at.max(now) + self.interval;
         let allowed = full_at - now <= self.depth;
         if allowed {

@@ -126,12 +126,6 @@ pub fn all() -> Vec<Row> {
         Row::new("2-up", OnGuestLink, Up, 17)
             .options(&["--tcp-rx-buffer", "64K"])
             .expects(30.8, "64 KiB per round trip"),
-        Row {
-            seconds: 10,
-            ..Row::new("2b-down", OnGuestLink, Down, 17)
-                .options(&["--tcp-tx-buffer", "64K..2M", "--tcp-tuning", "step:16K"])
-                .expects(846.0, "105.8 MB/s over ten seconds, 16 KiB more per round trip")
-        },
     ];
     for (name, direction) in [("2c-down", Down), ("2c-up", Up)] {
         let row = Row::new(name, OnGuestLink, direction, 17);

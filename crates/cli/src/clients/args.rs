@@ -7,19 +7,19 @@ use clap::{ArgGroup, Args, Subcommand, ValueEnum, ValueHint};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// What `brodo flows --help` ends with.
+/// Text at the end of `brodo flows --help`.
 pub(crate) const FLOWS_EXAMPLES: &str = "\
 Examples:
-  brodo flows --sort bytes                    those that have moved most, first
+  brodo flows --sort bytes                    most bytes first
   brodo flows --protocol tcp --port 443
-  brodo flows 0:12.3                          one of them, and what became of its buffers
+  brodo flows 0:12.3                          one flow, with the history of its buffer limits
   brodo flows --json | jq .remote
 
-`limited by` says what holds a connection back: the application (nobody has anything to send), the guest-window, our-limit \
-(brodo's buffer, which grows), the host-socket (the peer takes no more), the link, memory, or loss. `out` is from the guest, `in` \
-is to it.";
+LIMITED BY is the limiting factor of a connection: application (neither side has data to send), guest-window, our-limit \
+(brodo's buffer, which grows), host-socket (the peer takes no more), link, memory, or loss. `out` is from the guest, `in` is \
+to it.";
 
-/// What `brodo capture --help` ends with.
+/// Text at the end of `brodo capture --help`.
 pub(crate) const CAPTURE_EXAMPLES: &str = "\
 Examples:
   brodo capture start trace.pcapng
@@ -28,16 +28,16 @@ Examples:
   brodo capture stop
 
 The words of a filter are tcp, udp, icmp, arp, ip, ip6, host ADDRESS, net ADDRESS/LENGTH and port NUMBER, each with `not` \
-before it if need be; all must be true of a frame.";
+before it if need be; a frame must match all of them.";
 
-/// Which instance, and for whom the answer is.
+/// The instance, and the form of the output.
 #[derive(Debug, Args)]
 pub(crate) struct InstanceOptions {
-    /// The brodo that is meant, by process id or by the path of its control socket [default: the only one]
+    /// The instance, by process id or path of its control socket [default: the only one]
     #[arg(long, global = true, value_name = "PID|PATH", value_parser = which)]
     pub(crate) instance: Option<Which>,
 
-    /// JSON for programs, an object on each line, as the control socket gives it
+    /// JSON, one object per line, as on the control socket
     #[arg(long, global = true)]
     pub(crate) json: bool,
 }
@@ -52,22 +52,22 @@ pub(crate) struct StatusOptions {
     pub(crate) instance: InstanceOptions,
 }
 
-/// What flows are sorted by.
+/// Order of flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Sort {
-    /// The newest last
+    /// Oldest first
     Age,
-    /// Those used last, first
+    /// Most recently used first
     Idle,
-    /// Those that have moved most both ways, first
+    /// Most bytes in both directions first
     Bytes,
-    /// Those that have sent most, first
+    /// Most bytes from the guest first
     Out,
-    /// Those that have received most, first
+    /// Most bytes to the guest first
     In,
-    /// The farthest peers first
+    /// Longest round trip first
     Rtt,
-    /// By address and port of the peer
+    /// Address and port of the peer
     Remote,
 }
 
@@ -76,23 +76,23 @@ pub(crate) struct FlowsOptions {
     #[command(flatten)]
     pub(crate) instance: InstanceOptions,
 
-    /// Only this flow, with all that is known of it
+    /// One flow, in detail
     #[arg(conflicts_with_all = ["sort", "protocol", "address", "port"])]
     pub(crate) id: Option<FlowRef>,
 
-    /// What comes first
+    /// Order of the list
     #[arg(long, value_enum, default_value = "age")]
     pub(crate) sort: Sort,
 
-    /// Only those of this protocol: tcp, udp or echo
+    /// Only flows of this protocol: tcp, udp or echo
     #[arg(long, short)]
     pub(crate) protocol: Option<Protocol>,
 
-    /// Only those with this address at either end
+    /// Only flows with this address at either end
     #[arg(long, short, value_name = "IP")]
     pub(crate) address: Option<IpAddr>,
 
-    /// Only those with this port at either end
+    /// Only flows with this port at either end
     #[arg(long, value_name = "N")]
     pub(crate) port: Option<u16>,
 }
@@ -102,7 +102,7 @@ pub(crate) struct EventsOptions {
     #[command(flatten)]
     pub(crate) instance: InstanceOptions,
 
-    /// What to print: flow_opened, flow_ended, notice [default: all]
+    /// Kinds of events: flow_opened, flow_ended, notice [default: all]
     #[arg(value_name = "TOPIC")]
     pub(crate) topics: Vec<Topic>,
 }
@@ -122,7 +122,7 @@ pub(crate) enum ForwardCommand {
     List,
     /// Forward more ports, in the syntax of the options of the same names
     Add(ForwardAdd),
-    /// Forward some no more; connections that are open stay
+    /// Stop forwarding; open connections stay
     Remove {
         /// The number that `brodo forward list` shows
         id: u64,
@@ -160,15 +160,15 @@ pub(crate) struct CaptureOptions {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CaptureCommand {
-    /// Say which capture is under way
+    /// Show the current capture
     Status,
-    /// Begin to write frames to a file
+    /// Start a capture to a file
     Start {
-        /// The file, in pcapng format; what is there is replaced
+        /// The file, in pcapng format; an existing file is replaced
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
 
-        /// Which frames, such as `tcp and port 443` [default: all]
+        /// Filter, such as `tcp and port 443` [default: all frames]
         filter: Vec<String>,
     },
     /// End the capture

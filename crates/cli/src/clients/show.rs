@@ -1,7 +1,8 @@
-//! What instances say, laid out for people: each kind of answer as text that fits a terminal and can move no cursor.
+//! Answers of instances as text for people: it fits the terminal, and control characters are escaped.
 
 use super::table::{Column, table};
-use super::units::{bytes, printable, time};
+use crate::escape::printable;
+use crate::units::{bytes, time};
 use brodo_control::event::Event;
 use brodo_control::flow::{Flow, FlowEnd, Half, Protocol, TuningStep};
 use brodo_control::method::{CaptureStatus, Counters, FlowDetail, Forward, Side, Status};
@@ -29,9 +30,9 @@ pub(super) fn status(status: &Status) -> String {
         (
             "data",
             format!(
-                "{} held and {} promised of {}",
+                "{} held and {} reserved of {}",
                 bytes(memory.used),
-                bytes(memory.promised),
+                bytes(memory.reserved),
                 bytes(memory.budget)
             ),
         ),
@@ -60,7 +61,7 @@ fn capture_words(capture: &CaptureStatus) -> String {
     let file = printable(&capture.file.display().to_string());
     let filter = capture.filter.as_deref().map(|filter| format!(", only {}", printable(filter)));
     let filter = filter.unwrap_or_default();
-    format!("{file}{filter}: {} frames, {}", capture.frames, bytes(capture.bytes))
+    format!("{file}{filter}: {} frames, {} bytes", capture.frames, bytes(capture.bytes))
 }
 
 /// A capture, as a line.
@@ -80,7 +81,7 @@ const FLOW_COLUMNS: [Column; 13] = [
     Column { title: "OUT", right: true, rank: 0 },
     Column { title: "IN", right: true, rank: 0 },
     Column { title: "RTT", right: true, rank: 3 },
-    Column { title: "AGAIN", right: true, rank: 10 },
+    Column { title: "RETRANS", right: true, rank: 10 },
     Column { title: "LIMITED BY", right: false, rank: 2 },
 ];
 
@@ -118,7 +119,8 @@ fn peer(flow: &Flow) -> String {
     }
 }
 
-/// What holds a connection back. Where that is only the application, in one direction, the other is what matters.
+/// The limiting factor of a connection: of the direction that is not limited by the application, if there is
+/// one.
 fn limited_by(flow: &Flow) -> String {
     let Some(tcp) = &flow.tcp else { return "-".to_owned() };
     let (out, into) = (&tcp.from_guest.limited_by, &tcp.to_guest.limited_by);
@@ -130,7 +132,7 @@ fn limited_by(flow: &Flow) -> String {
     }
 }
 
-/// One flow with all that is known of it.
+/// One flow in detail.
 pub(super) fn flow(detail: &FlowDetail) -> String {
     let flow = &detail.flow;
     let mut text = format!(
@@ -156,7 +158,7 @@ pub(super) fn flow(detail: &FlowDetail) -> String {
     if let Some(tcp) = &flow.tcp {
         let _ = writeln!(
             text,
-            "  rtt        {} to the peer, {} to the guest\n  mss        {}\n  again      {} segments",
+            "  rtt        {} to the peer, {} to the guest\n  mss        {}\n  retrans    {} segments",
             known(flow.remote_rtt_us),
             known(flow.rtt_us),
             tcp.mss,
@@ -217,7 +219,7 @@ fn history(steps: &[TuningStep]) -> String {
     table(&HISTORY_COLUMNS, &steps.iter().map(row).collect::<Vec<_>>(), None)
 }
 
-/// What was counted; zeroes are left out.
+/// Counters above zero.
 pub(super) fn counters(counters: &Counters) -> String {
     let mut text = String::new();
     let kinds = [("", &counters.counters), ("drop ", &counters.drops), ("rule ", &counters.rules)];

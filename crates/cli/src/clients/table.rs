@@ -1,7 +1,7 @@
 //! Tables for people: columns as wide as what is in them, and no wider than the terminal.
 //!
-//! What does not fit is left out by columns, those that matter least first; then the column that gives way is cut. A table that
-//! goes to a file or a pipe is as wide as it needs to be.
+//! A table that is too wide loses columns, the highest rank first; then its widest column is cut. A table
+//! that goes to a file or a pipe is as wide as it needs to be.
 
 use rustix::termios::tcgetwinsize;
 use std::fmt::Write as _;

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::args::{Cli, Command};
-use brodo_core::config::Tuning;
 use brodo_core::wire::ethernet::MacAddr;
 use clap::Parser;
 
@@ -59,7 +58,6 @@ fn help_tells_the_stack_s_defaults() {
     ] {
         assert!(help.contains(&default), "{default} is not in the help:\n{help}");
     }
-    assert!(stack.tcp_tuning == Tuning::Rtt && help.contains("[default: rtt]"), "{help}");
     assert_eq!(stack.tcp_rx, stack.tcp_tx, "the help gives one default for both");
     let (v4, v6) = (stack.v4.unwrap(), stack.v6.unwrap());
     for default in [
@@ -105,7 +103,7 @@ fn a_family_that_is_not_named_keeps_its_default() {
 fn options_reach_what_they_are_about() {
     let all = settings(
         "--mtu 1500 --mac 02:00:00:00:00:07 --ifname up0 --resolver 9.9.9.9 --resolver [::1]:54 --search a.example \
-         --search b.example --map-host-loopback 10.0.2.2 --tcp-rx-buffer 16K..1M --tcp-tx-buffer 32K --tcp-tuning step:16K \
+         --search b.example --map-host-loopback 10.0.2.2 --tcp-rx-buffer 16K..1M --tcp-tx-buffer 32K \
          --memory 8M --max-flows 100 --busy-poll 70 --no-offload --tx-queue-len 10",
     );
     assert_eq!((all.stack.mtu, all.plan.interface.mtu), (1500, 1500));
@@ -116,7 +114,6 @@ fn options_reach_what_they_are_about() {
     assert_eq!(all.stack.v4.unwrap().host_loopback, Some([10, 0, 2, 2].into()));
     assert_eq!((all.stack.tcp_rx.initial, all.stack.tcp_rx.max), (16 << 10, 1 << 20));
     assert_eq!((all.stack.tcp_tx.initial, all.stack.tcp_tx.max), (32 << 10, 32 << 10));
-    assert_eq!(all.stack.tcp_tuning, Tuning::Step(16 << 10));
     assert_eq!((all.stack.memory, all.stack.max_flows), (8 << 20, 100));
     assert_eq!((all.busy_poll.as_micros(), settings("--busy-poll 0").busy_poll.as_micros()), (70, 0));
     // As many workers as there can be are more than the processors of most machines.

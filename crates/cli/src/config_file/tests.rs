@@ -1,4 +1,5 @@
-//! Files and the command lines that they stand for, what is refused and how; the same for options that brodo may have one day.
+//! Files and the command lines that they stand for, what is refused and how; the same for options that brodo
+//! may have one day.
 
 use super::*;
 use crate::args;

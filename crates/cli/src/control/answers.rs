@@ -1,10 +1,10 @@
-//! What each method does: its parameters in, its result or an error out. What belongs to workers is asked of them by visits.
+//! The methods: parameters in, a result or an error out. State of workers is read by visits.
 
 use super::capture::Captures;
 use super::visits::{VISIT_FLOWS, ask, ask_all};
 use super::{Controlled, forwards, server::Server};
+use crate::flow_messages;
 use crate::log;
-use crate::wording;
 use brodo_control::flow::{Flow, FlowRef};
 use brodo_control::method::{
     AddForward, Counters, FlowDetail, FlowPage, Forwards, GetCounters, GetFlow, GetFlows, GetHello,
@@ -18,7 +18,7 @@ use brodo_core::time::Duration;
 use brodo_net::driver::WorkerView;
 use std::fs;
 
-/// Answers a request by what `does` makes of its parameters; nothing if no reply is wanted.
+/// The reply to a request, made by `does` of its parameters; none if the request has no id.
 fn with<M: Method>(request: Request, does: impl FnOnce(M) -> Result<M::Result, Error>) -> Option<Vec<u8>> {
     let id = request.id.clone();
     let done = request.params::<M>().and_then(does);
@@ -81,25 +81,25 @@ fn status(controlled: &Controlled, captures: &Captures) -> Result<Status, Error>
         let stack = &inside.stack;
         (stack.flows() as u64, stack.memory_used(), stack.memory_promised(), stack.resolvers().to_vec())
     })?;
-    let facts = &controlled.facts;
+    let info = &controlled.info;
     // The budget is that of all workers, and each asks the same resolvers.
-    let (_, used, promised, resolvers) = seen.first().cloned().unwrap_or_default();
+    let (_, used, reserved, resolvers) = seen.first().cloned().unwrap_or_default();
     let (cpu_user_us, cpu_system_us) = processor_time();
     Ok(Status {
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         protocol: PROTOCOL,
         uptime_s: controlled.started.elapsed().as_secs(),
-        command: facts.command.to_owned(),
-        target: facts.target.clone(),
-        interface: facts.interface.clone(),
-        mtu: facts.mtu,
-        networks: facts.networks.clone(),
+        command: info.command.to_owned(),
+        target: info.target.clone(),
+        interface: info.interface.clone(),
+        mtu: info.mtu,
+        networks: info.networks.clone(),
         resolvers,
         workers: controlled.workers.workers(),
-        memory: Memory { used: used as u64, promised: promised as u64, budget: facts.memory as u64 },
+        memory: Memory { used: used as u64, reserved: reserved as u64, budget: info.memory as u64 },
         flows: seen.iter().map(|(flows, ..)| flows).sum(),
-        flows_max: facts.flows_max,
+        flows_max: info.flows_max,
         cpu_user_us,
         cpu_system_us,
         rss_bytes: resident(),
@@ -111,7 +111,8 @@ fn status(controlled: &Controlled, captures: &Captures) -> Result<Status, Error>
 /// Time in user mode and in the kernel, in microseconds; precise to a tick of 10 ms.
 fn processor_time() -> (u64, u64) {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name, in parentheses, may hold anything; the times are the 12th and 13th words behind it (proc_pid_stat(5)).
+    // The name, in parentheses, may hold anything; the times are the 12th and 13th words behind it
+    // (proc_pid_stat(5)).
     let mut words = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11);
     let tick_us = 1_000_000 / rustix::param::clock_ticks_per_second().max(1);
     let mut time = || words.next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0) * tick_us;
@@ -159,8 +160,8 @@ fn look(inside: &WorkerView<'_>, detail: info::FlowDetail) -> Seen {
     (detail, round_trip)
 }
 
-/// Of the next `most` flows of one worker from a slot on those that `wanted` lets through, and the last that was looked at, if there may be
-/// more.
+/// Of the next `most` flows of one worker from a slot on those that `wanted` lets through, and the last that
+/// was looked at, if there may be more.
 fn some_flows(
     controlled: &Controlled,
     (worker, from): (u32, u32),
@@ -184,7 +185,7 @@ fn some_flows(
 fn lets_through(wanted: &GetFlows, info: &info::FlowInfo) -> bool {
     let key = &info.key;
     let ends = [key.guest, key.remote];
-    wanted.protocol.is_none_or(|protocol| wording::protocol(key.protocol) == protocol)
+    wanted.protocol.is_none_or(|protocol| flow_messages::protocol(key.protocol) == protocol)
         && wanted.address.is_none_or(|address| ends.iter().any(|end| end.ip() == address))
         && wanted.port.is_none_or(|port| ends.iter().any(|end| end.port() == port))
 }
@@ -203,9 +204,9 @@ fn flows(controlled: &Controlled, wanted: &GetFlows) -> Result<FlowPage, Error> 
         let most = VISIT_FLOWS.min(limit as usize - page.flows.len());
         let (seen, last) = some_flows(controlled, (worker, from), most, wanted)?;
         for (detail, round_trip) in &seen {
-            page.flows.push(wording::full(worker, detail, *round_trip, controlled.facts.bounds));
+            page.flows.push(flow_messages::full(worker, detail, *round_trip, controlled.info.bounds));
             if page.flows.len() == limit as usize {
-                page.next = Some(wording::handle(worker, detail.info.flow));
+                page.next = Some(flow_messages::handle(worker, detail.info.flow));
                 return Ok(page);
             }
         }
@@ -229,7 +230,7 @@ fn flow(controlled: &Controlled, flow: FlowRef) -> Result<FlowDetail, Error> {
         (detail.map(|detail| look(inside, detail)), history, inside.now)
     })?;
     let (detail, round_trip) = seen.ok_or_else(gone)?;
-    let flow: Flow = wording::full(flow.worker, &detail, round_trip, controlled.facts.bounds);
-    let history = history.iter().filter_map(|(at, event)| wording::step(*at, event, now)).collect();
+    let flow: Flow = flow_messages::full(flow.worker, &detail, round_trip, controlled.info.bounds);
+    let history = history.iter().filter_map(|(at, event)| flow_messages::step(*at, event, now)).collect();
     Ok(FlowDetail { flow, history })
 }

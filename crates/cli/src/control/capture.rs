@@ -1,8 +1,8 @@
 //! `capture.start` and `capture.stop`: one capture at a time, of all workers.
 //!
-//! Workers write to the capture themselves, through a handle each; one more is kept here, to tell how much was written and
-//! to write the rest when all others have been given back. The file must be an ordinary one: a pipe that nobody reads would
-//! stop this thread, and a slow one the workers.
+//! Workers write to the capture themselves, through a handle each; one more is kept here, to tell how much
+//! was written and to write the rest when all others have been given back. The file must be an ordinary one:
+//! a pipe without a reader would stop this thread, and a slow one the workers.
 
 use super::visits::ask_all;
 use super::{Controlled, FirstCapture};
@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The capture that is under way.
+/// The current capture.
 #[derive(Debug)]
 pub(super) struct Captures(Option<Current>);
 
@@ -26,12 +26,12 @@ struct Current {
 }
 
 impl Captures {
-    /// With the one that began with the program.
+    /// With the capture of `--pcap`.
     pub(super) fn new(first: Option<FirstCapture>) -> Self {
         Self(first.map(|FirstCapture { file, capture }| Current { file, filter: None, handle: capture }))
     }
 
-    /// The one that is under way.
+    /// The current capture, if it has not failed.
     pub(super) fn status(&self) -> Option<CaptureStatus> {
         self.0.as_ref().filter(|current| !current.handle.has_ended()).map(Current::status)
     }
@@ -51,7 +51,7 @@ impl Captures {
         }
         let filter: Filter = wanted.filter.as_deref().unwrap_or_default().parse().map_err(invalid)?;
         let handle = create(&wanted.file)
-            .and_then(|file| Capture::new(file, &controlled.facts.interface, controlled.journal.clock()))
+            .and_then(|file| Capture::new(file, &controlled.info.interface, controlled.bus.clock()))
             .map_err(|error| {
                 let why = format!("cannot write the capture {}: {error}", wanted.file.display());
                 Error::new(code::FAILED, why)
@@ -82,7 +82,7 @@ impl Current {
     }
 }
 
-/// Makes or replaces an ordinary file. Who talks with whom is nobody else's business.
+/// Makes or replaces an ordinary file; a new one has mode 0600, because it holds payload.
 fn create(path: &Path) -> io::Result<File> {
     // Without NONBLOCK the opening of a pipe would wait for a reader.
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NONBLOCK;

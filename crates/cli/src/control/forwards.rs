@@ -1,4 +1,4 @@
-//! Forwarded ports: what the first worker, who has them all, says of them and is told to change.
+//! Forwarded ports, all of which belong to the first worker: list, add, remove.
 
 use super::Controlled;
 use super::visits::ask;
@@ -10,10 +10,10 @@ use brodo_net::forward::{self, Direction, ForwardError, Forwards, Listed, Transp
 
 /// The worker that has the forwards.
 const FIRST: u32 = 0;
-/// Sockets that are told of for each forward; the others are counted.
+/// Listening addresses given for each forward; further ones are only counted.
 const LISTENING_MAX: usize = 16;
 
-/// Does something with the forwards.
+/// Visits the forwards.
 fn with<T: Send + 'static>(
     controlled: &Controlled,
     does: impl FnOnce(&mut Forwards) -> Result<T, Error> + Send + 'static,
@@ -27,14 +27,14 @@ fn with<T: Send + 'static>(
 /// All of them, in order of their number.
 pub(super) fn list(controlled: &Controlled) -> Result<Vec<Forward>, Error> {
     let listed =
-        with(controlled, |forwards| Ok(forwards.list().iter().map(|one| told(forwards, one)).collect()));
+        with(controlled, |forwards| Ok(forwards.list().iter().map(|one| message(forwards, one)).collect()));
     match listed {
         Err(error) if error.code == code::UNSUPPORTED => Ok(Vec::new()),
         other => other,
     }
 }
 
-fn told(forwards: &Forwards, listed: &Listed) -> Forward {
+fn message(forwards: &Forwards, listed: &Listed) -> Forward {
     let forward::Forward { direction, transport, spec } = &listed.forward;
     Forward {
         id: listed.id.into(),
@@ -46,7 +46,7 @@ fn told(forwards: &Forwards, listed: &Listed) -> Forward {
     }
 }
 
-/// Forwards more. What is forwarded already stays as it is.
+/// Adds a forward; existing ones stay.
 pub(super) fn add(controlled: &Controlled, wanted: &AddForward) -> Result<Forward, Error> {
     let invalid = |why: String| Error::new(code::INVALID_PARAMS, why);
     let spec = wanted.spec.parse().map_err(|why| invalid(format!("{}: {why}", wanted.spec)))?;
@@ -70,11 +70,11 @@ fn find(forwards: &Forwards, id: u64) -> Result<Forward, Error> {
     let listed = forwards.list();
     let found = listed.iter().find(|one| u64::from(one.id) == id);
     found
-        .map(|one| told(forwards, one))
+        .map(|one| message(forwards, one))
         .ok_or_else(|| Error::new(code::NOT_FOUND, format!("there is no forward {id}")))
 }
 
-/// Forwards some no more; gives what they were.
+/// Removes a forward and gives it.
 pub(super) fn remove(controlled: &Controlled, id: u64) -> Result<Forward, Error> {
     with(controlled, move |forwards| {
         let was = find(forwards, id)?;

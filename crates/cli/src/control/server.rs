@@ -1,17 +1,17 @@
 //! The thread that serves all clients: one loop over their descriptors, one request of each per turn.
 //!
-//! It sleeps without a time-out unless some client is in the middle of something. When all places are taken, a new client gets
-//! that of the one that has been silent for longest, if that is long enough and it waits for no events; otherwise it is told
-//! to come again.
+//! It sleeps without a time-out unless some client is in the middle of something. When all places are taken,
+//! a new client gets that of the longest silent client, if that is long enough and it has subscribed to no
+//! events; otherwise it gets an error.
 
 use super::Controlled;
 use super::capture::Captures;
-use super::session::{Over, Session};
+use super::session::{Disconnected, Session};
 use super::visits::ask_all;
-use crate::journal::Item;
+use crate::event_bus::Item;
+use crate::flow_messages;
 use crate::timestamp::Timestamp;
 use crate::unix_listener::PrivateListener;
-use crate::wording;
 use brodo_control::event::{Event, Level, Topic};
 use brodo_control::rpc::{self, Error, Request, code};
 use brodo_net::control_auth;
@@ -24,9 +24,9 @@ use std::time::{Duration, Instant};
 
 /// Clients at a time.
 pub(super) const CLIENTS_MAX: usize = 16;
-/// A client that has been silent for so long may lose its place.
+/// Time of silence after which a client may lose its place.
 const IDLE_MIN: Duration = Duration::from_secs(10);
-/// How long nobody new is taken in after descriptors have run out.
+/// Pause of accept after descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// The server.
@@ -35,25 +35,25 @@ pub(super) struct Server {
     pub(super) controlled: Controlled,
     pub(super) captures: Captures,
     clients: Vec<Session>,
-    /// Nobody new until then.
+    /// Pause of accept until then.
     accept_at: Option<Instant>,
-    /// That a stranger was turned away was told.
-    told_of_stranger: bool,
+    /// A notice about an unauthorized client was published.
+    unauthorized_noticed: bool,
 }
 
 impl Server {
     pub(super) fn new(listener: PrivateListener, mut controlled: Controlled) -> Self {
         let captures = Captures::new(controlled.capture.take());
         let clients = Vec::with_capacity(CLIENTS_MAX);
-        Self { listener, controlled, captures, clients, accept_at: None, told_of_stranger: false }
+        Self { listener, controlled, captures, clients, accept_at: None, unauthorized_noticed: false }
     }
 
-    /// Serves until `stopping` is set and the bell of the mailbox rung.
+    /// Serves until `stopping` is set and the mailbox woken.
     pub(super) fn run(mut self, stopping: &AtomicBool) {
         while !stopping.load(Ordering::Acquire) {
             let ready = self.wait();
             let now = Instant::now();
-            self.pass_on_events();
+            self.send_events();
             let mut gone = Vec::new();
             for index in 0..self.clients.len() {
                 if self.serve(index, ready.clients[index], now).is_err() {
@@ -67,7 +67,7 @@ impl Server {
         }
     }
 
-    /// Waits until there is something to do.
+    /// Waits for descriptors and deadlines.
     fn wait(&mut self) -> Ready {
         let now = Instant::now();
         self.accept_at = self.accept_at.filter(|&at| at > now);
@@ -87,8 +87,8 @@ impl Server {
         for client in &self.clients {
             fds.push(PollFd::from_borrowed_fd(client.descriptor(), client.interest()));
         }
-        if let Some(bell) = self.controlled.mailbox.bell() {
-            fds.push(PollFd::from_borrowed_fd(bell, PollFlags::IN));
+        if let Some(waker) = self.controlled.mailbox.waker() {
+            fds.push(PollFd::from_borrowed_fd(waker, PollFlags::IN));
         }
         // Interrupted, it looks at everything once more.
         let _ = poll(&mut fds, timeout.as_ref());
@@ -96,7 +96,7 @@ impl Server {
         Ready { listener: fds[0].revents().contains(PollFlags::IN), clients }
     }
 
-    /// Takes in those who have connected.
+    /// Accepts connections.
     fn accept(&mut self, now: Instant) {
         for _ in 0..CLIENTS_MAX {
             match self.listener.accept() {
@@ -113,11 +113,11 @@ impl Server {
     }
 
     fn take_in(&mut self, stream: UnixStream, now: Instant) {
-        if let Err(stranger) = control_auth::check(&stream) {
-            if !std::mem::replace(&mut self.told_of_stranger, true) {
-                self.controlled.journal.tell(Level::Warn, &format!("the control socket: {stranger}"));
+        if let Err(unauthorized) = control_auth::check(&stream) {
+            if !std::mem::replace(&mut self.unauthorized_noticed, true) {
+                self.controlled.bus.notify(Level::Warn, &format!("the control socket: {unauthorized}"));
             }
-            return reject(&stream, &Error::new(code::DENIED, stranger.to_string()));
+            return reject(&stream, &Error::new(code::DENIED, unauthorized.to_string()));
         }
         if self.clients.len() == CLIENTS_MAX {
             let idlest = |(index, client): (usize, &Session)| Some((client.idle_since()?, index));
@@ -135,16 +135,16 @@ impl Server {
     }
 
     /// One turn of a client: what has come, at most one request, what can leave.
-    fn serve(&mut self, index: usize, state: PollFlags, now: Instant) -> Result<(), Over> {
+    fn serve(&mut self, index: usize, state: PollFlags, now: Instant) -> Result<(), Disconnected> {
         let client = &mut self.clients[index];
         if client.deadline().is_some_and(|at| at <= now) {
-            return Err(Over);
+            return Err(Disconnected);
         }
         client.write(now)?;
         if state.contains(PollFlags::IN) {
             client.read(now)?;
         } else if state.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
-            return Err(Over);
+            return Err(Disconnected);
         }
         if let Some(line) = client.next_line(now) {
             match Request::parse(&line) {
@@ -170,7 +170,7 @@ impl Server {
         }
     }
 
-    /// Notes what a client wants to be told of.
+    /// Subscribes a client.
     pub(super) fn subscribe(&mut self, client: usize, mut topics: Vec<Topic>) -> Result<Vec<Topic>, Error> {
         topics.sort_unstable();
         topics.dedup();
@@ -179,14 +179,14 @@ impl Server {
         Ok(topics)
     }
 
-    /// Has the workers record what somebody wants to know, and nothing else.
+    /// Has the workers record what some client has subscribed to, and nothing else.
     fn record(&self) -> Result<(), Error> {
         let wants = |topic| self.clients.iter().any(|client| client.topics.contains(&topic));
         let openings = wants(Topic::FlowOpened);
         let ends = wants(Topic::FlowEnded);
-        let journal = &self.controlled.journal;
-        journal.set_heard(openings || ends || wants(Topic::Notice));
-        let ends = ends || journal.keeps_log();
+        let bus = &self.controlled.bus;
+        bus.set_subscribed(openings || ends || wants(Topic::Notice));
+        let ends = ends || bus.keeps_log();
         ask_all(&self.controlled.workers, move |inside| {
             inside.stack.record_openings(openings);
             inside.stack.record_ends(ends);
@@ -194,28 +194,28 @@ impl Server {
         .map(drop)
     }
 
-    /// Passes on what has happened to those who want to know.
-    fn pass_on_events(&mut self) {
+    /// Sends events to their subscribers.
+    fn send_events(&mut self) {
         let (items, mut lost) = self.controlled.mailbox.take();
-        let clock = self.controlled.journal.clock();
+        let clock = self.controlled.bus.clock();
         for item in items {
             match item {
                 Item::Batch(batch) => {
                     lost += batch.lost;
                     for info in &batch.openings {
-                        let flow = wording::brief(batch.worker, info);
-                        self.tell(Topic::FlowOpened, || Event::FlowOpened { flow });
+                        let flow = flow_messages::brief(batch.worker, info);
+                        self.send(Topic::FlowOpened, || Event::FlowOpened { flow });
                     }
                     for end in &batch.ends {
-                        self.tell(Topic::FlowEnded, || Event::FlowEnded {
-                            flow: wording::end(batch.worker, end, clock),
+                        self.send(Topic::FlowEnded, || Event::FlowEnded {
+                            flow: flow_messages::end(batch.worker, end, clock),
                         });
                     }
                 }
                 Item::Notice(notice) => {
                     let time = Timestamp(notice.unix_ns).to_string();
                     let (level, text) = (notice.level, notice.text);
-                    self.tell(Topic::Notice, || Event::Notice { time, level, text });
+                    self.send(Topic::Notice, || Event::Notice { time, level, text });
                 }
             }
         }
@@ -224,18 +224,18 @@ impl Server {
         }
     }
 
-    fn tell(&mut self, topic: Topic, event: impl FnOnce() -> Event) {
+    fn send(&mut self, topic: Topic, event: impl FnOnce() -> Event) {
         let mut listeners =
             self.clients.iter_mut().filter(|client| client.topics.contains(&topic)).peekable();
         if listeners.peek().is_none() {
             return;
         }
         let line = rpc::event(&event());
-        listeners.for_each(|client| client.tell(&line));
+        listeners.for_each(|client| client.event(&line));
     }
 }
 
-/// What is ready.
+/// Descriptors that are ready.
 struct Ready {
     listener: bool,
     clients: Vec<PollFlags>,

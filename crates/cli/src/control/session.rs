@@ -1,8 +1,8 @@
 //! One client: bytes in, lines out, all of it bounded.
 //!
-//! A request is read only when the reply to the one before has left, so at most one reply waits for a client, and events as
-//! far as [`EVENTS_MAX`]; events beyond are dropped and counted for it. A client that begins a line and does not go on, or does
-//! not take what waits for it, is closed after [`PATIENCE`].
+//! A request is read only when the reply to the one before has left, so at most one reply waits for a client,
+//! and events as far as [`EVENTS_MAX`]; events beyond are dropped and counted for it. A client that begins a
+//! line and does not go on, or does not take what waits for it, is closed after [`PATIENCE`].
 //!
 //! The stream is non-blocking, and nothing here waits.
 
@@ -14,16 +14,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// How long half a line, or bytes that are not taken, are put up with.
+/// Time-out of half a line, and of output that the client does not take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of events that may wait for a client.
 const EVENTS_MAX: usize = 256 << 10;
 /// Bytes read at a time.
 const READ_SIZE: usize = 16 << 10;
 
-/// The connection is over.
+/// The connection has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Over;
+pub(super) struct Disconnected;
 
 /// A connection.
 #[derive(Debug)]
@@ -32,13 +32,13 @@ pub(super) struct Session {
     input: Vec<u8>,
     output: Vec<u8>,
     sent: usize,
-    /// Nothing more comes.
+    /// The client has shut down its direction.
     ended: bool,
-    /// Nothing more is read; when what waits has left it is over.
+    /// Nothing more is read; the connection ends when the output has left.
     closing: bool,
     /// When something last moved.
     moved_at: Instant,
-    /// What it wants to be told of.
+    /// Its subscription.
     pub(super) topics: Vec<Topic>,
     /// Events that found no room.
     lost: u64,
@@ -56,7 +56,7 @@ impl Session {
         self.stream.as_fd()
     }
 
-    /// What to poll for. Errors and the end of both directions are always told.
+    /// What to poll for. Errors and the end of both directions are always reported.
     pub(super) fn interest(&self) -> PollFlags {
         if self.waits_to_send() {
             PollFlags::OUT
@@ -67,7 +67,7 @@ impl Session {
         }
     }
 
-    /// When it is to be closed if nothing moves before.
+    /// Time at which it is closed unless something moves.
     pub(super) fn deadline(&self) -> Option<Instant> {
         (self.waits_to_send() || !self.input.is_empty()).then(|| self.moved_at + PATIENCE)
     }
@@ -82,7 +82,7 @@ impl Session {
     }
 
     /// Reads what has come, a bounded part of it at a time.
-    pub(super) fn read(&mut self, now: Instant) -> Result<(), Over> {
+    pub(super) fn read(&mut self, now: Instant) -> Result<(), Disconnected> {
         if self.ended || self.closing || self.waits_to_send() || self.line_end().is_some() {
             return Ok(());
         }
@@ -96,7 +96,7 @@ impl Session {
             // Half a line has to become a whole one in its time, however slowly it drips.
             Ok(_) => {}
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(_) => return Err(Over),
+            Err(_) => return Err(Disconnected),
         }
         Ok(())
     }
@@ -111,8 +111,8 @@ impl Session {
         self.input.iter().position(|&byte| byte == b'\n')
     }
 
-    /// The next line, if there is one and the reply to the one before has left. Lines that break the rules get their reply
-    /// here.
+    /// The next line, if there is one and the reply to the one before has left. Lines that break the rules
+    /// get their reply here.
     pub(super) fn next_line(&mut self, now: Instant) -> Option<Vec<u8>> {
         if self.closing || self.waits_to_send() {
             return None;
@@ -151,7 +151,7 @@ impl Session {
     }
 
     /// Sends an event, or counts it.
-    pub(super) fn tell(&mut self, line: &[u8]) {
+    pub(super) fn event(&mut self, line: &[u8]) {
         if self.output.len() - self.sent + line.len() > EVENTS_MAX {
             self.lost += 1;
         } else {
@@ -173,7 +173,7 @@ impl Session {
     }
 
     /// Sends as much as the client takes.
-    pub(super) fn write(&mut self, now: Instant) -> Result<(), Over> {
+    pub(super) fn write(&mut self, now: Instant) -> Result<(), Disconnected> {
         loop {
             if !self.waits_to_send() {
                 self.output.clear();
@@ -185,23 +185,24 @@ impl Session {
                 }
                 // A long list is no reason to keep so much for ever.
                 self.output.shrink_to(EVENTS_MAX);
-                return if self.closing { Err(Over) } else { Ok(()) };
+                return if self.closing { Err(Disconnected) } else { Ok(()) };
             }
             match self.stream.write(&self.output[self.sent..]) {
-                Ok(0) => return Err(Over),
+                Ok(0) => return Err(Disconnected),
                 Ok(taken) => {
                     self.moved_at = now;
                     self.sent += taken;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    // Of a client that always lags a little behind, what it has taken is forgotten now and then.
+                    // Of a client that always lags a little behind, what it has taken is forgotten now and
+                    // then.
                     if self.sent > EVENTS_MAX {
                         self.output.drain(..std::mem::take(&mut self.sent));
                     }
                     return Ok(());
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Err(Over),
+                Err(_) => return Err(Disconnected),
             }
         }
     }

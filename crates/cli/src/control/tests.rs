@@ -1,7 +1,7 @@
 //! Clients that behave and clients that do not, against a server whose workers are a thread of the test's.
 
 use super::*;
-use crate::journal::Mailbox;
+use crate::event_bus::Mailbox;
 use brodo_control::client::{Client, ClientError};
 use brodo_control::event::{Event, Level, Topic};
 use brodo_control::method::{
@@ -62,7 +62,7 @@ impl GuestLink for Quiet {
 struct Served {
     folder: PathBuf,
     workers: Arc<Workers>,
-    journal: Arc<Journal>,
+    bus: Arc<EventBus>,
     control: Option<Control>,
     worker: Option<JoinHandle<()>>,
     _pipe: OwnedFd,
@@ -75,9 +75,9 @@ impl Served {
         fs::create_dir(&folder).unwrap();
         let workers = Arc::new(Workers::new(1).unwrap());
         let clock = Clock::start();
-        let mailbox = Arc::new(Mailbox::with_bell().unwrap());
-        let journal = Journal::new(clock).with_clients(Some(mailbox.clone()));
-        let journal = Arc::new(journal);
+        let mailbox = Arc::new(Mailbox::with_waker().unwrap());
+        let bus = EventBus::new(clock).with_clients(Some(mailbox.clone()));
+        let bus = Arc::new(bus);
         let (fd, pipe) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap();
         let stack = Stack::new(Config::default(), Keys { table: [1; 16], isn: [2; 16] }, LinkCaps::default());
         let mut worker = Worker::new(stack, Quiet(fd), Sockets::new().unwrap(), clock).unwrap();
@@ -90,9 +90,9 @@ impl Served {
         let controlled = Controlled {
             workers: workers.clone(),
             ring: None,
-            journal: journal.clone(),
+            bus: bus.clone(),
             mailbox,
-            facts: Facts {
+            info: InstanceInfo {
                 command: "run",
                 target: "true".to_owned(),
                 interface: "eth0".to_owned(),
@@ -107,7 +107,7 @@ impl Served {
         };
         let listener = PrivateListener::bind(&folder.join("socket")).unwrap();
         let control = Some(Control::start(listener, controlled).unwrap());
-        Self { folder, workers, journal, control, worker: Some(worker), _pipe: pipe }
+        Self { folder, workers, bus, control, worker: Some(worker), _pipe: pipe }
     }
 
     fn path(&self) -> PathBuf {
@@ -341,17 +341,17 @@ fn places_are_bounded_and_come_free() {
 fn who_wants_to_know_is_told() {
     let served = Served::new("events");
     let mut client = served.client();
-    served.journal.tell(Level::Info, "before");
+    served.bus.notify(Level::Info, "before");
     client.subscribe(&[Topic::Notice]).unwrap();
-    served.journal.tell(Level::Info, "now");
+    served.bus.notify(Level::Info, "now");
     let event = client.next_event(Some(Duration::from_secs(30))).unwrap();
     assert!(matches!(event, Some(Event::Notice { text, level: Level::Info, .. }) if text == "now"));
     // More than may wait is told as a number.
     let mut lost = 0;
     for _ in 0..20_000 {
-        served.journal.tell(Level::Info, &"x".repeat(100));
+        served.bus.notify(Level::Info, &"x".repeat(100));
     }
-    served.journal.tell(Level::Info, "last");
+    served.bus.notify(Level::Info, "last");
     let mut told = 0;
     while let Some(event) = client.next_event(Some(Duration::from_millis(500))).unwrap() {
         match event {
@@ -361,7 +361,7 @@ fn who_wants_to_know_is_told() {
     }
     assert_eq!(told + lost, 20_001);
     client.subscribe(&[]).unwrap();
-    served.journal.tell(Level::Info, "after");
+    served.bus.notify(Level::Info, "after");
     client.call(&GetStatus {}).unwrap();
     assert_eq!(client.next_event(Some(Duration::ZERO)).unwrap(), None);
 }

@@ -1,7 +1,8 @@
-//! Asking workers, for the control socket and for metrics: a closure each, run by the worker between two turns, whose result is waited for here.
+//! Visits: closures that a worker runs between two turns, for the control socket and metrics, which wait for
+//! the result.
 //!
-//! A worker that does not come within [`PATIENCE`] stands still (its machine is suspended, its link's driver hangs), and the
-//! client is told so. Nothing is lost by that: the visit is made when the worker goes on, and its result is dropped.
+//! A worker that does not come within [`PATIENCE`] stands still (its machine is suspended, its link's driver
+//! hangs): the visitor gets an error. The visit is made when the worker goes on, and its result is dropped.
 
 use brodo_control::rpc::{Error, code};
 use brodo_net::driver::WorkerView;
@@ -15,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Flows looked at in one visit: what a worker does in some hundred microseconds.
 pub(crate) const VISIT_FLOWS: usize = 256;
 
-/// A result that will come.
+/// A result to wait for.
 struct Pending<T>(Receiver<T>);
 
 fn send<T: Send + 'static>(
@@ -24,7 +25,7 @@ fn send<T: Send + 'static>(
     ask: impl FnOnce(&mut WorkerView<'_>) -> T + Send + 'static,
 ) -> Pending<T> {
     let (to, from) = sync_channel(1);
-    // Nobody waits any more if it fails.
+    // An error: the visitor has given up.
     workers.visit(worker, Box::new(move |inside| _ = to.try_send(ask(inside))));
     Pending(from)
 }

@@ -1,7 +1,7 @@
 //! Lines, old files, and that nothing is missing at the end.
 
 use super::*;
-use crate::journal::Batch;
+use crate::event_bus::Batch;
 use brodo_core::config::Config;
 use brodo_core::flow::end::EndCause;
 use brodo_core::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
@@ -70,9 +70,9 @@ fn item(ports: std::ops::Range<u16>) -> Item {
 
 fn log(folder: &Folder, len_max: u64, keep: u32) -> FlowLog {
     let mailbox = Arc::new(Mailbox::new());
-    let journal = Journal::new(Clock::start()).with_log(Some(mailbox.clone()));
+    let bus = EventBus::new(Clock::start()).with_log(Some(mailbox.clone()));
     let files = Files::open(&folder.log(), len_max, keep).unwrap();
-    FlowLog::start(files, mailbox, Arc::new(journal)).unwrap()
+    FlowLog::start(files, mailbox, Arc::new(bus)).unwrap()
 }
 
 #[test]
@@ -145,10 +145,10 @@ fn everything_that_was_put_in_is_there_at_the_end() {
 fn a_full_disk_ends_the_log_and_nothing_else() {
     let mailbox = Arc::new(Mailbox::new());
     let clients = Arc::new(Mailbox::new());
-    let journal = Journal::new(Clock::start()).with_clients(Some(clients.clone()));
-    journal.set_heard(true);
+    let bus = EventBus::new(Clock::start()).with_clients(Some(clients.clone()));
+    bus.set_subscribed(true);
     let files = Files::open(Path::new("/dev/full"), 1 << 20, 1).unwrap();
-    let log = FlowLog::start(files, mailbox, Arc::new(journal)).unwrap();
+    let log = FlowLog::start(files, mailbox, Arc::new(bus)).unwrap();
     log.mailbox.put(item(0..10));
     log.finish(vec![item(0..10)]);
     let (items, _) = clients.take();
@@ -164,10 +164,10 @@ fn a_stack_s_records_reach_the_log() {
     use brodo_core::link::LinkCaps;
     use brodo_core::stack::{Keys, Stack};
     let mailbox = Arc::new(Mailbox::new());
-    let journal = Journal::new(Clock::start()).with_log(Some(mailbox.clone()));
+    let bus = EventBus::new(Clock::start()).with_log(Some(mailbox.clone()));
     let keys = Keys { table: [0; 16], isn: [0; 16] };
     let mut stack = Stack::new(Config::default(), keys, LinkCaps::default());
-    stack.record_ends(journal.keeps_log());
-    journal.take(0, &mut stack);
+    stack.record_ends(bus.keeps_log());
+    bus.take(0, &mut stack);
     assert_eq!(mailbox.take().0.len(), 1);
 }

@@ -1,7 +1,10 @@
 //! Prometheus' text format, version 0.0.4: families of a HELP line, a TYPE line and samples.
 //!
-//! Names: a counter of the stack's `x` is `brodo_x_total`; what concerns the process has the names that Prometheus' own
-//! libraries give it. Sums over all workers, except what says which worker it is about.
+//! Library weighed: prometheus-client writes OpenMetrics from metric objects that it owns; here values are
+//! copied from workers at each scrape, and the text format is the thirty lines of [`Text`].
+//!
+//! Names: a counter of the stack's `x` is `brodo_x_total`; what concerns the process has the names that
+//! Prometheus' own libraries give it. Sums over all workers, except what says which worker it is about.
 
 use super::view::{Process, View};
 use brodo_core::counters::{Counters, DropReason};
@@ -9,7 +12,7 @@ use brodo_net::driver::Activity;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 
-/// What a value does.
+/// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Grows until the process ends.
@@ -82,13 +85,13 @@ fn counters(text: &mut Text, view: &View) {
     }
     let drops =
         DropReason::ALL.iter().map(|&reason| ([("reason", reason.name().to_owned())], sum.dropped(reason)));
-    text.family("brodo_drops_total", Kind::Counter, "Packets that were not used, by the reason", drops);
+    text.family("brodo_drops_total", Kind::Counter, "Packets dropped, by reason", drops);
     let mut rules = BTreeMap::new();
     for (rule, count) in view.workers.iter().flat_map(|worker| &worker.rules) {
         *rules.entry(rule).or_insert(0) += count;
     }
     let refused = rules.into_iter().map(|(rule, count)| ([("rule", rule.clone())], count));
-    text.family("brodo_refused_total", Kind::Counter, "Flows that a rule has refused, by the rule", refused);
+    text.family("brodo_refused_total", Kind::Counter, "Flows refused, by rule", refused);
     let help = "Frames of the guest that its kernel dropped because the transmit queue was full";
     text.one("brodo_link_ring_dropped_total", Kind::Counter, help, view.ring_dropped);
     let help = "Frames that the transmit queue of the guest's interface holds";
@@ -100,38 +103,31 @@ fn flows(text: &mut Text, view: &View) {
     let flows = sums(flows).map(|((protocol, direction), count)| {
         ([("protocol", protocol.to_owned()), ("direction", direction.to_owned())], count)
     });
-    text.family("brodo_flows", Kind::Gauge, "Flows open now, by protocol and by who began them", flows);
+    text.family("brodo_flows", Kind::Gauge, "Flows open now, by protocol and direction of opening", flows);
     let limited = view.workers.iter().flat_map(|worker| &worker.limited);
     let limited = sums(limited).map(|((direction, by), count)| {
         ([("direction", direction.to_owned()), ("by", by.replace(' ', "-"))], count)
     });
-    let help = "TCP connections open now, by what holds their data back in each direction";
+    let help = "TCP connections open now, by direction and limiting factor";
     text.family("brodo_tcp_limited", Kind::Gauge, help, limited);
 }
 
 fn forwards(text: &mut Text, view: &View) {
     let (forwards, listeners) = view.workers.iter().find_map(|worker| worker.forwards).unwrap_or_default();
-    text.one(
-        "brodo_forwards",
-        Kind::Gauge,
-        "Forwarded ports and ranges of them, as they were asked for",
-        forwards,
-    );
-    text.one("brodo_forward_listeners", Kind::Gauge, "Sockets that listen for forwarded ports", listeners);
+    text.one("brodo_forwards", Kind::Gauge, "Forwards: ports and ranges of ports", forwards);
+    text.one("brodo_forward_listeners", Kind::Gauge, "Listening sockets of forwarded ports", listeners);
     let counted = view.workers.iter().flat_map(|worker| &worker.forwarded);
     for (name, value) in counted {
         let help = match *name {
             "forward_accepted" => "Connections accepted at forwarded ports",
-            "forward_rejected" => "Connections at forwarded ports that were reset at once",
-            "forward_pauses" => "Times a listener was left alone for want of descriptors",
+            "forward_rejected" => "Connections at forwarded ports reset at once",
+            "forward_pauses" => "Pauses of accept for lack of descriptors",
             "forward_datagrams" => "Datagrams read from published ports, or runs of them",
             "forward_relayed" => "Datagrams passed between loopbacks, or runs of them",
             "forward_lost" => "Datagrams at forwarded ports that could not be passed on",
             "splice_opened" => "Connections between loopbacks",
             "splice_reset" => "Connections between loopbacks that ended with a reset",
-            "splice_refused" => {
-                "Connections between loopbacks that were too many, or that epoll did not take"
-            }
+            "splice_refused" => "Connections between loopbacks refused: too many, or an error of epoll",
             "splice_bytes" => "Bytes moved between loopbacks",
             _ => "Counted of forwarded ports",
         };
@@ -151,7 +147,7 @@ fn sums<'a>(
 fn memory(text: &mut Text, view: &View) {
     for (name, help, bytes) in [
         ("used", "Memory that holds payload of flows", view.memory_used),
-        ("promised", "What guests may still send into windows, as far as it counts", view.memory_promised),
+        ("reserved", "Receive memory committed to advertised windows", view.memory_reserved),
         ("budget", "What payload of flows may take at most", view.memory_budget),
     ] {
         text.one(&format!("brodo_memory_{name}_bytes"), Kind::Gauge, help, bytes);
@@ -161,12 +157,12 @@ fn memory(text: &mut Text, view: &View) {
 type Figure = fn(&Activity) -> u64;
 
 fn workers(text: &mut Text, view: &View) {
-    text.one("brodo_workers", Kind::Gauge, "Threads that share the work", view.workers.len());
+    text.one("brodo_workers", Kind::Gauge, "Worker threads", view.workers.len());
     let columns: [(&str, &str, Figure); 4] = [
         ("turns", "Turns of a worker's loop", |done| done.turns),
-        ("sleeps", "Turns for which a worker slept", |done| done.sleeps),
-        ("polls", "Looks for work instead of sleeping (--busy-poll)", |done| done.polls),
-        ("polled", "Turns that such looks have ended", |done| done.polled),
+        ("sleeps", "Turns that began with a sleep", |done| done.sleeps),
+        ("polls", "Busy polls before sleep (--busy-poll)", |done| done.polls),
+        ("polled", "Busy polls that found work", |done| done.polled),
     ];
     for (name, help, column) in columns {
         let samples = (1..)
@@ -189,7 +185,7 @@ fn facts(text: &mut Text, process: &Process) {
     let help = "When brodo started, in seconds since 1970";
     text.one("process_start_time_seconds", Kind::Gauge, help, process.start_seconds);
     text.one("process_open_fds", Kind::Gauge, "Open descriptors of brodo", process.open_fds);
-    text.one("process_max_fds", Kind::Gauge, "How many it may have", process.max_fds);
+    text.one("process_max_fds", Kind::Gauge, "Limit on open descriptors", process.max_fds);
     text.one("process_threads", Kind::Gauge, "Threads of brodo", process.threads);
 }
 

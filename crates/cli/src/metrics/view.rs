@@ -1,7 +1,8 @@
-//! What metrics are made of: copies of what each worker has, taken on its own thread, and facts about the process.
+//! The source of metrics: copies of the state of each worker, taken on its own thread, and properties of the
+//! process.
 
 use crate::control::visits::{self, VISIT_FLOWS};
-use crate::wording;
+use crate::flow_messages;
 use brodo_control::rpc::Error;
 use brodo_core::counters::Counters;
 use brodo_core::tcp::limited::LimitedBy;
@@ -25,7 +26,7 @@ pub(super) struct WorkerMetrics {
     pub(super) activity: Activity,
     /// Flows open now, by protocol and direction.
     pub(super) flows: Tally,
-    /// TCP connections by what limits each of their directions now.
+    /// TCP connections by direction and limiting factor.
     pub(super) limited: Tally,
     /// Flows that rules have refused, by the rule.
     pub(super) rules: BTreeMap<String, u64>,
@@ -88,7 +89,10 @@ fn some_flows(inside: &WorkerView<'_>, from: u32) -> (Tally, Tally, Option<u32>)
     for (looked, detail) in (1..).zip(inside.stack.flow_details(from, inside.now).take(VISIT_FLOWS)) {
         let info = detail.info;
         next = (looked == VISIT_FLOWS).then_some(info.flow.index.saturating_add(1));
-        let kind = (wording::protocol(info.key.protocol).name(), wording::direction(info.initiator).name());
+        let kind = (
+            flow_messages::protocol(info.key.protocol).name(),
+            flow_messages::direction(info.initiator).name(),
+        );
         *flows.entry(kind).or_default() += 1;
         let halves = detail.tcp.iter().flat_map(|tcp| [("from_guest", &tcp.rx), ("to_guest", &tcp.tx)]);
         for (direction, half) in halves {
@@ -103,7 +107,7 @@ fn some_flows(inside: &WorkerView<'_>, from: u32) -> (Tally, Tally, Option<u32>)
 pub(super) struct View {
     pub(super) workers: Vec<WorkerMetrics>,
     pub(super) memory_used: u64,
-    pub(super) memory_promised: u64,
+    pub(super) memory_reserved: u64,
     pub(super) memory_budget: u64,
     pub(super) ring_dropped: u64,
     pub(super) ring_frames: u32,
@@ -121,13 +125,13 @@ pub(super) fn look(workers: &Workers, ring: &Arc<TxQueueLenWatch>) -> Option<Vie
     })
     .ok()?;
     // Of what all share the last one knows most.
-    let [memory_used, memory_promised, memory_budget] = seen.last().map_or([0; 3], |(_, memory)| *memory);
+    let [memory_used, memory_reserved, memory_budget] = seen.last().map_or([0; 3], |(_, memory)| *memory);
     let mut metrics: Vec<WorkerMetrics> = seen.into_iter().map(|(worker, _)| worker).collect();
     for (number, worker) in (0..).zip(&mut metrics) {
         worker.count_flows(workers, number).ok()?;
     }
     let (ring_dropped, ring_frames) = (ring.dropped(), ring.frames().unwrap_or(0));
-    Some(View { workers: metrics, memory_used, memory_promised, memory_budget, ring_dropped, ring_frames })
+    Some(View { workers: metrics, memory_used, memory_reserved, memory_budget, ring_dropped, ring_frames })
 }
 
 /// This process as the kernel sees it. What cannot be read is zero.

@@ -1,15 +1,16 @@
-//! The pictures of `brodo top`: a header about the instance, below it all flows or one, a line of keys. What is drawn depends on the
-//! model, the screen's state and the size alone; committed copies of some pictures are compared by the tests.
+//! The pictures of `brodo top`: a header about the instance, below it all flows or one, a line of keys. What
+//! is drawn depends on the model, the screen's state and the size alone; committed copies of some pictures
+//! are compared by the tests.
 //!
-//! Three lines of header, one of keys and one of titles leave 19 of 24 for flows. With more lines there is a list of drops; with more columns the
-//! table has more of them ([`table`]).
+//! Three lines of header, one of keys and one of titles leave 19 of 24 for flows. With more lines there is a
+//! list of drops; with more columns the table has more of them ([`table`]).
 
 mod detail;
 mod table;
 
 use super::model::Model;
 use super::screen::{Screen, View};
-use super::units;
+use crate::units;
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
@@ -31,13 +32,13 @@ const HELP: &[(&str, &str)] = &[
     ("/", "show what contains a text: Enter keeps it, Esc clears it"),
     ("Tab", "in the details: the other direction"),
     ("", ""),
-    ("→ ←", "who began: the guest, or somebody at a published port"),
+    ("→ ←", "opened by the guest, or by a peer at a published port"),
     ("↓ ↑", "data to the guest, from the guest, in bits per second"),
     ("RTT", "of the guest's link, smoothed"),
     ("LIMIT", "█ in flight to the guest, or window offered to it"),
-    ("", "▒ up to the limit, · up to its bound; logarithmic"),
+    ("", "▒ up to the limit, · up to its maximum; logarithmic"),
     ("LIMITED BY", "what holds the busier direction back now"),
-    ("AGAIN", "segments sent to the guest again"),
+    ("RETRANS", "segments retransmitted to the guest"),
 ];
 
 /// Draws everything.
@@ -114,7 +115,7 @@ fn draw_header(frame: &mut Frame<'_>, area: Rect, model: &Model, has_list: bool)
         units::bytes(memory.used),
         units::bytes(memory.budget),
     );
-    ends(frame, lines[1], left.into(), format!("promised {}", units::bytes(memory.promised)).into());
+    ends(frame, lines[1], left.into(), format!("reserved {}", units::bytes(memory.reserved)).into());
 
     let link = model.totals.link;
     let mut left = vec![
@@ -123,7 +124,7 @@ fn draw_header(frame: &mut Frame<'_>, area: Rect, model: &Model, has_list: bool)
             units::bits(link.to_guest),
             units::bits(link.from_guest)
         )),
-        figure("again", model.totals.retransmissions),
+        figure("retrans", model.totals.retransmissions),
         "  ".into(),
         figure("drops", model.totals.drops),
     ];

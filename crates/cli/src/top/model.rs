@@ -1,8 +1,8 @@
-//! What `brodo top` knows: samples in, rows with rates and histories out. No clock, no terminal, no socket.
+//! The model of `brodo top`: samples in, rows with rates and histories out. No clock, no terminal, no socket.
 //!
-//! An instance tells totals. A rate is the difference of two samples over the time between them; of a flow that was not in the sample
-//! before, all its bytes have moved since then. In the first sample nothing has a rate. Flows that are in a sample no more are forgotten, but for the
-//! one whose details are looked at.
+//! An instance counts totals. A rate is the difference of two samples over the time between them; of a flow
+//! that was not in the sample before, all its bytes have moved since then. In the first sample nothing has a
+//! rate. Flows that are in a sample no more are forgotten, but for the one whose details are looked at.
 
 use brodo_control::flow::{Flow, FlowRef, Half, Tcp, TuningStep};
 use brodo_control::method::{Counters, FlowDetail, Status};

@@ -1,4 +1,4 @@
-//! What the user of `brodo top` looks at: which rows in which order, which one is chosen, what is typed. Keys in, changes out; no
+//! The state of the screen of `brodo top`: order of rows, filter, chosen row, view. Keys in, changes out; no
 //! terminal.
 
 use super::model::{Model, Sort};
@@ -7,7 +7,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// Longest filter, in letters.
 const FILTER_MAX: usize = 60;
-/// Rows that Page Up and Page Down move by, if nobody has drawn yet.
+/// Rows that Page Up and Page Down move by, before the first picture.
 const PAGE: usize = 10;
 
 /// What is on the screen.
@@ -41,9 +41,10 @@ pub(super) struct Screen {
     pub(super) filter: String,
     /// The filter is being typed.
     pub(super) typing: bool,
-    /// The details are those of the direction that is less busy.
+    /// The detail view shows the less busy direction.
     pub(super) other_direction: bool,
-    /// The chosen row: by its flow, so that it stays chosen where it moves, and by its place for when that has ended.
+    /// The chosen row: by its flow, so that it stays chosen where it moves, and by its place for when that
+    /// has ended.
     chosen: Option<FlowRef>,
     place: usize,
     /// Rows that fit, as of the last picture.
@@ -139,7 +140,8 @@ impl Screen {
         }
     }
 
-    /// The place of the chosen row among these; the nearest if it is there no more, none if there are no rows.
+    /// The place of the chosen row among these; the nearest if it is there no more, none if there are no
+    /// rows.
     pub(super) fn settle(&mut self, ids: &[FlowRef]) -> Option<usize> {
         let last = ids.len().checked_sub(1)?;
         let found = self.chosen.and_then(|chosen| ids.iter().position(|id| *id == chosen));

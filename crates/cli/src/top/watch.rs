@@ -115,7 +115,7 @@ fn ask(client: &mut Client, started: Instant, flow: Option<FlowRef>) -> Result<S
     let detail = flow.map(|id| client.call(&GetFlow { id }));
     let detail = match detail {
         Some(Ok(detail)) => Some(detail),
-        // It has ended, which its absence among the flows tells.
+        // It has ended, and is not among the flows either.
         Some(Err(ClientError::Refused(_))) | None => None,
         Some(Err(error)) => return Err(error),
     };

@@ -64,7 +64,7 @@ impl GuestLink for Remote {
 }
 
 fn no_notices() -> Notices {
-    Notices::new(Arc::new(Journal::new(Clock::start())))
+    Notices::new(Arc::new(EventBus::new(Clock::start())))
 }
 
 /// Workers of one program, and the far ends of their links.

@@ -386,8 +386,8 @@ fn progress_is_told_when_asked_for_and_as_json_if_so() {
         assert_eq!(said("made the guest's interface")["fields"]["mtu"], 9000);
         assert_eq!(said("started the command")["fields"]["command"], "true");
         assert_eq!(said("the command has ended")["fields"]["status"], 0);
-        assert_eq!(said("details of these")["level"], "debug");
-        assert_eq!(said("what was counted")["fields"]["tcp_opened"], 0);
+        assert_eq!(said("details of the set-up")["level"], "debug");
+        assert_eq!(said("counters")["fields"]["tcp_opened"], 0);
         for line in &lines {
             let time = line["time"].as_str().unwrap_or_default();
             assert!(time.len() == 27 && time.starts_with("20") && time.ends_with('Z'), "{line}");

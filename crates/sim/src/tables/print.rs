@@ -20,7 +20,7 @@ const OPENING: &str = "\
 Scenarios with expected figures, measured in virtual time by `cargo run --release -p brodo-sim -- tables`. The stack is
 the real one; guest, path, host sockets and clock are simulated, so that these figures are the same on every machine and
 a test compares them byte for byte. *Ours* is the judged figure; the columns after the verdict show the same scenario
-under each rule of buffer sizes (`--tcp-tuning`), or under the row's other controls.
+under each rule of buffer sizes ([compared](buffers.md#other-rules-and-why-not)), or under the row's other controls.
 
 ";
 

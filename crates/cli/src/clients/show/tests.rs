@@ -41,17 +41,17 @@ fn some_flow(out: &str, into: &str) -> Flow {
 fn flows_fit_the_terminal_and_the_peer_is_never_left_out() {
     let list = [some_flow("application", "our-limit")];
     let wide = "\
-ID      PROTO  DIR  GUEST            REMOTE           STATE          AGE   IDLE   OUT    IN   RTT  AGAIN  LIMITED BY
-0:12.3  tcp    out  10.0.2.15:40000  exa?mple.org:443  established  1m01s  4.0ms  1.2K  5.0M  23ms      2  in our-limit
+ID PROTO DIR GUEST REMOTE STATE AGE IDLE OUT IN RTT RETRANS LIMITED BY
+0:12.3 tcp out 10.0.2.15:40000 exa\\u{1b}mple.org:443 established 61.0s 4.0ms 1.21K 5M 23ms 2 in our-limit
 ";
     assert_eq!(
         flows(&list, None).split_whitespace().collect::<Vec<_>>(),
         wide.split_whitespace().collect::<Vec<_>>()
     );
-    for width in [40, 60, 80, 100, 120] {
+    for width in [48, 60, 80, 100, 120] {
         let text = flows(&list, Some(width));
         assert!(text.lines().all(|line| line.chars().count() <= width), "{width}:\n{text}");
-        assert!(text.contains("exa?mple.org:443") && text.contains("5.0M"), "{width}:\n{text}");
+        assert!(text.contains("exa\\u{1b}mple.org:443") && text.contains("5M"), "{width}:\n{text}");
     }
 }
 
@@ -78,28 +78,28 @@ fn one_flow_is_told_at_length() {
     let detail = FlowDetail { flow: some_flow("application", "loss"), history: vec![step] };
     let expected = "\
 0:12.3 tcp 10.0.2.15:40000 -> 192.0.2.7:443 established
-  age        1m01s, idle 4.0ms
-  name       exa?mple.org
-  out        1.2K in 3 packets
-  in         5.0M in 90 packets
+  age        61.0s, idle 4.0ms
+  name       exa\\u{1b}mple.org
+  out        1.21K in 3 packets
+  in         5M in 90 packets
   rtt        23ms to the peer, 30us to the guest
   mss        1460
-  again      2 segments
+  retrans    2 segments
 
   out: limited by application
-    limit    1.0M of 4.0M, grew 4 times, shrank 1
-    window   64K, 2.9K in flight, 0 held
+    limit    1M of 4M, grew 4 times, shrank 1
+    window   64K, 2.93K in flight, 0 held
         1.2s loss
         17us application
 
   in: limited by loss
-    limit    1.0M of 4.0M, grew 4 times, shrank 1
-    window   64K, 2.9K in flight, 0 held
+    limit    1M of 4M, grew 4 times, shrank 1
+    window   64K, 2.93K in flight, 0 held
         1.2s loss
         17us application
 
- AGO  DIR  FROM    TO  CAUSE  PER RTT   RTT
-2.0s  in    64K  1.0M  hit        68K  20us
+ AGO  DIR  FROM  TO  CAUSE  PER RTT   RTT
+2.0s  in    64K  1M  hit      68.4K  20us
 ";
     assert_eq!(flow(&detail), expected);
 }

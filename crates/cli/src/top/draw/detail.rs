@@ -1,9 +1,9 @@
-//! One flow: who with whom, how much, what holds it back, and how its limits came to be what they are.
+//! One flow in detail: its ends, traffic, limiting factors, and the decisions about its limits.
 
 use super::super::model::{Detail, Model, Point, Row};
-use super::super::units;
 use super::colour;
 use super::table::kind;
+use crate::units;
 use brodo_control::flow::Half;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -64,11 +64,11 @@ fn about(detail: &Detail, row: &Row, to_guest: bool) -> Vec<Line<'static>> {
     let address = flow.name.as_ref().map_or(String::new(), |_| format!(" ({})", flow.remote));
     let state = if detail.ended { "ended".fg(Color::Red).bold() } else { flow.state.clone().bold() };
     let who = format!("{} {} with {}{address}  ", kind(row), flow.guest, row.peer());
-    let mut times = format!("open {}  idle {}", units::age(flow.age_us), units::delay(flow.idle_us));
+    let mut times = format!("open {}  idle {}", units::age(flow.age_us), units::time(flow.idle_us));
     for (what, us) in [("rtt", flow.rtt_us), ("rtt beyond the host", flow.remote_rtt_us)] {
-        times.extend(us.map(|us| format!("  {what} {}", units::delay(us))));
+        times.extend(us.map(|us| format!("  {what} {}", units::time(us))));
     }
-    times.extend(flow.tcp.as_ref().map(|tcp| format!("  mss {}  again {}", tcp.mss, tcp.retransmissions)));
+    times.extend(flow.tcp.as_ref().map(|tcp| format!("  mss {}  retrans {}", tcp.mss, tcp.retransmissions)));
     let traffic = [("↑", flow.from_guest, row.rates.from_guest), ("↓", flow.to_guest, row.rates.to_guest)];
     let traffic = traffic.map(|(arrow, sum, rate)| {
         let packets = sum.packets;
@@ -180,9 +180,9 @@ fn draw_steps(frame: &mut Frame<'_>, area: Rect, detail: &Detail, now: Duration,
     let mut lines = vec![Line::from("DECISIONS        LIMIT         WHY           PER ROUND TRIP".dim())];
     lines.extend(steps.take(usize::from(area.height)).map(|(at, step)| {
         let size = |bytes: u32| units::bytes(bytes.into());
-        let when = format!("{} ago", units::delay(now.saturating_sub(*at).as_micros() as u64));
+        let when = format!("{} ago", units::time(now.saturating_sub(*at).as_micros() as u64));
         let change = format!("{} → {}", size(step.from), size(step.to));
-        let moved = format!("{} in {}", size(step.per_rtt), units::delay(step.rtt_us.into()));
+        let moved = format!("{} in {}", size(step.per_rtt), units::time(step.rtt_us.into()));
         Line::from(format!("{when:<12} {change:>15}   {:<13} {moved}", step.cause))
     }));
     frame.render_widget(Paragraph::new(lines), area);

@@ -1,9 +1,9 @@
-//! The table of flows: as many columns as fit, and of the rows those around the chosen one.
+//! The table of flows: as many columns as fit, and the rows around the chosen one.
 
 use super::super::model::{Model, Row};
 use super::super::screen::Screen;
-use super::super::units;
 use super::colour;
+use crate::units;
 use brodo_control::flow::Direction;
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Rect};
@@ -82,13 +82,13 @@ const COLUMNS: &[Column] = &[
         title: "RTT",
         width: 5,
         right: true,
-        cell: |row, _| row.flow.rtt_us.map(units::delay).unwrap_or_default().into(),
+        cell: |row, _| row.flow.rtt_us.map(units::time).unwrap_or_default().into(),
         ..ALWAYS
     },
     Column { title: "LIMIT", width: 8, below: WIDE, cell: |row, width| gauge(row, width).into(), ..ALWAYS },
     Column { title: "LIMIT", width: 10, from: WIDE, cell: |row, width| gauge(row, width).into(), ..ALWAYS },
     Column {
-        title: "OF BOUND",
+        title: "LIMIT/MAX",
         width: 11,
         from: WIDE,
         right: true,
@@ -97,7 +97,7 @@ const COLUMNS: &[Column] = &[
     },
     Column { title: "WINDOW", width: 6, from: 124, right: true, cell: |row, _| window(row).into(), ..ALWAYS },
     Column { title: "LIMITED BY", width: 12, cell: |row, _| limited(row), ..ALWAYS },
-    Column { title: "AGAIN", width: 5, right: true, cell: |row, _| again(row).into(), ..ALWAYS },
+    Column { title: "RETRANS", width: 7, right: true, cell: |row, _| retransmissions(row).into(), ..ALWAYS },
     Column {
         title: "AGE",
         width: 5,
@@ -146,7 +146,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, screen: &mu
     }
 }
 
-/// Who began, and the protocol.
+/// Direction in which the flow was opened, and protocol.
 pub(super) fn kind(row: &Row) -> String {
     let arrow = match row.flow.direction {
         Direction::Outbound => '→',
@@ -185,7 +185,7 @@ fn limited(row: &Row) -> Text<'static> {
     row.half().map_or(Text::default(), |half| Text::styled(half.limited_by.clone(), colour(&half.limited_by)))
 }
 
-fn again(row: &Row) -> String {
+fn retransmissions(row: &Row) -> String {
     let count = row.retransmissions();
     if count == 0 { String::new() } else { count.to_string() }
 }

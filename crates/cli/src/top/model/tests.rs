@@ -19,7 +19,7 @@ pub(in crate::top) fn status(at_s: u64) -> Status {
         networks: Vec::new(),
         resolvers: Vec::new(),
         workers: 1,
-        memory: Memory { used: 12 << 20, promised: 34 << 20, budget: 256 << 20 },
+        memory: Memory { used: 12 << 20, reserved: 34 << 20, budget: 256 << 20 },
         flows: 7,
         flows_max: 65536,
         cpu_user_us: 100_000 + at_s * 100_000,

@@ -1,9 +1,10 @@
-//! What happens while the network is served, for whoever wants to know: the flow log, clients of the control socket, people who
-//! read standard error.
+//! The event bus: flows that begin and end, and notices, from the workers to the flow log, clients of the
+//! control socket and the log.
 //!
-//! Workers pass on what their stacks have recorded after the turn in which it happened ([`Journal::take`]): they put it
-//! into mailboxes and ring, and that is all. A [`Mailbox`] holds a bounded number of things; what finds it full is dropped and
-//! counted, and whoever empties it tells how many. Nothing is recorded while nobody wants it.
+//! Workers pass on the records of their stacks after the turn in which they were made ([`EventBus::take`]):
+//! they put them into mailboxes and wake the readers. A [`Mailbox`] holds a bounded number of items; an item
+//! that finds it full is dropped and counted, and its reader gets the count. Without a subscriber nothing is
+//! recorded.
 
 use crate::log;
 use brodo_control::event::Level;
@@ -18,10 +19,10 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Things that a mailbox holds: about 16 MB of ends, which a log that writes as fast as a disk has written within a second.
+/// Items in a mailbox: about 16 MB of ended flows, a second of writing for a log on a disk.
 const MAILBOX_MAX: usize = 64 << 10;
 
-/// What one worker has recorded in one turn.
+/// The records of one worker and one turn.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     /// Its number.
@@ -34,7 +35,7 @@ pub(crate) struct Batch {
     pub(crate) lost: u64,
 }
 
-/// Something that is told to people.
+/// A sentence for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Notice {
     pub(crate) unix_ns: u64,
@@ -66,39 +67,39 @@ struct Contents {
     closed: bool,
 }
 
-/// What waits for one reader, who sleeps until [`Mailbox::wait`] gives something or looks when its bell has rung.
+/// A queue for one reader, which sleeps in [`Mailbox::wait`] or polls [`Mailbox::waker`].
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     contents: Mutex<Contents>,
     filled: Condvar,
-    bell: Option<OwnedFd>,
+    waker: Option<OwnedFd>,
 }
 
 impl Mailbox {
-    /// For a reader who waits for nothing else.
+    /// For a reader that waits for nothing else.
     pub(crate) fn new() -> Self {
-        Self { contents: Mutex::default(), filled: Condvar::new(), bell: None }
+        Self { contents: Mutex::default(), filled: Condvar::new(), waker: None }
     }
 
-    /// For a reader who polls descriptors.
+    /// For a reader that polls descriptors.
     ///
     /// # Errors
     /// eventfd failed: no descriptors.
-    pub(crate) fn with_bell() -> io::Result<Self> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { bell: Some(bell), ..Self::new() })
+    pub(crate) fn with_waker() -> io::Result<Self> {
+        let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { waker: Some(waker), ..Self::new() })
     }
 
-    /// Readable after the bell was rung, until [`Mailbox::take`].
-    pub(crate) fn bell(&self) -> Option<BorrowedFd<'_>> {
-        self.bell.as_ref().map(AsFd::as_fd)
+    /// An eventfd, readable after [`Mailbox::wake`] until [`Mailbox::take`].
+    pub(crate) fn waker(&self) -> Option<BorrowedFd<'_>> {
+        self.waker.as_ref().map(AsFd::as_fd)
     }
 
     fn lock(&self) -> MutexGuard<'_, Contents> {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts something in, or counts it.
+    /// Adds an item, or counts it as lost.
     pub(crate) fn put(&self, item: Item) {
         let mut contents = self.lock();
         let len = item.len();
@@ -109,36 +110,36 @@ impl Mailbox {
             contents.items.push_back(item);
         }
         drop(contents);
-        self.ring();
+        self.wake();
     }
 
     /// Wakes the reader.
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake(&self) {
         self.filled.notify_one();
-        if let Some(bell) = &self.bell {
+        if let Some(waker) = &self.waker {
             // It could only fail after 2^64 rings.
-            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(waker, &1u64.to_ne_bytes());
         }
     }
 
-    /// Nothing more will be put in but `last`, for which there is always room.
+    /// Adds `last`, for which there is always room, and ends the queue.
     pub(crate) fn close(&self, last: Vec<Item>) {
         let mut contents = self.lock();
         contents.items.extend(last);
         contents.closed = true;
         drop(contents);
-        self.ring();
+        self.wake();
     }
 
-    /// What is in there, and how many things found no room since the last time.
+    /// All items, and the number of items lost since the last call.
     pub(crate) fn take(&self) -> (VecDeque<Item>, u64) {
-        if let Some(bell) = &self.bell {
-            let _ = rustix::io::read(bell, &mut [0; 8]);
+        if let Some(waker) = &self.waker {
+            let _ = rustix::io::read(waker, &mut [0; 8]);
         }
         self.lock().take()
     }
 
-    /// The same, once there is something; `None` if there never will be.
+    /// The same, after waiting for an item; `None` at the end of the queue.
     pub(crate) fn wait(&self) -> Option<(VecDeque<Item>, u64)> {
         let mut contents = self.lock();
         loop {
@@ -160,22 +161,22 @@ impl Contents {
     }
 }
 
-/// Where everything that happens is told.
+/// Publishes records and notices to their readers.
 #[derive(Debug)]
-pub(crate) struct Journal {
+pub(crate) struct EventBus {
     clock: Clock,
     /// For the flow log, if there is one.
     log: Option<Arc<Mailbox>>,
     /// For clients of the control socket, if it is served.
     clients: Option<Arc<Mailbox>>,
-    /// Some client wants to know.
-    heard: AtomicBool,
+    /// A client has subscribed.
+    subscribed: AtomicBool,
 }
 
-impl Journal {
-    /// A journal that tells nobody but people.
+impl EventBus {
+    /// A bus with the log as its only reader.
     pub(crate) fn new(clock: Clock) -> Self {
-        Self { clock, log: None, clients: None, heard: AtomicBool::new(false) }
+        Self { clock, log: None, clients: None, subscribed: AtomicBool::new(false) }
     }
 
     /// The same with a flow log.
@@ -194,17 +195,17 @@ impl Journal {
         self.clock
     }
 
-    /// Whether ends are wanted whatever clients want.
+    /// Whether the flow log needs ended flows, without regard to clients.
     pub(crate) fn keeps_log(&self) -> bool {
         self.log.is_some()
     }
 
-    /// Whether some client wants to know of anything.
-    pub(crate) fn set_heard(&self, heard: bool) {
-        self.heard.store(heard, Ordering::Relaxed);
+    /// Whether a client has subscribed to anything.
+    pub(crate) fn set_subscribed(&self, subscribed: bool) {
+        self.subscribed.store(subscribed, Ordering::Relaxed);
     }
 
-    /// Takes what the stack of a worker has recorded.
+    /// Takes the records of a worker's stack.
     pub(crate) fn take(&self, worker: u32, stack: &mut Stack) {
         let batch = Batch {
             worker,
@@ -216,20 +217,20 @@ impl Journal {
         if let Some(log) = &self.log {
             log.put(item.clone());
         }
-        self.tell_clients(item);
+        self.publish_to_clients(item);
     }
 
-    fn tell_clients(&self, item: Item) {
-        if let Some(clients) = self.clients.as_ref().filter(|_| self.heard.load(Ordering::Relaxed)) {
+    fn publish_to_clients(&self, item: Item) {
+        if let Some(clients) = self.clients.as_ref().filter(|_| self.subscribed.load(Ordering::Relaxed)) {
             clients.put(item);
         }
     }
 
-    /// Tells people a sentence, which ends without a line break: on standard error, and clients that want to know.
-    pub(crate) fn tell(&self, level: Level, text: &str) {
+    /// Publishes a sentence, without a line end: to the log, and to clients that have subscribed to notices.
+    pub(crate) fn notify(&self, level: Level, text: &str) {
         log::say(level, text, &[]);
         let unix_ns = self.clock.unix_ns(self.clock.now());
-        self.tell_clients(Item::Notice(Notice { unix_ns, level, text: text.to_owned() }));
+        self.publish_to_clients(Item::Notice(Notice { unix_ns, level, text: text.to_owned() }));
     }
 }
 
@@ -237,18 +238,18 @@ impl Journal {
 mod tests {
     use super::*;
 
-    fn journal() -> (Journal, Arc<Mailbox>) {
-        let clients = Arc::new(Mailbox::with_bell().unwrap());
-        let journal = Journal::new(Clock::start()).with_clients(Some(clients.clone()));
-        (journal, clients)
+    fn bus() -> (EventBus, Arc<Mailbox>) {
+        let clients = Arc::new(Mailbox::with_waker().unwrap());
+        let bus = EventBus::new(Clock::start()).with_clients(Some(clients.clone()));
+        (bus, clients)
     }
 
     #[test]
-    fn what_nobody_hears_is_not_kept() {
-        let (journal, clients) = journal();
-        journal.tell(Level::Info, "unheard");
-        journal.set_heard(true);
-        journal.tell(Level::Info, "heard");
+    fn without_a_subscriber_nothing_is_kept() {
+        let (bus, clients) = bus();
+        bus.notify(Level::Info, "unheard");
+        bus.set_subscribed(true);
+        bus.notify(Level::Info, "heard");
         let (items, lost) = clients.take();
         assert_eq!((items.len(), lost), (1, 0));
         assert!(matches!(&items[0], Item::Notice(notice) if notice.text == "heard"));
@@ -257,14 +258,14 @@ mod tests {
 
     #[test]
     fn what_finds_no_room_is_counted() {
-        let (journal, clients) = journal();
-        journal.set_heard(true);
+        let (bus, clients) = bus();
+        bus.set_subscribed(true);
         for _ in 0..MAILBOX_MAX + 3 {
-            journal.tell(Level::Debug, "again");
+            bus.notify(Level::Debug, "again");
         }
         let (items, lost) = clients.take();
         assert_eq!((items.len(), lost), (MAILBOX_MAX, 3));
-        journal.tell(Level::Debug, "again");
+        bus.notify(Level::Debug, "again");
         assert_eq!(clients.take().0.len(), 1);
     }
 

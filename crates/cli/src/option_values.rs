@@ -1,8 +1,9 @@
-//! Values on the command line: networks, rules, sizes, buffer bounds and their tuning, resolvers, names, station addresses, interface names.
+//! Values on the command line: networks, rules, sizes, buffer bounds, resolvers, names, MAC addresses,
+//! interface names.
 //!
 //! Each parser takes one word and says in one clause what it expected; clap adds the word and the option.
 
-use brodo_core::config::{BufferBounds, Tuning};
+use brodo_core::config::BufferBounds;
 use brodo_core::policy::{Deny, FlowRate};
 use brodo_core::wire::dns::{NAME_LEN_MAX, encode_name};
 use brodo_core::wire::ethernet::MacAddr;
@@ -44,7 +45,7 @@ impl FromStr for Cidr {
         let (address, length) = word.split_once('/').ok_or_else(expected)?;
         let address: IpAddr = address.parse().map_err(|_| expected())?;
         let prefix_len: u8 = length.parse().map_err(|_| expected())?;
-        // A prefix must leave room for the guest, the gateway and the addresses that belong to nobody.
+        // A prefix must leave room for the guest, the gateway and the reserved addresses.
         let longest = if address.is_ipv4() { 30 } else { 126 };
         if (1..=longest).contains(&prefix_len) {
             Ok(Self { address, prefix_len })
@@ -97,20 +98,6 @@ fn limit(word: &str) -> Result<u32, String> {
     }
 }
 
-/// `rtt`, `step:BYTES`, `pressure` or `fixed`.
-pub(crate) fn tuning(word: &str) -> Result<Tuning, String> {
-    match (word, word.strip_prefix("step:")) {
-        ("rtt", _) => Ok(Tuning::Rtt),
-        ("pressure", _) => Ok(Tuning::Pressure),
-        ("fixed", _) => Ok(Tuning::Fixed),
-        (_, Some(bytes)) => match size(bytes)? {
-            bytes @ 1..=BUFFER_MAX => Ok(Tuning::Step(bytes as u32)),
-            _ => Err("a step must be 1 byte to 1048560K".to_owned()),
-        },
-        _ => Err("expected rtt, step:BYTES, pressure or fixed".to_owned()),
-    }
-}
-
 /// `INITIAL..MAX`, or one size for a buffer that does not grow.
 pub(crate) fn bounds(word: &str) -> Result<BufferBounds, String> {
     let (initial, max) = word.split_once("..").unwrap_or((word, word));
@@ -121,8 +108,8 @@ pub(crate) fn bounds(word: &str) -> Result<BufferBounds, String> {
     Ok(BufferBounds { initial, max })
 }
 
-/// `NET`, `NET:PORT` or `NET:FIRST-LAST`, where a network is an address with or without a prefix length, and one of IPv6 with
-/// ports has its address in brackets.
+/// `NET`, `NET:PORT` or `NET:FIRST-LAST`, where a network is an address with or without a prefix length, and
+/// one of IPv6 with ports has its address in brackets.
 pub(crate) fn deny(word: &str) -> Result<Deny, String> {
     let expected = || {
         "expected CIDR[:PORT[-PORT]], such as 10.0.0.0/8, 192.0.2.1:25, 2001:db8::/32 or [2001:db8::]/32:80-90"
@@ -200,7 +187,7 @@ pub(crate) fn resolver(word: &str) -> Result<SocketAddr, String> {
         "expected IP or IP:PORT, such as 1.1.1.1, 127.0.0.1:5353 or [2606:4700::1111]:53".to_owned()
     })?;
     if resolver.port() == 0 || resolver.ip().is_unspecified() || resolver.ip().is_multicast() {
-        return Err("nobody can be asked there".to_owned());
+        return Err("not the address of a resolver: unspecified, multicast, or port 0".to_owned());
     }
     Ok(resolver)
 }
@@ -275,7 +262,7 @@ pub(crate) fn descriptor(word: &str) -> Result<i32, String> {
     }
 }
 
-/// A time between two looks.
+/// A sampling interval.
 pub(crate) fn interval(word: &str) -> Result<Duration, String> {
     match word.parse::<f64>() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),

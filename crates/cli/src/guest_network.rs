@@ -1,12 +1,13 @@
-//! The addresses on the guest's link, of either family: what was given, what follows from it, what contradicts it.
+//! The addresses on the guest's link, of either family: what was given, what follows from it, what
+//! contradicts it.
 //!
-//! Only the guest's address and prefix need be known. The gateway is the first of the prefix's addresses 2, 3 and 1 that
-//! is free, and the DNS server the first of 3, 4, 2 and 1, which with the defaults gives .2 and .3. In a prefix too
-//! small for three the gateway answers DNS as well.
+//! Only the guest's address and prefix need be known. The gateway is the first of the prefix's addresses 2, 3
+//! and 1 that is free, and the DNS server the first of 3, 4, 2 and 1, which with the defaults gives .2 and
+//! .3. In a prefix too small for three the gateway answers DNS as well.
 //!
 //! Addresses are handled as numbers, so that both families go the same way.
 
-use crate::value::Cidr;
+use crate::option_values::Cidr;
 use brodo_core::config::{Ipv4Net, Ipv6Net};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

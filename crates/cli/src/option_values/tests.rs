@@ -113,21 +113,6 @@ fn buffer_bounds() {
 }
 
 #[test]
-fn tunings() {
-    check(
-        tuning,
-        &[
-            ("rtt", Tuning::Rtt),
-            ("step:16384", Tuning::Step(16 << 10)),
-            ("step:64K", Tuning::Step(64 << 10)),
-            ("pressure", Tuning::Pressure),
-            ("fixed", Tuning::Fixed),
-        ],
-        &["", "RTT", "step", "step:", "step:0", "step:1G", "step:-1", "rtt:1", "double", "none"],
-    );
-}
-
-#[test]
 fn resolvers() {
     let at = |word: &str| word.parse().unwrap();
     check(

@@ -1,4 +1,4 @@
-//! `brodo completions` and `brodo man`: what is made from the definition of the command line.
+//! `brodo man` and `brodo completions`, made from the definition of the command line.
 
 use crate::args::Cli;
 use crate::failure::Failure;
@@ -27,7 +27,7 @@ pub(crate) fn man(page: Option<&str>) -> Result<u8, Failure> {
     print(&text)
 }
 
-/// To standard output. Whoever stops reading has read enough.
+/// To standard output. A reader that has gone is no error.
 fn print(text: &[u8]) -> Result<u8, Failure> {
     match io::stdout().write_all(text) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {

@@ -1,4 +1,4 @@
-//! What the stack says of flows, in the words of the control socket and the flow log.
+//! Conversion of the stack's flow records to the messages of the control socket and the flow log.
 
 use crate::timestamp::Timestamp;
 use brodo_control::flow::{self, Direction, FlowRef, Protocol};
@@ -34,7 +34,7 @@ pub(crate) fn handle(worker: u32, id: FlowId) -> FlowRef {
     FlowRef { worker, index: id.index, generation: id.generation }
 }
 
-/// What kind of conversation a flow is.
+/// The protocol of a flow.
 pub(crate) fn protocol(protocol: core_flow::Protocol) -> Protocol {
     match protocol {
         core_flow::Protocol::Tcp => Protocol::Tcp,
@@ -54,7 +54,7 @@ fn traffic(traffic: Traffic) -> flow::Traffic {
     flow::Traffic { bytes: traffic.bytes, packets: traffic.packets }
 }
 
-/// A flow of which only little is known, as it is when it begins.
+/// A flow as it begins, without the state of TCP.
 pub(crate) fn brief(worker: u32, info: &FlowInfo) -> flow::Flow {
     flow::Flow {
         id: handle(worker, info.flow),
@@ -74,7 +74,7 @@ pub(crate) fn brief(worker: u32, info: &FlowInfo) -> flow::Flow {
     }
 }
 
-/// A flow with all that is known of it; `remote_rtt` is what the host's kernel says.
+/// A flow with the state of TCP; `remote_rtt` is the estimate of the host's kernel.
 pub(crate) fn full(
     worker: u32,
     detail: &FlowDetail,
@@ -114,7 +114,7 @@ fn half(info: &HalfInfo, in_flight: u32, limit_max: u32) -> flow::Half {
     }
 }
 
-/// What limits, as one word.
+/// The limiting factor as one word.
 fn limit(by: LimitedBy) -> String {
     by.name().replace(' ', "-")
 }

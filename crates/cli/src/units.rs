@@ -1,13 +1,14 @@
-//! Figures in few letters, as columns have them: at most six.
+//! Sizes, rates and times for people, in at most six letters: tables of the commands and columns of `brodo
+//! top`.
 
 /// Bytes per second as bits per second, with powers of 1000: `-`, `999`, `1.23k`, `12.3M`, `123G`.
-pub(super) fn bits(bytes_per_second: f64) -> String {
+pub(crate) fn bits(bytes_per_second: f64) -> String {
     let bits = bytes_per_second * 8.0;
     if bits < 0.5 { "-".to_owned() } else { three_digits(bits, 1000.0, &["", "k", "M", "G", "T", "P"]) }
 }
 
 /// Bytes, with powers of 1024: `0`, `1023`, `64K`, `1.54M`.
-pub(super) fn bytes(bytes: u64) -> String {
+pub(crate) fn bytes(bytes: u64) -> String {
     three_digits(bytes as f64, 1024.0, &["", "K", "M", "G", "T", "P", "E"])
 }
 
@@ -30,8 +31,8 @@ fn three_digits(mut value: f64, base: f64, units: &[&str]) -> String {
     format!("{number}{unit}")
 }
 
-/// A short time in microseconds: `20us`, `1.2ms`, `123ms`, `4.5s`.
-pub(super) fn delay(us: u64) -> String {
+/// A time in microseconds: `20us`, `1.2ms`, `123ms`, `4.5s`.
+pub(crate) fn time(us: u64) -> String {
     let ms = us as f64 / 1e3;
     match us {
         0..1000 => format!("{us}us"),
@@ -43,7 +44,7 @@ pub(super) fn delay(us: u64) -> String {
 }
 
 /// A long time in microseconds: `5s`, `3m05`, `2h07`, `3d04`.
-pub(super) fn age(us: u64) -> String {
+pub(crate) fn age(us: u64) -> String {
     let seconds = us / 1_000_000;
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match seconds {
@@ -55,7 +56,7 @@ pub(super) fn age(us: u64) -> String {
 }
 
 /// The last `width` values as bars, against the largest of them.
-pub(super) fn sparkline(values: impl DoubleEndedIterator<Item = u64> + Clone, width: usize) -> String {
+pub(crate) fn sparkline(values: impl DoubleEndedIterator<Item = u64> + Clone, width: usize) -> String {
     const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let shown = values.rev().take(width);
     let max = shown.clone().max().unwrap_or(0).max(1);
@@ -68,17 +69,17 @@ pub(super) fn sparkline(values: impl DoubleEndedIterator<Item = u64> + Clone, wi
 /// Smallest size that a [`gauge`] shows, in bytes: the least limit there is.
 const GAUGE_MIN: u32 = 4096;
 
-/// How often [`GAUGE_MIN`] has to be doubled to become `size`, straight between whole numbers: a logarithm would be the one thing
-/// that every brodo loads a library for.
+/// How often [`GAUGE_MIN`] has to be doubled to become `size`, straight between whole numbers: a logarithm
+/// would be the one thing that every brodo loads a library for.
 fn doublings(size: u32) -> f64 {
     let size = size.max(GAUGE_MIN);
     let whole = size.ilog2();
     f64::from(whole - GAUGE_MIN.ilog2()) + f64::from(size) / f64::from(1_u32 << whole) - 1.0
 }
 
-/// A limit against its bound, and what is used of it, in so many letters: `███▒▒····`. Sizes are logarithmic, because limits begin at a
-/// hundredth of their bound and double.
-pub(super) fn gauge(used: u32, limit: u32, bound: u32, width: usize) -> String {
+/// A limit against its bound, and what is used of it, in so many letters: `███▒▒····`. Sizes are logarithmic,
+/// because limits begin at a hundredth of their bound and double.
+pub(crate) fn gauge(used: u32, limit: u32, bound: u32, width: usize) -> String {
     let range = doublings(bound);
     let letters = |size: u32| {
         let part = if range > 0.0 { doublings(size) / range } else { 1.0 };
@@ -134,7 +135,7 @@ mod tests {
             (1_500_000, "1.5s"),
             (125_000_000, "2m05"),
         ] {
-            assert_eq!(delay(us), text, "{us}");
+            assert_eq!(time(us), text, "{us}");
         }
         for (s, text) in [
             (0, "0s"),
@@ -146,7 +147,7 @@ mod tests {
         ] {
             assert_eq!(age(s * 1_000_000), text);
         }
-        assert!(delay(u64::MAX).len() > 6, "nothing lives that long");
+        assert!(time(u64::MAX).len() > 6, "nothing lives that long");
     }
 
     #[test]

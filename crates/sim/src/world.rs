@@ -10,7 +10,7 @@
 //! byte.
 
 mod conversation;
-mod peer;
+mod peer_socket;
 
 pub use conversation::{Behind, Conversation, Ending, Pace};
 
@@ -26,7 +26,7 @@ use brodo_core::config::Config;
 use brodo_core::host::{Close, HostError, SocketId};
 use brodo_core::link::{LinkCaps, RxMeta};
 use brodo_core::time::{Duration, Instant};
-use peer::Peer;
+use peer_socket::PeerSocket;
 use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp::{RecvError, State};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -103,7 +103,7 @@ struct Running {
     socket: Option<SocketId>,
     /// When the stack asked the host to connect.
     connecting_since: Instant,
-    peer: Option<Peer>,
+    peer: Option<PeerSocket>,
     guest_sent: u64,
     guest_closed: bool,
     guest_read: Reading,
@@ -643,7 +643,7 @@ impl World {
                 let refused = c.plan.ending == Ending::Refused;
                 host.finish_connect(socket, if refused { Err(HostError::Refused) } else { Ok(()) });
                 (c.peer_closed, c.broken) = (refused, refused);
-                c.peer = (!refused).then(|| Peer::new(host, socket, c.plan.behind));
+                c.peer = (!refused).then(|| PeerSocket::new(host, socket, c.plan.behind));
             }
             return;
         }

@@ -1,4 +1,4 @@
-//! The far end of a host socket, near or far, as the peer program of a [`World`](super::World) uses it.
+//! The peer's socket: the far end of a host socket, near or far, as used by the peer program of a [`World`](super::World) uses it.
 
 use super::conversation::Behind;
 use crate::host::SimHost;
@@ -7,14 +7,14 @@ use brodo_core::host::SocketId;
 use brodo_core::time::Instant;
 
 /// A connected socket of the peer.
-pub(super) enum Peer {
+pub(super) enum PeerSocket {
     /// At no distance: bytes read by the peer are room at once.
     Near { socket: SocketId, buffer: usize },
     /// Behind two kernels and a path.
     Far(Box<KernelSocket>),
 }
 
-impl Peer {
+impl PeerSocket {
     /// The peer of a host socket that has just connected.
     pub(super) fn new(host: &mut SimHost, socket: SocketId, behind: Behind) -> Self {
         match behind {

@@ -162,7 +162,7 @@ impl Options {
 /// Runs everything and reports it.
 pub fn run(options: &Options) -> Result<()> {
     let results = measure(options, &options.depth())?;
-    options.outputs.write(&pages::full(&results), &pages::short(&results), &results.json())
+    options.outputs.write(&pages::full(&results), &pages::short(&results), &pages::json(&results))
 }
 
 /// Runs everything.

@@ -31,6 +31,7 @@
 
 mod bulk;
 mod client;
+mod connection;
 mod conversations;
 mod datagram;
 mod forge;

@@ -29,7 +29,7 @@ pub fn run(options: Options) -> Result<()> {
         },
     };
     let results = bench::measure(&options, &depth)?;
-    let (full, short, samples) = (pages::full(&results), pages::short(&results), results.json());
+    let (full, short, samples) = (pages::full(&results), pages::short(&results), pages::json(&results));
     options.outputs.write(&full, &short, &samples)?;
     let mut faults = missing(&results);
     faults.extend(malformed_markdown(&full.markdown()));

@@ -4,14 +4,13 @@
 //! A small library in C, built here, stands before the C library (`LD_PRELOAD`) and counts in a file that is
 //! mapped ([`SOURCE`]). A first run fills pools and tables; what is reported is the second.
 
-use super::results::Results;
+use super::results::{Allocations, Results};
 use super::workload::Workload;
 use super::{Options, Part, matrix};
 use crate::process::{Context, Failure, Result, find_program};
 use crate::progress::Progress;
 use crate::system::{Guest, System};
 use crate::world::World;
-use serde_json::{Value, json};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -25,36 +24,6 @@ const SECONDS: f64 = 1.0;
 /// About how long all of it takes.
 pub(super) const PLANNED: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_secs(30);
-
-/// Allocations of one workload.
-#[derive(Debug, Clone)]
-pub struct Allocations {
-    /// The workload that ran.
-    pub workload: Workload,
-    /// Allocations meanwhile.
-    pub count: u64,
-    /// GiB moved, or operations.
-    pub work: f64,
-}
-
-impl Allocations {
-    /// The unit of [`Self::each`].
-    pub fn unit(&self) -> &'static str {
-        if self.workload.kind.name == "crr" { "per operation" } else { "per GiB" }
-    }
-
-    /// Allocations per GiB or operation.
-    pub fn each(&self) -> f64 {
-        self.count as f64 / self.work
-    }
-
-    pub(super) fn json(&self) -> Value {
-        json!({
-            "workload": self.workload.to_string(), "allocations": self.count, "work": self.work,
-            "unit": self.unit(), "each": self.each(),
-        })
-    }
-}
 
 /// Counts, or says why not.
 pub(super) fn run(options: &Options, results: &mut Results, progress: &mut Progress) {

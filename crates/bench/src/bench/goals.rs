@@ -1,8 +1,7 @@
 //! Goals: ratios to the systems measured beside brodo, or figures of its own. A goal is reached
 //! by the median.
 
-use super::allocations::Allocations;
-use super::results::{Results, StartUp};
+use super::results::{Allocations, Results, StartUp};
 use super::workload::{Metric, Workload};
 use crate::idle::Idle;
 use crate::report::{Spread, Table, number};

@@ -1,12 +1,14 @@
 //! Results as a document: in full, and as the short table of the README.
 
 use super::goals::{self, Figure, Verdict};
-use super::results::{Results, StartUp};
+use super::results::{Allocations, Results, StartUp};
 use super::workload::{KINDS, Metric, Workload};
-use crate::idle;
+use crate::idle::{self, Idle};
 use crate::report::{Block, Document, Table, number};
 use crate::system::System;
+use crate::wan::measure::Found;
 use brodo_plot::bars::{Bar, Bars, Group};
+use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
 /// Systems that others are compared with.
@@ -37,6 +39,41 @@ pub fn full(results: &Results) -> Document {
         blocks.extend(results.remarks.iter().cloned().map(Block::Text));
     }
     document
+}
+
+/// The results for programs, with every sample.
+pub fn json(results: &Results) -> Value {
+    let samples = results.samples.iter().map(|s| {
+        let figures: Map<String, Value> =
+            s.figures.iter().map(|(metric, value)| (metric.key().to_owned(), json!(value))).collect();
+        json!({
+            "mtu": s.mtu, "workload": s.workload.to_string(), "system": s.system.name(), "round": s.round,
+            "figures": figures,
+        })
+    });
+    let footprints = results.footprints.iter().map(|f| {
+        json!({
+            "mtu": f.mtu, "system": f.system.name(), "rss_start_kib": f.rss_start_kib,
+            "pss_start_kib": f.pss_start_kib, "rss_end_kib": f.rss_end_kib,
+        })
+    });
+    let starts = results
+        .starts_ms
+        .iter()
+        .map(|(system, what, ms)| json!({ "system": system.name(), "command": what.key(), "ms": ms }));
+    let goals = goals::verdicts(results);
+    json!({
+        "machine": results.machine.json(), "seconds": results.seconds, "rounds": results.rounds,
+        "forwarders": results.versions,
+        "samples": samples.collect::<Vec<_>>(),
+        "footprints": footprints.collect::<Vec<_>>(),
+        "starts": starts.collect::<Vec<_>>(),
+        "allocations": results.allocations.iter().map(Allocations::json).collect::<Vec<_>>(),
+        "idle": results.idle.iter().map(Idle::json).collect::<Vec<_>>(),
+        "wan": results.wan.as_ref().map(Found::json),
+        "goals": goals.iter().map(Verdict::json).collect::<Vec<_>>(),
+        "remarks": results.remarks,
+    })
 }
 
 /// Method: machine, rounds, seconds.

@@ -1,14 +1,12 @@
 //! Everything that was found out, as it was measured: what the tables, the goals and the JSON are made of.
 
 use super::Options;
-use super::allocations::Allocations;
-use super::goals;
 use super::workload::{Metric, Workload};
 use crate::idle::Idle;
 use crate::report::{Machine, Spread};
 use crate::system::System;
 use crate::wan::measure::Found;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// One run of one workload on one system.
 #[derive(Debug, Clone)]
@@ -66,6 +64,36 @@ impl StartUp {
             Self::True => "true",
             Self::FirstByte => "first_byte",
         }
+    }
+}
+
+/// Allocations of one workload.
+#[derive(Debug, Clone)]
+pub struct Allocations {
+    /// The workload that ran.
+    pub workload: Workload,
+    /// Allocations meanwhile.
+    pub count: u64,
+    /// GiB moved, or operations.
+    pub work: f64,
+}
+
+impl Allocations {
+    /// The unit of [`Self::each`].
+    pub fn unit(&self) -> &'static str {
+        if self.workload.kind.name == "crr" { "per operation" } else { "per GiB" }
+    }
+
+    /// Allocations per GiB or operation.
+    pub fn each(&self) -> f64 {
+        self.count as f64 / self.work
+    }
+
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "workload": self.workload.to_string(), "allocations": self.count, "work": self.work,
+            "unit": self.unit(), "each": self.each(),
+        })
     }
 }
 
@@ -152,40 +180,5 @@ impl Results {
     pub fn start_ms(&self, system: System, what: StartUp) -> Option<Spread> {
         let wanted = self.starts_ms.iter().filter(|(s, w, _)| *s == system && *w == what);
         Spread::of(wanted.map(|(_, _, ms)| *ms))
-    }
-
-    /// All samples.
-    pub fn json(&self) -> Value {
-        let samples = self.samples.iter().map(|s| {
-            let figures: Map<String, Value> =
-                s.figures.iter().map(|(metric, value)| (metric.key().to_owned(), json!(value))).collect();
-            json!({
-                "mtu": s.mtu, "workload": s.workload.to_string(), "system": s.system.name(), "round": s.round,
-                "figures": figures,
-            })
-        });
-        let footprints = self.footprints.iter().map(|f| {
-            json!({
-                "mtu": f.mtu, "system": f.system.name(), "rss_start_kib": f.rss_start_kib,
-                "pss_start_kib": f.pss_start_kib, "rss_end_kib": f.rss_end_kib,
-            })
-        });
-        let starts = self
-            .starts_ms
-            .iter()
-            .map(|(system, what, ms)| json!({ "system": system.name(), "command": what.key(), "ms": ms }));
-        let goals = goals::verdicts(self);
-        json!({
-            "machine": self.machine.json(), "seconds": self.seconds, "rounds": self.rounds,
-            "forwarders": self.versions,
-            "samples": samples.collect::<Vec<_>>(),
-            "footprints": footprints.collect::<Vec<_>>(),
-            "starts": starts.collect::<Vec<_>>(),
-            "allocations": self.allocations.iter().map(Allocations::json).collect::<Vec<_>>(),
-            "idle": self.idle.iter().map(Idle::json).collect::<Vec<_>>(),
-            "wan": self.wan.as_ref().map(Found::json),
-            "goals": goals.iter().map(goals::Verdict::json).collect::<Vec<_>>(),
-            "remarks": self.remarks,
-        })
     }
 }

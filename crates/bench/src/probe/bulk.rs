@@ -1,6 +1,6 @@
 //! Bulk throughput: as many bytes as go through in a time, counted where they arrive.
 
-use super::server::CHUNK;
+use super::connection::CHUNK;
 use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};

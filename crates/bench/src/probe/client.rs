@@ -1,7 +1,7 @@
 //! Clients for one connection: content in either direction, half closes, stalls, and how connections fail.
 
+use super::connection::{CHUNK, PATIENCE, receive, send_pattern};
 use super::pattern::Sum;
-use super::server::{CHUNK, receive, send_pattern};
 use super::{errno_name, outcome, wait_for_end_of_input};
 use serde_json::{Value, json};
 use socket2::SockRef;
@@ -12,9 +12,6 @@ use std::time::Duration;
 /// Distinguishes what goes up from what comes down.
 const UP_SEED: u64 = 0x0075_7000;
 const DOWN_SEED: u64 = 0xd0_0770;
-
-/// No single read waits longer: whoever gets nothing for that long never will.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 fn open(peer: SocketAddr, line: &str) -> io::Result<TcpStream> {
     let mut connection = TcpStream::connect(peer)?;

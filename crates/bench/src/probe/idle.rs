@@ -1,7 +1,7 @@
 //! Connections that are opened and then do nothing, to see what they cost.
 
+use super::connection::listen;
 use super::many::raise_descriptor_limit;
-use super::server::listen;
 use super::wait_for_end_of_input;
 use serde_json::{Value, json};
 use std::io;

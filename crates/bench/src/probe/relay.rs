@@ -8,7 +8,7 @@
 //! Blocking writes of one thread to both sides would stand still between two peers who both send and do not
 //! read. The workloads' do not.
 
-use super::server;
+use super::connection;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{self, Read, Write};
@@ -24,7 +24,7 @@ const CHUNK: usize = 256 << 10;
 pub(super) fn relay(device: &str, address: SocketAddr, ports: u16, threads: u16) -> io::Result<()> {
     let port = |number| listen(device, SocketAddr::new(address.ip(), address.port() + number));
     let listeners: Vec<TcpListener> = (0..ports).map(port).collect::<io::Result<_>>()?;
-    let _ready = server::listen(address.port() + ports)?;
+    let _ready = connection::listen(address.port() + ports)?;
     thread::scope(|scope| {
         for listener in listeners.iter().flat_map(|one| std::iter::repeat_n(one, threads.into())) {
             scope.spawn(|| {

@@ -4,7 +4,7 @@
 //! flows share nothing but the path. The server's threads serve one connection at a time and block: the
 //! shortest way a server can answer.
 
-use super::server::listen;
+use super::connection::listen;
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,28 +1,22 @@
 //! The server: one thread per connection, each obeying its first line. The module above lists what it
 //! understands.
 //!
-//! Stalls are not timed but agreed: a sender that has been stuck for [`STUCK`] says so over a second
-//! connection, and only then does the other side begin to read. So a stall always fills every buffer on the
-//! way, on any machine.
+//! Stalls are not timed but agreed: a sender that has been stuck for [`STUCK`](super::connection::STUCK) says
+//! so over a second connection, and only then does the other side begin to read. So a stall always fills
+//! every buffer on the way, on any machine.
 
-use super::pattern::{Pattern, Sum};
+use super::connection::{CHUNK, Input, listen, receive, send_pattern};
 use super::stream::Stream;
 use super::stress;
 use super::timed::Span;
 use serde_json::{Value, json};
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::SockRef;
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv6Addr, Shutdown, TcpStream, UdpSocket};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// A sender that could not send anything for this long is stuck.
-pub(super) const STUCK: Duration = Duration::from_millis(300);
-
-/// Size of reads and writes.
-pub(super) const CHUNK: usize = 128 * 1024;
 
 /// Results that one connection leaves for another, by token.
 static BOARD: Mutex<Option<HashMap<String, Value>>> = Mutex::new(None);
@@ -42,18 +36,6 @@ fn await_post(token: &str) -> Value {
         }
         board = NEWS.wait(board).unwrap_or_else(PoisonError::into_inner);
     }
-}
-
-/// A listener on all addresses of both families with room for a thousand connections at once.
-pub(super) fn listen(port: u16) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_only_v6(false)?;
-    socket.set_reuse_address(true)?;
-    // A relay may listen on the same port of one address and device.
-    socket.set_reuse_port(true)?;
-    socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
-    socket.listen(4096)?;
-    Ok(socket.into())
 }
 
 pub(super) fn serve(port: u16) -> io::Result<()> {
@@ -188,90 +170,4 @@ fn send(connection: &mut TcpStream, bytes: u64, seed: u64, token: Option<&str>) 
         Ok(())
     };
     send_pattern(connection, bytes, seed, &mut stuck).map(drop)
-}
-
-/// Sends patterned bytes and calls `stuck` whenever nothing could be sent for [`STUCK`]; the hash of what was
-/// sent.
-pub(super) fn send_pattern(
-    connection: &mut TcpStream,
-    bytes: u64,
-    seed: u64,
-    stuck: &mut dyn FnMut(u64) -> io::Result<()>,
-) -> io::Result<String> {
-    connection.set_write_timeout(Some(STUCK))?;
-    let mut buffer = vec![0; CHUNK];
-    let mut pattern = Pattern::new(seed);
-    let mut sum = Sum::default();
-    while sum.bytes < bytes {
-        let length = (bytes - sum.bytes).min(CHUNK as u64) as usize;
-        pattern.fill(&mut buffer[..length]);
-        let mut rest = &buffer[..length];
-        while !rest.is_empty() {
-            match connection.write(rest) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => rest = &rest[written..],
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => stuck(sum.bytes)?,
-                Err(e) => return Err(e),
-            }
-        }
-        sum.add(&buffer[..length]);
-    }
-    connection.set_write_timeout(None)?;
-    Ok(sum.finish())
-}
-
-/// A connection and what was read from it behind the first line.
-pub(super) struct Input {
-    pub(super) early: Vec<u8>,
-    pub(super) connection: TcpStream,
-}
-
-impl Input {
-    /// Reads to the end; bytes and hash.
-    fn sum(&mut self) -> io::Result<Value> {
-        let mut sum = Sum::default();
-        sum.add(&self.early);
-        receive(&mut self.connection, |bytes| {
-            sum.add(bytes);
-            Ok(())
-        })?;
-        Ok(json!({ "bytes": sum.bytes, "sha256": sum.finish() }))
-    }
-
-    /// Reads to the end; bytes.
-    pub(super) fn discard(&mut self) -> io::Result<u64> {
-        let mut total = self.early.len() as u64;
-        receive(&mut self.connection, |bytes| {
-            total += bytes.len() as u64;
-            Ok(())
-        })?;
-        Ok(total)
-    }
-
-    fn echo(&mut self) -> io::Result<()> {
-        self.connection.write_all(&self.early)?;
-        let mut output = self.connection.try_clone()?;
-        // Small, as a thousand of these may exist at once.
-        let mut buffer = [0; 4096];
-        loop {
-            match self.connection.read(&mut buffer)? {
-                0 => return Ok(()),
-                length => output.write_all(&buffer[..length])?,
-            }
-        }
-    }
-}
-
-/// Reads to the end of a connection.
-pub(super) fn receive(
-    connection: &mut TcpStream,
-    mut each: impl FnMut(&[u8]) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut buffer = vec![0; CHUNK];
-    loop {
-        match connection.read(&mut buffer)? {
-            0 => return Ok(()),
-            length => each(&buffer[..length])?,
-        }
-    }
 }

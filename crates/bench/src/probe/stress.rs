@@ -4,10 +4,9 @@
 //! Content is compared byte by byte with the pattern that both ends compute, so that a failure names the
 //! place. Stalls follow a random sequence from a seed.
 
-use super::client::PATIENCE;
+use super::connection::{CHUNK, Input, PATIENCE, receive as receive_all};
 use super::frames::Random;
 use super::pattern::{Checker, Pattern};
-use super::server::{CHUNK, Input};
 use nix::sys::socket::{MsgFlags, recv};
 use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -327,7 +326,7 @@ pub(super) fn watch(peer: SocketAddr, up: bool, flows: usize) -> io::Result<Valu
 pub(super) fn swift_sink(input: &mut Input, seed: u64) -> io::Result<()> {
     let mut checker = Checker::new(seed);
     checker.check(&input.early);
-    super::server::receive(&mut input.connection, |bytes| {
+    receive_all(&mut input.connection, |bytes| {
         checker.check(bytes);
         Ok(())
     })?;

@@ -5,7 +5,7 @@
 //! over another one.
 
 use super::client::ask;
-use super::server::CHUNK;
+use super::connection::CHUNK;
 use serde_json::{Value, json};
 use socket2::SockRef;
 use std::io::{self, Read, Write};

@@ -1,7 +1,6 @@
 //! Fixed samples and what is made of them, to the letter.
 
 use super::*;
-use crate::bench::allocations::Allocations;
 use crate::bench::results::{Footprint, Sample};
 use crate::idle::Idle;
 use crate::report::Machine;
@@ -85,7 +84,7 @@ fn the_page_has_every_bar_and_is_well_formed() {
 
 #[test]
 fn every_sample_and_every_goal_is_in_the_json() {
-    let json = results().json();
+    let json = json(&results());
     assert_eq!(json["samples"].as_array().map(Vec::len), Some(18));
     assert_eq!(json["samples"][4]["figures"]["cpu_ms_per_gib"], 200.0);
     let goals = json["goals"].as_array().unwrap();

@@ -15,7 +15,7 @@
 //! - [`probe`] is the program that runs there: servers and clients small enough to know exactly what they do.
 //!   It is the calling program itself, started again with `probe` as its first argument, so nothing else has
 //!   to be installed.
-//! - [`process`] runs programs with a time limit; [`facts`] reads what `/proc` knows about them.
+//! - [`process`] runs programs with a time limit; [`procfs`] reads what `/proc` knows about them.
 //! - [`wan`] puts a long path with a bottleneck between two of the namespaces.
 //! - [`mod@bench`] interleaves workloads and systems, with [`progress`] on the terminal; [`report`] makes
 //!   tables and charts.
@@ -25,10 +25,10 @@
 
 pub mod bench;
 pub mod demo;
-pub mod facts;
 pub mod idle;
 pub mod probe;
 pub mod process;
+pub mod procfs;
 pub mod progress;
 pub mod report;
 pub mod smoke;

@@ -196,7 +196,7 @@ impl Job {
 
     /// Ends the program and its descendants.
     pub fn kill(&mut self) {
-        let mut family = crate::facts::descendants(self.child.id());
+        let mut family = crate::procfs::descendants(self.child.id());
         if self.is_running() {
             family.push(self.child.id());
         }

@@ -8,9 +8,9 @@
 //! memory nor descriptors may be higher in the second half than in the first by more than a little. When the
 //! load has ended every flow has to end too.
 
-use crate::facts;
 use crate::probe::round_trip_ports;
 use crate::process::{Context, Failure, Result, wait_until};
+use crate::procfs;
 use crate::report::{Machine, Spread, number};
 use crate::system::{Guest, Programs, RESPOND_PORT, SERVER_PORT, System};
 use crate::world::{HOST_V4, HOST_V6, World};
@@ -114,17 +114,17 @@ struct Look {
 
 impl Look {
     fn take(start: Instant, guest: &Guest, server: u32) -> Self {
-        let counters = facts::interface(guest.pid, "eth0");
+        let counters = procfs::interface(guest.pid, "eth0");
         Self {
             at_s: start.elapsed().as_secs_f64(),
             rss_kib: guest.rss_kib(),
             pss_kib: guest.pss_kib(),
             descriptors: guest.fd_count(),
-            threads: guest.forwarder.iter().map(|pid| facts::thread_count(*pid)).sum(),
+            threads: guest.forwarder.iter().map(|pid| procfs::thread_count(*pid)).sum(),
             moved_bytes: counters.rx_bytes + counters.tx_bytes,
             tap_dropped: counters.tx_dropped,
-            resent_guest: facts::net_counter(guest.pid, "Tcp", "RetransSegs"),
-            resent_host: facts::net_counter(server, "Tcp", "RetransSegs"),
+            resent_guest: procfs::net_counter(guest.pid, "Tcp", "RetransSegs"),
+            resent_host: procfs::net_counter(server, "Tcp", "RetransSegs"),
         }
     }
 

@@ -5,9 +5,9 @@
 //! MTU. It starts `probe wait` as its guest (or is pointed at a namespace in which that already runs), and
 //! from then on further programs enter the guest's namespaces by that process.
 
-use crate::facts;
 use crate::probe::round_trip_ports;
 use crate::process::{Failure, Job, Result, find_program, wait_until};
+use crate::procfs;
 use crate::world::{HOST_V4, World, become_user, set_sysctls};
 use clap::Args;
 use nix::sys::signal::{Signal, kill};
@@ -189,10 +189,11 @@ impl Guest {
         let mut job = world.start(enter, &all)?;
         let pid = wait_for_guest(&waiter, &mut job)?;
         // Wrappers have replaced themselves by the forwarder; some forwarders divide into several processes.
-        let program = facts::program(job.pid());
+        let program = procfs::program(job.pid());
         let mut forwarder = vec![job.pid()];
-        forwarder
-            .extend(facts::descendants(job.pid()).into_iter().filter(|pid| facts::program(*pid) == program));
+        forwarder.extend(
+            procfs::descendants(job.pid()).into_iter().filter(|pid| procfs::program(*pid) == program),
+        );
         Self::in_namespaces_of(pid, forwarder, vec![job])
     }
 
@@ -211,7 +212,7 @@ impl Guest {
         let pid = wait_for_pid(&waiter, &mut guest)?;
         let mut job = world.start(&world.enter_host_as_user(), words(&pid.to_string()))?;
         wait_for_route(pid, &mut job)?;
-        let forwarder = std::iter::once(job.pid()).chain(facts::descendants(job.pid())).collect();
+        let forwarder = std::iter::once(job.pid()).chain(procfs::descendants(job.pid())).collect();
         Self::in_namespaces_of(pid, forwarder, vec![job, guest])
     }
 
@@ -292,22 +293,22 @@ impl Guest {
 
     /// Process time of the forwarder so far, in milliseconds.
     pub fn cpu_ms(&self) -> f64 {
-        self.forwarder.iter().map(|pid| facts::cpu_ms(*pid)).sum()
+        self.forwarder.iter().map(|pid| procfs::cpu_ms(*pid)).sum()
     }
 
     /// The forwarder's resident memory in KiB.
     pub fn rss_kib(&self) -> u64 {
-        self.forwarder.iter().map(|pid| facts::rss_kib(*pid)).sum()
+        self.forwarder.iter().map(|pid| procfs::rss_kib(*pid)).sum()
     }
 
     /// The forwarder's resident memory in KiB, its share of shared pages only.
     pub fn pss_kib(&self) -> u64 {
-        self.forwarder.iter().map(|pid| facts::pss_kib(*pid)).sum()
+        self.forwarder.iter().map(|pid| procfs::pss_kib(*pid)).sum()
     }
 
     /// The forwarder's open descriptors.
     pub fn fd_count(&self) -> usize {
-        self.forwarder.iter().map(|pid| facts::fd_count(*pid)).sum()
+        self.forwarder.iter().map(|pid| procfs::fd_count(*pid)).sum()
     }
 
     /// Whether the forwarder still runs.
@@ -351,11 +352,11 @@ fn wait_for_guest(waiter: &[String], job: &mut Job) -> Result<u32> {
 
 fn wait_for_pid(waiter: &[String], job: &mut Job) -> Result<u32> {
     let words: Vec<&str> = waiter.iter().map(String::as_str).collect();
-    wait_for(job, "its guest did not start", || facts::pid_of(&words))
+    wait_for(job, "its guest did not start", || procfs::pid_of(&words))
 }
 
 fn wait_for_route(pid: u32, job: &mut Job) -> Result<()> {
-    wait_for(job, "its guest got no default route", || facts::has_default_route(pid).then_some(()))
+    wait_for(job, "its guest got no default route", || procfs::has_default_route(pid).then_some(()))
 }
 
 /// Waits for something a forwarder must bring about; fails early if it ends.

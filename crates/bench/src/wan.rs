@@ -18,13 +18,14 @@
 
 pub mod emulator;
 pub mod measure;
-pub mod place;
+
 mod pump;
 mod ring;
 pub mod rows;
 mod segments;
 mod shaper;
 pub mod tap_queue;
+pub mod testbed;
 
 pub use pump::Counters;
 pub use shaper::{Overflow, Path, Queue};

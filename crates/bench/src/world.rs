@@ -9,8 +9,8 @@
 //! second one on its loopback interface. The world routes a few prefixes to nowhere, in each of the ways
 //! networks fail.
 
-use crate::facts;
 use crate::process::{Context, Failure, Finished, Job, Result, find_program, wait_until};
+use crate::procfs;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::ffi::OsStr;
@@ -287,7 +287,7 @@ impl World {
     ) -> Result<u32> {
         let mut job = self.start(enter, words)?;
         let ready = wait_until(Duration::from_secs(10), || {
-            if facts::is_listening(job.pid(), port) {
+            if procfs::is_listening(job.pid(), port) {
                 Some(true)
             } else {
                 (!job.is_running()).then_some(false)
@@ -333,7 +333,7 @@ impl Drop for World {
         if let Ok(mut services) = self.services.lock() {
             services.clear();
         }
-        for pid in facts::pids_with_variable(MARK, &self.id) {
+        for pid in procfs::pids_with_variable(MARK, &self.id) {
             let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
         }
         if let Ok(more) = self.more.lock() {
@@ -421,7 +421,7 @@ fn allow_cubic() -> Result<()> {
 /// Removes what processes that no longer exist have left behind.
 fn sweep() {
     let owner = |name: &str| -> Option<u32> { name.strip_prefix("brodo-")?.split('-').next()?.parse().ok() };
-    let gone = |name: &str| owner(name).is_some_and(|pid| !facts::is_alive(pid));
+    let gone = |name: &str| owner(name).is_some_and(|pid| !procfs::is_alive(pid));
     let names = |folder: &Path| -> Vec<String> {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
@@ -432,7 +432,7 @@ fn sweep() {
     }
     let temporary = std::env::temp_dir();
     for name in names(&temporary).iter().filter(|name| gone(name)) {
-        for pid in facts::pids_with_variable(MARK, name) {
+        for pid in procfs::pids_with_variable(MARK, name) {
             let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
         }
         let _ = fs::remove_dir_all(temporary.join(name));

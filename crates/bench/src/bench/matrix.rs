@@ -7,9 +7,9 @@
 use super::Options;
 use super::results::{Footprint, Results, Sample};
 use super::workload::{Metric, Outcome, Sender, Workload};
-use crate::facts;
 use crate::probe::round_trip_ports;
 use crate::process::Result;
+use crate::procfs;
 use crate::progress::Progress;
 use crate::report::number;
 use crate::system::{Guest, RESPOND_PORT, SERVER_PORT, System};
@@ -147,7 +147,7 @@ struct Run<'a> {
 impl Run<'_> {
     fn measure(&self, seconds: f64) -> Result<Sample> {
         let sender = if self.workload.kind.sender == Sender::Guest { self.guest.pid } else { self.server };
-        let resent = || facts::net_counter(sender, "Tcp", "RetransSegs");
+        let resent = || procfs::net_counter(sender, "Tcp", "RetransSegs");
         let (resent_before, cpu_before) = (resent(), self.guest.cpu_ms());
         let limit = Duration::from_secs_f64(seconds + 30.0);
         let words = words(self.world, self.workload, seconds, self.rate);

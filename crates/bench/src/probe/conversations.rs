@@ -114,9 +114,9 @@ impl Party {
     fn open(&mut self) -> io::Result<()> {
         self.ports = (self.ports + 1) % 40_000;
         let talk = Talk { port: PORTS_FROM + self.ports, next: self.random.next() as u32, expected: None };
-        let place = usize::from(self.ports) % TALKING;
-        self.reset(place)?;
-        self.talks[place] = talk;
+        let slot = usize::from(self.ports) % TALKING;
+        self.reset(slot)?;
+        self.talks[slot] = talk;
         self.opened += 1;
         let options = self.options();
         // A SYN may carry data; a third of ours do.
@@ -126,8 +126,8 @@ impl Party {
     }
 
     /// Forgets a connection. If the reset is not believed, the answer to it is answered in [`Party::answer`].
-    fn reset(&mut self, place: usize) -> io::Result<()> {
-        let talk = std::mem::take(&mut self.talks[place]);
+    fn reset(&mut self, slot: usize) -> io::Result<()> {
+        let talk = std::mem::take(&mut self.talks[slot]);
         if talk.port == 0 {
             return Ok(());
         }
@@ -136,7 +136,7 @@ impl Party {
 
     /// Resets everything, and what still speaks after that.
     fn leave(&mut self) -> io::Result<()> {
-        (0..TALKING).try_for_each(|place| self.reset(place))?;
+        (0..TALKING).try_for_each(|slot| self.reset(slot))?;
         let mut last = Instant::now();
         while last.elapsed() < QUIET {
             if self.hear()? {
@@ -191,8 +191,8 @@ impl Party {
         let number =
             |at: usize| u32::from_be_bytes([segment[at], segment[at + 1], segment[at + 2], segment[at + 3]]);
         let port = u16::from_be_bytes([segment[2], segment[3]]);
-        let place = usize::from(port.wrapping_sub(PORTS_FROM)) % TALKING;
-        let mut talk = self.talks[place];
+        let slot = usize::from(port.wrapping_sub(PORTS_FROM)) % TALKING;
+        let mut talk = self.talks[slot];
         if talk.port != port {
             // RFC 9293, 3.10.7.1: what is not known is reset with the number that is certainly right.
             let unknown = Talk { port, ..Talk::default() };
@@ -222,7 +222,7 @@ impl Party {
             self.send(talk, (at, acknowledged), flags, window, &options, data)?;
         }
         talk.next = talk.next.wrapping_add(data.len() as u32);
-        self.talks[place] = talk;
+        self.talks[slot] = talk;
         Ok(())
     }
 

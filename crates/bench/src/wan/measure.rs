@@ -3,9 +3,9 @@
 //! Delay and rate are emulated on the machine that runs everything, so the figures beside each other are what
 //! counts: a machine that is busy with something else is late for both.
 
-use super::place::{Place, Way};
 use super::rows::{self, Direction, Row};
 use super::tap_queue;
+use super::testbed::{Testbed, Way};
 use crate::process::{Failure, Result};
 use crate::progress::Progress;
 use crate::report::{Block, Document, Machine, Outputs, Spread, Table};
@@ -142,20 +142,20 @@ impl Choice {
         let mut found = Found { rows: Vec::new(), tap_queue: None };
         for row in rows {
             let options: Vec<&str> = row.options.iter().copied().chain(programs.options()).collect();
-            let place = Place::new(row.placement, &program, &options, self.mtu, row.paths())?;
+            let testbed = Testbed::new(row.placement, &program, &options, self.mtu, row.paths())?;
             let (mut through, mut direct) = (Vec::new(), Vec::new());
             for round in 1..=self.rounds {
                 for (name, way, samples) in
-                    [("brodo", &place.through, &mut through), ("direct", &place.direct, &mut direct)]
+                    [("brodo", &testbed.through, &mut through), ("direct", &testbed.direct, &mut direct)]
                 {
                     let what = format!("wan {}, round {round}/{}, {name}", row.name, self.rounds);
                     progress.begin(&what);
-                    let sample = transfer(&row, &place, way)?;
+                    let sample = transfer(&row, &testbed, way)?;
                     progress.done(transfer_planned(&row), &format!("{what}: {}", sample.line()));
                     samples.push(sample);
                 }
             }
-            let counted = place.finish()?;
+            let counted = testbed.finish()?;
             if self.counters {
                 progress.remark(&counted);
             }
@@ -221,19 +221,19 @@ impl Found {
 }
 
 /// One transfer of a row.
-pub fn transfer(row: &Row, place: &Place, way: &Way) -> Result<Sample> {
-    let before = place.wan.losses();
+pub fn transfer(row: &Row, testbed: &Testbed, way: &Way) -> Result<Sample> {
+    let before = testbed.wan.losses();
     let [duration, bucket, dwell] = [row.seconds * 1000, row.rtt_ms, row.dwell_ms].map(|n| n.to_string());
     let limit = Duration::from_secs(row.seconds + 60);
     let found = match row.direction {
-        Direction::Up => place.probe(way, "timed-up", &[&duration, &bucket], limit),
-        Direction::Down => place.probe(way, "timed-down", &[&duration, &bucket, &dwell], limit),
+        Direction::Up => testbed.probe(way, "timed-up", &[&duration, &bucket], limit),
+        Direction::Down => testbed.probe(way, "timed-down", &[&duration, &bucket, &dwell], limit),
     }?;
     let mbit = found["mbit_per_second"].as_f64();
     let mbit = mbit.ok_or_else(|| Failure(format!("row {}: the probe printed {found}", row.name)))?;
     let series: Vec<u64> =
         found["buckets"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
-    let path_losses = place.wan.losses() - before;
+    let path_losses = testbed.wan.losses() - before;
     let level = level(&series);
     let first = series.iter().position(|&bytes| bytes as f64 >= 0.95 * level);
     let reached_ms = first.map(|first| ((first + 1) as u64 * row.rtt_ms) as f64);

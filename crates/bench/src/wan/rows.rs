@@ -5,7 +5,7 @@
 //! the path and the buffer alone, window per round-trip time or the rate of the link, and stands beside the
 //! one that is measured.
 
-use super::place::Placement;
+use super::testbed::Placement;
 use super::{Overflow, Path, Queue};
 use std::time::Duration;
 

@@ -4,8 +4,8 @@
 //! brodo prevents that: it always reads, and offers windows that fit into the ring
 //! together. All lengths are measured with one guest: brodo follows when the length changes.
 
-use crate::facts;
 use crate::process::Result;
+use crate::procfs;
 use crate::progress::Progress;
 use crate::report::{Spread, Table};
 use crate::system::Guest;
@@ -68,7 +68,7 @@ impl TapQueue {
     }
 
     fn resent(&self) -> u64 {
-        facts::net_counter(self.guest.pid, "Tcp", "RetransSegs")
+        procfs::net_counter(self.guest.pid, "Tcp", "RetransSegs")
     }
 
     fn dropped(&self) -> Result<u64> {

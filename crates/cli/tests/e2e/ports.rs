@@ -293,7 +293,7 @@ fn brokers(bed: &Bed) -> usize {
     let is_broker = |pid: &u32| {
         std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "brodo-broker")
     };
-    brodo_bench::facts::pids_with_variable("BRODO_WORLD", &id).iter().filter(|pid| is_broker(pid)).count()
+    brodo_bench::procfs::pids_with_variable("BRODO_WORLD", &id).iter().filter(|pid| is_broker(pid)).count()
 }
 
 fn refused(bed: &Bed) -> Result<()> {

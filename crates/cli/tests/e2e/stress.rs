@@ -6,8 +6,8 @@
 
 use crate::Test;
 use crate::bed::{Bed, LIMIT, Link, PORT, check};
-use brodo_bench::facts::net_counter;
 use brodo_bench::process::{Job, Result, wait_until};
+use brodo_bench::procfs::net_counter;
 use brodo_bench::world::{HOST_V4, HOST_V6, WORLD_V4, WORLD_V6};
 use serde_json::Value;
 use std::thread;

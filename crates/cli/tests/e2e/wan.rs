@@ -11,9 +11,9 @@ use crate::Test;
 use crate::bed::{Bed, Link, check, counters};
 use brodo_bench::process::{Failure, Result};
 use brodo_bench::wan::measure::{Sample, transfer};
-use brodo_bench::wan::place::{Place, Placement};
 use brodo_bench::wan::rows::{self, Row};
 use brodo_bench::wan::tap_queue::TapQueue;
+use brodo_bench::wan::testbed::{Placement, Testbed};
 use brodo_bench::wan::{Overflow, Path, Queue};
 use std::path::Path as FilePath;
 use std::time::Duration;
@@ -34,8 +34,8 @@ pub(crate) const TESTS: &[Test] = &[
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_brodo");
 
-fn place(row: &Row) -> Result<Place> {
-    Place::new(row.placement, FilePath::new(PROGRAM), row.options, 1500, row.paths())
+fn testbed(row: &Row) -> Result<Testbed> {
+    Testbed::new(row.placement, FilePath::new(PROGRAM), row.options, 1500, row.paths())
 }
 
 /// The row called `name`, for `seconds`.
@@ -45,8 +45,8 @@ fn row(name: &str, seconds: u64) -> Result<Row> {
 }
 
 /// Ends brodo; what it counted, which goes into the message if `result` is a failure.
-fn conclude(place: Place, result: Result<()>) -> Result<String> {
-    let counted = place.finish()?;
+fn conclude(testbed: Testbed, result: Result<()>) -> Result<String> {
+    let counted = testbed.finish()?;
     result.map_err(|failure| Failure(format!("{failure}\n--- brodo\n{counted}")))?;
     Ok(counted)
 }
@@ -56,36 +56,36 @@ fn conclude(place: Place, result: Result<()>) -> Result<String> {
 fn fixed_buffers(_: &Bed) -> Result<()> {
     for name in ["1b-100", "2-down", "2-up"] {
         let row = row(name, 2)?;
-        let place = place(&row)?;
+        let testbed = testbed(&row)?;
         let expected = row.expected_mbit.unwrap_or(f64::NAN);
-        let result = transfer(&row, &place, &place.through).and_then(|sample| {
+        let result = transfer(&row, &testbed, &testbed.through).and_then(|sample| {
             check(sample.mbit > 0.0 && sample.mbit < expected * 1.1, || {
                 format!("{name}: expected {expected} Mbit/s at most: {sample:?}")
             })
         });
-        conclude(place, result)?;
+        conclude(testbed, result)?;
     }
     Ok(())
 }
 
 /// Through brodo and directly over the same path.
-fn both(row: &Row, place: &Place) -> Result<[Sample; 2]> {
-    Ok([transfer(row, place, &place.through)?, transfer(row, place, &place.direct)?])
+fn both(row: &Row, testbed: &Testbed) -> Result<[Sample; 2]> {
+    Ok([transfer(row, testbed, &testbed.through)?, transfer(row, testbed, &testbed.direct)?])
 }
 
 /// Both ways move bytes, none faster than the link, and the path loses nothing of brodo's. Gives what brodo
 /// counted.
 fn fills(name: &str) -> Result<String> {
     let row = row(name, 3)?;
-    let place = place(&row)?;
-    let result = both(&row, &place).and_then(|[through, direct]| {
+    let testbed = testbed(&row)?;
+    let result = both(&row, &testbed).and_then(|[through, direct]| {
         let text = || format!("{name}: {through:?} beside {direct:?}");
         for sample in [&through, &direct] {
             check(sample.mbit > 0.0 && sample.mbit <= row.rate_bit as f64 / 1e6, text)?;
         }
         check(through.path_losses == 0, text)
     });
-    conclude(place, result)
+    conclude(testbed, result)
 }
 
 /// The buffer named by its counter, 64 KiB at first, is what holds a gigabit back at 17 ms.
@@ -116,9 +116,9 @@ fn late_reader(_: &Bed) -> Result<()> {
 /// waits.
 fn short_queues(_: &Bed) -> Result<()> {
     let (waits, drops) = (row("4-wait-10", 4)?, row("4-drop-10", 4)?);
-    let waiting = place(&waits)?;
+    let waiting = testbed(&waits)?;
     let waited = both(&waits, &waiting);
-    let dropping = place(&drops)?;
+    let dropping = testbed(&drops)?;
     let dropped = both(&drops, &dropping);
     dropping.finish()?;
     let result = waited.and_then(|samples| {
@@ -153,15 +153,15 @@ fn lossy(_: &Bed) -> Result<()> {
             loss: 0.01,
             seed,
         };
-        let place = Place::new(placement, FilePath::new(PROGRAM), &[], 1500, [path(1), path(2)])?;
+        let testbed = Testbed::new(placement, FilePath::new(PROGRAM), &[], 1500, [path(1), path(2)])?;
         let content = |direction| -> Result<()> {
-            let found = place.probe(&place.through, direction, &[BYTES], crate::bed::LIMIT)?;
+            let found = testbed.probe(&testbed.through, direction, &[BYTES], crate::bed::LIMIT)?;
             check(found["equal"] == true, || format!("{direction}, {placement:?}: {found}"))
         };
-        let result = content("upload")
-            .and_then(|()| content("download"))
-            .and_then(|()| check(place.wan.losses() > 0, || "nothing was lost: this tested nothing".into()));
-        conclude(place, result)?;
+        let result = content("upload").and_then(|()| content("download")).and_then(|()| {
+            check(testbed.wan.losses() > 0, || "nothing was lost: this tested nothing".into())
+        });
+        conclude(testbed, result)?;
     }
     Ok(())
 }

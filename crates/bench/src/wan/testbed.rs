@@ -1,4 +1,5 @@
-//! Where the emulated path lies: behind brodo's host sockets, or between brodo and its guest.
+//! Testbeds of long paths: the emulated path lies behind brodo's host sockets, or between brodo and its
+//! guest.
 //!
 //! ```text
 //!   behind the host     guest --TAP-- brodo == host namespace --wan-- far namespace (server)
@@ -7,7 +8,7 @@
 //!
 //! In the second brodo is attached to a *gate*, a namespace that only forwards. The guest's address lies at
 //! the far end of the path, not in the gate, so that no address has to be translated: brodo sees 10.0.2.15 at
-//! the gate's station, and for the gate that is an address behind its other interface. Segments that the
+//! the gate's MAC address, and for the gate that is an address behind its other interface. Segments that the
 //! guest's kernel has not cut stay in one piece over the path, through the gate and into brodo.
 //!
 //! Beside each way through brodo there is the direct way over the same path, between two kernels: from the
@@ -35,7 +36,7 @@ const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
 /// No metrics are kept: one connection must not speed up or slow down the next one.
 const SYSCTLS: &[(&str, &str)] = &[("ipv4/tcp_no_metrics_save", "1")];
 
-/// Where the path lies.
+/// Position of the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
     /// Between the host and the server.
@@ -44,18 +45,18 @@ pub enum Placement {
     OnGuestLink,
 }
 
-/// A way to a server.
+/// Client's end and server of one way over the path.
 #[derive(Debug, Clone)]
 pub struct Way {
     /// The words that run a program at the client's end.
     enter: Vec<String>,
-    /// Where that reaches the server.
+    /// Address of the server from there.
     server: String,
 }
 
-/// A path with brodo at it, and everything else it takes.
+/// The emulated path, brodo, and the namespaces at its ends.
 #[derive(Debug)]
-pub struct Place {
+pub struct Testbed {
     /// The path.
     pub wan: Wan,
     /// From the guest through brodo to the server.
@@ -67,8 +68,9 @@ pub struct Place {
     world: World,
 }
 
-impl Place {
-    /// Builds it. `paths` are from the client to the server and back; `options` are brodo's.
+impl Testbed {
+    /// Builds namespaces, path and brodo. `paths` are from the client to the server and back; `options` are
+    /// brodo's.
     pub fn new(
         placement: Placement,
         program: &std::path::Path,

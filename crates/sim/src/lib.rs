@@ -35,6 +35,7 @@ pub mod net;
 pub mod notation;
 pub mod observer;
 pub mod packet;
+pub mod page;
 pub mod payload;
 pub mod pictures;
 pub mod rng;

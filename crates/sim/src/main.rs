@@ -1,7 +1,7 @@
 //! The simulator as a program: the tables of expected figures, measured anew, and the pictures of the guide.
 
+use brodo_sim::page::{self, Style};
 use brodo_sim::pictures::PICTURES;
-use brodo_sim::tables::print::{self, Style};
 use brodo_sim::tables::{self, Measured, Progress};
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
@@ -51,14 +51,14 @@ fn tables(wanted: &[String], style: Style) -> ExitCode {
     }
     let mut progress = Progress::on_terminal();
     let mut all = Vec::new();
-    print!("{}", print::opening(style));
+    print!("{}", page::opening(style));
     for row in known.into_iter().filter(|row| wanted.is_empty() || wanted.iter().any(|id| row.id == id)) {
         let measured = Measured::of(row, &mut progress);
         progress.done();
-        print!("{}", print::row(&measured, style));
+        print!("{}", page::row(&measured, style));
         all.push(measured);
     }
-    print!("{}", print::closing(&all, style));
+    print!("{}", page::closing(&all, style));
     if all.iter().any(|measured| measured.failures() > 0) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 

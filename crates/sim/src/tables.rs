@@ -12,7 +12,6 @@
 pub mod figure;
 pub(crate) mod guest_link;
 mod host_side;
-pub mod print;
 pub mod progress;
 
 pub use figure::{Expected, Figure, Unit};

@@ -4,8 +4,8 @@
 //! `BRODO_BLESS=1 cargo test -p brodo-sim --test tables` writes the committed copies anew. The rewritten
 //! pages belong to the commit of the change.
 
+use brodo_sim::page::{self, Style};
 use brodo_sim::pictures::PICTURES;
-use brodo_sim::tables::print::{self, Style};
 use brodo_sim::tables::{self, Measured, Progress};
 use std::path::{Path, PathBuf};
 
@@ -34,8 +34,8 @@ fn every_figure_is_as_committed_and_within_tolerance() {
     let all: Vec<Measured> =
         tables::rows().into_iter().map(|row| Measured::of(row, &mut Progress::silent())).collect();
     let style = Style::Markdown;
-    let rows: String = all.iter().map(|measured| print::row(measured, style)).collect();
-    assert_committed("tables.md", &[print::opening(style), &rows, &print::closing(&all, style)].concat());
+    let rows: String = all.iter().map(|measured| page::row(measured, style)).collect();
+    assert_committed("tables.md", &[page::opening(style), &rows, &page::closing(&all, style)].concat());
     let out: Vec<String> = all
         .iter()
         .flat_map(|m| m.figures.iter().map(move |f| (m.row.id, f)))

@@ -1,7 +1,7 @@
 //! Rows as text: columns aligned for a terminal, or Markdown for the guide.
 
-use super::{Figure, Measured};
 use crate::pictures::{PICTURES, Picture};
+use crate::tables::{Figure, Measured};
 use std::fmt::Write as _;
 
 /// How a table is written.

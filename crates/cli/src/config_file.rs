@@ -9,7 +9,8 @@
 //! 1. The command line is parsed leniently, to find the command and `--config`. Without it that is all.
 //! 2. The file is parsed. Keys outside a table hold for every command; those in `[run]` or `[attach]` for that command, and go before.
 //!    A key that no command has is an error with a suggestion; so is one outside a table that this command has not.
-//! 3. What the command line gives too is dropped from the file, and what contradicts it (`-4` against `ipv6-only = true`).
+//! 3. Options given on the command line are dropped from the file, and so are those that conflict with it
+//!    (`-4` against `ipv6-only = true`).
 //! 4. Each word is parsed alone, so that the error about a bad value has its line. Then all are, in front of the command line's own.
 //!
 //! There is no default file: the effect of a command must not depend on files that others may place in a
@@ -57,7 +58,7 @@ impl From<Failure> for Refusal {
     }
 }
 
-/// What the command line says, and the file that it may name.
+/// The command line, merged with the file that it may name.
 pub(crate) fn parse(words: &[OsString]) -> Result<Cli, Refusal> {
     Ok(Cli::from_arg_matches(&matches(&Cli::command(), words)?)?)
 }
@@ -79,7 +80,7 @@ fn matches(definition: &Command, words: &[OsString]) -> Result<ArgMatches, Refus
         file.check(definition, name, &word, at)?;
         from_file.push(OsString::from(word));
     }
-    // Behind the command's name: what follows the options may be anything.
+    // Behind the command's name: the words behind the options may be anything.
     let place = words.iter().position(|word| *word == *name).map_or(words.len(), |index| index + 1);
     let together = words[..place].iter().chain(&from_file).chain(&words[place..]);
     definition.clone().try_get_matches_from(together).map_err(|error| {
@@ -146,7 +147,7 @@ struct Entry<'a> {
 }
 
 impl File<'_> {
-    /// What the file says to `command`.
+    /// Entries of the file for `command`.
     fn entries<'a>(&self, definition: &'a Command, command: &'a Command) -> Result<Vec<Entry<'a>>, Failure> {
         let root = DeTable::parse(&self.text).map_err(|error| {
             let at = error.span().unwrap_or_default();
@@ -342,7 +343,7 @@ fn in_order<'a, 'i>(
     entries
 }
 
-/// What clap says, without its label, its usage and its hints.
+/// Clap's error text, without its label, its usage and its hints.
 pub(crate) fn sentence(error: &clap::Error) -> String {
     let text = error.to_string();
     let first = text.strip_prefix("error: ").unwrap_or(&text).lines().map(str::trim);

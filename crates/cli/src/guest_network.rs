@@ -1,5 +1,4 @@
-//! The addresses on the guest's link, of either family: what was given, what follows from it, what
-//! contradicts it.
+//! The addresses on the guest's link, of either family: given, derived, and contradictory ones.
 //!
 //! Only the guest's address and prefix need be known. The gateway is the first of the prefix's addresses 2, 3
 //! and 1 that is free, and the DNS server the first of 3, 4, 2 and 1, which with the defaults gives .2 and
@@ -54,7 +53,7 @@ fn bits(address: IpAddr) -> u128 {
     }
 }
 
-/// What was given for one family.
+/// Options given for one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Given {
     pub(crate) guest: Cidr,

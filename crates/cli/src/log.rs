@@ -177,7 +177,7 @@ impl Gate {
 fn is_read() -> bool {
     let stderr = std::io::stderr();
     let ready = poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&Timespec::default()));
-    // What cannot be polled does not wait.
+    // A descriptor that cannot be polled never blocks.
     ready.is_ok_and(|count| count > 0)
 }
 

@@ -3,8 +3,8 @@
 //! Three threads and one queue. *watch* asks the instance over its control socket ([`watch`]), *keys* reads
 //! the terminal, *end* waits for signals and for the terminal's end ([`end`]); each puts an [`Input`] into
 //! the queue of the main thread, which alone draws. So a key is answered at once, also while an instance that
-//! was stopped does not answer. What is known is in [`model`], what is looked at in [`screen`], and [`draw`]
-//! makes the picture of both; none of these knows a terminal.
+//! was stopped does not answer. The data is in [`model`], the view's state in [`screen`], and [`draw`]
+//! renders both; none of these knows a terminal.
 //!
 //! Cost: the pause between two samples is at least a hundred times the processor time that the last one took
 //! here, drawing included. With a few hundred flows that changes nothing; with ten thousand the picture is
@@ -31,7 +31,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use watch::{Update, Watcher};
 
-/// What the main thread reacts to.
+/// Inputs of the main thread.
 #[derive(Debug)]
 enum Input {
     /// A sample of the instance, or why there is none.

@@ -16,7 +16,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
 fn three_digits(mut value: f64, base: f64, units: &[&str]) -> String {
     let mut units = units.iter();
     let mut unit = units.next().copied().unwrap_or_default();
-    // What would be rounded up to the next unit belongs to it.
+    // A value that would round up to the next unit is shown in it.
     while value >= base - 0.5 {
         let Some(next) = units.next() else { break };
         (value, unit) = (value / base, next);
@@ -83,7 +83,7 @@ pub(crate) fn gauge(used: u32, limit: u32, bound: u32, width: usize) -> String {
     let range = doublings(bound);
     let letters = |size: u32| {
         let part = if range > 0.0 { doublings(size) / range } else { 1.0 };
-        // What is not nothing shows.
+        // A non-zero value shows at least one block.
         let least = f64::from(u8::from(size > 0));
         (part * width as f64).round().clamp(least, width as f64) as usize
     };

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Events kept while a reply is awaited; later ones are dropped and counted.
 const EVENTS_MAX: usize = 4096;
-/// Flows asked for at once: what a worker looks at in one visit. Their page, some 160 KiB, fits into the
+/// Flows asked for at once: the flows of one visit to a worker. Their page, some 160 KiB, fits into the
 /// socket's buffer and the nearer caches of both sides.
 const PAGE_FLOWS: u32 = 256;
 /// Bytes asked for at once.
@@ -41,7 +41,7 @@ pub enum ClientError {
     Closed,
     /// No reply within ten seconds.
     TimedOut,
-    /// What came is not of this protocol.
+    /// The reply is not of this protocol.
     Protocol(String),
     /// The instance speaks another version of the protocol.
     OtherProtocol(u32),
@@ -92,7 +92,7 @@ impl From<serde_json::Error> for ClientError {
 #[derive(Debug)]
 pub struct Client {
     stream: UnixStream,
-    /// What was received and not used, and how much of it holds no end of a line.
+    /// Received and unused bytes, and the length of their part known to have no line end.
     received: Vec<u8>,
     searched: usize,
     last_id: i64,
@@ -141,7 +141,7 @@ impl Client {
         self.reply(id)
     }
 
-    /// Sends a request; what its reply will bear.
+    /// Sends a request; the id of its reply.
     fn send<M: Method>(&mut self, params: &M) -> Result<i64, ClientError> {
         self.last_id += 1;
         self.stream.write_all(&rpc::request(self.last_id, M::NAME, params))?;

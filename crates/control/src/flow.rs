@@ -58,7 +58,7 @@ impl TryFrom<String> for FlowRef {
     }
 }
 
-/// What kind of conversation a flow is.
+/// Protocol of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

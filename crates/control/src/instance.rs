@@ -109,7 +109,7 @@ pub fn check(folder: &Path) -> io::Result<()> {
 /// The folder for a new socket, which is made if need be.
 ///
 /// # Errors
-/// None of [`folders`] can be used; what was wrong with the last.
+/// None of [`folders`] can be used; the error of the last.
 pub fn folder() -> io::Result<PathBuf> {
     let mut last = io::Error::from(ErrorKind::NotFound);
     for folder in folders() {
@@ -195,7 +195,7 @@ pub fn dial(path: &Path) -> io::Result<UnixStream> {
 /// There is none, or it is not clear which.
 pub fn find(which: Option<&Which>) -> Result<Instance, FindError> {
     match which {
-        // What process is behind it, the instance will say itself.
+        // The process id comes from the instance itself.
         Some(Which::Path(path)) => Ok(Instance { pid: 0, path: path.clone() }),
         Some(&Which::Pid(pid)) => {
             let running = running();

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 pub trait Method: Serialize + DeserializeOwned {
     /// The name in messages.
     const NAME: &'static str;
-    /// What comes back.
+    /// Result of the method.
     type Result: Serialize + DeserializeOwned;
 }
 

@@ -22,7 +22,7 @@ pub const MESSAGE_MAX: usize = 4 << 20;
 /// The method of events.
 pub const EVENT: &str = "event";
 
-/// What a reply refers to.
+/// Id of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Id {
@@ -84,10 +84,10 @@ impl std::error::Error for Error {}
 pub struct Request {
     /// "2.0".
     pub jsonrpc: String,
-    /// What the reply will bear; without it there is none.
+    /// Id of the reply; without it there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<Id>,
-    /// What is to be done.
+    /// Name of the method.
     pub method: String,
     /// With what.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -133,7 +133,7 @@ impl Request {
     }
 }
 
-/// What a server sends: a reply, or an event. `R` is the result of the method that was called; text of any
+/// Message of a server: a reply, or an event. `R` is the result of the method that was called; text of any
 /// shape if that is not known.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(bound(deserialize = "R: Deserialize<'de>"))]
@@ -143,7 +143,7 @@ pub struct Message<R = Box<RawValue>> {
     /// The request that this answers; null if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<Id>,
-    /// What came of it.
+    /// Result of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<R>,
     /// Why nothing came of it.

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 const WIDTH: f64 = 760.0;
 /// Where bars begin: the names are left of it.
 const LEFT: f64 = 108.0;
-/// The longest bar; what it shows stands right of it.
+/// The longest bar; its figure stands right of it.
 const LENGTH: f64 = 400.0;
 const BAR: f64 = 16.0;
 const STEP: f64 = 20.0;

@@ -49,7 +49,7 @@ fn same(text: &str, words: &str, alone: &str) {
     assert_eq!(options(&line(&file, words)), options(&line(&file, alone)), "{text}\n{words}");
 }
 
-/// What is said about the file, without its path.
+/// Error text about the file, without its path.
 fn refusal(text: &[u8], words: &str) -> String {
     let file = Written::new(text);
     let path = file.0.to_str().expect("a path in UTF-8");

@@ -56,7 +56,7 @@ impl Session {
         self.stream.as_fd()
     }
 
-    /// What to poll for. Errors and the end of both directions are always reported.
+    /// Events to poll for. Errors and the end of both directions are always reported.
     pub(super) fn interest(&self) -> PollFlags {
         if self.waits_to_send() {
             PollFlags::OUT
@@ -167,7 +167,7 @@ impl Session {
         }
     }
 
-    /// So many events never came as far as this.
+    /// Counts events dropped before this session, by a full event queue.
     pub(super) fn lose(&mut self, events: u64) {
         self.lost += events;
     }

@@ -1,4 +1,4 @@
-//! What follows from a guest's address, and which contradictions are refused, as tables.
+//! Addresses derived from the guest's, and refused contradictions, as tables.
 
 use super::*;
 

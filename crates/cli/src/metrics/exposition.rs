@@ -3,8 +3,8 @@
 //! Library weighed: prometheus-client writes OpenMetrics from metric objects that it owns; here values are
 //! copied from workers at each scrape, and the text format is the thirty lines of [`Text`].
 //!
-//! Names: a counter of the stack's `x` is `brodo_x_total`; what concerns the process has the names that
-//! Prometheus' own libraries give it. Sums over all workers, except what says which worker it is about.
+//! Names: a counter of the stack's `x` is `brodo_x_total`; metrics of the process have the names of
+//! Prometheus' own libraries. Sums over all workers, except what says which worker it is about.
 
 use super::view::{Process, View};
 use brodo_core::counters::{Counters, DropReason};

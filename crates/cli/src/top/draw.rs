@@ -1,6 +1,6 @@
-//! The pictures of `brodo top`: a header about the instance, below it all flows or one, a line of keys. What
-//! is drawn depends on the model, the screen's state and the size alone; committed copies of some pictures
-//! are compared by the tests.
+//! The pictures of `brodo top`: a header about the instance, below it all flows or one, a line of keys. A
+//! picture depends on the model, the screen's state and the size alone; committed copies of some pictures are
+//! compared by the tests.
 //!
 //! Three lines of header, one of keys and one of titles leave 19 of 24 for flows. With more lines there is a
 //! list of drops; with more columns the table has more of them ([`table`]).

@@ -15,7 +15,7 @@ pub(super) const HISTORY: usize = 40;
 /// Samples kept of the flow whose details are looked at.
 pub(super) const POINTS_MAX: usize = 600;
 
-/// What an instance says at one time.
+/// One sample of an instance.
 #[derive(Debug, Clone)]
 pub(super) struct Sample {
     /// When, since the program started.
@@ -27,7 +27,7 @@ pub(super) struct Sample {
     pub(super) detail: Option<FlowDetail>,
 }
 
-/// What has moved per second, in each direction of data.
+/// Rates per second, in each direction.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Rates {
     pub(super) from_guest: f64,
@@ -92,7 +92,7 @@ impl Row {
     }
 }
 
-/// What rows are sorted by; most first.
+/// Sort key of rows; most first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Sort {
     #[default]
@@ -140,7 +140,7 @@ impl Sort {
 pub(super) struct Point {
     pub(super) at: Duration,
     pub(super) rates: Rates,
-    /// What only TCP has.
+    /// Data of TCP only.
     pub(super) tcp: Option<Tcp>,
 }
 
@@ -156,7 +156,7 @@ pub(super) struct Detail {
     pub(super) ended: bool,
 }
 
-/// What the whole instance does per second.
+/// Rates of the whole instance.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Totals {
     /// Bytes of frames on the guest's link.
@@ -236,7 +236,7 @@ impl Model {
         rows
     }
 
-    /// What was dropped and what rules refused, by reason; most first.
+    /// Drops and refusals by rules, by reason; most first.
     pub(super) fn drops(&self) -> Vec<(&str, u64)> {
         let Some((.., counters)) = &self.last else { return Vec::new() };
         let rules = counters.rules.iter();

@@ -10,7 +10,7 @@ const FILTER_MAX: usize = 60;
 /// Rows that Page Up and Page Down move by, before the first picture.
 const PAGE: usize = 10;
 
-/// What is on the screen.
+/// The displayed view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum View {
     /// All flows.
@@ -22,7 +22,7 @@ pub(super) enum View {
     Help { over_detail: bool },
 }
 
-/// What is to be done after a key.
+/// Result of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// Draw anew.

@@ -22,7 +22,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// The result of one interval.
 #[derive(Debug)]
 pub(super) struct Update {
-    /// What the instance said, or why there is nothing.
+    /// The instance's answer, or the error.
     pub(super) sample: Result<Box<Sample>, String>,
     /// The pause until the next, if it is longer than asked for.
     pub(super) stretched: Option<Duration>,

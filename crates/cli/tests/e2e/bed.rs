@@ -139,7 +139,7 @@ impl Bed {
         self.world.start(&self.enter, self.probe_words(words))
     }
 
-    /// Starts the probe on the host: what it sees is what the guest should see.
+    /// Starts the probe on the host: its results are those expected in the guest.
     pub(crate) fn start_host_probe(&self, words: &[&str]) -> Result<Job> {
         self.world.start(&self.world.enter_host_as_user(), self.probe_words(words))
     }
@@ -174,7 +174,7 @@ impl Bed {
         self.world.run(&self.enter_as_root, words, LIMIT)?.success()
     }
 
-    /// Ends the guest; what brodo printed in the end.
+    /// Ends the guest; returns brodo's final output.
     pub(crate) fn finish(&self) -> Result<Finished> {
         let guest = self.guest.lock().map_err(|e| Failure(e.to_string()))?.take();
         guest.ok_or_else(|| Failure("brodo has been ended".into()))?.finish(LIMIT)

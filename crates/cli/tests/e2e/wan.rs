@@ -44,7 +44,7 @@ fn row(name: &str, seconds: u64) -> Result<Row> {
     row.map(|row| Row { seconds, ..row }).ok_or_else(|| Failure(format!("there is no row {name}")))
 }
 
-/// Ends brodo; what it counted, which goes into the message if `result` is a failure.
+/// Ends brodo; returns its counters, which go into the message if `result` is a failure.
 fn conclude(testbed: Testbed, result: Result<()>) -> Result<String> {
     let counted = testbed.finish()?;
     result.map_err(|failure| Failure(format!("{failure}\n--- brodo\n{counted}")))?;

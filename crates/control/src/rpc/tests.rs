@@ -1,4 +1,4 @@
-//! What is a request and what is not.
+//! Valid and invalid requests.
 use super::*;
 
 fn code_of(line: &[u8]) -> i64 {

@@ -1,4 +1,4 @@
-//! What instances say, as people see it.
+//! Answers of instances, as printed.
 
 use super::*;
 use brodo_control::flow::{Direction, Tcp, Traffic};

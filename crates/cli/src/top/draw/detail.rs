@@ -122,7 +122,7 @@ fn draw_limits(frame: &mut Frame<'_>, area: Rect, detail: &Detail, now: Duration
     for point in &detail.points {
         let Some(half) = half(point, to_guest) else { continue };
         let x = ago(now, point.at);
-        // It was what it had been until this was seen.
+        // Step function: the limit keeps its previous value up to the sample that shows another.
         limit.extend(limit.last().map(|&(_, y)| (x, y)));
         limit.push((x, half.limit.into()));
         used.push((x, if to_guest { half.in_flight } else { half.window }.into()));

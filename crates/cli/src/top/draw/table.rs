@@ -163,7 +163,7 @@ fn rate(row: &Row) -> String {
     }
 }
 
-/// Of the busier direction: what is used of the limit, and the limit of its bound.
+/// Of the busier direction: use within the limit, and the limit within its maximum.
 fn gauge(row: &Row, width: usize) -> String {
     row.half().map_or(String::new(), |half| {
         let used = if row.is_to_guest() { half.in_flight } else { half.window };

@@ -1,7 +1,7 @@
 //! Pictures against their committed copies, and sizes in which nothing sensible can be drawn.
 //!
-//! `BRODO_BLESS=1 cargo test -p brodo --bin brodo top` writes the copies anew. What changed then belongs into
-//! the commit that changed it.
+//! `BRODO_BLESS=1 cargo test -p brodo --bin brodo top` writes the copies anew. The rewritten files belong to
+//! the commit of the change.
 
 use super::super::model::tests::{after, sample};
 use super::super::screen::Outcome;

@@ -30,7 +30,7 @@ pub(in crate::top) fn status(at_s: u64) -> Status {
     }
 }
 
-/// What it has counted.
+/// Counters of the instance.
 pub(in crate::top) fn counters(at_s: u64) -> Counters {
     let counted =
         [("rx_bytes", 1_000_000 * at_s), ("tx_bytes", 20_000_000 * at_s), ("tcp_retransmissions", 3 * at_s)];
@@ -112,7 +112,7 @@ pub(in crate::top) fn sample(at_s: u64) -> Sample {
     Sample { at, status: status(at_s), counters: counters(at_s), flows: flows(at_s), detail: None }
 }
 
-/// What is known after so many seconds.
+/// The model after `seconds` seconds.
 pub(in crate::top) fn after(seconds: u64) -> Model {
     let mut model = Model::default();
     (1..=seconds).for_each(|at_s| model.update(sample(at_s)));

@@ -1,8 +1,8 @@
 //! The control socket: state, events and commands of a running instance.
 //!
 //! A thread of its own serves all clients ([`server`]). Workers are involved only by requests for their
-//! state, each time for a short visit between two turns of their loops ([`visits`]); a long list takes many
-//! such visits.
+//! state, each time for a command between two turns of their loops ([`mod@ask`]); a long list takes many
+//! of them.
 //!
 //! Trust: input of a client is hostile. The client must be the same user in the same user namespace, or root
 //! ([`brodo_net::control_auth`]). Clients are bounded in number, their lines in length, their output in
@@ -12,11 +12,11 @@
 //! The protocol is documented in `docs/src/control.md`, its types are [`brodo_control`].
 
 mod answers;
+pub(crate) mod ask;
 mod capture;
 mod forwards;
 mod server;
 mod session;
-pub(crate) mod visits;
 
 use crate::event_bus::{EventBus, Mailbox};
 use crate::flow_messages::Bounds;

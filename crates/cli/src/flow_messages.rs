@@ -43,6 +43,12 @@ pub(crate) fn protocol(protocol: core_flow::Protocol) -> Protocol {
     }
 }
 
+/// The reverse of [`protocol`]; `None` of one that no flow has.
+pub(crate) fn core_protocol(wanted: Protocol) -> Option<core_flow::Protocol> {
+    use core_flow::Protocol::{Echo, Tcp, Udp};
+    [Tcp, Udp, Echo].into_iter().find(|&known| protocol(known) == wanted)
+}
+
 pub(crate) fn direction(initiator: Initiator) -> Direction {
     match initiator {
         Initiator::Guest => Direction::Outbound,

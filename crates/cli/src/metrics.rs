@@ -1,8 +1,8 @@
 //! `--metrics ADDR`: counters and gauges as text for Prometheus.
 //!
 //! A thread of its own answers `GET /metrics` ([`http`]). It has no part in the data path: for each answer it
-//! leaves visits with every worker ([`Workers::visit`]), which copies its counters between two turns and
-//! looks at some flows at a time, adds the copies up and writes them as text ([`exposition`]). Answers within
+//! asks every worker ([`Workers::ask`]), which copies its counters between two turns and looks at some flows
+//! at a time, adds the copies up and writes them as text ([`exposition`]). Answers within
 //! [`FRESH`] of one another, or within [`PAUSE_PER_LOOK`] times what the last look took, are the same text,
 //! so that scraping without pause does not slow the workers.
 //!

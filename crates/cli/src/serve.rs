@@ -19,18 +19,17 @@ use brodo_core::config::{BufferBounds, Config};
 use brodo_core::link::Link;
 use brodo_core::memory::budget::Budget;
 use brodo_core::stack::{Keys, Stack};
-use brodo_link::GuestLink;
 use brodo_link::tap::{Tap, TapLosses};
 use brodo_net::capture::Capture;
 use brodo_net::clock::Clock;
-use brodo_net::driver::Worker;
+use brodo_net::driver::{Parts, Worker};
 use brodo_net::forward::Forwards;
 use brodo_net::host_network::HostNetwork;
 use brodo_net::resolv::ResolvConf;
 use brodo_net::socket_broker::SocketBroker;
 use brodo_net::sockets::{Sockets, raise_nofile};
 use brodo_net::txqueuelen::TxQueueLenWatch;
-use brodo_net::workers::Workers;
+use brodo_net::workers::{WorkerHandle, Workers};
 use brodo_netns::namespace::{Made, leave_interface};
 use brodo_netns::setup::SetupError;
 use brodo_netns::{process, setup};
@@ -145,10 +144,9 @@ impl Preparation {
     pub(crate) fn serve(
         self,
         made: Made,
-        broker: Option<SocketBroker>,
+        mut broker: Option<SocketBroker>,
         purpose: Purpose,
     ) -> Result<Service, Failure> {
-        let (guest, forwards) = (self.settings.guest(), self.settings.forwards.clone());
         let Made { taps, watch } = made;
         let listener = self.listen()?;
         let clients = listener.is_some().then(Mailbox::with_waker).transpose();
@@ -177,33 +175,20 @@ impl Preparation {
             let mut stack = Stack::sharing(config.clone(), keys()?, link.caps(), budget.clone(), number);
             stack.record_ends(bus.keeps_log());
             let sockets = Sockets::new().map_err(Failure::io("wait for sockets: epoll_create1"))?;
-            let epoll_ctl = || Failure::io("wait for the network interface: epoll_ctl");
-            let mut worker = Worker::new(stack, link, sockets, self.clock).map_err(epoll_ctl())?;
-            worker.busy_poll(self.settings.busy_poll);
-            // The first one watches it for all.
-            worker.follow_ring(ring.clone(), number == 0).map_err(epoll_ctl())?;
-            worker.join(workers.clone(), number).map_err(epoll_ctl())?;
-            if let Some(capture) = &self.capture {
-                worker.capture(capture.capture.clone());
-            }
+            let handle = WorkerHandle::new(workers.clone(), number).map_err(Failure::io("start a worker"))?;
+            let mut parts = Parts::new(stack, link, sockets, self.clock, handle);
+            parts.busy_poll = self.settings.busy_poll;
+            parts.txqueuelen = Some(ring.clone());
+            parts.capture = self.capture.as_ref().map(|first| first.capture.clone());
+            parts.host_network = Some((self.host.clone(), self.settings.follow));
             let to = bus.clone();
-            worker.listen(Box::new(move |stack| to.take(number, stack)));
-            worker.follow_host(self.host.clone(), self.settings.follow, number == 0).map_err(epoll_ctl())?;
-            loops.push(worker);
-        }
-        if let Some(first) = loops.first_mut() {
-            let bounds = (usize::try_from(descriptors.limit).unwrap_or(usize::MAX), splices_max as usize);
-            let ports = Forwards::new(guest, broker, first.sockets(), bounds);
-            let mut ports = ports.map_err(Failure::io("wait for ports: epoll_ctl"))?;
-            if let Some(metrics) = &self.metrics {
-                ports.leave_out(metrics);
+            parts.listener = Some(Box::new(move |stack| to.take(number, stack)));
+            if number == 0 {
+                let limit = usize::try_from(descriptors.limit).unwrap_or(usize::MAX);
+                let bounds = (limit, splices_max as usize);
+                parts.forwards = Some(self.forwards(broker.take(), &parts.sockets, bounds)?);
             }
-            for forward in forwards {
-                let option = brodo_net::forward::option(forward.direction, forward.transport);
-                log::info("forwarding ports", &[(option, forward.spec.to_string().into())]);
-                ports.add(forward).map_err(Failure::Forward)?;
-            }
-            first.forward(ports);
+            loops.push(Worker::new(parts).map_err(Failure::io("wait for the network interface: epoll_ctl"))?);
         }
         let flow_log = self.flow_log.zip(log).map(|(files, log)| FlowLog::start(files, log, bus.clone()));
         let flow_log = flow_log.transpose().map_err(Failure::io("write the flow log: clone"))?;
@@ -223,6 +208,26 @@ impl Preparation {
         let notices = Notices::new(bus.clone());
         let Self { ready, metrics, clock, .. } = self;
         Ok(Service { loops, workers, ring, notices, ready, metrics, serving: None, control, flow_log, clock })
+    }
+
+    /// The forwarded ports, for the worker that has these sockets. `bounds` are descriptors and splices.
+    fn forwards(
+        &self,
+        broker: Option<SocketBroker>,
+        sockets: &Sockets,
+        bounds: (usize, usize),
+    ) -> Result<Forwards, Failure> {
+        let forwards = Forwards::new(self.settings.guest(), broker, sockets, bounds);
+        let mut forwards = forwards.map_err(Failure::io("wait for ports: epoll_ctl"))?;
+        if let Some(metrics) = &self.metrics {
+            forwards.leave_out(metrics);
+        }
+        for forward in self.settings.forwards.clone() {
+            let option = brodo_net::forward::option(forward.direction, forward.transport);
+            log::info("forwarding ports", &[(option, forward.spec.to_string().into())]);
+            forwards.add(forward).map_err(Failure::Forward)?;
+        }
+        Ok(forwards)
     }
 
     /// The control socket. Without `--control PATH` a failure is only logged.
@@ -373,7 +378,7 @@ impl Service {
     /// To be called when the command is done whose namespace was made for this service.
     pub(crate) fn leave_interface(&self) {
         if let Some(worker) = self.loops.first() {
-            leave_interface(worker.link().descriptor());
+            leave_interface(worker.link());
         }
     }
 }

@@ -1,18 +1,23 @@
 //! brodo-link: links toward a guest, one file each.
 //!
 //! A link for the loop is a [`brodo_core::link::Link`] (send one frame or say "no credit") and besides a
-//! [`GuestLink`]: it has a descriptor to wait on, gives one frame at a time, and says when its guest has
-//! gone. [`tap`] is the one for namespaces. `unsafe` stands in `sys.rs` alone.
+//! [`GuestLink`]: it registers its descriptors with the loop ([`poller`]), gives frames by batches
+//! ([`batch`]), and says when its guest has gone. [`tap`] is the one for namespaces. `unsafe` stands in
+//! `sys.rs` alone.
 
+pub mod batch;
+pub mod poller;
 mod sys;
 pub mod tap;
 pub mod tun;
 pub mod vnet;
 
-use brodo_core::link::{Link, RxMeta};
+use batch::Batch;
+use brodo_core::link::Link;
+use poller::Poller;
+pub use rustix::event::epoll::EventFlags;
 use std::fmt;
 use std::io;
-use std::os::fd::BorrowedFd;
 
 /// A system call that failed for good, by its name.
 #[derive(Debug)]
@@ -45,30 +50,68 @@ impl std::error::Error for FailedCall {
 /// What to wait for after a link has refused a frame ([`brodo_core::link::NoCredit`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CreditWait {
-    /// The descriptor becomes writable: wait for that event.
+    /// An event will come: [`GuestLink::await_credit`].
     Event,
     /// No event will come (the kernel was out of memory): try again after a short while.
     Timer,
 }
 
-/// A link as the driver sees it.
+/// What an event of a link's descriptor means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LinkReady {
+    /// The guest may have sent frames.
+    pub frames: bool,
+    /// The link may have credit again.
+    pub credit: bool,
+}
+
+/// What [`GuestLink::take`] has left behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// Nothing: the link was read empty.
+    All,
+    /// Perhaps more: the batch is to be handled first.
+    Some,
+}
+
+/// A link as the loop sees it.
 ///
 /// A second kind of link is one file in this crate that implements this trait and passes the tests of
-/// `brodo-net`'s loop.
+/// `brodo-net`'s loop. In every turn the loop passes on events ([`GuestLink::ready`]), takes batches while
+/// there are frames, sends, and calls [`GuestLink::flush`]; then it asks for a wait if a frame was refused.
 pub trait GuestLink: Link {
-    /// The descriptor that becomes readable when the guest has sent something; edge-triggered use is allowed,
-    /// so the driver reads until [`GuestLink::recv`] gives `None`.
-    fn descriptor(&self) -> BorrowedFd<'_>;
+    /// Registers the link's descriptors, edge-triggered, under keys of its choice. Frames that are there
+    /// already need no event: the loop takes them in its first turn.
+    ///
+    /// # Errors
+    /// epoll_ctl failed.
+    fn register(&mut self, poller: Poller<'_>) -> io::Result<()>;
 
-    /// Takes one frame: what the link knows of it and its length at the start of `buf`, or `None` if there is
-    /// none now. `buf` holds at least [`brodo_core::link::FRAME_MAX`] bytes.
+    /// What an event of the descriptor means that was registered under `key`. By default every event may mean
+    /// frames, and writability credit.
+    fn ready(&mut self, key: u32, events: EventFlags) -> LinkReady {
+        let _ = key;
+        LinkReady { frames: true, credit: events.contains(EventFlags::OUT) }
+    }
+
+    /// Takes frames until the batch has no room ([`Batch::room`]) or the link is empty.
     ///
     /// # Errors
     /// The link is broken for good. That the guest has gone is not an error, see [`GuestLink::gone`].
-    fn recv(&mut self, buf: &mut [u8]) -> Result<Option<(RxMeta, usize)>, FailedCall>;
+    fn take(&mut self, batch: &mut Batch<'_>) -> Result<Taken, FailedCall>;
+
+    /// All frames of a turn have been sent: a link that gathers them lets them go. By default nothing is
+    /// gathered.
+    fn flush(&mut self) {}
 
     /// What to wait for, if a frame was refused since the last accepted one or [`GuestLink::forget_refusal`].
     fn credit_wait(&self) -> Option<CreditWait>;
+
+    /// Asks for an event once there is credit, or for none any more. To ask again asks for a new event.
+    ///
+    /// # Errors
+    /// epoll_ctl failed.
+    fn await_credit(&mut self, poller: Poller<'_>, awaited: bool) -> io::Result<()>;
 
     /// The wait is over: [`GuestLink::credit_wait`] gives `None` until a frame is refused again.
     fn forget_refusal(&mut self);

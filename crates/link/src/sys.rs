@@ -1,6 +1,7 @@
 //! The TUN ioctls, which have no safe wrapper.
 //!
-//! Each function is a thin, safe shell over one call: it borrows the descriptor, gives the kernel's errno, and keeps no state.
+//! Each function is a thin, safe shell over one call: it borrows the descriptor, gives the kernel's errno,
+//! and keeps no state.
 
 use rustix::io::{Errno, Result};
 use rustix::ioctl::{Getter, IntegerSetter, Setter, Updater, ioctl};
@@ -24,8 +25,8 @@ fn interface_request(name: &str, flags: i16) -> Result<libc::ifreq> {
     if name.len() >= IF_NAME_MAX || name.bytes().any(|b| b == 0) {
         return Err(Errno::INVAL);
     }
-    // SAFETY: ifreq is a C structure of integers and unions of integers and pointers that nobody follows here; all
-    // zeroes is a value of it.
+    // SAFETY: ifreq is a C structure of integers and unions of integers and pointers that nobody follows
+    // here; all zeroes is a value of it.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = from as libc::c_char;

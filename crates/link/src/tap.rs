@@ -22,14 +22,16 @@
 //! the device ([`Tap::create`]), passes the descriptor ([`Tap::into_fd`]), and [`Tap::from_fd`] makes a link
 //! of it. All that is known of it can be asked from the kernel again, so nothing else need be passed.
 
-use super::vnet::{self, HEADER_LEN};
-use super::{CreditWait, FailedCall, GuestLink};
+use crate::batch::Batch;
+use crate::poller::Poller;
 use crate::sys;
+use crate::vnet::{self, HEADER_LEN};
+use crate::{CreditWait, EventFlags, FailedCall, GuestLink, Taken};
 use brodo_core::link::{FRAME_MAX, Link, LinkCaps, NoCredit, RxMeta, TxFrame};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fmt;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Flag of TUNSETIFF (Linux 7.3, not yet in `libc`): a full ring stops the transmit queue, which is woken
@@ -220,6 +222,41 @@ impl Tap {
         sys::tun_set_header_len(&self.fd, HEADER_LEN as i32)
     }
 
+    /// Takes one frame: what the header says of it and its length at the start of `buf`; `None` if there is
+    /// none now. A frame longer than `buf` would lose its end without a sign, hence `buf` has room for
+    /// [`FRAME_MAX`] bytes.
+    ///
+    /// # Errors
+    /// The descriptor is broken for good.
+    pub fn recv(&mut self, buf: &mut [u8]) -> Result<Option<(RxMeta, usize)>, FailedCall> {
+        debug_assert!(buf.len() >= FRAME_MAX, "a short buffer truncates frames silently");
+        let mut header = [0; HEADER_LEN];
+        loop {
+            let read = if self.header {
+                rustix::io::readv(&self.fd, &mut [IoSliceMut::new(&mut header), IoSliceMut::new(buf)])
+            } else {
+                rustix::io::read(&self.fd, &mut *buf)
+            };
+            return match read {
+                Ok(len) if self.header => Ok(Some((vnet::parse(&header), len.saturating_sub(HEADER_LEN)))),
+                Ok(len) => Ok(Some((RxMeta::default(), len))),
+                Err(Errno::AGAIN) => Ok(None),
+                Err(Errno::INTR) => continue,
+                Err(Errno::BADFD) => {
+                    self.gone = true;
+                    Ok(None)
+                }
+                // The kernel has taken a frame off the ring for this, so a guest that goes on like that pays
+                // for each.
+                Err(Errno::INVAL) if self.header => {
+                    self.set_header_len().map_err(FailedCall::of("ioctl TUNSETVNETHDRSZ"))?;
+                    Ok(Some((RxMeta::default(), 0)))
+                }
+                Err(e) => Err(FailedCall { call: "readv", error: e.into() }),
+            };
+        }
+    }
+
     /// What becomes of a frame whose write failed: refused for now, or lost.
     fn write_failed(&mut self, errno: Errno) -> Result<(), NoCredit> {
         match errno {
@@ -240,6 +277,12 @@ impl Tap {
         }
         self.wait = None;
         Ok(())
+    }
+}
+
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 
@@ -267,38 +310,25 @@ fn probe_offloads(fd: &OwnedFd, wanted: Wanted) -> LinkCaps {
 }
 
 impl GuestLink for Tap {
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    fn register(&mut self, poller: Poller<'_>) -> io::Result<()> {
+        Ok(poller.add(&self.fd, 0, EventFlags::IN | EventFlags::ET)?)
     }
 
-    /// A frame longer than `buf` would lose its end without a sign, hence the bound on `buf`.
-    fn recv(&mut self, buf: &mut [u8]) -> Result<Option<(RxMeta, usize)>, FailedCall> {
-        debug_assert!(buf.len() >= FRAME_MAX, "a short buffer truncates frames silently");
-        let mut header = [0; HEADER_LEN];
-        loop {
-            let read = if self.header {
-                rustix::io::readv(&self.fd, &mut [IoSliceMut::new(&mut header), IoSliceMut::new(buf)])
-            } else {
-                rustix::io::read(&self.fd, &mut *buf)
-            };
-            return match read {
-                Ok(len) if self.header => Ok(Some((vnet::parse(&header), len.saturating_sub(HEADER_LEN)))),
-                Ok(len) => Ok(Some((RxMeta::default(), len))),
-                Err(Errno::AGAIN) => Ok(None),
-                Err(Errno::INTR) => continue,
-                Err(Errno::BADFD) => {
-                    self.gone = true;
-                    Ok(None)
-                }
-                // The kernel has taken a frame off the ring for this, so a guest that goes on like that pays
-                // for each.
-                Err(Errno::INVAL) if self.header => {
-                    self.set_header_len().map_err(FailedCall::of("ioctl TUNSETVNETHDRSZ"))?;
-                    Ok(Some((RxMeta::default(), 0)))
-                }
-                Err(e) => Err(FailedCall { call: "readv", error: e.into() }),
-            };
+    fn take(&mut self, batch: &mut Batch<'_>) -> Result<Taken, FailedCall> {
+        while let Some(room) = batch.room() {
+            match self.recv(room)? {
+                Some((meta, len)) => batch.push(meta, len),
+                None => return Ok(Taken::All),
+            }
         }
+        Ok(Taken::Some)
+    }
+
+    /// A TAP is nearly always writable, and every frame of the guest would report that as well: hence only
+    /// while credit is awaited. It notes that someone waits only when it is asked.
+    fn await_credit(&mut self, poller: Poller<'_>, awaited: bool) -> io::Result<()> {
+        let room = if awaited { EventFlags::OUT } else { EventFlags::empty() };
+        Ok(poller.modify(&self.fd, 0, EventFlags::IN | EventFlags::ET | room)?)
     }
 
     fn credit_wait(&self) -> Option<CreditWait> {

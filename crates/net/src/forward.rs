@@ -34,13 +34,14 @@ mod turn;
 
 pub use listen::ForwardError;
 
+use crate::resteer::Resteering;
 use crate::sock_diag::SockDiag;
 use crate::socket_broker::SocketBroker;
 use crate::sockets::{Published, Sockets};
+use crate::source::SourceId;
 use crate::splice::{SpliceCounters, Splices};
-use crate::workers::Workers;
-use brodo_core::flow::FlowId;
 use brodo_core::time::{Duration, Instant};
+use brodo_link::poller::Token;
 use datagrams::Datagrams;
 use listen::Place;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -230,20 +231,18 @@ enum Topic {
 
 /// Bits of a number in event data that say which of a topic.
 const NUMBER_BITS: u32 = 28;
-/// Slot index in event data: everything of this file. See the driver's `NOT_A_FLOW`.
-pub(crate) const FORWARD: u32 = u32::MAX - 1;
 
 impl Topic {
     const ALL: [Self; 4] = [Self::Listener, Self::Splice, Self::Relay, Self::SocketBroker];
 
     fn data(self, number: u32) -> EventData {
-        let generation = (self as u32) << NUMBER_BITS | number;
-        EventData::new_u64(FlowId { index: FORWARD, generation }.to_bits())
+        let key = (self as u32) << NUMBER_BITS | number;
+        EventData::new_u64(Token::Source { source: SourceId::Forwards as u32, key }.data())
     }
 
-    fn read(generation: u32) -> Option<(Self, u32)> {
-        let topic = Self::ALL.get((generation >> NUMBER_BITS) as usize)?;
-        Some((*topic, generation & ((1 << NUMBER_BITS) - 1)))
+    fn read(key: u32) -> Option<(Self, u32)> {
+        let topic = Self::ALL.get((key >> NUMBER_BITS) as usize)?;
+        Some((*topic, key & ((1 << NUMBER_BITS) - 1)))
     }
 }
 
@@ -255,8 +254,8 @@ pub struct Forwards {
     /// Lists the sockets of the host, and of the guest.
     diag: [Option<SockDiag>; 2],
     epoll: OwnedFd,
-    /// The other workers.
-    workers: Option<Arc<Workers>>,
+    /// What tells the other workers which frames are for here.
+    resteering: Option<Arc<Resteering>>,
     entries: Vec<Entry>,
     last_id: u32,
     listeners: Vec<Option<Listener>>,
@@ -274,6 +273,8 @@ pub struct Forwards {
     resume_at: Option<Instant>,
     scan_at: Option<Instant>,
     events: Vec<(u32, EventFlags)>,
+    /// A joined connection has reported since the last turn.
+    joined: bool,
     notices: VecDeque<String>,
     counters: ForwardCounters,
 }
@@ -301,7 +302,7 @@ impl Forwards {
             broker,
             diag: [None, None],
             epoll,
-            workers: None,
+            resteering: None,
             entries: Vec::new(),
             last_id: 0,
             listeners: Vec::new(),
@@ -317,26 +318,27 @@ impl Forwards {
             resume_at: None,
             scan_at: None,
             events: Vec::new(),
+            joined: false,
             notices: VecDeque::new(),
             counters: ForwardCounters::default(),
         })
     }
 
     /// Tells the other workers which flows may begin here, now and when that changes.
-    pub(crate) fn tell(&mut self, workers: Arc<Workers>) {
-        self.workers = Some(workers);
+    pub(crate) fn announce(&mut self, resteering: &Arc<Resteering>) {
+        self.resteering = Some(resteering.clone());
         (0..self.listeners.len() as u32).for_each(|slot| self.tell_of(slot));
     }
 
     /// Tells them of one listener.
     fn tell_of(&self, slot: u32) {
         let listener = self.listeners.get(slot as usize).and_then(Option::as_ref);
-        if let (Some(workers), Some(listener)) =
-            (&self.workers, listener.filter(|it| it.direction == Direction::In))
+        if let (Some(resteering), Some(listener)) =
+            (&self.resteering, listener.filter(|it| it.direction == Direction::In))
         {
-            workers.expect_inbound();
+            resteering.expect_inbound();
             if let Some(port) = listener.publishes() {
-                workers.publish_datagrams(port, true);
+                resteering.publish_datagrams(port, true);
             }
         }
     }
@@ -344,11 +346,6 @@ impl Forwards {
     /// What has been counted.
     pub fn counters(&self) -> ForwardCounters {
         ForwardCounters { splices: self.splices.counters(), ..self.counters }
-    }
-
-    /// Connections between loopbacks that are open.
-    pub fn spliced(&self) -> usize {
-        self.splices.open()
     }
 
     /// Something the user may want to know, such as a port that `auto` could not have.
@@ -623,8 +620,8 @@ impl Forwards {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
                 count.remove();
-                if let Some(workers) = &self.workers {
-                    workers.publish_datagrams(port, false);
+                if let Some(resteering) = &self.resteering {
+                    resteering.publish_datagrams(port, false);
                 }
             }
         }

@@ -15,12 +15,16 @@
 
 use crate::netlink::Netlink;
 use crate::resolv::{ResolvConf, Watch};
+use crate::source::{Source, Turn};
 use brodo_core::time::{Duration, Instant};
+use brodo_link::poller::Poller;
+use brodo_link::{EventFlags, GuestLink};
 use netlink_packet_core::NetlinkBuffer;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -191,6 +195,67 @@ impl HostNetwork {
             self.network.fetch_add(1, Ordering::Release);
         }
         moved || rerouted
+    }
+}
+
+/// A worker that follows the host's network.
+pub(crate) struct HostNetSubscription {
+    network: Arc<HostNetwork>,
+    follow: HostNetFollow,
+    /// It waits for notices, for all workers.
+    is_poller: bool,
+    /// What it has acted on.
+    pub(crate) seen: Changes,
+}
+
+impl HostNetSubscription {
+    pub(crate) fn new(network: Arc<HostNetwork>, follow: HostNetFollow, is_poller: bool) -> Self {
+        Self { network, follow, is_poller, seen: Changes::default() }
+    }
+}
+
+impl<L: GuestLink> Source<L> for HostNetSubscription {
+    fn register(&mut self, poller: Poller<'_>) -> io::Result<()> {
+        if self.is_poller {
+            poller.add(self.network.descriptor(), 0, EventFlags::IN)?;
+        }
+        Ok(())
+    }
+
+    fn ready(&mut self, _: u32, _: EventFlags, now: Instant) {
+        self.network.notice(now);
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.network.due().filter(|_| self.is_poller)
+    }
+
+    /// The host's resolvers or its network may be others, as this worker or another has seen.
+    fn turn(&mut self, turn: &mut Turn<'_, L>) -> bool {
+        if self.is_poller && self.network.look(turn.now) {
+            turn.wakes = u64::MAX;
+        }
+        let HostNetFollow { resolvers, search } = self.follow;
+        if resolvers || search {
+            self.network.poll(turn.now);
+        }
+        let changes = self.network.changes();
+        let seen = std::mem::replace(&mut self.seen, changes);
+        if changes.names != seen.names {
+            let conf = self.network.conf();
+            if resolvers {
+                turn.stack.set_resolvers(conf.resolvers);
+            }
+            if search {
+                turn.stack.set_search(conf.search);
+            }
+        }
+        if changes.network != seen.network {
+            turn.sockets.set_addresses(self.network.addresses());
+            let (stack, mut io) = turn.stack();
+            stack.network_changed(&mut io);
+        }
+        false
     }
 }
 

@@ -1,9 +1,11 @@
-//! The socket broker: a process that does nothing but open sockets in the guest's network namespace, and its client here.
+//! The socket broker: a process that does nothing but open sockets in the guest's network namespace, and its
+//! client here.
 //!
-//! brodo stays in the host's namespaces, and a process may not change its user namespace once it has threads. But a socket
-//! belongs to the namespace it was opened in for its life, whichever process holds it: bound, listening or connected by brodo it
-//! acts in the guest's. So socket(2) is the only call to be made in there. `brodo-netns` starts the process and confines it; both
-//! ends of its conversation over a socket pair are in this file, [`SocketBroker`] and [`serve`]:
+//! brodo stays in the host's namespaces, and a process may not change its user namespace once it has threads.
+//! But a socket belongs to the namespace it was opened in for its life, whichever process holds it: bound,
+//! listening or connected by brodo it acts in the guest's. So socket(2) is the only call to be made in there.
+//! `brodo-netns` starts the process and confines it; both ends of its conversation over a socket pair are in
+//! this file, [`SocketBroker`] and [`serve`]:
 //!
 //! ```text
 //! brodo                                   broker
@@ -11,12 +13,13 @@
 //!                        <-- kind, errno, descriptors
 //! ```
 //!
-//! *Trust.* A request is two bytes, so there is nothing in it to misunderstand. Received descriptors are checked before use: each is
-//! a socket of the family and type that was asked for.
+//! *Trust.* A request is two bytes, so there is nothing in it to misunderstand. Received descriptors are
+//! checked before use: each is a socket of the family and type that was asked for.
 //!
-//! *Pools.* A connection to the guest's loopback must not wait for another process, so brodo keeps some unconnected sockets of each
-//! kind that was asked for once, and has them replaced before they run out. At the start, and when a forward is added, it waits for
-//! the answer instead ([`SocketBroker::socket`]), within [`PATIENCE`].
+//! *Pools.* A connection to the guest's loopback must not wait for another process, so brodo keeps some
+//! unconnected sockets of each kind that was asked for once, and has them replaced before they run out. At
+//! the start, and when a forward is added, it waits for the answer instead ([`SocketBroker::socket`]), within
+//! [`PATIENCE`].
 //!
 //! System calls: sendmsg, recvmsg, poll, waitpid; in the broker socket, recvfrom, sendmsg.
 

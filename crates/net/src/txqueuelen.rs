@@ -8,6 +8,10 @@
 //! System calls: socket, bind, getsockname, ioctl SIOCGIFINDEX, sendto, recvfrom (rtnetlink).
 
 use crate::netlink::refusal;
+use crate::source::{Source, Turn};
+use brodo_core::time::Instant;
+use brodo_link::poller::Poller;
+use brodo_link::{EventFlags, GuestLink};
 use netlink_packet_core::{
     NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader, NetlinkMessage, NetlinkPayload, NlasIterator,
 };
@@ -17,6 +21,8 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Longest message taken, in bytes; the kernel's about a TAP have 1 to 2 KiB.
@@ -163,6 +169,55 @@ fn parse(payload: &[u8]) -> Result<QueueState, Errno> {
         }
     }
     frames.zip(dropped).map(|(frames, dropped)| QueueState { frames, dropped }).ok_or(Errno::BADMSG)
+}
+
+/// A worker that follows a watch: its stack is told the length of the ring, if the link loses frames that find it
+/// full.
+pub(crate) struct TxQueueLenFollower {
+    watch: Arc<TxQueueLenWatch>,
+    /// It looks for all workers.
+    is_poller: bool,
+    /// The length that the stack was told.
+    frames: Option<u32>,
+}
+
+impl TxQueueLenFollower {
+    pub(crate) fn new(watch: Arc<TxQueueLenWatch>, is_poller: bool) -> Self {
+        Self { watch, is_poller, frames: None }
+    }
+}
+
+impl TxQueueLenFollower {
+    /// Looks at the queue, if this is the worker that may.
+    pub(crate) fn look(&self) {
+        if self.is_poller {
+            self.watch.look();
+        }
+    }
+}
+
+impl<L: GuestLink> Source<L> for TxQueueLenFollower {
+    fn register(&mut self, poller: Poller<'_>) -> io::Result<()> {
+        if self.is_poller {
+            poller.add(self.watch.descriptor(), 0, EventFlags::IN)?;
+            self.watch.look();
+        }
+        Ok(())
+    }
+
+    fn ready(&mut self, _: u32, _: EventFlags, _: Instant) {
+        self.watch.look();
+    }
+
+    /// Another worker may have seen that the length has changed.
+    fn turn(&mut self, turn: &mut Turn<'_, L>) -> bool {
+        let frames = if turn.guest_link().has_lossy_ring() { self.watch.frames() } else { None };
+        if frames != self.frames {
+            self.frames = frames;
+            turn.stack.set_ring(frames);
+        }
+        false
+    }
 }
 
 #[cfg(test)]

@@ -5,17 +5,19 @@
 //!                        <-- Go or Failed --    joined, confined
 //! ```
 //!
-//! then the conversation of [`brodo_net::socket_broker`]. A child forked before any thread joins the guest's user and network
-//! namespaces (not its mounts and processes) and gives up every right.
+//! then the conversation of [`brodo_net::socket_broker`]. A child forked before any thread joins the guest's
+//! user and network namespaces (not its mounts and processes) and gives up every right.
 //!
-//! *What it cannot do.* It holds the pair and nothing else, has no capability in any namespace, and the guest's root can neither
-//! trace it nor read its memory (it is not dumpable, and its memory belongs to the host's user namespace).
+//! *What it cannot do.* It holds the pair and nothing else, has no capability in any namespace, and the
+//! guest's root can neither trace it nor read its memory (it is not dumpable, and its memory belongs to the
+//! host's user namespace).
 //!
-//! *Its life.* It ends when brodo's end of the pair is closed, and the kernel kills it when brodo ends in any other way. As a member
-//! of the guest's namespaces it keeps nothing alive: `attach` ends when the target does, as without it. Every signal is blocked, so
-//! that keys typed at the terminal do not reach it.
+//! *Its life.* It ends when brodo's end of the pair is closed, and the kernel kills it when brodo ends in any
+//! other way. As a member of the guest's namespaces it keeps nothing alive: `attach` ends when the target
+//! does, as without it. Every signal is blocked, so that keys typed at the terminal do not reach it.
 //!
-//! System calls: socketpair, fork, setns, prctl, capset, `close_range`; those of [`brodo_net::socket_broker`].
+//! System calls: socketpair, fork, setns, prctl, capset, `close_range`; those of
+//! [`brodo_net::socket_broker`].
 
 use crate::namespace::handoff::Message;
 use crate::namespace::{self, Target};
@@ -29,7 +31,8 @@ use rustix::process::WaitOptions;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::io::IoSlice;
 
-/// A broker in the namespaces of a command that was made by [`namespace::fresh`]. Only before there are threads.
+/// A broker in the namespaces of a command that was made by [`namespace::fresh`]. Only before there are
+/// threads.
 pub fn beside(child: &Child) -> Result<SocketBroker, SetupError> {
     inside(&Target::process(child.pid().as_raw_pid())?)
 }

@@ -1,7 +1,8 @@
 //! brodo-netns: network namespaces for a guest.
 //!
-//! [`namespace`] makes a fresh one or enters one that exists, [`setup`] gives it an interface, [`process`] runs a command in it, and
-//! [`broker_process`] starts the process that opens sockets in it for forwarded ports. `unsafe` stands in `process/raw.rs` alone.
+//! [`namespace`] makes a fresh one or enters one that exists, [`setup`] gives it an interface, [`process`]
+//! runs a command in it, and [`broker_process`] starts the process that opens sockets in it for forwarded
+//! ports. `unsafe` stands in `process/raw.rs` alone.
 
 pub mod broker_process;
 pub mod namespace;

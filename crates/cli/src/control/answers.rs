@@ -1,7 +1,7 @@
-//! The methods: parameters in, a result or an error out. State of workers is read by visits.
+//! The methods: parameters in, a result or an error out. State of workers is asked for by commands.
 
+use super::ask::{FLOWS_PER_COMMAND, ask, ask_all};
 use super::capture::Captures;
-use super::visits::{VISIT_FLOWS, ask, ask_all};
 use super::{Controlled, forwards, server::Server};
 use crate::flow_messages;
 use crate::log;
@@ -13,9 +13,8 @@ use brodo_control::method::{
 };
 use brodo_control::rpc::{self, Error, PROTOCOL, Request, code};
 use brodo_core::counters::Counters as Counted;
-use brodo_core::flow::{FlowId, info};
-use brodo_core::time::Duration;
-use brodo_net::driver::WorkerView;
+use brodo_core::flow::FlowId;
+use brodo_net::command::{Command, FlowFilter, FlowReport, WorkerReport};
 use std::fs;
 
 /// The reply to a request, made by `does` of its parameters; none if the request has no id.
@@ -77,13 +76,11 @@ fn hello(protocol: Option<u32>) -> Result<Hello, Error> {
 }
 
 fn status(controlled: &Controlled, captures: &Captures) -> Result<Status, Error> {
-    let seen = ask_all(&controlled.workers, |inside| {
-        let stack = &inside.stack;
-        (stack.flows() as u64, stack.memory_used(), stack.memory_promised(), stack.resolvers().to_vec())
-    })?;
+    let seen = ask_all(&controlled.workers, |reply| Command::Report { reply })?;
     let info = &controlled.info;
+    let flows = seen.iter().map(|report| report.flows as u64).sum();
     // The budget is that of all workers, and each asks the same resolvers.
-    let (_, used, reserved, resolvers) = seen.first().cloned().unwrap_or_default();
+    let WorkerReport { memory, resolvers, .. } = seen.into_iter().next().unwrap_or_default();
     let (cpu_user_us, cpu_system_us) = processor_time();
     Ok(Status {
         pid: std::process::id(),
@@ -97,8 +94,12 @@ fn status(controlled: &Controlled, captures: &Captures) -> Result<Status, Error>
         networks: info.networks.clone(),
         resolvers,
         workers: controlled.workers.workers(),
-        memory: Memory { used: used as u64, reserved: reserved as u64, budget: info.memory as u64 },
-        flows: seen.iter().map(|(flows, ..)| flows).sum(),
+        memory: Memory {
+            used: memory.used as u64,
+            reserved: memory.reserved as u64,
+            budget: info.memory as u64,
+        },
+        flows,
         flows_max: info.flows_max,
         cpu_user_us,
         cpu_system_us,
@@ -128,18 +129,12 @@ fn resident() -> u64 {
 
 fn counters(controlled: &Controlled) -> Result<Counters, Error> {
     let (mut sum, mut counters) = (Counted::default(), Counters::default());
-    let seen = ask_all(&controlled.workers, |inside| {
-        let refused = inside.stack.rules().filter(|(_, count)| *count > 0);
-        let refused: Vec<_> = refused.map(|(rule, n)| (rule.to_owned(), n)).collect();
-        let forwarded = inside.forwards.as_ref().map(|forwards| forwards.counters().named());
-        (inside.stack.counters().clone(), refused, forwarded)
-    })?;
-    for (counted, rules, forwarded) in seen {
-        sum.add(&counted);
-        for (name, count) in forwarded.into_iter().flatten() {
+    for report in ask_all(&controlled.workers, |reply| Command::Report { reply })? {
+        sum.add(&report.counters);
+        for (name, count) in report.forwards.iter().flat_map(|forwards| forwards.counters.named()) {
             *counters.counters.entry(name.to_owned()).or_default() += count;
         }
-        for (rule, count) in rules {
+        for (rule, count) in report.rules.into_iter().filter(|(_, count)| *count > 0) {
             *counters.rules.entry(rule).or_default() += count;
         }
     }
@@ -151,43 +146,13 @@ fn counters(controlled: &Controlled) -> Result<Counters, Error> {
     Ok(counters)
 }
 
-/// A flow as it was seen, and the round trip to the peer as the host's kernel knows it.
-type Seen = (info::FlowDetail, Option<Duration>);
-
-fn look(inside: &WorkerView<'_>, detail: info::FlowDetail) -> Seen {
-    let socket = detail.socket.filter(|_| detail.tcp.is_some());
-    let round_trip = socket.and_then(|socket| inside.sockets.round_trip(socket));
-    (detail, round_trip)
-}
-
-/// Of the next `most` flows of one worker from a slot on those that `wanted` lets through, and the last that
-/// was looked at, if there may be more.
-fn some_flows(
-    controlled: &Controlled,
-    (worker, from): (u32, u32),
-    most: usize,
-    wanted: &GetFlows,
-) -> Result<(Vec<Seen>, Option<FlowId>), Error> {
-    let wanted = wanted.clone();
-    ask(&controlled.workers, worker, move |inside| {
-        let (mut seen, mut looked, mut last) = (Vec::new(), 0, None);
-        for detail in inside.stack.flow_details(from, inside.now).take(most) {
-            looked += 1;
-            last = Some(detail.info.flow);
-            if lets_through(&wanted, &detail.info) {
-                seen.push(look(inside, detail));
-            }
-        }
-        (seen, last.filter(|_| looked == most))
-    })
-}
-
-fn lets_through(wanted: &GetFlows, info: &info::FlowInfo) -> bool {
-    let key = &info.key;
-    let ends = [key.guest, key.remote];
-    wanted.protocol.is_none_or(|protocol| flow_messages::protocol(key.protocol) == protocol)
-        && wanted.address.is_none_or(|address| ends.iter().any(|end| end.ip() == address))
-        && wanted.port.is_none_or(|port| ends.iter().any(|end| end.port() == port))
+/// The flows that are wanted.
+fn filter(wanted: &GetFlows) -> Option<FlowFilter> {
+    let protocol = match wanted.protocol {
+        None => None,
+        Some(protocol) => Some(flow_messages::core_protocol(protocol)?),
+    };
+    Some(FlowFilter { protocol, address: wanted.address, port: wanted.port })
 }
 
 fn flows(controlled: &Controlled, wanted: &GetFlows) -> Result<FlowPage, Error> {
@@ -199,18 +164,25 @@ fn flows(controlled: &Controlled, wanted: &GetFlows) -> Result<FlowPage, Error> 
     let (mut worker, mut from) =
         wanted.after.map_or((0, 0), |after| (after.worker, after.index.saturating_add(1)));
     let mut page = FlowPage::default();
+    let Some(filter) = filter(wanted) else { return Ok(page) };
     while worker < controlled.workers.workers() {
         // No more than the page takes: what is looked at in vain is looked at again for the next.
-        let most = VISIT_FLOWS.min(limit as usize - page.flows.len());
-        let (seen, last) = some_flows(controlled, (worker, from), most, wanted)?;
-        for (detail, round_trip) in &seen {
-            page.flows.push(flow_messages::full(worker, detail, *round_trip, controlled.info.bounds));
+        let most = FLOWS_PER_COMMAND.min(limit as usize - page.flows.len());
+        let command = |reply| Command::Flows { from, most, filter, round_trips: true, reply };
+        let found = ask(&controlled.workers, worker, command)?;
+        for report in &found.flows {
+            page.flows.push(flow_messages::full(
+                worker,
+                &report.detail,
+                report.round_trip,
+                controlled.info.bounds,
+            ));
             if page.flows.len() == limit as usize {
-                page.next = Some(flow_messages::handle(worker, detail.info.flow));
+                page.next = Some(flow_messages::handle(worker, report.detail.info.flow));
                 return Ok(page);
             }
         }
-        (worker, from) = match last {
+        (worker, from) = match found.last {
             Some(last) => (worker, last.index.saturating_add(1)),
             None => (worker + 1, 0),
         };
@@ -224,13 +196,10 @@ fn flow(controlled: &Controlled, flow: FlowRef) -> Result<FlowDetail, Error> {
     if flow.worker >= controlled.workers.workers() {
         return Err(gone());
     }
-    let (seen, history, now) = ask(&controlled.workers, flow.worker, move |inside| {
-        let detail = inside.stack.flow_detail(id, inside.now);
-        let history: Vec<_> = inside.tuning_log.of(id).copied().collect();
-        (detail.map(|detail| look(inside, detail)), history, inside.now)
-    })?;
-    let (detail, round_trip) = seen.ok_or_else(gone)?;
+    let report =
+        ask(&controlled.workers, flow.worker, |reply| Command::Flow { id, reply })?.ok_or_else(gone)?;
+    let FlowReport { detail, round_trip, tuning, at } = report;
     let flow: Flow = flow_messages::full(flow.worker, &detail, round_trip, controlled.info.bounds);
-    let history = history.iter().filter_map(|(at, event)| flow_messages::step(*at, event, now)).collect();
+    let history = tuning.iter().filter_map(|(then, event)| flow_messages::step(*then, event, at)).collect();
     Ok(FlowDetail { flow, history })
 }

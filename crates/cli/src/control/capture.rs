@@ -4,11 +4,12 @@
 //! was written and to write the rest when all others have been given back. The file must be an ordinary one:
 //! a pipe without a reader would stop this thread, and a slow one the workers.
 
-use super::visits::ask_all;
+use super::ask::ask_all;
 use super::{Controlled, FirstCapture};
 use brodo_control::method::{CaptureStatus, StartCapture};
 use brodo_control::rpc::{Error, code};
 use brodo_net::capture::{Capture, Filter};
+use brodo_net::command::Command;
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use std::fs::File;
 use std::io;
@@ -61,7 +62,7 @@ impl Captures {
         let current = Current { file: wanted.file, filter: wanted.filter, handle };
         let status = current.status();
         self.0 = Some(current);
-        ask_all(&controlled.workers, move |inside| *inside.capture = Some(shared.clone()))?;
+        ask_all(&controlled.workers, |reply| Command::StartCapture { capture: shared.clone(), reply })?;
         Ok(status)
     }
 
@@ -69,7 +70,7 @@ impl Captures {
         let Some(mut current) = self.0.take() else {
             return Err(Error::new(code::NOT_FOUND, "no capture is under way"));
         };
-        let stopped = ask_all(&controlled.workers, |inside| _ = inside.capture.take());
+        let stopped = ask_all(&controlled.workers, |reply| Command::StopCapture { reply });
         current.handle.flush();
         stopped.map(|_| current.status())
     }

@@ -1,40 +1,46 @@
 //! Forwarded ports, all of which belong to the first worker: list, add, remove.
 
-use super::Controlled;
-use super::visits::ask;
+use super::{Controlled, ask};
 use brodo_control::flow::Protocol;
 use brodo_control::method::{AddForward, Forward, Side};
 use brodo_control::rpc::{Error, code};
-use brodo_net::driver::WorkerView;
-use brodo_net::forward::{self, Direction, ForwardError, Forwards, Listed, Transport};
+use brodo_net::command::{Command, ForwardRefusal, ForwardReport, ReplyTo};
+use brodo_net::forward::{self, Direction, ForwardError, Transport};
 
 /// The worker that has the forwards.
 const FIRST: u32 = 0;
 /// Listening addresses given for each forward; further ones are only counted.
 const LISTENING_MAX: usize = 16;
 
-/// Visits the forwards.
-fn with<T: Send + 'static>(
+/// Asks the first worker.
+fn ask<T>(
     controlled: &Controlled,
-    does: impl FnOnce(&mut Forwards) -> Result<T, Error> + Send + 'static,
+    command: impl FnOnce(ReplyTo<Result<T, ForwardRefusal>>) -> Command,
 ) -> Result<T, Error> {
-    ask(&controlled.workers, FIRST, |inside: &mut WorkerView<'_>| {
-        let none = || Error::new(code::UNSUPPORTED, "this brodo forwards no ports");
-        inside.forwards.as_deref_mut().ok_or_else(none).and_then(does)
-    })?
+    ask::ask(&controlled.workers, FIRST, command)?.map_err(|refusal| match refusal {
+        ForwardRefusal::NoForwards => Error::new(code::UNSUPPORTED, "this brodo forwards no ports"),
+        ForwardRefusal::NotFound(id) => not_found(id.into()),
+        ForwardRefusal::Failed(ForwardError::Nonsense(why)) => Error::new(code::INVALID_PARAMS, why),
+        ForwardRefusal::Failed(socket @ ForwardError::Socket { .. }) => {
+            Error::new(code::FAILED, socket.to_string())
+        }
+    })
+}
+
+fn not_found(id: u64) -> Error {
+    Error::new(code::NOT_FOUND, format!("there is no forward {id}"))
 }
 
 /// All of them, in order of their number.
 pub(super) fn list(controlled: &Controlled) -> Result<Vec<Forward>, Error> {
-    let listed =
-        with(controlled, |forwards| Ok(forwards.list().iter().map(|one| message(forwards, one)).collect()));
+    let listed = ask(controlled, |reply| Command::ListForwards { sockets_max: LISTENING_MAX, reply });
     match listed {
         Err(error) if error.code == code::UNSUPPORTED => Ok(Vec::new()),
-        other => other,
+        other => other.map(|reports| reports.into_iter().map(message).collect()),
     }
 }
 
-fn message(forwards: &Forwards, listed: &Listed) -> Forward {
+fn message(ForwardReport { listed, listening }: ForwardReport) -> Forward {
     let forward::Forward { direction, transport, spec } = &listed.forward;
     Forward {
         id: listed.id.into(),
@@ -42,7 +48,7 @@ fn message(forwards: &Forwards, listed: &Listed) -> Forward {
         protocol: if *transport == Transport::Tcp { Protocol::Tcp } else { Protocol::Udp },
         spec: spec.to_string(),
         sockets: listed.listeners as u64,
-        listening: forwards.listening(listed.id, LISTENING_MAX),
+        listening,
     }
 }
 
@@ -56,30 +62,14 @@ pub(super) fn add(controlled: &Controlled, wanted: &AddForward) -> Result<Forwar
         _ => return Err(invalid("ports of TCP and of UDP can be forwarded".to_owned())),
     };
     let direction = if wanted.side == Side::Host { Direction::In } else { Direction::Out };
-    with(controlled, move |forwards| {
-        let id =
-            forwards.add(forward::Forward { direction, transport, spec }).map_err(|error| match error {
-                ForwardError::Nonsense(why) => Error::new(code::INVALID_PARAMS, why),
-                socket @ ForwardError::Socket { .. } => Error::new(code::FAILED, socket.to_string()),
-            })?;
-        find(forwards, id.into())
-    })
-}
-
-fn find(forwards: &Forwards, id: u64) -> Result<Forward, Error> {
-    let listed = forwards.list();
-    let found = listed.iter().find(|one| u64::from(one.id) == id);
-    found
-        .map(|one| message(forwards, one))
-        .ok_or_else(|| Error::new(code::NOT_FOUND, format!("there is no forward {id}")))
+    let forward = forward::Forward { direction, transport, spec };
+    let added = |reply| Command::AddForward { forward, sockets_max: LISTENING_MAX, reply };
+    ask(controlled, added).map(message)
 }
 
 /// Removes a forward and gives it.
 pub(super) fn remove(controlled: &Controlled, id: u64) -> Result<Forward, Error> {
-    with(controlled, move |forwards| {
-        let was = find(forwards, id)?;
-        // It was found, so its number is one of theirs.
-        forwards.remove(id as u32);
-        Ok(was)
-    })
+    // A number that no forward can have is not found either.
+    let id = u32::try_from(id).map_err(|_| not_found(id))?;
+    ask(controlled, |reply| Command::RemoveForward { id, sockets_max: LISTENING_MAX, reply }).map(message)
 }

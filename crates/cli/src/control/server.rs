@@ -5,15 +5,16 @@
 //! events; otherwise it gets an error.
 
 use super::Controlled;
+use super::ask::ask_all;
 use super::capture::Captures;
 use super::session::{Disconnected, Session};
-use super::visits::ask_all;
 use crate::event_bus::Item;
 use crate::flow_messages;
 use crate::timestamp::Timestamp;
 use crate::unix_listener::PrivateListener;
 use brodo_control::event::{Event, Level, Topic};
 use brodo_control::rpc::{self, Error, Request, code};
+use brodo_net::command::Command;
 use brodo_net::control_auth;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{ErrorKind, Write};
@@ -187,11 +188,7 @@ impl Server {
         let bus = &self.controlled.bus;
         bus.set_subscribed(openings || ends || wants(Topic::Notice));
         let ends = ends || bus.keeps_log();
-        ask_all(&self.controlled.workers, move |inside| {
-            inside.stack.record_openings(openings);
-            inside.stack.record_ends(ends);
-        })
-        .map(drop)
+        ask_all(&self.controlled.workers, |reply| Command::Record { openings, ends, reply }).map(drop)
     }
 
     /// Sends events to their subscribers.

@@ -10,13 +10,16 @@ use brodo_control::method::{
 };
 use brodo_control::rpc::{self, REQUEST_MAX, code};
 use brodo_core::config::Config;
-use brodo_core::link::{Link, LinkCaps, NoCredit, RxMeta, TxFrame};
+use brodo_core::link::{Link, LinkCaps, NoCredit, TxFrame};
 use brodo_core::stack::{Keys, Stack};
-use brodo_link::{CreditWait, FailedCall, GuestLink};
+use brodo_link::batch::Batch;
+use brodo_link::poller::Poller;
+use brodo_link::{CreditWait, EventFlags, FailedCall, GuestLink, Taken};
 use brodo_net::clock::Clock;
-use brodo_net::driver::Worker;
+use brodo_net::driver::{Parts, Worker};
 use brodo_net::sockets::Sockets;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use brodo_net::workers::WorkerHandle;
+use rustix::fd::OwnedFd;
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde_json::{Value, json};
 use std::fs;
@@ -39,12 +42,16 @@ impl Link for Quiet {
 }
 
 impl GuestLink for Quiet {
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+    fn register(&mut self, poller: Poller<'_>) -> io::Result<()> {
+        Ok(poller.add(&self.0, 0, EventFlags::IN | EventFlags::ET)?)
     }
 
-    fn recv(&mut self, _: &mut [u8]) -> Result<Option<(RxMeta, usize)>, FailedCall> {
-        Ok(None)
+    fn take(&mut self, _: &mut Batch<'_>) -> Result<Taken, FailedCall> {
+        Ok(Taken::All)
+    }
+
+    fn await_credit(&mut self, _: Poller<'_>, _: bool) -> io::Result<()> {
+        Ok(())
     }
 
     fn credit_wait(&self) -> Option<CreditWait> {
@@ -80,8 +87,9 @@ impl Served {
         let bus = Arc::new(bus);
         let (fd, pipe) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap();
         let stack = Stack::new(Config::default(), Keys { table: [1; 16], isn: [2; 16] }, LinkCaps::default());
-        let mut worker = Worker::new(stack, Quiet(fd), Sockets::new().unwrap(), clock).unwrap();
-        worker.join(workers.clone(), 0).unwrap();
+        let handle = WorkerHandle::new(workers.clone(), 0).unwrap();
+        let parts = Parts::new(stack, Quiet(fd), Sockets::new().unwrap(), clock, handle);
+        let mut worker = Worker::new(parts).unwrap();
         let closed = workers.clone();
         let worker = thread::spawn(move || {
             worker.run().unwrap();

@@ -1,12 +1,13 @@
 //! The source of metrics: copies of the state of each worker, taken on its own thread, and properties of the
 //! process.
 
-use crate::control::visits::{self, VISIT_FLOWS};
+use crate::control::ask::{FLOWS_PER_COMMAND, ask, ask_all};
 use crate::flow_messages;
 use brodo_control::rpc::Error;
 use brodo_core::counters::Counters;
+use brodo_core::flow::info::FlowDetail;
 use brodo_core::tcp::limited::LimitedBy;
-use brodo_net::driver::{Activity, WorkerView};
+use brodo_net::command::{Activity, Command, FlowFilter, WorkerReport};
 use brodo_net::txqueuelen::TxQueueLenWatch;
 use brodo_net::workers::Workers;
 use rustix::process::{Resource, getrlimit};
@@ -37,37 +38,44 @@ pub(super) struct WorkerMetrics {
 }
 
 impl WorkerMetrics {
-    fn of(inside: &WorkerView<'_>) -> Self {
-        let stack = &*inside.stack;
-        let rules = stack.rules().map(|(rule, count)| (rule.to_owned(), count)).collect();
-        let ports = inside.forwards.as_deref();
-        let forwards = ports.map(|ports| {
-            let list = ports.list();
-            (list.len() as u64, list.iter().map(|forward| forward.listeners as u64).sum())
-        });
-        let forwarded = ports.map_or(Vec::new(), |ports| ports.counters().named().into());
+    fn of(report: WorkerReport) -> Self {
+        let forwards = report.forwards.as_ref();
         Self {
-            counters: stack.counters().clone(),
-            activity: inside.activity,
+            counters: report.counters,
+            activity: report.activity,
             flows: Tally::new(),
             limited: every_limit(),
-            rules,
-            forwards,
-            forwarded,
+            rules: report.rules.into_iter().collect(),
+            forwards: forwards.map(|forwards| (forwards.entries as u64, forwards.listeners as u64)),
+            forwarded: forwards.map_or(Vec::new(), |forwards| forwards.counters.named().into()),
         }
     }
 
     /// Adds what flows there are on `worker`, some at a time.
     fn count_flows(&mut self, workers: &Workers, worker: u32) -> Result<(), Error> {
-        let mut from = Some(0);
-        while let Some(first) = from {
-            let (flows, limited, next) =
-                visits::ask(workers, worker, move |inside| some_flows(inside, first))?;
-            add(&mut self.flows, flows);
-            add(&mut self.limited, limited);
-            from = next;
+        let (most, filter, mut from) = (FLOWS_PER_COMMAND, FlowFilter::default(), 0);
+        loop {
+            let command = |reply| Command::Flows { from, most, filter, round_trips: false, reply };
+            let page = ask(workers, worker, command)?;
+            page.flows.iter().for_each(|report| self.count_flow(&report.detail));
+            match page.last {
+                Some(last) => from = last.index.saturating_add(1),
+                None => return Ok(()),
+            }
         }
-        Ok(())
+    }
+
+    fn count_flow(&mut self, detail: &FlowDetail) {
+        let info = &detail.info;
+        let kind = (
+            flow_messages::protocol(info.key.protocol).name(),
+            flow_messages::direction(info.initiator).name(),
+        );
+        *self.flows.entry(kind).or_default() += 1;
+        let halves = detail.tcp.iter().flat_map(|tcp| [("from_guest", &tcp.rx), ("to_guest", &tcp.tx)]);
+        for (direction, half) in halves {
+            *self.limited.entry((direction, half.limited.by.name())).or_default() += 1;
+        }
     }
 }
 
@@ -75,31 +83,6 @@ impl WorkerMetrics {
 fn every_limit() -> Tally {
     let both = |by: LimitedBy| ["from_guest", "to_guest"].map(|direction| ((direction, by.name()), 0));
     LimitedBy::ALL.into_iter().flat_map(both).collect()
-}
-
-fn add(sum: &mut Tally, some: Tally) {
-    for (key, count) in some {
-        *sum.entry(key).or_default() += count;
-    }
-}
-
-/// What flows there are from a slot on and what limits them, and the slot to go on with if there are more.
-fn some_flows(inside: &WorkerView<'_>, from: u32) -> (Tally, Tally, Option<u32>) {
-    let (mut flows, mut limited, mut next) = (Tally::new(), Tally::new(), None);
-    for (looked, detail) in (1..).zip(inside.stack.flow_details(from, inside.now).take(VISIT_FLOWS)) {
-        let info = detail.info;
-        next = (looked == VISIT_FLOWS).then_some(info.flow.index.saturating_add(1));
-        let kind = (
-            flow_messages::protocol(info.key.protocol).name(),
-            flow_messages::direction(info.initiator).name(),
-        );
-        *flows.entry(kind).or_default() += 1;
-        let halves = detail.tcp.iter().flat_map(|tcp| [("from_guest", &tcp.rx), ("to_guest", &tcp.tx)]);
-        for (direction, half) in halves {
-            *limited.entry((direction, half.limited.by.name())).or_default() += 1;
-        }
-    }
-    (flows, limited, next)
 }
 
 /// All workers, and what they share.
@@ -115,23 +98,24 @@ pub(super) struct View {
 
 /// Looks at all workers; `None` if they have ended, or one does not answer.
 pub(super) fn look(workers: &Workers, ring: &Arc<TxQueueLenWatch>) -> Option<View> {
-    let watch = ring.clone();
     // The first worker alone may.
-    visits::ask(workers, 0, move |_| watch.look()).ok()?;
-    let seen = visits::ask_all(workers, |inside| {
-        let stack = &inside.stack;
-        let memory = [stack.memory_used(), stack.memory_promised(), stack.memory_budget()];
-        (WorkerMetrics::of(inside), memory.map(|bytes| bytes as u64))
-    })
-    .ok()?;
+    ask(workers, 0, |reply| Command::ReadTxQueue { reply }).ok()?;
+    let reports = ask_all(workers, |reply| Command::Report { reply }).ok()?;
     // Of what all share the last one knows most.
-    let [memory_used, memory_reserved, memory_budget] = seen.last().map_or([0; 3], |(_, memory)| *memory);
-    let mut metrics: Vec<WorkerMetrics> = seen.into_iter().map(|(worker, _)| worker).collect();
+    let memory = reports.last().map(|report| report.memory).unwrap_or_default();
+    let mut metrics: Vec<WorkerMetrics> = reports.into_iter().map(WorkerMetrics::of).collect();
     for (number, worker) in (0..).zip(&mut metrics) {
         worker.count_flows(workers, number).ok()?;
     }
     let (ring_dropped, ring_frames) = (ring.dropped(), ring.frames().unwrap_or(0));
-    Some(View { workers: metrics, memory_used, memory_reserved, memory_budget, ring_dropped, ring_frames })
+    Some(View {
+        workers: metrics,
+        memory_used: memory.used as u64,
+        memory_reserved: memory.reserved as u64,
+        memory_budget: memory.budget as u64,
+        ring_dropped,
+        ring_frames,
+    })
 }
 
 /// This process as the kernel sees it. What cannot be read is zero.

@@ -2,15 +2,20 @@
 
 use super::*;
 use brodo_core::config::Config;
-use brodo_core::link::{Link, LinkCaps, NoCredit, RxMeta, TxFrame};
+use brodo_core::link::{Link, LinkCaps, NoCredit, TxFrame};
 use brodo_core::memory::budget::Budget;
 use brodo_core::stack::{Keys, Stack};
-use brodo_link::{CreditWait, FailedCall};
+use brodo_link::batch::Batch;
+use brodo_link::poller::Poller;
+use brodo_link::{CreditWait, EventFlags, FailedCall, Taken};
 use brodo_net::clock::Clock;
+use brodo_net::driver::Parts;
 use brodo_net::sockets::Sockets;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use brodo_net::workers::WorkerHandle;
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
+use std::io;
 
 /// A link that does what a byte through its pipe says.
 struct Remote {
@@ -33,13 +38,13 @@ impl Link for Remote {
 }
 
 impl GuestLink for Remote {
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    fn register(&mut self, poller: Poller<'_>) -> io::Result<()> {
+        Ok(poller.add(&self.fd, 0, EventFlags::IN | EventFlags::ET)?)
     }
 
-    fn recv(&mut self, _: &mut [u8]) -> Result<Option<(RxMeta, usize)>, FailedCall> {
-        let mut bytes = [0];
+    fn take(&mut self, _: &mut Batch<'_>) -> Result<Taken, FailedCall> {
         let failed = |errno: Errno| FailedCall { call: "readv", error: errno.into() };
+        let mut bytes = [0];
         match rustix::io::read(&self.fd, &mut bytes) {
             Ok(1) => match bytes[0] {
                 GONE => self.gone = true,
@@ -49,7 +54,11 @@ impl GuestLink for Remote {
             Ok(_) | Err(Errno::AGAIN) => {}
             Err(errno) => return Err(failed(errno)),
         }
-        Ok(None)
+        Ok(Taken::All)
+    }
+
+    fn await_credit(&mut self, _: Poller<'_>, _: bool) -> io::Result<()> {
+        Ok(())
     }
 
     fn credit_wait(&self) -> Option<CreditWait> {
@@ -79,9 +88,9 @@ fn workers(count: u32) -> (Vec<Worker<Remote>>, Arc<Workers>, Vec<OwnedFd>) {
             let stack = Stack::sharing(Config::default(), keys, caps, budget.clone(), number);
             let sockets = Sockets::new().expect("epoll");
             let link = Remote { fd, gone: false };
-            let mut worker = Worker::new(stack, link, sockets, Clock::start()).expect("worker");
-            worker.join(workers.clone(), number).expect("epoll");
-            (worker, end)
+            let handle = WorkerHandle::new(workers.clone(), number).expect("one of them");
+            let parts = Parts::new(stack, link, sockets, Clock::start(), handle);
+            (Worker::new(parts).expect("worker"), end)
         })
         .unzip();
     (loops, workers, ends)

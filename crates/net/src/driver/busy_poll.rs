@@ -1,51 +1,32 @@
 //! Whether to look for work a little longer before sleeping (`--busy-poll`).
 //!
-//! To be woken takes longer than what most requests need, and on a virtual machine several times as long: the processor has
-//! to be got out of its halt. A worker that keeps looking finds the next frame or answer at once, and pays with a processor
-//! that nobody else can use meanwhile. So it looks only while that is likely to succeed: while what it waited for came, on
-//! the average of late, sooner than the bound. One long pause is enough to stop it, a few short ones start it again. An
-//! idle worker sleeps.
+//! To be woken takes longer than what most requests need, and on a virtual machine several times as long: the
+//! processor has to be got out of its halt. A worker that keeps looking finds the next frame or answer at
+//! once, and pays with a processor that nobody else can use meanwhile. So it looks only while that is likely
+//! to succeed: while what it waited for came, on the average of late, sooner than the bound. One long pause
+//! is enough to stop it, a few short ones start it again. An idle worker sleeps.
 //!
-//! And it looks only for answers ([`Moved::answers`]). Between the datagrams of a stream nobody waits for anybody, and the
-//! processor that looking takes is missed by the program that receives them: a sixth of a flood was lost by that.
+//! And it looks only for answers ([`Moved::answers`]). Between the datagrams of a stream nobody waits for
+//! anybody, and the processor that looking takes is missed by the program that receives them: a sixth of a
+//! flood was lost by that.
 
+use crate::captured_link::Moved;
 use brodo_core::time::{Duration, Instant};
 use std::num::NonZero;
 
-/// A pause counts in the average as at most this many times the bound, so that the memory of a long one fades.
+/// A pause counts in the average as at most this many times the bound, so that the memory of a long one
+/// fades.
 const PAUSE_MAX: u32 = 8;
 
 /// The bound that suits most machines.
 const BOUND: Duration = Duration::from_micros(50);
 
-/// How long so many workers should look for work where nobody has said: not at all on a single processor, or on fewer than there
-/// are workers, where whoever is to answer may need the one that looks. A quota of processor time (cgroup) counts as fewer
-/// processors.
+/// How long so many workers should look for work where nobody has said: not at all on a single processor, or
+/// on fewer than there are workers, where whoever is to answer may need the one that looks. A quota of
+/// processor time (cgroup) counts as fewer processors.
 pub fn busy_poll_default(workers: u32) -> Duration {
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     if processors >= (workers as usize).max(2) { BOUND } else { Duration::ZERO }
-}
-
-/// What one turn of the loop has moved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Moved {
-    /// Frames have come from the guest; what they carry goes to the host.
-    pub(super) from_guest: bool,
-    /// Frames went to the guest.
-    pub(super) to_guest: bool,
-    /// Sockets of the host have had something to tell.
-    pub(super) from_host: bool,
-    /// Joined connections have, at either end.
-    pub(super) joined: bool,
-}
-
-impl Moved {
-    /// Whether this may be the answer to what was moved `before`.
-    fn answers(self, before: Self) -> bool {
-        (self.from_guest && before.to_guest)
-            || (self.from_host && before.from_guest)
-            || (self.joined && before.joined)
-    }
 }
 
 /// The bound and the memory of pauses.
@@ -77,8 +58,8 @@ impl BusyPoll {
         self.paused = Some(pause);
     }
 
-    /// The turn that followed has moved this. A pause that no answer has ended counts as twice the bound at least, so that
-    /// nobody looks for answers where most of what comes is none.
+    /// The turn that followed has moved this. A pause that no answer has ended counts as twice the bound at
+    /// least, so that nobody looks for answers where most of what comes is none.
     pub(super) fn turned(&mut self, moved: Moved) {
         if let Some(pause) = self.paused.take() {
             let pause = if moved.answers(self.before) { pause } else { pause.max(self.bound * 2) };

@@ -2,9 +2,10 @@
 //! stack, and servers on the host's loopback. What passes arrives unchanged, and the loop sleeps when nothing
 //! does.
 
-use super::{Activity, Wake, Worker};
+use super::{Activity, Parts, Wake, Worker};
 use crate::clock::Clock;
 use crate::sockets::Sockets;
+use crate::workers::{WorkerHandle, Workers};
 use brodo_core::config::Config;
 use brodo_core::link::Link;
 use brodo_core::stack::{Keys, Stack};
@@ -17,7 +18,7 @@ use rustix::net::SendFlags;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -53,7 +54,9 @@ pub(super) fn serve_guest(wanted: Wanted, mtu: u16, guest: impl FnOnce() + Send 
     config.v4.as_mut().expect("default").host_loopback = Some(Ipv4Addr::new(10, 0, 2, 4));
     config.v6.as_mut().expect("default").host_loopback = Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 4));
     let stack = Stack::new(config, Keys { table: [1; 16], isn: [2; 16] }, tap.caps());
-    let mut worker = Worker::new(stack, tap, Sockets::new().expect("epoll"), Clock::start()).expect("worker");
+    let handle = WorkerHandle::new(Arc::new(Workers::new(1).expect("eventfd")), 0).expect("the first");
+    let parts = Parts::new(stack, tap, Sockets::new().expect("epoll"), Clock::start(), handle);
+    let mut worker = Worker::new(parts).expect("worker");
     worker.watch(&done, 1).expect("watch");
     assert!(matches!(worker.run(), Ok(Wake::Extra(1))));
     guest.join().expect("the guest was content");

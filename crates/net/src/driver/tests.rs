@@ -1,24 +1,28 @@
 //! The loop on a link made of a socket pair: what it waits for, what it tells, and that it sleeps.
 
-use super::{Activity, BATCH_FRAMES, Credit, Wake, Worker};
+use super::credit::Credit;
+use super::{Activity, Parts, Wake, Worker};
 use crate::capture::Capture;
 use crate::clock::Clock;
+use crate::command::{Command, ForwardRefusal};
 use crate::forward::{Direction, Forward, Forwards, Guest, Transport};
 use crate::host_network::{HostNetFollow, HostNetwork};
 use crate::resolv::ResolvConf;
 use crate::sockets::Sockets;
-use crate::workers::Workers;
+use crate::workers::{WorkerHandle, Workers};
 use brodo_core::config::Config;
 use brodo_core::link::{Link, LinkCaps, NoCredit, RxMeta, TxFrame};
 use brodo_core::stack::{Keys, Stack};
-use brodo_link::{CreditWait, FailedCall, GuestLink};
+use brodo_link::batch::{BATCH_FRAMES, Batch};
+use brodo_link::poller::Poller;
+use brodo_link::{CreditWait, EventFlags, FailedCall, GuestLink, Taken};
 use brodo_testns::in_namespace;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use std::io;
 use std::net::TcpStream;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// A link whose frames are the messages of a socket pair.
@@ -31,21 +35,30 @@ struct Pair {
 }
 
 impl GuestLink for Pair {
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    fn register(&mut self, poller: Poller<'_>) -> io::Result<()> {
+        Ok(poller.add(&self.fd, 0, EventFlags::IN | EventFlags::ET)?)
     }
 
-    fn recv(&mut self, buf: &mut [u8]) -> Result<Option<(RxMeta, usize)>, FailedCall> {
-        match rustix::net::recv(&self.fd, buf, RecvFlags::empty()) {
-            Ok((0, _)) => self.gone = true,
-            Ok((len, _)) => {
-                self.received += 1;
-                return Ok(Some((RxMeta::default(), len)));
+    fn take(&mut self, batch: &mut Batch<'_>) -> Result<Taken, FailedCall> {
+        while let Some(room) = batch.room() {
+            match rustix::net::recv(&self.fd, room, RecvFlags::empty()) {
+                Ok((0, _)) => self.gone = true,
+                Ok((len, _)) => {
+                    self.received += 1;
+                    batch.push(RxMeta::default(), len);
+                    continue;
+                }
+                Err(rustix::io::Errno::AGAIN) => {}
+                Err(e) => return Err(FailedCall { call: "recv", error: e.into() }),
             }
-            Err(rustix::io::Errno::AGAIN) => {}
-            Err(e) => return Err(FailedCall { call: "recv", error: e.into() }),
+            return Ok(Taken::All);
         }
-        Ok(None)
+        Ok(Taken::Some)
+    }
+
+    fn await_credit(&mut self, poller: Poller<'_>, awaited: bool) -> io::Result<()> {
+        let room = if awaited { EventFlags::OUT } else { EventFlags::empty() };
+        Ok(poller.modify(&self.fd, 0, EventFlags::IN | EventFlags::ET | room)?)
     }
 
     fn credit_wait(&self) -> Option<CreditWait> {
@@ -72,14 +85,20 @@ impl Link for Pair {
     }
 }
 
-/// A worker, and the guest's end of its link.
-fn worker(wait: Option<CreditWait>) -> (Worker<Pair>, OwnedFd) {
+/// The parts of a worker, and the guest's end of its link.
+fn parts(wait: Option<CreditWait>) -> (Parts<Pair>, OwnedFd) {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (fd, guest) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("pair");
     let link = Pair { fd, wait, received: 0, forgotten: 0, gone: false };
     let stack = Stack::new(Config::default(), Keys { table: [1; 16], isn: [2; 16] }, link.caps());
-    let worker = Worker::new(stack, link, Sockets::new().expect("epoll"), Clock::start()).expect("worker");
-    (worker, guest)
+    let handle = WorkerHandle::new(Arc::new(Workers::new(1).expect("eventfd")), 0).expect("the first");
+    (Parts::new(stack, link, Sockets::new().expect("epoll"), Clock::start(), handle), guest)
+}
+
+/// A worker with nothing but its link.
+fn worker(wait: Option<CreditWait>) -> (Worker<Pair>, OwnedFd) {
+    let (parts, guest) = parts(wait);
+    (Worker::new(parts).expect("worker"), guest)
 }
 
 /// Fires once, after so many milliseconds.
@@ -102,7 +121,7 @@ fn run_until_timer(worker: &mut Worker<Pair>) -> Activity {
 fn an_idle_worker_sleeps() {
     for nanoseconds in [true, false] {
         let (mut worker, _guest) = worker(None);
-        worker.nanoseconds = nanoseconds;
+        worker.waiter.nanoseconds = nanoseconds;
         let activity = run_until_timer(&mut worker);
         assert!(activity.turns <= 3, "{activity:?}");
     }
@@ -125,7 +144,6 @@ fn frames_that_came_before_and_more_than_a_batch() {
 fn every_extra_descriptor_is_reported_until_it_is_dealt_with() {
     let (mut worker, _guest) = worker(None);
     let fds = [(); 2].map(|()| eventfd(1, EventfdFlags::NONBLOCK).expect("eventfd"));
-    assert!(worker.watch(&fds[0], u32::MAX).is_err(), "the link's own tag");
     worker.watch(&fds[0], 0).expect("watch");
     worker.watch(&fds[1], 1).expect("watch");
     let mut seen = Vec::new();
@@ -151,7 +169,10 @@ fn a_guest_that_has_gone_is_told_of() {
 fn a_refused_frame_waits_for_the_event_and_then_no_longer() {
     let (mut worker, _guest) = worker(Some(CreditWait::Event));
     let activity = run_until_timer(&mut worker);
-    assert_eq!((worker.link().forgotten, worker.credit, worker.armed), (1, Credit::Free, false));
+    assert_eq!(
+        (worker.link().forgotten, worker.credit.credit, worker.credit.armed),
+        (1, Credit::Free, false)
+    );
     assert!(activity.turns <= 5, "{activity:?}");
 }
 
@@ -159,15 +180,16 @@ fn a_refused_frame_waits_for_the_event_and_then_no_longer() {
 fn a_link_out_of_memory_is_tried_again_soon() {
     let (mut worker, _guest) = worker(Some(CreditWait::Timer));
     let activity = run_until_timer(&mut worker);
-    assert_eq!((worker.link().forgotten, worker.credit), (1, Credit::Free));
+    assert_eq!((worker.link().forgotten, worker.credit.credit), (1, Credit::Free));
     assert!(activity.turns <= 5, "{activity:?}");
 }
 
 #[test]
 fn a_capture_is_written_without_traffic_and_ends_with_a_notice() {
-    let (mut worker, guest) = worker(None);
+    let (mut parts, guest) = parts(None);
     let (reader, writer) = rustix::pipe::pipe().expect("pipe");
-    worker.capture(Capture::new(writer.into(), "eth0", worker.clock).expect("headers"));
+    parts.capture = Some(Capture::new(writer.into(), "eth0", parts.clock).expect("headers"));
+    let mut worker = Worker::new(parts).expect("worker");
     rustix::net::send(&guest, &[0; 60], SendFlags::NOSIGNAL).expect("send");
     drop(reader);
     // Nothing else happens: its own deadline wakes the loop.
@@ -182,21 +204,23 @@ fn a_capture_is_written_without_traffic_and_ends_with_a_notice() {
 fn resolvers_follow_the_file() {
     let path = std::env::temp_dir().join(format!("brodo-driver-resolv-{}", std::process::id()));
     std::fs::write(&path, "nameserver 192.0.2.53\n").expect("file");
-    let (mut worker, _guest) = worker(None);
+    let (mut parts, _guest) = parts(None);
     let network = HostNetwork::new(path.clone(), ResolvConf::default()).expect("a route socket");
     let follow = HostNetFollow { resolvers: true, search: true };
-    worker.follow_host(Arc::new(network), follow, true).expect("epoll");
+    parts.host_network = Some((Arc::new(network), follow));
+    let mut worker = Worker::new(parts).expect("epoll");
     run_until_timer(&mut worker);
-    let host = worker.host.take().expect("still there");
+    let host = worker.sources.host_network.take().expect("still there");
     assert_eq!(host.seen.names, 1, "the loop has read it");
     std::fs::remove_file(path).expect("remove");
 }
 
 #[test]
 fn stopped_workers_end_a_worker_that_sleeps() {
-    let (mut worker, _guest) = worker(None);
+    let (mut parts, _guest) = parts(None);
     let workers = Arc::new(Workers::new(2).expect("eventfd"));
-    worker.join(workers.clone(), 1).expect("epoll");
+    parts.worker = WorkerHandle::new(workers.clone(), 1).expect("the second");
+    let mut worker = Worker::new(parts).expect("epoll");
     let ringer = std::thread::spawn(move || {
         std::thread::sleep(std::time::Duration::from_millis(50));
         workers.wake(0b10);
@@ -208,25 +232,20 @@ fn stopped_workers_end_a_worker_that_sleeps() {
 }
 
 #[test]
-fn a_visit_is_made_by_the_worker_between_two_turns() {
+fn a_command_is_carried_out_between_two_turns() {
     let (mut worker, _guest) = worker(None);
-    let workers = Arc::new(Workers::new(1).expect("eventfd"));
-    worker.join(workers.clone(), 0).expect("epoll_ctl");
-    let (tell, told) = std::sync::mpsc::channel();
-    let asked = std::thread::spawn({
-        let workers = workers.clone();
-        move || {
-            let visit = move |inside: &mut super::WorkerView<'_>| {
-                tell.send((inside.stack.flows(), inside.sockets.open())).expect("somebody listens");
-            };
-            workers.visit(0, Box::new(visit));
-            let answer = told.recv();
-            workers.stop();
-            answer
-        }
+    let workers = worker.handle.workers().clone();
+    let asked = std::thread::spawn(move || {
+        let limit = std::time::Duration::from_secs(10);
+        let report = workers.ask(0, |reply| Command::Report { reply }).wait(limit);
+        let forwards = workers.ask(0, |reply| Command::ListForwards { sockets_max: 1, reply }).wait(limit);
+        workers.stop();
+        (report, forwards)
     });
     assert!(matches!(worker.run(), Ok(Wake::Stopped)));
-    assert_eq!(asked.join().expect("no panic"), Ok((0, 0)));
+    let (report, forwards) = asked.join().expect("no panic");
+    assert_eq!(report.map(|report| (report.flows, report.activity.turns > 0)), Ok((0, true)));
+    assert_eq!(forwards, Ok(Err(ForwardRefusal::NoForwards)));
 }
 
 /// The listener reports the connection for as long as nobody takes it.
@@ -234,14 +253,15 @@ fn a_visit_is_made_by_the_worker_between_two_turns() {
 fn a_connection_without_a_descriptor_for_it_does_not_spin() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     in_namespace("driver::tests::a_connection_without_a_descriptor_for_it_does_not_spin", || {
-        let (mut worker, _guest) = worker(None);
+        let (mut parts, _guest) = parts(None);
         let addresses = ["10.0.2.15", "fd00::15"].map(|text| text.parse().ok());
-        let forwards = Forwards::new(Guest { addresses }, None, worker.sockets(), (1000, 10));
+        let forwards = Forwards::new(Guest { addresses }, None, &parts.sockets, (1000, 10));
         let mut forwards = forwards.expect("forwards");
         let (direction, transport) = (Direction::In, Transport::Tcp);
         let spec = "7000".parse().expect("a spec");
         forwards.add(Forward { direction, transport, spec }).expect("a port");
-        worker.forward(forwards);
+        parts.forwards = Some(forwards);
+        let mut worker = Worker::new(parts).expect("epoll");
         let ends = [timer(200), timer(400)];
         let _client = TcpStream::connect("127.0.0.1:7000").expect("connect");
 

@@ -136,14 +136,14 @@ fn a_port_of_the_guest_is_published_as_long_as_one_listener_leads_there() {
             let mut forwards = forwards(&sockets);
             let udp = |spec| forward(Direction::In, Transport::Udp, spec);
             let first = forwards.add(udp("7000:80")).expect("port");
-            let workers = Arc::new(Workers::new(2).expect("workers"));
-            forwards.tell(workers.clone());
-            let published = || workers.is_for_first(Resteer::Datagram(80));
+            let resteering = Arc::new(Resteering::default());
+            forwards.announce(&resteering);
+            let published = || resteering.is_for_first(Resteer::Datagram(80));
             let second = forwards.add(udp("7001:80")).expect("port");
             forwards.add(udp("7002:81")).expect("port");
             assert!(forwards.remove(first) && published(), "the other is there");
             assert!(forwards.remove(second) && !published() && forwards.published.len() == 1);
-            assert!(workers.is_for_first(Resteer::Datagram(81)));
+            assert!(resteering.is_for_first(Resteer::Datagram(81)));
             forwards.add(udp("7000:80")).expect("port");
             assert!(published(), "again");
         },

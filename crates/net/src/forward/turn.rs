@@ -6,36 +6,58 @@ use super::{
 };
 use crate::socket_broker::Kind;
 use crate::sockets::Sockets;
+use crate::source::{Source, Turn};
 use crate::splice::{self, reset};
 use brodo_core::counters::DropReason;
 use brodo_core::flow::Endpoint;
 use brodo_core::host::Readiness;
 use brodo_core::stack::{Io, Platform, Stack};
 use brodo_core::time::Instant;
+use brodo_link::GuestLink;
+use brodo_link::poller::Poller;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
+use std::io;
 use std::net::SocketAddr;
 
-impl Forwards {
-    /// Notes an event that carries a number of ours; true if it is of a joined connection.
-    pub(crate) fn event(&mut self, generation: u32, flags: EventFlags) -> bool {
-        if let Some((Topic::Splice, number)) = Topic::read(generation) {
-            self.splices.event(number, flags);
-            return true;
-        }
-        self.events.push((generation, flags));
-        false
+impl<L: GuestLink> Source<L> for Forwards {
+    /// Its descriptors are registered one by one as forwards are added, with the instance that it was made for.
+    fn register(&mut self, _: Poller<'_>) -> io::Result<()> {
+        Ok(())
     }
 
-    /// When there is something to do even without an event.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    fn ready(&mut self, key: u32, events: EventFlags, _: Instant) {
+        self.note(key, events);
+    }
+
+    fn deadline(&self) -> Option<Instant> {
         [self.resume_at, self.scan_at, self.datagrams.deadline()].into_iter().flatten().min()
     }
 
+    fn turn(&mut self, turn: &mut Turn<'_, L>) -> bool {
+        if std::mem::take(&mut self.joined) {
+            turn.note_joined();
+        }
+        let (stack, mut io) = turn.stack();
+        self.follow_events(stack, &mut io)
+    }
+}
+
+impl Forwards {
+    /// Notes an event.
+    pub(super) fn note(&mut self, key: u32, events: EventFlags) {
+        if let Some((Topic::Splice, number)) = Topic::read(key) {
+            self.splices.event(number, events);
+            self.joined = true;
+        } else {
+            self.events.push((key, events));
+        }
+    }
+
     /// Does what the events since the last turn ask for; true if there is more to do at once.
-    pub(crate) fn turn<P: Platform<Host = Sockets>>(
+    pub(super) fn follow_events<P: Platform<Host = Sockets>>(
         &mut self,
         stack: &mut Stack,
         io: &mut Io<'_, P>,
@@ -49,8 +71,8 @@ impl Forwards {
         }
         self.go_on_with_datagrams(stack, io);
         let mut events = std::mem::take(&mut self.events);
-        for (generation, flags) in events.drain(..) {
-            match Topic::read(generation) {
+        for (key, flags) in events.drain(..) {
+            match Topic::read(key) {
                 Some((Topic::Listener, slot)) => self.listener_event(slot, flags, stack, io),
                 Some((Topic::Relay, number)) => self.relay_event(number, now),
                 Some((Topic::SocketBroker, _)) => self.broker_event(),

@@ -1,8 +1,11 @@
 //! Bells ring for those they are meant for, each time, although nobody ever answers them.
 
 use super::*;
+use crate::command::NoReply;
+use crate::resteer::FRAMES_MAX;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use std::time::Duration;
 
 /// An epoll instance with the waker of one worker in it, as a worker has it.
 fn listener(workers: &Workers, worker: u32) -> OwnedFd {
@@ -42,43 +45,62 @@ fn to_stop_rings_for_all_and_stays() {
 }
 
 #[test]
-fn a_visit_is_left_for_one_worker_and_dropped_when_there_is_none() {
+fn a_command_is_left_for_one_worker_and_refused_when_there_is_none() {
     let workers = Workers::new(2).expect("eventfd");
-    let (told, heard) = std::sync::mpsc::channel();
-    let visit = || {
-        let told = told.clone();
-        Box::new(move |_: &mut WorkerView<'_>| told.send(()).expect("somebody listens")) as Visit
-    };
     let waker = listener(&workers, 1);
-    workers.visit(1, visit());
-    assert_eq!((rings(&waker), workers.take_visits(0).len(), workers.take_visits(1).len()), (1, 0, 1));
-    workers.visit(7, visit());
-    workers.visit(0, visit());
+    let report = |worker| workers.ask(worker, |reply| Command::Report { reply });
+    let _pending = report(1);
+    assert_eq!((rings(&waker), workers.take_commands(0).len(), workers.take_commands(1).len()), (1, 0, 1));
+    let nobody = report(7);
+    let late = report(0);
     workers.close();
-    workers.visit(1, visit());
-    drop(told);
-    assert!(heard.recv().is_err(), "all are dropped, none was made");
+    for pending in [nobody, late, report(1)] {
+        assert_eq!(pending.wait(Duration::from_secs(10)).map(drop), Err(NoReply::Dropped));
+    }
+}
+
+#[test]
+fn a_worker_that_stands_still_collects_so_many_commands_and_no_more() {
+    let workers = Workers::new(1).expect("eventfd");
+    let mut pending: Vec<_> =
+        (0..=COMMANDS_MAX).map(|_| workers.ask(0, |reply| Command::Report { reply })).collect();
+    let last = pending.pop().expect("one too many");
+    assert_eq!(last.wait(Duration::from_secs(10)).map(drop), Err(NoReply::Dropped));
+    let first = pending.swap_remove(0);
+    assert_eq!(first.wait(Duration::ZERO).map(drop), Err(NoReply::Late));
+    assert_eq!(workers.take_commands(0).len(), COMMANDS_MAX);
 }
 
 #[test]
 fn frames_for_the_first_are_left_with_it_within_bounds() {
-    let workers = Workers::new(2).expect("eventfd");
-    assert!(!workers.resteers(1), "nothing begins on the host's side");
-    workers.expect_inbound();
-    assert!(workers.resteers(1) && !workers.resteers(0));
-    assert!(workers.is_for_first(Resteer::Segment) && !workers.is_for_first(Resteer::Datagram(53)));
-    workers.publish_datagrams(53, true);
-    assert!(workers.is_for_first(Resteer::Datagram(53)) && !workers.is_for_first(Resteer::Datagram(52)));
-    workers.publish_datagrams(53, false);
-    assert!(!workers.is_for_first(Resteer::Datagram(53)));
+    let workers = Arc::new(Workers::new(2).expect("eventfd"));
+    let [first, second] = [0, 1].map(|number| WorkerHandle::new(workers.clone(), number).expect("a worker"));
+    assert!(WorkerHandle::new(workers.clone(), 2).is_err());
+    assert!(!second.resteers(), "nothing begins on the host's side");
+    first.resteering().expect_inbound();
+    assert!(second.resteers() && !first.resteers());
+    assert!(second.is_for_first(Resteer::Segment) && !second.is_for_first(Resteer::Datagram(53)));
+    first.resteering().publish_datagrams(53, true);
+    assert!(second.is_for_first(Resteer::Datagram(53)) && !second.is_for_first(Resteer::Datagram(52)));
+    first.resteering().publish_datagrams(53, false);
+    assert!(!second.is_for_first(Resteer::Datagram(53)));
 
     let waker = listener(&workers, 0);
-    for _ in 0..RESTEERED_MAX + 3 {
-        workers.resteer(RxMeta::default(), &[7; 60]);
+    for _ in 0..FRAMES_MAX + 3 {
+        second.resteer(RxMeta::default(), &[7; 60]);
     }
-    assert_eq!((rings(&waker), workers.resteered()), (1, (RESTEERED_MAX as u64, 3)));
-    assert!(workers.take_resteered(1).is_empty());
-    let frames = workers.take_resteered(0);
-    assert!(frames.len() == RESTEERED_MAX && frames.iter().all(|(_, frame)| **frame == [7; 60]));
-    assert!(workers.take_resteered(0).is_empty());
+    assert_eq!((rings(&waker), workers.resteered()), (1, (FRAMES_MAX as u64, 3)));
+    assert!(second.take_resteered().is_empty());
+    let frames = first.take_resteered();
+    assert!(frames.len() == FRAMES_MAX && frames.iter().all(|(_, frame)| **frame == [7; 60]));
+    assert!(first.take_resteered().is_empty());
+}
+
+#[test]
+fn more_workers_than_the_budget_counts_are_refused() {
+    assert!(Workers::new(WORKERS_MAX).is_ok());
+    assert_eq!(
+        Workers::new(WORKERS_MAX + 1).map(drop).map_err(|e| e.kind()),
+        Err(io::ErrorKind::InvalidInput)
+    );
 }

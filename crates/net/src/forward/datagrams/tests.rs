@@ -6,13 +6,13 @@ use super::*;
 use crate::platform::{Linux, Tracer};
 use crate::sockets::readiness;
 use brodo_core::config::Config;
-use brodo_core::flow::FlowId;
 use brodo_core::link::{Link, LinkCaps, NoCredit, RxChecksum, RxMeta, TxFrame};
 use brodo_core::stack::Keys;
 use brodo_core::wire::UDP;
 use brodo_core::wire::ethernet::{EtherType, EthernetHeader, MacAddr};
 use brodo_core::wire::ipv4::Ipv4Header;
 use brodo_core::wire::udp::UdpHeader;
+use brodo_link::poller::Token;
 use brodo_testns::{in_namespace, ip};
 use std::net::UdpSocket;
 
@@ -94,14 +94,12 @@ impl World {
         let mut io: Io<'_, Linux<Wire>> =
             Io { now: self.now, link: &mut self.wire, host: &mut self.sockets, observer: &mut self.tracer };
         for event in &events {
-            let flow = FlowId::from_bits({ event.data }.u64());
-            if flow.index == super::super::FORWARD {
-                self.forwards.event(flow.generation, event.flags);
-            } else {
-                self.stack.socket_event(&mut io, flow, readiness(event.flags));
+            match Token::read({ event.data }.u64()) {
+                Token::Source { key, .. } => self.forwards.note(key, event.flags),
+                Token::Flow(flow) => self.stack.socket_event(&mut io, flow, readiness(event.flags)),
             }
         }
-        self.forwards.turn(&mut self.stack, &mut io);
+        self.forwards.follow_events(&mut self.stack, &mut io);
         events.len()
     }
 

@@ -1,0 +1,44 @@
+//! Asking workers, for the control socket and for metrics: a command each, whose reply is waited for here.
+//!
+//! A worker that does not reply within [`PATIENCE`] stands still (its machine is suspended, its link's driver
+//! hangs), and the client learns that. Nothing is lost by it: the command is carried out when the worker goes on,
+//! and its reply is dropped.
+
+use brodo_control::rpc::{Error, code};
+use brodo_net::command::{Command, NoReply, Pending, ReplyTo};
+use brodo_net::workers::Workers;
+use std::time::Duration;
+
+/// Longest wait for a worker. A turn takes about a millisecond.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Flows looked at by one command: what a worker does in some hundred microseconds.
+pub(crate) const FLOWS_PER_COMMAND: usize = 256;
+
+fn wait<T>(pending: Pending<T>) -> Result<T, Error> {
+    pending.wait(PATIENCE).map_err(|error| {
+        let why = match error {
+            NoReply::Late => "brodo is too busy to answer",
+            NoReply::Dropped => "brodo serves no network any more",
+        };
+        Error::new(code::BUSY, why)
+    })
+}
+
+/// Asks one worker.
+pub(crate) fn ask<T>(
+    workers: &Workers,
+    worker: u32,
+    command: impl FnOnce(ReplyTo<T>) -> Command,
+) -> Result<T, Error> {
+    wait(workers.ask(worker, command))
+}
+
+/// Asks all workers at once; replies in order of their numbers.
+pub(crate) fn ask_all<T>(
+    workers: &Workers,
+    command: impl Fn(ReplyTo<T>) -> Command,
+) -> Result<Vec<T>, Error> {
+    let pending: Vec<_> = (0..workers.workers()).map(|worker| workers.ask(worker, &command)).collect();
+    pending.into_iter().map(wait).collect()
+}

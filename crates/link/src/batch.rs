@@ -1,0 +1,128 @@
+//! A batch of frames from the guest, one behind the other in one arena.
+//!
+//! A link fills a batch with as few system calls as it can ([`GuestLink::take`](crate::GuestLink::take)). The
+//! batch decides when it is to be handled: bulk is gathered and handled together; a small frame is handled at
+//! once, for its sender may wait for the answer, except small datagrams in a row, which are many because one
+//! program sends many.
+
+use brodo_core::link::{FRAME_MAX, RxFrame, RxMeta};
+
+/// Most frames per batch: acknowledgements stay frequent, and sockets get their turn.
+pub const BATCH_FRAMES: usize = 64;
+/// Most bytes per batch, so that they stay in the cache.
+pub const BATCH_BYTES: usize = 512 << 10;
+/// Room that an arena needs for the largest batch: the last frame may begin just below [`BATCH_BYTES`].
+pub const ARENA_LEN: usize = BATCH_BYTES + FRAME_MAX;
+/// A frame of this length, in bytes, is taken for a part of a bulk transfer, of which more may be waiting.
+const BULK_MIN: usize = 1024;
+
+/// Frames taken from a link together.
+#[derive(Debug)]
+pub struct Batch<'a> {
+    /// The part of the arena that no frame takes yet.
+    rest: &'a mut [u8],
+    frames: [RxFrame<'a>; BATCH_FRAMES],
+    count: usize,
+    bytes: usize,
+    /// To be handled before more is taken.
+    complete: bool,
+    /// The last frame carries a datagram.
+    after_datagram: bool,
+}
+
+impl<'a> Batch<'a> {
+    /// An empty batch. `after_datagram` says whether the frame before it, of the batch before, carried a
+    /// datagram.
+    pub fn new(arena: &'a mut [u8], after_datagram: bool) -> Self {
+        let frames = [RxFrame::default(); BATCH_FRAMES];
+        Self { rest: arena, frames, count: 0, bytes: 0, complete: false, after_datagram }
+    }
+
+    /// Room for the next frame, at least [`FRAME_MAX`] bytes; `None` if the batch is to be handled first.
+    pub fn room(&mut self) -> Option<&mut [u8]> {
+        let open = !self.complete && self.count < BATCH_FRAMES && self.rest.len() >= FRAME_MAX;
+        open.then_some(&mut *self.rest)
+    }
+
+    /// Adds the frame that stands in the first `len` bytes of [`Batch::room`]. Without room the frame is
+    /// lost.
+    pub fn push(&mut self, meta: RxMeta, len: usize) {
+        let rest = std::mem::take(&mut self.rest);
+        let (bytes, rest) = rest.split_at_mut(len.min(rest.len()));
+        self.rest = rest;
+        let frame = RxFrame { meta, bytes };
+        let follows = std::mem::replace(&mut self.after_datagram, frame.is_datagram());
+        self.complete = len < BULK_MIN && !(follows && self.after_datagram);
+        if let Some(place) = self.frames.get_mut(self.count) {
+            *place = frame;
+            self.count += 1;
+            self.bytes += len;
+        }
+    }
+
+    /// The frames, in the order in which they came.
+    pub fn frames(&mut self) -> &mut [RxFrame<'a>] {
+        &mut self.frames[..self.count]
+    }
+
+    /// The bytes of all frames.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether the last frame carries a datagram.
+    pub fn ends_with_datagram(&self) -> bool {
+        self.after_datagram
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pushes one frame of `len` bytes, a UDP datagram over IPv4 or something else.
+    fn push(batch: &mut Batch<'_>, len: usize, datagram: bool) {
+        let room = batch.room().expect("room");
+        room[..len].fill(0);
+        if datagram {
+            (room[12], room[23]) = (8, 17);
+        }
+        batch.push(RxMeta::default(), len);
+    }
+
+    #[test]
+    fn bulk_is_gathered_and_a_small_frame_ends_the_batch() {
+        let mut arena = vec![0; ARENA_LEN];
+        let mut batch = Batch::new(&mut arena, false);
+        push(&mut batch, 9000, false);
+        push(&mut batch, 60, false);
+        assert!(batch.room().is_none(), "its sender may wait");
+        assert_eq!((batch.frames().len(), batch.bytes()), (2, 9060));
+        assert_eq!(batch.frames()[1].bytes.len(), 60);
+    }
+
+    #[test]
+    fn datagrams_in_a_row_are_gathered_over_the_border_of_a_batch() {
+        let mut arena = vec![0; ARENA_LEN];
+        let mut batch = Batch::new(&mut arena, false);
+        push(&mut batch, 100, true);
+        assert!(batch.room().is_none(), "one alone is handled at once");
+        let after = batch.ends_with_datagram();
+        let mut batch = Batch::new(&mut arena, after);
+        for _ in 0..BATCH_FRAMES {
+            push(&mut batch, 100, true);
+        }
+        assert!(batch.room().is_none(), "full");
+        assert_eq!(batch.frames().len(), BATCH_FRAMES);
+    }
+
+    #[test]
+    fn the_largest_frames_fill_the_arena_and_no_more() {
+        let mut arena = vec![0; ARENA_LEN];
+        let mut batch = Batch::new(&mut arena, false);
+        while batch.room().is_some() {
+            push(&mut batch, FRAME_MAX, false);
+        }
+        assert!(batch.bytes() >= BATCH_BYTES && batch.bytes() <= ARENA_LEN, "{}", batch.bytes());
+    }
+}

@@ -1,0 +1,87 @@
+//! The link as the stack sees it: with a capture in between, and a note of what was sent.
+
+use crate::capture::Capture;
+use brodo_core::link::{Link, LinkCaps, NoCredit, TxFrame};
+use brodo_core::time::Instant;
+use brodo_link::batch::Batch;
+use brodo_link::{FailedCall, GuestLink, Taken};
+
+/// What one turn of the loop has moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Moved {
+    /// Frames have come from the guest; what they carry goes to the host.
+    pub(crate) from_guest: bool,
+    /// Frames went to the guest.
+    pub(crate) to_guest: bool,
+    /// Sockets of the host have had something to tell.
+    pub(crate) from_host: bool,
+    /// Joined connections have, at either end.
+    pub(crate) joined: bool,
+}
+
+impl Moved {
+    /// Whether this may be the answer to what was moved `before`.
+    pub(crate) fn answers(self, before: Self) -> bool {
+        (self.from_guest && before.to_guest)
+            || (self.from_host && before.from_guest)
+            || (self.joined && before.joined)
+    }
+}
+
+/// A link, perhaps captured.
+#[derive(Debug)]
+pub(crate) struct CapturedLink<L> {
+    pub(crate) link: L,
+    pub(crate) capture: Option<Capture>,
+    /// The time of this turn, for the capture.
+    pub(crate) now: Instant,
+    /// Something was sent since a read found the link empty: there may be an answer that nobody reports in
+    /// time.
+    pub(crate) sent: bool,
+    /// Bytes sent since the driver has set this to zero.
+    pub(crate) sent_bytes: usize,
+    /// What has passed since the driver has set this to nothing.
+    pub(crate) moved: Moved,
+}
+
+impl<L: GuestLink> CapturedLink<L> {
+    pub(crate) fn new(link: L, capture: Option<Capture>) -> Self {
+        Self { link, capture, now: Instant::ZERO, sent: false, sent_bytes: 0, moved: Moved::default() }
+    }
+
+    /// Takes frames from the guest.
+    ///
+    /// # Errors
+    /// The link is broken for good.
+    pub(crate) fn take(&mut self, batch: &mut Batch<'_>) -> Result<Taken, FailedCall> {
+        let left = self.link.take(batch)?;
+        let frames = batch.frames();
+        self.moved.from_guest |= !frames.is_empty();
+        if let Some(capture) = &mut self.capture {
+            for frame in &*frames {
+                capture.outbound(self.now, frame.bytes);
+            }
+        }
+        if left == Taken::All {
+            self.sent = false;
+        }
+        Ok(left)
+    }
+}
+
+impl<L: GuestLink> Link for CapturedLink<L> {
+    fn caps(&self) -> LinkCaps {
+        self.link.caps()
+    }
+
+    fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit> {
+        self.link.send(frame)?;
+        self.sent = true;
+        self.moved.to_guest = true;
+        self.sent_bytes += frame.len();
+        if let Some(capture) = &mut self.capture {
+            capture.inbound(self.now, frame);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,144 @@
+//! Commands carried out by their worker, between two turns of its loop.
+
+use crate::capture::Capture;
+use crate::command::{
+    Activity, Command, FlowFilter, FlowPage, FlowReport, ForwardRefusal, ForwardReport, ForwardsReport,
+    MemoryReport, WorkerReport,
+};
+use crate::forward::{Forwards, Listed};
+use crate::sockets::Sockets;
+use crate::tuning_log::TuningLog;
+use crate::txqueuelen::TxQueueLenFollower;
+use brodo_core::flow::info::FlowDetail;
+use brodo_core::stack::Stack;
+use brodo_core::time::Instant;
+
+/// What a worker shows to a command.
+pub(super) struct WorkerView<'a> {
+    pub(super) now: Instant,
+    pub(super) stack: &'a mut Stack,
+    pub(super) sockets: &'a Sockets,
+    /// The last changes of limits.
+    pub(super) tuning_log: &'a TuningLog,
+    pub(super) capture: &'a mut Option<Capture>,
+    pub(super) forwards: Option<&'a mut Forwards>,
+    pub(super) txqueuelen: Option<&'a TxQueueLenFollower>,
+    pub(super) activity: Activity,
+}
+
+impl WorkerView<'_> {
+    /// Carries a command out and gives its reply.
+    pub(super) fn execute(mut self, command: Command) {
+        match command {
+            Command::Report { reply } => reply.send(self.report()),
+            Command::Flows { from, most, filter, round_trips, reply } => {
+                reply.send(self.flows((from, most), filter, round_trips));
+            }
+            Command::Flow { id, reply } => {
+                let mut report = self.stack.flow_detail(id, self.now).map(|detail| self.flow(detail, true));
+                if let Some(report) = &mut report {
+                    report.tuning = self.tuning_log.of(id).copied().collect();
+                }
+                reply.send(report);
+            }
+            Command::Record { openings, ends, reply } => {
+                self.stack.record_openings(openings);
+                self.stack.record_ends(ends);
+                reply.send(());
+            }
+            Command::StartCapture { capture, reply } => {
+                *self.capture = Some(capture);
+                reply.send(());
+            }
+            Command::StopCapture { reply } => {
+                *self.capture = None;
+                reply.send(());
+            }
+            Command::ReadTxQueue { reply } => {
+                if let Some(follower) = self.txqueuelen {
+                    follower.look();
+                }
+                reply.send(());
+            }
+            Command::ListForwards { sockets_max, reply } => {
+                let list = self.forwards().map(|forwards| {
+                    forwards.list().into_iter().map(|listed| report(forwards, listed, sockets_max)).collect()
+                });
+                reply.send(list);
+            }
+            Command::AddForward { forward, sockets_max, reply } => {
+                let added = self.forwards().and_then(|forwards| {
+                    let id = forwards.add(forward).map_err(ForwardRefusal::Failed)?;
+                    find(forwards, id, sockets_max)
+                });
+                reply.send(added);
+            }
+            Command::RemoveForward { id, sockets_max, reply } => {
+                let removed = self.forwards().and_then(|forwards| {
+                    let was = find(forwards, id, sockets_max)?;
+                    forwards.remove(id);
+                    Ok(was)
+                });
+                reply.send(removed);
+            }
+        }
+    }
+
+    fn report(&self) -> WorkerReport {
+        let stack = &*self.stack;
+        let forwards = self.forwards.as_deref().map(|forwards| {
+            let list = forwards.list();
+            ForwardsReport {
+                entries: list.len(),
+                listeners: list.iter().map(|forward| forward.listeners).sum(),
+                counters: forwards.counters(),
+            }
+        });
+        WorkerReport {
+            counters: stack.counters().clone(),
+            activity: self.activity,
+            flows: stack.flows(),
+            memory: MemoryReport {
+                used: stack.memory_used(),
+                reserved: stack.memory_promised(),
+                budget: stack.memory_budget(),
+            },
+            resolvers: stack.resolvers().to_vec(),
+            rules: stack.rules().map(|(rule, count)| (rule.to_owned(), count)).collect(),
+            forwards,
+        }
+    }
+
+    fn flows(&self, (from, most): (u32, usize), filter: FlowFilter, round_trips: bool) -> FlowPage {
+        let (mut page, mut looked) = (FlowPage::default(), 0);
+        for detail in self.stack.flow_details(from, self.now).take(most) {
+            looked += 1;
+            page.last = Some(detail.info.flow);
+            if filter.lets_through(&detail) {
+                page.flows.push(self.flow(detail, round_trips));
+            }
+        }
+        page.last = page.last.filter(|_| looked == most);
+        page
+    }
+
+    fn flow(&self, detail: FlowDetail, round_trip: bool) -> FlowReport {
+        let socket = detail.socket.filter(|_| round_trip && detail.tcp.is_some());
+        let round_trip = socket.and_then(|socket| self.sockets.round_trip(socket));
+        FlowReport { detail, round_trip, tuning: Vec::new(), at: self.now }
+    }
+
+    fn forwards(&mut self) -> Result<&mut Forwards, ForwardRefusal> {
+        self.forwards.as_deref_mut().ok_or(ForwardRefusal::NoForwards)
+    }
+}
+
+fn find(forwards: &Forwards, id: u32, sockets_max: usize) -> Result<ForwardReport, ForwardRefusal> {
+    let found = forwards.list().into_iter().find(|listed| listed.id == id);
+    found.map(|listed| report(forwards, listed, sockets_max)).ok_or(ForwardRefusal::NotFound(id))
+}
+
+fn report(forwards: &Forwards, listed: Listed, sockets_max: usize) -> ForwardReport {
+    let listening = forwards.listening(listed.id, sockets_max);
+    ForwardReport { listed, listening }
+}

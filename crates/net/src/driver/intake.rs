@@ -1,0 +1,104 @@
+//! Frames from the guest: taken in batches, re-steered where they are another worker's, and given to the
+//! stack.
+//!
+//! A turn takes at most [`BATCH_FRAMES`] frames or [`BATCH_BYTES`], so that acknowledgements stay frequent
+//! and sockets get their turn. The link is edge-triggered, so a turn that leaves frames behind remembers it.
+//!
+//! Frames come before timers because a machine may keep us off the processor for longer than a time-out: what
+//! the guest has answered meanwhile lies on the link, and must not be taken for lost. After such a pause the
+//! timers wait until the link has been read empty, within a bound.
+
+use crate::captured_link::CapturedLink;
+use crate::platform::Linux;
+use crate::workers::WorkerHandle;
+use brodo_core::link::RxFrame;
+use brodo_core::stack::{Io, Stack};
+use brodo_core::time::{Duration, Instant};
+use brodo_link::batch::{ARENA_LEN, BATCH_BYTES, BATCH_FRAMES, Batch};
+use brodo_link::{FailedCall, GuestLink, Taken};
+
+/// For how long timers wait after a pause for the link to be read empty; a guest that never stops sending has
+/// its timers all the same.
+const CATCH_UP_MAX: Duration = Duration::from_millis(50);
+
+/// The intake of one worker.
+pub(super) struct Intake {
+    /// Room for one batch.
+    arena: Box<[u8]>,
+    /// The link may have frames that no event will report again.
+    pub(super) readable: bool,
+    /// After a pause: timers wait until the link has been read empty, or until then.
+    catch_up: Option<Instant>,
+}
+
+impl Intake {
+    pub(super) fn new() -> Self {
+        Self { arena: vec![0; ARENA_LEN].into_boxed_slice(), readable: true, catch_up: None }
+    }
+
+    /// The worker has not turned for long.
+    pub(super) fn paused(&mut self, now: Instant) {
+        self.catch_up = Some(now + CATCH_UP_MAX);
+        // The link's event may be behind those of many sockets.
+        self.readable = true;
+    }
+
+    /// Whether timers may expire: no answer of the guest's that is older lies on the link, or the wait for
+    /// that is over.
+    pub(super) fn is_caught_up(&mut self, now: Instant) -> bool {
+        let caught_up = !self.readable || self.catch_up.is_none_or(|until| until <= now);
+        if caught_up {
+            self.catch_up = None;
+        }
+        caught_up
+    }
+
+    /// Takes one batch, or several small ones; true if there was any frame.
+    ///
+    /// # Errors
+    /// The link is broken for good.
+    pub(super) fn take<L: GuestLink>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, Linux<CapturedLink<L>>>,
+        worker: &WorkerHandle,
+    ) -> Result<bool, FailedCall> {
+        let (mut taken, mut bytes) = (0, 0);
+        let mut after_datagram = false;
+        while taken < BATCH_FRAMES && bytes < BATCH_BYTES {
+            let mut batch = Batch::new(&mut self.arena, after_datagram);
+            let left = io.link.take(&mut batch)?;
+            (taken, bytes) = (taken + batch.frames().len(), bytes + batch.bytes());
+            after_datagram = batch.ends_with_datagram();
+            if left == Taken::All {
+                stack.link_drained();
+            }
+            let frames = batch.frames();
+            let own = if worker.resteers() { keep_own(worker, stack, frames) } else { frames.len() };
+            stack.frames(io, &frames[..own]);
+            if left == Taken::All {
+                self.readable = false;
+                return Ok(taken > 0);
+            }
+        }
+        self.readable = true;
+        Ok(true)
+    }
+}
+
+/// Re-steers frames that may be of the first worker's flows to it. The others, whose number it gives, come to
+/// stand together.
+fn keep_own(worker: &WorkerHandle, stack: &Stack, frames: &mut [RxFrame<'_>]) -> usize {
+    let mut kept = 0;
+    for index in 0..frames.len() {
+        let RxFrame { meta, bytes } = frames[index];
+        match stack.resteer(bytes) {
+            Some(other) if worker.is_for_first(other) => worker.resteer(meta, bytes),
+            _ => {
+                frames[kept] = frames[index];
+                kept += 1;
+            }
+        }
+    }
+    kept
+}

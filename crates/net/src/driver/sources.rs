@@ -1,0 +1,73 @@
+//! The sources of one worker and the places of their turns.
+
+use super::extra::ExtraDescriptors;
+use super::waker::Waker;
+use crate::forward::Forwards;
+use crate::host_network::HostNetSubscription;
+use crate::source::{Source, SourceId, Turn};
+use crate::txqueuelen::TxQueueLenFollower;
+use brodo_core::time::Instant;
+use brodo_link::GuestLink;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+/// All sources of a worker but the link, which is the loop's own.
+pub(super) struct Sources {
+    pub(super) waker: Waker,
+    pub(super) txqueuelen: Option<TxQueueLenFollower>,
+    pub(super) host_network: Option<HostNetSubscription>,
+    pub(super) forwards: Option<Box<Forwards>>,
+    pub(super) extra: ExtraDescriptors,
+}
+
+impl Sources {
+    /// A source by its name, if this worker has it.
+    pub(super) fn get<L: GuestLink>(&mut self, id: SourceId) -> Option<&mut dyn Source<L>> {
+        match id {
+            SourceId::Link => None,
+            SourceId::Waker => Some(&mut self.waker),
+            SourceId::TxQueueLen => self.txqueuelen.as_mut().map(|it| it as _),
+            SourceId::HostNetwork => self.host_network.as_mut().map(|it| it as _),
+            SourceId::Forwards => self.forwards.as_deref_mut().map(|it| it as _),
+            SourceId::Extra => Some(&mut self.extra),
+        }
+    }
+
+    /// Registers the descriptors of all.
+    ///
+    /// # Errors
+    /// epoll_ctl failed.
+    pub(super) fn register<L: GuestLink>(&mut self, epoll: BorrowedFd<'_>) -> io::Result<()> {
+        for id in SourceId::ALL {
+            if let Some(source) = self.get::<L>(id) {
+                source.register(id.poller(epoll))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The earliest deadline of all.
+    pub(super) fn deadline<L: GuestLink>(&mut self) -> Option<Instant> {
+        SourceId::ALL.into_iter().filter_map(|id| self.get::<L>(id)?.deadline()).min()
+    }
+
+    /// Turns before frames are taken: of those that change what frames are answered by.
+    pub(super) fn turn_before_frames<L: GuestLink>(&mut self, turn: &mut Turn<'_, L>) {
+        for id in [SourceId::TxQueueLen, SourceId::HostNetwork] {
+            if let Some(source) = self.get(id) {
+                source.turn(turn);
+            }
+        }
+    }
+
+    /// Turns after the events of sockets, before flows are served: of those that begin flows. True if there
+    /// is more to do at once.
+    pub(super) fn turn_before_flows<L: GuestLink>(&mut self, turn: &mut Turn<'_, L>) -> bool {
+        self.get(SourceId::Forwards).is_some_and(|source| source.turn(turn))
+    }
+
+    /// Turns at the end: of those that others wake the worker for. True if there is more to do at once.
+    pub(super) fn turn_at_end<L: GuestLink>(&mut self, turn: &mut Turn<'_, L>) -> bool {
+        self.get(SourceId::Waker).is_some_and(|source| source.turn(turn))
+    }
+}

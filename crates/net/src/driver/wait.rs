@@ -1,0 +1,117 @@
+//! Waiting: epoll with a resolution of nanoseconds, looking for work before sleeping, and the time of the
+//! turn.
+//!
+//! A worker with nothing to do sleeps until its next deadline, or without a time-out. While it looks for work
+//! instead ([`BusyPoll`]) it gives the processor to others between two looks.
+
+use super::busy_poll::BusyPoll;
+use crate::captured_link::Moved;
+use crate::clock::Clock;
+use crate::command::Activity;
+use crate::sys::{self, Events};
+use brodo_core::time::{Duration, Instant};
+use brodo_link::FailedCall;
+use rustix::event::epoll;
+use rustix::io::Errno;
+use std::os::fd::BorrowedFd;
+
+/// Events taken per wait; more come with the next.
+const EVENTS: usize = 128;
+/// A loop that has not turned for this long, asleep or not, may have left the guest's answers lying.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The wait of one worker.
+pub(super) struct Waiter {
+    pub(super) clock: Clock,
+    /// The time of this turn.
+    pub(super) now: Instant,
+    pub(super) events: Events,
+    pub(super) activity: Activity,
+    /// epoll_pwait2 works here.
+    pub(super) nanoseconds: bool,
+    busy_poll: BusyPoll,
+}
+
+impl Waiter {
+    /// Looks for work for up to `busy_poll` before sleeping.
+    pub(super) fn new(clock: Clock, busy_poll: Duration) -> Self {
+        Self {
+            clock,
+            now: clock.now(),
+            events: Events(Vec::with_capacity(EVENTS)),
+            activity: Activity::default(),
+            nanoseconds: true,
+            busy_poll: BusyPoll::new(busy_poll),
+        }
+    }
+
+    /// Fills `events` and sets the time: does not wait if the worker is busy, otherwise until `deadline`.
+    /// `moved` is what the turn before has moved. True after a pause.
+    pub(super) fn wait(
+        &mut self,
+        epoll: BorrowedFd<'_>,
+        (busy, deadline): (bool, Option<Instant>),
+        moved: Moved,
+    ) -> Result<bool, FailedCall> {
+        self.activity.turns += 1;
+        self.busy_poll.turned(moved);
+        if busy {
+            return self.take_events(epoll, Some(Duration::ZERO));
+        }
+        let idle = self.clock.now();
+        let mut paused = false;
+        if let Some(until) = self.busy_poll.until(idle) {
+            let until = deadline.map_or(until, |at| at.min(until));
+            while self.now < until {
+                self.activity.polls += 1;
+                paused |= self.take_events(epoll, Some(Duration::ZERO))?;
+                if !self.events.0.is_empty() {
+                    self.activity.polled += 1;
+                    self.busy_poll.resumed(self.now - idle);
+                    return Ok(paused);
+                }
+                // The process that is to give us work may need this processor for it.
+                std::thread::yield_now();
+            }
+        }
+        self.activity.sleeps += 1;
+        paused |= self.take_events(epoll, deadline.map(|at| at.since(self.now)))?;
+        self.busy_poll.resumed(self.now - idle);
+        Ok(paused)
+    }
+
+    /// Waits for events for at most `timeout`; sets the time. True after a pause.
+    fn take_events(&mut self, epoll: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<bool, FailedCall> {
+        let waited = if self.nanoseconds {
+            sys::epoll_wait(epoll, &mut self.events.0, timeout)
+        } else {
+            wait_ms(epoll, &mut self.events.0, timeout)
+        };
+        match waited {
+            Ok(()) => {}
+            Err(Errno::INTR) => self.events.0.clear(),
+            // Before Linux 5.11, or a seccomp profile of that age.
+            Err(Errno::NOSYS | Errno::PERM) if self.nanoseconds => {
+                self.nanoseconds = false;
+                self.events.0.clear();
+            }
+            Err(e) => return Err(FailedCall { call: "epoll_wait", error: e.into() }),
+        }
+        let before = std::mem::replace(&mut self.now, self.clock.now());
+        Ok(self.now - before >= PAUSE)
+    }
+}
+
+/// Waits with a resolution of milliseconds, rounded up so that no deadline is met too early.
+fn wait_ms(
+    epoll: BorrowedFd<'_>,
+    events: &mut Vec<epoll::Event>,
+    timeout: Option<Duration>,
+) -> rustix::io::Result<()> {
+    let timeout = timeout.map(|t| rustix::time::Timespec {
+        tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(t.subsec_nanos()),
+    });
+    events.clear();
+    epoll::wait(epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()).map(drop)
+}

@@ -1,0 +1,52 @@
+//! The waker: other workers and other threads have this worker turn, and leave frames with it.
+//!
+//! System calls: those of [`crate::workers`].
+
+use crate::source::{Source, Turn};
+use crate::workers::WorkerHandle;
+use brodo_core::time::Instant;
+use brodo_link::poller::Poller;
+use brodo_link::{EventFlags, GuestLink};
+use std::io;
+
+/// This worker's waker.
+pub(super) struct Waker {
+    worker: WorkerHandle,
+    /// It was woken since the last turn.
+    woken: bool,
+}
+
+impl Waker {
+    pub(super) fn new(worker: WorkerHandle) -> Self {
+        Self { worker, woken: false }
+    }
+
+    /// Whether it was woken since the last turn, in which case there may be commands.
+    pub(super) fn is_woken(&self) -> bool {
+        self.woken
+    }
+}
+
+impl<L: GuestLink> Source<L> for Waker {
+    /// Edge-triggered: each wake is an event, and nobody reads the descriptor.
+    fn register(&mut self, poller: Poller<'_>) -> io::Result<()> {
+        Ok(poller.add(self.worker.waker(), 0, EventFlags::IN | EventFlags::ET)?)
+    }
+
+    fn ready(&mut self, _: u32, _: EventFlags, _: Instant) {
+        self.woken = true;
+    }
+
+    /// Takes frames that were re-steered to this worker.
+    fn turn(&mut self, turn: &mut Turn<'_, L>) -> bool {
+        if !std::mem::take(&mut self.woken) {
+            return false;
+        }
+        let frames = self.worker.take_resteered();
+        for (meta, frame) in &frames {
+            let (stack, mut io) = turn.stack();
+            stack.frame(&mut io, *meta, frame);
+        }
+        !frames.is_empty()
+    }
+}

@@ -1,0 +1,96 @@
+//! Re-steering: frames of flows that began on the host's side, which the kernel has given to another worker than
+//! the first.
+//!
+//! Such flows belong to the first worker, and what that writes brings the guest's frames of them to its queue, but
+//! only for some seconds after each ([`crate::workers`]). Afterwards another worker may get one: a TCP segment for
+//! a connection that it does not know, or a datagram from a published port. It leaves that here; the first
+//! worker's answer brings the next ones to the right queue again.
+//!
+//! The queue is bounded: more frames are lost, as in any queue that is full, and their sender sends them again.
+
+use brodo_core::link::RxMeta;
+use brodo_core::stack::Resteer;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Frames that the first worker has not taken yet.
+pub(crate) const FRAMES_MAX: usize = 256;
+/// UDP ports, one bit each.
+const PORT_WORDS: usize = 1 << 10;
+
+#[derive(Default)]
+struct Queue {
+    frames: Vec<(RxMeta, Box<[u8]>)>,
+    passed: u64,
+    lost: u64,
+}
+
+/// Frames on their way to the first worker, and which frames those are.
+pub(crate) struct Resteering {
+    /// Flows may begin on the host's side.
+    inbound: AtomicBool,
+    /// The guest's UDP ports that are published.
+    datagram_ports: Box<[AtomicU64]>,
+    queue: Mutex<Queue>,
+}
+
+impl Default for Resteering {
+    fn default() -> Self {
+        let datagram_ports = std::iter::repeat_with(AtomicU64::default).take(PORT_WORDS).collect();
+        Self { inbound: AtomicBool::new(false), datagram_ports, queue: Mutex::default() }
+    }
+}
+
+impl Resteering {
+    /// Flows may begin on the host's side from now on.
+    pub(crate) fn expect_inbound(&self) {
+        self.inbound.store(true, Ordering::Release);
+    }
+
+    /// Whether flows may begin on the host's side.
+    pub(crate) fn expects_inbound(&self) -> bool {
+        self.inbound.load(Ordering::Acquire)
+    }
+
+    /// Notes whether this UDP port of the guest is published.
+    pub(crate) fn publish_datagrams(&self, port: u16, published: bool) {
+        let (word, bit) = (&self.datagram_ports[usize::from(port >> 6)], 1 << (port & 63));
+        if published {
+            word.fetch_or(bit, Ordering::AcqRel);
+        } else {
+            word.fetch_and(!bit, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether a frame of no flow of its worker's is to be left with the first one.
+    pub(crate) fn is_for_first(&self, frame: Resteer) -> bool {
+        match frame {
+            Resteer::Segment => true,
+            Resteer::Datagram(port) => {
+                self.datagram_ports[usize::from(port >> 6)].load(Ordering::Acquire) & 1 << (port & 63) != 0
+            }
+        }
+    }
+
+    /// Leaves a frame for the first worker, which is to be woken then.
+    pub(crate) fn put(&self, meta: RxMeta, frame: &[u8]) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.frames.len() < FRAMES_MAX {
+            queue.frames.push((meta, frame.into()));
+            queue.passed += 1;
+        } else {
+            queue.lost += 1;
+        }
+    }
+
+    /// The frames that were left.
+    pub(crate) fn take(&self) -> Vec<(RxMeta, Box<[u8]>)> {
+        std::mem::take(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner).frames)
+    }
+
+    /// Frames that were left since the start, and those that found no room.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        (queue.passed, queue.lost)
+    }
+}

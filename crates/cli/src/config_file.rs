@@ -7,11 +7,13 @@
 //! error text, wherever it is written, and a new one needs nothing here.
 //!
 //! 1. The command line is parsed leniently, to find the command and `--config`. Without it that is all.
-//! 2. The file is parsed. Keys outside a table hold for every command; those in `[run]` or `[attach]` for that command, and go before.
-//!    A key that no command has is an error with a suggestion; so is one outside a table that this command has not.
+//! 2. The file is parsed. Keys outside a table hold for every command; those in `[run]` or `[attach]` for
+//!    that command, and go before. A key that no command has is an error with a suggestion; so is one outside
+//!    a table that this command has not.
 //! 3. Options given on the command line are dropped from the file, and so are those that conflict with it
 //!    (`-4` against `ipv6-only = true`).
-//! 4. Each word is parsed alone, so that the error about a bad value has its line. Then all are, in front of the command line's own.
+//! 4. Each word is parsed alone, so that the error about a bad value has its line. Then all are, in front of
+//!    the command line's own.
 //!
 //! There is no default file: the effect of a command must not depend on files that others may place in a
 //! directory.

@@ -1,7 +1,7 @@
 //! Flows: ends, traffic, duration, limiting factors.
 //!
-//! *From the guest* and *to the guest* are the directions of data; *direction* is the one in which the flow was opened. Sizes are payload, without headers
-//! and retransmissions.
+//! *From the guest* and *to the guest* are the directions of data; *direction* is the one in which the flow
+//! was opened. Sizes are payload, without headers and retransmissions.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! The peer's socket: the far end of a host socket, near or far, as used by the peer program of a [`World`](super::World) uses it.
+//! The peer's socket: the far end of a host socket, near or far, as used by the peer program of a
+//! [`World`](super::World) uses it.
 
 use super::conversation::Behind;
 use crate::host::SimHost;

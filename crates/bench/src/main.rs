@@ -17,8 +17,8 @@ struct CommandLine {
     command: Option<Command>,
     #[command(flatten)]
     measure: bench::Options,
-    /// Run all of it as briefly as possible, whatever else is said, to see that it works: the figures say
-    /// nothing
+    /// Run all of it as briefly as possible, overriding other options, as a test of the benchmark: the
+    /// figures are meaningless
     #[arg(long)]
     smoke: bool,
 }

@@ -18,7 +18,7 @@ pub(crate) enum Destination {
     Host(SocketAddr),
     /// To this resolver, as a DNS request.
     Resolver(SocketAddr),
-    /// Nowhere: an address of brodo's own at which nobody listens.
+    /// Refused: an address of brodo's own without a service.
     Refused,
 }
 

@@ -2,7 +2,7 @@
 //! its limiting factor.
 //!
 //! Events go to an [`Observer`], which does nothing unless it implements [`Observer::trace`]: on Linux they
-//! become static probes that cost a skipped branch when nobody listens, the simulator records them for its
+//! become static probes that cost a skipped branch without a tracer, the simulator records them for its
 //! tables and pictures. Events are plain values; nothing in the stack depends on an observer.
 
 use crate::flow::FlowId;

@@ -147,8 +147,8 @@ impl TxQueueBudget {
         self.sent = 0;
     }
 
-    /// To be called as time passes. A period ends at most once per call, so that a pause of ours, in which
-    /// nobody could renew anything, forgets nothing that the ring still holds.
+    /// To be called as time passes. A period ends at most once per call, so that a pause of ours, in which no
+    /// share could be renewed, forgets no frames still in the queue.
     pub(crate) fn advance(&mut self, now: Instant) {
         if now >= self.period_ends {
             self.period = self.period.wrapping_add(1);

@@ -5,8 +5,8 @@
 //! standard library's; the shipped code is unaffected. The rules are those at the head of that file. For each
 //! there is a variant that breaks it, and the checker must find out: a model that cannot fail shows nothing.
 //!
-//! A worker is stopped for good if it has gone to sleep and nobody has been told to wake it. Nothing here
-//! sleeps: each thread says how it ended, and the verdict is spoken when all have.
+//! A lost wake-up: a worker has gone to sleep and its flag is not in any wake mask. Nothing here sleeps: each
+//! thread says how it ended, and the verdict is spoken when all have.
 
 #![allow(
     dead_code,

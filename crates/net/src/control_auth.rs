@@ -18,7 +18,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 
-/// Why somebody may not.
+/// Reason for a refusal.
 #[derive(Debug)]
 pub enum Unauthorized {
     /// Another user.
@@ -47,7 +47,7 @@ pub fn check(socket: impl AsFd) -> Result<(), Unauthorized> {
     let unknown = |call| move |errno: rustix::io::Errno| Unauthorized::Unknown(call, errno.into());
     let peer = socket_peercred(&socket).map_err(unknown("getsockopt SO_PEERCRED"))?;
     let own = geteuid();
-    // Root of our own user namespace. A guest's root is its user outside, which is what is told here.
+    // Root of our own user namespace. A guest's root appears as its user outside.
     if peer.uid.is_root() && !own.is_root() {
         return Ok(());
     }

@@ -13,9 +13,9 @@
 //! in the lower 32 bits and the one before in the upper: no probe has more than the six arguments that every
 //! tracer reads. Direction, cause and what limits are pointers to C strings; everything else is an integer.
 //!
-//! Each probe has a semaphore: a word that the tracer increments through the kernel while it listens. With
-//! nobody listening a probe is one load and one branch that is not taken; no argument is computed, and no
-//! text is made. The scripts in `tools/trace` depend on names, order and units given here.
+//! Each probe has a semaphore: a word that the tracer increments through the kernel while it listens. Without
+//! a tracer a probe is one load and one branch that is not taken; no argument is computed, and no text is
+//! made. The scripts in `tools/trace` depend on names, order and units given here.
 
 use brodo_core::flow::FlowId;
 use brodo_core::tcp::limited::LimitedBy;

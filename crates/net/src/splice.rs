@@ -22,7 +22,7 @@
 //! programs and as connections over frames carry it ([`crate::sockets`]). splice(2) stops at the urgent mark
 //! and does not step over it: it says EAGAIN with bytes behind the mark, and 0 once the peer has ended. So
 //! neither is believed before recv(2), which does step over it, has been asked: after a 0 always, after
-//! EAGAIN if an event has told of urgent data (EPOLLPRI). Its bytes go into the pipe by write(2).
+//! EAGAIN if an event has reported urgent data (EPOLLPRI). Its bytes go into the pipe by write(2).
 //!
 //! *Flow control.* Bytes that the receiver's socket does not take stay in the pipe, which is bounded, and
 //! then in the sender's socket, whose window closes. A pipe belongs to a direction only while bytes are in
@@ -96,9 +96,9 @@ struct End {
     /// No call has said otherwise since the last event.
     readable: bool,
     writable: bool,
-    /// An event has told of urgent data, and recv has not emptied the socket since.
+    /// An event has reported urgent data, and recv has not emptied the socket since.
     urgent: bool,
-    /// An event has told of an error.
+    /// An event has reported an error.
     failed: bool,
 }
 

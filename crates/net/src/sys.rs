@@ -224,8 +224,8 @@ fn recv_messages<const NAME: usize, const CONTROL: usize>(
 }
 
 /// recvmmsg on a connected socket: one datagram, or several coalesced ones, into each buffer, until there are
-/// no more, and into [`DATAGRAMS_MAX`] at most. `each` is told the index, the length and the control messages
-/// of each, which [`control_messages`] takes apart. Gives how many there were.
+/// no more, and into [`DATAGRAMS_MAX`] at most. `each` gets the index, the length and the control messages of
+/// each, which [`control_messages`] takes apart. Gives how many there were.
 pub fn recv_datagrams(
     fd: BorrowedFd<'_>,
     into: &mut [IoSliceMut<'_>],

@@ -1,4 +1,4 @@
-//! The last decisions about limits, for whoever asks what became of a connection.
+//! History of limits: the last tuning decisions, for the details of a connection.
 //!
 //! Limits change seldom once a connection has found its pace, so a worker simply remembers the last of them,
 //! of all its connections, in a ring: it costs nothing per connection, and nothing is to be switched on

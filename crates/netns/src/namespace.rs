@@ -151,7 +151,7 @@ pub(crate) fn fork(
                 Ok(()) => 0,
                 Err(error) => {
                     let status = error.exit_status();
-                    // If brodo is gone there is nobody to tell.
+                    // If brodo is gone the message has no receiver.
                     let _ = theirs.send(&Message::Failed(error));
                     status.into()
                 }

@@ -123,8 +123,8 @@ impl Child {
         &self.handoff
     }
 
-    /// Lets the command start. Whether it could be started is told by [`Child::handle`]: to wait for it here
-    /// would be to be deaf meanwhile, and the child may be stopped at any time.
+    /// Lets the command start. Its start is reported by [`Child::handle`]: to wait for it here would be to be
+    /// deaf meanwhile, and the child may be stopped at any time.
     pub fn start(&self) -> Result<(), SetupError> {
         self.handoff.send(&Message::Go)
     }
@@ -138,7 +138,7 @@ impl Child {
                     return Ok(Some(status));
                 }
             } else if self.is_to_forward(received) {
-                // It may have ended in this moment; then there is nobody to tell.
+                // It may have ended in this moment; then the signal has no receiver.
                 let _ = rustix::process::kill_process(self.pid, received.signal);
             }
         }
@@ -146,7 +146,7 @@ impl Child {
     }
 
     /// Whether the command has not heard of it yet. The kernel sends to the group, and the command may have
-    /// left it. A terminal's hang-up is told to the session's leader alone, which brodo may be.
+    /// left it. A terminal's hang-up goes to the session's leader alone, which brodo may be.
     fn is_to_forward(&self, received: Received) -> bool {
         let shares_group = || rustix::process::getpgid(Some(self.pid)) == Ok(rustix::process::getpgrp());
         !received.from_kernel || received.signal == Signal::HUP || !shares_group()
@@ -198,7 +198,7 @@ fn exit_status(status: WaitStatus) -> Option<u8> {
     status.map(|status| status as u8)
 }
 
-/// Stops this process until somebody continues it.
+/// Stops this process until SIGCONT.
 fn stop_self() -> Result<(), SetupError> {
     rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)
         .map_err(|errno| SetupError::new(Step::Signals, errno, ""))

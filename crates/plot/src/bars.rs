@@ -1,9 +1,9 @@
 //! Bar charts: a few quantities, each of the same few things.
 //!
 //! Bars lie on their side, and what one is of and what it shows stands beside it in words, so nothing has to
-//! be read off an axis and nothing is told by colour alone. Text has the colour of the page that the picture
-//! is part of (`currentColor`). All that is drawn is also in the picture's description, for those who do not
-//! see it.
+//! be read off an axis and no information is in colour alone. Text has the colour of the page that the
+//! picture is part of (`currentColor`). All that is drawn is also in the picture's description, for those who
+//! do not see it.
 
 use crate::{COLOURS, escape};
 use std::fmt::Write as _;

@@ -5,8 +5,8 @@
 //! agrees with the headers, the MTU, the MAC addresses, and the link's capabilities. An invalid frame panics,
 //! in every test.
 //!
-//! Credit is explicit. A link with `credit` refuses frames once it is used up, at whatever call that happens,
-//! until the test gives more; the stack must then neither lose nor reorder anything.
+//! Credit is explicit. A link with `credit` refuses frames once it is used up, at any call, until the test
+//! gives more; the stack must then neither lose nor reorder anything.
 
 use crate::fragments::{Joined, Joint};
 use crate::packet::{self, Layout, Stations, pseudo_sum};

@@ -1,4 +1,4 @@
-//! The workloads as a table: what the probe is told to do, and which figures are read off it.
+//! The workloads as a table: the probe's arguments, and the figures read from its output.
 //!
 //! To add one: a line in [`KINDS`], and a subcommand of the probe if none does it yet.
 

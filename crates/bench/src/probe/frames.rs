@@ -64,7 +64,7 @@ impl Wire {
     }
 }
 
-/// The router's hardware address, from the kernel's own table; asked for by a datagram nobody hears.
+/// The router's hardware address, from the kernel's own table; resolved by a datagram to a closed port.
 fn gateway_mac() -> io::Result<Mac> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket.send_to(b"", "198.18.0.2:9")?;

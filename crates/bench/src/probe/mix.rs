@@ -1,4 +1,4 @@
-//! A sparse flow beside bulk: what a person at a terminal feels while somebody else downloads.
+//! A sparse flow beside bulk: interactive latency while a download runs.
 
 use super::bulk;
 use super::round_trip::{Exchange, flow_process, flow_result};

@@ -108,7 +108,7 @@ pub(super) fn up(peer: SocketAddr, stream: Stream) -> io::Result<Value> {
     Ok(figures(sent, &answer(&mut answers)?, stream.duration))
 }
 
-/// The server's socket, at the address at which the client has found it; its port is told to the client.
+/// The server's socket, at the address at which the client has found it; its port is sent to the client.
 fn beside(control: &mut TcpStream) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(SocketAddr::new(control.local_addr()?.ip(), 0))?;
     writeln!(control, "{}", socket.local_addr()?.port())?;

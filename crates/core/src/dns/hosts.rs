@@ -1,8 +1,8 @@
 //! Names that brodo answers for itself: those of the configuration, and `host.brodo.internal` for the mapped
 //! loopback.
 //!
-//! A name has addresses, an address has names. Other types of such a name exist but are empty, so that nobody
-//! asks the world about it.
+//! A name has addresses, an address has names. Other types of such a name exist but are empty, so that the
+//! resolvers are never asked about it.
 
 use crate::config::Config;
 use crate::wire::dns::message::{A, AAAA, PTR, Query, Reply};

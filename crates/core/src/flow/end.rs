@@ -1,4 +1,4 @@
-//! Flows that begin and end, for whoever keeps a log of them.
+//! Opened and ended flows, recorded for subscribers.
 //!
 //! Recording is off until an observer subscribes, and then costs a branch per flow
 //! ([`crate::stack::Stack::record_ends`], [`crate::stack::Stack::record_openings`]). Records wait in bounded
@@ -24,13 +24,13 @@ pub enum EndCause {
     /// Both sides were done; of datagrams: answered, then silent for its time-out.
     #[default]
     Finished,
-    /// The guest reset it, or said that nobody listens there any more.
+    /// The guest reset it, or reported port unreachable.
     ResetByGuest,
     /// The host's peer reset it.
     ResetByHost,
     /// No answer came, from the guest or from the peer.
     TimedOut,
-    /// The peer refused the connection, or nobody listens for the datagrams.
+    /// The peer refused the connection, or reported port unreachable.
     Refused,
     /// There is no way to the peer, or a firewall is in it.
     Unreachable,
@@ -111,7 +111,7 @@ pub struct FlowEnd {
     pub rule: Option<Arc<str>>,
 }
 
-/// A queue that is only filled while somebody wants it.
+/// A queue that is filled only while it has a subscriber.
 #[derive(Debug)]
 struct Queue<T> {
     on: bool,

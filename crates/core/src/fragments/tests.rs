@@ -184,7 +184,7 @@ fn time_is_over_and_the_beginning_is_quoted() {
         let data = content(100);
         assert_eq!(bench.insert(NOW, header, (1, 0, true), &data[..24]), Ok(None));
         assert_eq!(bench.insert(NOW, header, (1, 32, true), &data[32..40]), Ok(None));
-        // Without its first fragment there is nobody to tell.
+        // Without its first fragment no error is due.
         assert_eq!(bench.insert(NOW, header, (2, 8, true), &data[8..24]), Ok(None));
         let end = NOW + lifetime;
         assert_eq!(bench.fragments.next_deadline(), Some(end));

@@ -69,7 +69,7 @@ impl Default for StopWake {
 
 impl StopWake {
     /// Says that `worker` is stopped. It has then to look for its own room once more, and goes on if there is
-    /// some. False if somebody has woken it since it last said so.
+    /// some. False if it has been woken since it last parked.
     pub fn stop(&self, worker: u32) -> bool {
         let bit = 1 << worker;
         let before = self.stopped.fetch_or(bit, Ordering::Relaxed);
@@ -77,7 +77,7 @@ impl StopWake {
         before & bit != 0
     }
 
-    /// Whether `worker` has stopped and nobody has woken it since.
+    /// Whether `worker` is parked and has not been woken since.
     pub fn is_stopped(&self, worker: u32) -> bool {
         self.stopped.load(Ordering::Relaxed) & (1 << worker) != 0
     }

@@ -55,7 +55,7 @@ impl ParkedFlows {
         }
     }
 
-    /// How many flows may look now: if nobody has been woken, none.
+    /// How many flows may resume now: without a wake-up, none.
     pub(crate) fn wakeable(&mut self) -> usize {
         if self.flows.is_empty() {
             return 0;

@@ -40,7 +40,7 @@ impl Flow {
 
 impl Stack {
     /// All that is known of the open flows from a slot on, in order of slots: a long list is made piece by
-    /// piece, so that nobody has to wait while it is made.
+    /// piece, so that no frame waits while it is made.
     pub fn flow_details(&self, from: u32, now: Instant) -> impl Iterator<Item = FlowDetail> {
         self.flows.iter_from(from).map(move |(id, flow)| self.detail(id, flow, now))
     }
@@ -70,7 +70,7 @@ impl Stack {
         self.recorder.record_openings(on);
     }
 
-    /// Whether something was recorded that nobody has taken.
+    /// Whether records wait to be taken.
     pub fn has_records(&self) -> bool {
         !self.recorder.is_empty()
     }

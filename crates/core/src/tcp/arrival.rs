@@ -185,7 +185,7 @@ impl Connection {
             self.ended = true;
         } else {
             // Everything the guest had to say was acknowledged, so it may count on its delivery: a guest that
-            // has forgotten the connection answers whatever comes late with a reset. The host's kernel itself
+            // has forgotten the connection answers every late segment with a reset. The host's kernel itself
             // resets a peer that still sends.
             self.tx.abandon(cx.shared);
             self.settle(cx);

@@ -1,7 +1,7 @@
 //! Limiting factor of a connection, with the time of each.
 //!
-//! At any time exactly one thing limits each direction of a connection. A [`LimitClock`] is told whenever it
-//! may have changed and adds up the time; reading it answers "why is this connection slow?".
+//! At any time exactly one thing limits each direction of a connection. A [`LimitClock`] is updated whenever
+//! it may have changed and adds up the time; reading it answers "why is this connection slow?".
 
 use crate::time::{Duration, Instant};
 

@@ -106,7 +106,7 @@ impl Reassembly {
         Some((from, to))
     }
 
-    /// The ranges as a guest is told of them: at most `max`, the one that the newest segment belongs to first
+    /// The ranges as reported to the guest: at most `max`, the one that the newest segment belongs to first
     /// (RFC 2018, section 4).
     pub(crate) fn blocks(&self, max: usize) -> impl Iterator<Item = (Seq, Seq)> {
         let mut newest = [None::<&Range>; SackBlocks::MAX];

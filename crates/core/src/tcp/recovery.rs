@@ -207,8 +207,7 @@ impl Sender {
         }
     }
 
-    /// The retransmission timer has expired: the first segment is lost, and whatever was sent long enough
-    /// ago.
+    /// The retransmission timer has expired: the first segment is lost, and every range sent long enough ago.
     pub(crate) fn timed_out(&mut self, shared: &mut Shared, now: Instant) {
         self.backoff = self.backoff.saturating_add(1);
         self.dup_acks = 0;
@@ -248,7 +247,7 @@ impl Sender {
         let pipe = self.in_flight() - self.board.sacked() - self.board.lost();
         let cap = self.recovery.map_or(u32::MAX, |r| r.burst).min(self.limit()).max(mss);
         let window = (self.una + self.wnd - range.start).max(0) as u32;
-        // The first segment goes whatever else may be on its way: it is what a time-out is for (RFC 6298,
+        // The first segment is sent even with others in flight: that is the purpose of a time-out (RFC 6298,
         // 5.4). It also tells whether a window that has closed meanwhile is open again.
         let least = if range.start == self.una { mss } else { 0 };
         let len = range.len.min(cap.saturating_sub(pipe).max(least)).min(window.max(least)).min(max);

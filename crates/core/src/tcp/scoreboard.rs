@@ -118,7 +118,7 @@ impl Scoreboard {
         }
     }
 
-    /// Removes what is before `una`; `delivered` is told of every part that was not known to have arrived.
+    /// Removes ranges before `una`; calls `delivered` for every part that was not known to have arrived.
     pub(super) fn acknowledge(&mut self, una: Seq, mut delivered: impl FnMut(&Range)) {
         while let Some(first) = self.ranges.front_mut() {
             if first.start.ge(una) {
@@ -160,8 +160,8 @@ impl Scoreboard {
         }
     }
 
-    /// IpHeaderFields what lies between `start` and `end` as arrived; `delivered` is told of every part that
-    /// was not known to.
+    /// Marks the ranges between `start` and `end` as arrived; calls `delivered` for every part that was not
+    /// known to.
     pub(super) fn sack(&mut self, start: Seq, end: Seq, mut delivered: impl FnMut(&Range)) {
         let (Some(first), Some(last)) = (self.split(start), self.split(end)) else { return };
         if first == last {

@@ -32,7 +32,7 @@ impl Connection {
             .fold(keep_alive, Instant::min)
     }
 
-    /// Makes sure that the wheel fires by the next deadline. Called after whatever may have moved it.
+    /// Arms the wheel for the next deadline. Called after every change that may have moved it.
     pub(crate) fn arm(&mut self, shared: &mut Shared) {
         let at = self.deadline(shared);
         shared.timers.arm(self.id, at);

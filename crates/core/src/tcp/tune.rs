@@ -1,10 +1,10 @@
 //! Tuning of a connection's two limits: measurements, trace events of every change, the limiting factor of
 //! the guest's sending, and window updates.
 //!
-//! A window update that opens a closed window is a segment that nobody acknowledges; were it lost, both sides
-//! would wait. So it is repeated, after a round trip and then at growing distances, until the guest sends or
-//! a bounded number of times: a guest that has nothing more to send never moves. A window that is closed only
-//! because memory is short is listed, to be looked at when some was given back ([`crate::waiting`]).
+//! A window update that opens a closed window is not acknowledged; were it lost, both sides would wait. So it
+//! is repeated, after a round trip and then at growing distances, until the guest sends or a bounded number
+//! of times: a guest that has nothing more to send never moves. A window that is closed only because memory
+//! is short is listed, to be looked at when some was given back ([`crate::waiting`]).
 
 use super::Connection;
 use super::autosize::Change;
@@ -189,8 +189,7 @@ impl Connection {
             && self.memory_share(shared) == 0
     }
 
-    /// A segment without payload was sent; before it the guest had been told `told`, RCV.NXT and the right
-    /// edge.
+    /// A segment without payload was sent; `told` is the RCV.NXT and right edge advertised before it.
     pub(super) fn note_window_update<P: Platform>(&mut self, cx: &mut Cx<'_, P>, (nxt, edge): (Seq, Seq)) {
         let window = self.rx.window();
         if nxt == self.rx.nxt && self.rx.told().1 != edge {

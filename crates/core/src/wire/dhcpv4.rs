@@ -23,7 +23,7 @@ pub enum RequestType {
     Discover,
     /// May I have this address, or keep it?
     Request,
-    /// The address is in use by somebody else.
+    /// The address is in use by another host.
     Decline,
     /// The address is no longer needed.
     Release,

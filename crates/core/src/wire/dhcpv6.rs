@@ -36,11 +36,11 @@ pub enum ClientMessageType {
     Confirm = 4,
     /// May I keep my addresses?
     Renew = 5,
-    /// May I keep my addresses, whoever you are?
+    /// May I keep my addresses (to any server)?
     Rebind = 6,
     /// I no longer need them.
     Release = 8,
-    /// They are in use by somebody else.
+    /// They are in use by another host.
     Decline = 9,
     /// What should I know beside addresses?
     InformationRequest = 11,

@@ -1,5 +1,5 @@
 //! IPv4 headers (RFC 791). Options are skipped and never sent. Fragments have a parser of their own, so that
-//! nobody takes one for a packet.
+//! none is taken for a packet.
 
 use super::checksum;
 use super::fragment::Fragment;

@@ -1,6 +1,6 @@
 //! IPv6 headers (RFC 8200). `parse` walks the extension headers that an end node has to understand and gives
 //! the upper-layer protocol and its payload; `emit` writes the fixed header only, because nothing here sends
-//! extensions but that of fragments. Fragments have a parser of their own, so that nobody takes one for a
+//! extensions but that of fragments. Fragments have a parser of their own, so that none is taken for a
 //! packet.
 //!
 //! Hostile chains are bounded: at most [`EXTENSIONS_MAX`] extension headers, hop-by-hop options only in

@@ -103,7 +103,7 @@ fn a_full_disk_ends_the_capture_with_one_error() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
     let error = Capture::new(full, "tap0", clock).expect_err("the headers do not fit");
     assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
-    // Full later: a pipe nobody reads any more.
+    // Full later: a pipe without a reader.
     let (reader, writer) = rustix::pipe::pipe().expect("pipe");
     let mut capture = Capture::new(writer.into(), "tap0", clock).expect("headers");
     drop(reader);

@@ -233,7 +233,7 @@ impl Spec {
         matches!(self.ports, Ports::Auto | Ports::All)
     }
 
-    /// Whether both may listen at the same place, whatever the port.
+    /// Whether both may listen at the same place, ports aside.
     fn meets(&self, other: &Self) -> bool {
         let interfaces = match (&self.interface, &other.interface) {
             (Some(a), Some(b)) => a == b,

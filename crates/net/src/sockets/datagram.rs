@@ -66,7 +66,7 @@ pub(super) struct Datagram {
     dont_fragment: Option<bool>,
     /// The largest segments that UDP_SEGMENT may work with, bytes.
     segment_max: u16,
-    /// Datagrams that the kernel has dropped since the socket was opened, as far as it was told.
+    /// Kernel drops since the socket was opened, as last reported.
     overflows: u32,
 }
 
@@ -294,8 +294,8 @@ fn each_piece(
 }
 
 /// Makes a call again once if it failed for a reason that may be an earlier datagram's: the kernel keeps an
-/// ICMP error for the next call whatever that is, and then forgets it (it stays in the error queue). A queue
-/// that is full is no such reason.
+/// ICMP error for the next call of any kind, and then clears it (it stays in the error queue). A queue that
+/// is full is no such reason.
 fn past_pending_error<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     match call() {
         Err(e) if !matches!(e, Errno::AGAIN | Errno::NOBUFS) => call(),

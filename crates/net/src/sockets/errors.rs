@@ -32,7 +32,7 @@ pub(super) fn host_error(errno: Errno) -> HostError {
 }
 
 /// Reads a `sock_extended_err` and the offender's address behind it; `None` if it is not an ICMP error that a
-/// guest could be told of. Errors of local origin are left out: the call that caused them has reported them.
+/// guest could be sent. Errors of local origin are left out: the call that caused them has reported them.
 ///
 /// On a ping socket the entry quotes the request from its ICMP header on, hence its sequence number.
 pub(super) fn icmp_report(entry: &ErrorEntry, ping: bool) -> Option<IcmpReport> {

@@ -59,12 +59,12 @@ impl Published {
         self.segment_max.load(Ordering::Relaxed)
     }
 
-    /// The flows that wait for room, who are then to be told that there is some.
+    /// The flows that wait for room, to be notified of it.
     pub fn take_waiting(&self) -> Vec<FlowId> {
         std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether somebody waits for room.
+    /// Whether a flow waits for room.
     pub fn is_awaited(&self) -> bool {
         !self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
@@ -73,7 +73,7 @@ impl Published {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).contains(&flow)
     }
 
-    /// Has `flow` told when there is room, or at once if there is some. `event` is the data under which the
+    /// Notifies `flow` when there is room, or at once if there is some. `event` is the data under which the
     /// socket is registered.
     fn wait_for_room(&self, epoll: BorrowedFd<'_>, event: u64, flow: FlowId) -> Result<(), HostError> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);

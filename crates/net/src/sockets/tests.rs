@@ -206,7 +206,7 @@ fn tcp_refused_unreachable_and_reset() {
 #[test]
 fn tcp_pending_until_the_peer_is_resolved() {
     in_namespace("sockets::tests::tcp_pending_until_the_peer_is_resolved", || {
-        // A link with nobody on it: the neighbour never answers.
+        // A link without neighbours: address resolution never succeeds.
         ip("link add v0 type veth peer name v1");
         ip("addr add 192.0.2.1/24 dev v0");
         ip("link set v0 up");
@@ -366,7 +366,7 @@ fn the_byte_of_services_travels_both_ways() {
                 let got = recv_one(&mut sockets, near, &mut buf);
                 assert_eq!(got, Ok(Received { tos: tos as u8, ..plain(1) }));
             }
-            // The other way: the far end asks to be told.
+            // The other way: the far end enables the ancillary data.
             let (level, option) = if address.is_ipv4() {
                 (libc::SOL_IP, libc::IP_RECVTOS)
             } else {
@@ -445,7 +445,7 @@ fn a_full_datagram_socket_reports_room_once() {
         assert_eq!(event(&sockets), room);
         while send(&mut sockets, socket, &[0; 1000], None).is_ok() {}
         assert_eq!(event(&sockets), room, "full again, told again");
-        // Once it takes something nobody is waiting any more.
+        // Once it accepts a datagram no flow is waiting any more.
         assert!(send(&mut sockets, socket, &[0; 1000], None).is_ok());
         assert_eq!(events_within(&sockets, Duration::from_millis(300)), []);
     });
@@ -499,7 +499,7 @@ fn echo_where_allowed() {
     in_namespace("sockets::tests::echo_where_allowed", || {
         let mut sockets = Sockets::new().expect("epoll");
         let range = "/proc/sys/net/ipv4/ping_group_range";
-        // A new namespace allows nobody.
+        // A new namespace allows no group.
         assert_eq!(sockets.ping_open(FLOW, LOCALHOST), Err(HostError::Unsupported));
         std::fs::write(range, "0 0").expect("open");
         for (to, request, reply) in [(LOCALHOST, 8, 0), (Ipv6Addr::LOCALHOST.into(), 128, 129)] {

@@ -64,7 +64,7 @@ fn from_name(bytes: &[u8]) -> Option<SocketAddr> {
     }
 }
 
-/// recvmmsg with addresses: as [`super::recv_datagrams`]; `each` is also told who has sent it.
+/// recvmmsg with addresses: as [`super::recv_datagrams`]; `each` also gets the source.
 pub fn recv_addressed(
     fd: BorrowedFd<'_>,
     into: &mut [IoSliceMut<'_>],

@@ -121,8 +121,8 @@ impl Handoff {
         message.map(Some).ok_or_else(|| fail(Errno::BADMSG))
     }
 
-    /// As [`Handoff::receive`], for a side that can do nothing without an answer: a failure told by the other
-    /// side and its silent end are errors.
+    /// As [`Handoff::receive`], for a side that can do nothing without an answer: a failure reported by the
+    /// other side and its silent end are errors.
     pub(crate) fn expect(&self) -> Result<Message, SetupError> {
         match self.receive()? {
             Some(Message::Failed(error)) => Err(error),

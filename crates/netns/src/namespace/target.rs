@@ -168,7 +168,7 @@ impl Watch {
         [self.signals.as_fd(), end]
     }
 
-    /// Whether the target is gone or somebody asked brodo to end.
+    /// Whether the target is gone or brodo got a signal to end.
     pub fn ended(&self) -> Result<bool, SetupError> {
         if self.signals.asked_to_end()? {
             return Ok(true);

@@ -92,7 +92,7 @@ pub(crate) fn block_into_descriptor(signals: &[Signal]) -> Result<OwnedFd, Errno
     if fd < 0 {
         return Err(last_error());
     }
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn close_all_but(kept: OwnedFd) -> Result<OwnedFd, Errno> {
             unsafe { libc::close(number) };
         }
     }
-    // SAFETY: open, as dup3 has said or it was this number, and nobody else owns it now.
+    // SAFETY: open, as dup3 has said or it was this number, and without another owner now.
     Ok(unsafe { OwnedFd::from_raw_fd(KEPT) })
 }
 
@@ -214,7 +214,7 @@ pub(crate) fn owner_of(namespace: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     if fd < 0 {
         return Err(last_error());
     }
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -241,7 +241,7 @@ pub fn inherited(number: RawFd) -> Result<OwnedFd, Errno> {
         return Err(Errno::BADF);
     }
     rustix::io::fcntl_setfd(borrowed, FdFlags::CLOEXEC)?;
-    // SAFETY: open, and owned by nobody in this process as shown above; it is marked now, so that it is not
+    // SAFETY: open, and without an owner in this process as shown above; it is marked now, so that it is not
     // taken again.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

@@ -188,7 +188,7 @@ fn mount_tmpfs(directory: &Path) -> rustix::io::Result<()> {
     mount("tmpfs", directory, "tmpfs", flags, c"mode=0755,size=64k,nr_inodes=16")
 }
 
-/// Writes a file that everybody may read, whatever the umask says.
+/// Writes a world-readable file, independent of the umask.
 fn write_new(path: &Path, text: &str) -> io::Result<()> {
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
     file.write_all(text.as_bytes())?;

@@ -1,4 +1,4 @@
-//! The queue of a TUN device: so many frames, whatever their length, and a reader that must first be woken.
+//! The queue of a TUN device: a number of frames of any length, and a reader that must first be woken.
 //!
 //! # Limit of the reader
 //!

@@ -1,4 +1,5 @@
-//! Which datagrams may share a super-datagram. How they are sent is told by the conformance scripts.
+//! Rules for datagrams that may share a super-datagram. Their transmission is tested by the conformance
+//! scripts.
 
 use super::*;
 

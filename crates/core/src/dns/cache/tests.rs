@@ -85,7 +85,7 @@ fn nothing_holds_for_as_long_as_the_authority_says() {
         assert!(ttls(&mut cache, "a.test", at(expected - 1)).is_some());
         assert!(ttls(&mut cache, "a.test", at(expected)).is_none());
     }
-    // An alias of nothing, with nobody to say for how long.
+    // An alias without a target and without an SOA for its lifetime.
     assert!(!kept(&answer("a.test", nx, &[])));
     assert!(!kept(&answer("a.test", 0, &[(CNAME, 100, b"\x01b\xc0\x0c")])));
 }

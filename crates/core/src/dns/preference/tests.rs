@@ -39,7 +39,7 @@ fn who_fails_goes_to_the_back_for_a_minute() {
     assert_eq!(order(&preference, at(200), 2), [0, 1]);
     preference.outrun(0, at(201));
     assert_eq!(order(&preference, at(201), 2), [1, 0]);
-    // More than are used, and numbers that nobody has.
+    // More than are used, and numbers out of range.
     preference.failed(99, at(1));
     assert_eq!(order(&preference, at(99), 99).len(), RESOLVERS_MAX);
 }

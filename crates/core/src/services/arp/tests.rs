@@ -1,4 +1,4 @@
-//! ARP answers: for each of our addresses, and for nobody else's, whoever asks and however.
+//! ARP answers: for each of our addresses and no others, for every form of request.
 
 use super::super::tests::GUEST;
 use super::*;

@@ -1,5 +1,5 @@
-//! Neighbour discovery answers: for each of our addresses, and for nobody else's; router advertisements,
-//! asked and unasked.
+//! Neighbour discovery answers: for each of our addresses and no others; router advertisements, asked and
+//! unasked.
 
 use super::super::tests::{GUEST, open_ipv6};
 use super::*;

@@ -8,8 +8,8 @@
 //!    a veth pair, or nothing)                                                      servers, broken routes
 //! ```
 //!
-//! - [`world`] builds the namespaces, with names unique to the process, and removes them again whatever
-//!   happens.
+//! - [`world`] builds the namespaces, with names unique to the process, and removes them at the end in every
+//!   case.
 //! - [`system`] starts a system under test in them, as an ordinary user, and says how to run a program as its
 //!   guest.
 //! - [`probe`] is the program that runs there: servers and clients small enough to know exactly what they do.

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Rows of long paths that stand for all: each place, each direction, each kind of queue and loss.
 const ROWS: [&str; 5] = ["2c-up", "4-wait-5000", "loss-0.1", "8", "6"];
 
-/// Runs all of it, whatever `options` choose; programs and outputs are theirs.
+/// Runs all workloads; only programs and outputs are taken from `options`.
 pub fn run(options: Options) -> Result<()> {
     let options =
         Options { workloads: vec![Wanted::All], mtu: vec![1500, 65520], rounds: 1, seconds: 0.05, ..options };

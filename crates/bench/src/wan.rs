@@ -8,10 +8,10 @@
 //! ```
 //!
 //! Each end is a TUN device with offloads, so one read and one write carry a super-packet of up to 64 KiB and
-//! nobody computes a checksum; that is how 1 Gbit/s with tens of megabytes in flight costs little. Rate,
-//! queue and loss are nevertheless those of the segments a super-packet stands for, with their Ethernet
-//! framing: where some of them are lost or would be late the super-packet is cut. Each direction is a thread
-//! ([`pump`]); what happens to a segment is decided by arithmetic that reads no clock ([`shaper`]).
+//! no checksum is computed; so 1 Gbit/s with tens of megabytes in flight costs little CPU. Rate, queue and
+//! loss are nevertheless those of the segments a super-packet stands for, with their Ethernet framing: where
+//! some of them are lost or would be late the super-packet is cut. Each direction is a thread ([`pump`]);
+//! the fate of a segment is decided by arithmetic that reads no clock ([`shaper`]).
 //!
 //! Left out: reordering, duplication, jitter. The queue of the device itself, in front of
 //! the emulated one, is long enough never to drop anything.

@@ -78,7 +78,7 @@ pub struct Timeouts {
     pub udp_stream: Duration,
     /// UDP flow that has only been asked (default 30 s; RFC 4787 REQ-5 wants at least 2 min for streams).
     pub udp_single: Duration,
-    /// Question to our own DNS address, until the guest is told that nobody answers (default 5 s).
+    /// DNS query without an answer, until the guest gets SERVFAIL (default 5 s).
     pub dns: Duration,
     /// Echo flow (default 30 s).
     pub echo: Duration,
@@ -101,7 +101,7 @@ impl Default for Timeouts {
     }
 }
 
-/// Everything a stack is told.
+/// Complete configuration of a stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// The station address brodo answers with.
@@ -137,7 +137,7 @@ pub struct Config {
     pub max_flows: usize,
     /// Which flows the guest may open, and how many; see [`crate::policy`].
     pub rules: Rules,
-    /// Time-outs.
+    /// Time-outs of flows.
     pub timeouts: Timeouts,
 }
 

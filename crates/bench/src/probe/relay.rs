@@ -1,4 +1,4 @@
-//! A relay that does nothing but copy: what any forwarder in user space does at least, for comparison.
+//! A pure relay between two sockets: the minimal forwarder in user space, for comparison.
 //!
 //! It accepts what comes in by one device for a port, connects to the same address and port itself, which by
 //! loopback is the server, and copies both ways: a thread for each connection that was there before it, large

@@ -318,7 +318,7 @@ impl Forwards {
                 (relay.used_at, relay.source) = (now, read.to.map(by_any_interface));
                 let segment = read.received.segment.filter(|&size| read.received.len > usize::from(size));
                 let send = || sys::send_datagrams(relay.fd.as_fd(), &payload, segment);
-                // An error may be an earlier datagram's; it is forgotten by being told.
+                // An error may be an earlier datagram's; reading clears it.
                 match send().or_else(|errno| if errno == Errno::AGAIN { Err(errno) } else { send() }) {
                     Ok(_) => self.counters.relayed += 1,
                     Err(_) => self.counters.lost += 1,
@@ -376,8 +376,7 @@ impl Forwards {
         let read = sys::recv_datagrams(relay.fd.as_fd(), &mut into, |i, len, control| {
             reads[i].received = describe(len, control, &mut overflows);
         });
-        // An error says that nobody listened, which there is no way to pass on; it is forgotten by being
-        // told.
+        // A port unreachable cannot be passed on; reading the error clears it.
         let Ok(count) = read else { return };
         (relay.used_at, relay.answered) = (now, true);
         for index in 0..count {

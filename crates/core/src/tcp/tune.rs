@@ -189,7 +189,7 @@ impl Connection {
             && self.memory_share(shared) == 0
     }
 
-    /// A segment without payload was sent; before it the advertised RCV.NXT and right edge were `told`.
+    /// A segment without payload was sent; before it RCV.NXT and the right edge were `nxt` and `edge`.
     pub(super) fn note_window_update<P: Platform>(&mut self, cx: &mut Cx<'_, P>, (nxt, edge): (Seq, Seq)) {
         let window = self.rx.window();
         if nxt == self.rx.nxt && self.rx.told().1 != edge {

@@ -97,6 +97,10 @@ drop_reasons! {
     TooManyGaps,
     /// The flow table is full.
     FlowTableFull,
+    /// A flow from the host's side beyond the share of the table that is theirs: a quarter is the guest's own.
+    InboundFlows,
+    /// A flow from the host's side of a peer that has as many as one peer may have.
+    FlowsPerPeer,
     /// A connection from the host's side between two ends that have one already.
     EndsInUse,
     /// The host is out of sockets or memory.

@@ -99,14 +99,18 @@ impl DatagramFlow {
 
     /// What is known of it at `now`, but for how long it is idle.
     pub(crate) fn info(&self, now: Instant) -> FlowInfo {
-        let initiator = if self.inbound { Initiator::Peer } else { Initiator::Guest };
         FlowInfo {
             state: if self.answered { FlowState::Active } else { FlowState::Unanswered },
             age: now - self.opened_at,
             from_guest: self.from_guest,
             to_guest: self.to_guest,
-            ..FlowInfo::blank(self.id, self.key, initiator)
+            ..FlowInfo::blank(self.id, self.key, self.initiator())
         }
+    }
+
+    /// The side that has begun it.
+    pub(crate) fn initiator(&self) -> Initiator {
+        if self.inbound { Initiator::Peer } else { Initiator::Guest }
     }
 
     /// Its socket on the host, while it has one.

@@ -5,9 +5,11 @@
 
 pub mod end;
 pub mod info;
+pub(crate) mod quota;
 pub mod table;
 
 use crate::time::Duration;
+use info::Initiator;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -125,6 +127,20 @@ pub(crate) enum EvictionClass {
     Spent,
 }
 
+impl EvictionClass {
+    /// The list of the flow table for flows of this class that were begun by this side.
+    pub(crate) fn list(self, initiator: Initiator) -> usize {
+        2 * self as usize + usize::from(initiator == Initiator::Peer)
+    }
+}
+
 /// How little is lost if a flow goes to make room: by what it is good for, then by how long it has been idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EvictionRank(pub(crate) EvictionClass, pub(crate) Duration);
+
+impl EvictionRank {
+    /// Whether the flow has done what it was for.
+    pub(crate) fn is_over(self) -> bool {
+        self.0 == EvictionClass::Spent
+    }
+}

@@ -17,8 +17,10 @@ use crate::datagram::DatagramFlow;
 use crate::datagram::inbox::Inbox;
 use crate::dns::flow::DnsFlow;
 use crate::flow::end::{EndCause, Recorder};
+use crate::flow::info::Initiator;
+use crate::flow::quota::InboundQuota;
 use crate::flow::table::{FlowTable, Keyed};
-use crate::flow::{Endpoint, EvictionClass, FlowId, FlowKey, Protocol};
+use crate::flow::{Endpoint, EvictionClass, EvictionRank, FlowId, FlowKey, Protocol};
 use crate::fragments::Fragments;
 use crate::host::{HostError, IcmpCause, Readiness};
 use crate::icmp;
@@ -28,7 +30,7 @@ use crate::policy::Policy;
 use crate::services;
 use crate::tcp::info::TcpInfo;
 use crate::tcp::{Connection, reset};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::wire::ethernet::{EtherType, EthernetHeader};
 use crate::wire::icmpv4::{Echo, Icmpv4Message};
 use crate::wire::icmpv6::Icmpv6Message;
@@ -41,6 +43,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 mod admission;
+mod eviction;
 mod gro;
 mod inbound;
 mod input;
@@ -93,6 +96,23 @@ impl Flow {
         }
     }
 
+    /// How little is lost if this flow, unused for `idle`, goes to make room; `None` if it must not go.
+    fn eviction_rank(&self, idle: Duration) -> Option<EvictionRank> {
+        match self {
+            Self::Tcp(connection) => connection.eviction_rank(idle),
+            Self::Datagram(flow) => Some(flow.eviction_rank(idle)),
+            Self::Dns(_) => Some(DnsFlow::eviction_rank(idle)),
+        }
+    }
+
+    fn initiator(&self) -> Initiator {
+        match self {
+            Self::Tcp(connection) => connection.initiator(),
+            Self::Datagram(flow) => flow.initiator(),
+            Self::Dns(_) => Initiator::Guest,
+        }
+    }
+
     fn has_ended(&self) -> bool {
         match self {
             Self::Tcp(connection) => connection.has_ended(),
@@ -112,6 +132,8 @@ pub struct Stack {
     /// Datagrams on their way to the guest.
     inbox: Inbox,
     policy: Policy,
+    /// The part of the flow table for what begins on the host's side.
+    inbound: InboundQuota,
     /// What the guest has sent in pieces.
     fragments: Fragments,
     /// When the next router advertisement is due: once a guest has asked for one, it depends on them.
@@ -133,6 +155,7 @@ impl Stack {
         Self {
             worker,
             policy: Policy::new(&config.rules),
+            inbound: InboundQuota::new(config.max_flows),
             shared: Shared::new(config, caps, keys.isn, budget, worker),
             flows: FlowTable::new(keys.table),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
@@ -413,7 +436,11 @@ impl Stack {
         self.note_end(id);
         let removed = self.flows.remove(id);
         if let Some(flow) = &removed {
-            self.policy.closed(flow.key().remote.ip(), id);
+            let remote = flow.key().remote.ip();
+            self.policy.closed(remote, id);
+            if flow.initiator() == Initiator::Peer {
+                self.inbound.closed(remote);
+            }
         }
         match removed {
             Some(Flow::Tcp(mut connection)) => {
@@ -432,25 +459,6 @@ impl Stack {
     /// Notes that a flow has been used, and what it is good for by now.
     fn used(&mut self, id: FlowId, now: Instant) {
         let Some(flow) = self.flows.get(id) else { return };
-        self.flows.touch(id, flow.eviction_class() as usize, now);
-    }
-
-    /// Whether there is room for one more flow, if need be made by evicting the least useful.
-    fn make_room<P: Platform>(&mut self, io: &mut Io<'_, P>, now: Instant) -> bool {
-        if self.flows.len() < self.shared.config.max_flows {
-            return true;
-        }
-        let victim = self.flows.victim(now, |flow, idle| match flow {
-            Flow::Tcp(connection) => connection.eviction_rank(idle),
-            Flow::Datagram(flow) => Some(flow.eviction_rank(idle)),
-            Flow::Dns(_) => Some(DnsFlow::eviction_rank(idle)),
-        });
-        let Some(victim) = victim else { return false };
-        if let Some(flow) = self.flows.get_mut(victim) {
-            flow.ends_by(EndCause::Evicted);
-        }
-        self.remove(io, victim);
-        self.shared.counters.flows_evicted += 1;
-        true
+        self.flows.touch(id, flow.eviction_class().list(flow.initiator()), now);
     }
 }

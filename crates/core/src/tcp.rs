@@ -149,7 +149,7 @@ impl Connection {
         FlowInfo {
             flow: self.id,
             key: self.key,
-            initiator: if self.inbound { Initiator::Peer } else { Initiator::Guest },
+            initiator: self.initiator(),
             state: FlowState::Tcp(self.state()),
             age: now - self.opened_at,
             idle: Duration::ZERO,
@@ -159,6 +159,11 @@ impl Connection {
             connect: connect.map(|us| Duration::from_micros(us.into())),
             retransmissions: self.tx.retransmissions,
         }
+    }
+
+    /// The side that has begun it.
+    pub(crate) fn initiator(&self) -> Initiator {
+        if self.inbound { Initiator::Peer } else { Initiator::Guest }
     }
 
     /// Its socket on the host, while it has one.

@@ -9,12 +9,12 @@ use crate::tcp::info::TcpInfo;
 use crate::tcp::state::State;
 use crate::time::Duration;
 
-/// Who began a flow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// The side that has begun a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Initiator {
     /// The guest.
     Guest,
-    /// Somebody on the host's side, who came to a published port.
+    /// A peer on the host's side, by a published port.
     Peer,
 }
 

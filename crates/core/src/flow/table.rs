@@ -3,8 +3,9 @@
 //! The guest chooses the keys, so the index uses SipHash-1-3 with a key of this instance: it cannot aim for
 //! collisions. The index is only ever looked up, never iterated, so nothing depends on its order.
 //!
-//! So that the least useful flow of a full table is found at once, flows stand in a few lists by what they are good for,
-//! each in the order in which its flows were used last ([`FlowTable::touch`]): only the first of each is a candidate.
+//! So that the least useful flow of a full table is found at once, flows stand in a few lists by what they are good for and
+//! by the side that has begun them, each in the order in which its flows were used last ([`FlowTable::touch`]). Of each
+//! only the first few are candidates.
 
 use super::{Endpoint, FlowId, FlowKey, Protocol};
 use crate::time::{Duration, Instant};
@@ -52,8 +53,8 @@ struct Slot<F> {
     flow: Option<F>,
 }
 
-/// Lists by what flows are good for.
-const LISTS: usize = 4;
+/// Lists by what flows are good for, once for each side that begins flows.
+const LISTS: usize = 8;
 const NONE: u32 = u32::MAX;
 
 /// A slot's place in the list it stands in.
@@ -221,16 +222,27 @@ impl<F: Keyed> FlowTable<F> {
     }
 
     /// The best victim by `rank` (larger is less useful; `None` is never evicted), which is given a flow and how long it has
-    /// been idle at `now`. Of each list only the flow is asked for that was used longest ago.
-    pub fn victim<R: Ord>(&self, now: Instant, rank: impl Fn(&F, Duration) -> Option<R>) -> Option<FlowId> {
-        let candidates = self.lists.iter().filter(|ends| ends.first != NONE).filter_map(|ends| {
-            let slot = &self.slots[ends.first as usize];
-            let idle_ms = millis(now).wrapping_sub(self.places[ends.first as usize].used_ms);
-            let idle = Duration::from_millis(idle_ms.into());
-            let rank = rank(slot.flow.as_ref()?, idle)?;
-            Some((rank, FlowId { index: ends.first, generation: slot.generation }))
+    /// been idle at `now`. Of each list only the `depth` flows are candidates that were used longest ago.
+    pub fn victim<R: Ord>(
+        &self,
+        now: Instant,
+        depth: usize,
+        rank: impl Fn(&F, Duration) -> Option<R>,
+    ) -> Option<FlowId> {
+        let candidates = self.lists.iter().flat_map(|ends| self.oldest(ends).take(depth));
+        let ranked = candidates.filter_map(|slot| {
+            let Slot { flow, generation } = &self.slots[slot as usize];
+            let idle_ms = millis(now).wrapping_sub(self.places[slot as usize].used_ms);
+            let rank = rank(flow.as_ref()?, Duration::from_millis(idle_ms.into()))?;
+            Some((rank, FlowId { index: slot, generation: *generation }))
         });
-        candidates.max_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, id)| id)
+        ranked.max_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, id)| id)
+    }
+
+    /// The slots of a list, the one that was used longest ago first.
+    fn oldest(&self, ends: &Ends) -> impl Iterator<Item = u32> {
+        let some = |slot: u32| (slot != NONE).then_some(slot);
+        std::iter::successors(some(ends.first), move |&slot| some(self.places[slot as usize].behind))
     }
 
     /// Every flow, in slot order.

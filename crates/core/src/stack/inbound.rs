@@ -6,7 +6,7 @@
 use super::{
     Arrived, Connection, DatagramFlow, DropReason, Endpoint, Flow, FlowKey, HostError, Io, Platform, Protocol,
 };
-use super::{EvictionClass, Stack};
+use super::{EvictionClass, Initiator, Stack};
 use crate::flow::FlowId;
 use crate::host::SocketId;
 use crate::link::NoCredit;
@@ -82,14 +82,13 @@ impl Stack {
             }
             self.remove(io, id);
         }
-        if !self.make_room(io, io.now) {
-            return Err(DropReason::FlowTableFull);
-        }
+        self.make_room_inbound(io, key.remote.ip(), io.now)?;
         let id = self.flows.reserve();
         let socket = adopt(io.host, id).map_err(|_| DropReason::HostExhausted)?;
-        self.flows.insert(EvictionClass::Unanswered as usize, io.now, |id| {
+        self.flows.insert(EvictionClass::Unanswered.list(Initiator::Peer), io.now, |id| {
             Flow::Tcp(Connection::call(&mut io.cx(&mut self.shared), (id, key), socket, iss_after))
         });
+        self.inbound.opened(key.remote.ip());
         self.note_opened(id);
         self.after(io, id);
         Ok(id)
@@ -175,15 +174,14 @@ impl Stack {
         key: FlowKey,
         adopt: impl FnOnce(&mut P::Host, FlowId, Option<SocketId>) -> Result<SocketId, HostError>,
     ) -> Result<FlowId, DropReason> {
-        if !self.make_room(io, io.now) {
-            return Err(DropReason::FlowTableFull);
-        }
+        self.make_room_inbound(io, key.remote.ip(), io.now)?;
         let id = self.flows.reserve();
         let socket = adopt(io.host, id, None).map_err(|_| DropReason::HostExhausted)?;
         self.shared.counters.udp_inbound += 1;
-        let id = self.flows.insert(EvictionClass::Unanswered as usize, io.now, |id| {
+        let id = self.flows.insert(EvictionClass::Unanswered.list(Initiator::Peer), io.now, |id| {
             Flow::Datagram(DatagramFlow::inbound(id, key, socket, io.now))
         });
+        self.inbound.opened(key.remote.ip());
         self.note_opened(id);
         Ok(id)
     }

@@ -2,7 +2,7 @@
 
 use super::admission::Admission;
 use super::{
-    Connection, DatagramFlow, DropReason, Echo, EndCause, Endpoint, EtherType, EthernetHeader, EvictionClass,
+    Connection, DatagramFlow, DropReason, Echo, EndCause, Endpoint, EtherType, EthernetHeader, EvictionClass, Initiator,
     Flow, FlowId, FlowKey, Gso, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Io, IpAddr,
     Ipv4Header, Ipv6Header, Platform, Protocol, RxChecksum, RxMeta, Stack, TCP, TcpFlags, TcpHeader, UDP,
     UdpHeader, checksum, icmp, reset, services,
@@ -263,7 +263,7 @@ impl Stack {
                 return Err(reason);
             }
         };
-        let id = self.flows.insert(EvictionClass::Unanswered as usize, io.now, |id| {
+        let id = self.flows.insert(EvictionClass::Unanswered.list(Initiator::Guest), io.now, |id| {
             Flow::Tcp(Connection::open(&mut io.cx(&mut self.shared), id, (key, to), syn, iss_after))
         });
         self.note_opened(id);
@@ -383,7 +383,7 @@ impl Stack {
             Protocol::Echo => self.shared.counters.echo_opened += 1,
             _ => self.shared.counters.udp_opened += 1,
         }
-        let id = self.flows.insert(EvictionClass::Unanswered as usize, io.now, |id| {
+        let id = self.flows.insert(EvictionClass::Unanswered.list(Initiator::Guest), io.now, |id| {
             Flow::Datagram(DatagramFlow::new(id, key, socket, io.now))
         });
         self.note_opened(id);

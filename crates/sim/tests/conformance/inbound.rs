@@ -2,12 +2,13 @@
 //! learns.
 
 use brodo_core::counters::DropReason;
-use brodo_core::host::Close;
+use brodo_core::host::{Close, HostError};
 use brodo_core::link::{LinkCaps, NoCredit};
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_sim::host::Call;
 use brodo_sim::link::GUEST_MAC;
 use brodo_sim::script::{Script, Setup};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The port that is published in the guest, and the peer's.
 const PUBLISHED: u16 = 8080;
@@ -193,6 +194,129 @@ fn a_full_table_refuses_and_counts() {
         assert_eq!(t.driver.stack.counters().dropped(DropReason::FlowTableFull), 1);
         t.expect_nothing();
     });
+}
+
+/// The nth of many peers outside, and its port: each in a network of its own.
+fn outside(t: &Script, n: u16, port: u16) -> SocketAddr {
+    let [high, low] = n.to_be_bytes();
+    let address: IpAddr = if t.is_v6() {
+        Ipv6Addr::new(0x2001, 0xdb8, 0xff, n, 0, 0, 0, 1).into()
+    } else {
+        Ipv4Addr::new(198, 18, high, low).into()
+    };
+    SocketAddr::new(address, port)
+}
+
+/// Runs `body` with a table of sixteen flows.
+fn each_with_a_small_table(body: impl Fn(&mut Script)) {
+    let mut setup = Setup::default();
+    setup.config.guest_mac = Some(MacAddr(GUEST_MAC));
+    setup.config.max_flows = 16;
+    Script::each_with(&setup, body);
+}
+
+/// The nth peer connects, and the guest accepts.
+fn connects(t: &mut Script, n: u16, port: u16) -> Result<usize, DropReason> {
+    let (guest, peer) = (SocketAddr::new(t.addresses().0, PUBLISHED), outside(t, n, port));
+    let connection = t.connection_to(guest, peer);
+    t.peer_connects()?;
+    t.expect("SYN seq=0");
+    t.guest("SYN|ACK win=65535 mss=1460 wscale=7 sackok ack=1");
+    t.expect("ACK seq=1 ack=1");
+    Ok(connection)
+}
+
+#[test]
+fn idle_connections_from_outside_leave_the_guest_its_quarter_of_the_table() {
+    each_with_a_small_table(|t| {
+        let accepted: Vec<_> = (0..16).filter_map(|n| connects(t, n, PEER).ok()).collect();
+        assert_eq!(accepted.len(), 12);
+        assert_eq!(t.machine.stack.counters().dropped(DropReason::InboundFlows), 4);
+        for port in 4000..4004 {
+            t.connection(port, 80);
+            t.establish();
+        }
+        t.connection(4004, 80);
+        t.guest("SYN win=65535 mss=1460");
+        t.expect("RST|ACK ack=1");
+        // An end outside makes room outside.
+        t.select(accepted[0]);
+        t.host_breaks(HostError::Reset);
+        t.expect("RST|ACK");
+        connects(t, 99, PEER).unwrap();
+    });
+}
+
+#[test]
+fn datagrams_from_outside_evict_no_conversation_of_the_guests() {
+    each_with_a_small_table(|t| {
+        let mut own = Vec::new();
+        for port in 4000..4014 {
+            own.push(t.connection(port, 53));
+            t.guest("UDP data=10");
+            t.host_sends_datagram(20);
+            t.expect("UDP data=20");
+        }
+        t.advance_ms(31_000);
+        for n in 0..100 {
+            let (guest, peer) = (SocketAddr::new(t.addresses().0, PUBLISHED), outside(t, n, PEER));
+            t.connection_to(guest, peer);
+            t.peer_sends_first(10, None).unwrap();
+            t.expect("UDP data=10");
+        }
+        let counters = t.machine.stack.counters();
+        assert_eq!((counters.flows_evicted, counters.udp_inbound, t.machine.stack.flows()), (98, 100, 16));
+        for &flow in &own {
+            t.select(flow);
+            t.host_sends_datagram(30);
+            t.expect("UDP data=30");
+        }
+        // The guest's next conversations take the place of those that began outside.
+        for port in 5000..5002 {
+            t.connection(port, 53);
+            t.guest("UDP data=10");
+            t.host_sends_datagram(20);
+            t.expect("UDP data=20");
+        }
+        t.select(own[0]);
+        t.host_sends_datagram(30);
+        t.expect("UDP data=30");
+    });
+}
+
+#[test]
+fn one_peer_outside_holds_an_eighth_of_the_table() {
+    each_with_a_small_table(|t| {
+        for port in 1..=2 {
+            connects(t, 7, port).unwrap();
+        }
+        assert_eq!(connects(t, 7, 3), Err(DropReason::FlowsPerPeer));
+        connects(t, 8, 3).unwrap();
+        // Its datagrams take the place of its own conversations, and of no others.
+        for port in 1..=20 {
+            let (guest, peer) = (SocketAddr::new(t.addresses().0, PUBLISHED), outside(t, 9, port));
+            t.connection_to(guest, peer);
+            t.peer_sends_first(10, None).unwrap();
+            t.expect("UDP data=10");
+        }
+        assert_eq!((t.machine.stack.flows(), t.machine.stack.counters().flows_evicted), (5, 18));
+    });
+}
+
+#[test]
+fn a_network_of_ipv6_is_one_peer() {
+    let mut setup = Setup { v6: true, ..Setup::default() };
+    setup.config.guest_mac = Some(MacAddr(GUEST_MAC));
+    setup.config.max_flows = 16;
+    let mut t = Script::new(setup);
+    for host in 1..=5 {
+        let peer = SocketAddr::new(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host).into(), PEER);
+        t.connection_to(SocketAddr::new(t.addresses().0, PUBLISHED), peer);
+        t.peer_connects().unwrap();
+        t.expect("SYN seq=0");
+    }
+    // Those that the guest has not accepted gave way to one another.
+    assert_eq!((t.machine.stack.flows(), t.machine.stack.counters().flows_evicted), (2, 3));
 }
 
 #[test]

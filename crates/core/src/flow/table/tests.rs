@@ -59,16 +59,16 @@ fn the_victim_is_the_worst_of_those_unused_longest() {
     let mut table = FlowTable::new([1; 16]);
     let ids: Vec<_> =
         (0..100).map(|i| table.insert(usize::from(i) % 2, at(i.into()), |_| Named(key(i), i))).collect();
-    let oldest = |table: &FlowTable<Named<u16>>, now| table.victim(at(now), |_, idle| Some(idle));
+    let oldest = |table: &FlowTable<Named<u16>>, now| table.victim(at(now), 1, |_, idle| Some(idle));
     assert_eq!(oldest(&table, 200), Some(ids[0]));
-    assert_eq!(table.victim(at(200), |f, idle| Some((f.1 % 2, idle))), Some(ids[1]), "the rank decides");
-    assert_eq!(table.victim(at(200), |f, idle| (f.1 % 2 == 1).then_some(idle)), Some(ids[1]));
-    assert_eq!(table.victim(at(200), |_, _| None::<u64>), None);
+    assert_eq!(table.victim(at(200), 1, |f, idle| Some((f.1 % 2, idle))), Some(ids[1]), "the rank decides");
+    assert_eq!(table.victim(at(200), 1, |f, idle| (f.1 % 2 == 1).then_some(idle)), Some(ids[1]));
+    assert_eq!(table.victim(at(200), 1, |_, _| None::<u64>), None);
     // Used again, and of another kind by now.
     table.touch(ids[0], 0, at(300));
     table.touch(ids[1], 3, at(301));
     assert_eq!(oldest(&table, 400), Some(ids[2]));
-    assert_eq!(table.victim(at(400), |f, _| (f.1 < 2).then_some(f.1)), Some(ids[1]));
+    assert_eq!(table.victim(at(400), 1, |f, _| (f.1 < 2).then_some(f.1)), Some(ids[1]));
     // Each goes in the order in which they were used, whatever is taken out in between.
     table.remove(ids[4]);
     table.remove(ids[99]);

@@ -1,0 +1,77 @@
+//! Room in a full flow table: which flow gives way to a new one.
+//!
+//! *A flow of the guest's* takes the place of one that is over, then of the least useful that began on the host's side, then of the
+//! least useful of its own. A datagram conversation from outside that goes loses nothing: its peer's next datagram begins it
+//! again, and answers leave from the same published port. One of the guest's gets another source port on the host,
+//! and what its peer still sends is lost.
+//!
+//! *A flow from the host's side* takes the place only of others from there, or of one that is over; it meets the shares of
+//! [`crate::flow::quota`] first. Beyond the share of its peer it may replace that peer's own.
+
+use super::{DropReason, Flow, Io, Platform, Stack};
+use crate::flow::EvictionRank;
+use crate::flow::end::EndCause;
+use crate::flow::info::Initiator;
+use crate::flow::quota::peer_of;
+use crate::flow::table::Keyed;
+use crate::time::Instant;
+use std::net::IpAddr;
+
+/// How many flows of each list are looked at for one of a certain peer. A peer that is at its bound has an eighth of the table, so among
+/// the oldest there is one of its own, or it is the others that have been idle for longer.
+const PEER_SEARCH: usize = 64;
+
+impl Stack {
+    /// Whether there is room for one more flow of the guest's, if need be made by evicting the least useful.
+    pub(super) fn make_room<P: Platform>(&mut self, io: &mut Io<'_, P>, now: Instant) -> bool {
+        self.flows.len() < self.shared.config.max_flows
+            || self.evict(io, now, 1, |flow, rank| Some((rank.is_over(), flow.initiator(), rank)))
+    }
+
+    /// Makes room for one more flow that `peer` begins.
+    ///
+    /// # Errors
+    /// Which bound it would exceed.
+    pub(super) fn make_room_inbound<P: Platform>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        peer: IpAddr,
+        now: Instant,
+    ) -> Result<(), DropReason> {
+        let inbound = |flow: &Flow| flow.initiator() == Initiator::Peer;
+        let its_own = |flow: &Flow| inbound(flow) && peer_of(flow.key().remote.ip()) == peer_of(peer);
+        if self.inbound.is_spent_by(peer)
+            && !self.evict(io, now, PEER_SEARCH, |flow, rank| its_own(flow).then_some(rank))
+        {
+            return Err(DropReason::FlowsPerPeer);
+        }
+        if self.inbound.is_spent() && !self.evict(io, now, 1, |flow, rank| inbound(flow).then_some(rank)) {
+            return Err(DropReason::InboundFlows);
+        }
+        let may_go = |flow: &Flow, rank: EvictionRank| inbound(flow) || rank.is_over();
+        if self.flows.len() >= self.shared.config.max_flows
+            && !self.evict(io, now, 1, |flow, rank| may_go(flow, rank).then_some(rank))
+        {
+            return Err(DropReason::FlowTableFull);
+        }
+        Ok(())
+    }
+
+    /// Evicts the flow of the highest `order` among the `depth` of each list that were used longest ago. False if there is none.
+    fn evict<P: Platform, R: Ord>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        now: Instant,
+        depth: usize,
+        order: impl Fn(&Flow, EvictionRank) -> Option<R>,
+    ) -> bool {
+        let victim = self.flows.victim(now, depth, |flow, idle| order(flow, flow.eviction_rank(idle)?));
+        let Some(victim) = victim else { return false };
+        if let Some(flow) = self.flows.get_mut(victim) {
+            flow.ends_by(EndCause::Evicted);
+        }
+        self.remove(io, victim);
+        self.shared.counters.flows_evicted += 1;
+        true
+    }
+}

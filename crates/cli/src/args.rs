@@ -322,12 +322,13 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20), help_heading = "Limits")]
     pub(crate) max_flows_per_destination: Option<u32>,
 
-    /// Deny flows of the guest to a network, or to a range of its ports
+    /// Deny flows of the guest to a network or to the host itself, or to a range of ports there
     ///
-    /// May be repeated. 10.0.0.0/8, 192.0.2.1:25, 0.0.0.0/0:1-1023, 2001:db8::/32, `[2001:db8::]/32:443`. A
-    /// rule with ports applies to TCP and UDP, a rule without also to ping. Denied at once: TCP by a reset,
-    /// all else by ICMP "administratively prohibited". The first rule that matches is counted, see -v.
-    /// Queries to the DNS address are exempt.
+    /// May be repeated. 10.0.0.0/8, 192.0.2.1:25, 0.0.0.0/0:1-1023, 2001:db8::/32, `[2001:db8::]/32:443`, host,
+    /// host:22. `host` is every address that the host has at the time, except its loopback. A rule for IPv4 also
+    /// matches IPv6 forms of its addresses (NAT64, 6to4, Teredo, ISATAP). A rule with ports applies to TCP and
+    /// UDP, a rule without also to ping. Denied at once: TCP by a reset, all else by ICMP "administratively
+    /// prohibited". The first rule that matches is counted, see -v. Queries to the DNS address are exempt.
     #[arg(long, value_name = "CIDR[:PORT]", value_parser = value::deny, help_heading = "Limits")]
     pub(crate) deny: Vec<Deny>,
 

@@ -109,12 +109,21 @@ pub(crate) fn bounds(word: &str) -> Result<BufferBounds, String> {
 }
 
 /// `NET`, `NET:PORT` or `NET:FIRST-LAST`, where a network is an address with or without a prefix length, and
-/// one of IPv6 with ports has its address in brackets.
+/// one of IPv6 with ports has its address in brackets; or `host` in the place of a network.
 pub(crate) fn deny(word: &str) -> Result<Deny, String> {
     let expected = || {
-        "expected CIDR[:PORT[-PORT]], such as 10.0.0.0/8, 192.0.2.1:25, 2001:db8::/32 or [2001:db8::]/32:80-90"
+        "expected CIDR[:PORT[-PORT]] or host[:PORT[-PORT]], such as 10.0.0.0/8, 192.0.2.1:25, 2001:db8::/32, \
+         [2001:db8::]/32:80-90 or host:22"
             .to_owned()
     };
+    if let Some(rest) = word.strip_prefix("host") {
+        let ports = match rest.strip_prefix(':') {
+            Some(ports) => Some(port_range(ports).ok_or_else(expected)?),
+            None if rest.is_empty() => None,
+            None => return Err(expected()),
+        };
+        return Deny::host(ports).ok_or_else(expected);
+    }
     let (address, rest) = match word.strip_prefix('[') {
         Some(word) => word.split_once(']').ok_or_else(expected)?,
         None => word.split_at(word.find('/').or_else(|| first_port(word)).unwrap_or(word.len())),
@@ -138,10 +147,10 @@ pub(crate) fn deny(word: &str) -> Result<Deny, String> {
     let rule = Deny::new(address, length, ports);
     let rule = rule.ok_or_else(|| format!("the prefix length is {length}, and must be 0 to {longest}"))?;
     match rule.network() {
-        (network, _) if network == address => Ok(rule),
-        (network, _) => {
+        Some((network, _)) if network != address => {
             Err(format!("{address} has bits behind its prefix; the network is {network}/{length}"))
         }
+        _ => Ok(rule),
     }
 }
 

@@ -1,38 +1,62 @@
-//! Whether a new flow of the guest's may be opened: rules and limits, asked once per flow and nowhere else.
+//! Policy: floor, deny rules and limits, asked once for each new flow of the guest's and nowhere else.
 //!
-//! In this order; the first that says no decides and is counted, under a text that names it:
+//! In this order; the first that refuses decides and is counted, under a text that names it:
 //!
-//! 1. the *floor*, which holds for every guest: the host's loopback (reached only through an address that was mapped to
+//! 1. the [`floor`], which holds for every guest: the host's loopback (reached only through an address that was mapped to
 //!    it), link-local addresses, and the metadata services of clouds;
 //! 2. the *deny rules*, in the order in which they were given. A rule is about the address and port that the guest names
 //!    or those they are translated to: the mapped loopback can be named either way;
 //! 3. the *limits*: flows to one destination at a time, then new flows in a time. Last, so that what is refused
 //!    otherwise takes no share of them. The bound on all flows is the table's, but counted here with the others.
 //!
+//! *Embedded IPv4.* An IPv6 address that a translator or tunnel turns into an IPv4 one is judged as both ([`embedded`]), by
+//! floor, rules and limits alike.
+//!
 //! Questions to the DNS address are brodo's own service and not asked about. Nor are flows that begin on the host's
-//! side. Rules by name belong behind the deny rules: what the guest's DNS answers said of an address would be one
-//! more field of [`Request`].
+//! side: of those the table takes only a share ([`crate::flow::quota`]). Rules by name belong behind the deny rules: what the
+//! guest's DNS answers said of an address would be one more field of [`Request`].
 //!
 //! State is bounded by the flow table: the flows counted for a destination are flows that exist.
+
+mod embedded;
+mod floor;
 
 use crate::counters::DropReason;
 use crate::flow::{FlowId, Protocol};
 use crate::rate::Bucket;
 use crate::time::{Duration, Instant};
+use embedded::embedded_ipv4;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-/// Metadata services outside the link-local range: Amazon's over IPv6, Alibaba's.
-const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
-const METADATA_V4: Ipv4Addr = Ipv4Addr::new(100, 100, 100, 200);
+/// An address range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Network {
+    /// Its bits behind the prefix are zero.
+    address: IpAddr,
+    prefix_len: u8,
+}
 
-/// Destinations that a guest may not reach: a network, and of its ports perhaps only some.
+impl Network {
+    fn contains(&self, ip: IpAddr) -> bool {
+        self.address.is_ipv4() == ip.is_ipv4() && masked(ip, self.prefix_len) == self.address
+    }
+}
+
+/// The destinations of a deny rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Network(Network),
+    /// The host's own addresses as they are at the time ([`Policy::set_host_addresses`]), except its loopback.
+    Host,
+}
+
+/// Destinations that a guest may not reach: a network or the host, and of its ports perhaps only some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deny {
-    network: IpAddr,
-    prefix_len: u8,
+    target: Target,
     /// The first and last port.
     ports: Option<(u16, u16)>,
 }
@@ -43,34 +67,54 @@ impl Deny {
     /// or the ports are in the wrong order.
     pub fn new(address: IpAddr, prefix_len: u8, ports: Option<(u16, u16)>) -> Option<Self> {
         let bits = if address.is_ipv4() { 32 } else { 128 };
-        if prefix_len > bits || ports.is_some_and(|(first, last)| first > last) {
+        if prefix_len > bits || !in_order(ports) {
             return None;
         }
-        Some(Self { network: masked(address, prefix_len), prefix_len, ports })
+        let network = Network { address: masked(address, prefix_len), prefix_len };
+        Some(Self { target: Target::Network(network), ports })
     }
 
-    /// The network: its address with all bits behind the prefix zero, and the length of the prefix.
-    pub fn network(&self) -> (IpAddr, u8) {
-        (self.network, self.prefix_len)
+    /// A rule for the addresses that the host has at the time, its loopback excepted: that is the floor's, and where it is
+    /// mapped to an address of the link it was meant to be reached. `None` if the ports are in the wrong order.
+    pub fn host(ports: Option<(u16, u16)>) -> Option<Self> {
+        in_order(ports).then_some(Self { target: Target::Host, ports })
     }
 
-    /// Whether the rule is about this destination; an echo has no port.
-    fn names(&self, ip: IpAddr, port: Option<u16>) -> bool {
+    /// The network, if the rule is about one: its address with all bits behind the prefix zero, and the length of the prefix.
+    pub fn network(&self) -> Option<(IpAddr, u8)> {
+        match self.target {
+            Target::Network(network) => Some((network.address, network.prefix_len)),
+            Target::Host => None,
+        }
+    }
+
+    /// Whether the rule is about this destination, as it is written or by the IPv4 address inside it; an echo has no port.
+    /// `host` has the host's addresses, sorted.
+    fn names(&self, ip: IpAddr, port: Option<u16>, host: &[IpAddr]) -> bool {
         let port_fits = |(first, last)| port.is_some_and(|port| (first..=last).contains(&port));
-        self.network.is_ipv4() == ip.is_ipv4()
-            && masked(ip, self.prefix_len) == self.network
-            && self.ports.is_none_or(port_fits)
+        let is_target = |ip: IpAddr| match self.target {
+            Target::Network(network) => network.contains(ip),
+            Target::Host => !ip.is_loopback() && host.binary_search(&ip).is_ok(),
+        };
+        self.ports.is_none_or(port_fits)
+            && (is_target(ip) || embedded_ipv4(ip).any(|inner| is_target(inner.into())))
     }
+}
+
+fn in_order(ports: Option<(u16, u16)>) -> bool {
+    ports.is_none_or(|(first, last)| first <= last)
 }
 
 impl fmt::Display for Deny {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { network, prefix_len, ports } = self;
-        match (network, ports) {
-            (IpAddr::V6(_), Some(_)) => write!(f, "[{network}]/{prefix_len}")?,
-            _ => write!(f, "{network}/{prefix_len}")?,
+        match (self.target, self.ports) {
+            (Target::Host, _) => f.write_str("host")?,
+            (Target::Network(Network { address: IpAddr::V6(ip), prefix_len }), Some(_)) => {
+                write!(f, "[{ip}]/{prefix_len}")?;
+            }
+            (Target::Network(Network { address, prefix_len }), _) => write!(f, "{address}/{prefix_len}")?,
         }
-        match ports {
+        match self.ports {
             Some((first, last)) if first == last => write!(f, ":{first}"),
             Some((first, last)) => write!(f, ":{first}-{last}"),
             None => Ok(()),
@@ -145,9 +189,6 @@ pub(crate) struct Refusal {
     rule: usize,
 }
 
-/// The rules of the floor, first in the list of counts; behind them the deny rules in their order, then the limits.
-const FLOOR: [&str; 3] = ["floor host-loopback", "floor link-local", "floor cloud-metadata"];
-
 /// The limits, last in the list of counts.
 #[derive(Debug, Clone, Copy)]
 enum Limit {
@@ -160,6 +201,8 @@ enum Limit {
 #[derive(Debug)]
 pub(crate) struct Policy {
     deny: Vec<Deny>,
+    /// The host's own addresses, sorted.
+    host_addresses: Arc<[IpAddr]>,
     new_flows: Option<Bucket>,
     per_destination: Option<u32>,
     /// Flows by destination, and which they are; empty without a limit.
@@ -181,7 +224,7 @@ impl Policy {
             Some(value) => format!("{name} {value}"),
             None => name.to_owned(),
         };
-        let texts = FLOOR
+        let texts = floor::NAMES
             .iter()
             .map(|&name| name.to_owned())
             .chain(rules.deny.iter().map(|rule| format!("deny {rule}")))
@@ -193,6 +236,7 @@ impl Policy {
         Self {
             counts: texts.map(|text| (text.into(), 0)).collect(),
             deny: rules.deny.clone(),
+            host_addresses: Arc::default(),
             new_flows: rules.new_flows.map(bucket),
             per_destination: rules.flows_per_destination.map(|n| (n / workers).max(1)),
             destinations: BTreeMap::new(),
@@ -200,17 +244,23 @@ impl Policy {
         }
     }
 
+    /// The host has these addresses from now on, sorted. Flows that are open stay.
+    pub(crate) fn set_host_addresses(&mut self, addresses: Arc<[IpAddr]>) {
+        debug_assert!(addresses.is_sorted(), "the host's addresses are looked up by halves");
+        self.host_addresses = addresses;
+    }
+
     /// Decides about a new flow. A yes takes its share of the rate; [`Policy::opened`] follows if the flow then exists.
     ///
     /// # Errors
     /// The rule that refuses it, already counted.
     pub(crate) fn decide(&mut self, now: Instant, request: &Request) -> Result<(), Refusal> {
-        let denied = floor(request).or_else(|| self.denying(request).map(|n| FLOOR.len() + n));
+        let denied = forbidden(request).or_else(|| self.denying(request).map(|n| floor::NAMES.len() + n));
         if let Some(rule) = denied {
-            let reason = if rule < FLOOR.len() { DropReason::Refused } else { DropReason::Denied };
+            let reason = if rule < floor::NAMES.len() { DropReason::Refused } else { DropReason::Denied };
             return Err(self.count(rule, reason));
         }
-        let open = self.destinations.get(&request.remote.ip()).copied().unwrap_or(0);
+        let open = self.destinations.get(&counted_as(request.remote.ip())).copied().unwrap_or(0);
         if self.per_destination.is_some_and(|limit| open >= limit) {
             return Err(self.count(self.place(Limit::PerDestination), DropReason::FlowsPerDestination));
         }
@@ -228,12 +278,13 @@ impl Policy {
     /// A flow that was asked about exists now.
     pub(crate) fn opened(&mut self, destination: IpAddr, flow: FlowId) {
         if self.per_destination.is_some() && self.counted.insert(flow) {
-            *self.destinations.entry(destination).or_default() += 1;
+            *self.destinations.entry(counted_as(destination)).or_default() += 1;
         }
     }
 
     /// A flow is gone, whether it was asked about or not.
     pub(crate) fn closed(&mut self, destination: IpAddr, flow: FlowId) {
+        let destination = counted_as(destination);
         if self.counted.remove(&flow)
             && let Some(open) = self.destinations.get_mut(&destination)
         {
@@ -257,12 +308,13 @@ impl Policy {
     /// The first deny rule that is about the request, by its place among them.
     fn denying(&self, request: &Request) -> Option<usize> {
         let port = |address: SocketAddr| (request.protocol != Protocol::Echo).then_some(address.port());
-        let named = |rule: &Deny, address: SocketAddr| rule.names(address.ip(), port(address));
+        let named =
+            |rule: &Deny, address: SocketAddr| rule.names(address.ip(), port(address), &self.host_addresses);
         self.deny.iter().position(|rule| named(rule, request.remote) || named(rule, request.to))
     }
 
     fn place(&self, limit: Limit) -> usize {
-        FLOOR.len() + self.deny.len() + limit as usize
+        floor::NAMES.len() + self.deny.len() + limit as usize
     }
 
     fn count(&mut self, rule: usize, reason: DropReason) -> Refusal {
@@ -274,19 +326,14 @@ impl Policy {
 }
 
 /// The rule of the floor that forbids the request, by its place. What is translated was meant to be reached.
-fn floor(request: &Request) -> Option<usize> {
-    if request.remote.ip() != request.to.ip() {
-        return None;
-    }
-    match request.remote.ip() {
-        IpAddr::V4(ip) if ip.is_loopback() => Some(0),
-        IpAddr::V6(ip) if ip.is_loopback() => Some(0),
-        IpAddr::V4(ip) if ip.is_link_local() => Some(1),
-        IpAddr::V6(ip) if ip.is_unicast_link_local() => Some(1),
-        IpAddr::V4(ip) if ip == METADATA_V4 => Some(2),
-        IpAddr::V6(ip) if ip == METADATA_V6 => Some(2),
-        _ => None,
-    }
+fn forbidden(request: &Request) -> Option<usize> {
+    let translated = request.remote.ip() != request.to.ip();
+    if translated { None } else { floor::forbids(request.remote.ip()) }
+}
+
+/// The address under which flows to `destination` are counted: a limit per destination holds for all forms of it together.
+fn counted_as(destination: IpAddr) -> IpAddr {
+    embedded_ipv4(destination).next().map_or(destination, IpAddr::from)
 }
 
 #[cfg(test)]

@@ -153,7 +153,10 @@ impl<L: GuestLink> Worker<L> {
     /// # Errors
     /// A descriptor cannot be registered with epoll.
     pub fn new(parts: Parts<L>) -> io::Result<Self> {
-        let Parts { stack, mut link, sockets, clock, worker, mut forwards, .. } = parts;
+        let Parts { mut stack, mut link, sockets, clock, worker, mut forwards, .. } = parts;
+        if let Some((network, _)) = &parts.host_network {
+            stack.set_host_addresses(network.addresses());
+        }
         let is_poller = worker.is_first();
         if let Some(forwards) = &mut forwards {
             forwards.announce(worker.resteering());

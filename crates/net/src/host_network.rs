@@ -251,7 +251,9 @@ impl<L: GuestLink> Source<L> for HostNetSubscription {
             }
         }
         if changes.network != seen.network {
-            turn.sockets.set_addresses(self.network.addresses());
+            let addresses = self.network.addresses();
+            turn.stack.set_host_addresses(addresses.clone());
+            turn.sockets.set_addresses(addresses);
             let (stack, mut io) = turn.stack();
             stack.network_changed(&mut io);
         }

@@ -32,6 +32,8 @@ fn rules_as_they_are_written() {
     ] {
         assert_eq!(rule.to_string(), text);
     }
+    assert_eq!(Deny::host(Some((22, 22))).unwrap().to_string(), "host:22");
+    assert_eq!((Deny::host(None).unwrap().to_string(), Deny::host(Some((2, 1)))), ("host".to_owned(), None));
     assert_eq!(Deny::new("10.0.0.0".parse().unwrap(), 33, None), None);
     assert_eq!(Deny::new("::".parse().unwrap(), 129, None), None);
     assert_eq!(Deny::new("::".parse().unwrap(), 1, Some((2, 1))), None);
@@ -42,7 +44,9 @@ fn what_a_deny_rule_is_about() {
     let table = [
         (deny("10.0.0.0", 8, None), "10.255.255.255:1", true),
         (deny("10.0.0.0", 8, None), "11.0.0.0:1", false),
-        (deny("10.0.0.0", 8, None), "[::10.0.0.1]:1", false),
+        (deny("10.0.0.0", 8, None), "[2002:a00:1::]:1", true),
+        (deny("10.0.0.0", 8, None), "[2002:b00:1::]:1", false),
+        (deny("2002::", 16, None), "[2002:b00:1::]:1", true),
         (deny("0.0.0.0", 0, None), "255.0.0.1:1", true),
         (deny("0.0.0.0", 0, None), "[2001:db8::1]:1", false),
         (deny("::", 0, None), "[2001:db8::1]:1", true),
@@ -76,11 +80,12 @@ fn the_floor_holds_for_what_is_not_mapped() {
         "[fe80::1]:80",
         "[fd00:ec2::254]:80",
         "100.100.100.200:80",
+        "[64:ff9b::127.0.0.1]:80",
     ] {
         let refusal = policy.decide(Instant::ZERO, &request(remote)).unwrap_err();
         assert_eq!(refusal.reason, DropReason::Refused, "{remote}");
     }
-    let counts = [("floor host-loopback", 3), ("floor link-local", 2), ("floor cloud-metadata", 2)];
+    let counts = [("floor host-loopback", 4), ("floor link-local", 2), ("floor cloud-metadata", 2)];
     assert_eq!(refused(&policy), counts);
     let mapped = Request { to: "127.0.0.1:80".parse().unwrap(), ..request("10.0.2.4:80") };
     assert_eq!(policy.decide(Instant::ZERO, &mapped), Ok(()));
@@ -89,6 +94,23 @@ fn the_floor_holds_for_what_is_not_mapped() {
         let mut policy = Policy::new(&Rules { deny: vec![rule], ..Rules::default() });
         assert!(policy.decide(Instant::ZERO, &mapped).is_err(), "{rule}");
     }
+}
+
+#[test]
+fn the_hosts_own_addresses_are_those_of_the_moment() {
+    let rules = Rules { deny: vec![Deny::host(Some((1, 99))).unwrap()], ..Rules::default() };
+    let mut policy = Policy::new(&rules);
+    let mut denied = |addresses: &[&str]| {
+        policy.set_host_addresses(addresses.iter().map(|ip| ip.parse().unwrap()).collect());
+        let remotes = ["192.0.2.1:80", "192.0.2.1:100", "[2001:db8::1]:80", "[64:ff9b::192.0.2.1]:80"];
+        remotes.map(|remote| policy.decide(Instant::ZERO, &request(remote)).is_err())
+    };
+    assert_eq!(denied(&[]), [false; 4]);
+    assert_eq!(denied(&["127.0.0.1", "192.0.2.1", "::1"]), [true, false, false, true]);
+    assert_eq!(denied(&["127.0.0.1", "192.0.2.2", "::1", "2001:db8::1"]), [false, false, true, false]);
+    // Loopback that was mapped is no address of the host's in this sense.
+    let mapped = Request { to: "127.0.0.1:80".parse().unwrap(), ..request("10.0.2.4:80") };
+    assert_eq!(policy.decide(Instant::ZERO, &mapped), Ok(()));
 }
 
 #[test]
@@ -130,6 +152,8 @@ fn flows_per_destination_come_and_go() {
     assert_eq!(policy.decide(Instant::ZERO, &a), Ok(()));
     policy.opened(a.remote.ip(), id(4));
     assert!(policy.decide(Instant::ZERO, &a).is_err());
+    // The same destination through a translator is the same destination.
+    assert!(policy.decide(Instant::ZERO, &request("[64:ff9b::192.0.2.1]:80")).is_err());
     for (n, request) in [(2, a), (4, a), (3, b)] {
         policy.closed(request.remote.ip(), id(n));
     }

@@ -5,12 +5,18 @@ use crate::dns;
 use crate::dns::flow::DnsFlow;
 use crate::flow::FlowId;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 impl Stack {
     /// Replaces the host's resolvers. What was asked and not answered is asked again; the cache is empty.
     pub fn set_resolvers(&mut self, resolvers: Vec<SocketAddr>) {
         self.shared.config.resolvers = resolvers;
         self.ask_anew();
+    }
+
+    /// The host has these addresses from now on, sorted: those that a deny rule for the host itself is about. Open flows stay.
+    pub fn set_host_addresses(&mut self, addresses: Arc<[IpAddr]>) {
+        self.policy.set_host_addresses(addresses);
     }
 
     /// Replaces the search names that the guest is offered from now on. A guest that depends on router advertisements gets

@@ -177,3 +177,73 @@ fn the_floor_is_counted_by_rule() {
         assert_eq!(dropped(t, DropReason::Refused), 3);
     });
 }
+
+/// The guest's SYN to each target is answered with a reset.
+fn refuses(t: &mut Script, targets: &[&str]) {
+    for target in targets {
+        let from = SocketAddr::new(t.addresses().0, 4000);
+        t.connection_to(from, SocketAddr::new(ip(target), 80));
+        t.guest(SYN);
+        t.expect("RST|ACK ack=1");
+    }
+}
+
+#[test]
+fn metadata_services_of_every_cloud_are_out_of_reach() {
+    Script::each(|t| {
+        let targets: &[&str] = if t.is_v6() {
+            &[
+                "fd00:ec2::23",
+                "fd00:ec2::253",
+                "fd20:ce::254",
+                "fd00:c1::a9fe:a9fe",
+                "fd00:42::42",
+                "fd00:100::100:200",
+                "fd00:a9fe:a9fe::1",
+            ]
+        } else {
+            &["168.63.129.16", "192.0.0.192"]
+        };
+        refuses(t, targets);
+        assert_eq!(refused(t), [("floor cloud-metadata".to_owned(), targets.len() as u64)]);
+    });
+}
+
+/// A translator on the host's network turns such addresses into those of IPv4 that they contain.
+#[test]
+fn the_floor_holds_for_an_ipv4_address_inside_one_of_ipv6() {
+    let mut t = Script::v6();
+    refuses(
+        &mut t,
+        &[
+            "64:ff9b::7f00:1",
+            "64:ff9b:1:7f00:0:100::",
+            "64:ff9b:1::7f00:1",
+            "2002:7f00:1::1",
+            "2001:0:c000:201::80ff:fffe",
+            "::ffff:0:127.0.0.1",
+            "2001:db8::5efe:7f00:1",
+            "2001:db8::200:5efe:7f00:1",
+        ],
+    );
+    assert_eq!(refused(&t), [("floor host-loopback".to_owned(), 8)]);
+    refuses(&mut t, &["64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::", "2001:0:a9fe:a9fe::1"]);
+    refuses(&mut t, &["64:ff9b::100.100.100.200", "2002:a83f:8110::1"]);
+    let counts = [("floor host-loopback", 8), ("floor link-local", 3), ("floor cloud-metadata", 2)];
+    assert_eq!(refused(&t), counts.map(|(text, count)| (text.to_owned(), count)));
+}
+
+#[test]
+fn a_deny_rule_for_ipv4_is_about_every_form_of_its_addresses() {
+    let mut setup = Setup::default();
+    setup.config.rules.deny = vec![deny("10.0.0.0", 8, Some((80, 80)))];
+    let mut t = Script::new(Setup { v6: true, ..setup });
+    refuses(&mut t, &["64:ff9b::10.1.2.3", "64:ff9b:1:a01:2:300::", "2002:a01:203::1", "2001:0:a01:203::1"]);
+    assert_eq!(refused(&t), [("deny 10.0.0.0/8:80".to_owned(), 4)]);
+    // Its other ports, and other addresses in the same form.
+    for (target, port) in [("64:ff9b::10.1.2.3", 81), ("64:ff9b::192.0.2.1", 80), ("2002:c000:201::1", 80)] {
+        let from = SocketAddr::new(t.addresses().0, 4001);
+        t.connection_to(from, SocketAddr::new(ip(target), port));
+        t.establish();
+    }
+}

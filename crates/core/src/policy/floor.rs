@@ -1,0 +1,58 @@
+//! The floor: destinations that no guest reaches and no option opens, except by an address that was mapped on purpose.
+//!
+//! The metadata services of clouds hand out credentials of the host to whatever can reach them, by address alone. Most
+//! are in 169.254.0.0/16; the others have unique local addresses (RFC 4193) or public ones and are listed here.
+
+use super::Network;
+use super::embedded::embedded_ipv4;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The rules of the floor, in the order of their counts.
+pub(super) const NAMES: [&str; 3] = ["floor host-loopback", "floor link-local", "floor cloud-metadata"];
+
+const fn v4(a: u8, b: u8, c: u8, d: u8) -> Network {
+    Network { address: IpAddr::V4(Ipv4Addr::new(a, b, c, d)), prefix_len: 32 }
+}
+
+const fn v6(address: Ipv6Addr, prefix_len: u8) -> Network {
+    Network { address: IpAddr::V6(address), prefix_len }
+}
+
+/// Metadata and credential services outside the link-local ranges.
+const METADATA: [Network; 9] = [
+    // Alibaba Cloud, "Instance metadata" of its ECS guide; over IPv6 cloud-init's issue 6892, from its own engineers.
+    v4(100, 100, 100, 200),
+    v6(Ipv6Addr::new(0xfd00, 0x100, 0, 0, 0, 0, 0x100, 0x200), 128),
+    // Microsoft Azure, "What is IP address 168.63.129.16?": the WireServer, which gives the VM agent its certificates.
+    v4(168, 63, 129, 16),
+    // Oracle Cloud, "Retrieve Predefined Instance Metadata"; over IPv6 as Oracle's own node scripts and SDKs ask it.
+    v4(192, 0, 0, 192),
+    v6(Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe), 128),
+    // AWS: ::254 in "Retrieve instance metadata" of the EC2 guide, ::23 in "Set up the Amazon EKS Pod Identity Agent";
+    // its other services beside them are as local to the instance as 169.254.0.0/16.
+    v6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0), 32),
+    // Google Cloud: the metadata server of instances that have only IPv6.
+    v6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254), 128),
+    // Scaleway and Akamai, as cloud-init's reference of its data sources has them.
+    v6(Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42), 128),
+    v6(Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1), 128),
+];
+
+/// The rule of the floor that forbids `address`, itself or the IPv4 address inside it, by its place in [`NAMES`].
+pub(super) fn forbids(address: IpAddr) -> Option<usize> {
+    rule(address).or_else(|| embedded_ipv4(address).find_map(|inner| rule(inner.into())))
+}
+
+fn rule(address: IpAddr) -> Option<usize> {
+    let link_local = match address {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    if address.is_loopback() {
+        Some(0)
+    } else if link_local {
+        Some(1)
+    } else {
+        METADATA.iter().any(|service| service.contains(address)).then_some(2)
+    }
+}

@@ -19,7 +19,7 @@ use brodo_core::services::{self, FRAME_LEN_MAX};
 use brodo_core::wire::arp::ArpPacket;
 use brodo_core::wire::dhcpv4::Request;
 use brodo_core::wire::dhcpv6::{ALL_SERVERS, ClientMessage};
-use brodo_core::wire::dns::message::{A, KEY_LEN_MAX, Query, Records, Reply};
+use brodo_core::wire::dns::message::{A, Fit, KEY_LEN_MAX, Query, Records, Reply};
 use brodo_core::wire::dns::{self, Header, Name, Question, Rcode};
 use brodo_core::wire::ethernet::{EtherType, EthernetHeader, MacAddr};
 use brodo_core::wire::fragment::Fragment;
@@ -342,7 +342,7 @@ fn dns_query(query: &Query<'_>) {
     let len = reply.finish();
     let answer = &mut out[..len];
     query.adopt(answer);
-    assert!(query.is_answered_by(answer));
+    assert_eq!(query.fit(query.header.id, answer), Fit::Yes);
     let (header, question) =
         (Header::parse(answer).expect("a header"), Question::parse(answer).expect("one"));
     assert!(question.name.is(&query.question.name));

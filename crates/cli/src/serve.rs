@@ -321,10 +321,10 @@ fn log_setup(settings: &Settings, max_flows: usize) {
     );
 }
 
-/// Fresh keys for the flow table and for sequence numbers.
+/// Fresh keys for the flow table, for sequence numbers and for DNS queries.
 fn keys() -> Result<Keys, Failure> {
-    let mut keys = Keys { table: [0; 16], isn: [0; 16] };
-    for key in [&mut keys.table, &mut keys.isn] {
+    let mut keys = Keys { table: [0; 16], isn: [0; 16], dns: [0; 16] };
+    for key in [&mut keys.table, &mut keys.isn, &mut keys.dns] {
         // At most 256 bytes are given whole or not at all.
         getrandom(&mut key[..], GetRandomFlags::empty())
             .map_err(|errno| Failure::Io("draw random keys: getrandom".into(), errno.into()))?;

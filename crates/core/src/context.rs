@@ -94,7 +94,7 @@ impl Shared {
     pub(crate) fn new(
         config: Config,
         caps: LinkCaps,
-        isn: [u8; 16],
+        (isn, dns): ([u8; 16], [u8; 16]),
         budget: Arc<Budget>,
         worker: u32,
     ) -> Self {
@@ -107,7 +107,7 @@ impl Shared {
             tcp: TcpShared::new(isn),
             datagrams_held: 0,
             icmp_errors: Bucket::new(icmp_error::INTERVAL, icmp_error::BURST),
-            dns: Dns::new(&config),
+            dns: Dns::new(&config, dns),
             config,
         }
     }

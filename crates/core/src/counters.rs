@@ -1,7 +1,7 @@
 //! Counters: one documented place for everything brodo counts.
 //!
-//! A packet that cannot be used is never an error and never a log line: it increments exactly one [`DropReason`].
-//! Plain integers, owned by one worker; whoever wants to look copies or adds them.
+//! A packet that cannot be used is never an error and never a log line: it increments exactly one
+//! [`DropReason`]. Plain integers, owned by one worker; whoever wants to look copies or adds them.
 
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
@@ -37,9 +37,11 @@ drop_reasons! {
     Ipv4Checksum,
     /// A fragment of something that is not put together again: TCP, or a protocol that is not carried.
     Fragment,
-    /// A fragment without content, of a length that none but the last may have, or that ends behind the longest packet.
+    /// A fragment without content, of a length that none but the last may have, or that ends behind the
+    /// longest packet.
     FragmentMalformed,
-    /// A fragment that overlaps or contradicts others, or that belongs to a packet of which one did (RFC 5722).
+    /// A fragment that overlaps or contradicts others, or that belongs to a packet of which one did (RFC
+    /// 5722).
     FragmentOverlap,
     /// A fragment that has come before.
     FragmentDuplicate,
@@ -55,7 +57,8 @@ drop_reasons! {
     UnknownProtocol,
     /// A source address that is not the guest's own.
     SpoofedSource,
-    /// A destination that cannot be a peer: unspecified, multicast or broadcast where no service listens, reserved.
+    /// A destination that cannot be a peer: unspecified, multicast or broadcast where no service listens,
+    /// reserved.
     BadDestination,
     /// Truncated TCP header or contradictory options.
     MalformedTcp,
@@ -93,11 +96,15 @@ drop_reasons! {
     DnsOverload,
     /// A message of a resolver that answers no question that waits.
     DnsUnsolicited,
+    /// An answer to a question that waits, but with letters in other case than it was asked: forged, or of a
+    /// resolver that does not keep the case, which is asked once more.
+    DnsCaseMismatch,
     /// More out-of-order ranges in one connection than are kept.
     TooManyGaps,
     /// The flow table is full.
     FlowTableFull,
-    /// A flow from the host's side beyond the share of the table that is theirs: a quarter is the guest's own.
+    /// A flow from the host's side beyond the share of the table that is theirs: a quarter is the guest's
+    /// own.
     InboundFlows,
     /// A flow from the host's side of a peer that has as many as one peer may have.
     FlowsPerPeer,
@@ -117,8 +124,8 @@ drop_reasons! {
     LinkFull,
     /// The host refused to send a datagram.
     HostSendFailed,
-    /// A flow to a destination that the floor refuses (host loopback, link-local and metadata addresses), that is brodo's own
-    /// and offers nothing, or that the host says is out of reach.
+    /// A flow to a destination that the floor refuses (host loopback, link-local and metadata addresses),
+    /// that is brodo's own and offers nothing, or that the host says is out of reach.
     Refused,
     /// A flow to a destination that a deny rule refuses.
     Denied,
@@ -232,6 +239,13 @@ counters! {
     dns_host_entries,
     /// Questions answered from the cache.
     dns_cached,
+    /// Questions that joined an equal one which waited already.
+    dns_joined,
+    /// Queries sent to resolvers, each question's under a random identifier and with letters in random case.
+    dns_queries,
+    /// Of those, queries to a resolver that does not keep the case of letters, whose answers are told by a
+    /// second identifier.
+    dns_queries_folding,
     /// Times that another resolver was asked the same question.
     dns_retries,
     /// Questions that nobody has answered: the guest was told SERVFAIL.

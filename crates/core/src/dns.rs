@@ -1,30 +1,41 @@
-//! DNS as a service: what the guest asks at the DNS address is answered here, or by the host's resolvers.
+//! DNS as a service: questions to the DNS address are answered here, or by the host's resolvers.
 //!
-//! *Questions.* A question over UDP is answered from the host entries ([`hosts`]), else from the cache ([`cache`]), else one
-//! of the host's resolvers is asked. What waits for a resolver is kept per guest port ([`flow`]): several questions, each with
-//! its own deadline, over one connected socket for each resolver that was asked. A flow ends with its last question.
+//! *Questions.* A question over UDP is answered from the host entries ([`hosts`]), else from the cache
+//! ([`cache`]), else one of the host's resolvers is asked. Questions that wait for a resolver are kept per
+//! guest port ([`flow`]), each with its own deadline, over one connected socket for each resolver that was
+//! asked. A flow ends with its last question.
 //!
-//! *Resolvers.* The first in the order of preference is asked; if it keeps silent for a second, says that it cannot or will not,
-//! or cannot be reached, the next is asked as well, and the first good answer is the one ([`preference`]). A question that nobody
-//! has answered in time is answered with SERVFAIL, so that the guest need not wait for what will not come.
+//! *Resolvers.* The first in the order of preference is asked; if it keeps silent for a second, says that it
+//! cannot or will not, or cannot be reached, the next is asked as well, and the first good answer is the one
+//! ([`preference`]). A question without any answer in time gets SERVFAIL, so that the guest need not wait for
+//! what will not come.
 //!
-//! *Trust.* An answer counts only if it comes over the socket that asked, which is connected, and its identifier and
-//! question are those of the guest's. What it says is passed on as it is: only a TTL is counted down, and what
-//! is longer than the guest takes is cut to nothing, with the bit that makes it ask again over TCP.
+//! *Trust.* An answer counts only if it comes over the socket that asked, which is connected, and if its
+//! identifier and its question to the letter are those of the query, which are brodo's own draw
+//! ([`question`], [`entropy`]). Questions of several programs that ask the same are one query. The guest gets
+//! its own identifier and letters back; of the rest only a TTL is counted down, and what is longer than the
+//! guest takes is cut to nothing, with the bit that makes it ask again over TCP.
 //!
-//! *TCP.* Questions over TCP are connections to the preferred resolver, relayed like any other; if it refuses, to the next. Host
-//! entries are not answered there: their answers are short, so nobody is sent there for them.
+//! *TCP.* Questions over TCP are connections to the preferred resolver, relayed like any other; if it
+//! refuses, to the next. Host entries are not answered there: their answers are short, so nothing leads there
+//! for them.
 //!
-//! *Bounds.* Questions of one port, bytes of all questions, sockets, bytes of the cache, and names that were learnt each
-//! have one. What exceeds it is refused at once and counted ([`DropReason::DnsOverload`]).
+//! *Bounds.* Questions that wait, their bytes, sockets, bytes of the cache, and names that were learnt each
+//! have a bound. A question beyond it takes the place of the greediest asker's oldest ([`askers`]), which is
+//! answered with SERVFAIL and counted ([`DropReason::DnsOverload`]).
+//!
+//! *Time.* Records expire while the machine is suspended, too; what waits for an answer does not ([`state`]).
 //!
 //! [`DropReason::DnsOverload`]: crate::counters::DropReason::DnsOverload
 
+pub(crate) mod askers;
 mod cache;
+mod entropy;
 pub(crate) mod flow;
 mod hosts;
 mod learnt;
 mod preference;
+mod question;
 pub(crate) mod state;
 
 use crate::config::Config;
@@ -83,6 +94,7 @@ pub(crate) fn answer_at_once<P: Platform>(
             return false;
         }
         let own_len = query.key(&mut own);
+        let now = cx.shared.dns.record_time(now);
         let Some(len) = cx.shared.dns.cache.get(&own[..own_len], now, scratch) else { return false };
         query.adopt(&mut scratch[..len]);
         cx.shared.counters.dns_cached += 1;

@@ -46,7 +46,7 @@ pub enum Protocol {
 }
 
 /// An address and a port. Takes 20 bytes where [`SocketAddr`] takes 32: on the guest's link no address has a scope.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Endpoint {
     ip: IpAddr,
     port: u16,

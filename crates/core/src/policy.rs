@@ -2,19 +2,20 @@
 //!
 //! In this order; the first that refuses decides and is counted, under a text that names it:
 //!
-//! 1. the [`floor`], which holds for every guest: the host's loopback (reached only through an address that was mapped to
-//!    it), link-local addresses, and the metadata services of clouds;
-//! 2. the *deny rules*, in the order in which they were given. A rule is about the address and port that the guest names
-//!    or those they are translated to: the mapped loopback can be named either way;
-//! 3. the *limits*: flows to one destination at a time, then new flows in a time. Last, so that what is refused
-//!    otherwise takes no share of them. The bound on all flows is the table's, but counted here with the others.
+//! 1. the [`floor`], which holds for every guest: the host's loopback (reached only through an address that
+//!    was mapped to it), link-local addresses, and the metadata services of clouds;
+//! 2. the *deny rules*, in the order in which they were given. A rule is about the address and port that the
+//!    guest names or those they are translated to: the mapped loopback can be named either way;
+//! 3. the *limits*: flows to one destination at a time, then new flows in a time. Last, so that what is
+//!    refused otherwise takes no share of them. The bound on all flows is the table's, but counted here with
+//!    the others.
 //!
-//! *Embedded IPv4.* An IPv6 address that a translator or tunnel turns into an IPv4 one is judged as both ([`embedded`]), by
-//! floor, rules and limits alike.
+//! *Embedded IPv4.* An IPv6 address that a translator or tunnel turns into an IPv4 one is judged as both
+//! ([`embedded`]), by floor, rules and limits alike.
 //!
-//! Questions to the DNS address are brodo's own service and not asked about. Nor are flows that begin on the host's
-//! side: of those the table takes only a share ([`crate::flow::quota`]). Rules by name belong behind the deny rules: what the
-//! guest's DNS answers said of an address would be one more field of [`Request`].
+//! Questions to the DNS address are brodo's own service and not asked about. Nor are flows that begin on the
+//! host's side: of those the table takes only a share ([`crate::flow::quota`]). Rules by name belong behind
+//! the deny rules: what the guest's DNS answers said of an address would be one more field of [`Request`].
 //!
 //! State is bounded by the flow table: the flows counted for a destination are flows that exist.
 
@@ -49,7 +50,8 @@ impl Network {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
     Network(Network),
-    /// The host's own addresses as they are at the time ([`Policy::set_host_addresses`]), except its loopback.
+    /// The host's own addresses as they are at the time ([`Policy::set_host_addresses`]), except its
+    /// loopback.
     Host,
 }
 
@@ -62,9 +64,9 @@ pub struct Deny {
 }
 
 impl Deny {
-    /// A rule for the network of `address` with a prefix of so many bits (0 to 32 or 128), and for the ports from the first
-    /// to the last of `ports` or, without, for everything there, echo included. `None` if the prefix is too long
-    /// or the ports are in the wrong order.
+    /// A rule for the network of `address` with a prefix of so many bits (0 to 32 or 128), and for the ports
+    /// from the first to the last of `ports` or, without, for everything there, echo included. `None` if the
+    /// prefix is too long or the ports are in the wrong order.
     pub fn new(address: IpAddr, prefix_len: u8, ports: Option<(u16, u16)>) -> Option<Self> {
         let bits = if address.is_ipv4() { 32 } else { 128 };
         if prefix_len > bits || !in_order(ports) {
@@ -74,13 +76,15 @@ impl Deny {
         Some(Self { target: Target::Network(network), ports })
     }
 
-    /// A rule for the addresses that the host has at the time, its loopback excepted: that is the floor's, and where it is
-    /// mapped to an address of the link it was meant to be reached. `None` if the ports are in the wrong order.
+    /// A rule for the addresses that the host has at the time, its loopback excepted: that is the floor's,
+    /// and where it is mapped to an address of the link it was meant to be reached. `None` if the ports are
+    /// in the wrong order.
     pub fn host(ports: Option<(u16, u16)>) -> Option<Self> {
         in_order(ports).then_some(Self { target: Target::Host, ports })
     }
 
-    /// The network, if the rule is about one: its address with all bits behind the prefix zero, and the length of the prefix.
+    /// The network, if the rule is about one: its address with all bits behind the prefix zero, and the
+    /// length of the prefix.
     pub fn network(&self) -> Option<(IpAddr, u8)> {
         match self.target {
             Target::Network(network) => Some((network.address, network.prefix_len)),
@@ -88,8 +92,8 @@ impl Deny {
         }
     }
 
-    /// Whether the rule is about this destination, as it is written or by the IPv4 address inside it; an echo has no port.
-    /// `host` has the host's addresses, sorted.
+    /// Whether the rule is about this destination, as it is written or by the IPv4 address inside it; an echo
+    /// has no port. `host` has the host's addresses, sorted.
     fn names(&self, ip: IpAddr, port: Option<u16>, host: &[IpAddr]) -> bool {
         let port_fits = |(first, last)| port.is_some_and(|port| (first..=last).contains(&port));
         let is_target = |ip: IpAddr| match self.target {
@@ -250,7 +254,8 @@ impl Policy {
         self.host_addresses = addresses;
     }
 
-    /// Decides about a new flow. A yes takes its share of the rate; [`Policy::opened`] follows if the flow then exists.
+    /// Decides about a new flow. A yes takes its share of the rate; [`Policy::opened`] follows if the flow
+    /// then exists.
     ///
     /// # Errors
     /// The rule that refuses it, already counted.
@@ -300,7 +305,8 @@ impl Policy {
         self.counts.get(refusal.rule).map(|(text, _)| text.clone())
     }
 
-    /// Every rule's text and how often it has refused a flow: the floor, the deny rules in their order, the limits.
+    /// Every rule's text and how often it has refused a flow: the floor, the deny rules in their order, the
+    /// limits.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (&str, u64)> {
         self.counts.iter().map(|(text, count)| (&**text, *count))
     }
@@ -331,7 +337,8 @@ fn forbidden(request: &Request) -> Option<usize> {
     if translated { None } else { floor::forbids(request.remote.ip()) }
 }
 
-/// The address under which flows to `destination` are counted: a limit per destination holds for all forms of it together.
+/// The address under which flows to `destination` are counted: a limit per destination holds for all forms of
+/// it together.
 fn counted_as(destination: IpAddr) -> IpAddr {
     embedded_ipv4(destination).next().map_or(destination, IpAddr::from)
 }

@@ -68,6 +68,8 @@ pub struct Keys {
     pub table: [u8; 16],
     /// Key of TCP initial sequence numbers (RFC 6528).
     pub isn: [u8; 16],
+    /// Key of the identifiers and letter case of DNS queries (RFC 5452).
+    pub dns: [u8; 16],
 }
 
 #[allow(clippy::large_enum_variant, reason = "flows live in a slab; a box for each would be an allocation")]
@@ -156,7 +158,7 @@ impl Stack {
             worker,
             policy: Policy::new(&config.rules),
             inbound: InboundQuota::new(config.max_flows),
-            shared: Shared::new(config, caps, keys.isn, budget, worker),
+            shared: Shared::new(config, caps, (keys.isn, keys.dns), budget, worker),
             flows: FlowTable::new(keys.table),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
             inbox: Inbox::default(),

@@ -1,9 +1,14 @@
 //! The driver's clock: CLOCK_MONOTONIC counted from the start of the program.
 //!
-//! It is read once per loop turn and handed to the stack, which has no clock of its own. The wall clock is read once,
-//! at the start, so that a packet capture has dates; it does not follow later adjustments.
+//! It is read once per loop turn and handed to the stack, which has no clock of its own. The wall clock is
+//! read once, at the start, so that a packet capture has dates; it does not follow later adjustments.
+//!
+//! *Suspend.* CLOCK_MONOTONIC stands still while the machine is suspended, and so do the timers of both
+//! kernels' TCP. Timers of brodo's own that jumped by the night would time out connections that both ends
+//! believe alive, and feed a round trip of hours to the estimators. Only DNS records age:
+//! [`Clock::suspended`] is CLOCK_BOOTTIME's lead, which the loop tells the stack after it has slept.
 
-use brodo_core::time::Instant;
+use brodo_core::time::{Duration, Instant};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// The zero from which [`Instant`]s are counted.
@@ -13,12 +18,18 @@ pub struct Clock {
     start_ns: u64,
     /// CLOCK_REALTIME at zero, in nanoseconds since 1970.
     unix_ns: u64,
+    /// For how long the machine had been suspended at zero.
+    suspended: Duration,
 }
 
 impl Clock {
     /// A clock whose zero is now.
     pub fn start() -> Self {
-        Self { start_ns: read_ns(ClockId::Monotonic), unix_ns: read_ns(ClockId::Realtime) }
+        Self {
+            start_ns: read_ns(ClockId::Monotonic),
+            unix_ns: read_ns(ClockId::Realtime),
+            suspended: suspended(),
+        }
     }
 
     /// The time.
@@ -26,10 +37,22 @@ impl Clock {
         Instant::from_ns(read_ns(ClockId::Monotonic) - self.start_ns)
     }
 
+    /// For how long the machine has been suspended since zero. Two clocks are read one after the other, so up
+    /// to some microseconds are counted that it was not.
+    pub fn suspended(&self) -> Duration {
+        suspended().saturating_sub(self.suspended)
+    }
+
     /// Nanoseconds since 1970 at `at`, as the wall clock stood at the start.
     pub fn unix_ns(&self, at: Instant) -> u64 {
         self.unix_ns.saturating_add(at.as_ns())
     }
+}
+
+/// For how long the machine has been suspended since it was started.
+fn suspended() -> Duration {
+    let awake_ns = read_ns(ClockId::Monotonic);
+    Duration::from_nanos(read_ns(ClockId::Boottime).saturating_sub(awake_ns))
 }
 
 fn read_ns(clock: ClockId) -> u64 {

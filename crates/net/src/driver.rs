@@ -250,6 +250,7 @@ impl<L: GuestLink> Worker<L> {
         if self.waiter.wait(self.sockets.epoll(), (self.busy, deadline), moved)? {
             self.intake.paused(self.waiter.now);
         }
+        self.stack.set_suspended(self.waiter.suspended);
         Ok(())
     }
 

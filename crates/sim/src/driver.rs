@@ -54,7 +54,9 @@ pub(crate) fn keys(rng: &mut Rng) -> Keys {
         key[8..].copy_from_slice(&rng.next().to_le_bytes());
         key
     };
-    Keys { table: key(), isn: key() }
+    let (table, isn) = (key(), key());
+    // Not drawn, so that what a seed draws after its keys stays the same.
+    Keys { table, isn, dns: isn.map(|byte| !byte) }
 }
 
 impl SimDriver {

@@ -86,7 +86,11 @@ impl Served {
         let bus = EventBus::new(clock).with_clients(Some(mailbox.clone()));
         let bus = Arc::new(bus);
         let (fd, pipe) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap();
-        let stack = Stack::new(Config::default(), Keys { table: [1; 16], isn: [2; 16] }, LinkCaps::default());
+        let stack = Stack::new(
+            Config::default(),
+            Keys { table: [1; 16], isn: [2; 16], dns: [3; 16] },
+            LinkCaps::default(),
+        );
         let handle = WorkerHandle::new(workers.clone(), 0).unwrap();
         let parts = Parts::new(stack, Quiet(fd), Sockets::new().unwrap(), clock, handle);
         let mut worker = Worker::new(parts).unwrap();

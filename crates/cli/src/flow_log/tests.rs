@@ -165,7 +165,7 @@ fn a_stack_s_records_reach_the_log() {
     use brodo_core::stack::{Keys, Stack};
     let mailbox = Arc::new(Mailbox::new());
     let bus = EventBus::new(Clock::start()).with_log(Some(mailbox.clone()));
-    let keys = Keys { table: [0; 16], isn: [0; 16] };
+    let keys = Keys { table: [0; 16], isn: [0; 16], dns: [3; 16] };
     let mut stack = Stack::new(Config::default(), keys, LinkCaps::default());
     stack.record_ends(bus.keeps_log());
     bus.take(0, &mut stack);

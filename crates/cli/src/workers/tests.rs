@@ -83,7 +83,7 @@ fn workers(count: u32) -> (Vec<Worker<Remote>>, Arc<Workers>, Vec<OwnedFd>) {
     let (loops, ends) = (0..count)
         .map(|number| {
             let (fd, end) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).expect("pipe");
-            let keys = Keys { table: [1; 16], isn: [2; 16] };
+            let keys = Keys { table: [1; 16], isn: [2; 16], dns: [3; 16] };
             let caps = LinkCaps::default();
             let stack = Stack::sharing(Config::default(), keys, caps, budget.clone(), number);
             let sockets = Sockets::new().expect("epoll");

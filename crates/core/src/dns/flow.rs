@@ -1,15 +1,21 @@
-//! The questions of one guest port that wait for a resolver.
+//! DNS questions of one guest port that wait for a resolver.
 //!
-//! Each question has been sent to some resolvers ([`super::preference`] says in which order), over one connected socket for
-//! each that all questions of the port share. It waits [`WAIT`] for the first, then the next is asked as well; a resolver
-//! that fails, or says that it cannot or will not, hands over at once. When all have been asked those who may still answer are
-//! asked once more, for a datagram may have been lost. The first good answer goes to the guest. If there is none, the guest
-//! gets the first refusal, or SERVFAIL: as soon as nobody is left who might answer, or at the question's deadline.
+//! Each question has been sent to some resolvers ([`super::preference`] says in which order), over one
+//! connected socket for each that all questions of the port share. It waits [`WAIT`] for the first, then the
+//! next is asked as well; a resolver that fails, or says that it cannot or will not, hands over at once. When
+//! all have been asked those that may still answer are asked once more, for a datagram may have been lost.
+//! The first good answer goes to the guest. If there is none, the guest gets the first refusal, or SERVFAIL:
+//! as soon as no resolver is left that might answer, or at the question's deadline.
 //!
-//! A resolver has failed if it could not be reached, if others who were asked later have answered first several times in a row, or
-//! if nobody has answered at all. A socket is closed when no question waits for it any more.
+//! A resolver has failed if it could not be reached, if others that were asked later have answered first
+//! several times in a row, or if none has answered at all. A socket is closed when no question waits for it
+//! any more.
+//!
+//! A question that another port has asked already joins it in that port's flow ([`super::question`]).
 
+use super::askers::Ticket;
 use super::preference::RESOLVERS_MAX;
+use super::question::{Asker, Question};
 use super::{answer, answer_len_max, refuse};
 use crate::context::{Cx, Platform, Shared};
 use crate::counters::DropReason;
@@ -19,7 +25,7 @@ use crate::flow::{EvictionClass, EvictionRank, FlowId, FlowKey};
 use crate::host::{Close, Host, HostError, IcmpCause, IpHeaderFields, Readiness, Received, SocketId};
 use crate::schedule::Turn;
 use crate::time::{Duration, Instant};
-use crate::wire::dns::message::{KEY_LEN_MAX, PLAIN_LEN_MAX, Query};
+use crate::wire::dns::message::{Fit, PLAIN_LEN_MAX, Query};
 use crate::wire::dns::{Header, Rcode};
 use std::io::{IoSlice, IoSliceMut};
 
@@ -27,53 +33,15 @@ use std::io::{IoSlice, IoSliceMut};
 const WAIT: Duration = Duration::from_secs(1);
 /// For how long after that, before all are asked again.
 const WAIT_ALL: Duration = Duration::from_secs(2);
-/// Questions of one port that wait.
-const QUESTIONS_MAX: usize = 256;
-/// Bytes of all questions that wait.
-const HELD_MAX: usize = 1 << 20;
-/// Sockets to resolvers.
-const SOCKETS_MAX: usize = 1024;
+/// Sockets to resolvers above which a port that has one gets no further ones. With one for each of
+/// [`super::state::WAITING_MAX`] ports that makes half as many again.
+const SOCKETS_MAX: usize = 512;
 /// Longest refusal that is kept in case that there will be nothing better, in bytes.
 const REFUSAL_LEN_MAX: usize = PLAIN_LEN_MAX;
 /// Most receives from one socket in one turn.
 const RECEIVES_MAX: usize = 16;
 /// Entries taken from a socket's error queue at a time.
 const ERRORS_MAX: usize = 4;
-
-/// One question that waits.
-#[derive(Debug)]
-struct Question {
-    /// As the guest has sent it.
-    message: Box<[u8]>,
-    /// When the guest is told that nobody has answered.
-    deadline: Instant,
-    /// When the next resolver is asked, or all are again.
-    next_at: Instant,
-    /// Resolvers that were asked, one bit each, and those of them that will not answer any more, or not well.
-    asked: u8,
-    failed: u8,
-    /// The one that was asked first.
-    first: u8,
-    /// The first of the answers that say that it cannot or will not be answered.
-    refusal: Option<Box<[u8]>>,
-    /// The answer, if the link had no credit for it.
-    answer: Option<Box<[u8]>>,
-}
-
-impl Question {
-    /// Resolvers that may still answer.
-    fn awaited(&self) -> u8 {
-        self.asked & !self.failed
-    }
-
-    /// Resolver `r` will not answer: with `count` of them, asks another at once, or ends the question if nobody is left.
-    fn failed(&mut self, r: usize, count: usize, now: Instant) {
-        self.failed |= 1 << r;
-        if self.awaited() == 0 || (self.asked.count_ones() as usize) < count {
-            self.next_at = now;
-        }
-    }
-}
 
 /// How many resolvers are used.
 fn resolvers(shared: &Shared) -> usize {
@@ -137,8 +105,10 @@ impl DnsFlow {
 
     /// Bytes that it takes beside itself.
     pub(crate) fn allocated(&self) -> usize {
-        let questions =
-            self.questions.iter().map(|q| q.message.len() + q.refusal.as_deref().map_or(0, <[u8]>::len));
+        let questions = self
+            .questions
+            .iter()
+            .map(|q| q.held() + q.asked_bytes() + q.refusal.as_deref().map_or(0, <[u8]>::len));
         self.questions.capacity() * size_of::<Question>() + questions.sum::<usize>()
     }
 
@@ -147,31 +117,58 @@ impl DnsFlow {
         EvictionRank(EvictionClass::Unanswered, idle)
     }
 
-    /// The guest asks something that cannot be answered at once.
-    pub(crate) fn ask<P: Platform>(&mut self, cx: &mut Cx<'_, P>, query: &Query<'_>) {
+    /// A question from the guest port of `key` that cannot be answered at once. There is room for it
+    /// ([`Dns::is_full`]). The port may be another than this flow's if an equal question waits here.
+    pub(crate) fn ask<P: Platform>(&mut self, cx: &mut Cx<'_, P>, key: &FlowKey, query: &Query<'_>) {
         self.follow(cx);
-        let len = query.message.len();
-        self.from_guest.add(1, len);
-        if let Some(known) = self.questions.iter_mut().find(|known| *known.message == *query.message) {
+        if *key == self.key {
+            self.from_guest.add(1, query.message.len());
+        }
+        match self.questions.iter().position(|known| known.is_same(query)) {
             // The guest is less patient than we are.
-            known.next_at = cx.now;
-        } else if self.questions.len() >= QUESTIONS_MAX || cx.shared.dns.held + len > HELD_MAX {
-            cx.shared.counters.drop(DropReason::DnsOverload);
-            return refuse(cx, &self.key, query);
-        } else {
-            cx.shared.dns.held += len;
-            self.questions.push(Question {
-                message: query.message.into(),
-                deadline: cx.now + cx.shared.config.timeouts.dns,
-                next_at: cx.now,
-                asked: 0,
-                failed: 0,
-                first: 0,
-                refusal: None,
-                answer: None,
-            });
+            Some(i) if self.questions[i].is_repeated_by(key, query) => self.questions[i].next_at = cx.now,
+            Some(i) => {
+                cx.shared.counters.dns_joined += 1;
+                self.add_asker(cx.shared, i, key, query);
+            }
+            None => {
+                let deadline = cx.now + cx.shared.config.timeouts.dns;
+                let dns = &mut cx.shared.dns;
+                let question = Question::new(query, &mut dns.entropy, cx.now, deadline);
+                dns.held += question.held();
+                if let Some(key) = &question.shared_key {
+                    let before = dns.in_flight.insert(key.clone(), self.id);
+                    debug_assert_eq!(before, None, "an equal question would have been joined");
+                }
+                self.questions.push(question);
+                self.add_asker(cx.shared, self.questions.len() - 1, key, query);
+            }
         }
         self.advance(cx);
+    }
+
+    fn add_asker(&mut self, shared: &mut Shared, i: usize, key: &FlowKey, query: &Query<'_>) {
+        shared.dns.held += query.message.len();
+        let ticket = shared.dns.askers.add(key.guest, self.id);
+        self.questions[i].askers.push(Asker { ticket, key: *key, message: query.message.into() });
+    }
+
+    /// The question of this ticket gives way to another's: its asker is told that it has no answer.
+    pub(crate) fn give_way<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ticket: Ticket) {
+        let place = |question: &Question| question.askers.iter().position(|asker| asker.ticket == ticket);
+        let found = self.questions.iter().enumerate().find_map(|(i, question)| Some((i, place(question)?)));
+        let Some((i, asker)) = found else {
+            debug_assert!(false, "a ticket leads to its question");
+            return cx.shared.dns.askers.remove(ticket);
+        };
+        cx.shared.counters.drop(DropReason::DnsOverload);
+        let asker = self.questions[i].askers.remove(asker);
+        tell_unanswered(cx, &asker);
+        leave(cx.shared, &asker);
+        if self.questions[i].askers.is_empty() {
+            self.forget(cx.shared, i);
+            self.close_idle(cx);
+        }
     }
 
     /// Notes a host socket event.
@@ -187,7 +184,8 @@ impl DnsFlow {
         shared.ready.list(self.id, &mut self.turn);
     }
 
-    /// Takes what has arrived, within bounds; lists the flow again if there may be more. `scratch` has room for any datagram.
+    /// Takes what has arrived, within bounds; lists the flow again if there may be more. `scratch` has room
+    /// for any datagram.
     pub(crate) fn serve<P: Platform>(&mut self, cx: &mut Cx<'_, P>, scratch: &mut [u8]) {
         self.turn.begin(false);
         self.follow(cx);
@@ -219,8 +217,8 @@ impl DnsFlow {
 
     /// Gives back all sockets, before removal.
     pub(crate) fn dispose<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        for question in self.questions.drain(..) {
-            cx.shared.dns.held -= question.message.len();
+        while let Some(last) = self.questions.len().checked_sub(1) {
+            self.forget(cx.shared, last);
         }
         (0..RESOLVERS_MAX).for_each(|r| self.close(cx, r));
     }
@@ -231,7 +229,7 @@ impl DnsFlow {
             self.epoch = cx.shared.dns.epoch;
             (0..RESOLVERS_MAX).for_each(|r| self.close(cx, r));
             for question in &mut self.questions {
-                (question.asked, question.failed, question.next_at) = (0, 0, cx.now);
+                question.restart(&mut cx.shared.dns.entropy, cx.now);
             }
         }
     }
@@ -247,6 +245,11 @@ impl DnsFlow {
                 i += 1;
             }
         }
+        self.close_idle(cx);
+    }
+
+    /// Closes the sockets to resolvers of which no question awaits an answer.
+    fn close_idle<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         let awaited = self.questions.iter().fold(0, |all, question| all | question.awaited());
         for r in 0..RESOLVERS_MAX {
             if awaited & 1 << r == 0 {
@@ -283,14 +286,24 @@ impl DnsFlow {
     /// Sends question `i` to resolver `r`. False if it cannot be reached.
     fn send<P: Platform>(&mut self, cx: &mut Cx<'_, P>, r: usize, i: usize) -> bool {
         for _ in 0..2 {
-            let Some(socket) = self.sockets[r].or_else(|| self.open(cx, r)) else { break };
-            let message = [IoSlice::new(&self.questions[i].message)];
+            let socket = match self.sockets[r].map_or_else(|| self.open(cx, r), Ok) {
+                Ok(socket) => socket,
+                // Nothing that the resolver is at fault for.
+                Err(HostError::Exhausted) => return true,
+                Err(_) => break,
+            };
+            let folding = cx.shared.dns.preference.is_folding(r, cx.now);
+            let (id, rest) = self.questions[i].query(r, folding);
+            let message = [IoSlice::new(&id), IoSlice::new(rest)];
             match cx.host.datagram_send(socket, &message, None, IpHeaderFields::default()) {
                 // What finds no room is lost, as on any network.
                 Ok(_) | Err(HostError::WouldBlock | HostError::Exhausted | HostError::TooBig(_)) => {
+                    cx.shared.counters.dns_queries += 1;
+                    cx.shared.counters.dns_queries_folding += u64::from(folding);
                     return true;
                 }
-                // The socket may be reporting an ICMP error for an earlier question instead of sending this one.
+                // The socket may be reporting an ICMP error for an earlier question instead of sending this
+                // one.
                 Err(_) => self.report_errors(cx, r),
             }
             // An ICMP error such as port unreachable has closed the resolver's socket.
@@ -302,9 +315,12 @@ impl DnsFlow {
         false
     }
 
-    fn open<P: Platform>(&mut self, cx: &mut Cx<'_, P>, r: usize) -> Option<SocketId> {
-        let to = *cx.shared.config.resolvers.get(r)?;
-        let opened = if cx.shared.dns.sockets < SOCKETS_MAX {
+    /// Opens a socket to resolver `r`: the first of the port always, so that the questions of some keep no
+    /// others from asking at all; further ones as long as there are fewer than [`SOCKETS_MAX`].
+    fn open<P: Platform>(&mut self, cx: &mut Cx<'_, P>, r: usize) -> Result<SocketId, HostError> {
+        let to = *cx.shared.config.resolvers.get(r).ok_or(HostError::Unsupported)?;
+        let is_first = self.sockets.iter().all(Option::is_none);
+        let opened = if is_first || cx.shared.dns.sockets < SOCKETS_MAX {
             cx.host.udp_open(self.id, to)
         } else {
             Err(HostError::Exhausted)
@@ -313,15 +329,11 @@ impl DnsFlow {
             Ok(socket) => {
                 cx.shared.dns.sockets += 1;
                 self.sockets[r] = Some(socket);
-                Some(socket)
             }
-            Err(error) => {
-                if error == HostError::Exhausted {
-                    cx.shared.counters.drop(DropReason::HostExhausted);
-                }
-                None
-            }
+            Err(HostError::Exhausted) => cx.shared.counters.drop(DropReason::HostExhausted),
+            Err(_) => {}
         }
+        opened
     }
 
     fn close<P: Platform>(&mut self, cx: &mut Cx<'_, P>, r: usize) {
@@ -365,8 +377,8 @@ impl DnsFlow {
                     let [Received { len, segment, .. }] = received;
                     // The kernel may have put several together.
                     let size = segment.map_or(len, usize::from).max(1);
-                    let got = &scratch[..len.min(scratch.len())];
-                    got.chunks(size).for_each(|message| self.answered(cx, r, message));
+                    let got = len.min(scratch.len());
+                    scratch[..got].chunks_mut(size).for_each(|message| self.answered(cx, r, message));
                 }
                 Err(HostError::WouldBlock) => return false,
                 // Not a datagram but news of an ICMP error; the datagrams behind it come next.
@@ -377,14 +389,12 @@ impl DnsFlow {
     }
 
     /// Resolver `r` has sent a message.
-    fn answered<P: Platform>(&mut self, cx: &mut Cx<'_, P>, r: usize, message: &[u8]) {
-        let fits = |question: &Question| {
-            question.asked & 1 << r != 0
-                && message.starts_with(&question.message[..2])
-                && Query::parse(&question.message).is_ok_and(|query| query.is_answered_by(message))
-        };
-        let Some(i) = self.questions.iter().position(fits) else {
-            return cx.shared.counters.drop(DropReason::DnsUnsolicited);
+    fn answered<P: Platform>(&mut self, cx: &mut Cx<'_, P>, r: usize, message: &mut [u8]) {
+        let fits = self.questions.iter().map(|question| question.fit(r, message)).enumerate();
+        let i = match fits.into_iter().find(|(_, fit)| *fit != Fit::No) {
+            None => return cx.shared.counters.drop(DropReason::DnsUnsolicited),
+            Some((i, Fit::OtherCase)) => return self.answered_in_other_case(cx, r, i),
+            Some((i, _)) => i,
         };
         let rcode = Header::parse(message).map_or(0, |header| header.rcode());
         let count = resolvers(cx.shared);
@@ -411,11 +421,21 @@ impl DnsFlow {
         }
     }
 
+    /// Resolver `r` has answered question `i`, but for the case of letters: it, or a forger in its name. It
+    /// is asked once more under the other identifier.
+    fn answered_in_other_case<P: Platform>(&mut self, cx: &mut Cx<'_, P>, r: usize, i: usize) {
+        cx.shared.counters.drop(DropReason::DnsCaseMismatch);
+        cx.shared.dns.preference.folded(r, cx.now);
+        if !self.questions[i].is_folding(r) {
+            self.send(cx, r, i);
+        }
+    }
+
     /// Passes on what the link had no credit for.
     fn pass_on_held<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         while let Some(i) = self.questions.iter().position(|question| question.answer.is_some()) {
-            let Some(message) = self.questions[i].answer.take() else { return };
-            if !self.pass_on(cx, i, &message) {
+            let Some(mut message) = self.questions[i].answer.take() else { return };
+            if !self.pass_on(cx, i, &mut message) {
                 self.questions[i].answer = Some(message);
                 self.readable = true;
                 return;
@@ -424,46 +444,69 @@ impl DnsFlow {
         }
     }
 
-    /// Gives the guest the answer to question `i`, and keeps it for others. False if the link has no credit.
-    fn pass_on<P: Platform>(&mut self, cx: &mut Cx<'_, P>, i: usize, message: &[u8]) -> bool {
-        let Ok(query) = Query::parse(&self.questions[i].message) else { return true };
-        if query.is_ordinary() {
-            let mut key = [0; KEY_LEN_MAX];
-            let len = query.key(&mut key);
-            cx.shared.dns.cache.put(&key[..len], cx.now, message);
+    /// Gives the answer to question `i` to all who have asked it, and keeps it for others. False if the link
+    /// has no credit for some of them.
+    fn pass_on<P: Platform>(&mut self, cx: &mut Cx<'_, P>, i: usize, message: &mut [u8]) -> bool {
+        if let Some(key) = &self.questions[i].shared_key {
+            let dns = &mut cx.shared.dns;
+            let now = dns.record_time(cx.now);
+            dns.cache.put(key, now, message);
         }
-        let limit = answer_len_max(&cx.shared.config, &self.key, &query);
-        let passed = answer(cx, (&self.key, limit), &query, message).is_ok();
-        if passed {
-            self.cause = EndCause::Finished;
-            self.to_guest.add(1, message.len());
+        while let Some(asker) = self.questions[i].askers.first() {
+            if let Ok(query) = Query::parse(&asker.message) {
+                query.restore(message);
+                let limit = answer_len_max(&cx.shared.config, &asker.key, &query);
+                if answer(cx, (&asker.key, limit), &query, message).is_err() {
+                    return false;
+                }
+                self.cause = EndCause::Finished;
+                if asker.key == self.key {
+                    self.to_guest.add(1, message.len());
+                }
+            }
+            let asker = self.questions[i].askers.remove(0);
+            leave(cx.shared, &asker);
         }
-        passed
+        true
     }
 
-    /// Nobody will answer question `i`.
+    /// No answer to question `i` will come: its askers get the first refusal, or SERVFAIL.
     fn give_up<P: Platform>(&mut self, cx: &mut Cx<'_, P>, i: usize) {
         let awaited = self.questions[i].awaited();
         for r in (0..RESOLVERS_MAX).filter(|r| awaited & 1 << r != 0) {
             cx.shared.dns.preference.failed(r, cx.now);
         }
         match self.questions[i].refusal.take() {
-            Some(refusal) => {
-                if !self.pass_on(cx, i, &refusal) {
+            Some(mut refusal) => {
+                if !self.pass_on(cx, i, &mut refusal) {
                     cx.shared.counters.drop(DropReason::LinkFull);
                 }
             }
-            None => {
-                if let Ok(query) = Query::parse(&self.questions[i].message) {
-                    refuse(cx, &self.key, &query);
-                }
-            }
+            None => self.questions[i].askers.iter().for_each(|asker| tell_unanswered(cx, asker)),
         }
         self.forget(cx.shared, i);
     }
 
     fn forget(&mut self, shared: &mut Shared, i: usize) {
         let question = self.questions.swap_remove(i);
-        shared.dns.held -= question.message.len();
+        shared.dns.held -= question.held();
+        question.askers.iter().for_each(|asker| leave(shared, asker));
+        if let Some(key) = &question.shared_key {
+            let flow = shared.dns.in_flight.remove(key);
+            debug_assert_eq!(flow, Some(self.id), "a question in flight leads to its flow");
+        }
     }
+}
+
+/// SERVFAIL for an asker.
+fn tell_unanswered<P: Platform>(cx: &mut Cx<'_, P>, asker: &Asker) {
+    if let Ok(query) = Query::parse(&asker.message) {
+        refuse(cx, &asker.key, &query);
+    }
+}
+
+/// Removes an asker from what is counted.
+fn leave(shared: &mut Shared, asker: &Asker) {
+    shared.dns.held -= asker.message.len();
+    shared.dns.askers.remove(asker.ticket);
 }

@@ -1,8 +1,9 @@
 //! Shares of the flow table: what is left to the guest, and how much one peer outside may take of the rest.
 //!
-//! A published port lets anybody outside begin flows. Without shares idle connections from outside would fill the table until
-//! the guest's own connects were refused. So a part of the table is the guest's own, and of the rest one peer takes
-//! only a part. An IPv6 peer is a network of 64 bits, which is what a single host is given (RFC 4291, 2.5.1).
+//! A published port lets any peer outside begin flows. Without shares idle connections from outside would
+//! fill the table until the guest's own connects were refused. So a part of the table is the guest's own, and
+//! of the rest one peer takes only a part. An IPv6 peer is a network of 64 bits, which is what a single host
+//! is given (RFC 4291, 2.5.1).
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,7 +13,8 @@ const GUEST_PART: usize = 4;
 /// One part in so many of the table is the most that one peer outside may take.
 const PEER_PART: usize = 8;
 
-/// Flows that began on the host's side, in all and by peer. State is bounded by the flow table: every peer counted has a flow.
+/// Flows that began on the host's side, in all and by peer. State is bounded by the flow table: every peer
+/// counted has a flow.
 #[derive(Debug)]
 pub(crate) struct InboundQuota {
     flows: usize,

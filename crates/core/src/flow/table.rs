@@ -3,9 +3,9 @@
 //! The guest chooses the keys, so the index uses SipHash-1-3 with a key of this instance: it cannot aim for
 //! collisions. The index is only ever looked up, never iterated, so nothing depends on its order.
 //!
-//! So that the least useful flow of a full table is found at once, flows stand in a few lists by what they are good for and
-//! by the side that has begun them, each in the order in which its flows were used last ([`FlowTable::touch`]). Of each
-//! only the first few are candidates.
+//! So that the least useful flow of a full table is found at once, flows stand in a few lists by what they
+//! are good for and by the side that has begun them, each in the order in which its flows were used last
+//! ([`FlowTable::touch`]). Of each only the first few are candidates.
 
 use super::{Endpoint, FlowId, FlowKey, Protocol};
 use crate::time::{Duration, Instant};
@@ -60,7 +60,8 @@ const NONE: u32 = u32::MAX;
 /// A slot's place in the list it stands in.
 #[derive(Debug, Clone, Copy)]
 struct Place {
-    /// When it was used last, in milliseconds modulo 2^32: 49 days, and keep-alive lets no flow be silent for that long.
+    /// When it was used last, in milliseconds modulo 2^32: 49 days, and keep-alive lets no flow be silent for
+    /// that long.
     used_ms: u32,
     before: u32,
     behind: u32,
@@ -115,7 +116,8 @@ impl<F: Keyed> FlowTable<F> {
         self.index.is_empty()
     }
 
-    /// Bytes that the table takes. Room behind the last slot, kept for growth, is not counted: no page of it was touched.
+    /// Bytes that the table takes. Room behind the last slot, kept for growth, is not counted: no page of it
+    /// was touched.
     pub fn allocated(&self) -> usize {
         self.slots.len() * (size_of::<Slot<F>>() + size_of::<Place>())
             + self.free.capacity() * size_of::<u32>()
@@ -221,8 +223,9 @@ impl<F: Keyed> FlowTable<F> {
         self.slots.get_mut(id.index as usize).filter(|s| s.generation == id.generation)?.flow.as_mut()
     }
 
-    /// The best victim by `rank` (larger is less useful; `None` is never evicted), which is given a flow and how long it has
-    /// been idle at `now`. Of each list only the `depth` flows are candidates that were used longest ago.
+    /// The best victim by `rank` (larger is less useful; `None` is never evicted), which is given a flow and
+    /// how long it has been idle at `now`. Of each list only the `depth` flows are candidates that were used
+    /// longest ago.
     pub fn victim<R: Ord>(
         &self,
         now: Instant,

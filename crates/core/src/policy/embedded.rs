@@ -1,10 +1,11 @@
-//! IPv4 addresses inside IPv6 addresses: the forms that a translator or tunnel on the way turns into IPv4 packets.
+//! IPv4 addresses inside IPv6 addresses: the forms that a translator or tunnel on the way turns into IPv4
+//! packets.
 //!
 //! A rule about an IPv4 address that looked only at the outer one would be walked around by writing the same
-//! destination as `64:ff9b::a00:1`. Which translators the host's network has is unknown here, so every form that
-//! a standard defines counts, and a form that is open to interpretation counts with each of its readings.
-//! Not known here are the prefixes that an operator has chosen for its own NAT64 (RFC 6052, section 2.2): a user
-//! with such a network denies the prefix itself.
+//! destination as `64:ff9b::a00:1`. Which translators the host's network has is unknown here, so every form
+//! that a standard defines counts, and a form that is open to interpretation counts with each of its
+//! readings. Not known here are the prefixes that an operator has chosen for its own NAT64 (RFC 6052, section
+//! 2.2): a user with such a network denies the prefix itself.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,7 +1,9 @@
-//! The floor: destinations that no guest reaches and no option opens, except by an address that was mapped on purpose.
+//! The floor: destinations that no guest reaches and no option opens, except by an address that was mapped on
+//! purpose.
 //!
-//! The metadata services of clouds hand out credentials of the host to whatever can reach them, by address alone. Most
-//! are in 169.254.0.0/16; the others have unique local addresses (RFC 4193) or public ones and are listed here.
+//! The metadata services of clouds hand out credentials of the host to whatever can reach them, by address
+//! alone. Most are in 169.254.0.0/16; the others have unique local addresses (RFC 4193) or public ones and
+//! are listed here.
 
 use super::Network;
 use super::embedded::embedded_ipv4;
@@ -20,16 +22,19 @@ const fn v6(address: Ipv6Addr, prefix_len: u8) -> Network {
 
 /// Metadata and credential services outside the link-local ranges.
 const METADATA: [Network; 9] = [
-    // Alibaba Cloud, "Instance metadata" of its ECS guide; over IPv6 cloud-init's issue 6892, from its own engineers.
+    // Alibaba Cloud, "Instance metadata" of its ECS guide; over IPv6 cloud-init's issue 6892, from its own
+    // engineers.
     v4(100, 100, 100, 200),
     v6(Ipv6Addr::new(0xfd00, 0x100, 0, 0, 0, 0, 0x100, 0x200), 128),
-    // Microsoft Azure, "What is IP address 168.63.129.16?": the WireServer, which gives the VM agent its certificates.
+    // Microsoft Azure, "What is IP address 168.63.129.16?": the WireServer, which gives the VM agent its
+    // certificates.
     v4(168, 63, 129, 16),
-    // Oracle Cloud, "Retrieve Predefined Instance Metadata"; over IPv6 as Oracle's own node scripts and SDKs ask it.
+    // Oracle Cloud, "Retrieve Predefined Instance Metadata"; over IPv6 as Oracle's own node scripts and SDKs
+    // ask it.
     v4(192, 0, 0, 192),
     v6(Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe), 128),
-    // AWS: ::254 in "Retrieve instance metadata" of the EC2 guide, ::23 in "Set up the Amazon EKS Pod Identity Agent";
-    // its other services beside them are as local to the instance as 169.254.0.0/16.
+    // AWS: ::254 in "Retrieve instance metadata" of the EC2 guide, ::23 in "Set up the Amazon EKS Pod
+    // Identity Agent"; its other services beside them are as local to the instance as 169.254.0.0/16.
     v6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0), 32),
     // Google Cloud: the metadata server of instances that have only IPv6.
     v6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254), 128),
@@ -38,7 +43,8 @@ const METADATA: [Network; 9] = [
     v6(Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1), 128),
 ];
 
-/// The rule of the floor that forbids `address`, itself or the IPv4 address inside it, by its place in [`NAMES`].
+/// The rule of the floor that forbids `address`, itself or the IPv4 address inside it, by its place in
+/// [`NAMES`].
 pub(super) fn forbids(address: IpAddr) -> Option<usize> {
     rule(address).or_else(|| embedded_ipv4(address).find_map(|inner| rule(inner.into())))
 }

@@ -1,12 +1,12 @@
 //! Room in a full flow table: which flow gives way to a new one.
 //!
-//! *A flow of the guest's* takes the place of one that is over, then of the least useful that began on the host's side, then of the
-//! least useful of its own. A datagram conversation from outside that goes loses nothing: its peer's next datagram begins it
-//! again, and answers leave from the same published port. One of the guest's gets another source port on the host,
-//! and what its peer still sends is lost.
+//! *A flow of the guest's* takes the place of one that is over, then of the least useful that began on the
+//! host's side, then of the least useful of its own. A datagram conversation from outside that goes loses
+//! nothing: its peer's next datagram begins it again, and answers leave from the same published port. One of
+//! the guest's gets another source port on the host, and what its peer still sends is lost.
 //!
-//! *A flow from the host's side* takes the place only of others from there, or of one that is over; it meets the shares of
-//! [`crate::flow::quota`] first. Beyond the share of its peer it may replace that peer's own.
+//! *A flow from the host's side* takes the place only of others from there, or of one that is over; it meets
+//! the shares of [`crate::flow::quota`] first. Beyond the share of its peer it may replace that peer's own.
 
 use super::{DropReason, Flow, Io, Platform, Stack};
 use crate::flow::EvictionRank;
@@ -17,8 +17,9 @@ use crate::flow::table::Keyed;
 use crate::time::Instant;
 use std::net::IpAddr;
 
-/// How many flows of each list are looked at for one of a certain peer. A peer that is at its bound has an eighth of the table, so among
-/// the oldest there is one of its own, or it is the others that have been idle for longer.
+/// How many flows of each list are looked at for one of a certain peer. A peer that is at its bound has an
+/// eighth of the table, so among the oldest there is one of its own, or it is the others that have been idle
+/// for longer.
 const PEER_SEARCH: usize = 64;
 
 impl Stack {
@@ -57,7 +58,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Evicts the flow of the highest `order` among the `depth` of each list that were used longest ago. False if there is none.
+    /// Evicts the flow of the highest `order` among the `depth` of each list that were used longest ago.
+    /// False if there is none.
     fn evict<P: Platform, R: Ord>(
         &mut self,
         io: &mut Io<'_, P>,

@@ -2,10 +2,10 @@
 
 use super::admission::Admission;
 use super::{
-    Connection, DatagramFlow, DropReason, Echo, EndCause, Endpoint, EtherType, EthernetHeader, EvictionClass, Initiator,
-    Flow, FlowId, FlowKey, Gso, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Io, IpAddr,
-    Ipv4Header, Ipv6Header, Platform, Protocol, RxChecksum, RxMeta, Stack, TCP, TcpFlags, TcpHeader, UDP,
-    UdpHeader, checksum, icmp, reset, services,
+    Connection, DatagramFlow, DropReason, Echo, EndCause, Endpoint, EtherType, EthernetHeader, EvictionClass,
+    Flow, FlowId, FlowKey, Gso, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Initiator,
+    Io, IpAddr, Ipv4Header, Ipv6Header, Platform, Protocol, RxChecksum, RxMeta, Stack, TCP, TcpFlags,
+    TcpHeader, UDP, UdpHeader, checksum, icmp, reset, services,
 };
 use crate::destination;
 use crate::fragments::IpHeader;

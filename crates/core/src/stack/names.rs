@@ -4,6 +4,7 @@ use super::{DropReason, EvictionClass, Flow, FlowKey, Initiator, Io, Platform, S
 use crate::dns;
 use crate::dns::flow::DnsFlow;
 use crate::flow::FlowId;
+use crate::time::Duration;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -14,21 +15,29 @@ impl Stack {
         self.ask_anew();
     }
 
-    /// The host has these addresses from now on, sorted: those that a deny rule for the host itself is about. Open flows stay.
+    /// The host has these addresses from now on, sorted: those that a deny rule for the host itself is about.
+    /// Open flows stay.
     pub fn set_host_addresses(&mut self, addresses: Arc<[IpAddr]>) {
         self.policy.set_host_addresses(addresses);
     }
 
-    /// Replaces the search names that the guest is offered from now on. A guest that depends on router advertisements gets
-    /// one soon.
+    /// The machine has been suspended for so long since it was started. DNS records expire meanwhile; timers
+    /// do not, as those of the guest's kernel and of the host's do not: a connection is as young as its ends
+    /// believe.
+    pub fn set_suspended(&mut self, total: Duration) {
+        self.shared.dns.set_suspended(total);
+    }
+
+    /// Replaces the search names that the guest is offered from now on. A guest that depends on router
+    /// advertisements gets one soon.
     pub fn set_search(&mut self, search: Vec<String>) {
         self.shared.config.search = search;
         self.advertise_at = self.advertise_at.map(|_| crate::time::Instant::ZERO);
     }
 
-    /// The host has other addresses or other ways out. What is known of names may no longer hold; flows whose host socket has an
-    /// address that is gone ([`Host::is_stranded`]) can get no answer: connections end with a reset, others begin anew with
-    /// the guest's next datagram.
+    /// The host has other addresses or other ways out. What is known of names may no longer hold; flows whose
+    /// host socket has an address that is gone ([`Host::is_stranded`]) can get no answer: connections end
+    /// with a reset, others begin anew with the guest's next datagram.
     pub fn network_changed<P: Platform>(&mut self, io: &mut Io<'_, P>) {
         self.ask_anew();
         let ids: Vec<FlowId> = self.flows.iter().map(|(id, _)| id).collect();
@@ -42,8 +51,9 @@ impl Stack {
         }
     }
 
-    /// The name by which the guest learnt an address: the one it had asked for when it got the address in an answer from the
-    /// DNS address over UDP. Without final dot, as the guest wrote it. Some thousand addresses are remembered.
+    /// The name by which the guest learnt an address: the one it had asked for when it got the address in an
+    /// answer from the DNS address over UDP. Without final dot, as the guest wrote it. Some thousand
+    /// addresses are remembered.
     pub fn name_of(&self, address: IpAddr) -> Option<&str> {
         self.shared.dns.name_of(address)
     }
@@ -79,6 +89,19 @@ impl Stack {
         Ok(())
     }
 
+    /// Makes room for one more question of so many bytes: the greediest asker's oldest gives way.
+    fn make_room_for_question<P: Platform>(&mut self, io: &mut Io<'_, P>, bytes: usize) {
+        while self.shared.dns.is_full(bytes) {
+            let Some((ticket, id)) = self.shared.dns.first_to_go() else { return };
+            let Some(Flow::Dns(flow)) = self.flows.get_mut(id) else {
+                debug_assert!(false, "every question that waits has a flow");
+                return;
+            };
+            flow.give_way(&mut io.cx(&mut self.shared), ticket);
+            self.after(io, id);
+        }
+    }
+
     fn question<P: Platform>(
         &mut self,
         io: &mut Io<'_, P>,
@@ -90,7 +113,9 @@ impl Stack {
         if dns::answer_at_once(&mut io.cx(&mut self.shared), asked, &query, &mut self.scratch) {
             return Ok(());
         }
-        let id = match self.flows.find(&key) {
+        self.make_room_for_question(io, message.len());
+        // An equal question that waits is joined, whichever port has asked it.
+        let id = match self.shared.dns.flow_asking(&query).or_else(|| self.flows.find(&key)) {
             Some(id) => id,
             None if self.shared.config.resolvers.is_empty() => {
                 dns::refuse(&mut io.cx(&mut self.shared), &key, &query);
@@ -110,7 +135,7 @@ impl Stack {
             }
         };
         if let Some(Flow::Dns(flow)) = self.flows.get_mut(id) {
-            flow.ask(&mut io.cx(&mut self.shared), &query);
+            flow.ask(&mut io.cx(&mut self.shared), &key, &query);
         }
         self.used(id, io.now);
         self.after(io, id);

@@ -16,6 +16,14 @@ fn starts_near_zero_and_does_not_go_back() {
     assert!(last < Instant::from_ms(3_600_000));
 }
 
+/// What cannot be tried here is a suspend; that the clocks exist and agree while there is none can.
+#[test]
+fn without_a_suspend_none_is_counted() {
+    let clock = Clock::start();
+    let counted = (0..1000).map(|_| clock.suspended()).min();
+    assert!(counted < Some(brodo_core::time::Duration::from_secs(1)), "{counted:?}");
+}
+
 #[test]
 fn dates_are_those_of_the_wall_clock() {
     let clock = Clock::start();

@@ -53,7 +53,7 @@ pub(super) fn serve_guest(wanted: Wanted, mtu: u16, guest: impl FnOnce() + Send 
     let mut config = Config { mtu, ..Config::default() };
     config.v4.as_mut().expect("default").host_loopback = Some(Ipv4Addr::new(10, 0, 2, 4));
     config.v6.as_mut().expect("default").host_loopback = Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 4));
-    let stack = Stack::new(config, Keys { table: [1; 16], isn: [2; 16] }, tap.caps());
+    let stack = Stack::new(config, Keys { table: [1; 16], isn: [2; 16], dns: [3; 16] }, tap.caps());
     let handle = WorkerHandle::new(Arc::new(Workers::new(1).expect("eventfd")), 0).expect("the first");
     let parts = Parts::new(stack, tap, Sockets::new().expect("epoll"), Clock::start(), handle);
     let mut worker = Worker::new(parts).expect("worker");

@@ -90,7 +90,8 @@ fn parts(wait: Option<CreditWait>) -> (Parts<Pair>, OwnedFd) {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (fd, guest) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("pair");
     let link = Pair { fd, wait, received: 0, forgotten: 0, gone: false };
-    let stack = Stack::new(Config::default(), Keys { table: [1; 16], isn: [2; 16] }, link.caps());
+    let stack =
+        Stack::new(Config::default(), Keys { table: [1; 16], isn: [2; 16], dns: [3; 16] }, link.caps());
     let handle = WorkerHandle::new(Arc::new(Workers::new(1).expect("eventfd")), 0).expect("the first");
     (Parts::new(stack, link, Sockets::new().expect("epoll"), Clock::start(), handle), guest)
 }

@@ -25,6 +25,8 @@ pub(super) struct Waiter {
     pub(super) clock: Clock,
     /// The time of this turn.
     pub(super) now: Instant,
+    /// How long the machine has been suspended so far, as read after the last sleep.
+    pub(super) suspended: Duration,
     pub(super) events: Events,
     pub(super) activity: Activity,
     /// epoll_pwait2 works here.
@@ -38,6 +40,7 @@ impl Waiter {
         Self {
             clock,
             now: clock.now(),
+            suspended: Duration::ZERO,
             events: Events(Vec::with_capacity(EVENTS)),
             activity: Activity::default(),
             nanoseconds: true,
@@ -76,6 +79,7 @@ impl Waiter {
         }
         self.activity.sleeps += 1;
         paused |= self.take_events(epoll, deadline.map(|at| at.since(self.now)))?;
+        self.suspended = self.clock.suspended();
         self.busy_poll.resumed(self.now - idle);
         Ok(paused)
     }

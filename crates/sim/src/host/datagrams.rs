@@ -114,6 +114,11 @@ impl SimHost {
         self.datagram_of(socket).outbox.pop_front().map(|message| (message.data, message.segment))
     }
 
+    /// The datagrams that the stack sent and nothing has taken, oldest first.
+    pub fn sent_datagrams(&mut self, socket: SocketId) -> impl Iterator<Item = &[u8]> {
+        self.datagram_of(socket).outbox.iter().map(|message| &*message.data)
+    }
+
     /// IP header fields of the oldest datagram sent by the stack.
     pub fn datagram_marks(&mut self, socket: SocketId) -> Option<IpHeaderFields> {
         self.datagram_of(socket).outbox.front().map(|message| message.marks)

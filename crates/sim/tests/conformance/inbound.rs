@@ -231,7 +231,7 @@ fn idle_connections_from_outside_leave_the_guest_its_quarter_of_the_table() {
     each_with_a_small_table(|t| {
         let accepted: Vec<_> = (0..16).filter_map(|n| connects(t, n, PEER).ok()).collect();
         assert_eq!(accepted.len(), 12);
-        assert_eq!(t.machine.stack.counters().dropped(DropReason::InboundFlows), 4);
+        assert_eq!(t.driver.stack.counters().dropped(DropReason::InboundFlows), 4);
         for port in 4000..4004 {
             t.connection(port, 80);
             t.establish();
@@ -264,8 +264,8 @@ fn datagrams_from_outside_evict_no_conversation_of_the_guests() {
             t.peer_sends_first(10, None).unwrap();
             t.expect("UDP data=10");
         }
-        let counters = t.machine.stack.counters();
-        assert_eq!((counters.flows_evicted, counters.udp_inbound, t.machine.stack.flows()), (98, 100, 16));
+        let counters = t.driver.stack.counters();
+        assert_eq!((counters.flows_evicted, counters.udp_inbound, t.driver.stack.flows()), (98, 100, 16));
         for &flow in &own {
             t.select(flow);
             t.host_sends_datagram(30);
@@ -299,7 +299,7 @@ fn one_peer_outside_holds_an_eighth_of_the_table() {
             t.peer_sends_first(10, None).unwrap();
             t.expect("UDP data=10");
         }
-        assert_eq!((t.machine.stack.flows(), t.machine.stack.counters().flows_evicted), (5, 18));
+        assert_eq!((t.driver.stack.flows(), t.driver.stack.counters().flows_evicted), (5, 18));
     });
 }
 
@@ -316,7 +316,7 @@ fn a_network_of_ipv6_is_one_peer() {
         t.expect("SYN seq=0");
     }
     // Those that the guest has not accepted gave way to one another.
-    assert_eq!((t.machine.stack.flows(), t.machine.stack.counters().flows_evicted), (2, 3));
+    assert_eq!((t.driver.stack.flows(), t.driver.stack.counters().flows_evicted), (2, 3));
 }
 
 #[test]

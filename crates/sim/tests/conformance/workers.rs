@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// A worker of that number.
 fn worker(setup: &Setup, budget: &Arc<Budget>, number: u32) -> Script {
     let mut t = Script::new(setup.clone());
-    let keys = Keys { table: [number as u8; 16], isn: [7; 16] };
+    let keys = Keys { table: [number as u8; 16], isn: [7; 16], dns: [3; 16] };
     t.driver.stack = Stack::sharing(setup.config.clone(), keys, setup.caps, budget.clone(), number);
     t
 }

@@ -84,7 +84,7 @@ const NOW: Instant = Instant::from_ms(1000);
 
 fn shared(memory: usize) -> Shared {
     let budget = Arc::new(Budget::new(memory));
-    Shared::new(Config { memory, ..Config::default() }, LinkCaps::default(), [0; 16], budget, 0)
+    Shared::new(Config { memory, ..Config::default() }, LinkCaps::default(), ([0; 16], [1; 16]), budget, 0)
 }
 
 /// A datagram with content of its own.

@@ -179,6 +179,17 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
+/// How far a message answers a query.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fit {
+    /// It is a response to something else, or none.
+    No,
+    /// All agrees but the case of letters in the question.
+    OtherCase,
+    /// It is a response to the query, to the letter.
+    Yes,
+}
+
 /// Most bytes of [`Query::key`].
 pub const KEY_LEN_MAX: usize = NAME_LEN_MAX + 5;
 
@@ -257,19 +268,35 @@ impl<'a> Query<'a> {
         question.len() + 1
     }
 
-    /// Whether `message` is a response to this query: identifier, operation and question agree. The case of letters does not
-    /// matter.
-    pub fn is_answered_by(&self, message: &[u8]) -> bool {
-        let Some(header) = Header::parse(message) else { return false };
-        let alike =
-            (header.id, header.opcode(), header.questions) == (self.header.id, self.header.opcode(), 1);
+    /// How far `message` is a response to this query when it was sent under the identifier `id`.
+    pub fn fit(&self, id: u16, message: &[u8]) -> Fit {
+        let Some(header) = Header::parse(message) else { return Fit::No };
+        let alike = (header.id, header.opcode(), header.questions) == (id, self.header.opcode(), 1);
         let asked = &self.message[Header::LEN..self.question.end];
-        let Some(got) = message.get(Header::LEN..self.question.end) else { return false };
+        let Some(got) = message.get(Header::LEN..self.question.end) else { return Fit::No };
         let name = asked.len() - 4;
-        header.is_response()
-            && alike
-            && got[..name].eq_ignore_ascii_case(&asked[..name])
-            && got[name..] == asked[name..]
+        if !header.is_response() || !alike || got[name..] != asked[name..] {
+            return Fit::No;
+        }
+        match &got[..name] {
+            got if *got == asked[..name] => Fit::Yes,
+            got if got.eq_ignore_ascii_case(&asked[..name]) => Fit::OtherCase,
+            _ => Fit::No,
+        }
+    }
+
+    /// Whether it has no other records than an OPT record: no signature, for one.
+    pub fn is_bare(&self) -> bool {
+        self.bare
+    }
+
+    /// Gives `answer`, a response to the same question, the identifier and the letters of this query.
+    ///
+    /// # Panics
+    /// If `answer` is not a response to the same question.
+    pub fn restore(&self, answer: &mut [u8]) {
+        answer[..2].copy_from_slice(&self.header.id.to_be_bytes());
+        answer[Header::LEN..self.question.end].copy_from_slice(&self.message[Header::LEN..self.question.end]);
     }
 
     /// Makes `answer`, an earlier response to the same question, one to this query: identifier, the bits that are
@@ -280,8 +307,8 @@ impl<'a> Query<'a> {
     pub fn adopt(&self, answer: &mut [u8]) {
         let Some(header) = Header::parse(answer) else { return };
         let flags = header.flags & !(super::AA | RD | CD) | self.header.flags & (RD | CD);
-        Header { id: self.header.id, flags, ..header }.emit(answer);
-        answer[Header::LEN..self.question.end].copy_from_slice(&self.message[Header::LEN..self.question.end]);
+        Header { flags, ..header }.emit(answer);
+        self.restore(answer);
     }
 }
 

@@ -65,7 +65,7 @@ impl World {
         let mut config = Config { guest_mac: Some(GUEST_MAC), ..Config::default() };
         config.v4.as_mut().expect("default").host_loopback = Some([10, 0, 2, 4].into());
         let (mac, caps) = (config.mac, LinkCaps::default());
-        let stack = Stack::new(config, Keys { table: [1; 16], isn: [2; 16] }, caps);
+        let stack = Stack::new(config, Keys { table: [1; 16], isn: [2; 16], dns: [3; 16] }, caps);
         let sockets = Sockets::new().expect("epoll");
         let guest = super::super::Guest { addresses: [GUEST.parse().ok(), None] };
         let forwards = Forwards::new(guest, None, &sockets, (1000, 10)).expect("forwards");

@@ -110,17 +110,20 @@ fn an_answer_is_known_by_identifier_and_question() {
     let parsed = Query::parse(&asked).unwrap();
     let mut answer = query("NaMe.test", A, None);
     answer[2] |= 0x80;
-    assert!(parsed.is_answered_by(&answer));
+    let id = parsed.header.id;
+    assert_eq!(parsed.fit(id, &answer), Fit::OtherCase);
+    answer[12..].copy_from_slice(&asked[12..]);
+    assert_eq!((parsed.fit(id, &answer), parsed.fit(!id, &answer)), (Fit::Yes, Fit::No));
     let changed = |at: usize, bits: u8| {
         let mut other = answer.clone();
         other[at] ^= bits;
-        parsed.is_answered_by(&other)
+        parsed.fit(id, &other)
     };
     // Identifier, response, operation, number of questions, a letter, the type (A and a differ by the bit of case), the class.
     for (at, bits) in [(1, 1), (2, 0x80), (2, 0x08), (5, 1), (13, 1), (24, 0x20), (26, 2)] {
-        assert!(!changed(at, bits), "byte {at}");
+        assert_eq!(changed(at, bits), Fit::No, "byte {at}");
     }
-    assert!(!parsed.is_answered_by(&answer[..20]));
+    assert_eq!(parsed.fit(id, &answer[..20]), Fit::No);
 }
 
 #[test]
@@ -133,7 +136,7 @@ fn records_of_an_answer() {
     assert!(reply.push(A, 30, &[192, 0, 2, 1]));
     let len = reply.finish();
     let message = &out[..len];
-    assert!(parsed.is_answered_by(message));
+    assert_eq!(parsed.fit(parsed.header.id, message), Fit::Yes);
     let header = Header::parse(message).unwrap();
     assert_eq!((header.answers, header.additionals, header.flags & AA), (2, 0, AA));
     let records: Vec<_> = Records::new(message, &header, parsed.question.end).map(Result::unwrap).collect();
@@ -199,7 +202,7 @@ fn an_answer_is_made_anothers() {
     (other[0], other[1]) = (0xab, 0xcd);
     let other = Query::parse(&other).unwrap();
     other.adopt(&mut out[..len]);
-    assert!(other.is_answered_by(&out[..len]));
+    assert_eq!(other.fit(0xabcd, &out[..len]), Fit::Yes);
     assert_eq!(out[..2], [0xab, 0xcd]);
     assert_eq!(Header::parse(&out).unwrap().flags & AA, 0);
     assert_eq!(out[12..22], other.message[12..22], "with the letters of who asks");

@@ -1,0 +1,56 @@
+//! Unpredictable queries: identifiers and letter case that nobody outside can foresee (RFC 5452; 0x20
+//! encoding, draft-vixie-dnsext-dns0x20).
+//!
+//! A forged answer must match identifier, source port and letter case of a query. The port is the host
+//! kernel's choice, at random; the rest is drawn here, never taken from the guest: a program in the guest
+//! that knew them could have answers forged by an accomplice outside. Numbers are SipHash-1-3 of a counter
+//! under a key of this instance, so the same key gives the same queries.
+
+use siphasher::sip::SipHasher13;
+use std::hash::Hasher;
+
+/// Draws for the queries of one worker.
+#[derive(Debug)]
+pub(crate) struct QueryEntropy {
+    key: [u8; 16],
+    /// Numbers drawn so far.
+    drawn: u64,
+}
+
+impl QueryEntropy {
+    /// Draws under `key`, which must be secret.
+    pub(crate) fn new(key: [u8; 16]) -> Self {
+        Self { key, drawn: 0 }
+    }
+
+    fn draw(&mut self) -> u64 {
+        let mut hasher = SipHasher13::new_with_key(&self.key);
+        hasher.write_u64(self.drawn);
+        self.drawn += 1;
+        hasher.finish()
+    }
+
+    /// Two identifiers, which differ.
+    pub(crate) fn ids(&mut self) -> [u16; 2] {
+        let bits = self.draw();
+        let (one, other) = (bits as u16, (bits >> 16) as u16);
+        [one, if other == one { !one } else { other }]
+    }
+
+    /// Gives each letter of an uncompressed name upper or lower case. Lengths of labels are below 64 and so
+    /// are no letters.
+    pub(crate) fn mix_case(&mut self, name: &mut [u8]) {
+        let (mut bits, mut left) = (0, 0);
+        for letter in name.iter_mut().filter(|byte| byte.is_ascii_alphabetic()) {
+            if left == 0 {
+                (bits, left) = (self.draw(), u64::BITS);
+            }
+            *letter ^= (bits as u8 & 1) << 5;
+            bits >>= 1;
+            left -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

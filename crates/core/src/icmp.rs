@@ -12,8 +12,8 @@ use crate::wire::ethernet::EthernetHeader;
 use crate::wire::icmpv4::{Echo, Icmpv4Message};
 use crate::wire::icmpv6::{self, Icmpv6Message};
 use crate::wire::ipv6::Ipv6Header;
-use crate::wire::udp::UdpHeader;
-use crate::wire::{ICMP, ICMPV6, UDP, checksum};
+use crate::wire::tcp::Seq;
+use crate::wire::{ICMP, ICMPV6, TCP, UDP, checksum};
 use std::net::IpAddr;
 
 /// The longest echo message: what fits an IPv4 packet.
@@ -115,25 +115,39 @@ pub(crate) fn send<P: Platform>(cx: &mut Cx<'_, P>, frame: &[u8]) {
     }
 }
 
-/// The flow whose packet an ICMP error from the guest quotes: one that we sent, so its source is the flow's remote.
-pub(crate) fn quoted_udp_flow(quoted: &[u8]) -> Option<FlowKey> {
-    let (src, dst, protocol, rest) = match quoted.first()? >> 4 {
+/// A packet of ours that an ICMP error from the guest quotes.
+pub(crate) struct Quoted {
+    /// The flow that it is of: it was sent by the flow's remote.
+    pub(crate) key: FlowKey,
+    /// Of a TCP segment, its sequence number (SEG.SEQ).
+    pub(crate) seq: Option<Seq>,
+}
+
+/// The UDP datagram or TCP segment that an ICMP error from the guest quotes. All that is asked for is what every host
+/// quotes: the IP header and eight bytes more (RFC 792).
+pub(crate) fn quoted(packet: &[u8]) -> Option<Quoted> {
+    let (src, dst, protocol, rest) = match packet.first()? >> 4 {
         4 => {
-            let header_len = usize::from(quoted[0] & 15) * 4;
-            let address = |at: usize| quoted.get(at..at + 4)?.first_chunk::<4>().copied().map(IpAddr::from);
-            (address(12)?, address(16)?, *quoted.get(9)?, quoted.get(header_len..)?)
+            let header_len = usize::from(packet[0] & 15) * 4;
+            let address = |at: usize| packet.get(at..at + 4)?.first_chunk::<4>().copied().map(IpAddr::from);
+            (address(12)?, address(16)?, *packet.get(9)?, packet.get(header_len..)?)
         }
         6 => {
-            let address = |at: usize| quoted.get(at..at + 16)?.first_chunk::<16>().copied().map(IpAddr::from);
-            (address(8)?, address(24)?, *quoted.get(6)?, quoted.get(Ipv6Header::LEN..)?)
+            let address = |at: usize| packet.get(at..at + 16)?.first_chunk::<16>().copied().map(IpAddr::from);
+            (address(8)?, address(24)?, *packet.get(6)?, packet.get(Ipv6Header::LEN..)?)
         }
         _ => return None,
     };
-    let ports = rest.first_chunk::<{ UdpHeader::LEN }>().filter(|_| protocol == UDP)?;
-    let port = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
-    Some(FlowKey {
-        protocol: Protocol::Udp,
-        guest: Endpoint::new(dst, port(2)),
-        remote: Endpoint::new(src, port(0)),
-    })
+    let &[a, b, c, d, ref more @ ..] = rest.first_chunk::<8>()?;
+    let (protocol, seq) = match protocol {
+        UDP => (Protocol::Udp, None),
+        TCP => (Protocol::Tcp, Some(Seq(u32::from_be_bytes(*more)))),
+        _ => return None,
+    };
+    let key = FlowKey {
+        protocol,
+        guest: Endpoint::new(dst, u16::from_be_bytes([c, d])),
+        remote: Endpoint::new(src, u16::from_be_bytes([a, b])),
+    };
+    Some(Quoted { key, seq })
 }

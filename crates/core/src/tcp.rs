@@ -218,6 +218,7 @@ impl Connection {
         self.tx.readable |= ready.readable || ready.read_closed || ready.urgent || ready.error;
         self.tx.hangup |= ready.read_closed;
         self.tx.urgent |= ready.urgent;
+        self.tx.error |= ready.error;
         if self.tx.state == SenderState::Calling {
             return;
         }
@@ -225,6 +226,7 @@ impl Connection {
             self.rx.writable = true;
             self.flush_to_host(cx);
         }
+        self.check_error(cx);
         if self.wants_service() {
             self.list_ready(cx.shared);
         } else {
@@ -241,6 +243,45 @@ impl Connection {
         }
     }
 
+    /// An error behind the end of the host's stream, which no read meets: a peer's reset after its FIN.
+    pub(super) fn check_error<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        if self.tx.error
+            && self.tx.eof
+            && !self.broken
+            && let Some(socket) = self.socket
+        {
+            self.tx.error = false;
+            if let Some(error) = cx.host.tcp_error(socket) {
+                self.host_failed(cx.shared, error);
+            }
+        }
+    }
+
+    /// Whether an accepted connection between the same ends may take this flow's key. The host's kernel has forgotten the
+    /// earlier connection then, or soon has: its peer has reset it, perhaps in this very turn, or both of the host's
+    /// directions are over and only the guest's last acknowledgements are awaited. What came before the reset goes to the
+    /// guest first, as far as its window allows, and then a reset: it would not take a SYN in the midst of a connection.
+    pub(crate) fn makes_way_for_inbound<P: Platform>(&mut self, cx: &mut Cx<'_, P>) -> bool {
+        if self.state() == State::TimeWait {
+            return true;
+        }
+        match self.socket {
+            _ if self.tx.state == SenderState::Connecting => return false,
+            _ if self.broken => {}
+            Some(socket) => match cx.host.tcp_error(socket) {
+                Some(error) => self.host_failed(cx.shared, error),
+                None => return false,
+            },
+            None if self.tx.unsent() > 0 => return false,
+            None => {}
+        }
+        self.serve(cx);
+        if !self.ended {
+            self.reset_guest(cx);
+        }
+        true
+    }
+
     /// Writes what waits for the host socket; tells the guest if that opened its window.
     fn flush_to_host<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         self.tune_blocked_receiver(cx);
@@ -252,7 +293,8 @@ impl Connection {
         self.settle(cx);
     }
 
-    /// The host socket failed on a write. What it received before is still passed on, by `serve`.
+    /// The host socket failed: on a write, or behind the end of its stream. What it received before is still passed on,
+    /// by `serve`.
     fn host_failed(&mut self, shared: &mut Shared, error: HostError) {
         self.broken = true;
         self.cause = EndCause::of(error);

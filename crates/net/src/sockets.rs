@@ -269,6 +269,11 @@ impl Host for Sockets {
         rustix::io::readv(self.get(socket)?, into).map_err(host_error)
     }
 
+    fn tcp_error(&mut self, socket: SocketId) -> Option<HostError> {
+        let fd = self.get(socket).ok()?;
+        sockopt::socket_error(fd).unwrap_or_else(Err).err().map(host_error)
+    }
+
     fn tcp_shutdown(&mut self, socket: SocketId) -> Result<(), HostError> {
         rustix::net::shutdown(self.get(socket)?, Shutdown::Write).map_err(host_error)
     }

@@ -4,7 +4,8 @@
 //! The stack sees [`Host`]; the test sees the other side of each socket: it lets a connect succeed or fail,
 //! gives room in the send buffer, reads the stack's bytes, sends, closes, resets, or delivers datagrams and
 //! ICMP errors. Queued data, errors and ends of stream are reported in the order of Linux (`tcp_recvmsg`:
-//! data, then the error once, then end of stream; `tcp_sendmsg`: the error once, then EPIPE).
+//! data, then end of stream after a FIN, else the error once and then end of stream; `tcp_sendmsg`: the error
+//! once, then EPIPE).
 //!
 //! Readiness is as strict as the contract allows: an edge is reported once, and the next one only after a
 //! call has met the end (`WouldBlock`, or less than was asked; a read that stops at an urgent mark has not).
@@ -46,6 +47,8 @@ pub enum Call {
     Send(usize, Result<usize, HostError>),
     /// `tcp_recv`: bytes asked for and given.
     Recv(usize, Result<usize, HostError>),
+    /// `tcp_error`.
+    Error(Option<HostError>),
     /// `tcp_shutdown`.
     Shutdown,
     /// `tcp_keep_alive`.
@@ -474,9 +477,12 @@ impl TcpSocket {
 
     fn recv(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, HostError> {
         if self.inbox.is_empty() {
+            if self.peer_fin {
+                return Ok(0);
+            }
             return match self.error.take() {
                 Some(e) => Err(e),
-                None if self.peer_fin || self.dead => Ok(0),
+                None if self.dead => Ok(0),
                 None => Err(HostError::WouldBlock),
             };
         }
@@ -561,6 +567,14 @@ impl Host for SimHost {
         }
         self.note(socket, Call::Recv(asked, result));
         result
+    }
+
+    fn tcp_error(&mut self, socket: SocketId) -> Option<HostError> {
+        let tcp = self.tcp_used(socket, "tcp_error");
+        assert_eq!(tcp.state, State::Open, "tcp_error on {socket:?}");
+        let error = tcp.error.take();
+        self.note(socket, Call::Error(error));
+        error
     }
 
     fn tcp_shutdown(&mut self, socket: SocketId) -> Result<(), HostError> {

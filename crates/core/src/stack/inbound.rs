@@ -10,7 +10,6 @@ use super::{EvictionClass, Initiator, Stack};
 use crate::flow::FlowId;
 use crate::host::SocketId;
 use crate::link::NoCredit;
-use crate::tcp::State;
 use std::net::{IpAddr, SocketAddr};
 
 impl Stack {
@@ -74,12 +73,11 @@ impl Stack {
         let mut iss_after = None;
         if let Some(id) = self.flows.find(&key) {
             // Only the remains of an earlier connection give way to a new one between the same ends.
-            match self.flows.get(id) {
-                Some(Flow::Tcp(earlier)) if earlier.state() == State::TimeWait => {
-                    iss_after = Some(earlier.sequence_used());
-                }
-                _ => return Err(DropReason::EndsInUse),
+            let Some(Flow::Tcp(earlier)) = self.flows.get_mut(id) else { return Err(DropReason::EndsInUse) };
+            if !earlier.makes_way_for_inbound(&mut io.cx(&mut self.shared)) {
+                return Err(DropReason::EndsInUse);
             }
+            iss_after = Some(earlier.sequence_used());
             self.remove(io, id);
         }
         self.make_room_inbound(io, key.remote.ip(), io.now)?;

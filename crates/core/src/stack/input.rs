@@ -11,8 +11,10 @@ use crate::destination;
 use crate::fragments::IpHeader;
 use crate::host::Host;
 use crate::host::IpHeaderFields;
+use crate::icmp::Quoted;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::tcp::Seq;
+use crate::wire::{icmpv4, icmpv6};
 use std::io::IoSlice;
 use std::num::NonZeroU8;
 
@@ -395,8 +397,8 @@ impl Stack {
         self.learn(packet.eth.src);
         match Icmpv4Message::parse(packet.payload)? {
             Icmpv4Message::EchoRequest(echo) => self.echo(io, packet, echo),
-            Icmpv4Message::Unreachable { quoted, .. } => {
-                self.guest_unreachable(io, quoted);
+            Icmpv4Message::Unreachable { code, quoted } => {
+                self.guest_unreachable(io, quoted, icmpv4::is_hard_error(code));
                 Ok(())
             }
             _ => Err(DropReason::UnknownIcmp),
@@ -410,8 +412,8 @@ impl Stack {
         self.learn(packet.eth.src);
         match Icmpv6Message::parse(src, dst, packet.payload)? {
             Icmpv6Message::EchoRequest(echo) => self.echo(io, packet, echo),
-            Icmpv6Message::Unreachable { quoted, .. } => {
-                self.guest_unreachable(io, quoted);
+            Icmpv6Message::Unreachable { code, quoted } => {
+                self.guest_unreachable(io, quoted, icmpv6::is_hard_error(code));
                 Ok(())
             }
             _ => Err(DropReason::UnknownIcmp),
@@ -437,15 +439,23 @@ impl Stack {
         self.datagram(io, key, packet.payload, None, packet)
     }
 
-    /// The guest says that nobody listens where we sent a datagram: the flow is over, and with its socket closed
-    /// the host's kernel says the same to the peer.
-    fn guest_unreachable<P: Platform>(&mut self, io: &mut Io<'_, P>, quoted: &[u8]) {
-        if let Some(id) = icmp::quoted_udp_flow(quoted).and_then(|key| self.flows.find(&key)) {
-            if let Some(flow) = self.flows.get_mut(id) {
-                flow.ends_by(EndCause::ResetByGuest);
+    /// Destination unreachable from the guest, for a packet of ours. A datagram's flow is over, and with its socket closed
+    /// the host's kernel says the same to the peer. A SYN of ours is refused by a hard error only (RFC 9293, 3.9.2.2):
+    /// any other may pass, and the SYN is sent again.
+    fn guest_unreachable<P: Platform>(&mut self, io: &mut Io<'_, P>, quoted: &[u8], hard: bool) {
+        let Some(Quoted { key, seq }) = icmp::quoted(quoted) else { return };
+        let Some(id) = self.flows.find(&key) else { return };
+        match (self.flows.get_mut(id), seq) {
+            (Some(Flow::Tcp(connection)), Some(seq)) if hard => {
+                connection.syn_unreachable(&mut io.cx(&mut self.shared), seq);
             }
-            self.remove(io, id);
+            (Some(Flow::Tcp(_)) | None, _) => return,
+            (Some(flow), _) => {
+                flow.ends_by(EndCause::ResetByGuest);
+                return self.remove(io, id);
+            }
         }
+        self.after(io, id);
     }
 }
 

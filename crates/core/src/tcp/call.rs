@@ -67,9 +67,7 @@ impl Connection {
         let answers = acknowledges && segment.ack == self.tx.nxt && self.tx.nxt != self.tx.una;
         if segment.flags.contains(TcpFlags::RST) {
             if answers {
-                self.close_socket(cx.host, Close::Reset);
-                self.cause = EndCause::Refused;
-                self.ended = true;
+                self.refused(cx);
             }
         } else if acknowledges && !answers {
             reset::answer(cx, &self.key, segment, 0);
@@ -78,6 +76,23 @@ impl Connection {
         } else {
             cx.shared.counters.drop(DropReason::UnacceptableSegment);
         }
+    }
+
+    /// A hard ICMP error of the guest's that quotes a segment at `seq`: in SYN-SENT, and for the SYN that is in flight, it
+    /// refuses the connection as a reset does (RFC 9293, 3.9.2.2). A synchronised
+    /// connection is never ended by ICMP.
+    pub(crate) fn syn_unreachable<P: Platform>(&mut self, cx: &mut Cx<'_, P>, seq: Seq) {
+        let in_flight = seq.ge(self.tx.una) && seq.lt(self.tx.nxt);
+        if self.tx.state == SenderState::Calling && in_flight {
+            self.refused(cx);
+        }
+    }
+
+    /// The guest does not take the connection.
+    fn refused<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        self.close_socket(cx.host, Close::Reset);
+        self.cause = EndCause::Refused;
+        self.ended = true;
     }
 
     /// The guest's SYN-ACK. Whatever comes with it comes again.

@@ -36,7 +36,7 @@ impl Connection {
         let failed =
             self.read_host(cx, bytes).inspect_err(|&error| self.cause = EndCause::of(error)).is_err();
         let sent = self.send_frames(cx);
-        if failed || (self.broken && (!self.can_read() || self.read_room() == 0)) {
+        if failed || (self.broken && self.has_passed_on_all()) {
             return self.reset_guest(cx);
         }
         if sent.is_ok() && self.tx.fin_due() {
@@ -89,7 +89,7 @@ impl Connection {
     /// Whether [`Connection::serve`] would do something now, credit provided.
     pub(super) fn wants_service(&self) -> bool {
         !self.ended
-            && ((self.broken && !self.tx.short_of_memory)
+            && ((self.broken && !self.tx.short_of_memory && !(self.tx.eof && self.tx.unsent() > 0))
                 || self.sendable() > 0
                 || self.tx.next_resend(u32::MAX).is_some()
                 || self.tx.fin_due()
@@ -101,6 +101,12 @@ impl Connection {
     /// be followed by another that does nothing.
     fn wants_to_read(&self) -> bool {
         self.can_read() && !self.tx.short_of_memory && self.tx.board.lost() == 0 && self.read_room() > 0
+    }
+
+    /// Whether nothing more of a host socket that has failed goes to the guest: all of its stream was sent, where the end
+    /// of that is known, or no more of it can be read now.
+    fn has_passed_on_all(&self) -> bool {
+        if self.tx.eof { self.tx.unsent() == 0 } else { !self.can_read() || self.read_room() == 0 }
     }
 
     fn can_read(&self) -> bool {
@@ -175,6 +181,7 @@ impl Connection {
                     // After an error that a write has met, the end is not one: no FIN may say that this was all.
                     self.tx.eof = !self.broken;
                     self.tx.readable = false;
+                    self.check_error(cx);
                 }
                 // A short read means an empty socket, with two exceptions: recvmsg stops at an urgent mark, also in line,
                 // and an end of stream known to follow is read at once, so that FIN goes out with the last bytes.
@@ -323,7 +330,9 @@ impl Connection {
 
     /// Resets the guest, and the host's peer if it is still there.
     pub(super) fn reset_guest<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        let flags = TcpFlags::RST | TcpFlags::ACK;
+        // In SYN-SENT there is nothing yet to acknowledge.
+        let calling = self.tx.state == SenderState::Calling;
+        let flags = if calling { TcpFlags::RST } else { TcpFlags::RST | TcpFlags::ACK };
         reset::send(cx, &self.key, self.tx.nxt, self.rx.nxt, flags);
         self.close_socket(cx.host, Close::Reset);
         self.ended = true;

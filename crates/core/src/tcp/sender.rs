@@ -85,6 +85,8 @@ pub(crate) struct Sender {
     pub(crate) hangup: bool,
     /// An urgent mark lies ahead in what the socket has: a short read may have ended there.
     pub(crate) urgent: bool,
+    /// An event has said that an error is pending on the host socket.
+    pub(crate) error: bool,
     /// The end of the host's stream has been read.
     pub(crate) eof: bool,
     /// Memory for a read was not to be had, and nobody has said that there is some again.
@@ -138,6 +140,7 @@ impl Sender {
             readable: false,
             hangup: false,
             urgent: false,
+            error: false,
             eof: false,
             short_of_memory: false,
             memory_listed: false,

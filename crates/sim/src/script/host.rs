@@ -190,13 +190,22 @@ impl Script {
 
     /// The peer sends bytes and then the connection breaks, before the stack hears of either.
     pub fn host_sends_and_breaks(&mut self, bytes: usize, error: HostError) {
-        self.note("peer", &format!("sends {bytes}, then {error:?}"));
+        self.host_breaks_unnoticed(bytes, false, error);
+        self.poll();
+    }
+
+    /// The peer sends bytes, then FIN if `fin` says so, and then the connection breaks; the stack hears of it in its next
+    /// turn.
+    pub fn host_breaks_unnoticed(&mut self, bytes: usize, fin: bool, error: HostError) {
+        self.note("peer", &format!("sends {bytes}{}, then {error:?}", if fin { " and FIN" } else { "" }));
         let offset = self.flow().down;
         let data = self.down_pattern(self.current).bytes(offset, bytes);
         self.flow_mut().down += bytes as u64;
         self.driver.host.peer_send(self.socket(), &data);
+        if fin {
+            self.driver.host.peer_fin(self.socket());
+        }
         self.driver.host.peer_error(self.socket(), error);
-        self.poll();
     }
 
     /// The connection behind the socket breaks.

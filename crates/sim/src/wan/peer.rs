@@ -182,6 +182,10 @@ impl Host for Peer {
         Ok(Connect::Done)
     }
 
+    fn tcp_error(&mut self, _: SocketId) -> Option<HostError> {
+        None
+    }
+
     fn tcp_send(&mut self, socket: SocketId, data: &[IoSlice<'_>]) -> Result<usize, HostError> {
         let now = self.now;
         let s = self.socket(socket);

@@ -6,7 +6,8 @@ use brodo_core::host::{Close, HostError};
 use brodo_core::link::{LinkCaps, NoCredit};
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_sim::host::Call;
-use brodo_sim::link::GUEST_MAC;
+use brodo_sim::link::{GUEST_MAC, to_stack};
+use brodo_sim::packet::{IcmpMessage, TcpSegment, flags};
 use brodo_sim::script::{Script, Setup};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -180,6 +181,94 @@ fn two_connections_between_the_same_ends_are_refused_until_the_first_is_over() {
         t.expect("SYN seq=0");
         let ahead = t.stack_isn().unwrap().wrapping_sub(before);
         assert!((1..1 << 31).contains(&ahead), "{ahead}");
+    });
+}
+
+/// RST, and a SYN from the same port before brodo has heard of either.
+#[test]
+fn a_peer_that_resets_and_connects_again_within_one_turn_is_not_refused() {
+    each(|t| {
+        established(t);
+        t.host_breaks_unnoticed(100, false, HostError::Reset);
+        let (before, first) = (t.stack_isn().unwrap(), t.socket());
+        t.peer_connects().unwrap();
+        t.expect("ACK|PSH seq=1 data=100");
+        t.expect("RST|ACK seq=101");
+        t.expect("SYN seq=0");
+        let ahead = t.stack_isn().unwrap().wrapping_sub(before);
+        assert!((101..1 << 31).contains(&ahead), "{ahead}");
+        assert_eq!(t.machine.host.closed(first), Some(Close::Reset));
+        assert_eq!(t.machine.stack.flows(), 1);
+    });
+}
+
+#[test]
+fn a_peer_that_resets_before_the_guest_has_answered_may_connect_again() {
+    each(|t| {
+        t.peer_connects().unwrap();
+        t.expect("SYN seq=0");
+        t.host_breaks_unnoticed(0, false, HostError::Reset);
+        t.peer_connects().unwrap();
+        t.expect("RST seq=1");
+        t.expect("SYN seq=0");
+        assert_eq!(t.machine.stack.flows(), 1);
+    });
+}
+
+/// The guest's ICMP error of this type and code for the segment that brodo sent at `seq` beyond its first sequence number.
+fn guest_rejects(t: &mut Script, (kind, code): (u8, u8), seq: u32) {
+    let (guest, remote) = t.endpoints();
+    let seq = t.stack_isn().unwrap().wrapping_add(seq);
+    let quoted = TcpSegment { flags: flags::SYN, seq, ..TcpSegment::new(remote, guest) };
+    let mac = t.setup().config.mac.0;
+    let body = quoted.to_frame((GUEST_MAC, mac)).split_off(14);
+    let error = IcmpMessage { src: guest.ip(), dst: remote.ip(), kind, code, word: 0, body };
+    t.guest_raw(&error.to_frame(to_stack(mac)));
+}
+
+/// `nft ... reject` in the guest: destination unreachable for the SYN.
+#[test]
+fn a_hard_icmp_error_for_our_syn_refuses_the_peer() {
+    each(|t| {
+        let hard: &[(u8, u8)] =
+            if t.is_v6() { &[(1, 1), (1, 4), (1, 6)] } else { &[(3, 2), (3, 3), (3, 9), (3, 10), (3, 13)] };
+        for &error in hard {
+            t.peer_connects().unwrap();
+            t.expect("SYN seq=0");
+            guest_rejects(t, error, 0);
+            t.expect_nothing();
+            t.host_closed(Some(Close::Reset));
+            t.expect_all_gone();
+        }
+    });
+}
+
+#[test]
+fn an_icmp_error_that_is_soft_or_quotes_nothing_in_flight_changes_nothing() {
+    each(|t| {
+        let (port, soft): ((u8, u8), &[(u8, u8)]) =
+            if t.is_v6() { ((1, 4), &[(1, 0), (1, 3), (2, 0)]) } else { ((3, 3), &[(3, 0), (3, 1), (3, 4)]) };
+        t.peer_connects().unwrap();
+        t.expect("SYN seq=0");
+        for &error in soft {
+            guest_rejects(t, error, 0);
+        }
+        for seq in [1, 2, 1000, u32::MAX] {
+            guest_rejects(t, port, seq);
+        }
+        t.host_closed(None);
+        t.guest("SYN|ACK win=65535 mss=1460 wscale=7 sackok ack=1");
+        t.expect("ACK seq=1 ack=1");
+        // Synchronised: no error ends it, whatever it quotes (RFC 5927).
+        t.host_sends(100);
+        t.expect("ACK|PSH seq=1 data=100");
+        for seq in [0, 1, 50] {
+            guest_rejects(t, port, seq);
+        }
+        t.host_closed(None);
+        t.guest("ACK");
+        t.host_sends(10);
+        t.expect("ACK|PSH seq=101 data=10");
     });
 }
 

@@ -456,3 +456,34 @@ fn ten_thousand_short_connections_leave_nothing() {
     let counters = t.driver.stack.counters();
     assert_eq!((counters.tcp_opened, counters.tcp_closed), (10_000, 10_000));
 }
+
+/// A reset behind the host's FIN, which no read of the host socket meets.
+#[test]
+fn a_reset_of_the_host_after_its_fin_resets_the_guest() {
+    Script::each(|t| {
+        t.establish();
+        t.host_sends_last(100);
+        t.expect("FIN|ACK|PSH seq=1 data=100");
+        t.guest("ACK");
+        t.host_breaks(HostError::Reset);
+        t.expect("RST|ACK seq=102");
+        t.host_closed(Some(Close::Reset));
+        t.expect_all_gone();
+    });
+}
+
+#[test]
+fn data_fin_and_reset_of_the_host_at_once_reach_the_guest_in_this_order() {
+    Script::each(|t| {
+        t.establish_with("win=1000 mss=1000");
+        t.host_breaks_unnoticed(1500, true, HostError::Reset);
+        t.poll();
+        t.expect("ACK seq=1 data=1000");
+        t.expect_nothing();
+        t.guest("ACK ack=1001 win=1000");
+        t.expect("ACK|PSH seq=1001 data=500");
+        t.guest("ACK");
+        t.expect("RST|ACK seq=1501");
+        t.expect_all_gone();
+    });
+}

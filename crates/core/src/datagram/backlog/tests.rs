@@ -55,6 +55,9 @@ impl Host for Recorder {
     fn tcp_recv(&mut self, _: SocketId, _: &mut [IoSliceMut<'_>]) -> Result<usize, HostError> {
         unreachable!()
     }
+    fn tcp_error(&mut self, _: SocketId) -> Option<HostError> {
+        unreachable!()
+    }
     fn tcp_shutdown(&mut self, _: SocketId) -> Result<(), HostError> {
         unreachable!()
     }

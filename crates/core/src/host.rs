@@ -42,11 +42,11 @@ pub enum HostError {
     Refused,
     /// ECONNRESET, EPIPE, ECONNABORTED.
     Reset,
-    /// ETIMEDOUT.
+    /// ETIMEDOUT: no answer.
     TimedOut,
     /// ENETUNREACH: no route.
     NetUnreachable,
-    /// EHOSTUNREACH.
+    /// EHOSTUNREACH: no such host on its network.
     HostUnreachable,
     /// EACCES, EPERM: a firewall or a system policy said no.
     Prohibited,
@@ -60,7 +60,7 @@ pub enum HostError {
     Other(i32),
 }
 
-/// What a host socket event says.
+/// Readiness of a host socket, as an event reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Readiness {
     /// Data or end of stream may be read.

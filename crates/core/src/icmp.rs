@@ -16,7 +16,7 @@ use crate::wire::tcp::Seq;
 use crate::wire::{ICMP, ICMPV6, TCP, UDP, checksum};
 use std::net::IpAddr;
 
-/// The longest echo message: what fits an IPv4 packet.
+/// The longest echo message that fits an IPv4 packet, bytes.
 const ECHO_LEN_MAX: usize = 65_535 - 20;
 
 /// The ICMP error that tells a guest of a host error, if there is one.

@@ -41,17 +41,17 @@ pub enum ConnectPlan {
 pub enum Call {
     /// `tcp_connect` to this address.
     Connect(SocketAddr, Result<Connect, HostError>),
-    /// `tcp_connected`.
+    /// `tcp_connected` and its answer.
     Connected(Result<Connect, HostError>),
     /// `tcp_send`: bytes offered and taken.
     Send(usize, Result<usize, HostError>),
     /// `tcp_recv`: bytes asked for and given.
     Recv(usize, Result<usize, HostError>),
-    /// `tcp_error`.
+    /// `tcp_error` and its answer.
     Error(Option<HostError>),
-    /// `tcp_shutdown`.
+    /// `tcp_shutdown`, SHUT_WR.
     Shutdown,
-    /// `tcp_keep_alive`.
+    /// `tcp_keep_alive`, SO_KEEPALIVE.
     KeepAlive,
     /// `udp_open` to this address.
     UdpOpen(SocketAddr),
@@ -63,7 +63,7 @@ pub enum Call {
     DatagramSend(usize, Option<u16>, Result<usize, HostError>),
     /// `datagram_recv`: datagrams asked for and given.
     DatagramRecv(usize, Result<usize, HostError>),
-    /// `close`.
+    /// `close`, gracefully or with a reset.
     Close(Close),
 }
 

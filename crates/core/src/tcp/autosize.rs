@@ -8,7 +8,10 @@
 //! means X >= 7/8 W, or that one batch came within max(MSS, W/8) of the edge, while the host socket took everything.
 //! Then W := max(W, 2X), up to `max`. If that would not grow it twice in a row, the round trip is not what we think it is:
 //! a careful step to 5/4 W, taken back unless it brought 5 % more than was ever seen before it; each failure doubles the
-//! time to the next (32 ms to 8 s), so that a flow which has what it needs is left alone. A host socket that was full at any
+//! time to the next (32 ms to 8 s), so that a flow which has what it needs is left alone. A burst of more than half a MiB
+//! after a silence is such a case too, with a first step to 2X that has to bring a fifth more: a reader that sleeps for a fixed time gets twice as much from a
+//! limit of twice the size, one that sleeps for as long as its bytes take at a rate of its own (`curl --limit-rate`)
+//! takes in one go whatever the limit is, and gets no more. A host socket that was full at any
 //! time since the last measurement forbids growth, and one that is full for 50 ms takes an eighth: no second queue is
 //! built behind the kernel's. (Not once per interval: a socket that is written until it refuses is full for some ten
 //! milliseconds out of every twenty on an ordinary path, and W would swing between its floor and 2X in each of them.)
@@ -16,6 +19,8 @@
 //! *The send limit L* (host to guest). Hit means that L was in flight and the socket had more. Then L := max(L, 2X), with the
 //! same careful steps. A flow that does not reach its limit loses an eighth of it per 50 ms: 4 MiB are 64 KiB
 //! after 1.6 s. (Per round trip it would be 16 ms on a near link, and every burst of a bursty flow would start from the floor.)
+//! It keeps 9/8 X. The 50 ms are two silences of the flow where that is longer: a reader that wakes up every 200 ms reaches its limit as
+//! often.
 //! One that reaches it and has more than 5/2 X loses an eighth too, but as a careful step, taken back if it costs 5 % of
 //! the speed: where the round trip is longer than we think, L := 2X would make the flow slower, thereby X smaller, and so
 //! on down to the floor. A loss halves L; if the guest reports that it had got all that was sent again, that is undone.
@@ -79,10 +84,31 @@ struct Careful {
 /// Falling of a send limit that is not reached.
 #[derive(Debug, Clone, Copy)]
 struct Fall {
-    /// When the next eighth goes.
-    at: Instant,
-    /// The largest 2X at the limit since the last one; 0 if it was not reached.
+    /// When the last eighth went, or was found to be needed.
+    since: Instant,
+    /// The largest 2X since then.
     need: u32,
+    /// The longest time without use of late, milliseconds; it counts half as much after each fall.
+    silence_ms: u16,
+    /// The limit was reached since then.
+    reached: bool,
+}
+
+impl Fall {
+    fn new(now: Instant) -> Self {
+        Self { since: now, need: 0, silence_ms: 0, reached: false }
+    }
+
+    /// The flow was used again after `silence`.
+    fn used(&mut self, silence: Duration) {
+        self.silence_ms = self.silence_ms.max(u16::try_from(silence.as_millis()).unwrap_or(u16::MAX));
+    }
+
+    /// When the next eighth goes.
+    fn at(&self, rtt: Duration) -> Instant {
+        let silence = Duration::from_millis(self.silence_ms.into()).min(IDLE);
+        self.since + FALL.max(meter::interval(rtt).max(silence) * 2)
+    }
 }
 
 /// One direction's limit.
@@ -133,7 +159,7 @@ impl Limit {
             blocked_since: None,
             used_at: now,
             careful: Careful::default(),
-            fall: Fall { at: now + FALL, need: 0 },
+            fall: Fall::new(now),
             lost_from: None,
             grows: 0,
             shrinks: 0,
@@ -200,7 +226,9 @@ impl Limit {
     /// that waits for its flight to shrink to a limit that has fallen must not seem to move all of that in one turn.
     /// What ends a long silence is left to `update`, which lets the limit fall first.
     pub(crate) fn note(&mut self, now: Instant, total: u32) {
-        if now - self.meter.last().0 < IDLE {
+        let silence = now - self.meter.last().0;
+        if silence < IDLE {
+            self.fall.used(silence);
             self.meter.note(now, total);
         }
     }
@@ -213,12 +241,13 @@ impl Limit {
         rtt: &mut LinkRtt,
         memory_short: bool,
     ) -> Option<Change> {
+        let idle = now - self.meter.last().0;
+        self.fall.used(idle);
         if now < self.look_at {
             self.meter.note(now, total);
             return None;
         }
         let round_trip = rtt.round_trip();
-        let idle = now - self.meter.last().0;
         if let Some(from) = self.lost_from.take_if(|_| idle < IDLE) {
             let cause = if from.get() > self.now { Cause::Loss } else { Cause::Undone };
             return Some(Change { from: from.get(), to: self.now, cause, per_rtt: 0 });
@@ -273,18 +302,21 @@ impl Limit {
         if hit || measure.per_rtt() >= self.now / 8 {
             self.used_at = now;
         }
-        let need = 2 * u64::from(measure.per_rtt().max(if fills && measure.doubled { self.now } else { 0 }));
-        let need = u32::try_from(need).unwrap_or(u32::MAX);
-        if hit {
-            self.fall.need = self.fall.need.max(need);
-        }
-        if hit && !memory_short && need > self.now && self.now < self.bounds.max {
+        let doubled = if fills && measure.doubled { self.now } else { 0 };
+        let need = measure.per_rtt().max(doubled).saturating_mul(2);
+        // Without the part of a burst that a silence may account for.
+        let sure = measure.per_rtt_at_once().max(doubled).saturating_mul(2);
+        self.fall.need = self.fall.need.max(need);
+        self.fall.reached |= hit;
+        if hit && !memory_short && sure > self.now && self.now < self.bounds.max {
             // Growth by a segment or two, as the rate is measured a little larger, is no reason to try everything again.
-            let patience = if need - self.now < self.now / 8 { self.careful } else { Careful::default() };
+            let patience = if sure - self.now < self.now / 8 { self.careful } else { Careful::default() };
             self.careful = Careful { misses: 0, since: self.meter.last(), trial: None, ..patience };
-            return self.grow(need, Cause::Hit, measure.per_rtt());
+            return self.grow(sure, Cause::Hit, measure.per_rtt());
         }
-        self.step_carefully(now, hit && !memory_short, rtt).or_else(|| match self.direction {
+        let doubles = need > self.now && self.careful.failures == 0;
+        let up = if doubles { need } else { self.now.saturating_add(self.now / 4) };
+        self.step_carefully(now, hit && !memory_short, up, rtt).or_else(|| match self.direction {
             Direction::Receive => self.shrink_receiver(now, measure),
             Direction::Send => self.shrink_sender(now, measure, rtt),
         })
@@ -297,8 +329,8 @@ impl Limit {
         u64::from(measure.rate) * 16 >= u64::from(self.now) * sixteenths
     }
 
-    /// Tries, judges and takes back careful steps.
-    fn step_carefully(&mut self, now: Instant, hit: bool, rtt: &LinkRtt) -> Option<Change> {
+    /// Tries, judges and takes back careful steps; `up` is where one that goes up leads, bytes.
+    fn step_carefully(&mut self, now: Instant, hit: bool, up: u32, rtt: &LinkRtt) -> Option<Change> {
         let ((_, total), round_trip) = (self.meter.last(), rtt.round_trip());
         self.careful.misses = self.careful.misses.saturating_add(u8::from(hit));
         let (began, from) = self.careful.since;
@@ -310,11 +342,7 @@ impl Limit {
         let at_limit = self.careful.misses >= 2;
         (self.careful.since, self.careful.misses) = ((now, total), 0);
         if let Some(before) = self.careful.trial.take() {
-            let good = if before < self.now {
-                u64::from(x) * 20 >= u64::from(self.careful.best) * 21
-            } else {
-                u64::from(x) * 20 >= u64::from(self.careful.best) * 19
-            };
+            let good = self.has_paid(before, x);
             self.careful.best = self.careful.best.max(x);
             if good {
                 self.careful.failures = 0;
@@ -331,11 +359,20 @@ impl Limit {
         }
         // Two and a half times what a round trip takes is what any flow may keep.
         self.careful.down &= self.now > self.bounds.initial && self.fall.need < self.now / 5 * 4;
-        let step =
-            if self.careful.down { self.now - self.now / 8 } else { self.now.saturating_add(self.now / 4) };
+        let step = if self.careful.down { self.now - self.now / 8 } else { up };
         let change = self.set(step.clamp(self.bounds.initial, self.bounds.max), Cause::Probe, x)?;
         self.careful.trial = Some(change.from);
         Some(change)
+    }
+
+    /// Whether a careful step from `before` was worth it, at `x` bytes per round trip: one that went up by making the flow
+    /// faster by a fifth of the step (5 % for a quarter), one that went down by costing no more than 5 %.
+    fn has_paid(&self, before: u32, x: u32) -> bool {
+        let [x, best] = [x, self.careful.best].map(u128::from);
+        match self.now.checked_sub(before) {
+            Some(step) => x * u128::from(before) * 5 >= best * (u128::from(before) * 5 + u128::from(step)),
+            None => x * 20 >= best * 19,
+        }
     }
 
     fn shrink_receiver(&mut self, now: Instant, measure: Measure) -> Option<Change> {
@@ -362,16 +399,19 @@ impl Limit {
     }
 
     fn shrink_sender(&mut self, now: Instant, measure: Measure, rtt: &LinkRtt) -> Option<Change> {
-        if now < self.fall.at {
+        if now < self.fall.at(rtt.round_trip()) {
             return None;
         }
-        let reached = self.fall.need > 0;
-        self.fall = Fall { at: now + FALL.max(meter::interval(rtt.round_trip()) * 2), need: 0 };
-        if reached {
+        let Fall { need, silence_ms, reached, .. } = self.fall;
+        self.fall = Fall { silence_ms: silence_ms / 2, ..Fall::new(now) };
+        // An eighth above what is used stays: below, the flow would reach its limit, grow to 2X and fall again, for ever.
+        let used = need / 2 + need / 16;
+        if reached || self.now <= used {
             return None;
         }
         (self.careful.trial, self.careful.misses) = (None, 0);
-        self.set((self.now - self.now / 8).max(self.bounds.initial), Cause::Unused, measure.per_rtt())
+        let to = (self.now - self.now / 8).max(self.bounds.initial).max(used);
+        self.set(to, Cause::Unused, measure.per_rtt())
     }
 
     fn grow(&mut self, to: u32, cause: Cause, per_rtt: u32) -> Option<Change> {

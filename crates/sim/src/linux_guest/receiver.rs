@@ -1,8 +1,10 @@
 //! The receiving half of the guest: acknowledgements, their timing, and the advertised window.
 //!
 //! As Linux does: an acknowledgement for every second full segment, at once for anything out of order and
-//! during the first segments of a connection (quick acknowledgements), else after 40 ms. SACK blocks name the
-//! newest stretch first; a segment that was there already is reported first of all (RFC 2883). Payload is
+//! during the first segments of a connection (quick acknowledgements), else after 40 ms. While the program does
+//! not read, full segments are acknowledged at once only where the window would not fall behind the one offered
+//! before (`__tcp_ack_snd_check`); a read acknowledges all that has come (`tcp_cleanup_rbuf`). SACK blocks name
+//! the newest stretch first; a segment that was there already is reported first of all (RFC 2883). Payload is
 //! compared with the expected one as it arrives and then forgotten, so that a receiver holds nothing but
 //! numbers.
 //!
@@ -31,8 +33,9 @@ pub(super) struct Receiver {
     buffer: Option<u64>,
     scale: u8,
     mss: u64,
-    /// Right edge offered.
+    /// Right edge offered, and the window that it was when it was offered.
     edge: u64,
+    offered: u64,
     /// Bytes since the last acknowledgement.
     unacknowledged: u64,
     quick: u32,
@@ -56,6 +59,7 @@ impl Receiver {
             scale,
             mss: mss.into(),
             edge: 0,
+            offered: 0,
             unacknowledged: 0,
             quick: QUICK_ACKS,
             now: false,
@@ -85,7 +89,9 @@ impl Receiver {
         // Window update as in tcp_cleanup_rbuf: when __tcp_select_window has at least doubled the window.
         let offered = self.edge.saturating_sub(self.nxt);
         let open = self.room();
-        if self.buffer.is_some() && open >= 2 * offered && open >= offered + self.mss.min(self.whole() / 2) {
+        let opens = open >= 2 * offered && open >= offered + self.mss.min(self.whole() / 2);
+        let owes = n > 0 && self.unacknowledged > self.mss;
+        if self.buffer.is_some() && (opens || owes) {
             self.now = true;
         }
         n
@@ -115,7 +121,8 @@ impl Receiver {
             self.now = true;
         }
         self.unacknowledged += self.nxt - before;
-        if self.unacknowledged >= 2 * self.mss || self.quick > 0 {
+        let full = self.unacknowledged >= 2 * self.mss && self.room() >= self.offered.min(self.whole());
+        if full || self.quick > 0 {
             (self.now, self.quick) = (true, self.quick.saturating_sub(1));
         } else if self.delayed.is_none() {
             self.delayed = Some(now + DELAYED_ACK);
@@ -161,6 +168,7 @@ impl Receiver {
         self.edge = self.edge.max(self.nxt + self.room());
         let window = ((self.edge - self.nxt) >> self.scale).min(65_535) as u16;
         self.edge = self.nxt + (u64::from(window) << self.scale);
+        self.offered = self.edge - self.nxt;
         let blocks = self.duplicate.take().into_iter().chain(self.ahead.iter().copied());
         (window, blocks.take(4).collect())
     }

@@ -97,6 +97,14 @@ pub(super) fn rows() -> Vec<Row> {
              queue. Expected: the lesser of the rate and the send buffer per round trip.",
             limited_sender,
         ),
+        row(
+            "5b",
+            "A guest's program that limits its own rate",
+            "Download for 10 s on a link of 20 us, send limit from 64 KiB to 4 MiB, to a program that reads all there is and \
+             then sleeps for as long as that takes at its rate (`curl --limit-rate`). Whatever the limit is, it is taken \
+             in one go: a larger one brings nothing. Expected: the program's rate, and a limit that stays where it is.",
+            paced_reader,
+        ),
     ]
 }
 
@@ -119,6 +127,7 @@ fn transfer(way: Way, rtt: Duration, bounds: (u32, u32), lasts: Duration) -> Tra
         path: Path { rtt, bits_per_s: None, tun: None },
         guest: Options::default(),
         slow: None,
+        paced: None,
         lasts,
     }
 }
@@ -396,6 +405,30 @@ fn limited_sender(progress: &mut Progress) -> Vec<Figure> {
         let expected = (SEND_BUFFER as f64 / rtt.as_secs_f64()).min(GIGABIT_PAYLOAD);
         let what = (&*case, "throughput", Unit::MegabitPerS);
         figures.push(figure(&runs, Tuning::Rtt, what, Expected::About(expected, 5.0), settled));
+    }
+    figures
+}
+
+/// A guest's receive buffer as Linux tunes it, bytes.
+const GUEST_BUFFER: u64 = 6 << 20;
+
+fn paced_reader(progress: &mut Progress) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    for rate in [5_000_000, 20_000_000, 80_000_000] {
+        let case = format!("{} MB/s", rate / 1_000_000);
+        let guest = Options { receive_buffer: Some(GUEST_BUFFER), ..Options::default() };
+        let bounds = (64 * KIB, 4 << 20);
+        let near = transfer(Way::Down, Duration::from_micros(20), bounds, Duration::from_secs(10));
+        let runs = under_every_rule(progress, &case, &Transfer { guest, paced: Some(rate), ..near });
+        let of = |what, unit, expected, measure: fn(&Record) -> f64| {
+            figure(&runs, Tuning::Rtt, (&case, what, unit), expected, measure)
+        };
+        let throughput = Expected::AtLeast(0.97 * rate as f64, 0.0);
+        figures.push(of("throughput", Unit::MegabytePerS, throughput, settled));
+        figures.push(of("final limit", Unit::Kibibyte, Expected::AtMost(3_145_728.0, 0.0), final_limit));
+        figures.push(of("changes after 5 s", Unit::Count, Expected::AtMost(4.0, 0.0), |record| {
+            f64::from(record.changes(0.5, 1.0))
+        }));
     }
     figures
 }

@@ -32,8 +32,35 @@ pub struct Transfer {
     pub guest: Options,
     /// When the host's program reads slowly, and how; else it reads as fast as bytes come.
     pub slow: Option<(Range<Duration>, SlowReader)>,
+    /// The rate, bytes per second, to which the guest's program limits itself: it reads all there is, then sleeps for as
+    /// long as that takes at the rate, as `curl --limit-rate` does. `None` for one that reads what its TCP takes.
+    pub paced: Option<u64>,
     /// How long it lasts.
     pub lasts: Duration,
+}
+
+/// The shortest sleep of a program that limits its rate.
+const SLEEP_MIN: Duration = Duration::from_millis(1);
+
+/// A program of the guest's that limits its own rate.
+struct PacedReader {
+    bytes_per_s: u64,
+    bytes: u64,
+    wakes_at: Instant,
+}
+
+impl PacedReader {
+    /// Lets time go on until `until`, and the program read whenever it wakes up.
+    fn read_until(&mut self, wan: &mut Wan, flow: usize, until: Instant) {
+        while self.wakes_at <= until {
+            wan.run_until(self.wakes_at);
+            self.bytes += wan.connections[flow].read(u64::MAX);
+            wan.poll(flow);
+            let due = u128::from(self.bytes) * 1_000_000_000 / u128::from(self.bytes_per_s);
+            self.wakes_at = (Instant::ZERO + Duration::from_nanos(due as u64)).max(wan.now() + SLEEP_MIN);
+        }
+        wan.run_until(until);
+    }
 }
 
 /// One sample.
@@ -45,6 +72,8 @@ pub struct Sample {
     pub bytes: u64,
     /// The automatic limit, bytes.
     pub limit: u32,
+    /// How often it has grown and shrunk.
+    pub changes: u32,
     /// Sent and not acknowledged, bytes.
     pub in_flight: u64,
     /// Payload that the stack holds, bytes.
@@ -85,10 +114,15 @@ impl Transfer {
             Way::Down => wan.peer.writes = u64::MAX,
         }
         let mut slow = false;
+        let mut paced =
+            self.paced.map(|bytes_per_s| PacedReader { bytes_per_s, bytes: 0, wakes_at: Instant::ZERO });
         let mut samples = Vec::with_capacity(SAMPLES as usize + 1);
         for i in 0..=SAMPLES {
             let at = self.lasts * i / SAMPLES;
-            wan.run_until(Instant::ZERO + at);
+            match &mut paced {
+                Some(program) => program.read_until(&mut wan, flow, Instant::ZERO + at),
+                None => wan.run_until(Instant::ZERO + at),
+            }
             let reader = self.slow.as_ref().filter(|(when, _)| when.contains(&at)).map(|(_, reader)| *reader);
             if slow != reader.is_some() {
                 slow = !slow;
@@ -118,6 +152,7 @@ impl Transfer {
             at,
             bytes,
             limit: half.map_or(self.bounds.initial, |half| half.limit),
+            changes: half.map_or(0, |half| half.grows + half.shrinks),
             in_flight,
             held: half.map_or(0, |half| half.held),
         }
@@ -125,6 +160,13 @@ impl Transfer {
 }
 
 impl Record {
+    /// How often the limit changed between two times, as shares of the whole run.
+    pub fn changes(&self, from: f64, to: f64) -> u32 {
+        let last = self.samples.len() - 1;
+        let at = |share: f64| self.samples[(share * last as f64) as usize].changes;
+        at(to) - at(from)
+    }
+
     /// Bytes per second between two times, as shares of the whole run.
     pub fn mean(&self, from: f64, to: f64) -> f64 {
         let last = self.samples.len() - 1;

@@ -16,6 +16,7 @@ fn transfer(way: Way, window: u32, rtt_us: u64, bits_per_s: Option<u64>, lasts_m
         path: Path { rtt: Duration::from_micros(rtt_us), bits_per_s, tun: None },
         guest: Options::default(),
         slow: None,
+        paced: None,
         lasts: Duration::from_millis(lasts_ms),
     }
 }
@@ -153,6 +154,21 @@ fn bursts_below_the_limit_leave_it_where_it_is() {
     }
     let info = wan.info(flow).expect("open");
     assert_eq!((info.rx.grows, info.tx.grows), (0, 0), "{info:?}");
+}
+
+/// `curl --limit-rate` in the guest: reads all there is, then sleeps for as long as that takes at its rate.
+#[test]
+fn a_program_that_limits_its_own_rate_does_not_make_the_limit_swing() {
+    let mut transfer = transfer(Way::Down, 4 << 20, 20, None, 6000);
+    transfer.bounds.initial = 64 << 10;
+    transfer.tuning = Tuning::Rtt;
+    transfer.guest.receive_buffer = Some(6 << 20);
+    transfer.paced = Some(20_000_000);
+    let record = transfer.run();
+    assert_near(&record, 20e6, 3.0);
+    assert!(record.changes(0.5, 1.0) <= 3, "{} changes in three seconds", record.changes(0.5, 1.0));
+    let limits: Vec<_> = record.samples[record.samples.len() / 2..].iter().map(|s| s.limit).collect();
+    assert!(limits.iter().all(|&limit| limit <= 3 << 20), "{:?}", limits.iter().max());
 }
 
 #[test]

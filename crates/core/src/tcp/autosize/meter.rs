@@ -13,9 +13,9 @@
 //! The *burst* is the most that moved between two calls, that is in one turn of the driver. It stands for what the round
 //! trip cannot tell: while we are busy with a batch the guest waits, and while the guest collects acknowledgements we
 //! do. In time that is a gap of burst / rate; as bytes it needs no second clock. It counts up to half a MiB, about what one
-//! turn handles: beyond, a burst is large because the limit is, and the two would raise each other. Only what comes after a
-//! long silence counts in full: a Linux guest holds its acknowledgement back for 40 ms while its program does not read, and
-//! then that, and not the round trip, is the time for which the limit must last.
+//! turn handles: beyond, a burst is large because the limit is, and the two would raise each other. Only a burst after a
+//! long silence counts in full, as a reason to try a larger limit: a Linux guest holds its acknowledgement back for 40 ms
+//! while its program does not read, and then that, and not the round trip, may be the time for which the limit must last.
 
 use crate::time::{Duration, Instant};
 use core::num::NonZeroU32;
@@ -43,6 +43,11 @@ impl Measure {
     /// Bytes that a round trip of the path and the gaps of both ends take (X).
     pub(super) fn per_rtt(&self) -> u32 {
         self.rate.saturating_add(self.burst)
+    }
+
+    /// The same without what a burst after a silence has beyond any other.
+    pub(super) fn per_rtt_at_once(&self) -> u32 {
+        self.rate.saturating_add(self.burst.min(BURST_MAX))
     }
 }
 

@@ -370,34 +370,52 @@ fn what_ends_a_silence_does_not_keep_the_limit() {
     assert_eq!(path.limit.get(), BOUNDS.initial);
 }
 
-/// A guest that holds its acknowledgement back for 40 ms on a link of 50 us: the limit lasts that long. The same bytes
-/// without the silence are a turn of ours, and count half a MiB.
-#[test]
-fn a_burst_counts_in_full_after_a_silence() {
-    let limit_after = |silence: Duration| {
-        let mut rtt = LinkRtt::default();
-        let mut limit = Limit::new(
-            Direction::Send,
-            Tuning::Rtt,
-            BufferBounds { initial: 1 << 20, max: 16 << 20 },
-            u32::MAX,
-            Instant::ZERO,
-        );
-        let (mut now, mut total) = (Instant::from_ms(1), 0u32);
-        rtt.sample(now, Duration::from_micros(50));
-        for _ in 0..400 {
-            now = now + silence;
-            total += 1 << 20;
-            for _ in 0..2 {
-                limit.hit();
-                limit.update(now, total, &mut rtt, false);
-                now = now + Duration::from_micros(600);
-            }
+/// A reader on a link of 50 us that takes all there is, up to `supply`, and then sleeps for `sleeps` of what it took; the
+/// limit at the end and how often it changed in the second half of ten seconds.
+fn limit_of_a_sleeping_reader(supply: u32, sleeps: impl Fn(u32) -> Duration) -> (u32, u32) {
+    let bounds = BufferBounds { initial: INITIAL, max: 16 << 20 };
+    let mut rtt = LinkRtt::default();
+    let mut limit = Limit::new(Direction::Send, Tuning::Rtt, bounds, u32::MAX, Instant::ZERO);
+    let (mut now, mut total) = (Instant::from_ms(1), 0_u32);
+    rtt.sample(now, 50 * US);
+    let (end, mut settled) = (now + MS * 10_000, None);
+    while now < end {
+        let taken = limit.get().min(supply);
+        now = now + sleeps(taken);
+        total = total.wrapping_add(taken);
+        limit.note(now, total);
+        for _ in 0..3 {
+            limit.update(now, total, &mut rtt, false);
+            now = now + 300 * US;
         }
-        limit.get()
-    };
-    assert!(limit_after(Duration::from_millis(40)) >= 2 << 20);
-    assert!(limit_after(Duration::from_micros(600)) < 2 << 20);
+        if taken == limit.get() {
+            limit.hit();
+        }
+        if now - Instant::ZERO > MS * 5000 {
+            settled = settled.or(Some(limit.changes()));
+        }
+    }
+    let ((grown, shrunk), (g, s)) = (limit.changes(), settled.unwrap_or_default());
+    (limit.get(), grown + shrunk - g - s)
+}
+
+/// A guest that holds its acknowledgement back for 40 ms: the limit must last that long.
+#[test]
+fn a_reader_that_sleeps_for_a_fixed_time_gets_what_it_can_take() {
+    let (limit, changes) = limit_of_a_sleeping_reader(3 << 20, |_| MS * 40);
+    assert!((3 << 20..=4 << 20).contains(&limit), "{limit}");
+    assert_eq!(changes, 0, "in five seconds");
+}
+
+/// `curl --limit-rate`: whatever the limit is, it is taken in one go, and the sleep is as long as that takes at the rate.
+#[test]
+fn a_reader_that_limits_itself_to_a_rate_leaves_the_limit_where_it_is() {
+    for rate in [2_000_000, 20_000_000, 100_000_000_u64] {
+        let sleeps = |taken: u32| Duration::from_nanos(u64::from(taken) * 1_000_000_000 / rate);
+        let (limit, changes) = limit_of_a_sleeping_reader(u32::MAX, sleeps);
+        assert!(limit <= 2 << 20, "{rate} B/s: {limit}");
+        assert!(changes <= 4, "{rate} B/s: {changes} changes in five seconds");
+    }
 }
 
 /// Besides its place in the flow table and the timer wheel, which are some 100 bytes.

@@ -151,8 +151,8 @@ pub trait Host {
     /// Reads bytes into the buffers in order; 0 means end of stream.
     fn tcp_recv(&mut self, socket: SocketId, into: &mut [IoSliceMut<'_>]) -> Result<usize, HostError>;
 
-    /// Takes the error that is pending on a connected socket (SO_ERROR). No read meets one that came after the peer's FIN:
-    /// Linux gives the end of the stream from then on.
+    /// Takes the error that is pending on a connected socket (SO_ERROR). No read meets one that came after
+    /// the peer's FIN: Linux gives the end of the stream from then on.
     fn tcp_error(&mut self, socket: SocketId) -> Option<HostError>;
 
     /// Sends FIN after what was written (SHUT_WR).

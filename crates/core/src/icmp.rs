@@ -123,8 +123,8 @@ pub(crate) struct Quoted {
     pub(crate) seq: Option<Seq>,
 }
 
-/// The UDP datagram or TCP segment that an ICMP error from the guest quotes. All that is asked for is what every host
-/// quotes: the IP header and eight bytes more (RFC 792).
+/// The UDP datagram or TCP segment that an ICMP error from the guest quotes. All that is asked for is what
+/// every host quotes: the IP header and eight bytes more (RFC 792).
 pub(crate) fn quoted(packet: &[u8]) -> Option<Quoted> {
     let (src, dst, protocol, rest) = match packet.first()? >> 4 {
         4 => {

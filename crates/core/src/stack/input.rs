@@ -439,9 +439,9 @@ impl Stack {
         self.datagram(io, key, packet.payload, None, packet)
     }
 
-    /// Destination unreachable from the guest, for a packet of ours. A datagram's flow is over, and with its socket closed
-    /// the host's kernel says the same to the peer. A SYN of ours is refused by a hard error only (RFC 9293, 3.9.2.2):
-    /// any other may pass, and the SYN is sent again.
+    /// Destination unreachable from the guest, for a packet of ours. A datagram's flow is over, and with its
+    /// socket closed the host's kernel says the same to the peer. A SYN of ours is refused by a hard error
+    /// only (RFC 9293, 3.9.2.2): any other may pass, and the SYN is sent again.
     fn guest_unreachable<P: Platform>(&mut self, io: &mut Io<'_, P>, quoted: &[u8], hard: bool) {
         let Some(Quoted { key, seq }) = icmp::quoted(quoted) else { return };
         let Some(id) = self.flows.find(&key) else { return };

@@ -4,26 +4,29 @@
 //! round trip of the link (see `meter`).
 //!
 //! *The receive limit W* (guest to host). A window is advanced with every acknowledgement, so a guest that is
-//! held back by it is mostly seen not by where it stands but by how much it sends: a whole window per round trip. *Hit*
-//! means X >= 7/8 W, or that one batch came within max(MSS, W/8) of the edge, while the host socket took everything.
-//! Then W := max(W, 2X), up to `max`. If that would not grow it twice in a row, the round trip is not what we think it is:
-//! a careful step to 5/4 W, taken back unless it brought 5 % more than was ever seen before it; each failure doubles the
-//! time to the next (32 ms to 8 s), so that a flow which has what it needs is left alone. A burst of more than half a MiB
-//! after a silence is such a case too, with a first step to 2X that has to bring a fifth more: a reader that sleeps for a fixed time gets twice as much from a
-//! limit of twice the size, one that sleeps for as long as its bytes take at a rate of its own (`curl --limit-rate`)
-//! takes in one go whatever the limit is, and gets no more. A host socket that was full at any
-//! time since the last measurement forbids growth, and one that is full for 50 ms takes an eighth: no second queue is
-//! built behind the kernel's. (Not once per interval: a socket that is written until it refuses is full for some ten
-//! milliseconds out of every twenty on an ordinary path, and W would swing between its floor and 2X in each of them.)
+//! held back by it is mostly seen not by where it stands but by how much it sends: a whole window per round
+//! trip. *Hit* means X >= 7/8 W, or that one batch came within max(MSS, W/8) of the edge, while the host
+//! socket took everything. Then W := max(W, 2X), up to `max`. If that would not grow it twice in a row, the
+//! round trip is not what we think it is: a careful step to 5/4 W, taken back unless it brought 5 % more than
+//! was ever seen before it; each failure doubles the time to the next (32 ms to 8 s), so that a flow which
+//! has what it needs is left alone. A burst of more than half a MiB after a silence is such a case too, with
+//! a first step to 2X that has to bring a fifth more: a reader that sleeps for a fixed time gets twice as
+//! much from a limit of twice the size, one that sleeps for as long as its bytes take at a rate of its own
+//! (`curl --limit-rate`) takes in one go whatever the limit is, and gets no more. A host socket that was full
+//! at any time since the last measurement forbids growth, and one that is full for 50 ms takes an eighth: no
+//! second queue is built behind the kernel's. (Not once per interval: a socket that is written until it
+//! refuses is full for some ten milliseconds out of every twenty on an ordinary path, and W would swing
+//! between its floor and 2X in each of them.)
 //!
-//! *The send limit L* (host to guest). Hit means that L was in flight and the socket had more. Then L := max(L, 2X), with the
-//! same careful steps. A flow that does not reach its limit loses an eighth of it per 50 ms: 4 MiB are 64 KiB
-//! after 1.6 s. (Per round trip it would be 16 ms on a near link, and every burst of a bursty flow would start from the floor.)
-//! It keeps 9/8 X. The 50 ms are two silences of the flow where that is longer: a reader that wakes up every 200 ms reaches its limit as
-//! often.
-//! One that reaches it and has more than 5/2 X loses an eighth too, but as a careful step, taken back if it costs 5 % of
-//! the speed: where the round trip is longer than we think, L := 2X would make the flow slower, thereby X smaller, and so
-//! on down to the floor. A loss halves L; if the guest reports that it had got all that was sent again, that is undone.
+//! *The send limit L* (host to guest). Hit means that L was in flight and the socket had more. Then L :=
+//! max(L, 2X), with the same careful steps. A flow that does not reach its limit loses an eighth of it per 50
+//! ms: 4 MiB are 64 KiB after 1.6 s. (Per round trip it would be 16 ms on a near link, and every burst of a
+//! bursty flow would start from the floor.) It keeps 9/8 X. The 50 ms are two silences of the flow where that
+//! is longer: a reader that wakes up every 200 ms reaches its limit as often. One that reaches it and has
+//! more than 5/2 X loses an eighth too, but as a careful step, taken back if it costs 5 % of the speed: where
+//! the round trip is longer than we think, L := 2X would make the flow slower, thereby X smaller, and so on
+//! down to the floor. A loss halves L; if the guest reports that it had got all that was sent again, that is
+//! undone.
 //!
 //! *Both* fall by half when a second has passed without an eighth of them in use, and to `initial` after two seconds without
 //! any. No timer is needed for that: it is done at the next use, and [`Limit::at`] says before what it will be. Nothing grows
@@ -365,8 +368,9 @@ impl Limit {
         Some(change)
     }
 
-    /// Whether a careful step from `before` was worth it, at `x` bytes per round trip: one that went up by making the flow
-    /// faster by a fifth of the step (5 % for a quarter), one that went down by costing no more than 5 %.
+    /// Whether a careful step from `before` was worth it, at `x` bytes per round trip: one that went up by
+    /// making the flow faster by a fifth of the step (5 % for a quarter), one that went down by costing no
+    /// more than 5 %.
     fn has_paid(&self, before: u32, x: u32) -> bool {
         let [x, best] = [x, self.careful.best].map(u128::from);
         match self.now.checked_sub(before) {
@@ -404,7 +408,8 @@ impl Limit {
         }
         let Fall { need, silence_ms, reached, .. } = self.fall;
         self.fall = Fall { silence_ms: silence_ms / 2, ..Fall::new(now) };
-        // An eighth above what is used stays: below, the flow would reach its limit, grow to 2X and fall again, for ever.
+        // An eighth above what is used stays: below, the flow would reach its limit, grow to 2X and fall
+        // again, for ever.
         let used = need / 2 + need / 16;
         if reached || self.now <= used {
             return None;

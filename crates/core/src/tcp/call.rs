@@ -78,9 +78,9 @@ impl Connection {
         }
     }
 
-    /// A hard ICMP error of the guest's that quotes a segment at `seq`: in SYN-SENT, and for the SYN that is in flight, it
-    /// refuses the connection as a reset does (RFC 9293, 3.9.2.2). A synchronised
-    /// connection is never ended by ICMP.
+    /// A hard ICMP error of the guest's that quotes a segment at `seq`: in SYN-SENT, and for the SYN that is
+    /// in flight, it refuses the connection as a reset does (RFC 9293, 3.9.2.2). A synchronised connection is
+    /// never ended by ICMP.
     pub(crate) fn syn_unreachable<P: Platform>(&mut self, cx: &mut Cx<'_, P>, seq: Seq) {
         let in_flight = seq.ge(self.tx.una) && seq.lt(self.tx.nxt);
         if self.tx.state == SenderState::Calling && in_flight {

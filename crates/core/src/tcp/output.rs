@@ -103,8 +103,8 @@ impl Connection {
         self.can_read() && !self.tx.short_of_memory && self.tx.board.lost() == 0 && self.read_room() > 0
     }
 
-    /// Whether nothing more of a host socket that has failed goes to the guest: all of its stream was sent, where the end
-    /// of that is known, or no more of it can be read now.
+    /// Whether nothing more of a host socket that has failed goes to the guest: all of its stream was sent,
+    /// where the end of that is known, or no more of it can be read now.
     fn has_passed_on_all(&self) -> bool {
         if self.tx.eof { self.tx.unsent() == 0 } else { !self.can_read() || self.read_room() == 0 }
     }

@@ -65,8 +65,9 @@ const UNREACHABLE: u8 = 3;
 const ECHO_REQUEST: u8 = 8;
 const TIME_EXCEEDED: u8 = 11;
 
-/// Whether the destination is unreachable for good, so that TCP should give up a connection it is opening: protocol and
-/// port unreachable (RFC 9293 section 3.9.2.2), and administratively prohibited (codes 9, 10 and 13).
+/// Whether the destination is unreachable for good, so that TCP should give up a connection it is opening:
+/// protocol and port unreachable (RFC 9293 section 3.9.2.2), and administratively prohibited (codes 9, 10 and
+/// 13).
 pub const fn is_hard_error(code: u8) -> bool {
     matches!(code, PROTOCOL_UNREACHABLE | PORT_UNREACHABLE | 9 | 10 | PROHIBITED)
 }

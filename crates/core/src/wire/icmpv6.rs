@@ -67,8 +67,9 @@ const PARAMETER_PROBLEM: u8 = 4;
 const ECHO_REQUEST: u8 = 128;
 const ECHO_REPLY: u8 = 129;
 
-/// Whether the destination is unreachable for good, so that TCP should give up a connection it is opening: prohibited and
-/// port unreachable (RFC 9293 section 3.9.2.2), with the two codes that say more of a prohibition (RFC 4443 section 3.1).
+/// Whether the destination is unreachable for good, so that TCP should give up a connection it is opening:
+/// prohibited and port unreachable (RFC 9293 section 3.9.2.2), with the two codes that say more of a
+/// prohibition (RFC 4443 section 3.1).
 pub const fn is_hard_error(code: u8) -> bool {
     matches!(code, PROHIBITED | PORT_UNREACHABLE | 5 | 6)
 }

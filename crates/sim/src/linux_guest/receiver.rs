@@ -1,12 +1,12 @@
 //! The receiving half of the guest: acknowledgements, their timing, and the advertised window.
 //!
 //! As Linux does: an acknowledgement for every second full segment, at once for anything out of order and
-//! during the first segments of a connection (quick acknowledgements), else after 40 ms. While the program does
-//! not read, full segments are acknowledged at once only where the window would not fall behind the one offered
-//! before (`__tcp_ack_snd_check`); a read acknowledges all that has come (`tcp_cleanup_rbuf`). SACK blocks name
-//! the newest stretch first; a segment that was there already is reported first of all (RFC 2883). Payload is
-//! compared with the expected one as it arrives and then forgotten, so that a receiver holds nothing but
-//! numbers.
+//! during the first segments of a connection (quick acknowledgements), else after 40 ms. While the program
+//! does not read, full segments are acknowledged at once only where the window would not fall behind the one
+//! offered before (`__tcp_ack_snd_check`); a read acknowledges all that has come (`tcp_cleanup_rbuf`). SACK
+//! blocks name the newest stretch first; a segment that was there already is reported first of all (RFC
+//! 2883). Payload is compared with the expected one as it arrives and then forgotten, so that a receiver
+//! holds nothing but numbers.
 //!
 //! Stream offsets are 64 bits and count from the first byte of payload.
 

@@ -194,8 +194,8 @@ impl Script {
         self.poll();
     }
 
-    /// The peer sends bytes, then FIN if `fin` says so, and then the connection breaks; the stack hears of it in its next
-    /// turn.
+    /// The peer sends bytes, then FIN if `fin` says so, and then the connection breaks; the stack hears of it
+    /// in its next turn.
     pub fn host_breaks_unnoticed(&mut self, bytes: usize, fin: bool, error: HostError) {
         self.note("peer", &format!("sends {bytes}{}, then {error:?}", if fin { " and FIN" } else { "" }));
         let offset = self.flow().down;

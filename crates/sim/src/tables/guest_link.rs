@@ -100,9 +100,10 @@ pub(super) fn rows() -> Vec<Row> {
         row(
             "5b",
             "A guest's program that limits its own rate",
-            "Download for 10 s on a link of 20 us, send limit from 64 KiB to 4 MiB, to a program that reads all there is and \
-             then sleeps for as long as that takes at its rate (`curl --limit-rate`). Whatever the limit is, it is taken \
-             in one go: a larger one brings nothing. Expected: the program's rate, and a limit that stays where it is.",
+            "Download for 10 s on a link of 20 us, send limit from 64 KiB to 4 MiB, to a program that reads all \
+             there is and then sleeps for as long as that takes at its rate (`curl --limit-rate`): it takes the \
+             whole limit in one go, and a larger one brings nothing. Expected: the program's rate, and a limit \
+             that stays where it is.",
             paced_reader,
         ),
     ]

@@ -32,8 +32,9 @@ pub struct Transfer {
     pub guest: Options,
     /// When the host's program reads slowly, and how; else it reads as fast as bytes come.
     pub slow: Option<(Range<Duration>, SlowReader)>,
-    /// The rate, bytes per second, to which the guest's program limits itself: it reads all there is, then sleeps for as
-    /// long as that takes at the rate, as `curl --limit-rate` does. `None` for one that reads what its TCP takes.
+    /// The rate, bytes per second, to which the guest's program limits itself: it reads all there is, then
+    /// sleeps for as long as that takes at the rate, as `curl --limit-rate` does. `None` for one that reads
+    /// what its TCP takes.
     pub paced: Option<u64>,
     /// How long it lasts.
     pub lasts: Duration,

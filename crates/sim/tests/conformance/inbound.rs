@@ -197,8 +197,8 @@ fn a_peer_that_resets_and_connects_again_within_one_turn_is_not_refused() {
         t.expect("SYN seq=0");
         let ahead = t.stack_isn().unwrap().wrapping_sub(before);
         assert!((101..1 << 31).contains(&ahead), "{ahead}");
-        assert_eq!(t.machine.host.closed(first), Some(Close::Reset));
-        assert_eq!(t.machine.stack.flows(), 1);
+        assert_eq!(t.driver.host.closed(first), Some(Close::Reset));
+        assert_eq!(t.driver.stack.flows(), 1);
     });
 }
 
@@ -211,11 +211,12 @@ fn a_peer_that_resets_before_the_guest_has_answered_may_connect_again() {
         t.peer_connects().unwrap();
         t.expect("RST seq=1");
         t.expect("SYN seq=0");
-        assert_eq!(t.machine.stack.flows(), 1);
+        assert_eq!(t.driver.stack.flows(), 1);
     });
 }
 
-/// The guest's ICMP error of this type and code for the segment that brodo sent at `seq` beyond its first sequence number.
+/// The guest's ICMP error of this type and code for the segment that brodo sent at `seq` beyond its first
+/// sequence number.
 fn guest_rejects(t: &mut Script, (kind, code): (u8, u8), seq: u32) {
     let (guest, remote) = t.endpoints();
     let seq = t.stack_isn().unwrap().wrapping_add(seq);

@@ -10,12 +10,13 @@
 //! ([`Meter::begin_round`]). What moves in the first round trip was still sent under the old limit: a fixed grid would
 //! see growth only in every second interval, and a flow of 17 ms and 1 Gbit/s would need 0.2 s instead of 0.13 s.
 //!
-//! The *burst* is the most that moved between two calls, that is in one turn of the driver. It stands for what the round
-//! trip cannot tell: while we are busy with a batch the guest waits, and while the guest collects acknowledgements we
-//! do. In time that is a gap of burst / rate; as bytes it needs no second clock. It counts up to half a MiB, about what one
-//! turn handles: beyond, a burst is large because the limit is, and the two would raise each other. Only a burst after a
-//! long silence counts in full, as a reason to try a larger limit: a Linux guest holds its acknowledgement back for 40 ms
-//! while its program does not read, and then that, and not the round trip, may be the time for which the limit must last.
+//! The *burst* is the most that moved between two calls, that is in one turn of the driver. It stands for
+//! what the round trip cannot tell: while we are busy with a batch the guest waits, and while the guest
+//! collects acknowledgements we do. In time that is a gap of burst / rate; as bytes it needs no second clock.
+//! It counts up to half a MiB, about what one turn handles: beyond, a burst is large because the limit is,
+//! and the two would raise each other. Only a burst after a long silence counts in full, as a reason to try a
+//! larger limit: a Linux guest holds its acknowledgement back for 40 ms while its program does not read, and
+//! then that, and not the round trip, may be the time for which the limit must last.
 
 use crate::time::{Duration, Instant};
 use core::num::NonZeroU32;

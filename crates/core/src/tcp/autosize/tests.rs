@@ -370,8 +370,8 @@ fn what_ends_a_silence_does_not_keep_the_limit() {
     assert_eq!(path.limit.get(), BOUNDS.initial);
 }
 
-/// A reader on a link of 50 us that takes all there is, up to `supply`, and then sleeps for `sleeps` of what it took; the
-/// limit at the end and how often it changed in the second half of ten seconds.
+/// A reader on a link of 50 us that takes all there is, up to `supply`, and then sleeps for `sleeps` of what
+/// it took; the limit at the end and how often it changed in the second half of ten seconds.
 fn limit_of_a_sleeping_reader(supply: u32, sleeps: impl Fn(u32) -> Duration) -> (u32, u32) {
     let bounds = BufferBounds { initial: INITIAL, max: 16 << 20 };
     let mut rtt = LinkRtt::default();
@@ -407,7 +407,8 @@ fn a_reader_that_sleeps_for_a_fixed_time_gets_what_it_can_take() {
     assert_eq!(changes, 0, "in five seconds");
 }
 
-/// `curl --limit-rate`: whatever the limit is, it is taken in one go, and the sleep is as long as that takes at the rate.
+/// `curl --limit-rate`: whatever the limit is, it is taken in one go, and the sleep is as long as that takes
+/// at the rate.
 #[test]
 fn a_reader_that_limits_itself_to_a_rate_leaves_the_limit_where_it_is() {
     for rate in [2_000_000, 20_000_000, 100_000_000_u64] {

@@ -259,9 +259,9 @@ impl Connection {
 
     /// Whether an accepted connection between the same ends may take this flow's key. The host's kernel has
     /// forgotten the earlier connection then, or soon has: its peer has reset it, perhaps in this very turn,
-    /// or both of the host's directions are over and only the guest's last acknowledgements are awaited. What
-    /// came before the reset goes to the guest first, as far as its window allows, and then a reset: it would
-    /// not take a SYN in the midst of a connection.
+    /// or both of the host's directions are over and only the guest's last acknowledgements are awaited.
+    /// Bytes from before the reset go to the guest first, as far as its window allows, and then a reset: it
+    /// would not take a SYN in the midst of a connection.
     pub(crate) fn makes_way_for_inbound<P: Platform>(&mut self, cx: &mut Cx<'_, P>) -> bool {
         if self.state() == State::TimeWait {
             return true;
@@ -294,7 +294,7 @@ impl Connection {
         self.settle(cx);
     }
 
-    /// The host socket failed: on a write, or behind the end of its stream. What it received before is still
+    /// The host socket failed: on a write, or behind the end of its stream. Bytes received before are still
     /// passed on, by `serve`.
     fn host_failed(&mut self, shared: &mut Shared, error: HostError) {
         self.broken = true;

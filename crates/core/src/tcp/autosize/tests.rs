@@ -407,7 +407,7 @@ fn a_reader_that_sleeps_for_a_fixed_time_gets_what_it_can_take() {
     assert_eq!(changes, 0, "in five seconds");
 }
 
-/// `curl --limit-rate`: whatever the limit is, it is taken in one go, and the sleep is as long as that takes
+/// `curl --limit-rate`: the limit is taken in one go, however large, and the sleep is as long as that takes
 /// at the rate.
 #[test]
 fn a_reader_that_limits_itself_to_a_rate_leaves_the_limit_where_it_is() {

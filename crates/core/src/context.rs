@@ -10,6 +10,7 @@
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::dns::state::Dns;
+use crate::egress::{Egress, TxState};
 use crate::host::Host;
 use crate::link::{Link, LinkCaps};
 use crate::memory::Memory;
@@ -21,7 +22,6 @@ use crate::tcp::shared::TcpShared;
 use crate::time::Instant;
 use crate::timer::Wheel;
 use crate::trace::Observer;
-use crate::transmit::TxState;
 use std::sync::Arc;
 
 /// What a driver brings: a guest link, host sockets, and an observer.
@@ -66,6 +66,15 @@ pub(crate) struct Cx<'a, P: Platform> {
     pub(crate) observer: &'a mut P::Observer,
     /// What all flows of the worker share.
     pub(crate) shared: &'a mut Shared,
+}
+
+impl<P: Platform> Cx<'_, P> {
+    /// The way to the guest.
+    #[inline]
+    pub(crate) fn egress(&mut self) -> Egress<'_, P::Link> {
+        let Shared { tx, counters, .. } = &mut *self.shared;
+        Egress { tx, counters, link: self.link }
+    }
 }
 
 /// State that all flows of one worker share.

@@ -41,10 +41,10 @@ pub(crate) mod state;
 use crate::config::Config;
 use crate::context::{Cx, Platform};
 use crate::counters::DropReason;
+use crate::egress::headers::ip_header_len;
 use crate::flow::FlowKey;
 use crate::link::NoCredit;
 use crate::time::Instant;
-use crate::transmit::{self, ip_header_len};
 use crate::wire::dns::message::{KEY_LEN_MAX, Query, Reply};
 use crate::wire::dns::{self, Rcode};
 use crate::wire::udp::UdpHeader;
@@ -148,14 +148,5 @@ fn give<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, message: &[u8]) {
 }
 
 fn send<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, message: &[u8]) -> Result<(), NoCredit> {
-    let ends = (key.remote, key.guest);
-    transmit::udp(
-        &mut cx.shared.tx,
-        &mut cx.shared.counters,
-        cx.link,
-        ends,
-        0,
-        &[IoSlice::new(message)],
-        None,
-    )
+    cx.egress().udp(key.to_guest(), 0, &[IoSlice::new(message)], None)
 }

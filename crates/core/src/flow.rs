@@ -8,6 +8,7 @@ pub mod info;
 pub(crate) mod quota;
 pub mod table;
 
+use crate::egress::headers::Ends;
 use crate::time::Duration;
 use info::Initiator;
 use std::fmt;
@@ -112,6 +113,13 @@ pub struct FlowKey {
     pub guest: Endpoint,
     /// The address and port the guest talks to, before any translation.
     pub remote: Endpoint,
+}
+
+impl FlowKey {
+    /// The ends of a packet toward the guest.
+    pub(crate) const fn to_guest(&self) -> Ends {
+        Ends { src: self.remote, dst: self.guest }
+    }
 }
 
 /// What a flow is good for when the table is full, the most useful first.

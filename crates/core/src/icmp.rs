@@ -2,13 +2,12 @@
 
 use crate::context::{Cx, Platform};
 use crate::counters::DropReason;
+use crate::egress::fragments::{Datagram, FragmentProgress};
+use crate::egress::headers::{Addresses, Ip, ip_header_len};
 use crate::flow::{Endpoint, FlowKey, Protocol};
 use crate::host::{HostError, IcmpCause};
 use crate::link::NoCredit;
 use crate::services::{self, icmp_error};
-use crate::transmit::fragmented::{Datagram, FragmentProgress, fragmented};
-use crate::transmit::{self, frame_start};
-use crate::wire::ethernet::EthernetHeader;
 use crate::wire::icmpv4::{Echo, Icmpv4Message};
 use crate::wire::icmpv6::{self, Icmpv6Message};
 use crate::wire::ipv6::Ipv6Header;
@@ -48,15 +47,15 @@ pub(crate) fn send_error<P: Platform>(
 }
 
 /// Passes on an echo reply as the host's ping socket gave it: with the guest's identifier instead of the socket's. One
-/// that cannot be used is counted and dropped, one that the link does not take whole is fragmented; `cut` is fresh at first.
+/// that cannot be used is counted and dropped, one that the link does not take whole is fragmented; `progress` is fresh at first.
 ///
 /// # Errors
-/// The link has no credit; `message` and `cut` are to be kept.
+/// The link has no credit; `message` and `progress` are to be kept.
 pub(crate) fn reply<P: Platform>(
     cx: &mut Cx<'_, P>,
     key: &FlowKey,
     message: &mut [u8],
-    cut: &mut FragmentProgress,
+    progress: &mut FragmentProgress,
 ) -> Result<(), NoCredit> {
     let (src, dst) = (key.remote.ip(), key.guest.ip());
     let protocol = if src.is_ipv4() { ICMP } else { ICMPV6 };
@@ -72,14 +71,11 @@ pub(crate) fn reply<P: Platform>(
         let sum = checksum::finish(checksum::sum(message, 0));
         message[2..4].copy_from_slice(&sum.to_be_bytes());
     }
-    if message.len() + transmit::ip_header_len(dst) > usize::from(cx.shared.config.mtu) {
-        let datagram = Datagram { ends: (src, dst), protocol, tos: 0, head: &[], body: message };
-        let (tx, counters) = (&mut cx.shared.tx, &mut cx.shared.counters);
-        return fragmented(tx, counters, cx.link, cx.shared.config.mtu, &datagram, cut);
+    let (ip, mtu) = (Ip::new(Addresses { src, dst }, protocol), cx.shared.config.mtu);
+    if message.len() + ip_header_len(dst) > usize::from(mtu) {
+        return cx.egress().fragments(mtu, &Datagram { ip, head: &[], body: message }, progress);
     }
-    let mut headers = [0; EthernetHeader::LEN + Ipv6Header::LEN];
-    let start = frame_start(&cx.shared.tx, &mut headers, (src, dst), protocol, 0, message.len());
-    transmit::pieces(&mut cx.shared.tx, &mut cx.shared.counters, cx.link, &headers[..start], message)
+    cx.egress().message(&ip, message)
 }
 
 /// Answers an echo request to one of our own addresses.
@@ -110,7 +106,7 @@ pub(crate) fn answer_own<P: Platform>(
 
 /// Sends a complete frame of a service; without credit it is lost, and asked for again.
 pub(crate) fn send<P: Platform>(cx: &mut Cx<'_, P>, frame: &[u8]) {
-    if transmit::whole(&mut cx.shared.tx, &mut cx.shared.counters, cx.link, frame).is_err() {
+    if cx.egress().frame(frame).is_err() {
         cx.shared.counters.drop(DropReason::LinkFull);
     }
 }

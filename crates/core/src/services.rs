@@ -15,13 +15,11 @@ pub mod icmp_error;
 pub mod ndp;
 
 use crate::config::Config;
-use crate::transmit::TTL as HOP_LIMIT;
-use crate::wire::ethernet::{EtherType, EthernetHeader, MacAddr};
+use crate::egress::headers::{self, Addresses, Ip, Macs};
+use crate::wire::ICMPV6;
+use crate::wire::ethernet::{EthernetHeader, MacAddr};
 use crate::wire::ipv4::Ipv4Header;
 use crate::wire::ipv6::Ipv6Header;
-use crate::wire::udp::UdpHeader;
-use crate::wire::{ICMPV6, UDP, checksum};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 #[cfg(test)]
 mod tests;
@@ -43,69 +41,17 @@ const IPV4_PAYLOAD: usize = EthernetHeader::LEN + Ipv4Header::LEN;
 const IPV6_PAYLOAD: usize = EthernetHeader::LEN + Ipv6Header::LEN;
 
 /// Writes the headers in front of `payload_len` bytes of layer 4; gives the frame's length in bytes.
-fn finish_ipv4(
-    config: &Config,
-    dst_mac: MacAddr,
-    (src, dst): (Ipv4Addr, Ipv4Addr),
-    protocol: u8,
-    payload_len: usize,
-    out: &mut [u8],
-) -> usize {
-    EthernetHeader { dst: dst_mac, src: config.mac, ethertype: EtherType::Ipv4 }.emit(out);
-    let header = Ipv4Header {
-        src,
-        dst,
-        protocol,
-        ttl: HOP_LIMIT,
-        ident: 0,
-        dont_fragment: true,
-        tos: 0,
-        payload_len: payload_len as u16,
-    };
-    header.emit(&mut out[EthernetHeader::LEN..]);
-    IPV4_PAYLOAD + payload_len
+fn finish(config: &Config, dst_mac: MacAddr, ip: &Ip, payload_len: usize, out: &mut [u8]) -> usize {
+    headers::frame(Macs { src: config.mac, dst: dst_mac }, ip, payload_len, out) + payload_len
 }
 
-/// Writes the headers in front of `payload_len` bytes of layer 4; gives the frame's length in bytes.
-fn finish_ipv6(
-    config: &Config,
-    dst_mac: MacAddr,
-    (src, dst): (Ipv6Addr, Ipv6Addr),
-    (next_header, hop_limit): (u8, u8),
-    payload_len: usize,
-    out: &mut [u8],
-) -> usize {
-    EthernetHeader { dst: dst_mac, src: config.mac, ethertype: EtherType::Ipv6 }.emit(out);
-    let header = Ipv6Header {
-        src,
-        dst,
-        next_header,
-        hop_limit,
-        traffic_class: 0,
-        flow_label: 0,
-        payload_len: payload_len as u16,
-    };
-    header.emit(&mut out[EthernetHeader::LEN..]);
-    IPV6_PAYLOAD + payload_len
-}
-
-/// As [`finish_ipv6`], for a neighbour discovery message, which must not have crossed a router.
+/// As [`finish`], for a neighbour discovery message, which must not have crossed a router (RFC 4861 section 11.2).
 fn finish_ndp(
     config: &Config,
     dst_mac: MacAddr,
-    addresses: (Ipv6Addr, Ipv6Addr),
+    addresses: Addresses,
     payload_len: usize,
     out: &mut [u8],
 ) -> usize {
-    finish_ipv6(config, dst_mac, addresses, (ICMPV6, 255), payload_len, out)
-}
-
-/// Writes the UDP header at the start of `datagram`, in front of the payload that fills the rest of it.
-fn finish_udp((src, dst): (IpAddr, IpAddr), (src_port, dst_port): (u16, u16), datagram: &mut [u8]) {
-    let length = datagram.len() as u16;
-    let mut header = UdpHeader { src_port, dst_port, length, checksum: 0 };
-    header.emit(datagram);
-    let sum = checksum::sum(datagram, checksum::pseudo_header(src, dst, UDP, u32::from(length)));
-    header.checksum = UdpHeader::finish_checksum(sum);
-    header.emit(datagram);
+    finish(config, dst_mac, &Ip { hop_limit: 255, ..Ip::new(addresses, ICMPV6) }, payload_len, out)
 }

@@ -11,12 +11,12 @@
 use super::{SEGMENTS_MAX, SEND_BYTES_MAX};
 use crate::context::{Cx, Platform};
 use crate::counters::DropReason;
+use crate::egress::fragments::FragmentProgress;
+use crate::egress::headers::ip_header_len;
 use crate::flow::{FlowKey, Protocol};
 use crate::host::{Host, HostError, Received, SocketId};
 use crate::icmp;
 use crate::link::NoCredit;
-use crate::transmit::fragmented::{self, FragmentProgress};
-use crate::transmit::{self, ip_header_len};
 use crate::wire::udp::UdpHeader;
 use std::io::{IoSlice, IoSliceMut};
 
@@ -48,7 +48,7 @@ pub(crate) struct Inbox {
     next: usize,
     offset: usize,
     /// How much of the next one is, if the link does not take it whole.
-    cut: FragmentProgress,
+    progress: FragmentProgress,
 }
 
 /// What a receive gave.
@@ -74,7 +74,7 @@ impl Default for Inbox {
             count: 0,
             next: 0,
             offset: 0,
-            cut: FragmentProgress::default(),
+            progress: FragmentProgress::default(),
         }
     }
 }
@@ -130,8 +130,8 @@ impl Inbox {
         while self.next < self.count {
             if key.protocol == Protocol::Echo {
                 let message = &mut self.buffers[self.next * STRIDE..][..self.received[self.next].len];
-                icmp::reply(cx, &key, message, &mut self.cut)?;
-                (self.next, self.cut) = (self.next + 1, FragmentProgress::default());
+                icmp::reply(cx, &key, message, &mut self.progress)?;
+                (self.next, self.progress) = (self.next + 1, FragmentProgress::default());
             } else {
                 self.deliver_udp(cx, &key)?;
             }
@@ -145,7 +145,7 @@ impl Inbox {
         let first = self.received[self.next];
         let size = datagram_size(&first);
         if size > max {
-            return self.deliver_cut(cx, key, size);
+            return self.deliver_fragments(cx, key, size);
         }
         let datagrams = if cx.shared.tx.caps.uso && size > 0 {
             (SEND_BYTES_MAX / size).clamp(1, SEGMENTS_MAX)
@@ -170,10 +170,8 @@ impl Inbox {
                 break;
             }
         }
-        let ends = (key.remote, key.guest);
         let segment = u16::try_from(size).ok().filter(|_| datagrams > 1);
-        let (tx, counters) = (&mut cx.shared.tx, &mut cx.shared.counters);
-        transmit::udp(tx, counters, cx.link, ends, first.tos, &payload[..count], segment)?;
+        cx.egress().udp(key.to_guest(), first.tos, &payload[..count], segment)?;
         (self.next, self.offset) = (next, offset);
         Ok(())
     }
@@ -181,7 +179,7 @@ impl Inbox {
 
 impl Inbox {
     /// Sends the next datagram, of `size` bytes if others stand behind it, in fragments.
-    fn deliver_cut<P: Platform>(
+    fn deliver_fragments<P: Platform>(
         &mut self,
         cx: &mut Cx<'_, P>,
         key: &FlowKey,
@@ -193,9 +191,10 @@ impl Inbox {
         if UdpHeader::LEN + datagram.len() > usize::from(u16::MAX) - ip_header_len(key.guest.ip()) {
             cx.shared.counters.drop(DropReason::DatagramTooBig);
         } else {
-            fragmented::udp(cx, (key.remote, key.guest), received.tos, datagram, &mut self.cut)?;
+            let mtu = cx.shared.config.mtu;
+            cx.egress().udp_fragments(mtu, key.to_guest(), received.tos, datagram, &mut self.progress)?;
         }
-        self.cut = FragmentProgress::default();
+        self.progress = FragmentProgress::default();
         self.offset += datagram.len();
         if self.offset >= received.len {
             (self.next, self.offset) = (self.next + 1, 0);

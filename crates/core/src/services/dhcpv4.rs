@@ -1,9 +1,11 @@
 //! DHCPv4 server with one address to give: the guest's. There is no lease to remember, because whoever asks on this
 //! link is the guest, and the answer is always the same; the lease never ends.
 
-use super::{IPV4_PAYLOAD, finish_ipv4, finish_udp};
+use super::{IPV4_PAYLOAD, finish};
 use crate::config::{Config, Ipv4Net};
 use crate::counters::DropReason;
+use crate::egress::headers::{Ends, Ip, udp_in_place};
+use crate::flow::Endpoint;
 use crate::wire::UDP;
 use crate::wire::dhcpv4::{
     CLIENT_PORT, LEASE_INFINITE, Network, Reply, ReplyType, Request, RequestType, SERVER_PORT,
@@ -57,8 +59,12 @@ pub fn answer(
     let (mac, to) = destination(&request, &reply, (eth.src, src));
     let len = UdpHeader::LEN + reply.emit(&request, &mut out[IPV4_PAYLOAD + UdpHeader::LEN..]);
     let datagram = &mut out[IPV4_PAYLOAD..IPV4_PAYLOAD + len];
-    finish_udp((net.gateway.into(), to.into()), (SERVER_PORT, CLIENT_PORT), datagram);
-    Ok(Some(finish_ipv4(config, mac, (net.gateway, to), UDP, len, out)))
+    let ends = Ends {
+        src: Endpoint::new(net.gateway.into(), SERVER_PORT),
+        dst: Endpoint::new(to.into(), CLIENT_PORT),
+    };
+    udp_in_place(ends, datagram);
+    Ok(Some(finish(config, mac, &Ip::new(ends.addresses(), UDP), len, out)))
 }
 
 /// What kind of answer is due (RFC 2131 sections 4.3.1 to 4.3.5).

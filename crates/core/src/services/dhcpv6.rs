@@ -1,9 +1,11 @@
 //! DHCPv6 server (RFC 8415) with one address to give, the guest's, for ever; and DNS for whoever asks. No state:
 //! whoever asks on this link is the guest. Temporary addresses are not offered, prefixes are refused.
 
-use super::{HOP_LIMIT, IPV6_PAYLOAD, finish_ipv6, finish_udp};
+use super::{IPV6_PAYLOAD, finish};
 use crate::config::{Config, Ipv6Net};
 use crate::counters::DropReason;
+use crate::egress::headers::{Ends, Ip, udp_in_place};
+use crate::flow::Endpoint;
 use crate::wire::UDP;
 use crate::wire::dhcpv6::{
     AssociationType, CLIENT_PORT, ClientMessage, ClientMessageType, SERVER_PORT, ServerMessage,
@@ -43,10 +45,13 @@ pub fn answer(
     let body = &mut out[IPV6_PAYLOAD + UdpHeader::LEN..];
     let Some(len) = reply(config, net, &message, body) else { return Ok(None) };
     let len = UdpHeader::LEN + len;
-    let addresses = (net.gateway_link_local, src);
     let datagram = &mut out[IPV6_PAYLOAD..IPV6_PAYLOAD + len];
-    finish_udp((addresses.0.into(), addresses.1.into()), (SERVER_PORT, CLIENT_PORT), datagram);
-    Ok(Some(finish_ipv6(config, eth.src, addresses, (UDP, HOP_LIMIT), len, out)))
+    let ends = Ends {
+        src: Endpoint::new(net.gateway_link_local.into(), SERVER_PORT),
+        dst: Endpoint::new(src.into(), CLIENT_PORT),
+    };
+    udp_in_place(ends, datagram);
+    Ok(Some(finish(config, eth.src, &Ip::new(ends.addresses(), UDP), len, out)))
 }
 
 /// Which identifiers a message must and must not have (RFC 8415 sections 16.2 to 16.12).

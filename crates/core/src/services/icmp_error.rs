@@ -3,9 +3,10 @@
 //! The error quotes the packet, so that the guest's kernel finds the socket it belongs to. Where the packet itself is
 //! gone (an error that comes back from the host later), [`quote`] makes its headers again from the flow's key.
 
-use super::{HOP_LIMIT, IPV4_PAYLOAD, IPV6_PAYLOAD, finish_ipv4, finish_ipv6};
+use super::{IPV4_PAYLOAD, IPV6_PAYLOAD, finish};
 use crate::config::Config;
 use crate::counters::DropReason;
+use crate::egress::headers::{Addresses, Ip};
 use crate::flow::{FlowKey, Protocol};
 use crate::host::IcmpCause;
 use crate::time::Duration;
@@ -70,7 +71,8 @@ pub fn icmp_error(
             };
             let message = message_v4(cause, packet);
             message.emit(&mut out[IPV4_PAYLOAD..]);
-            Ok(Some(finish_ipv4(config, guest, (from, header.src), ICMP, message.len(), out)))
+            let ip = Ip::new(Addresses::new(from, header.src), ICMP);
+            Ok(Some(finish(config, guest, &ip, message.len(), out)))
         }
         Some(6) => {
             let (header, payload) = Ipv6Header::parse(packet)?;
@@ -87,8 +89,8 @@ pub fn icmp_error(
             };
             let message = message_v6(cause, packet);
             message.emit(from, header.src, &mut out[IPV6_PAYLOAD..]);
-            let next = (ICMPV6, HOP_LIMIT);
-            Ok(Some(finish_ipv6(config, guest, (from, header.src), next, message.len(), out)))
+            let ip = Ip::new(Addresses::new(from, header.src), ICMPV6);
+            Ok(Some(finish(config, guest, &ip, message.len(), out)))
         }
         _ => Err(DropReason::MalformedIpv4),
     }
@@ -163,20 +165,11 @@ pub fn quote(key: &FlowKey, sequence: Option<u16>, out: &mut [u8]) -> Option<usi
             }
         }
     };
-    let payload_len = start.len() as u16;
-    let header_len = match (key.guest.ip(), key.remote.ip()) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let (ttl, ident, dont_fragment, tos) = (HOP_LIMIT, 0, true, 0);
-            Ipv4Header { src, dst, protocol, ttl, ident, dont_fragment, tos, payload_len }.emit(out);
-            Ipv4Header::LEN
-        }
-        (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            let (next_header, hop_limit, traffic_class, flow_label) = (protocol, HOP_LIMIT, 0, 0);
-            Ipv6Header { src, dst, next_header, hop_limit, traffic_class, flow_label, payload_len }.emit(out);
-            Ipv6Header::LEN
-        }
-        _ => return None,
-    };
+    let addresses = Addresses::new(key.guest.ip(), key.remote.ip());
+    if addresses.src.is_ipv4() != addresses.dst.is_ipv4() {
+        return None;
+    }
+    let header_len = Ip::new(addresses, protocol).emit(start.len(), out);
     out[header_len..header_len + start.len()].copy_from_slice(&start);
     Some(header_len + start.len())
 }

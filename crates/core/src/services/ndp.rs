@@ -8,6 +8,7 @@
 use super::{IPV6_PAYLOAD, finish_ndp};
 use crate::config::{Config, Ipv6Net};
 use crate::counters::DropReason;
+use crate::egress::headers::{Addresses, HOP_LIMIT};
 use crate::time::Duration;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::icmpv6;
@@ -91,7 +92,7 @@ fn emit_advertisement(
     let (mac, dst) = to.unwrap_or((MacAddr::from_ipv6_multicast(ALL_NODES), ALL_NODES));
     let autonomous = net.prefix_len == 64;
     let advertisement = RouterAdvertisement {
-        hop_limit: super::HOP_LIMIT,
+        hop_limit: HOP_LIMIT,
         managed: !autonomous,
         other: true,
         lifetime_s: ROUTER_LIFETIME_S,
@@ -108,7 +109,7 @@ fn emit_advertisement(
         search: &config.search,
     };
     let len = advertisement.emit(net.gateway_link_local, dst, &mut out[IPV6_PAYLOAD..]);
-    finish_ndp(config, mac, (net.gateway_link_local, dst), len, out)
+    finish_ndp(config, mac, Addresses::new(net.gateway_link_local, dst), len, out)
 }
 
 /// Writes the advertisement that `target` is ours, to the station and address that asked.
@@ -124,5 +125,5 @@ fn emit_neighbor(config: &Config, target: Ipv6Addr, to: (MacAddr, Ipv6Addr), out
         target_lladdr: Some(config.mac),
     });
     let len = advertisement.emit(target, dst, &mut out[IPV6_PAYLOAD..]);
-    finish_ndp(config, mac, (target, dst), len, out)
+    finish_ndp(config, mac, Addresses::new(target, dst), len, out)
 }

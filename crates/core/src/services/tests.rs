@@ -1,7 +1,11 @@
 //! Shared by the tests of all services: parsing of a frame, with every checksum verified.
 
 use super::*;
+use crate::wire::ethernet::EtherType;
 use crate::wire::icmpv6;
+use crate::wire::udp::UdpHeader;
+use crate::wire::{UDP, checksum};
+use std::net::IpAddr;
 
 /// A guest's station.
 pub(super) const GUEST: MacAddr = MacAddr([0x52, 0x54, 0, 0x12, 0x34, 0x56]);

@@ -7,6 +7,7 @@ use super::{Connection, NOT_CONNECTED, reset};
 use crate::context::{Cx, Platform, Shared};
 use crate::counters::DropReason;
 use crate::destination;
+use crate::egress::headers::{Addresses, Ip, ip_header_len};
 use crate::flow::end::EndCause;
 use crate::flow::{FlowId, FlowKey};
 use crate::host::IcmpCause;
@@ -14,7 +15,6 @@ use crate::host::{Close, Connect, Host, HostError};
 use crate::schedule::Turn;
 use crate::time::Instant;
 use crate::trace::Direction;
-use crate::transmit::{emit_ip, ip_header_len};
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
 use crate::wire::{TCP, ipv6::Ipv6Header};
 use std::net::SocketAddr;
@@ -153,7 +153,7 @@ impl Connection {
             options,
             ..self.header(TcpFlags::SYN | TcpFlags::ACK)
         };
-        if self.send(&mut cx.shared.tx, &mut cx.shared.counters, cx.link, &header, &[]).is_err() {
+        if self.send(&mut cx.egress(), &header, &[]).is_err() {
             self.list_ready(cx.shared);
             return;
         }
@@ -214,7 +214,8 @@ impl Connection {
     fn send_unreachable<P: Platform>(&mut self, cx: &mut Cx<'_, P>, cause: IcmpCause) {
         let mut syn = [0; Ipv6Header::LEN + TcpHeader::LEN];
         let (guest, remote) = (self.key.guest, self.key.remote);
-        let ip = emit_ip(&mut syn, (guest.ip(), remote.ip()), TCP, 0, TcpHeader::LEN);
+        let addresses = Addresses::new(guest.ip(), remote.ip());
+        let ip = Ip::new(addresses, TCP).emit(TcpHeader::LEN, &mut syn);
         let header = TcpHeader {
             src_port: guest.port(),
             dst_port: remote.port(),

@@ -6,7 +6,8 @@ use super::receiver::ReceiverState;
 use super::reset;
 use super::sender::SenderState;
 use crate::context::{Cx, Platform, Shared};
-use crate::counters::Counters;
+use crate::egress::Egress;
+use crate::egress::headers::ip_header_len;
 use crate::flow::end::EndCause;
 use crate::host::{Close, Host, HostError};
 use crate::link::{Link, NoCredit};
@@ -14,7 +15,6 @@ use crate::memory::budget::Need;
 use crate::memory::chunk::{Filled, SLICES_MAX};
 use crate::time::Instant;
 use crate::trace::{Direction, Event, Observer, Resend};
-use crate::transmit::{self, TxState, ip_header_len};
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
 use std::io::IoSlice;
 
@@ -240,7 +240,8 @@ impl Connection {
         let window = self.rx.offer(self.receive_share(cx.shared), self.tx.mss);
         let header = TcpHeader { window, ..self.header(flags) };
         let waited = self.rx.delayed_ack.is_waiting();
-        self.send(&mut cx.shared.tx, &mut cx.shared.counters, cx.link, &header, &slices[..count])?;
+        let mut egress = Egress { tx: &mut cx.shared.tx, counters: &mut cx.shared.counters, link: cx.link };
+        self.send(&mut egress, &header, &slices[..count])?;
         self.answered(cx.shared, cx.now, waited);
         self.tx.cursor = after;
         self.tx.sent(cx.shared, cx.now, bytes + u32::from(with_fin));
@@ -254,7 +255,7 @@ impl Connection {
         let window = self.rx.offer(self.receive_share(cx.shared), self.tx.mss);
         let header = TcpHeader { window, ..self.header(TcpFlags::FIN | TcpFlags::ACK) };
         let waited = self.rx.delayed_ack.is_waiting();
-        if self.send(&mut cx.shared.tx, &mut cx.shared.counters, cx.link, &header, &[]).is_err() {
+        if self.send(&mut cx.egress(), &header, &[]).is_err() {
             return self.list_ready(cx.shared);
         }
         self.answered(cx.shared, cx.now, waited);
@@ -287,7 +288,8 @@ impl Connection {
         let flags = if fin { TcpFlags::ACK | TcpFlags::FIN } else { TcpFlags::ACK };
         let window = self.rx.offer(self.receive_share(cx.shared), self.tx.mss);
         let header = TcpHeader { seq, window, ..self.header(flags) };
-        self.send(&mut cx.shared.tx, &mut cx.shared.counters, cx.link, &header, &slices[..count])?;
+        let mut egress = Egress { tx: &mut cx.shared.tx, counters: &mut cx.shared.counters, link: cx.link };
+        self.send(&mut egress, &header, &slices[..count])?;
         let len = bytes + u32::from(fin);
         self.tx.resent(cx.shared, cx.now, seq, len);
         cx.observer.trace(&Event::Retransmission { flow: self.id, seq: seq.0, len, why });
@@ -314,7 +316,7 @@ impl Connection {
         let options = TcpOptions { sack: self.rx.take_sack_blocks(), ..TcpOptions::default() };
         let header = TcpHeader { window, options, ..self.header(TcpFlags::ACK) };
         let before = self.rx.told();
-        self.send(&mut cx.shared.tx, &mut cx.shared.counters, cx.link, &header, &[])?;
+        self.send(&mut cx.egress(), &header, &[])?;
         self.note_window_update(cx, before);
         self.rx.count_promise(&mut cx.shared.memory.pool);
         Ok(())
@@ -325,7 +327,7 @@ impl Connection {
         let window = self.rx.offer(self.receive_share(cx.shared), self.tx.mss);
         let header = TcpHeader { seq: self.tx.una - 1, window, ..self.header(TcpFlags::ACK) };
         // Without credit the next probe does it.
-        let _ = self.send(&mut cx.shared.tx, &mut cx.shared.counters, cx.link, &header, &[]);
+        let _ = self.send(&mut cx.egress(), &header, &[]);
     }
 
     /// Resets the guest, and the host's peer if it is still there.
@@ -392,19 +394,16 @@ impl Connection {
     /// Sends a segment; every one acknowledges, so none is owed afterwards.
     pub(super) fn send<L: Link>(
         &mut self,
-        tx: &mut TxState,
-        counters: &mut Counters,
-        link: &mut L,
+        egress: &mut Egress<'_, L>,
         header: &TcpHeader,
         payload: &[IoSlice<'_>],
     ) -> Result<(), NoCredit> {
-        let addresses = (self.key.remote.ip(), self.key.guest.ip());
         if !payload.is_empty() {
-            tx.queue.reserve_ack_slot()?;
+            egress.tx.queue.reserve_ack_slot()?;
         }
-        transmit::tcp(tx, counters, link, addresses, header, payload, self.tx.mss)?;
+        egress.tcp(self.key.to_guest().addresses(), header, payload, self.tx.mss)?;
         self.segments[1] = self.segments[1].saturating_add(u32::from(!payload.is_empty()));
-        self.rx.announced(header, &mut tx.queue);
+        self.rx.announced(header, &mut egress.tx.queue);
         self.rx.delayed_ack.acknowledged();
         // What is selectively acknowledged goes in a segment of its own; others leave it owed.
         self.rx.ack_listed &= header.options.sack.is_empty() && self.rx.has_sack_blocks();

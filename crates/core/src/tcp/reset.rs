@@ -3,7 +3,6 @@
 use crate::context::{Cx, Platform};
 use crate::counters::DropReason;
 use crate::flow::FlowKey;
-use crate::transmit;
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
 
 /// Refuses a SYN whose acknowledgement would be `ack`.
@@ -43,17 +42,8 @@ pub(super) fn send<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, seq: Seq, ack
         urgent: 0,
         options: TcpOptions::default(),
     };
-    let addresses = (key.remote.ip(), key.guest.ip());
     // Without credit the reset is lost, as on any network; the guest's next segment meets the next one.
-    match transmit::tcp(
-        &mut cx.shared.tx,
-        &mut cx.shared.counters,
-        cx.link,
-        addresses,
-        &header,
-        &[],
-        u16::MAX,
-    ) {
+    match cx.egress().tcp(key.to_guest().addresses(), &header, &[], u16::MAX) {
         Ok(()) => cx.shared.counters.tcp_resets_sent += 1,
         Err(_) => cx.shared.counters.drop(DropReason::LinkFull),
     }

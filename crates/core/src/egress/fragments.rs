@@ -1,0 +1,91 @@
+//! Fragments toward the guest: a datagram that the link does not take whole is cut as the sender of IPv6 and any router of
+//! IPv4 cuts it (RFC 8200 section 4.5, RFC 791).
+
+use super::headers::{self, Checksum, Ends, Ip};
+use super::{Egress, NoCredit};
+use crate::link::{HEADERS_MAX, Link};
+use crate::wire::UDP;
+use crate::wire::fragment::Fragment;
+use crate::wire::ipv4::Ipv4Header;
+use crate::wire::ipv6::Ipv6Header;
+use crate::wire::udp::UdpHeader;
+use std::io::IoSlice;
+use std::net::IpAddr;
+
+/// How far a datagram has been sent in fragments.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct FragmentProgress {
+    /// The packet's identification, once it has one.
+    ident: Option<u32>,
+    /// Bytes of what follows the IP header that are sent.
+    sent: usize,
+}
+
+/// A datagram to be fragmented.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Datagram<'a> {
+    /// Fields of each fragment's IP header.
+    pub(crate) ip: Ip,
+    /// The header of layer 4, at most 8 bytes, its checksum complete; may be part of `body`.
+    pub(crate) head: &'a [u8],
+    pub(crate) body: &'a [u8],
+}
+
+impl<L: Link> Egress<'_, L> {
+    /// Sends the fragments of a datagram that are not sent yet, each at most `mtu` bytes with its headers.
+    ///
+    /// # Errors
+    /// The link has no credit; `progress` has how far it went.
+    pub(crate) fn fragments(
+        &mut self,
+        mtu: u16,
+        datagram: &Datagram<'_>,
+        progress: &mut FragmentProgress,
+    ) -> Result<(), NoCredit> {
+        let Datagram { ip, head, body } = *datagram;
+        let total = head.len() + body.len();
+        let headers_len = match ip.addresses.src {
+            IpAddr::V4(_) => Ipv4Header::LEN,
+            IpAddr::V6(_) => Ipv6Header::LEN + Fragment::LEN_V6,
+        };
+        let piece = usize::from(mtu).saturating_sub(headers_len).max(8) & !7;
+        let ident = *progress.ident.get_or_insert_with(|| {
+            self.tx.ident = self.tx.ident.wrapping_add(1);
+            self.tx.ident
+        });
+        while progress.sent < total {
+            let end = (progress.sent + piece).min(total);
+            let fragment = Fragment { ident, offset: progress.sent as u16, more: end < total };
+            let mut headers = [0; HEADERS_MAX];
+            let mut len = headers::fragment(self.tx.macs(), &ip, fragment, end - progress.sent, &mut headers);
+            let mut from = progress.sent.saturating_sub(head.len());
+            if progress.sent == 0 {
+                headers[len..len + head.len()].copy_from_slice(head);
+                len += head.len();
+                from = 0;
+            }
+            self.plain(&headers[..len], &body[from..end - head.len()])?;
+            debug_assert!(end > progress.sent, "every fragment carries something");
+            progress.sent = end;
+        }
+        Ok(())
+    }
+
+    /// The same for a UDP datagram with this payload, whose header is made here.
+    ///
+    /// # Errors
+    /// As [`Egress::fragments`].
+    pub(crate) fn udp_fragments(
+        &mut self,
+        mtu: u16,
+        ends: Ends,
+        tos: u8,
+        payload: &[u8],
+        progress: &mut FragmentProgress,
+    ) -> Result<(), NoCredit> {
+        let mut head = [0; UdpHeader::LEN];
+        headers::udp(ends, &[IoSlice::new(payload)], Checksum::Complete, &mut head);
+        let ip = Ip { tos, ..Ip::new(ends.addresses(), UDP) };
+        self.fragments(mtu, &Datagram { ip, head: &head, body: payload }, progress)
+    }
+}

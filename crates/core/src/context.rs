@@ -1,11 +1,13 @@
-//! The context of one call into the stack: the time, what the platform provides, and the state that all flows share.
+//! The context of one call into the stack: the time, what the platform provides, and the state that all
+//! flows share.
 //!
-//! A driver gives each entry point of [`crate::stack::Stack`] an [`Io`]: the time of the turn, the guest link, the host's
-//! sockets and the observer. The stack adds the state that the flows of one worker share and hands a [`Cx`] to the methods
-//! of a flow, so that a flow can use it while the table lends the flow. [`Shared`] has narrow parts: a function that needs
-//! one of them takes that part.
+//! A driver gives each entry point of [`crate::stack::Stack`] an [`Io`]: the time of the turn, the guest
+//! link, the host's sockets and the observer. The stack adds the state that the flows of one worker
+//! share and hands a [`Cx`] to the methods of a flow, so that a flow can use it while the table lends
+//! the flow. [`Shared`] has narrow parts: a function that needs one of them takes that part.
 //!
-//! [`Platform`] names the three implementations as one type parameter; everything is monomorphised, nothing is boxed.
+//! [`Platform`] names the three implementations as one type parameter; everything is monomorphised,
+//! nothing is boxed.
 
 use crate::config::Config;
 use crate::counters::Counters;

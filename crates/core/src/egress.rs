@@ -1,10 +1,12 @@
 //! The way out to the guest: headers around payload that stays where it is.
 //!
-//! Headers are built in a small array on the stack ([`headers`]) and go to the link together with slices of chunk memory, so
-//! payload is never copied here. If the link completes checksums itself only the pseudo-header sum is written and no
-//! pass over the payload is made; otherwise the checksum is computed over the slices.
+//! Headers are built in a small array on the stack ([`headers`]) and go to the link together with slices
+//! of chunk memory, so payload is never copied here. If the link completes checksums itself only the
+//! pseudo-header sum is written and no pass over the payload is made; otherwise the checksum is computed
+//! over the slices.
 //!
-//! A refusal of the link ([`NoCredit`]) stalls [`TxState`]: nothing is sent until the driver reports credit.
+//! A refusal of the link ([`NoCredit`]) stalls [`TxState`]: nothing is sent until the driver reports
+//! credit.
 
 pub(crate) mod fragments;
 pub(crate) mod headers;
@@ -39,7 +41,8 @@ pub(crate) struct TxState {
 }
 
 impl TxState {
-    /// For a link with these capabilities; the guest's MAC address is broadcast until it is configured or learnt.
+    /// For a link with these capabilities; the guest's MAC address is broadcast until it is configured
+    /// or learnt.
     pub(crate) fn new(config: &Config, caps: LinkCaps) -> Self {
         Self {
             caps,
@@ -105,7 +108,8 @@ impl<L: Link> Egress<'_, L> {
         self.send(&TxFrame { headers: &headers[..l4 + l4_len], payload, partial, gso })
     }
 
-    /// Sends one UDP datagram gathered from `payload`, or with `segment` shorter than the payload one super-datagram.
+    /// Sends one UDP datagram gathered from `payload`, or with `segment` shorter than the payload one
+    /// super-datagram.
     ///
     /// # Errors
     /// The link has no credit.

@@ -117,7 +117,7 @@ pub struct FlowKey {
 
 impl FlowKey {
     /// The ends of a packet toward the guest.
-    pub(crate) const fn to_guest(&self) -> Ends {
+    pub(crate) const fn to_guest(self) -> Ends {
         Ends { src: self.remote, dst: self.guest }
     }
 }

@@ -101,14 +101,14 @@ struct Key {
 /// A packet that was put together, header first, or the beginning of one that was not. Its memory is to be
 /// given back ([`Fragments::give_back`]).
 #[derive(Debug)]
-pub struct Whole {
+pub struct Reassembled {
     /// Its header.
     pub header: IpHeader,
     buffer: Box<[u8]>,
     len: usize,
 }
 
-impl Whole {
+impl Reassembled {
     /// The packet, header first, then what follows it.
     pub fn packet(&self) -> &[u8] {
         &self.buffer[HEADROOM - self.header.len()..HEADROOM + self.len]
@@ -155,7 +155,7 @@ impl Fragments {
         header: IpHeader,
         fragment: Fragment,
         data: &[u8],
-    ) -> Result<Option<Whole>, DropReason> {
+    ) -> Result<Option<Reassembled>, DropReason> {
         let start = usize::from(fragment.offset);
         let end = start + data.len();
         let uneven = fragment.more && !data.len().is_multiple_of(BLOCK);
@@ -177,14 +177,14 @@ impl Fragments {
     }
 
     /// Takes back the memory of a packet.
-    pub fn give_back(&mut self, whole: Whole) {
+    pub fn give_back(&mut self, whole: Reassembled) {
         self.spare.push(whole.buffer);
     }
 
     /// Drops one timed-out packet and counts it; call until `None`. The result is the packet's beginning as
     /// far as it has arrived, perhaps only the header, for an ICMP error to quote; `None` inside if no error
     /// is due.
-    pub fn expire(&mut self, counters: &mut Counters, now: Instant) -> Option<Option<Whole>> {
+    pub fn expire(&mut self, counters: &mut Counters, now: Instant) -> Option<Option<Reassembled>> {
         let place = self.partial.iter().position(|partial| partial.until <= now)?;
         let partial = self.partial.swap_remove(place);
         let there = partial.beginning();
@@ -243,7 +243,7 @@ impl Fragments {
         congested: bool,
         mut buffer: Box<[u8]>,
         len: usize,
-    ) -> Option<Whole> {
+    ) -> Option<Reassembled> {
         let Some(mut header) = header else {
             self.spare.push(buffer);
             return None;
@@ -253,7 +253,7 @@ impl Fragments {
         }
         let at = HEADROOM - header.len();
         header.emit(len, &mut buffer[at..]);
-        Some(Whole { header, buffer, len })
+        Some(Reassembled { header, buffer, len })
     }
 }
 

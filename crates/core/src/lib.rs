@@ -24,6 +24,7 @@ pub mod flow;
 pub mod fragments;
 pub mod host;
 mod icmp;
+mod ingress;
 pub mod link;
 pub mod memory;
 pub mod policy;

@@ -1,12 +1,14 @@
-//! Services: what brodo itself answers on the link, as the router, DHCP server and neighbour it claims to be.
+//! Services: what brodo itself answers on the link, as the router, DHCP server and neighbour it claims
+//! to be.
 //!
-//! Each is a pure function of the configuration and one packet: no state, no time. It writes one complete frame,
-//! checksums included, to the start of a buffer of the caller's and gives the frame's length in bytes; `None` means
-//! that the packet was in order but is due no answer. Every file has a `FRAME_LEN_MAX`; a buffer shorter than that
-//! may make the function panic, [`FRAME_LEN_MAX`] suffices for all.
+//! Each is a pure function of the configuration and one packet: no state, no time. It writes one
+//! complete frame, checksums included, to the start of a buffer of the caller's and gives the frame's
+//! length in bytes; `None` means that the packet was in order but is due no answer. Every file has a
+//! `FRAME_LEN_MAX`; a buffer shorter than that may make the function panic, [`FRAME_LEN_MAX`] suffices
+//! for all.
 //!
-//! Answers depend on nothing but one packet of the guest, go to the guest only, and are at most one per packet: a
-//! hostile guest can only disturb itself.
+//! Answers depend on nothing but one packet of the guest, go to the guest only, and are at most one per
+//! packet: a hostile guest can only disturb itself.
 
 pub mod arp;
 pub mod dhcpv4;
@@ -45,7 +47,8 @@ fn finish(config: &Config, dst_mac: MacAddr, ip: &Ip, payload_len: usize, out: &
     headers::frame(Macs { src: config.mac, dst: dst_mac }, ip, payload_len, out) + payload_len
 }
 
-/// As [`finish`], for a neighbour discovery message, which must not have crossed a router (RFC 4861 section 11.2).
+/// As [`finish`], for a neighbour discovery message, which must not have crossed a router (RFC 4861
+/// section 11.2).
 fn finish_ndp(
     config: &Config,
     dst_mac: MacAddr,

@@ -24,21 +24,20 @@ use crate::flow::{Endpoint, EvictionClass, EvictionRank, FlowId, FlowKey, Protoc
 use crate::fragments::Fragments;
 use crate::host::{HostError, IcmpCause, Readiness};
 use crate::icmp;
-use crate::link::{Gso, LinkCaps, RxChecksum, RxFrame, RxMeta};
+use crate::ingress::{self, Frame};
+use crate::link::{Gso, LinkCaps, RxFrame, RxMeta};
 use crate::memory::budget::{Budget, Need};
 use crate::policy::Policy;
 use crate::services;
 use crate::tcp::info::TcpInfo;
 use crate::tcp::{Connection, reset};
 use crate::time::{Duration, Instant};
-use crate::wire::ethernet::{EtherType, EthernetHeader};
+use crate::wire::ethernet::EthernetHeader;
 use crate::wire::icmpv4::{Echo, Icmpv4Message};
 use crate::wire::icmpv6::Icmpv6Message;
-use crate::wire::ipv4::Ipv4Header;
 use crate::wire::ipv6::Ipv6Header;
 use crate::wire::tcp::{TcpFlags, TcpHeader};
-use crate::wire::udp::UdpHeader;
-use crate::wire::{ICMP, ICMPV6, TCP, UDP, checksum};
+use crate::wire::{ICMP, ICMPV6, TCP, UDP};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -172,10 +171,19 @@ impl Stack {
     /// host socket together, so a driver does well to hand in what it has.
     pub fn frames<P: Platform>(&mut self, io: &mut Io<'_, P>, mut frames: &[RxFrame<'_>]) {
         self.recorder.now = io.now;
+        // The frame that ended a run, decoded already.
+        let mut next = None;
         while let Some(first) = frames.first() {
-            let together = self.gro(io, frames);
+            let decoded = match next.take() {
+                Some(decoded) => decoded,
+                None => ingress::decode(&self.shared.config, first),
+            };
+            let mut together = 0;
+            if let Ok(Frame::Packet(packet)) = &decoded {
+                together = self.gro(io, packet, frames, &mut next);
+            }
             if together == 0 {
-                self.frame(io, first.meta, first.bytes);
+                self.decoded(io, first.bytes.len(), decoded);
             }
             frames = &frames[together.max(1)..];
         }
@@ -184,9 +192,20 @@ impl Stack {
     /// Handles one frame from the guest.
     pub fn frame<P: Platform>(&mut self, io: &mut Io<'_, P>, meta: RxMeta, frame: &[u8]) {
         self.recorder.now = io.now;
+        let decoded = ingress::decode(&self.shared.config, &RxFrame { meta, bytes: frame });
+        self.decoded(io, frame.len(), decoded);
+    }
+
+    /// Handles a frame of `len` bytes.
+    fn decoded<P: Platform>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        len: usize,
+        decoded: Result<Frame<'_>, DropReason>,
+    ) {
         self.shared.counters.rx_frames += 1;
-        self.shared.counters.rx_bytes += frame.len() as u64;
-        if let Err(reason) = self.dispatch(io, meta, frame) {
+        self.shared.counters.rx_bytes += len as u64;
+        if let Err(reason) = decoded.and_then(|frame| self.dispatch(io, frame)) {
             self.shared.counters.drop(reason);
         }
     }

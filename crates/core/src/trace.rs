@@ -1,5 +1,5 @@
-//! Trace events of a connection: every tuning decision, window update, retransmission, and every change of
-//! its limiting factor.
+//! Trace events of a connection: every tuning decision, window update, retransmission, and every change
+//! of its limiting factor.
 //!
 //! Events go to an [`Observer`], which does nothing unless it implements [`Observer::trace`]: on Linux they
 //! become static probes that cost a skipped branch without a tracer, the simulator records them for its

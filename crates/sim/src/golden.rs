@@ -1,9 +1,11 @@
-//! Golden traces: a hash of all frames, host calls and deadlines of each driver of the conformance tests.
+//! Golden traces: a hash of all frames, host calls and deadlines of each driver of the conformance
+//! tests.
 //!
-//! A refactoring must not change a byte of the stack's frames, their times, its calls on host sockets, or its
-//! deadlines. A [`Trace`] hashes these for one [`crate::driver::SimDriver`]; at the end of the driver the
-//! hash is compared with the one on record for this test: `tests/conformance/traces.txt`, one line per test,
-//! one word for each of its first [`DRIVERS_MAX`] drivers in the order in which they were made.
+//! A refactoring must not change a byte of the stack's frames, their times, its calls on host sockets,
+//! or its deadlines. A [`Trace`] hashes these for one [`crate::driver::SimDriver`]; at the end of the
+//! driver the hash is compared with the one on record for this test: `tests/conformance/traces.txt`, one
+//! line per test, one word for each of its first [`DRIVERS_MAX`] drivers in the order in which they were
+//! made.
 //!
 //! A test without a line is not compared. After an intended change of behaviour, and for new tests, this
 //! command records the traces anew; the file belongs to the commit of the change:

@@ -1,5 +1,5 @@
-//! Fragments toward the guest: a datagram that the link does not take whole is cut as the sender of IPv6 and any router of
-//! IPv4 cuts it (RFC 8200 section 4.5, RFC 791).
+//! Fragments toward the guest: a datagram that the link does not take whole is cut as the sender of IPv6
+//! and any router of IPv4 cuts it (RFC 8200 section 4.5, RFC 791).
 
 use super::headers::{self, Checksum, Ends, Ip};
 use super::{Egress, NoCredit};
@@ -32,7 +32,8 @@ pub(crate) struct Datagram<'a> {
 }
 
 impl<L: Link> Egress<'_, L> {
-    /// Sends the fragments of a datagram that are not sent yet, each at most `mtu` bytes with its headers.
+    /// Sends the fragments of a datagram that are not sent yet, each at most `mtu` bytes with its
+    /// headers.
     ///
     /// # Errors
     /// The link has no credit; `progress` has how far it went.

@@ -1,7 +1,7 @@
 //! Headers of frames toward the guest: the one place that writes Ethernet, IP and UDP headers.
 //!
-//! The TCP, ICMP and DHCP code writes its own message; what stands in front of it comes from here, with one hop limit, no
-//! IP options and, but for fragments, "do not fragment" in IPv4.
+//! The TCP, ICMP and DHCP code writes its own message; what stands in front of it comes from here, with
+//! one hop limit, no IP options and, but for fragments, "do not fragment" in IPv4.
 
 use crate::flow::Endpoint;
 use crate::wire::ethernet::{EtherType, EthernetHeader, MacAddr};
@@ -104,27 +104,23 @@ impl Ip {
 
     /// Writes the header of a fragment in front of `len` bytes of it; gives its own length.
     fn emit_fragment(&self, fragment: Fragment, len: usize, out: &mut [u8]) -> usize {
-        match (self.addresses.src, self.addresses.dst) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let header = Ipv4Header {
-                    src,
-                    dst,
-                    protocol: self.protocol,
-                    ttl: self.hop_limit,
-                    ident: 0,
-                    dont_fragment: false,
-                    tos: self.tos,
-                    payload_len: len as u16,
-                };
-                header.emit_fragment(fragment, out);
-                Ipv4Header::LEN
-            }
-            _ => {
-                let start = Self { protocol: ipv6::FRAGMENT, ..*self }.emit(Fragment::LEN_V6 + len, out);
-                fragment.emit_v6(self.protocol, &mut out[start..]);
-                start + Fragment::LEN_V6
-            }
+        if let (IpAddr::V4(src), IpAddr::V4(dst)) = (self.addresses.src, self.addresses.dst) {
+            let header = Ipv4Header {
+                src,
+                dst,
+                protocol: self.protocol,
+                ttl: self.hop_limit,
+                ident: 0,
+                dont_fragment: false,
+                tos: self.tos,
+                payload_len: len as u16,
+            };
+            header.emit_fragment(fragment, out);
+            return Ipv4Header::LEN;
         }
+        let start = Self { protocol: ipv6::FRAGMENT, ..*self }.emit(Fragment::LEN_V6 + len, out);
+        fragment.emit_v6(self.protocol, &mut out[start..]);
+        start + Fragment::LEN_V6
     }
 }
 
@@ -184,7 +180,8 @@ pub(crate) fn udp_in_place(ends: Ends, datagram: &mut [u8]) {
     udp(ends, &[IoSlice::new(payload)], Checksum::Complete, header);
 }
 
-/// Adds slices to a sum; a slice that starts at an odd offset contributes with its bytes swapped (RFC 1071, 2B).
+/// Adds slices to a sum; a slice that starts at an odd offset contributes with its bytes swapped (RFC
+/// 1071, 2B).
 pub(super) fn sum_slices(initial: u32, slices: &[IoSlice<'_>]) -> u32 {
     let (mut total, mut odd) = (checksum::fold(initial), false);
     for slice in slices {

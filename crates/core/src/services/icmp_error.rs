@@ -1,7 +1,8 @@
 //! ICMP errors to the guest: what a router or host on the way would say about a packet of the guest's.
 //!
-//! The error quotes the packet, so that the guest's kernel finds the socket it belongs to. Where the packet itself is
-//! gone (an error that comes back from the host later), [`quote`] makes its headers again from the flow's key.
+//! The error quotes the packet, so that the guest's kernel finds the socket it belongs to. Where the
+//! packet itself is gone (an error that comes back from the host later), [`quote`] makes its headers
+//! again from the flow's key.
 
 use super::{IPV4_PAYLOAD, IPV6_PAYLOAD, finish};
 use crate::config::Config;
@@ -24,8 +25,9 @@ mod tests;
 /// Longest frame in bytes: the least MTU of IPv6.
 pub const FRAME_LEN_MAX: usize = IPV6_PAYLOAD + 8 + Icmpv6Message::QUOTE_MAX;
 
-/// ICMP errors to a guest: at most [`BURST`] at once and one more each [`INTERVAL`] (RFC 1812 section 4.3.2.8, RFC 4443
-/// section 2.4 f), so that what it sends into a void does not come back multiplied. Linux has the same thousand a second.
+/// ICMP errors to a guest: at most [`BURST`] at once and one more each [`INTERVAL`] (RFC 1812 section
+/// 4.3.2.8, RFC 4443 section 2.4 f), so that what it sends into a void does not come back multiplied.
+/// Linux has the same thousand a second.
 pub(crate) const BURST: u32 = 1000;
 pub(crate) const INTERVAL: Duration = Duration::from_millis(1);
 
@@ -35,11 +37,11 @@ const NEXT_HEADER_AT: u32 = 6;
 /// The least MTU of IPv6, in bytes.
 const IPV6_MTU_MIN: u32 = 1280;
 
-/// Writes the frame that tells the guest, at station `guest`, of `cause`, said by `from`, about its IP packet
-/// `packet`. If `from` is of the other family or unknown, the gateway says it.
+/// Writes the frame that tells the guest, at station `guest`, of `cause`, said by `from`, about its IP
+/// packet `packet`. If `from` is of the other family or unknown, the gateway says it.
 ///
-/// None if no error may answer that packet: one that is an ICMP error itself, or whose source or destination is
-/// not a single host (RFC 1122 section 3.2.2, RFC 4443 section 2.4 e).
+/// None if no error may answer that packet: one that is an ICMP error itself, or whose source or
+/// destination is not a single host (RFC 1122 section 3.2.2, RFC 4443 section 2.4 e).
 ///
 /// # Errors
 /// What the packet's own parser says, if it is malformed.
@@ -138,9 +140,10 @@ fn message_v6(cause: IcmpCause, quoted: &[u8]) -> Icmpv6Message<'_> {
 /// Most bytes that [`quote`] writes.
 pub const QUOTE_LEN_MAX: usize = Ipv6Header::LEN + 8;
 
-/// Writes a packet of the guest's as it would be quoted, IP header and eight bytes of layer 4, to the start of `out`;
-/// gives its length in bytes. Enough for the guest's kernel to find a UDP or echo socket; not for TCP, where it
-/// also compares the sequence number. `sequence` is that of an echo request, by which programs tell theirs apart. None if the key's addresses are of two families.
+/// Writes a packet of the guest's as it would be quoted, IP header and eight bytes of layer 4, to the
+/// start of `out`; gives its length in bytes. Enough for the guest's kernel to find a UDP or echo
+/// socket; not for TCP, where it also compares the sequence number. `sequence` is that of an echo
+/// request, by which programs tell theirs apart. None if the key's addresses are of two families.
 ///
 /// # Panics
 /// If `out` is shorter than [`QUOTE_LEN_MAX`].

@@ -2,129 +2,59 @@
 
 use super::admission::Admission;
 use super::{
-    Connection, DatagramFlow, DropReason, Echo, EndCause, Endpoint, EtherType, EthernetHeader, EvictionClass,
-    Flow, FlowId, FlowKey, Gso, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Initiator,
-    Io, IpAddr, Ipv4Header, Ipv6Header, Platform, Protocol, RxChecksum, RxMeta, Stack, TCP, TcpFlags,
-    TcpHeader, UDP, UdpHeader, checksum, icmp, reset, services,
+    Connection, DatagramFlow, DropReason, Echo, EndCause, EthernetHeader, EvictionClass, Flow, FlowId,
+    FlowKey, Gso, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Initiator, Io, IpAddr,
+    Ipv6Header, Platform, Protocol, Stack, TCP, TcpFlags, TcpHeader, UDP, icmp, reset, services,
 };
 use crate::destination;
 use crate::fragments::IpHeader;
 use crate::host::Host;
-use crate::host::IpHeaderFields;
 use crate::icmp::Quoted;
+use crate::ingress::{Frame, L4, Packet};
 use crate::wire::ethernet::MacAddr;
 use crate::wire::tcp::Seq;
 use crate::wire::{icmpv4, icmpv6};
 use std::io::IoSlice;
-use std::num::NonZeroU8;
 
 mod reassembly;
 
-/// The longest packet, in bytes, that may be there to measure the path: as long as Ethernet takes it.
-const MEASURED_LEN_MAX: usize = 1500;
 /// Ports of the servers that brodo is on the link.
 const DHCPV4_SERVER: u16 = 67;
 const DHCPV6_SERVER: u16 = 547;
 /// Neighbour discovery's ICMPv6 types (RFC 4861): router solicitation to redirect.
 const NDP_TYPES: std::ops::RangeInclusive<u8> = 133..=137;
-/// ICMPv6 types of multicast listener discovery (RFC 2710, RFC 3810). Every guest reports its groups when its interface
-/// comes up; on a link of two stations nobody needs to know.
+/// ICMPv6 types of multicast listener discovery (RFC 2710, RFC 3810). Every guest reports its groups
+/// when its interface comes up; on a link of two stations nobody needs to know.
 const MLD_TYPES: [u8; 4] = [130, 131, 132, 143];
 /// ICMPv6 type of a router solicitation.
 const ROUTER_SOLICITATION: u8 = 133;
-
-/// An IP packet of the guest's, as far as it has been looked at.
-struct Packet<'a> {
-    eth: EthernetHeader,
-    src: IpAddr,
-    dst: IpAddr,
-    protocol: u8,
-    /// Time to live or hop limit.
-    ttl: u8,
-    /// For what the host sends on.
-    marks: IpHeaderFields,
-    /// What follows the IP header and its extensions.
-    payload: &'a [u8],
-    /// From the IP header on, for an ICMP error to quote.
-    whole: &'a [u8],
-    meta: RxMeta,
-}
 
 impl Stack {
     pub(super) fn dispatch<P: Platform>(
         &mut self,
         io: &mut Io<'_, P>,
-        meta: RxMeta,
-        frame: &[u8],
+        frame: Frame<'_>,
     ) -> Result<(), DropReason> {
-        let (eth, payload) = EthernetHeader::parse(frame)?;
-        if eth.src.is_multicast() || !(eth.dst == self.shared.config.mac || eth.dst.is_multicast()) {
-            return Err(DropReason::NotForUs);
-        }
-        match eth.ethertype {
-            EtherType::Arp if self.shared.config.v4.is_some() => {
-                let answer = services::arp::answer(&self.shared.config, payload, &mut self.scratch)?;
-                self.learn(eth.src);
+        let packet = match frame {
+            Frame::Arp(l2, packet) => {
+                let answer = services::arp::answer(&self.shared.config, packet, &mut self.scratch)?;
+                self.learn(l2.src);
                 self.answer(io, answer);
-                Ok(())
+                return Ok(());
             }
-            EtherType::Ipv4 if self.shared.config.v4.is_some() => {
-                let (ip, fragment, rest) = Ipv4Header::parse_any(payload)?;
-                if let Some(fragment) = fragment {
-                    return self.fragment(io, eth, (IpHeader::V4(ip), fragment), rest);
-                }
-                self.packet(
-                    io,
-                    &Packet {
-                        eth,
-                        src: ip.src.into(),
-                        dst: ip.dst.into(),
-                        protocol: ip.protocol,
-                        ttl: ip.ttl,
-                        marks: self.marks(
-                            ip.dst.into(),
-                            (ip.tos, ip.ttl, ip.dont_fragment),
-                            whole_len(meta, payload),
-                        ),
-                        payload: rest,
-                        whole: payload,
-                        meta,
-                    },
-                )
+            Frame::Fragment { l2, ip, fragment, data } => return self.fragment(io, l2, (ip, fragment), data),
+            Frame::Packet(packet) => packet,
+        };
+        if let (IpHeader::V6(ip), ICMPV6, Some(kind)) = (&packet.ip, packet.protocol, packet.payload.first())
+        {
+            if MLD_TYPES.contains(kind) {
+                return Ok(());
             }
-            EtherType::Ipv6 if self.shared.config.v6.is_some() => {
-                let (ip, fragment, rest) = Ipv6Header::parse_any(payload)?;
-                if let Some(fragment) = fragment {
-                    return self.fragment(io, eth, (IpHeader::V6(ip), fragment), rest);
-                }
-                let kind = rest.first().filter(|_| ip.next_header == ICMPV6);
-                if kind.is_some_and(|kind| MLD_TYPES.contains(kind)) {
-                    return Ok(());
-                }
-                if kind.is_some_and(|kind| NDP_TYPES.contains(kind)) {
-                    return self.neighbour(io, &eth, &ip, rest);
-                }
-                self.packet(
-                    io,
-                    &Packet {
-                        eth,
-                        src: ip.src.into(),
-                        dst: ip.dst.into(),
-                        protocol: ip.next_header,
-                        ttl: ip.hop_limit,
-                        marks: self.marks(
-                            ip.dst.into(),
-                            (ip.traffic_class, ip.hop_limit, true),
-                            whole_len(meta, payload),
-                        ),
-                        payload: rest,
-                        whole: payload,
-                        meta,
-                    },
-                )
+            if NDP_TYPES.contains(kind) {
+                return self.neighbour(io, &packet.l2, ip, packet.payload);
             }
-            _ => Err(DropReason::UnknownEtherType),
         }
+        self.packet(io, &packet)
     }
 
     /// The guest's station, learned from frames that passed their checks.
@@ -170,29 +100,11 @@ impl Stack {
         }
     }
 
-    /// Whether a router forwards a packet to `dst` no further (RFC 1812, 5.3.1). What is for brodo itself has arrived.
+    /// Whether a router forwards a packet to `dst` no further (RFC 1812, 5.3.1). What is for brodo
+    /// itself has arrived.
     pub(super) fn ends_here(&self, dst: IpAddr, ttl: u8) -> bool {
         let broadcast = matches!(dst, IpAddr::V4(dst) if dst.is_broadcast());
         ttl <= 1 && !(dst.is_multicast() || broadcast || self.shared.config.is_ours(dst))
-    }
-
-    /// What the guest's IP header (differentiated services, time to live, "do not fragment") means for the datagram that leaves
-    /// the host: one hop less. The host's own time to live stands for those with which systems usually begin, so that most
-    /// sockets need not be told one.
-    ///
-    /// Linux sets "do not fragment" on whatever fits its link, which says nothing of what the program wants: on a link of 65,520
-    /// bytes a program that sends 8 KiB would lose its first datagram and meet an error. So it is honoured up to what a
-    /// path of Ethernet takes, where those are found who measure the path; what is longer is fragmented by the host.
-    pub(super) fn marks(
-        &self,
-        dst: IpAddr,
-        (tos, ttl, dont_fragment): (u8, u8, bool),
-        packet_len: usize,
-    ) -> IpHeaderFields {
-        let dont_fragment = dont_fragment && packet_len <= MEASURED_LEN_MAX;
-        let usual = matches!(ttl, 64 | 128 | 255) || self.shared.config.is_ours(dst);
-        let ttl = NonZeroU8::new(ttl.saturating_sub(1)).filter(|_| !usual);
-        IpHeaderFields { tos, ttl, dont_fragment }
     }
 
     fn packet<P: Platform>(&mut self, io: &mut Io<'_, P>, packet: &Packet<'_>) -> Result<(), DropReason> {
@@ -201,7 +113,7 @@ impl Stack {
         if !without_address && !self.is_guest(packet.src) {
             return Err(DropReason::SpoofedSource);
         }
-        if !without_address && self.ends_here(packet.dst, packet.ttl) {
+        if !without_address && self.ends_here(packet.dst, packet.hop_limit) {
             icmp::send_error(&mut io.cx(&mut self.shared), IcmpCause::TimeExceeded, None, packet.whole);
             return Err(DropReason::TtlExpired);
         }
@@ -215,23 +127,18 @@ impl Stack {
     }
 
     fn tcp<P: Platform>(&mut self, io: &mut Io<'_, P>, packet: &Packet<'_>) -> Result<(), DropReason> {
-        if packet.meta.checksum == RxChecksum::Unknown
-            && !checksum_is_right((packet.src, packet.dst), TCP, packet.payload)
-        {
+        if !packet.verify(packet.payload) {
             return Err(DropReason::TcpChecksum);
         }
-        let (segment, payload) = TcpHeader::parse(packet.payload)?;
-        let key = FlowKey {
-            protocol: Protocol::Tcp,
-            guest: Endpoint::new(packet.src, segment.src_port),
-            remote: Endpoint::new(packet.dst, segment.dst_port),
-        };
-        self.learn(packet.eth.src);
+        let L4::Tcp(decoded) = &packet.l4 else { return Err(DropReason::UnknownProtocol) };
+        let (segment, payload) = decoded.as_ref().map_err(|&reason| reason)?;
+        let key = packet.key_of(Protocol::Tcp, segment.src_port, segment.dst_port);
+        self.learn(packet.l2.src);
         let mut iss_after = None;
         if let Some(id) = self.flows.find(&key) {
             if let Some(Flow::Tcp(connection)) = self.flows.get_mut(id) {
-                if !connection.may_be_replaced_by(&segment) {
-                    connection.segment(&mut io.cx(&mut self.shared), &segment, payload);
+                if !connection.may_be_replaced_by(segment) {
+                    connection.segment(&mut io.cx(&mut self.shared), segment, payload);
                     self.used(id, io.now);
                     self.after(io, id);
                     return Ok(());
@@ -243,11 +150,11 @@ impl Stack {
         let control = TcpFlags::SYN | TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN;
         if segment.flags.0 & control.0 != TcpFlags::SYN.0 {
             if !packet.dst.is_multicast() {
-                reset::answer(&mut io.cx(&mut self.shared), &key, &segment, payload.len());
+                reset::answer(&mut io.cx(&mut self.shared), &key, segment, payload.len());
             }
             return Err(DropReason::NoConnection);
         }
-        self.open(io, key, &segment, iss_after)
+        self.open(io, key, segment, iss_after)
     }
 
     /// A SYN for a new connection; `iss_after` is what an earlier one between the same ends has used.
@@ -280,21 +187,18 @@ impl Stack {
         packet: &Packet<'_>,
         without_address: bool,
     ) -> Result<(), DropReason> {
-        let (header, payload) = UdpHeader::parse(packet.payload)?;
+        let L4::Udp(decoded) = &packet.l4 else { return Err(DropReason::UnknownProtocol) };
+        let (header, payload) = decoded.as_ref().map_err(|&reason| reason)?;
         let unchecked = header.checksum == 0 && packet.src.is_ipv4();
-        let datagram = &packet.payload[..usize::from(header.length)];
-        if packet.meta.checksum == RxChecksum::Unknown
-            && !unchecked
-            && !checksum_is_right((packet.src, packet.dst), UDP, datagram)
-        {
+        if !unchecked && !packet.verify(&packet.payload[..usize::from(header.length)]) {
             return Err(DropReason::UdpChecksum);
         }
         if let (IpAddr::V4(src), IpAddr::V4(dst), DHCPV4_SERVER) = (packet.src, packet.dst, header.dst_port)
             && (dst.is_broadcast() || self.shared.config.is_ours(packet.dst))
         {
             let config = &self.shared.config;
-            let answer = services::dhcpv4::answer(config, &packet.eth, src, dst, payload, &mut self.scratch)?;
-            self.learn(packet.eth.src);
+            let answer = services::dhcpv4::answer(config, &packet.l2, src, dst, payload, &mut self.scratch)?;
+            self.learn(packet.l2.src);
             self.answer(io, answer);
             return Ok(());
         }
@@ -305,8 +209,8 @@ impl Stack {
             && dst.is_multicast()
         {
             let config = &self.shared.config;
-            let answer = services::dhcpv6::answer(config, &packet.eth, src, dst, payload, &mut self.scratch)?;
-            self.learn(packet.eth.src);
+            let answer = services::dhcpv6::answer(config, &packet.l2, src, dst, payload, &mut self.scratch)?;
+            self.learn(packet.l2.src);
             self.answer(io, answer);
             return Ok(());
         }
@@ -315,12 +219,8 @@ impl Stack {
             Gso::Udp(size) if size > 0 => Some(size),
             _ => return Err(DropReason::BadOffload),
         };
-        self.learn(packet.eth.src);
-        let key = FlowKey {
-            protocol: Protocol::Udp,
-            guest: Endpoint::new(packet.src, header.src_port),
-            remote: Endpoint::new(packet.dst, header.dst_port),
-        };
+        self.learn(packet.l2.src);
+        let key = packet.key_of(Protocol::Udp, header.src_port, header.dst_port);
         if destination::is_dns(&self.shared.config, key.remote) {
             return self.questions(io, key, payload, segment);
         }
@@ -347,7 +247,7 @@ impl Stack {
             },
         };
         if let Some(Flow::Datagram(flow)) = self.flows.get_mut(id) {
-            let how = (segment, packet.marks);
+            let how = (segment, packet.fields(&self.shared.config));
             flow.send(&mut io.cx(&mut self.shared), &mut [IoSlice::new(payload)], how, |_| packet.whole);
         }
         self.used(id, io.now);
@@ -394,7 +294,7 @@ impl Stack {
     }
 
     fn icmpv4<P: Platform>(&mut self, io: &mut Io<'_, P>, packet: &Packet<'_>) -> Result<(), DropReason> {
-        self.learn(packet.eth.src);
+        self.learn(packet.l2.src);
         match Icmpv4Message::parse(packet.payload)? {
             Icmpv4Message::EchoRequest(echo) => self.echo(io, packet, echo),
             Icmpv4Message::Unreachable { code, quoted } => {
@@ -409,7 +309,7 @@ impl Stack {
         let (IpAddr::V6(src), IpAddr::V6(dst)) = (packet.src, packet.dst) else {
             return Err(DropReason::UnknownIcmp);
         };
-        self.learn(packet.eth.src);
+        self.learn(packet.l2.src);
         match Icmpv6Message::parse(src, dst, packet.payload)? {
             Icmpv6Message::EchoRequest(echo) => self.echo(io, packet, echo),
             Icmpv6Message::Unreachable { code, quoted } => {
@@ -431,11 +331,7 @@ impl Stack {
             icmp::answer_own(&mut io.cx(&mut self.shared), ends, echo, &mut self.scratch);
             return Ok(());
         }
-        let key = FlowKey {
-            protocol: Protocol::Echo,
-            guest: Endpoint::new(packet.src, echo.ident),
-            remote: Endpoint::new(packet.dst, echo.ident),
-        };
+        let key = packet.key_of(Protocol::Echo, echo.ident, echo.ident);
         self.datagram(io, key, packet.payload, None, packet)
     }
 
@@ -457,18 +353,4 @@ impl Stack {
         }
         self.after(io, id);
     }
-}
-
-/// The length of an IP packet, or of those that the host is to make of it.
-fn whole_len(meta: RxMeta, packet: &[u8]) -> usize {
-    match meta.gso {
-        Gso::Udp(size) => Ipv6Header::LEN + UdpHeader::LEN + usize::from(size),
-        _ => packet.len(),
-    }
-}
-
-/// Verifies the checksum of a TCP segment or UDP datagram.
-pub(super) fn checksum_is_right((src, dst): (IpAddr, IpAddr), protocol: u8, content: &[u8]) -> bool {
-    let pseudo = checksum::pseudo_header(src, dst, protocol, content.len() as u32);
-    checksum::finish(checksum::sum(content, pseudo)) == 0
 }

@@ -4,10 +4,9 @@
 //! its way out the host's kernel fragments it anew, to the MTU of the path it takes.
 
 use super::{
-    DropReason, EthernetHeader, ICMP, ICMPV6, IcmpCause, Io, IpAddr, Ipv4Header, Ipv6Header, Packet,
-    Platform, RxMeta, Stack, UDP, icmp,
+    DropReason, EthernetHeader, ICMP, ICMPV6, IcmpCause, Io, IpAddr, Packet, Platform, Stack, UDP, icmp,
 };
-use crate::fragments::{IpHeader, Whole};
+use crate::fragments::{IpHeader, Reassembled};
 use crate::wire::fragment::Fragment;
 
 impl Stack {
@@ -44,36 +43,10 @@ impl Stack {
         &mut self,
         io: &mut Io<'_, P>,
         eth: EthernetHeader,
-        whole: &Whole,
+        whole: &Reassembled,
     ) -> Result<(), DropReason> {
-        let bytes = whole.packet();
-        let meta = RxMeta::default();
-        let packet = match whole.header {
-            IpHeader::V4(_) => {
-                let (ip, payload) = Ipv4Header::parse(bytes)?;
-                let (src, dst) = (ip.src.into(), ip.dst.into());
-                // A fragmented datagram has no "do not fragment".
-                let marks = self.marks(dst, (ip.tos, ip.ttl, false), 0);
-                Packet {
-                    eth,
-                    src,
-                    dst,
-                    protocol: ip.protocol,
-                    ttl: ip.ttl,
-                    marks,
-                    payload,
-                    whole: bytes,
-                    meta,
-                }
-            }
-            IpHeader::V6(_) => {
-                let (ip, payload) = Ipv6Header::parse(bytes)?;
-                let (src, dst) = (ip.src.into(), ip.dst.into());
-                let marks = self.marks(dst, (ip.traffic_class, ip.hop_limit, false), 0);
-                let (protocol, ttl) = (ip.next_header, ip.hop_limit);
-                Packet { eth, src, dst, protocol, ttl, marks, payload, whole: bytes, meta }
-            }
-        };
+        let ipv6 = matches!(whole.header, IpHeader::V6(_));
+        let packet = Packet::reassembled(eth, ipv6, whole.packet())?;
         self.packet(io, &packet)
     }
 

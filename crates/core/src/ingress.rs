@@ -1,0 +1,173 @@
+//! The way in from the guest: a frame decoded once.
+//!
+//! [`decode`] reads Ethernet, IP and the header of layer 4, and checks what can be checked without
+//! state: the frame is for us, its family is configured, its lengths agree. Coalescing (`stack/gro.rs`),
+//! reassembly, re-steering to another worker and dispatch read the one [`Packet`] that it gives.
+//! Checksums of layer 4 are verified later ([`Packet::verify`]), where the packet is wanted: they cost a
+//! pass over the payload.
+
+use crate::config::Config;
+use crate::counters::DropReason;
+use crate::flow::{Endpoint, FlowKey, Protocol};
+use crate::fragments::IpHeader;
+use crate::host::IpHeaderFields;
+use crate::link::{Gso, RxChecksum, RxFrame, RxMeta};
+use crate::wire::ethernet::{EtherType, EthernetHeader};
+use crate::wire::fragment::Fragment;
+use crate::wire::ipv4::Ipv4Header;
+use crate::wire::ipv6::Ipv6Header;
+use crate::wire::tcp::TcpHeader;
+use crate::wire::udp::UdpHeader;
+use crate::wire::{TCP, UDP, checksum};
+use std::net::IpAddr;
+use std::num::NonZeroU8;
+
+/// The longest packet, in bytes, whose "do not fragment" may be there to measure the path: as long as
+/// Ethernet takes it.
+const MEASURED_LEN_MAX: usize = 1500;
+
+/// A frame of the guest's.
+#[allow(clippy::large_enum_variant, reason = "nearly every frame is a packet, and none is stored")]
+pub(crate) enum Frame<'a> {
+    /// An ARP packet.
+    Arp(EthernetHeader, &'a [u8]),
+    /// A fragment of an IP packet: `data` follows its headers.
+    Fragment { l2: EthernetHeader, ip: IpHeader, fragment: Fragment, data: &'a [u8] },
+    /// A whole IP packet.
+    Packet(Packet<'a>),
+}
+
+/// The header of layer 4 and its payload, or the reason for which it cannot be read.
+pub(crate) enum L4<'a> {
+    Tcp(Result<(TcpHeader, &'a [u8]), DropReason>),
+    Udp(Result<(UdpHeader, &'a [u8]), DropReason>),
+    /// ICMP, or a protocol that is not relayed.
+    Other,
+}
+
+/// An IP packet of the guest's.
+pub(crate) struct Packet<'a> {
+    pub(crate) l2: EthernetHeader,
+    pub(crate) ip: IpHeader,
+    pub(crate) l4: L4<'a>,
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    pub(crate) protocol: u8,
+    /// Time to live or hop limit.
+    pub(crate) hop_limit: u8,
+    /// The bytes behind the IP header and its extensions.
+    pub(crate) payload: &'a [u8],
+    /// From the IP header on, for an ICMP error to quote.
+    pub(crate) whole: &'a [u8],
+    pub(crate) meta: RxMeta,
+    /// It came in fragments.
+    pub(crate) reassembled: bool,
+}
+
+/// Decodes a frame.
+///
+/// # Errors
+/// The frame is not for us, of a family that is not configured, or malformed up to its IP header.
+pub(crate) fn decode<'a>(config: &Config, frame: &RxFrame<'a>) -> Result<Frame<'a>, DropReason> {
+    let (l2, whole) = EthernetHeader::parse(frame.bytes)?;
+    if l2.src.is_multicast() || !(l2.dst == config.mac || l2.dst.is_multicast()) {
+        return Err(DropReason::NotForUs);
+    }
+    let (ip, fragment, payload) = match l2.ethertype {
+        EtherType::Arp if config.v4.is_some() => return Ok(Frame::Arp(l2, whole)),
+        EtherType::Ipv4 if config.v4.is_some() => {
+            let (ip, fragment, payload) = Ipv4Header::parse_any(whole)?;
+            (IpHeader::V4(ip), fragment, payload)
+        }
+        EtherType::Ipv6 if config.v6.is_some() => {
+            let (ip, fragment, payload) = Ipv6Header::parse_any(whole)?;
+            (IpHeader::V6(ip), fragment, payload)
+        }
+        _ => return Err(DropReason::UnknownEtherType),
+    };
+    Ok(match fragment {
+        Some(fragment) => Frame::Fragment { l2, ip, fragment, data: payload },
+        None => Frame::Packet(Packet::new(l2, ip, payload, whole, frame.meta)),
+    })
+}
+
+impl<'a> Packet<'a> {
+    fn new(l2: EthernetHeader, ip: IpHeader, payload: &'a [u8], whole: &'a [u8], meta: RxMeta) -> Self {
+        let (src, dst, protocol, hop_limit) = match ip {
+            IpHeader::V4(ip) => (ip.src.into(), ip.dst.into(), ip.protocol, ip.ttl),
+            IpHeader::V6(ip) => (ip.src.into(), ip.dst.into(), ip.next_header, ip.hop_limit),
+        };
+        let l4 = match protocol {
+            TCP => L4::Tcp(TcpHeader::parse(payload)),
+            UDP => L4::Udp(UdpHeader::parse(payload)),
+            _ => L4::Other,
+        };
+        Self { l2, ip, l4, src, dst, protocol, hop_limit, payload, whole, meta, reassembled: false }
+    }
+
+    /// A packet that was put together from fragments which came with this Ethernet header.
+    ///
+    /// # Errors
+    /// Its IP header is malformed.
+    pub(crate) fn reassembled(l2: EthernetHeader, ipv6: bool, whole: &'a [u8]) -> Result<Self, DropReason> {
+        let (ip, payload) = if ipv6 {
+            let (ip, payload) = Ipv6Header::parse(whole)?;
+            (IpHeader::V6(ip), payload)
+        } else {
+            let (ip, payload) = Ipv4Header::parse(whole)?;
+            (IpHeader::V4(ip), payload)
+        };
+        Ok(Self { reassembled: true, ..Self::new(l2, ip, payload, whole, RxMeta::default()) })
+    }
+
+    /// The key of the flow that it belongs to, if it is TCP or UDP with a header that can be read.
+    pub(crate) fn key(&self) -> Option<FlowKey> {
+        let (protocol, from, to) = match &self.l4 {
+            L4::Tcp(Ok((tcp, _))) => (Protocol::Tcp, tcp.src_port, tcp.dst_port),
+            L4::Udp(Ok((udp, _))) => (Protocol::Udp, udp.src_port, udp.dst_port),
+            L4::Tcp(Err(_)) | L4::Udp(Err(_)) | L4::Other => return None,
+        };
+        Some(self.key_of(protocol, from, to))
+    }
+
+    /// The key of a flow between these ports, or identifiers of an echo.
+    pub(crate) fn key_of(&self, protocol: Protocol, guest: u16, remote: u16) -> FlowKey {
+        FlowKey { protocol, guest: Endpoint::new(self.src, guest), remote: Endpoint::new(self.dst, remote) }
+    }
+
+    /// Whether the checksum of TCP or UDP over `content` is right, or known to be by the link.
+    pub(crate) fn verify(&self, content: &[u8]) -> bool {
+        if self.meta.checksum == RxChecksum::Valid {
+            return true;
+        }
+        let pseudo = checksum::pseudo_header(self.src, self.dst, self.protocol, content.len() as u32);
+        checksum::finish(checksum::sum(content, pseudo)) == 0
+    }
+
+    /// The fields of the guest's IP header (differentiated services, time to live, "do not fragment")
+    /// for the datagram that leaves the host: one hop less. The host's own time to live stands for those
+    /// with which systems usually begin, so that most sockets need not be given one.
+    ///
+    /// Linux sets "do not fragment" on every packet that fits its link, which says nothing of the
+    /// program's intent: on a link of 65,520 bytes a program that sends 8 KiB would lose its first
+    /// datagram and meet an error. So it is honoured up to the length that a path of Ethernet takes,
+    /// where path MTU discovery happens; longer ones are fragmented by the host. A guest that fragments
+    /// lets others fragment.
+    pub(crate) fn fields(&self, config: &Config) -> IpHeaderFields {
+        let (tos, dont_fragment) = match self.ip {
+            IpHeader::V4(ip) => (ip.tos, ip.dont_fragment),
+            IpHeader::V6(ip) => (ip.traffic_class, true),
+        };
+        // A super-datagram becomes packets of its segment size.
+        let len = match self.meta.gso {
+            Gso::Udp(size) => Ipv6Header::LEN + UdpHeader::LEN + usize::from(size),
+            _ => self.whole.len(),
+        };
+        let usual = matches!(self.hop_limit, 64 | 128 | 255) || config.is_ours(self.dst);
+        IpHeaderFields {
+            tos,
+            ttl: NonZeroU8::new(self.hop_limit.saturating_sub(1)).filter(|_| !usual),
+            dont_fragment: dont_fragment && !self.reassembled && len <= MEASURED_LEN_MAX,
+        }
+    }
+}

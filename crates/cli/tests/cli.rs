@@ -16,7 +16,7 @@ fn stderr(output: &Output) -> String {
 }
 
 #[test]
-fn help_teaches_by_examples_and_tells_units_and_defaults() {
+fn help_has_examples_units_and_defaults() {
     let general = brodo(&["--help"]);
     assert!(general.status.success());
     for part in ["run", "attach", "Examples:", "brodo run -- curl https://example.org", "10.0.2.15"] {
@@ -98,7 +98,7 @@ fn a_line_that_makes_no_sense_ends_with_status_2_and_starts_nothing() {
 }
 
 #[test]
-fn contradictions_are_told_in_one_sentence() {
+fn contradictions_are_named_in_one_sentence() {
     for words in [&["run", "--gateway", "192.168.1.1"][..], &["attach", "--dns", "10.0.2.15", "1"]] {
         let text = stderr(&brodo(words));
         assert!(text.starts_with("brodo: ") && text.trim_end().lines().count() == 1, "{text}");
@@ -106,7 +106,7 @@ fn contradictions_are_told_in_one_sentence() {
 }
 
 #[test]
-fn a_program_is_told_what_makes_no_sense_as_json() {
+fn errors_are_json_for_programs() {
     for words in
         [&["run", "--log", "json", "--mtu", "1"][..], &["run", "--gateway", "192.168.1.1", "--log=json"]]
     {
@@ -145,7 +145,7 @@ fn a_configuration_that_makes_no_sense_starts_nothing() {
 }
 
 #[test]
-fn what_brodo_itself_cannot_do_ends_with_status_125() {
+fn a_failure_of_brodo_itself_ends_with_status_125() {
     for (words, about) in [
         (&["run", "--pcap", "/no-such-directory/x", "true"][..], "/no-such-directory/x: open: No such file"),
         (

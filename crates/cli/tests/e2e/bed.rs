@@ -10,14 +10,14 @@ use std::time::Duration;
 
 /// TCP and UDP port of the probe's servers.
 pub(crate) const PORT: &str = "7000";
-/// A port nobody listens on.
+/// A port without a listener.
 pub(crate) const CLOSED_PORT: &str = "7999";
 /// First port of the server for single bytes, in the host namespace.
 pub(crate) const RESPOND_PORT: u16 = 10_000;
-/// How many ports that server has.
+/// Number of ports of that server.
 pub(crate) const RESPOND_PORTS: u16 = 16;
 
-/// Servers that exist: one hop from brodo and on its own machine, in both families.
+/// Addresses of the servers: on brodo's own machine and one hop away, in both families.
 pub(crate) const SERVERS: [&str; 4] = [world::HOST_V4, world::HOST_V6, world::WORLD_V4, world::WORLD_V6];
 
 /// Deadline of every program and event of a test, unless it names another. Some hundred times of what an idle
@@ -61,7 +61,7 @@ impl Bed {
         Self::start(world, &enter, link, options)
     }
 
-    /// With brodo started behind words of the caller's choice.
+    /// A bed whose brodo is started behind the words `enter`.
     pub(crate) fn start(world: World, enter: &[String], link: Link, options: &[&str]) -> Result<Self> {
         world.serve_probe(&world.host, 7000)?;
         world.serve_probe(&world.world, 7000)?;
@@ -78,7 +78,7 @@ impl Bed {
         Ok(Self::with(world, link, guest))
     }
 
-    /// With a guest that was there before brodo.
+    /// A bed whose guest is older than brodo (`brodo attach`).
     pub(crate) fn attached(link: Link, options: &[&str]) -> Result<Self> {
         let world = World::new()?;
         world.serve_probe(&world.host, 7000)?;
@@ -96,7 +96,7 @@ impl Bed {
         Self { world, link, guest: Mutex::new(Some(guest)), enter, enter_as_root }
     }
 
-    /// Asks the guest's handle; an error once brodo has been ended.
+    /// Calls `ask` with the guest's handle; an error once brodo has been ended.
     pub(crate) fn guest<T>(&self, ask: impl FnOnce(&mut Guest) -> T) -> Result<T> {
         let mut guest = self.guest.lock().map_err(|e| Failure(e.to_string()))?;
         guest.as_mut().map(ask).ok_or_else(|| Failure("brodo has been ended".into()))
@@ -124,7 +124,7 @@ impl Bed {
         self.world.run(&self.world.world.enter(), self.probe_words(words), LIMIT)?.success()?.json()
     }
 
-    /// Runs the probe on the host: a client on its loopback, if that is whom it asks.
+    /// Runs the probe on the host: a client of its loopback, or of other addresses.
     pub(crate) fn host_probe(&self, words: &[&str]) -> Result<Value> {
         self.start_host_probe(words)?.wait(LIMIT)?.success()?.json()
     }
@@ -180,18 +180,18 @@ impl Bed {
         guest.ok_or_else(|| Failure("brodo has been ended".into()))?.finish(LIMIT)
     }
 
-    /// After a test that has passed: if brodo still runs, ends it and looks at what it says of itself.
+    /// Ends brodo after a test that has passed, if it still runs, and checks its counter of lost wake-ups.
     pub(crate) fn close(&self) -> Result<()> {
         if self.guest.lock().is_ok_and(|guest| guest.is_none()) {
             return Ok(());
         }
         let finished = self.finish()?;
-        // A peer counts nothing.
+        // A peer has no such counter.
         let forgotten = counters(&finished.stderr).any(|(name, count)| name == "lost_wakeups" && count > 0);
         check(!forgotten, || finished.failure("a flow waited for memory and was forgotten").0)
     }
 
-    /// A failure with all that is known about it.
+    /// The failure with the output of brodo and all servers.
     pub(crate) fn explain(&self, failure: &Failure) -> String {
         let alive = self.guest(Guest::is_running).unwrap_or(false);
         let end = match self.finish() {
@@ -202,7 +202,7 @@ impl Bed {
     }
 }
 
-/// The command line of brodo up to its last option, always with its counters at the end.
+/// The command line of brodo up to its last option; `-v` prints its counters at the end.
 fn brodo(world: &World, command: &str, link: Link, options: &[&str]) -> Result<Vec<String>> {
     let program = world.install_program(&PathBuf::from(env!("CARGO_BIN_EXE_brodo")))?;
     let mut words = vec![program.to_string_lossy().into_owned(), command.to_owned(), "-v".to_owned()];
@@ -219,12 +219,12 @@ fn brodo(world: &World, command: &str, link: Link, options: &[&str]) -> Result<V
     Ok(words)
 }
 
-/// How many workers brodo is to have, from `BRODO_WORKERS`.
+/// Number of workers, from `BRODO_WORKERS`.
 pub(crate) fn workers() -> Option<String> {
     std::env::var("BRODO_WORKERS").ok().filter(|workers| !workers.is_empty())
 }
 
-/// Counters by name, from brodo's last words.
+/// Counters by name, from brodo's output at its end.
 pub(crate) fn counters(said: &str) -> impl Iterator<Item = (&str, u64)> {
     said.lines().filter_map(|line| {
         let (name, count) = line.strip_prefix("brodo: ")?.rsplit_once(' ')?;

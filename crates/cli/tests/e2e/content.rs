@@ -1,4 +1,5 @@
-//! Bytes arrive as they were sent, both ways, whoever is slow and whoever closes first.
+//! Integrity: bytes arrive as they were sent, both ways, with slow readers on either side and either side
+//! closing first.
 
 use crate::Test;
 use crate::bed::{Bed, Link, PORT, SERVERS, check};
@@ -21,13 +22,13 @@ fn equal(bed: &Bed, words: &[&str]) -> Result<()> {
     check(found["equal"] == true, || format!("{}: {found}", words.join(" ")))
 }
 
-/// Uploads end with a half close and an answer after it; so this is also the half close by the guest.
+/// Half close by the guest: every upload ends with one, and the answer comes after it.
 fn unchanged(bed: &Bed) -> Result<()> {
     let bytes = (if bed.link.offload { 24 * MIB } else { 8 * MIB } + 12_345).to_string();
     for server in SERVERS {
         equal(bed, &["upload", server, PORT, &bytes])?;
         equal(bed, &["download", server, PORT, &bytes])?;
-        // An odd handful, and nothing at all.
+        // Small and empty transfers.
         for few in ["0", "1", "1461"] {
             equal(bed, &["upload", server, PORT, few])?;
             equal(bed, &["download", server, PORT, few])?;
@@ -36,7 +37,7 @@ fn unchanged(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// More than all buffers on the way can hold, so that a stalled reader stalls everything before it.
+/// Bytes beyond all buffers on the way, so that a stalled reader stalls its sender.
 const MORE_THAN_BUFFERS: u64 = 48 * MIB;
 
 fn host_stalls(bed: &Bed) -> Result<()> {
@@ -88,7 +89,7 @@ fn several(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// `attach` serves a namespace that was there before; the bed the test got stays unused.
+/// `brodo attach` to an existing namespace; the bed of the test stays unused.
 fn attach(_: &Bed) -> Result<()> {
     let bed = Bed::attached(Link::LARGE, &[])?;
     let result = unchanged(&bed);

@@ -1,4 +1,4 @@
-//! Connections fail for the guest the way they fail for the host: the same error number, found out the same
+//! Failures: the guest's connections fail with the error numbers of the host's, found out the same
 //! way.
 
 use crate::Test;
@@ -29,7 +29,7 @@ fn agree(bed: &Bed, calls: &[Vec<&str>]) -> Result<()> {
 }
 
 fn connects(bed: &Bed) -> Result<()> {
-    // The guest's own patience is longer than the host's, so that it is brodo's reaction to a time-out that
+    // The guest retries longer than the host, so that it is brodo's reaction to a time-out that
     // shows.
     bed.guest(|guest| guest.set(&[("ipv4/tcp_syn_retries", "2")]))??;
     let mut calls = Vec::new();
@@ -48,7 +48,7 @@ fn resets(bed: &Bed) -> Result<()> {
     agree(bed, &calls)
 }
 
-/// First the host does it, then the guest: the server must not be able to tell.
+/// Abort by the host's program, then by the guest's: both look the same to the server.
 fn aborts(bed: &Bed) -> Result<()> {
     for server in SERVERS {
         let words = ["abort", server, PORT, "abort"];

@@ -1,17 +1,18 @@
-//! A guest that sends anything but what it should: brodo stays alive, small, quiet and useful.
+//! Hostile guests: under mutated frames and misbehaving connections brodo lives, stays small and quiet, and
+//! serves others.
 
 use crate::Test;
 use crate::bed::{Bed, Link, PORT, SERVERS, check};
 use brodo_bench::process::Result;
 use brodo_bench::system::Guest;
 
-/// Flows that mutants may open: many are correct enough to be connections.
+/// Limit of flows: many mutants are correct enough to open one.
 const OPTIONS: &[&str] = &["--max-flows", "512"];
 /// Descriptors besides those of flows.
 const DESCRIPTORS_BESIDES: usize = 64;
 /// Resident memory that 512 half-open flows and all tables may take, in KiB.
 const MEMORY_MAX_KIB: u64 = 48 << 10;
-/// All that brodo may say meanwhile, in bytes.
+/// Log output of brodo meanwhile, in bytes.
 const WORDS_MAX: usize = 4096;
 
 pub(crate) const TESTS: &[Test] = &[

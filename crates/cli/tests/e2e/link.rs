@@ -26,10 +26,9 @@ fn dhcp(bed: &Bed) -> Result<()> {
     check(finished.stdout.trim() == expected, || finished.failure(&format!("expected {expected}")).0)
 }
 
-/// The kernel in the guest asks for routers when the link comes up; brodo must also survive that it goes
-/// down.
+/// Router solicitation by the guest's kernel when the link comes up again; brodo survives its going down.
 fn advertisements(bed: &Bed) -> Result<()> {
-    // brodo configures the interface itself and has told the kernel not to: undo that first.
+    // brodo has configured the interface and switched SLAAC off: undone first.
     let script = "set -e; cd /proc/sys/net/ipv6/conf/eth0; echo 0 > addr_gen_mode; echo 2 > accept_ra; \
                   ip link set eth0 down; ip addr flush dev eth0; ip link set eth0 up";
     bed.run(&["sh", "-c", script])?;
@@ -40,7 +39,7 @@ fn advertisements(bed: &Bed) -> Result<()> {
     let ready = |text: &str| text.contains("fd00::") && !text.contains("tentative");
     let found = wait_until(LIMIT, || address().filter(|finished| ready(&finished.stdout)));
     check(found.is_some(), || format!("no address from a router advertisement: {:?}", address()))?;
-    // And the address it gave itself is one brodo accepts.
+    // The SLAAC address is accepted as a source.
     for server in [HOST_V6, WORLD_V6] {
         let found = bed.probe(&["download", server, PORT, "1000000"])?;
         check(found["equal"] == true, || format!("{server}: {found}"))?;
@@ -59,7 +58,7 @@ fn spoofing(bed: &Bed) -> Result<()> {
         check(found["sent"] == true, || format!("{source} to {server}: {found}"))
     };
     let arrived = |text: &str| wait_until(LIMIT, || collector.stdout().contains(text).then_some(()));
-    // That the guest's own addresses pass shows that the frames are well made.
+    // Control: the guest's own addresses pass, so the frames are well-formed.
     for (server, own, others) in [
         (WORLD_V4, "10.0.2.15", ["10.0.2.77", "10.0.2.2", "198.18.0.1", "127.0.0.1", "0.0.0.0"]),
         (WORLD_V6, "fd00::15", ["fd00:99::15", "fd00:18::1", "2001:db8::1", "::1", "::"]),

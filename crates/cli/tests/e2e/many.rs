@@ -11,10 +11,10 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("a hundred thousand short connections leave nothing behind", short).on(&[Link::LARGE]),
 ];
 
-/// Connections in sequence; `BRODO_E2E_SCALE` is a percentage of them for those in a hurry.
+/// Connections in sequence; `BRODO_E2E_SCALE` is a percentage of them.
 const SHORT_CONNECTIONS: u64 = 100_000;
 
-/// Resident memory that may come and go with the allocator's moods, in KiB.
+/// Fluctuation of resident memory by the allocator, in KiB.
 const MEMORY_SLACK_KIB: u64 = 2048;
 
 fn thousand(bed: &Bed) -> Result<()> {

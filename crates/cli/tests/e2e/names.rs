@@ -21,7 +21,7 @@ pub(crate) const TESTS: &[Test] = &[
         "--host-name",
         "DB.lan=2001:db8::7",
     ]),
-    Test::new("answers are given again", cached)
+    Test::new("answers come from the cache", cached)
         .with(&["dig", "dnsmasq", "mount", "getent"])
         .on(&[Link::SMALL]),
     Test::new("a network that comes late and goes", late_network)
@@ -33,7 +33,7 @@ pub(crate) const TESTS: &[Test] = &[
 const ON_LOOPBACK: [&str; 2] = ["192.0.2.53", "2001:db8::53"];
 const IN_WORLD: [&str; 2] = ["192.0.2.99", "2001:db8::99"];
 
-/// The DNS servers brodo plays.
+/// Addresses of brodo's DNS service.
 const OURS: [&str; 2] = ["10.0.2.3", "fd00::3"];
 
 fn dnsmasq(world: &World, netns: &Netns, listen: &[&str], answers: [&str; 2]) -> Result<()> {
@@ -96,7 +96,7 @@ fn dig(bed: &Bed, words: &[&str]) -> Result<String> {
 }
 
 fn resolve(bed: &Bed, resolv_conf: &PathBuf) -> Result<()> {
-    // As a program in the guest that only knows its resolv.conf.
+    // By the guest's resolv.conf.
     answers(bed, &[], ON_LOOPBACK)?;
     for server in OURS {
         let at = format!("@{server}");
@@ -106,7 +106,7 @@ fn resolve(bed: &Bed, resolv_conf: &PathBuf) -> Result<()> {
         let long = dig(bed, &[&at, "long.test", "TXT"])?;
         check(long.matches('x').count() == 12 * 250, || format!("{server}: long answer came as {long:?}"))?;
         let missing = bed.run(&["dig", &at, "absent.test"])?;
-        // dnsmasq without upstream servers refuses what it does not know; that must come through as it is.
+        // REFUSED by dnsmasq, which has no upstream server, is passed on.
         check(missing.stdout.contains("status: REFUSED"), || missing.failure("wrong status").0)?;
     }
     // A resolver of the world, asked directly.
@@ -124,7 +124,7 @@ fn resolve(bed: &Bed, resolv_conf: &PathBuf) -> Result<()> {
         for server in OURS {
             noticed(bed, &[&format!("@{server}")], expected, &text)?;
         }
-        // The guest keeps its own file, whatever becomes of the host's.
+        // The guest's own resolv.conf stays as it is.
         noticed(bed, &[], expected, &text)?;
     }
     Ok(())
@@ -141,7 +141,7 @@ fn eventually(attempt: impl Fn() -> Result<()>) -> Result<()> {
     wait_until(LIMIT, || attempt().ok()).map_or_else(attempt, Ok)
 }
 
-/// The code of the answer to one question, which is asked once.
+/// RCODE of the answer to one question, asked once.
 fn status(bed: &Bed, words: &[&str]) -> Result<String> {
     let all = [&["dig", "+time=9", "+tries=1"], words].concat();
     let said = bed.attempt(&all)?.stdout;
@@ -200,7 +200,7 @@ fn own_names(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// A stub resolver that asks without options is answered from the cache, until the resolvers change.
+/// Cache: questions of a stub resolver are answered from it, until the resolvers change.
 fn cached(given: &Bed) -> Result<()> {
     let world = World::new()?;
     dnsmasq(&world, &world.host, &["127.0.0.53"], ON_LOOPBACK)?;
@@ -221,11 +221,11 @@ fn cached(given: &Bed) -> Result<()> {
     run().map_err(|failure: Failure| Failure(bed.explain(&failure)))?;
     let said = bed.finish()?.stderr;
     let again = counters(&said).find(|(name, _)| *name == "dns_cached").map_or(0, |(_, count)| count);
-    // Each worker has asked for both types once.
+    // Each worker has sent one question of either type.
     check(again >= 10, || format!("{again} answers were given again: {said}"))
 }
 
-/// brodo starts on a host that is on no network, which then comes, and goes while a connection is open.
+/// brodo starts without a network, which comes later, and goes while a connection is open.
 fn late_network(given: &Bed) -> Result<()> {
     let world = World::new()?;
     dnsmasq(&world, &world.world, &[WORLD_V4, WORLD_V6], IN_WORLD)?;

@@ -1,4 +1,4 @@
-//! The path behind the host as the guest sees it: hops, MTU, fragments; and what `--deny` refuses.
+//! The path behind the host as the guest sees it: hops, MTU, fragments; and destinations refused by `--deny`.
 //!
 //! The world is a router here, and a further namespace lies behind a link of 1300 bytes:
 //!
@@ -25,7 +25,7 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 const FAR: [&str; 2] = ["198.20.0.2", "fd00:20::2"];
-/// The routers that brodo plays.
+/// Router addresses of brodo.
 const ROUTERS: [&str; 2] = ["10.0.2.2", "fd00::2"];
 const WORLD: [&str; 2] = [WORLD_V4, WORLD_V6];
 
@@ -111,7 +111,7 @@ fn mtu(bed: &Bed) -> Result<()> {
     for family in 0..2 {
         let headers = [28, 48][family];
         let too_big = [(3, 4), (2, 0)][family];
-        // The world says so, and the guest's kernel knows it from then on; the host's own kernel knows it
+        // The world's ICMP error reaches the guest's kernel, which keeps the MTU; the host's kernel keeps it
         // too.
         let found = probe(bed, FAR[family], PORT, (0, 1400))?;
         let told = is_error(&found, too_big, WORLD[family]) && found["info"] == 1300;

@@ -1,4 +1,4 @@
-//! Ping, and what happens where the host does not allow it; and datagrams.
+//! Ping, with and without the host's permission; datagrams of all sizes.
 
 use crate::Test;
 use crate::bed::{Bed, Link, PORT, SERVERS, check};
@@ -11,7 +11,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("datagrams of all sizes", datagrams).on(&Link::ALL),
 ];
 
-/// The routers brodo plays.
+/// Router addresses of brodo.
 const ROUTERS: [&str; 2] = ["10.0.2.2", "fd00::2"];
 
 /// Three echoes of `size` bytes.
@@ -32,7 +32,7 @@ fn ping(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// A bed of its own, as the parameter must be set before brodo starts; the one given stays unused.
+/// The parameter must be set before brodo starts, so this test makes its own bed.
 fn forbidden(_: &Bed) -> Result<()> {
     let world = World::new()?;
     world.host.set(&[("ipv4/ping_group_range", "1 0")])?;

@@ -15,15 +15,15 @@ const LOOPBACK: [&str; 2] = ["127.0.0.1", "::1"];
 /// The server in the guest, and the same under another port of the host.
 const GUEST_PORT: u16 = 7100;
 const PUBLISHED: &str = "8100";
-/// A port that is published, and on which nobody listens in the guest.
-const NOBODY: &str = "7101";
+/// A published port without a listener in the guest.
+const UNSERVED: &str = "7101";
 
 const OPTIONS: &[&str] = &["-t", "7100,7101,8100:7100", "-u", "7100,8100:7100"];
 
 pub(crate) const TESTS: &[Test] = &[
     Test::new("published TCP ports keep the peer's address", outside).options(OPTIONS),
     Test::new("published UDP ports answer from where they were asked", datagrams).options(OPTIONS),
-    Test::new("a published port on which nobody listens", nobody).options(OPTIONS).on(&[Link::SMALL]),
+    Test::new("a published port without a listener", nobody).options(OPTIONS).on(&[Link::SMALL]),
     Test::new("published ports with several workers", several_workers).with(&["socat"]).options(&[
         "-t",
         "7100,8100:7100,7110",
@@ -36,13 +36,13 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("loopbacks are joined outward", outward)
         .options(&["-T", "7000,7900:7000,7998", "-U", "7000,7900:7000"])
         .on(&[Link::SMALL]),
-    Test::new("auto follows who listens", auto)
+    Test::new("auto follows the listeners", auto)
         .options(&["-t", "auto", "-u", "auto", "-T", "auto,~7000", "-U", "auto"])
         .on(&[Link::SMALL]),
     Test::new("ports of an existing namespace are published", attach).on(&[Link::SMALL]),
-    Test::new("ports are had again at once", again).on(&[Link::SMALL]).with(&["socat"]),
-    Test::new("a port that cannot be had stops the start", refused).on(&[Link::SMALL]),
-    Test::new("all ports are published but those in use", all)
+    Test::new("ports are free again at once", again).on(&[Link::SMALL]).with(&["socat"]),
+    Test::new("a port in use stops the start", refused).on(&[Link::SMALL]),
+    Test::new("all free ports are published", all)
         .options(&["-t", "127.0.0.1/~1-6989,~7010-29989,~30010-65535"])
         .on(&[Link::SMALL]),
 ];
@@ -93,7 +93,7 @@ fn datagrams(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// The kernel forgets after three seconds which queue a flow belongs to. These servers answer later than
+/// Late answers: the kernel forgets a flow's queue after three seconds. These servers answer later than
 /// that, and the hash says another queue for most.
 fn several_workers(bed: &Bed) -> Result<()> {
     outside(bed)?;
@@ -125,11 +125,11 @@ fn several_workers(bed: &Bed) -> Result<()> {
 
 fn nobody(bed: &Bed) -> Result<()> {
     for host in HOST_OUTSIDE {
-        let found = bed.world_probe(&["first-byte", host, NOBODY]);
+        let found = bed.world_probe(&["first-byte", host, UNSERVED]);
         check(found.is_err(), || format!("{found:?}"))?;
     }
     for host in LOOPBACK {
-        let mut job = bed.start_host_probe(&["first-byte", host, NOBODY])?;
+        let mut job = bed.start_host_probe(&["first-byte", host, UNSERVED])?;
         let finished = job.wait(LIMIT)?;
         check(finished.stderr.contains("ECONNRESET"), || finished.failure("no reset").0)?;
     }
@@ -232,7 +232,7 @@ fn auto(bed: &Bed) -> Result<()> {
         check(found == "ECONNREFUSED", || format!("it is offered to everybody: {found}"))?;
     }
 
-    // And the other way round; one is left out.
+    // Outward: a port of the host appears in the guest, and an excluded one does not.
     bed.world.serve_probe(&bed.world.host, 7200)?;
     soon("the host's", || {
         bed.probe(&["who", LOOPBACK[0], "7200"]).is_ok_and(|who| who["peer"] == LOOPBACK[0])
@@ -260,10 +260,9 @@ fn brodo(bed: &Bed, options: &[&str], command: &str) -> Result<brodo_bench::proc
     bed.world.start(&bed.world.enter_host_as_user(), words)
 }
 
-/// Connections that brodo has closed first linger in TIME_WAIT on the port; the next brodo has it all the
-/// same.
+/// TIME_WAIT of connections that brodo closed first does not keep the port from the next brodo.
 fn again(bed: &Bed) -> Result<()> {
-    // The bed's own brodo has one.
+    // The socket broker of the bed's own brodo.
     let before = brokers(bed);
     for round in 0..3 {
         let script =
@@ -287,7 +286,7 @@ fn again(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Processes of this test's that open sockets in guests.
+/// Number of this test's socket brokers.
 fn brokers(bed: &Bed) -> usize {
     let id = bed.world.folder().file_name().unwrap_or_default().to_string_lossy().into_owned();
     let is_broker = |pid: &u32| {

@@ -1,4 +1,4 @@
-//! Programs people use: curl against python's web server, socat and nc with half closes, iperf3.
+//! Common programs: curl against python's web server, socat and nc with half closes, iperf3.
 
 use crate::Test;
 use crate::bed::{Bed, LIMIT, Link, SERVERS, check};
@@ -80,15 +80,15 @@ fn web(bed: &Bed) -> Result<()> {
     let copy = copy.to_string_lossy();
     for server in SERVERS {
         let url = format!("http://{}:8000/random", bracketed(server));
-        bed.run(&["curl", "-sS", "--fail", "-m", "50", "-o", &copy, &url])?;
+        bed.run(&["curl", "-sS", "--fail", "-m", "150", "-o", &copy, &url])?;
         let received = first_word(&on_host(bed, &["sha256sum", &copy])?.stdout);
         check(received == hash, || format!("{url}: {received} instead of {hash}"))?;
-        let answer = bed.run(&["curl", "-sS", "--fail", "-m", "50", "-T", &file, &url])?;
+        let answer = bed.run(&["curl", "-sS", "--fail", "-m", "150", "-T", &file, &url])?;
         check(answer.stdout == hash, || answer.failure(&format!("expected {hash}")).0)?;
     }
     // Ten requests on one connection, and several connections at once.
     let url = format!("http://{}:8000/random", bracketed(HOST_V6));
-    let words = ["curl", "-sS", "--fail", "-m", "50", "-Z", "--parallel-max", "4"];
+    let words = ["curl", "-sS", "--fail", "-m", "150", "-Z", "--parallel-max", "4"];
     let urls = [url.as_str(); 6].into_iter().flat_map(|url| ["-o", "/dev/null", url]);
     bed.run(&words.into_iter().chain(urls).collect::<Vec<_>>()).map(drop)
 }
@@ -99,7 +99,7 @@ fn half_closes(bed: &Bed) -> Result<()> {
     for netns in both_sides(bed) {
         let listen = "TCP6-LISTEN:7100,fork,reuseaddr,ipv6only=0";
         bed.world.serve(netns, ["socat", "-t", "30", listen, "EXEC:sha256sum"], 7100)?;
-        // Sends a file, ends its half at once, and keeps what it is told afterwards.
+        // Sends a line, ends its half at once, and reads on.
         let listen = "TCP6-LISTEN:7101,fork,reuseaddr,ipv6only=0";
         let greet = "SYSTEM:echo first; exec 1>&-; sha256sum 1>&2";
         bed.world.serve(netns, ["socat", "-t", "30", listen, greet], 7101)?;
@@ -114,7 +114,7 @@ fn half_closes(bed: &Bed) -> Result<()> {
         let answer = bed.run(&["sh", "-c", &words])?;
         check(answer.stdout.trim() == "first", || answer.failure("expected one line").0)?;
     }
-    // The server says what it got a moment after the client has ended.
+    // The server prints the sum after the client has ended.
     let times = || bed.world.describe().matches(hash.as_str()).count();
     let all = wait_until(LIMIT, || (times() == SERVERS.len()).then_some(()));
     check(all.is_some(), || format!("the file arrived {} times after the server's end", times()))

@@ -8,7 +8,7 @@ use brodo_bench::process::{Failure, Result};
 use brodo_bench::world::HOST_V4;
 use serde_json::Value;
 
-/// Frames of one segment are what fills a queue fastest.
+/// Frames of one segment fill a queue fastest.
 const LINKS: &[Link] = &[Link::SMALL, Link { mtu: 1500, offload: false }];
 
 pub(crate) const TESTS: &[Test] = &[
@@ -72,7 +72,7 @@ fn shared(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// The kernel has the length, and what it dropped is told at the end.
+/// The kernel has the length, and brodo prints its drops at the end.
 fn option(bed: &Bed) -> Result<()> {
     let (length, before) = queue(bed)?;
     check(length == 10, || format!("{length} frames"))?;

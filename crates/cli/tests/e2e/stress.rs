@@ -1,8 +1,8 @@
-//! Trouble that passes: transfers of every size with stalls at both ends, brodo stopped in the middle of
-//! transfers, a thousand slow readers on a small budget. Nothing is lost, nothing is sent twice without need,
-//! nobody starves.
+//! Passing trouble: transfers of every size with stalls at both ends, brodo stopped in the middle of
+//! transfers, a thousand slow readers on a small budget. Nothing is lost, nothing is retransmitted without
+//! need, no flow starves.
 //!
-//! With `BRODO_E2E_SHOW=1` they print what they have measured, among it all that was sent again.
+//! `BRODO_E2E_SHOW=1` prints the counters, among them all retransmissions.
 
 use crate::Test;
 use crate::bed::{Bed, LIMIT, Link, PORT, check};
@@ -21,19 +21,19 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("a thousand slow readers in the guest", slow_guests).options(SMALL_BUDGET),
 ];
 
-/// Uploads, and as many downloads; `BRODO_E2E_SCALE` is a percentage of them for those in a hurry.
+/// Uploads, and as many downloads; `BRODO_E2E_SCALE` is a percentage of them.
 const TRANSFERS: u64 = 200;
 const AT_ONCE: &str = "6";
 const BYTES_MAX: u64 = 64 << 20;
 
 const SMALL_BUDGET: &[&str] = &["--memory", "8M"];
 const BUDGET_KIB: u64 = 8 << 10;
-/// A thousand connections, tables, and what a program takes anyway.
+/// Memory beside the budget: a thousand connections, tables, the program itself.
 const OVERHEAD_KIB: u64 = 16 << 10;
-/// Readers and what each of them reads, bytes per second: 1 MB/s together.
+/// Number of readers, and the rate of each in bytes per second: 1 MB/s together.
 const READERS: &str = "1000";
 const RATE: &str = "1000";
-/// More than fits anywhere on the way.
+/// Bytes beyond all buffers on the way.
 const BYTES_EACH: &str = "300000";
 const SLOW_MS: &str = "6000";
 
@@ -52,7 +52,7 @@ pub(crate) fn guest_counter(bed: &Bed, group: &str, name: &str) -> Result<u64> {
     bed.guest(|guest| net_counter(guest.pid, group, name))
 }
 
-/// Frames that the guest's interface could not pass on to brodo.
+/// Frames dropped by the guest's interface because its ring was full.
 pub(crate) fn ring_drops(bed: &Bed) -> Result<u64> {
     let finished = bed.run(&["ip", "-s", "-j", "link", "show", "up"])?;
     let links = finished.json()?;

@@ -11,7 +11,7 @@ const BUDGET_KIB: u64 = 32 << 10;
 const OVERHEAD_KIB: u64 = 16 << 10;
 const OPTIONS: &[&str] = &["--memory", "32M"];
 
-/// Enough that each could take 4 MiB and the budget would be exceeded twice.
+/// Number of stuck connections: 4 MiB for each would be twice the budget.
 const STUCK_CONNECTIONS: usize = 16;
 
 pub(crate) const TESTS: &[Test] = &[

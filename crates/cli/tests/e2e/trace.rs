@@ -17,7 +17,7 @@ pub(crate) const TESTS: &[Test] = &[Test::new("trace scripts", scripts).on(&[Lin
 /// The destination as the scripts print it.
 const DESTINATION: &str = "198.19.0.1:7000";
 
-/// More than all buffers on the way can hold, so that a stalled reader closes the window.
+/// Bytes beyond all buffers on the way, so that a stalled reader closes the window.
 const STALLING_BYTES: &str = "50331648";
 
 /// While a download runs the guest's acknowledgements are lost for longer than the first time-outs.
@@ -67,7 +67,7 @@ fn scripts(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Why bpftrace cannot trace here, if so.
+/// Reason why bpftrace cannot trace here.
 fn obstacle(bed: &Bed) -> Result<Option<String>> {
     if find_program("bpftrace").is_none() {
         return Ok(Some("bpftrace is not installed".into()));
@@ -79,7 +79,7 @@ fn obstacle(bed: &Bed) -> Result<Option<String>> {
     Ok((!works).then(|| tried.failure("bpftrace is not allowed to trace here").0))
 }
 
-/// The brodo that runs.
+/// Path of the brodo under test.
 fn program(bed: &Bed) -> Result<PathBuf> {
     bed.world.install_program(Path::new(env!("CARGO_BIN_EXE_brodo")))
 }
@@ -89,7 +89,7 @@ fn start(bed: &Bed, name: &str) -> Result<Job> {
     bed.world.start(&[], [Path::new("bpftrace"), &script, &program(bed)?])
 }
 
-/// Does `provoke` again until `script` has printed `expected`.
+/// Repeats `provoke` until `script` has printed `expected`.
 fn until(script: &Job, expected: &str, mut provoke: impl FnMut() -> Result<()>) -> Result<()> {
     let mut seen = false;
     for _ in 0..10 {

@@ -1,9 +1,9 @@
 //! Long paths with a bottleneck, between brodo and its guest or behind the host's sockets: buffers find their
-//! size there, and what is lost is sent again.
+//! size there, and lost segments are retransmitted.
 //!
 //! The path is emulated by this process on a machine that may be busy with anything, so no figure of
 //! throughput is judged: `brodo-bench wan` prints those, and the simulator's tables hold them exactly, in
-//! virtual time. Judged is what holds by the laws of the set-up however late its parts run: a window passes
+//! virtual time. Judged are the laws of the set-up, which hold however late its parts run: a window passes
 //! at most once per round trip, a buffer that is the bottleneck grows, and a queue that makes its senders
 //! wait loses nothing.
 
@@ -18,7 +18,7 @@ use brodo_bench::wan::{Overflow, Path, Queue};
 use std::path::Path as FilePath;
 use std::time::Duration;
 
-/// These make places of their own; the bed a test gets stays unused.
+/// One link: these tests make testbeds of their own.
 const ONE: &[Link] = &[Link::SMALL];
 
 pub(crate) const TESTS: &[Test] = &[
@@ -73,7 +73,7 @@ fn both(row: &Row, testbed: &Testbed) -> Result<[Sample; 2]> {
     Ok([transfer(row, testbed, &testbed.through)?, transfer(row, testbed, &testbed.direct)?])
 }
 
-/// Both ways move bytes, none faster than the link, and the path loses nothing of brodo's. Gives what brodo
+/// Both ways move bytes, none faster than the link, and the path loses nothing of brodo's. Gives brodo's
 /// counted.
 fn fills(name: &str) -> Result<String> {
     let row = row(name, 3)?;
@@ -112,7 +112,7 @@ fn late_reader(_: &Bed) -> Result<()> {
     fills("9-40").map(drop)
 }
 
-/// A queue of ten packets costs nearly everything if it drops, with or without brodo, and nothing if it
+/// A queue of ten packets loses segments if it drops, with or without brodo, and none if it makes senders
 /// waits.
 fn short_queues(_: &Bed) -> Result<()> {
     let (waits, drops) = (row("4-wait-10", 4)?, row("4-drop-10", 4)?);

@@ -26,7 +26,7 @@ fn named(finished: &Finished, name: &str) -> u64 {
 }
 
 fn spread(bed: &Bed) -> Result<()> {
-    // A connection that moved to another worker would be reset: that one knows nothing of it.
+    // A connection that moved to another worker would be reset, as unknown there.
     for server in [HOST_V4, HOST_V6] {
         let found = bed.probe(&["many", server, PORT, &CONNECTIONS.to_string()])?;
         check(found["equal"] == true, || format!("{server}: {found}"))?;
@@ -90,7 +90,7 @@ fn deleted(bed: &Bed) -> Result<()> {
     let before: usize = threads(bed)?;
     check(before + 1 == WORKERS, || format!("{before} threads of workers"))?;
     bed.root_run(&["ip", "link", "del", "eth0"])?;
-    // The command goes on, as with one worker; brodo waits for it with what is left of itself.
+    // The command goes on, as with one worker, and the rest of brodo waits for it.
     let ended = wait_until(LIMIT, || (threads(bed).ok()? == 0).then_some(()));
     check(ended.is_some(), || "threads are left".into())
 }

@@ -1,5 +1,5 @@
-//! `brodo attach`: to a process and to a path, until the end of either or a request to end, and what it
-//! refuses.
+//! `brodo attach`: to a process and to a path, until the end of either or a request to end, and targets that
+//! it refuses.
 
 use crate::support::{Running, User, eventually, is_root, kill, lives, program_str, text, users};
 use std::fs;
@@ -128,7 +128,7 @@ fn the_target_s_files_and_settings_are_left_alone() {
 }
 
 #[test]
-fn what_is_in_the_way_is_told() {
+fn an_obstacle_is_named() {
     for &user in users() {
         let target = target(user);
         let process = target.id().to_string();
@@ -150,7 +150,7 @@ fn what_is_in_the_way_is_told() {
 }
 
 #[test]
-fn the_process_of_somebody_else_is_refused() {
+fn another_user_s_process_is_refused() {
     if !is_root() || users().is_empty() {
         return;
     }

@@ -107,7 +107,7 @@ fn bed(user: User, name: &str) -> Bed {
 }
 
 #[test]
-fn an_instance_tells_how_it_is_and_what_flows() {
+fn an_instance_reports_its_status_and_flows() {
     for &user in users() {
         let Bed { folder: _folder, socket, log, mut brodo, port, _held } = bed(user, "tells");
         eventually("the second is over", || json(user, &socket, &["status"])[0]["flows"] == 1);
@@ -155,7 +155,7 @@ fn an_instance_tells_how_it_is_and_what_flows() {
 }
 
 #[test]
-fn a_capture_can_be_started_and_stopped_and_events_are_told() {
+fn a_capture_can_be_started_and_stopped_and_events_are_reported() {
     for &user in users() {
         let Bed { folder, socket, mut brodo, _held, .. } = bed(user, "changes");
         let file = folder.path("capture");
@@ -184,7 +184,7 @@ fn following_events_ends_when_their_reader_has_gone() {
         let Bed { folder: _folder, socket, brodo: _brodo, _held, .. } = bed(user, "reader");
         let mut command = user.brodo(&["events", "--instance", &socket, "notice"]);
         let mut events = command.stdout(Stdio::piped()).spawn().expect("starts");
-        // There is no notice that could be written: the end of the pipe alone has to be noticed.
+        // No event is due: the end of the pipe alone has to be noticed.
         drop(events.stdout.take());
         let mut status = None;
         eventually("it has ended", || {
@@ -196,7 +196,7 @@ fn following_events_ends_when_their_reader_has_gone() {
 }
 
 #[test]
-fn what_is_not_there_is_told_in_a_sentence() {
+fn a_missing_instance_is_named_in_a_sentence() {
     for &user in users() {
         let folder = Folder::new(&format!("none-{user:?}"));
         let (status, _, errors) = asked(user, &folder.path("nowhere"), &["status"]);
@@ -231,7 +231,7 @@ fn a_guest_is_kept_out() {
     }
 }
 
-/// Its socket is in the folder of the user's own, under its number, and others find it there.
+/// The socket is in the user's folder, under the instance's number, and clients find it there.
 #[test]
 fn an_instance_is_found_by_its_number() {
     for &user in users() {
@@ -250,7 +250,7 @@ fn an_instance_is_found_by_its_number() {
         let output = user.brodo(&words).env("XDG_RUNTIME_DIR", &runtime).output().expect("brodo starts");
         let status: Value = serde_json::from_str(&text(&output)).expect("a status");
         assert_eq!(status["pid"], first.id());
-        // One that was killed leaves its socket behind, and whoever looks next removes it.
+        // A killed instance leaves its socket behind, and the next look removes it.
         first.kill("KILL");
         first.status();
         let dead = format!("{runtime}/brodo/{pid}.sock");

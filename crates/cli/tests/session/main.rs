@@ -1,5 +1,5 @@
 //! `brodo run` and `brodo attach` on real namespaces, as root and as an ordinary user: the surroundings that
-//! the command finds inside, how it is started, told and waited for, and that the host is left as it was. No
+//! the command finds inside, its start, signals and end, and that the host is left as it was. No
 //! packet leaves the machine.
 //!
 //! Traffic is tested end to end elsewhere; the subject here is the set-up around it.

@@ -1,4 +1,4 @@
-//! `brodo run`: the exit status, what the command finds inside, signals, and that nothing is left on the
+//! `brodo run`: the exit status, the command's surroundings, signals, and that nothing is left on the
 //! host.
 
 use crate::support::{Running, User, eventually, is_root, lives, program_str, text, users};
@@ -134,7 +134,7 @@ fn resolv_conf_is_the_command_s_own() {
         assert_eq!(own, "nameserver 10.0.2.3\nnameserver fd00::3\nsearch a.example b.example\n");
         let none = user.inside(&["-4", "--dns", "169.254.1.1", "--search", "."], script);
         assert_eq!(none, "nameserver 169.254.1.1\n");
-        // The guest may change its own.
+        // The guest may change its own resolv.conf.
         user.inside(
             &[],
             "echo 'nameserver 192.0.2.1' > /etc/resolv.conf && grep -q 192.0.2.1 /etc/resolv.conf",
@@ -143,7 +143,7 @@ fn resolv_conf_is_the_command_s_own() {
     assert_eq!(fs::read("/etc/resolv.conf").ok(), host);
 }
 
-/// A shell in a mount namespace of its own, which may do there what root may.
+/// A shell in a mount namespace of its own, with root's rights there.
 fn apart(user: User, script: &str) -> std::process::Output {
     let flags = if user == User::Root { "-m" } else { "-rm" };
     user.command(&["unshare", flags, "sh", "-ec", script, "sh", program_str()])
@@ -187,7 +187,7 @@ fn resolv_conf_is_found_where_the_host_keeps_it() {
 }
 
 #[test]
-fn a_place_that_cannot_be_covered_is_told_with_the_remedy() {
+fn a_resolv_conf_that_cannot_be_covered_is_named_with_the_remedy() {
     for &user in users() {
         let script = "mount -t tmpfs none /mnt; mkdir /mnt/etc; ln -s /no-such-place/x /mnt/etc/resolv.conf
              mount --bind /mnt/etc /etc; $1 run -- true";
@@ -317,7 +317,7 @@ fn the_host_is_left_as_it_was() {
 }
 
 #[test]
-fn a_closed_tun_device_is_told_with_the_remedy() {
+fn a_closed_tun_device_is_named_with_the_remedy() {
     if !is_root() || users().is_empty() {
         return;
     }
@@ -341,7 +341,7 @@ fn a_closed_tun_device_is_told_with_the_remedy() {
 }
 
 #[test]
-fn forbidden_user_namespaces_are_told_with_the_remedy() {
+fn forbidden_user_namespaces_are_named_with_the_remedy() {
     for &user in users() {
         // The limit of a user namespace binds what is inside of it, and is its root's to set.
         let script = "echo 0 >/proc/sys/user/max_user_namespaces; $1 run -- true";
@@ -368,7 +368,7 @@ fn the_report_comes_when_asked_for() {
 }
 
 #[test]
-fn progress_is_told_when_asked_for_and_as_json_if_so() {
+fn verbose_progress_is_printed_also_as_json() {
     for &user in users() {
         let output = user
             .brodo(&["run", "-vv", "--log", "json", "--mtu", "9000", "--", "true"])
@@ -431,7 +431,7 @@ fn a_limit_on_file_size_ends_capture_and_flow_log_but_not_the_command() {
 }
 
 #[test]
-fn a_low_limit_on_open_files_is_told_with_the_remedy() {
+fn a_low_limit_on_open_files_is_named_with_the_remedy() {
     for &user in users() {
         let run = |limit: &str, options: &str| {
             let script = format!("ulimit -n {limit}; exec $1 run {options} -- true");
@@ -485,9 +485,9 @@ fn metrics_are_served_while_the_network_is_and_their_socket_goes_with_it() {
 }
 
 #[test]
-fn readiness_is_told_once_and_the_descriptor_closed() {
+fn readiness_is_written_once_and_the_descriptor_closed() {
     for &user in users() {
-        // `cat` ends when nobody holds the pipe any more, while the command still runs.
+        // `cat` ends once the pipe has no writer, while the command still runs.
         let script = "mkfifo $2/f; cat $2/f & $1 run --ready-fd 9 9>$2/f -- sleep 1000 & brodo=$!
              wait %1; kill $brodo; wait $brodo; $1 run --ready-fd 9 9>/dev/null -- ls /proc/self/fd";
         let directory = std::env::temp_dir().join(format!("brodo-ready-{}-{user:?}", std::process::id()));

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// `nobody`, on every Linux.
 const NOBODY: u32 = 65534;
 
-/// In whose name brodo runs.
+/// User that brodo runs as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum User {
     Root,
@@ -26,7 +26,7 @@ pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").map(|own| std::os::unix::fs::MetadataExt::uid(&own)).is_ok_and(|uid| uid == 0)
 }
 
-/// Those in whose name the tests can run, after a look at whether brodo can run at all. Where it cannot, the
+/// Users that the tests can run as, after a look at whether brodo can run at all. Where it cannot, the
 /// tests say so and pass, except under `CI=true`.
 pub(crate) fn users() -> &'static [User] {
     static USERS: OnceLock<&[User]> = OnceLock::new();
@@ -148,12 +148,12 @@ impl Running {
         self.child.stdin.as_mut().expect("piped")
     }
 
-    /// Its next line.
+    /// Next line of output.
     pub(crate) fn line(&mut self) -> String {
         self.line_with("")
     }
 
-    /// Its first line from here that contains `part`.
+    /// First further line of output that contains `part`.
     pub(crate) fn line_with(&mut self, part: &str) -> String {
         let mut seen = Vec::new();
         loop {
@@ -173,7 +173,7 @@ impl Running {
         kill(self.id(), signal);
     }
 
-    /// Its exit status, once it has ended.
+    /// Exit status, once the process has ended.
     pub(crate) fn status(&mut self) -> Option<i32> {
         let mut status = None;
         eventually("the process has ended", || {
@@ -212,7 +212,7 @@ pub(crate) fn lives(process: u32) -> bool {
     stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
 }
 
-/// Waits until `what` holds.
+/// Waits until `holds` is true; `what` names the event.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {

@@ -32,7 +32,7 @@ fn type_in(terminal: &mut Running, keys: &str) {
 }
 
 #[test]
-fn what_is_typed_reaches_the_command_once() {
+fn typed_characters_reach_the_command_once() {
     for &user in users() {
         for (key, signal, status) in [(INTERRUPT, "INT", 2), (QUIT, "QUIT", 3)] {
             let script = format!(
@@ -170,7 +170,7 @@ fn a_live_view_ends_at_a_signal_while_its_terminal_takes_nothing() {
     for &user in users() {
         for signal in ["TERM", "HUP", "INT"] {
             let (view, _terminal) = live_view(user, "echo top=$$; exec $B top --interval 0.1 --instance $p");
-            // As Ctrl-S does where it is not a key: written bytes wait.
+            // Flow control as by Ctrl-S: output waits.
             let terminal = fs::read_link(format!("/proc/{view}/fd/1")).expect("a terminal");
             let terminal = fs::File::options().write(true).custom_flags(NOCTTY).open(terminal);
             tcflow(terminal.expect("ours"), Action::OOff).expect("it is a terminal");

@@ -30,7 +30,7 @@ use workload::Workload;
 /// Measurements other than a probe's run on every system in turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// How long a fresh namespace takes, to a command and to the first byte.
+    /// Start-up: a fresh namespace, to a command's end and to the first byte.
     Start,
     /// Heap allocations.
     Allocations,
@@ -94,10 +94,10 @@ pub struct Options {
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1500,65520",
         value_parser = clap::value_parser!(u32).range(1280..=65520))]
     pub mtu: Vec<u32>,
-    /// How often each is run
+    /// Rounds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
-    /// How long each run lasts, in seconds
+    /// Duration of one run, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
     pub seconds: f64,
     /// Systems to measure; those not installed are named and left out. Also relay, which copies between veth
@@ -105,10 +105,10 @@ pub struct Options {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = system,
         default_value = "host-direct,veth,pasta,slirp4netns,brodo")]
     pub against: Vec<System>,
-    /// Where the programs are.
+    /// Paths of the programs.
     #[command(flatten)]
     pub programs: Programs,
-    /// Where results go.
+    /// Outputs of the results.
     #[command(flatten)]
     pub outputs: Outputs,
 }
@@ -117,19 +117,19 @@ fn system(name: &str) -> std::result::Result<System, String> {
     System::from_name(name).ok_or_else(|| format!("not one of {}", System::ALL.map(System::name).join(", ")))
 }
 
-/// How thorough the parts are whose length `--seconds` does not say.
+/// Effort of the parts whose length `--seconds` does not set.
 #[derive(Debug, Clone)]
 pub struct Depth {
-    /// How often a fresh namespace is made.
+    /// Number of fresh namespaces.
     pub starts: usize,
-    /// Open connections when memory is read, and how long it is left to settle before.
+    /// Open connections when memory is read, and the time for it to settle before.
     pub idle: ([usize; 3], Duration),
     /// The rows of long paths.
     pub wan: wan::measure::Choice,
 }
 
 impl Options {
-    /// As deep as the figures of the guide are.
+    /// Effort behind the guide's figures.
     fn depth(&self) -> Depth {
         Depth {
             starts: 10,

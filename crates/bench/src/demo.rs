@@ -19,7 +19,7 @@ const FILE_MIB: u64 = 512;
 const PORT: u16 = 8000;
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// From where the file is downloaded, and what that shows.
+/// Source of the download, and the path it shows.
 const SERVERS: [(&str, &str); 3] =
     [(HOST_V4, "the host, IPv4"), (HOST_V6, "the host, IPv6"), (WORLD_V4, "another machine")];
 
@@ -69,7 +69,7 @@ pub fn run(programs: &Programs) -> Result<()> {
 struct Download {
     bytes: f64,
     seconds: f64,
-    /// What arrived has the SHA-256 of what was sent.
+    /// Equality of the bytes that arrived and those sent, by SHA-256.
     is_equal: bool,
     /// Both halves of the connection.
     connection: String,
@@ -93,7 +93,7 @@ fn result(downloads: &[(&str, Download)], cpu_ms: f64, rss_kib: u64) -> String {
     )
 }
 
-/// What a newcomer does next, with the program that was shown.
+/// Next steps for a newcomer, with the program that was shown.
 fn next_steps(program: &Path) -> String {
     let brodo = program.display();
     format!(

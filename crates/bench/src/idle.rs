@@ -26,10 +26,10 @@ const LIMIT: Duration = Duration::from_mins(1);
 /// Options of `brodo-bench idle`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Where the programs are.
+    /// Paths of the programs.
     #[command(flatten)]
     programs: Programs,
-    /// Where results go.
+    /// Outputs of the results.
     #[command(flatten)]
     outputs: Outputs,
 }
@@ -39,7 +39,7 @@ pub struct Options {
 pub struct Idle {
     /// The system measured.
     pub system: System,
-    /// With how many connections.
+    /// Number of connections.
     pub counts: [usize; 3],
     /// Resident KiB with each.
     pub rss_kib: [u64; 3],
@@ -52,7 +52,7 @@ impl Idle {
         more * 1024.0 / (self.counts[2] - self.counts[1]) as f64
     }
 
-    /// For programs.
+    /// The sample as JSON.
     pub fn json(&self) -> Value {
         json!({
             "system": self.system.name(), "connections": self.counts, "rss_kib": self.rss_kib,
@@ -142,7 +142,7 @@ pub fn table(found: &[Idle]) -> Table {
     table
 }
 
-/// The forwarder's resident memory in KiB with so many connections.
+/// Resident memory of the forwarder with `counts` connections open, in KiB.
 fn memory(system: System, programs: &Programs, counts: [usize; 3], settle: Duration) -> Result<[u64; 3]> {
     let world = World::new()?;
     let port = PORT.to_string();

@@ -58,7 +58,7 @@ use std::time::Duration;
 pub(crate) use pattern::mix;
 pub use round_trip::ports as round_trip_ports;
 
-/// Where a client connects to.
+/// Address and port of the server.
 #[derive(Debug, Args)]
 struct Peer {
     /// Address of the server
@@ -97,7 +97,7 @@ enum Probe {
     },
     /// Answer single bytes: the server of connect-request-response and request-response
     Respond { port: u16, ports: u16 },
-    /// Send patterned bytes and shut down; with --stall the server reads only once we are stuck
+    /// Send patterned bytes and shut down; with --stall the server reads only once the probe is stuck
     Upload {
         #[command(flatten)]
         peer: Peer,
@@ -105,7 +105,7 @@ enum Probe {
         #[arg(long)]
         stall: Option<String>,
     },
-    /// Receive patterned bytes; with --stall we read only once the server is stuck
+    /// Receive patterned bytes; with --stall the probe reads only once the server is stuck
     Download {
         #[command(flatten)]
         peer: Peer,
@@ -125,7 +125,7 @@ enum Probe {
         #[command(flatten)]
         peer: Peer,
     },
-    /// Ask the server who we are
+    /// Ask the server for the probe's address as it sees it
     Who {
         #[command(flatten)]
         peer: Peer,
@@ -180,7 +180,7 @@ enum Probe {
         #[arg(value_delimiter = ',')]
         sizes: Vec<usize>,
     },
-    /// Send a datagram of a size, with so many hops to live or 0 for the default, and tell what came of it
+    /// Send a datagram of SIZE bytes with TTL hops to live (0: default), and print its outcome
     Path {
         #[command(flatten)]
         peer: Peer,
@@ -289,7 +289,7 @@ enum Probe {
         bytes_max: u64,
         seed: u64,
     },
-    /// Open many connections whose readers are slow for a time: the server's, or ours
+    /// Open many connections whose readers, the server's or the probe's, are slow for a time
     Slow {
         direction: Direction,
         #[command(flatten)]
@@ -306,7 +306,7 @@ enum Probe {
         peer: Peer,
         flows: usize,
     },
-    /// Send datagrams back, each after so many milliseconds
+    /// Send datagrams back, each after MS milliseconds
     Late { port: u16, ms: u64 },
     /// Print what datagrams arrive at a port, a line for each
     Collect { port: u16 },

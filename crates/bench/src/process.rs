@@ -29,7 +29,7 @@ impl std::error::Error for Failure {}
 /// Result of everything in this crate.
 pub type Result<T> = std::result::Result<T, Failure>;
 
-/// Adds what was being done to an error that only says why it failed.
+/// Adds the failed action to an error that has only the reason.
 pub trait Context<T> {
     /// `what` reads as the beginning of a sentence: "cannot open FILE".
     fn context(self, what: impl FnOnce() -> String) -> Result<T>;
@@ -41,7 +41,7 @@ impl<T, E: fmt::Display> Context<T> for std::result::Result<T, E> {
     }
 }
 
-/// How often a condition is looked at while waiting for it.
+/// Interval at which a condition is polled.
 const POLL: Duration = Duration::from_millis(2);
 
 /// Waits until `condition` yields something; `None` when the limit has passed.
@@ -69,7 +69,7 @@ pub struct Finished {
     pub stdout: String,
     /// Standard error.
     pub stderr: String,
-    /// From start to end.
+    /// Time from start to end.
     pub elapsed: Duration,
 }
 
@@ -117,7 +117,7 @@ pub struct Job {
 
 impl Job {
     /// Starts `command`; its output goes to files in `folder`. Its standard input stays open until the job
-    /// ends, so a program that waits for the end of its input waits for us.
+    /// ends, so a program that waits for the end of its input lives as long as the job.
     pub fn start(mut command: Command, folder: &Path) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let line = command_line(&command);

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 /// Process time of all threads of a process, user and system, in milliseconds.
 ///
-/// From the scheduler's own account (`schedstat`, nanoseconds) rather than `stat`, whose ticks of 10 ms are
-/// coarse for runs of a second or two.
+/// Processor time from the scheduler's own account (`schedstat`, nanoseconds) rather than `stat`, whose ticks
+/// of 10 ms are coarse for runs of a second or two.
 pub fn cpu_ms(pid: u32) -> f64 {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0.0 };
     let thread_ns = |path: PathBuf| -> Option<u64> {
@@ -22,7 +22,7 @@ pub fn rss_kib(pid: u32) -> u64 {
     field_kib(&format!("/proc/{pid}/status"), "VmRSS:")
 }
 
-/// Resident memory in KiB, shared pages divided among those who share them.
+/// Resident memory in KiB, shared pages divided among the processes that share them.
 pub fn pss_kib(pid: u32) -> u64 {
     field_kib(&format!("/proc/{pid}/smaps_rollup"), "Pss:")
 }

@@ -54,7 +54,7 @@ impl Progress {
         eprintln!("{text}");
     }
 
-    /// From how long what is done has taken.
+    /// Estimate from the time that the finished work took.
     fn left(&self) -> Duration {
         let rest = self.planned.saturating_sub(self.done);
         let done = self.done.as_secs_f64();

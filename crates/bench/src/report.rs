@@ -19,7 +19,7 @@ use clap::Args;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Where results go, beside standard output.
+/// Files for the results, beside standard output.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Outputs {
     /// Write every sample to this file
@@ -81,7 +81,7 @@ pub enum Block {
     Lines(brodo_plot::Chart),
 }
 
-/// A table: the first column says what the row is.
+/// A table: the first column names the row.
 #[derive(Debug, Clone, Default)]
 pub struct Table {
     /// Subject and unit.
@@ -112,12 +112,12 @@ impl Document {
         Self { title: title.into(), blocks: Vec::new() }
     }
 
-    /// As Markdown, without the charts.
+    /// The document as Markdown, without the charts.
     pub fn markdown(&self) -> String {
         markdown::write(self)
     }
 
-    /// As one page of HTML that refers to nothing.
+    /// The document as one page of HTML without references to other files.
     pub fn html(&self) -> String {
         html::write(self)
     }

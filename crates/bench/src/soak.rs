@@ -22,9 +22,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often brodo is looked at.
+/// Interval between readings of brodo.
 const LOOK: Duration = Duration::from_secs(5);
-/// How many looks make a line.
+/// Readings per line of output.
 const LOOKS_PER_LINE: usize = 12;
 /// No program of the load takes longer, even on a busy machine.
 const LIMIT: Duration = Duration::from_mins(2);
@@ -40,14 +40,14 @@ const GROWTH_DESCRIPTORS_MAX: f64 = 30.0;
 /// Options of `brodo-bench soak`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// How long, in minutes, after a warm-up of three and a half
+    /// Duration in minutes, after a warm-up of three and a half
     #[arg(long, value_name = "MINUTES", default_value_t = 20.0)]
     minutes: f64,
     /// MTU of the guest's link, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 65520,
         value_parser = clap::value_parser!(u32).range(1280..=65520))]
     mtu: u32,
-    /// Where brodo is.
+    /// Path of brodo.
     #[command(flatten)]
     programs: Programs,
     /// Write everything that was read to this file
@@ -60,7 +60,7 @@ struct Load {
     name: &'static str,
     /// The probe's words; `{}` is what only a run knows.
     probe: &'static str,
-    /// How long to wait before the next.
+    /// Pause before the next.
     pause: Duration,
     /// Whether it went as it should.
     is_right: fn(&Value) -> bool,
@@ -94,7 +94,7 @@ const LOADS: [Load; 11] = [
 ];
 
 /// Packets that brodo may not use without anything being wrong: late segments of connections that are gone,
-/// probes of a closed window, multicast that nobody asked for. Everything else that it drops is a fault.
+/// probes of a closed window, unsolicited multicast. Every other drop is a fault.
 const HARMLESS: [&str; 5] =
     ["NoConnection", "OutOfWindow", "BadDestination", "UnknownIcmp", "UnknownProtocol"];
 

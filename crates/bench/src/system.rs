@@ -21,7 +21,7 @@ pub const SERVER_PORT: u16 = 7000;
 /// The first of the ports that answer single bytes.
 pub const RESPOND_PORT: u16 = 10_000;
 
-/// How long a forwarder may take until its guest has a default route.
+/// Deadline for the guest's default route.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// The forwarder between guest and host.
@@ -31,7 +31,7 @@ pub enum System {
     HostDirect,
     /// The kernel alone: a veth pair into the guest's namespace, made by root.
     Veth,
-    /// The same with a process between the guest and the server that does nothing but copy. For bulk only.
+    /// veth, with a process between guest and server that only copies. For bulk only.
     Relay,
     /// pasta, of the passt project.
     Pasta,
@@ -89,7 +89,7 @@ impl System {
     }
 }
 
-/// Where the forwarders' programs are.
+/// Paths of the forwarders' programs.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Programs {
     /// The brodo to measure; default: the one beside this program, then PATH
@@ -109,7 +109,7 @@ impl Programs {
         self.options.split_whitespace()
     }
 
-    /// The program of a system; an error that says where it was looked for.
+    /// The program of a system; the error names the places searched.
     pub fn find(&self, system: System) -> Result<PathBuf> {
         let name = system.name();
         let missing = || Failure(format!("{name} is not installed"));
@@ -203,7 +203,7 @@ impl Guest {
         Self::attached(world, |pid| words.into_iter().chain([pid, "tap0"]).map(str::to_owned).collect())
     }
 
-    /// Starts the guest in namespaces of its own and then a forwarder that is told its process id.
+    /// Starts the guest in namespaces of its own and then a forwarder that gets its process id.
     pub fn attached(world: &World, words: impl FnOnce(&str) -> Vec<String>) -> Result<Self> {
         let waiter = waiter(world);
         let mut all: Vec<&str> = "unshare --user --map-root-user --net --mount".split(' ').collect();

@@ -84,7 +84,7 @@ const HOST_SYSCTLS: &[(&str, &str)] = &[
     ("ipv4/tcp_syn_retries", "1"),
 ];
 
-/// As the host; and it must forward, because only routers report that they have no route.
+/// Sysctls of the world: as the host's, and it forwards, because only routers report a missing route.
 const WORLD_SYSCTLS: &[(&str, &str)] = &[
     ("ipv4/tcp_congestion_control", "cubic"),
     ("ipv4/icmp_ratelimit", "0"),
@@ -130,7 +130,7 @@ pub struct World {
     id: String,
     folder: PathBuf,
     probe: PathBuf,
-    /// Where the forwarder runs.
+    /// The namespace of the forwarder.
     pub host: Netns,
     /// The namespace beyond the host.
     pub world: Netns,
@@ -197,7 +197,7 @@ impl World {
         Ok(())
     }
 
-    /// Copies a program into the world's folder under its own name and returns where it is.
+    /// Copies a program into the world's folder under its own name; its path there.
     pub fn install_program(&self, program: &Path) -> Result<PathBuf> {
         let to = self.folder.join(program.file_name().unwrap_or_default());
         if !to.exists() {

@@ -21,11 +21,11 @@ const SOURCE: &str = include_str!("count.c");
 /// Workloads during the count, and their seconds.
 const WORKLOADS: [&str; 3] = ["up1", "down1", "crr1"];
 const SECONDS: f64 = 1.0;
-/// About how long all of it takes.
+/// Estimated duration of the part.
 pub(super) const PLANNED: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Counts, or says why not.
+/// Counts; a remark in `results` if that fails.
 pub(super) fn run(options: &Options, results: &mut Results, progress: &mut Progress) {
     progress.begin(Part::Allocations.name());
     let remark = if results.systems.contains(&System::Brodo) {

@@ -12,7 +12,7 @@ use std::fmt;
 /// One figure of a system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Figure {
-    /// Of a workload on a link of this MTU.
+    /// Figure of a workload on a link of this MTU.
     Run(Workload, u32, Metric),
     /// Resident memory after start, MiB.
     Resident(u32),
@@ -132,7 +132,8 @@ pub struct Goal {
 
 const BOTH: &[u32] = &[1500, 65520];
 const BULK: &[&str] = &["up1", "down1", "up4", "down4"];
-/// Of 16,384 full segments: what a connection takes to open and close, but nothing per segment.
+/// Bound of allocations per GiB, which is 16,384 full segments: those of a connection's open and close, none
+/// per segment.
 const PER_GIB_MAX: f64 = 16.0;
 
 const fn goal(what: &'static str, subject: Subject, at_least: bool, bound: Bound) -> Goal {
@@ -215,7 +216,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// How many figures reach it.
+    /// Number of figures that reach the goal.
     pub fn reached(&self) -> usize {
         self.values.iter().filter(|(_, value)| self.goal.is_reached_by(*value)).count()
     }

@@ -122,7 +122,7 @@ fn pace(workload: Workload, mtu: u32, results: &Results) -> std::result::Result<
     })
 }
 
-/// One sample for people who watch.
+/// One sample as a line of progress.
 fn line(sample: &Sample) -> String {
     let mut text = format!("{:10} {:11}", sample.workload.to_string(), sample.system.name());
     for (metric, value) in &sample.figures {

@@ -15,9 +15,9 @@ pub struct Sample {
     pub mtu: u32,
     /// The workload measured.
     pub workload: Workload,
-    /// On what.
+    /// The machine.
     pub system: System,
-    /// In which round, from 1.
+    /// Round, from 1.
     pub round: u32,
     /// The figures.
     pub figures: Vec<(Metric, f64)>,
@@ -39,7 +39,7 @@ pub struct Footprint {
     pub system: System,
     /// Resident KiB after start.
     pub rss_start_kib: u64,
-    /// Of these, its share of shared pages and its own.
+    /// Proportional set size at the start, KiB: its own pages and its share of shared ones.
     pub pss_start_kib: u64,
     /// Resident KiB after all rounds.
     pub rss_end_kib: u64,
@@ -100,17 +100,17 @@ impl Allocations {
 /// Everything that was found out.
 #[derive(Debug)]
 pub struct Results {
-    /// On what.
+    /// The machine.
     pub machine: Machine,
-    /// How often each was run.
+    /// Number of rounds.
     pub rounds: u32,
-    /// How long each run lasted, in seconds.
+    /// Duration of one run, in seconds.
     pub seconds: f64,
-    /// Of the guest's link.
+    /// MTUs of the guest's link.
     pub mtus: Vec<u32>,
     /// Workloads in the order of the tables.
     pub workloads: Vec<Workload>,
-    /// On what, in order.
+    /// Systems in the order of the tables.
     pub systems: Vec<System>,
     /// Versions of the forwarders, in their own words.
     pub versions: Vec<String>,
@@ -131,7 +131,7 @@ pub struct Results {
 }
 
 impl Results {
-    /// Nothing yet, on the systems whose programs are there; the others are named.
+    /// Empty results for the systems whose programs are there; the others are remarks.
     pub(super) fn new(machine: Machine, options: &Options, workloads: Vec<Workload>) -> Self {
         let mut remarks = Vec::new();
         let mut systems = Vec::new();
@@ -176,7 +176,7 @@ impl Results {
         self.spread(mtu, workload, system, metric).map(|spread| spread.median)
     }
 
-    /// How long a fresh namespace takes, in milliseconds.
+    /// Start-up time of a fresh namespace, in milliseconds.
     pub fn start_ms(&self, system: System, what: StartUp) -> Option<Spread> {
         let wanted = self.starts_ms.iter().filter(|(s, w, _)| *s == system && *w == what);
         Spread::of(wanted.map(|(_, _, ms)| *ms))

@@ -119,7 +119,7 @@ pub struct Kind {
     pub name: &'static str,
     /// Description for people.
     pub what: &'static str,
-    /// By how many flows at once unless others are asked for; none for a workload whose flows are part of it.
+    /// Default numbers of concurrent flows; none for a workload whose flows are part of it.
     pub flows: &'static [usize],
     /// Arguments of the probe, with `{}` for values that only a run knows.
     pub probe: &'static str,
@@ -151,7 +151,7 @@ const fn kind(
     Kind { name, what, flows, probe, metrics, sender, half_of: None }
 }
 
-/// All kinds, in the order of the report. One that is paced comes after what it is paced by.
+/// All kinds, in the order of the report. A paced kind comes after the one that paces it.
 #[rustfmt::skip]
 pub static KINDS: [Kind; 12] = [
     kind("up", "TCP bulk from the guest", &[1, 4, 16], "up {host} {bulk} {flows} {seconds}", BULK, Sender::Guest),
@@ -188,7 +188,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// All that are measured unless others are asked for.
+    /// Workloads measured by default.
     pub fn all() -> Vec<Self> {
         let of = |kind: &'static Kind| kind.flows.iter().copied().map(move |flows| Self { kind, flows });
         let alone = |kind: &'static Kind| kind.flows.is_empty().then_some(Self { kind, flows: 1 });

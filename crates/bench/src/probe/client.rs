@@ -20,7 +20,7 @@ fn open(peer: SocketAddr, line: &str) -> io::Result<TcpStream> {
     Ok(connection)
 }
 
-/// Asks on a connection of its own; the answer, or null if it is just closed.
+/// Sends `line` on a connection of its own; the answer, or null if there is none.
 pub(super) fn ask(peer: SocketAddr, line: &str) -> io::Result<Value> {
     let mut answer = String::new();
     BufReader::new(open(peer, line)?).read_line(&mut answer)?;
@@ -93,7 +93,7 @@ fn expected(bytes: u64, seed: u64) -> String {
     sum.finish()
 }
 
-/// The server ends its half first; what we send afterwards must still arrive.
+/// Half close by the server first; bytes sent afterwards must still arrive.
 pub(super) fn fin_first(peer: SocketAddr, bytes: u64, token: &str) -> io::Result<Value> {
     let mut connection = open(peer, &format!("fin-first {token} {bytes} {DOWN_SEED}"))?;
     let down = compare(&mut connection, bytes, DOWN_SEED, &Value::Null)?;
@@ -114,7 +114,7 @@ pub(super) fn who(peer: SocketAddr) -> io::Result<Value> {
     ask(peer, "who")
 }
 
-/// How an attempt to connect ends.
+/// Outcome of an attempt to connect.
 pub(super) fn connect(peer: SocketAddr) -> Value {
     outcome(&TcpStream::connect(peer))
 }
@@ -142,7 +142,7 @@ pub(super) fn abort(peer: SocketAddr, token: &str) -> io::Result<Value> {
     Ok(json!({ "outcome": ask(peer, &format!("result {token}"))? }))
 }
 
-/// Fills every buffer towards a server that never reads, says so, and stays.
+/// Fills every buffer towards a server that never reads, prints the bytes, and stays.
 pub(super) fn stuff(peer: SocketAddr) -> io::Result<Value> {
     let mut connection = open(peer, "hold")?;
     let mut filled = 0;
@@ -159,7 +159,7 @@ pub(super) fn stuff(peer: SocketAddr) -> io::Result<Value> {
     Ok(Value::Null)
 }
 
-/// Makes the server send and never reads, says so once the server is stuck, and stays.
+/// Makes the server send and never reads, prints the bytes once the server is stuck, and stays.
 pub(super) fn ignore(peer: SocketAddr) -> io::Result<Value> {
     let token = format!("ignore-{}", std::process::id());
     let connection = open(peer, &format!("stalled-source {token} {} {DOWN_SEED}", 1_u64 << 40))?;

@@ -125,7 +125,7 @@ impl Party {
         self.send(talk, (talk.next, 0), SYN, window, &options, data)
     }
 
-    /// Forgets a connection. If the reset is not believed, the answer to it is answered in [`Party::answer`].
+    /// Resets a connection and drops its state. A challenge ACK to that is answered in [`Party::answer`].
     fn reset(&mut self, slot: usize) -> io::Result<()> {
         let talk = std::mem::take(&mut self.talks[slot]);
         if talk.port == 0 {
@@ -175,7 +175,7 @@ impl Party {
         Ok(())
     }
 
-    /// Answers a neighbour solicitation for the address that is nobody's.
+    /// Answers a neighbour solicitation for the address that the kernel does not have.
     fn advertise(&mut self, to: Ipv6Addr) -> io::Result<()> {
         let mut body = vec![136, 0, 0, 0, 0x60, 0, 0, 0];
         body.extend(self.address.octets());

@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long to wait for an answer on links that lose nothing.
+/// Longest wait for an answer, on links that lose nothing.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Sends back every datagram, for ever.

@@ -14,7 +14,7 @@ pub(super) fn accept(port: u16) -> io::Result<()> {
     kept.map(drop)
 }
 
-/// Opens `count` connections, says so, and keeps them until standard input ends.
+/// Opens `count` connections, prints a line, and keeps them until standard input ends.
 pub(super) fn open(peer: SocketAddr, count: usize) -> io::Result<Value> {
     raise_descriptor_limit()?;
     let kept: Vec<TcpStream> = (0..count).map(|_| TcpStream::connect(peer)).collect::<io::Result<_>>()?;

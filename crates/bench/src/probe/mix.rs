@@ -14,9 +14,9 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// Which way the bulk goes.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(super) enum Direction {
-    /// From here to the server.
+    /// From the probe to the server.
     Up,
-    /// From the server to here.
+    /// From the server to the probe.
     Down,
 }
 

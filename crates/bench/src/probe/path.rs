@@ -16,8 +16,7 @@ const PATIENCE_MS: u16 = 5000;
 /// Room for an entry of the error queue: an extended error and an address of IPv6, with its header.
 const CONTROL: usize = 128;
 
-/// Sends one datagram of `size` bytes with `ttl` hops to live (0 for the default), and tells what comes of
-/// it.
+/// Outcome of one datagram of `size` bytes with `ttl` hops to live (0 for the default).
 pub(super) fn probe(peer: SocketAddr, ttl: u8, size: usize) -> io::Result<Value> {
     let socket = match peer {
         SocketAddr::V4(_) => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?,

@@ -42,7 +42,7 @@ impl Checker {
         Self { seed, bytes: 0, differs_at: None }
     }
 
-    /// How many came so far.
+    /// Number of bytes so far.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -79,7 +79,7 @@ pub(crate) fn mix(value: u64) -> u64 {
 #[derive(Debug, Default)]
 pub(super) struct Sum {
     hash: Sha256,
-    /// How many so far.
+    /// Number of bytes so far.
     pub(super) bytes: u64,
 }
 

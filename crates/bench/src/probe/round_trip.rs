@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// minute, and 28,000 ports towards one destination are used up within two seconds.
 const PORTS_PER_FLOW: u16 = 16;
 
-/// How many consecutive ports the server of `flows` flows uses.
+/// Number of consecutive ports that the server of `flows` flows uses.
 pub fn ports(flows: usize) -> u16 {
     flows as u16 * PORTS_PER_FLOW
 }
@@ -66,9 +66,9 @@ fn request_response(connection: &mut TcpStream) -> io::Result<()> {
 pub(super) struct Exchange {
     /// A connection for each byte, instead of one for all of them.
     pub(super) connect: bool,
-    /// For how long in all.
+    /// Duration in all.
     pub(super) duration: Duration,
-    /// How long to wait after each byte that came back.
+    /// Pause after each byte that came back.
     pub(super) pause: Duration,
 }
 

@@ -150,7 +150,7 @@ fn obey(connection: TcpStream) -> io::Result<()> {
     }
 }
 
-/// Tells the client who it is to us.
+/// Sends the client its address as the server sees it.
 fn who(connection: &mut TcpStream) -> io::Result<()> {
     let peer = connection.peer_addr()?.ip().to_canonical();
     writeln!(connection, "{}", json!({ "peer": peer.to_string() }))

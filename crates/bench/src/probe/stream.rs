@@ -21,25 +21,25 @@ use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// After the last datagram was sent this much is waited for those that lie in a queue.
+/// Wait for queued datagrams after the last one was sent.
 const DRAIN: Duration = Duration::from_millis(100);
-/// How long one that waits for datagrams does so before it looks at anything else.
+/// Longest wait for datagrams before the clock and the connection are looked at.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long to wait for the first datagram.
+/// Longest wait for the first datagram.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a sender with a rate sleeps between bursts, at least; at 100,000 datagrams per second ten are due
+/// Shortest sleep of a paced sender between bursts; at 100,000 datagrams per second ten are due
 /// after it.
 const PAUSE: Duration = Duration::from_micros(100);
-/// How many datagrams a sender with a rate sends at once, at most: one that did not run for a while does not
+/// Longest burst of a paced sender, in datagrams: one that did not run for a while does not
 /// make up for it, as that would measure the receiver's buffer and not the path.
 const BURST_MAX: u32 = 64;
 
 /// Datagrams to send.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stream {
-    /// Of each datagram, bytes.
+    /// Payload of each datagram, bytes.
     pub(super) size: usize,
-    /// For how long.
+    /// Duration of the stream.
     pub(super) duration: Duration,
     /// Datagrams per second; 0: as fast as they go.
     pub(super) rate: u64,

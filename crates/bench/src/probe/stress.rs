@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// One stall among so many reads or writes, and the longest.
+/// Average number of reads or writes from stall to stall, and the longest stall.
 const STALL_EVERY: usize = 40;
 const STALL_MAX_MS: usize = 30;
 /// Buffers of one of a thousand threads, and how often a slow reader reads.
@@ -68,7 +68,7 @@ fn receive(connection: &mut impl Read, mut checker: Checker, seed: u64) -> io::R
     }
 }
 
-/// The server's `restless-sink SEED`: reads with stalls, compares, and tells.
+/// The server's `restless-sink SEED`: reads with stalls, compares, and sends the result.
 pub(super) fn sink(input: &mut Input, seed: u64) -> io::Result<()> {
     let mut checker = Checker::new(seed);
     checker.check(&input.early);
@@ -82,7 +82,7 @@ pub(super) fn source(input: &mut Input, bytes: u64, seed: u64) -> io::Result<()>
     input.discard().map(drop)
 }
 
-/// The server's `slow-sink RATE MS SEED`: reads so many bytes per second for a time and then what comes.
+/// The server's `slow-sink RATE MS SEED`: reads `rate` bytes per second for a time, then to the end.
 pub(super) fn slow_sink(input: &mut Input, rate: u64, time: Duration, seed: u64) -> io::Result<()> {
     let mut checker = Checker::new(seed);
     checker.check(&input.early);
@@ -181,7 +181,7 @@ pub(super) struct Slow {
     pub(super) bytes: u64,
     /// Bytes per second of one.
     pub(super) rate: u64,
-    /// For how long they are slow.
+    /// Duration of the slow reading.
     pub(super) time: Duration,
 }
 

@@ -12,13 +12,13 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// How often one that waits for the network looks at the clock.
+/// Interval at which a wait for the network looks at the clock.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Duration and interval of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Span {
-    /// From the first byte on.
+    /// Duration from the first byte on.
     pub(super) duration: Duration,
     /// Length of an interval.
     pub(super) bucket: Duration,

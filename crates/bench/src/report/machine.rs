@@ -20,7 +20,7 @@ pub struct Machine {
     pub kernel: String,
     /// Load average of the last minute.
     pub load: f64,
-    /// When measuring began, seconds since 1970.
+    /// Start of the measurement, seconds since 1970.
     pub unix_s: u64,
 }
 
@@ -43,7 +43,7 @@ impl Machine {
         }
     }
 
-    /// For people.
+    /// The machine in words.
     pub fn text(&self) -> String {
         let Self { cpus, model, memory_gib, kernel, load, .. } = self;
         format!("{cpus} × {model}, {memory_gib} GiB, Linux {kernel}, cubic, load {load} at the start")
@@ -60,7 +60,7 @@ impl Machine {
         })
     }
 
-    /// For programs.
+    /// The machine as JSON.
     pub fn json(&self) -> Value {
         json!({
             "cpus": self.cpus, "model": self.model, "memory_gib": self.memory_gib, "kernel": self.kernel,

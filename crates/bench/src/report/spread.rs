@@ -12,7 +12,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of at least one value.
+    /// Spread of at least one value.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_unstable_by(f64::total_cmp);
@@ -26,7 +26,7 @@ impl Spread {
         Some(Self { median, min, max })
     }
 
-    /// For people: "34.0 (28.5–40.9)".
+    /// The spread in words: "34.0 (28.5–40.9)".
     pub fn text(self) -> String {
         format!("{} ({}–{})", number(self.median), number(self.min), number(self.max))
     }

@@ -22,13 +22,13 @@ pub struct Emulator {
     /// Address of the second end
     #[arg(long, value_name = "IP", default_value = "198.18.77.2")]
     second_address: Ipv4Addr,
-    /// From one end to the other and back, in milliseconds
+    /// Round-trip time, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 17.0)]
     rtt_ms: f64,
     /// Rate of each direction in Mbit/s with Ethernet framing; 0 for none
     #[arg(long, value_name = "MBIT", default_value_t = 1000.0)]
     rate: f64,
-    /// How much may wait in each direction: bytes, or packets as in 500p
+    /// Queue of each direction: bytes, or packets as in 500p
     #[arg(long, value_name = "LENGTH", default_value = "5000000")]
     queue: Queue,
     /// Packets that find the queue full wait in the sender's device instead of being dropped
@@ -43,7 +43,7 @@ pub struct Emulator {
     /// MTU of the devices in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: u32,
-    /// End after so many seconds instead of running until killed
+    /// End after SECONDS instead of running until killed
     #[arg(long, value_name = "N")]
     seconds: Option<u64>,
 }

@@ -26,10 +26,10 @@ pub struct Choice {
     /// Rows by the beginning of their names; default: all
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub rows: Vec<String>,
-    /// How often each is run
+    /// Rounds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
-    /// How long each run lasts, in seconds; default: as the row says
+    /// Duration of one run, in seconds; default: the row's own
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=600))]
     pub seconds: Option<u64>,
     /// MTU of the path and of brodo's link, in bytes
@@ -53,10 +53,10 @@ pub struct Options {
     /// Which rows, how often and how long.
     #[command(flatten)]
     choice: Choice,
-    /// Where brodo is.
+    /// Path of brodo.
     #[command(flatten)]
     programs: Programs,
-    /// Where results go.
+    /// Outputs of the results.
     #[command(flatten)]
     outputs: Outputs,
 }
@@ -68,7 +68,7 @@ pub struct Sample {
     pub mbit: f64,
     /// Payload of the median round trip of the second half, in Mbit/s: where it settled.
     pub level_mbit: f64,
-    /// When a round trip first carried 95 % of that, in milliseconds.
+    /// Time until a round trip first carried 95 % of that, in milliseconds.
     pub reached_ms: Option<f64>,
     /// Segments that the path lost.
     pub path_losses: u64,
@@ -136,7 +136,7 @@ impl Choice {
         self.seconds.unwrap_or(2)
     }
 
-    /// Measures `rows`, and the one without a path if it is meant.
+    /// Measures `rows`, and row 6, which has no path, if chosen.
     pub fn measure(&self, rows: Vec<Row>, programs: &Programs, progress: &mut Progress) -> Result<Found> {
         let program = programs.find(System::Brodo)?;
         let mut found = Found { rows: Vec::new(), tap_queue: None };
@@ -207,7 +207,7 @@ impl Found {
         table
     }
 
-    /// For programs.
+    /// The results as JSON.
     pub fn json(&self) -> Value {
         let runs = self.rows.iter().flat_map(|measured| {
             let name = &measured.row.name;

@@ -23,9 +23,9 @@ use std::time::{Duration, Instant};
 
 /// The longest packet with its header: the payload of IPv6 has at most 65,535 bytes.
 const PACKET_MAX: usize = 12 + 40 + 65_535;
-/// How many packets are taken before those that are due get their turn again.
+/// Packets taken in a row before due packets get their turn.
 const BATCH: usize = 16;
-/// How often a thread that has nothing to do looks whether it is to end.
+/// Interval at which an idle thread checks for the end.
 const LOOK: Duration = Duration::from_millis(50);
 /// Room for packets in flight on a link without a rate.
 const UNBOUNDED_BYTES: usize = 64 << 20;
@@ -47,7 +47,7 @@ pub struct Counters {
     pub lost: AtomicU64,
     /// Packets that the other end's kernel did not take.
     pub refused: AtomicU64,
-    /// How late a packet was given to the other end at worst, in nanoseconds.
+    /// Worst lateness of a packet at the other end, in nanoseconds.
     pub late_ns_max: AtomicU64,
 }
 

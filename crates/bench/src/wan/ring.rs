@@ -18,12 +18,12 @@ struct Record {
 pub(super) struct Ring {
     memory: Vec<u8>,
     records: VecDeque<Record>,
-    /// Where the next record begins, if it fits there.
+    /// Offset of the next record, if it fits there.
     end: usize,
 }
 
 impl Ring {
-    /// With room for `bytes`.
+    /// A ring with room for `bytes`.
     pub(super) fn new(bytes: usize) -> Self {
         Self { memory: vec![0; bytes], records: VecDeque::with_capacity(bytes / 1024), end: 0 }
     }
@@ -62,7 +62,7 @@ impl Ring {
         self.end += length;
     }
 
-    /// When the first record is due.
+    /// Due time of the first record.
     pub(super) fn next_due_ns(&self) -> Option<u64> {
         self.records.front().map(|record| record.due_ns)
     }

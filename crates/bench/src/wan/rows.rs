@@ -21,27 +21,27 @@ pub enum Direction {
 /// One set-up.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// Its short name, by which it can be chosen.
+    /// Short name, by which the row is chosen.
     pub name: String,
-    /// Where the path lies.
+    /// Position of the path.
     pub placement: Placement,
     /// There and back, without queues, in milliseconds.
     pub rtt_ms: u64,
-    /// Of the link in both directions, in wire bits per second.
+    /// Rate of the link in both directions, in wire bits per second.
     pub rate_bit: u64,
-    /// In front of the link, in both directions.
+    /// Queue in front of the link, in both directions.
     pub queue: Queue,
     /// Behaviour of a full queue.
     pub overflow: Overflow,
     /// Probability that a segment is lost on the way to brodo or the guest, whichever receives.
     pub loss: f64,
-    /// For brodo.
+    /// Options of brodo.
     pub options: &'static [&'static str],
-    /// Of the bulk.
+    /// Direction of the bulk.
     pub direction: Direction,
-    /// How long what has come lies in the guest before it is read, in milliseconds; downloads only.
+    /// Dwell time of received bytes in the guest before they are read, in milliseconds; downloads only.
     pub dwell_ms: u64,
-    /// How long to measure, in seconds.
+    /// Duration of a measurement, in seconds.
     pub seconds: u64,
     /// Expected rate of brodo, in Mbit/s of payload, where it follows from the set-up.
     pub expected_mbit: Option<f64>,

@@ -25,7 +25,7 @@ const TCP_CWR: u8 = 0x80;
 pub(super) struct Segments {
     /// Bytes from the start of the IP header to the payload of TCP; all of an indivisible packet.
     headers: usize,
-    /// Where TCP's header begins, from the start of the IP header; 0 for an indivisible packet.
+    /// Offset of TCP's header from the IP header; 0 for an indivisible packet.
     tcp: usize,
     /// Bytes of payload behind the headers.
     payload: usize,
@@ -56,7 +56,7 @@ impl Segments {
         Some(Self { headers, tcp, payload, size })
     }
 
-    /// How many there are, at least one.
+    /// Number of segments, at least one.
     pub(super) fn count(&self) -> u32 {
         self.payload.div_ceil(self.size).max(1) as u32
     }
@@ -67,7 +67,7 @@ impl Segments {
         u64::from(range.end - range.start) * each + self.span(range).len() as u64
     }
 
-    /// Where in the payload the segments in `range` lie.
+    /// Offsets in the payload of the segments in `range`.
     fn span(&self, range: &Range<u32>) -> Range<usize> {
         let at = |segment: u32| (segment as usize * self.size).min(self.payload);
         at(range.start)..at(range.end)

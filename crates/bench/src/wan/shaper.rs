@@ -16,7 +16,7 @@ use std::time::Duration;
 /// that a slow link is not a stuttering one.
 const PIECE_NS_MAX: u64 = 1_000_000;
 
-/// How much may wait for a link.
+/// Capacity of a link's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Queue {
     /// So many bytes on the wire.
@@ -59,11 +59,11 @@ pub enum Overflow {
 /// One direction of a path.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Path {
-    /// From one end to the other, without queue and sending.
+    /// One-way delay, without queueing and serialisation.
     pub delay: Duration,
     /// Wire bits per second, if there is a bound; framing of Ethernet counts.
     pub rate_bit: Option<u64>,
-    /// How much may wait; a link without a rate has no queue.
+    /// Capacity of the queue; a link without a rate has none.
     pub queue: Queue,
     /// Treatment of packets beyond the queue's limit.
     pub overflow: Overflow,
@@ -93,7 +93,7 @@ pub(super) struct Losses {
 #[derive(Debug)]
 pub(super) struct Shaper {
     path: Path,
-    /// When everything accepted so far has been sent.
+    /// Time at which everything accepted so far has been sent.
     free_ns: u64,
     /// Segments whose sending has not ended: when each piece will have been sent, and of how many it is.
     waiting: VecDeque<(u64, u32)>,
@@ -153,7 +153,7 @@ impl Shaper {
         }
     }
 
-    /// How many of a packet's segments the queue takes.
+    /// Number of a packet's segments that the queue takes.
     fn room(&self, now_ns: u64, segments: &Segments) -> u32 {
         let count = segments.count();
         let Some(rate) = self.path.rate_bit else { return count };
@@ -208,7 +208,7 @@ impl Shaper {
     }
 }
 
-/// How long so many bytes take at this rate, in nanoseconds.
+/// Serialisation time of `bytes` at this rate, in nanoseconds.
 fn sending_ns(bytes: u64, rate_bit: u64) -> u64 {
     (u128::from(bytes) * 8_000_000_000 / u128::from(rate_bit.max(1))) as u64
 }

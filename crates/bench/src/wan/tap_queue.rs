@@ -50,7 +50,7 @@ impl TapQueue {
         Ok(Self { guest, world })
     }
 
-    /// Uploads for so many seconds through a queue of `length` packets.
+    /// Uploads for `seconds` through a queue of `length` packets.
     pub fn upload(&self, length: u32, seconds: u64) -> Result<Upload> {
         let limit = Duration::from_secs(seconds + 60);
         let set = ["ip", "link", "set", "eth0", "txqueuelen", &length.to_string()];
@@ -79,7 +79,7 @@ impl TapQueue {
     }
 }
 
-/// About how long one round takes.
+/// Estimated duration of one round.
 pub(super) fn planned(seconds: u64) -> Duration {
     Duration::from_secs(seconds + 1) * LENGTHS.len() as u32
 }

@@ -59,9 +59,9 @@ pub struct Way {
 pub struct Testbed {
     /// The path.
     pub wan: Wan,
-    /// From the guest through brodo to the server.
+    /// Way from the guest through brodo to the server.
     pub through: Way,
-    /// Over the same path without brodo.
+    /// Way over the same path without brodo.
     pub direct: Way,
     /// brodo with its guest or the gate.
     pub guest: Guest,

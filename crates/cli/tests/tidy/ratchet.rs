@@ -3,11 +3,11 @@
 
 /// Offences that each rule still has. Aim: an empty table.
 const LIMITS: &[(&str, usize)] = &[
-    ("circles of modules", 20),
-    ("one-word comments", 55),
-    ("openers of comments", 516),
-    ("openers of texts", 32),
-    ("width", 1042),
+    ("circles of modules", 17),
+    ("one-word comments", 16),
+    ("openers of comments", 171),
+    ("openers of texts", 23),
+    ("width", 348),
 ];
 
 /// Fails if `rule` has more offences than are allowed, and says so if it has fewer.

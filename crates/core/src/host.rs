@@ -1,9 +1,10 @@
 //! The host side of the stack: ordinary sockets, non-blocking, errors as values.
 //!
-//! Readiness is edge-triggered: the driver reports a socket readable or writable once, and the stack keeps using it
-//! until a call answers [`HostError::WouldBlock`], or a write takes less than it was offered, or a read gives less than it
-//! was asked for while no urgent mark is known of ([`Readiness::urgent`]). Bytes that a socket refuses stay in the
-//! stack's chunks. Every socket is opened on behalf of one flow, whose id comes back with its events.
+//! Readiness is edge-triggered: the driver reports a socket readable or writable once, and the stack keeps
+//! using it until a call answers [`HostError::WouldBlock`], or a write takes less than it was offered, or a
+//! read gives less than it was asked for while no urgent mark is known of ([`Readiness::urgent`]). Bytes that
+//! a socket refuses stay in the stack's chunks. Every socket is opened on behalf of one flow, whose id comes
+//! back with its events.
 
 use crate::flow::FlowId;
 use std::io::{IoSlice, IoSliceMut};
@@ -32,8 +33,8 @@ pub enum Close {
     Reset,
 }
 
-/// Why a host operation did not succeed. All are ordinary events of a network, and each has a form in which the
-/// guest is told of it.
+/// Why a host operation did not succeed. All are ordinary events of a network, and each has a form in which
+/// the guest is told of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostError {
     /// Not now; an event follows.
@@ -69,14 +70,15 @@ pub struct Readiness {
     pub writable: bool,
     /// The peer has closed its direction: a read after the data gives 0.
     pub read_closed: bool,
-    /// Urgent data (RFC 9293, 3.8.5) waits in line. A read ends at its mark, so one that gives less than was asked for says
-    /// nothing about what follows: only [`HostError::WouldBlock`] and the end of the stream do.
+    /// Urgent data (RFC 9293, 3.8.5) waits in line. A read ends at its mark, so one that gives less than was
+    /// asked for says nothing about what follows: only [`HostError::WouldBlock`] and the end of the stream
+    /// do.
     pub urgent: bool,
     /// An error is pending: the next call says which, or the error queue holds an ICMP message.
     pub error: bool,
 }
 
-/// What the IP headers of sent datagrams say, as far as the guest's own packets decide it.
+/// IP header fields of sent datagrams that are taken from the guest's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IpHeaderFields {
     /// Differentiated services and ECN, as one byte.
@@ -96,7 +98,7 @@ pub struct Received {
     pub segment: Option<u16>,
     /// Differentiated services and ECN of the packet, as one byte.
     pub tos: u8,
-    /// Datagrams that the host's kernel has dropped since this was last told, because nobody took them in time
+    /// Datagrams dropped by the host's kernel since the last report, because they were not read in time
     /// (SO_RXQ_OVFL).
     pub lost: u32,
 }
@@ -114,8 +116,8 @@ pub enum IcmpCause {
     ProtocolUnreachable,
     /// Administratively prohibited.
     Prohibited,
-    /// Unreachable with this code of the flow's family, of which the variants above say less: RFC 1812 section 5.2.7.1,
-    /// RFC 4443 section 3.1.
+    /// Unreachable with this code of the flow's family, of which the variants above say less: RFC 1812
+    /// section 5.2.7.1, RFC 4443 section 3.1.
     Unreachable(u8),
     /// Fragmentation needed or packet too big, with the next-hop MTU in bytes.
     TooBig(u32),
@@ -128,18 +130,19 @@ pub enum IcmpCause {
 /// One entry of a socket's error queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IcmpReport {
-    /// What happened.
+    /// Kind of error.
     pub cause: IcmpCause,
     /// The router or host that said so, where the kernel knows it.
     pub from: Option<IpAddr>,
-    /// For a ping socket: the sequence number of the echo request that it is about, where the report quotes it.
+    /// For a ping socket: the sequence number of the echo request that it is about, where the report quotes
+    /// it.
     pub sequence: Option<u16>,
 }
 
 /// The host's sockets, all non-blocking.
 pub trait Host {
-    /// Opens a TCP socket for `flow` and starts to connect it. A connect that completes at once (loopback, a nearby
-    /// host) is reported as [`Connect::Done`]; then no event follows for it.
+    /// Opens a TCP socket for `flow` and starts to connect it. A connect that completes at once (loopback, a
+    /// nearby host) is reported as [`Connect::Done`]; then no event follows for it.
     fn tcp_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(SocketId, Connect), HostError>;
 
     /// After an event on a pending connect: whether it is done, still pending, or failed and why.
@@ -168,8 +171,9 @@ pub trait Host {
     /// [`HostError::Unsupported`] if ping_group_range forbids it.
     fn ping_open(&mut self, flow: FlowId, to: IpAddr) -> Result<SocketId, HostError>;
 
-    /// Sends one datagram gathered from `data`, or with `segment` several of that size cut from it, the last of which may be
-    /// shorter (UDP_SEGMENT), in packets with these `marks`. Gives the bytes taken: whole datagrams, in order, at least one. For a ping socket `data` is a whole ICMP echo message, whose
+    /// Sends one datagram gathered from `data`, or with `segment` several of that size cut from it, the last
+    /// of which may be shorter (UDP_SEGMENT), in packets with these `marks`. Gives the bytes taken: whole
+    /// datagrams, in order, at least one. For a ping socket `data` is a whole ICMP echo message, whose
     /// identifier and checksum the kernel fills in.
     fn datagram_send(
         &mut self,
@@ -179,8 +183,9 @@ pub trait Host {
         marks: IpHeaderFields,
     ) -> Result<usize, HostError>;
 
-    /// Receives datagrams, or coalesced ones, each into a buffer of its own, and describes them in `received`. Gives
-    /// how many: fewer than there are buffers if there are no more now; then an event follows.
+    /// Receives datagrams, or coalesced ones, each into a buffer of its own, and describes them in
+    /// `received`. Gives how many: fewer than there are buffers if there are no more now; then an event
+    /// follows.
     fn datagram_recv(
         &mut self,
         socket: SocketId,
@@ -191,8 +196,8 @@ pub trait Host {
     /// Takes one entry of the socket's error queue (IP_RECVERR).
     fn datagram_error(&mut self, socket: SocketId) -> Option<IcmpReport>;
 
-    /// Whether the socket's own address is one that the host does not have any more, so that no answer can reach it. Only asked
-    /// when the host's network has changed; false unless overridden.
+    /// Whether the socket's own address is one that the host does not have any more, so that no answer can
+    /// reach it. Only asked when the host's network has changed; false unless overridden.
     fn is_stranded(&mut self, socket: SocketId) -> bool {
         let _ = socket;
         false

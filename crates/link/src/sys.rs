@@ -25,7 +25,7 @@ fn interface_request(name: &str, flags: i16) -> Result<libc::ifreq> {
     if name.len() >= IF_NAME_MAX || name.bytes().any(|b| b == 0) {
         return Err(Errno::INVAL);
     }
-    // SAFETY: ifreq is a C structure of integers and unions of integers and pointers that nobody follows
+    // SAFETY: ifreq is a C structure of integers and unions of integers and pointers that are never followed
     // here; all zeroes is a value of it.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
@@ -87,7 +87,7 @@ pub(crate) fn tun_header_len(fd: impl AsFd) -> Result<c_int> {
     unsafe { ioctl(fd, call) }
 }
 
-/// TUNSETVNETLE: the header is little-endian, as in virtio 1.x, whatever the machine.
+/// TUNSETVNETLE: the header is little-endian, as in virtio 1.x, on every machine.
 pub(crate) fn tun_set_little_endian(fd: impl AsFd) -> Result<()> {
     // SAFETY: TUNSETVNETLE reads one int.
     let call = unsafe { Setter::<TUNSETVNETLE, c_int>::new(1) };

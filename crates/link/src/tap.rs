@@ -2,7 +2,7 @@
 //!
 //! Every frame is preceded by a virtio-net header ([`super::vnet`]), so that up to 64 KiB move per call at
 //! any MTU and no payload checksum is computed on this link: the guest's kernel hands us super-frames it has
-//! not cut, and cuts (or rather, never needs to cut) those we write. What the kernel allows is probed from
+//! not cut, and cuts (or rather, never needs to cut) those we write. Offloads of the kernel are probed from
 //! most to least when the descriptor is taken over, down to bare frames.
 //!
 //! Promises: a frame is written whole or not at all; nothing is allocated per frame; a device that is down or
@@ -18,9 +18,9 @@
 //! counted by the stack as one that is too short. Under any other length, and other flags that TUNSETIFF on a
 //! further queue sets, frames are misread, by which the guest harms itself alone.
 //!
-//! The descriptor may come from another process: whoever can enter the guest's namespace opens and configures
-//! the device ([`Tap::create`]), passes the descriptor ([`Tap::into_fd`]), and [`Tap::from_fd`] makes a link
-//! of it. All that is known of it can be asked from the kernel again, so nothing else need be passed.
+//! The descriptor may come from another process: a process in the guest's namespace opens and configures the
+//! device ([`Tap::create`]), passes the descriptor ([`Tap::into_fd`]), and [`Tap::from_fd`] makes a link of
+//! it. All that is known of it can be asked from the kernel again, so nothing else need be passed.
 
 use crate::batch::Batch;
 use crate::poller::Poller;
@@ -43,7 +43,7 @@ const IFF_BACKPRESSURE: i32 = 0x0080;
 /// Payload slices of a frame that are written without an allocation.
 const SLICES_INLINE: usize = 32;
 
-/// What to ask of the kernel; it may give less.
+/// Offloads to request from the kernel; it may give less.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Wanted {
     /// Checksum and segmentation offload, as far as the kernel goes.
@@ -257,7 +257,7 @@ impl Tap {
         }
     }
 
-    /// What becomes of a frame whose write failed: refused for now, or lost.
+    /// Treatment of a frame whose write failed: refused for now, or lost.
     fn write_failed(&mut self, errno: Errno) -> Result<(), NoCredit> {
         match errno {
             Errno::AGAIN => {

@@ -35,7 +35,7 @@ pub(crate) struct CapturedLink<L> {
     pub(crate) capture: Option<Capture>,
     /// The time of this turn, for the capture.
     pub(crate) now: Instant,
-    /// Something was sent since a read found the link empty: there may be an answer that nobody reports in
+    /// Something was sent since a read found the link empty: there may be an answer that no event reports in
     /// time.
     pub(crate) sent: bool,
     /// Bytes sent since the driver has set this to zero.

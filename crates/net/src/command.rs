@@ -1,9 +1,9 @@
 //! Commands: what other threads ask of a worker, as data.
 //!
-//! A worker carries commands out between two turns of its loop: no lock is held while it works, and nothing of it
-//! is reached by other threads. A [`Command`] is plain data with a place for its reply, so it can be logged,
-//! counted and refused; at most [`COMMANDS_MAX`] wait for a worker. Each must be brief, for frames wait meanwhile:
-//! a long list of flows is made by several commands.
+//! A worker carries commands out between two turns of its loop: no lock is held while it works, and nothing
+//! of it is reached by other threads. A [`Command`] is plain data with a place for its reply, so it can be
+//! logged, counted and refused; at most [`COMMANDS_MAX`] wait for a worker. Each must be brief, for frames
+//! wait meanwhile: a long list of flows is made by several commands.
 //!
 //! A reply is dropped if its receiver has gone; the receiver learns if there will be none ([`NoReply`]).
 
@@ -38,7 +38,8 @@ pub enum Command {
         most: usize,
         /// Flows to leave out.
         filter: FlowFilter,
-        /// Whether to ask the host's kernel for the round trip of each connection, at the price of a system call.
+        /// Whether to ask the host's kernel for the round trip of each connection, at the price of a system
+        /// call.
         round_trips: bool,
         /// For the answer.
         reply: ReplyTo<FlowPage>,
@@ -71,7 +72,8 @@ pub enum Command {
         /// Given when it is done.
         reply: ReplyTo<()>,
     },
-    /// Asks the guest's kernel for the length of the transmit queue and what it has dropped. The first worker's.
+    /// Asks the guest's kernel for the length of the transmit queue and what it has dropped. The first
+    /// worker's.
     ReadTxQueue {
         /// Given when it is done.
         reply: ReplyTo<()>,
@@ -264,8 +266,8 @@ impl<T> Pending<T> {
 /// Why a command has no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoReply {
-    /// The worker stands still: its machine is suspended, its link's driver hangs. It will carry the command out
-    /// when it goes on.
+    /// The worker stands still: its machine is suspended, its link's driver hangs. It will carry the command
+    /// out when it goes on.
     Late,
     /// The command was refused, or the worker has ended.
     Dropped,

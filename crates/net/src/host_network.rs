@@ -1,13 +1,14 @@
-//! The host's network while brodo runs: its resolvers, its addresses, its ways out, and the notice that one has changed.
+//! The host's network while brodo runs: its resolvers, its addresses, its ways out, and the notice that one
+//! has changed.
 //!
-//! One [`HostNetwork`] for all workers. What concerns names comes from resolv.conf: any worker that is awake
-//! looks, at most every half second in all ([`HostNetwork::poll`]). No timer of its own: a DNS query wakes a
-//! worker anyway, so a change is used at most half a second after it was made.
+//! One [`HostNetwork`] for all workers. Resolvers and search domains come from resolv.conf: any worker that
+//! is awake looks, at most every half second in all ([`HostNetwork::poll`]). No timer of its own: a DNS query
+//! wakes a worker anyway, so a change is used at most half a second after it was made.
 //!
-//! Addresses and routes come from a route socket in the host's namespace, which the first worker waits for. A network that
-//! changes says so in many messages; [`DEBOUNCE`] after the first, the addresses are read anew. It has changed if they are
-//! others, or if a default route was added or removed. Link-local addresses do not count: every container
-//! that starts brings one.
+//! Addresses and routes come from a route socket in the host's namespace, which the first worker waits for. A
+//! network that changes says so in many messages; [`DEBOUNCE`] after the first, the addresses are read anew.
+//! It has changed if they are others, or if a default route was added or removed. Link-local addresses do not
+//! count: every container that starts brings one.
 //!
 //! Each worker compares two numbers per turn to learn of a change, and acts on it in its own time.
 //!
@@ -55,13 +56,13 @@ pub(crate) struct Changes {
     pub(crate) network: u64,
 }
 
-/// What is known of the host.
+/// Known state of the host.
 #[derive(Debug)]
 struct State {
     watch: Watch,
     conf: ResolvConf,
     netlink: Netlink,
-    /// Sorted.
+    /// Addresses of the host, sorted.
     addresses: Arc<[IpAddr]>,
     /// A default route has come or gone since the last look.
     rerouted: bool,
@@ -81,7 +82,8 @@ pub struct HostNetwork {
 }
 
 impl HostNetwork {
-    /// Follows the network of the caller's namespace and the file at `resolv_conf`, of which `conf` is what was last read.
+    /// Follows the network of the caller's namespace and the file at `resolv_conf`, of which `conf` is what
+    /// was last read.
     ///
     /// # Errors
     /// There is no route socket to be had.
@@ -94,7 +96,7 @@ impl HostNetwork {
             | libc::RTMGRP_IPV4_ROUTE
             | libc::RTMGRP_IPV6_ROUTE;
         rustix::net::bind(&notices, &SocketAddrNetlink::new(0, groups as u32))?;
-        // Those that come and go from now on are noticed.
+        // Later changes are notified.
         let mut netlink = Netlink::open()?;
         let addresses = sorted(netlink.addresses()?);
         let state = State { watch: Watch::new(resolv_conf), conf, netlink, addresses, rerouted: false };
@@ -122,7 +124,7 @@ impl HostNetwork {
         Changes { names: self.names.load(Ordering::Acquire), network: self.network.load(Ordering::Acquire) }
     }
 
-    /// What resolv.conf said last.
+    /// Content of resolv.conf at the last read.
     pub(crate) fn conf(&self) -> ResolvConf {
         self.state().conf.clone()
     }
@@ -132,7 +134,7 @@ impl HostNetwork {
         self.state().addresses.clone()
     }
 
-    /// Looks at resolv.conf, unless somebody has within [`CHECK_EVERY`].
+    /// Checks resolv.conf, at most once in [`CHECK_EVERY`] for all workers.
     pub(crate) fn poll(&self, now: Instant) {
         let before = self.checked.load(Ordering::Relaxed);
         if before != NEVER && now.since(Instant::from_ns(before)) < CHECK_EVERY {
@@ -163,7 +165,7 @@ impl HostNetwork {
                     rerouted |= routes;
                 }
                 Err(Errno::INTR) => {}
-                // Some were lost, and nobody knows which.
+                // Some messages were lost: a full read is due.
                 Err(Errno::NOBUFS) => (moved, rerouted) = (true, true),
                 Err(_) => break,
             }

@@ -1,12 +1,13 @@
-//! Re-steering: frames of flows that began on the host's side, which the kernel has given to another worker than
-//! the first.
+//! Re-steering: frames of flows that began on the host's side, which the kernel has given to another worker
+//! than the first.
 //!
-//! Such flows belong to the first worker, and what that writes brings the guest's frames of them to its queue, but
-//! only for some seconds after each ([`crate::workers`]). Afterwards another worker may get one: a TCP segment for
-//! a connection that it does not know, or a datagram from a published port. It leaves that here; the first
-//! worker's answer brings the next ones to the right queue again.
+//! Such flows belong to the first worker, and what that writes brings the guest's frames of them to its
+//! queue, but only for some seconds after each ([`crate::workers`]). Afterwards another worker may get one: a
+//! TCP segment for a connection that it does not know, or a datagram from a published port. It leaves that
+//! here; the first worker's answer brings the next ones to the right queue again.
 //!
-//! The queue is bounded: more frames are lost, as in any queue that is full, and their sender sends them again.
+//! The queue is bounded: more frames are lost, as in any queue that is full, and their sender sends them
+//! again.
 
 use brodo_core::link::RxMeta;
 use brodo_core::stack::Resteer;

@@ -42,7 +42,7 @@ const LOW: usize = 16;
 /// How long a caller of [`SocketBroker::socket`] waits for a process that has to be given a processor.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What can be asked for.
+/// Kinds of socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -118,7 +118,7 @@ pub struct SocketBroker {
 struct Store {
     sockets: Vec<OwnedFd>,
     asked: bool,
-    /// What the last answer said if it held none.
+    /// Error of the last answer without a socket.
     refusal: Option<Errno>,
 }
 
@@ -142,7 +142,7 @@ impl SocketBroker {
         self.pid
     }
 
-    /// Whether it has ended, which it does on its own if somebody kills it.
+    /// Whether it has ended, for example killed by a signal.
     pub fn is_gone(&self) -> bool {
         self.gone
     }

@@ -1,9 +1,9 @@
 //! The guest's transmit ring as its kernel describes it: how many frames it holds, and how many it dropped.
 //!
-//! A route socket of the guest's namespace, made there and handed to brodo with the TAP, answers both for as long as the
-//! interface exists. It is also a member of the group that hears of changes of links: somebody may give the interface
-//! another `txqueuelen` while brodo serves it. What has changed is not read from the notification; that there was one makes it
-//! worth a look.
+//! A route socket of the guest's namespace, made there and handed to brodo with the TAP, answers both for as
+//! long as the interface exists. It is also a member of the group that hears of changes of links: the guest
+//! may change the interface's `txqueuelen` while brodo serves it. The new value is not read from the
+//! notification; that there was one makes it worth a look.
 //!
 //! System calls: socket, bind, getsockname, ioctl SIOCGIFINDEX, sendto, recvfrom (rtnetlink).
 
@@ -32,7 +32,7 @@ const LINK_HEADER_LEN: usize = 16;
 /// Where `struct rtnl_link_stats64` has `tx_dropped`, in bytes.
 const TX_DROPPED_AT: usize = 7 * 8;
 
-/// What the kernel said of a ring.
+/// State of the transmit queue reported by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct QueueState {
     frames: u32,
@@ -77,19 +77,19 @@ impl TxQueueLenWatch {
         self.socket.as_fd()
     }
 
-    /// Frames that each queue's ring holds, as of the last look; `None` if nobody could look yet.
+    /// Frames that each queue's ring holds, as last read; `None` before the first read.
     pub fn frames(&self) -> Option<u32> {
         Some(self.frames.load(Ordering::Relaxed)).filter(|&frames| frames > 0)
     }
 
-    /// Frames that the guest has sent and brodo never saw, from the making of the interface to the last look: they found a ring
-    /// full, or the interface without a reader.
+    /// Frames that the guest has sent and brodo never saw, from the making of the interface to the last look:
+    /// they found a ring full, or the interface without a reader.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Looks; what had been notified until then is taken note of by that. Of an interface that is gone there is nothing
-    /// new to see. Only one thread may look at a time, or they take each other's answers.
+    /// Looks; earlier notifications are covered by that. Of an interface that is gone there is nothing new to
+    /// see. Only one thread may look at a time, or they take each other's answers.
     pub fn look(&self) {
         if let Ok(state) = self.ask() {
             self.frames.store(state.frames, Ordering::Relaxed);
@@ -171,13 +171,13 @@ fn parse(payload: &[u8]) -> Result<QueueState, Errno> {
     frames.zip(dropped).map(|(frames, dropped)| QueueState { frames, dropped }).ok_or(Errno::BADMSG)
 }
 
-/// A worker that follows a watch: its stack is told the length of the ring, if the link loses frames that find it
-/// full.
+/// A worker that follows a watch: its stack gets the length of the queue, if the link loses frames that find
+/// it full.
 pub(crate) struct TxQueueLenFollower {
     watch: Arc<TxQueueLenWatch>,
     /// It looks for all workers.
     is_poller: bool,
-    /// The length that the stack was told.
+    /// The length last given to the stack.
     frames: Option<u32>,
 }
 

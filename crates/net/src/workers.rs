@@ -1,4 +1,4 @@
-//! What the workers of one program have to do with each other.
+//! Cooperation of the workers of one program.
 //!
 //! A worker has a thread, a queue of the guest's TAP, a stack, sockets and an epoll instance of its own, and
 //! no other worker looks at them. That works because the kernel never gives frames of one flow to two queues.
@@ -10,11 +10,11 @@
 //! queues are attached before the interface comes up, and stay open until all workers have ended.
 //! `link/tap/tests.rs` holds the running kernel to it.
 //!
-//! A flow that began on the host's side ([`crate::forward`]) belongs to the first worker, whatever the hash
-//! says. What that worker writes brings the guest's frames of it to its queue, but only for some seconds
-//! after each. Afterwards another worker may get one: a TCP segment for a connection that it does not know,
-//! or a datagram from a published port. It leaves that with the first worker ([`crate::resteer`]), whose
-//! answer brings the next ones to the right queue again.
+//! A flow that began on the host's side ([`crate::forward`]) belongs to the first worker, independent of the
+//! hash says. That worker's own writes steer the guest's frames of the flow to its queue, but only for some
+//! seconds after each. Afterwards another worker may get one: a TCP segment for a connection that it does not
+//! know, or a datagram from a published port. It leaves that with the first worker ([`crate::resteer`]),
+//! whose answer brings the next ones to the right queue again.
 //!
 //! Not every packet has ports: ICMP goes by its two addresses alone. An ICMP error of the guest's (nobody
 //! listens on a UDP port) may therefore reach a worker that has no such flow; the flow then ends by its
@@ -24,12 +24,12 @@
 //! Fragments are the same: they have no ports by which to choose, so those of a UDP conversation may come to
 //! another worker than its short datagrams, which then opens a flow of its own.
 //!
-//! What workers share is little: the memory budget ([`brodo_core::memory::budget`]), a capture's file, and this: each
-//! has a waker, an eventfd in its epoll instance, that another rings when it has given back memory for which
-//! the first one waits, or when all are to end.
+//! Shared state of workers: the memory budget ([`brodo_core::memory::budget`]), a capture's file, and this:
+//! each has a waker, an eventfd in its epoll instance, that another rings when it has given back memory for
+//! which the first one waits, or when all are to end.
 //!
-//! Other threads, such as that of a control socket, never touch a worker either: they leave a [`Command`] with it
-//! ([`Workers::ask`]), which it carries out between two turns of its loop.
+//! Other threads, such as that of a control socket, never touch a worker either: they leave a [`Command`]
+//! with it ([`Workers::ask`]), which it carries out between two turns of its loop.
 //!
 //! System calls: eventfd, write.
 
@@ -52,7 +52,7 @@ struct Place {
     commands: Mutex<Option<Vec<Command>>>,
 }
 
-/// What the workers of one program share: a way to reach each, and the frames re-steered to the first.
+/// Shared state of the workers of one program: a way to reach each, and the frames re-steered to the first.
 pub struct Workers {
     places: Vec<Place>,
     stopping: AtomicBool,
@@ -86,8 +86,9 @@ impl Workers {
         self.places.len() as u32
     }
 
-    /// Leaves a command with a worker. It is refused, which is to say dropped, if there is no such worker, if that
-    /// has ended, or if [`COMMANDS_MAX`] wait for it already; whoever waits for a reply learns that.
+    /// Leaves a command with a worker. It is refused, which is to say dropped, if there is no such worker, if
+    /// that has ended, or if [`COMMANDS_MAX`] wait for it already; a caller that waits for a reply learns
+    /// that.
     pub fn send(&self, worker: u32, command: Command) {
         let Some(place) = self.places.get(worker as usize) else { return };
         if let Some(commands) = &mut *place.commands.lock().unwrap_or_else(PoisonError::into_inner)
@@ -105,7 +106,7 @@ impl Workers {
         pending
     }
 
-    /// What `worker` is to do.
+    /// Commands for `worker`.
     fn take_commands(&self, worker: u32) -> Vec<Command> {
         let Some(place) = self.places.get(worker as usize) else { return Vec::new() };
         let mut commands = place.commands.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,7 +125,7 @@ impl Workers {
         self.resteering.counts()
     }
 
-    /// The descriptor to wait for, edge-triggered: every ring is an event, and nobody reads it.
+    /// The descriptor to wait for, edge-triggered: every wake is an event, and it is never read.
     pub(crate) fn waker(&self, worker: u32) -> BorrowedFd<'_> {
         self.places[worker as usize].waker.as_fd()
     }

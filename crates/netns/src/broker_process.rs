@@ -8,9 +8,9 @@
 //! then the conversation of [`brodo_net::socket_broker`]. A child forked before any thread joins the guest's
 //! user and network namespaces (not its mounts and processes) and gives up every right.
 //!
-//! *What it cannot do.* It holds the pair and nothing else, has no capability in any namespace, and the
-//! guest's root can neither trace it nor read its memory (it is not dumpable, and its memory belongs to the
-//! host's user namespace).
+//! *Privileges.* It holds the pair and nothing else, has no capability in any namespace, and the guest's root
+//! can neither trace it nor read its memory (it is not dumpable, and its memory belongs to the host's user
+//! namespace).
 //!
 //! *Its life.* It ends when brodo's end of the pair is closed, and the kernel kills it when brodo ends in any
 //! other way. As a member of the guest's namespaces it keeps nothing alive: `attach` ends when the target

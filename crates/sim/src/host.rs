@@ -322,7 +322,7 @@ impl SimHost {
     }
 }
 
-/// Internals.
+/// Internals of the host.
 impl SimHost {
     fn get(&self, socket: SocketId) -> &Socket {
         self.sockets.get(&socket.0).unwrap_or_else(|| panic!("{socket:?} was never opened"))

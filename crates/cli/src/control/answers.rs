@@ -166,7 +166,7 @@ fn flows(controlled: &Controlled, wanted: &GetFlows) -> Result<FlowPage, Error> 
     let mut page = FlowPage::default();
     let Some(filter) = filter(wanted) else { return Ok(page) };
     while worker < controlled.workers.workers() {
-        // No more than the page takes: what is looked at in vain is looked at again for the next.
+        // No more than the page takes: flows examined beyond the page are examined again for the next.
         let most = FLOWS_PER_COMMAND.min(limit as usize - page.flows.len());
         let command = |reply| Command::Flows { from, most, filter, round_trips: true, reply };
         let found = ask(&controlled.workers, worker, command)?;

@@ -1,8 +1,8 @@
 //! Asking workers, for the control socket and for metrics: a command each, whose reply is waited for here.
 //!
 //! A worker that does not reply within [`PATIENCE`] stands still (its machine is suspended, its link's driver
-//! hangs), and the client learns that. Nothing is lost by it: the command is carried out when the worker goes on,
-//! and its reply is dropped.
+//! hangs), and the client learns that. Nothing is lost by it: the command is carried out when the worker goes
+//! on, and its reply is dropped.
 
 use brodo_control::rpc::{Error, code};
 use brodo_net::command::{Command, NoReply, Pending, ReplyTo};

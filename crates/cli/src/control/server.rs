@@ -72,7 +72,7 @@ impl Server {
     fn wait(&mut self) -> Ready {
         let now = Instant::now();
         self.accept_at = self.accept_at.filter(|&at| at > now);
-        // What has been read already will not be reported again.
+        // A line already read is not reported by poll again.
         let busy = self.clients.iter().any(Session::has_line);
         let deadlines = self.clients.iter().filter_map(Session::deadline).chain(self.accept_at);
         let until = if busy { Some(now) } else { deadlines.min() };
@@ -135,7 +135,7 @@ impl Server {
         }
     }
 
-    /// One turn of a client: what has come, at most one request, what can leave.
+    /// One turn of a client: its input, at most one request, its output.
     fn serve(&mut self, index: usize, state: PollFlags, now: Instant) -> Result<(), Disconnected> {
         let client = &mut self.clients[index];
         if client.deadline().is_some_and(|at| at <= now) {

@@ -33,7 +33,7 @@ pub(super) struct WorkerMetrics {
     pub(super) rules: BTreeMap<String, u64>,
     /// Forwards, and sockets that listen for them; of the worker that has them.
     pub(super) forwards: Option<(u64, u64)>,
-    /// What was counted of them.
+    /// Counters of the forwards.
     pub(super) forwarded: Vec<(&'static str, u64)>,
 }
 
@@ -118,7 +118,7 @@ pub(super) fn look(workers: &Workers, ring: &Arc<TxQueueLenWatch>) -> Option<Vie
     })
 }
 
-/// This process as the kernel sees it. What cannot be read is zero.
+/// This process as the kernel sees it. Unreadable figures are zero.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Process {
     pub(super) cpu_seconds: f64,

@@ -42,7 +42,7 @@ pub(super) struct Question {
     ids: [u16; 2],
     /// By what it is found if it may be joined.
     pub(super) shared_key: Option<Box<[u8]>>,
-    /// When the guest is told that nobody has answered.
+    /// When the guest gets SERVFAIL.
     pub(super) deadline: Instant,
     /// When the next resolver is asked, or all are again.
     pub(super) next_at: Instant,
@@ -147,8 +147,8 @@ impl Question {
         self.asked & !self.failed
     }
 
-    /// Resolver `r` will not answer: with `count` of them, asks another at once, or ends the question if
-    /// nobody is left.
+    /// Resolver `r` will not answer: with `count` of them, asks another at once, or ends the query if none is
+    /// left.
     pub(super) fn failed(&mut self, r: usize, count: usize, now: Instant) {
         self.failed |= 1 << r;
         if self.awaited() == 0 || (self.asked.count_ones() as usize) < count {

@@ -59,8 +59,8 @@ impl Dns {
         }
     }
 
-    /// The resolvers are others, or are to be reached another way: what was known by and of them holds no
-    /// longer.
+    /// The resolvers are others, or are to be reached another way: state learned by and about them is
+    /// discarded.
     pub(crate) fn network_changed(&mut self) {
         self.cache.flush();
         self.preference = Preference::default();

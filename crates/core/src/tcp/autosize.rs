@@ -1,7 +1,7 @@
 //! Automatic buffer limits: how a connection's receive and send limits find their size.
 //!
-//! A limit starts at `initial` and grows while the connection shows that it is what holds it back. X is what moves in one
-//! round trip of the link (see `meter`).
+//! A limit starts at `initial` and grows while the connection shows that it is what holds it back. X is what
+//! moves in one round trip of the link (see `meter`).
 //!
 //! *The receive limit W* (guest to host). A window is advanced with every acknowledgement, so a guest that is
 //! held back by it is mostly seen not by where it stands but by how much it sends: a whole window per round
@@ -28,11 +28,12 @@
 //! down to the floor. A loss halves L; if the guest reports that it had got all that was sent again, that is
 //! undone.
 //!
-//! *Both* fall by half when a second has passed without an eighth of them in use, and to `initial` after two seconds without
-//! any. No timer is needed for that: it is done at the next use, and [`Limit::at`] says before what it will be. Nothing grows
-//! while memory is short.
+//! *Both* fall by half when a second has passed without an eighth of them in use, and to `initial` after two
+//! seconds without any. No timer is needed for that: it is done at the next use, and [`Limit::at`] says
+//! before what it will be. Nothing grows while memory is short.
 //!
-//! The rules of the field are here for comparison ([`Tuning`]); they know `hit`, only grow, and do not measure.
+//! The rules of the field are here for comparison ([`Tuning`]); they know `hit`, only grow, and do not
+//! measure.
 
 mod meter;
 
@@ -47,8 +48,8 @@ use meter::{Measure, Meter};
 const IDLE: Duration = Duration::from_secs(1);
 /// How often a limit that is more than is needed falls by an eighth.
 const FALL: Duration = Duration::from_millis(50);
-/// After a careful step that gained nothing: the least time to the next (or twice as long as the step was on trial), doubled
-/// with each failure up to [`PATIENCE`] times.
+/// After a careful step that gained nothing: the least time to the next (or twice as long as the step was on
+/// trial), doubled with each failure up to [`PATIENCE`] times.
 const CAREFUL: Duration = Duration::from_millis(32);
 const PATIENCE: u8 = 8;
 /// A fixed limit is never looked at.
@@ -65,8 +66,8 @@ pub(crate) struct Change {
     pub(crate) per_rtt: u32,
 }
 
-/// Careful steps. They are judged by how fast two whole windows move, and not by round trips: they are there for when the
-/// round trip is not what we think it is.
+/// Careful steps. They are judged by how fast two whole windows move, and not by round trips: they are there
+/// for when the round trip is not what we think it is.
 #[derive(Debug, Clone, Copy, Default)]
 struct Careful {
     /// Measurements at the limit that did not explain growth, since the two windows began.
@@ -132,7 +133,7 @@ pub(crate) struct Limit {
     used_at: Instant,
     careful: Careful,
     fall: Fall,
-    /// The limit before a loss, or one that turned out to be none, has changed it; not yet told.
+    /// The limit before a loss (or a spurious one) changed it; not yet traced.
     lost_from: Option<NonZeroU32>,
     grows: u32,
     shrinks: u32,
@@ -216,7 +217,7 @@ impl Limit {
         }
     }
 
-    /// What was taken for a loss was none: the limit is `before` again, unless it has grown beyond that (sender only).
+    /// A spurious loss: the limit is `before` again, unless it has grown beyond that (sender only).
     pub(crate) fn restore(&mut self, before: u32) {
         if self.now < before {
             let change = self.set(before, Cause::Undone, 0);
@@ -225,9 +226,9 @@ impl Limit {
         }
     }
 
-    /// Notes that `total` bytes have moved so far (wraps), where [`Limit::update`] is not called in every turn: a flow
-    /// that waits for its flight to shrink to a limit that has fallen must not seem to move all of that in one turn.
-    /// What ends a long silence is left to `update`, which lets the limit fall first.
+    /// Notes that `total` bytes have moved so far (wraps), where [`Limit::update`] is not called in every
+    /// turn: a flow that waits for its flight to shrink to a limit that has fallen must not seem to move all
+    /// of that in one turn. The end of a long silence is left to `update`, which lets the limit fall first.
     pub(crate) fn note(&mut self, now: Instant, total: u32) {
         let silence = now - self.meter.last().0;
         if silence < IDLE {
@@ -289,7 +290,8 @@ impl Limit {
         let fills = self.is_filled_by(measure);
         let sent_all = fills && self.direction == Direction::Receive;
         let hit = (std::mem::take(&mut self.hit) || sent_all) && !blocked;
-        // A guest that keeps the path full is not held back by a window of 2X, and yet half of it stands in a queue.
+        // A guest that keeps the path full is not held back by a window of 2X, and yet half of it stands in a
+        // queue.
         if hit || (self.direction == Direction::Receive && measure.per_rtt() >= self.now / 4) {
             rtt.loaded(now);
         }
@@ -312,7 +314,8 @@ impl Limit {
         self.fall.need = self.fall.need.max(need);
         self.fall.reached |= hit;
         if hit && !memory_short && sure > self.now && self.now < self.bounds.max {
-            // Growth by a segment or two, as the rate is measured a little larger, is no reason to try everything again.
+            // Growth by a segment or two, as the rate is measured a little larger, is no reason to try
+            // everything again.
             let patience = if sure - self.now < self.now / 8 { self.careful } else { Careful::default() };
             self.careful = Careful { misses: 0, since: self.meter.last(), trial: None, ..patience };
             return self.grow(sure, Cause::Hit, measure.per_rtt());
@@ -325,8 +328,9 @@ impl Limit {
         })
     }
 
-    /// Whether a window of this size has moved within a round trip. In the first round after doubling that includes the time
-    /// it takes to serialise the half that is new, a third of one at two thirds of what the path holds.
+    /// Whether a window of this size has moved within a round trip. In the first round after doubling that
+    /// includes the time it takes to serialise the half that is new, a third of one at two thirds of what the
+    /// path holds.
     fn is_filled_by(&self, measure: Measure) -> bool {
         let sixteenths = if measure.doubled { 11 } else { 14 };
         u64::from(measure.rate) * 16 >= u64::from(self.now) * sixteenths

@@ -1,11 +1,11 @@
 //! The half of a connection that carries bytes from the host socket to the guest.
 //!
-//! Bytes are read from the host socket just in time, at most what the guest's window and our limit L let us send now,
-//! and kept in chunks until the guest has acknowledged them. What cannot be sent soon stays in the host's kernel,
-//! which closes the peer's window: back pressure end to end.
+//! Bytes are read from the host socket just in time, at most what the guest's window and our limit L let us
+//! send now, and kept in chunks until the guest has acknowledged them. Data that cannot be sent soon stays in
+//! the host's kernel, which closes the peer's window: back pressure end to end.
 //!
-//! What was sent is remembered on the [`Scoreboard`] until it is acknowledged; what is done when something does not
-//! arrive is in `recovery`. A closed window is probed with the same timer.
+//! Ranges in flight are recorded on the [`Scoreboard`] until they are acknowledged; loss recovery is in
+//! `recovery`. A closed window is probed with the same timer.
 
 use super::autosize::Limit;
 use super::info::HalfInfo;
@@ -45,7 +45,7 @@ pub(crate) enum SenderState {
     },
 }
 
-/// What the guest told in its SYN.
+/// Options of the guest's SYN.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PeerOptions {
     /// Largest payload it takes in a segment, bytes.
@@ -73,7 +73,7 @@ pub(crate) struct Sender {
     pub(crate) peer_scales: bool,
     pub(crate) mss: u16,
     pub(super) limit: Limit,
-    /// What memory leaves to this direction, bytes.
+    /// Memory cap of this direction, bytes.
     pub(super) share: u32,
     /// Bytes read from the host socket and not acknowledged: from `una` on.
     pub(crate) queue: ByteQueue,
@@ -89,13 +89,13 @@ pub(crate) struct Sender {
     pub(crate) error: bool,
     /// The end of the host's stream has been read.
     pub(crate) eof: bool,
-    /// Memory for a read was not to be had, and nobody has said that there is some again.
+    /// Parked: memory for a read was not available, and no wake-up has come since.
     pub(crate) short_of_memory: bool,
     /// Listed in `Memory::reads`.
     pub(crate) memory_listed: bool,
     /// The segment whose round trip is being measured: its end, and when it was sent.
     pub(super) timed: Option<(Seq, Instant)>,
-    /// What is being waited for, and until when.
+    /// The running timer and its deadline.
     pub(super) timer: Option<(Instant, Timer)>,
     /// Expiries of the retransmission or probe timer in a row.
     pub(crate) backoff: u8,
@@ -108,11 +108,11 @@ pub(crate) struct Sender {
     pub(super) dup_acks: u8,
     /// Loss being repaired.
     pub(super) recovery: Option<Recovery>,
-    /// What to restore if the last recovery was needless.
+    /// State to restore if the last recovery was spurious.
     pub(super) undo: Option<Undo>,
     /// SND.NXT when a tail loss probe was sent; until it is acknowledged.
     pub(super) tail_probe: Option<Seq>,
-    /// What holds the sending back.
+    /// Limiting factor of sending.
     pub(crate) clock: LimitClock,
     /// Bytes acknowledged.
     pub(super) bytes: u64,
@@ -185,7 +185,7 @@ impl Sender {
         self.state == SenderState::Open && self.eof && self.unsent() == 0
     }
 
-    /// What the guest told in its SYN.
+    /// Options of the guest's SYN.
     pub(crate) fn take_options(&mut self, peer: PeerOptions) {
         self.scale = peer.scale.unwrap_or(0);
         self.peer_scales = peer.scale.is_some();
@@ -205,9 +205,10 @@ impl Sender {
         ack.le(self.nxt) && (self.una - ack) <= self.wnd_max.min(i32::MAX as u32) as i32
     }
 
-    /// RFC 9293, 3.10.7.4: the newest segment's window counts. One that acknowledges something new is newer than any
-    /// before it, even as a repetition with an old sequence number: SND.UNA moves, so the old window would reach
-    /// further than the guest has offered. One with an old acknowledgement offers less than it says.
+    /// RFC 9293, 3.10.7.4: the newest segment's window counts. One that acknowledges something new is newer
+    /// than any before it, even as a repetition with an old sequence number: SND.UNA moves, so the old window
+    /// would reach further than the guest has offered. One with an old acknowledgement offers less than it
+    /// says.
     pub(super) fn take_window(&mut self, segment: &TcpHeader) {
         let newer = segment.ack.gt(self.una)
             || (segment.ack == self.una && self.wl1.lt(segment.seq))
@@ -254,7 +255,7 @@ impl Sender {
         self.forget_timing();
     }
 
-    /// What is known of this direction at `now`.
+    /// Information on this direction at `now`.
     pub(crate) fn info(&self, now: Instant) -> HalfInfo {
         let (grows, shrinks) = self.limit.changes();
         HalfInfo {

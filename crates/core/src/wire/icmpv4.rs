@@ -13,7 +13,7 @@ pub struct Echo<'a> {
     pub ident: u16,
     /// Sequence number.
     pub sequence: u16,
-    /// What is to come back.
+    /// Payload to be echoed.
     pub data: &'a [u8],
 }
 
@@ -72,8 +72,8 @@ pub const fn is_hard_error(code: u8) -> bool {
     matches!(code, PROTOCOL_UNREACHABLE | PORT_UNREACHABLE | 9 | 10 | PROHIBITED)
 }
 
-/// Whether an ICMP type is that of an error, to which no error may answer (RFC 1122 section 3.2.2): unreachable,
-/// source quench, redirect, time exceeded, parameter problem.
+/// Whether an ICMP type is that of an error, to which no error may answer (RFC 1122 section 3.2.2):
+/// unreachable, source quench, redirect, time exceeded, parameter problem.
 pub const fn is_error(kind: u8) -> bool {
     matches!(kind, 3 | 4 | 5 | 11 | 12)
 }

@@ -82,7 +82,8 @@ pub const fn is_error(kind: u8) -> bool {
 /// Verifies the checksum of a message.
 ///
 /// # Errors
-/// [`DropReason::MalformedIcmpv6`] if it is too short to have one, [`DropReason::IcmpChecksum`] if it is wrong.
+/// [`DropReason::MalformedIcmpv6`] if it is too short to have one, [`DropReason::IcmpChecksum`] if it is
+/// wrong.
 pub fn verify_checksum(src: Ipv6Addr, dst: Ipv6Addr, message: &[u8]) -> Result<(), DropReason> {
     if message.len() < 4 {
         return Err(DropReason::MalformedIcmpv6);

@@ -2,11 +2,11 @@
 //!
 //! To be woken takes longer than what most requests need, and on a virtual machine several times as long: the
 //! processor has to be got out of its halt. A worker that keeps looking finds the next frame or answer at
-//! once, and pays with a processor that nobody else can use meanwhile. So it looks only while that is likely
-//! to succeed: while what it waited for came, on the average of late, sooner than the bound. One long pause
-//! is enough to stop it, a few short ones start it again. An idle worker sleeps.
+//! once, and pays with a processor that is unavailable to others meanwhile. So it looks only while that is
+//! likely to succeed: while what it waited for came, on the average of late, sooner than the bound. One long
+//! pause is enough to stop it, a few short ones start it again. An idle worker sleeps.
 //!
-//! And it looks only for answers ([`Moved::answers`]). Between the datagrams of a stream nobody waits for
+//! And it looks only for answers ([`Moved::answers`]). Between the datagrams of a stream no side waits for
 //! anybody, and the processor that looking takes is missed by the program that receives them: a sixth of a
 //! flood was lost by that.
 
@@ -21,9 +21,9 @@ const PAUSE_MAX: u32 = 8;
 /// The bound that suits most machines.
 const BOUND: Duration = Duration::from_micros(50);
 
-/// How long so many workers should look for work where nobody has said: not at all on a single processor, or
-/// on fewer than there are workers, where whoever is to answer may need the one that looks. A quota of
-/// processor time (cgroup) counts as fewer processors.
+/// Default busy-poll time for a number of workers: not at all on a single processor, or on fewer than there
+/// are workers, where the answering program may need the polling processor. A quota of processor time
+/// (cgroup) counts as fewer processors.
 pub fn busy_poll_default(workers: u32) -> Duration {
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     if processors >= (workers as usize).max(2) { BOUND } else { Duration::ZERO }
@@ -38,7 +38,7 @@ pub(super) struct BusyPoll {
     pause: Duration,
     /// The pause before this turn, if there was one.
     paused: Option<Duration>,
-    /// What the turn before has moved.
+    /// Traffic of the previous turn.
     before: Moved,
 }
 
@@ -59,7 +59,7 @@ impl BusyPoll {
     }
 
     /// The turn that followed has moved this. A pause that no answer has ended counts as twice the bound at
-    /// least, so that nobody looks for answers where most of what comes is none.
+    /// least, so that brodo does not poll for answers in traffic without them.
     pub(super) fn turned(&mut self, moved: Moved) {
         if let Some(pause) = self.paused.take() {
             let pause = if moved.answers(self.before) { pause } else { pause.max(self.bound * 2) };

@@ -1,4 +1,4 @@
-//! The loop on a link made of a socket pair: what it waits for, what it tells, and that it sleeps.
+//! The loop on a link made of a socket pair: its waits, its results, and its sleep.
 
 use super::credit::Credit;
 use super::{Activity, Parts, Wake, Worker};
@@ -249,7 +249,7 @@ fn a_command_is_carried_out_between_two_turns() {
     assert_eq!(forwards, Ok(Err(ForwardRefusal::NoForwards)));
 }
 
-/// The listener reports the connection for as long as nobody takes it.
+/// The listener reports the connection until it is accepted.
 #[test]
 fn a_connection_without_a_descriptor_for_it_does_not_spin() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -28,7 +28,7 @@ impl Waker {
 }
 
 impl<L: GuestLink> Source<L> for Waker {
-    /// Edge-triggered: each wake is an event, and nobody reads the descriptor.
+    /// Edge-triggered: each wake is an event, and the descriptor is never read.
     fn register(&mut self, poller: Poller<'_>) -> io::Result<()> {
         Ok(poller.add(self.worker.waker(), 0, EventFlags::IN | EventFlags::ET)?)
     }

@@ -1,4 +1,4 @@
-//! Bells ring for those they are meant for, each time, although nobody ever answers them.
+//! Wakers wake their own worker, each time, although their descriptors are never read.
 
 use super::*;
 use crate::command::NoReply;

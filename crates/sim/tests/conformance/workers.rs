@@ -49,7 +49,7 @@ fn a_window_waits_for_memory_of_another_worker() {
     let mut holds = worker(&setup, &budget, 3);
     let mut waits = worker(&setup, &budget, 4);
     waits.establish();
-    // Of windows only half of the budget, and a little for everybody.
+    // Windows get half of the budget, and a minimum for each connection.
     let flows = holds.connections(100, establish_and_hoard);
     assert_eq!(holds.driver.stack.memory_used(), waits.driver.stack.memory_used());
     // It may send the whole reserved window, and no more.

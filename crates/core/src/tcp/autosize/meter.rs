@@ -1,14 +1,16 @@
 //! How many bytes move in one round trip, from a running total.
 //!
-//! A [`Meter`] keeps three marks of time and total, at least a third of an interval apart, and tells what has moved since
-//! the newest that is an interval old. An interval is a round trip, at least 500 us (below that a batch of frames is most of what is seen) and at most
-//! a second; the result is always per round trip. (A flow that its window holds back sends a window in one go and then waits
-//! for the rest of the round trip: with 100 ms where the round trip is 300, X comes out three times too large.) A pause of more than two intervals ends a measurement where it began,
-//! so that a short burst is measured as what it was.
+//! A [`Meter`] keeps three marks of time and total, at least a third of an interval apart, and tells what has
+//! moved since the newest that is an interval old. An interval is a round trip, at least 500 us (below that a
+//! batch of frames is most of what is seen) and at most a second; the result is always per round trip. (A
+//! flow that its window holds back sends a window in one go and then waits for the rest of the round trip:
+//! with 100 ms where the round trip is 300, X comes out three times too large.) A pause of more than two
+//! intervals ends a measurement where it began, so that a short burst is measured as what it was.
 //!
-//! After a limit has grown the next measurement begins anew and lasts until a window of the new size has moved
-//! ([`Meter::begin_round`]). What moves in the first round trip was still sent under the old limit: a fixed grid would
-//! see growth only in every second interval, and a flow of 17 ms and 1 Gbit/s would need 0.2 s instead of 0.13 s.
+//! After a limit has grown the next measurement begins anew and lasts until a window of the new size has
+//! moved ([`Meter::begin_round`]). Bytes of the first round trip were still sent under the old limit: a fixed
+//! grid would see growth only in every second interval, and a flow of 17 ms and 1 Gbit/s would need 0.2 s
+//! instead of 0.13 s.
 //!
 //! The *burst* is the most that moved between two calls, that is in one turn of the driver. It stands for
 //! what the round trip cannot tell: while we are busy with a batch the guest waits, and while the guest
@@ -29,7 +31,7 @@ const BURST_MAX: u32 = 512 << 10;
 /// A silence after which it counts in full.
 const SILENCE: Duration = Duration::from_millis(30);
 
-/// What was measured.
+/// Result of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Measure {
     /// Bytes per round trip.
@@ -52,7 +54,8 @@ impl Measure {
     }
 }
 
-/// Times and totals stand apart so that no room is lost between them: ten thousand idle connections have two each.
+/// Times and totals stand apart so that no room is lost between them: ten thousand idle connections have two
+/// each.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Meter {
     /// Newest first.
@@ -60,7 +63,7 @@ pub(super) struct Meter {
     last_at: Instant,
     marked: [u32; MARKS],
     last: u32,
-    /// What has moved in the turn of `last`, and the most in any.
+    /// Bytes moved in the turn of `last`, and the maximum of any turn.
     turn: u32,
     burst: u32,
     /// Bytes that the first round after growth brings, and whether it has about doubled.
@@ -79,7 +82,7 @@ pub(super) fn per_round_trip(bytes: u32, time: Duration, rtt: Duration) -> u32 {
     u32::try_from(u64::from(bytes) * rtt_ns / (time.as_nanos() as u64).max(1)).unwrap_or(u32::MAX)
 }
 
-/// What `burst` bytes after a silence count.
+/// Counted part of a burst of `burst` bytes after a silence.
 fn counted(burst: u32, silence: Duration) -> u32 {
     if silence >= SILENCE { burst } else { burst.min(BURST_MAX) }
 }

@@ -8,13 +8,13 @@ const MS: Duration = Duration::from_millis(1);
 const INITIAL: u32 = 64 << 10;
 const BOUNDS: BufferBounds = BufferBounds { initial: INITIAL, max: 64 << 20 };
 
-/// A path of `rate` bytes per second and a round trip `rtt`, on which bytes travel in segments of `segment`, each
-/// acknowledged on arrival.
+/// A path of `rate` bytes per second and a round trip `rtt`, on which bytes travel in segments of `segment`,
+/// each acknowledged on arrival.
 struct Path {
     rate: u64,
     rtt: Duration,
     segment: u32,
-    /// What the sender may have in flight besides the limit.
+    /// Bound of the bytes in flight besides the limit.
     window: u32,
     /// Bytes that the sender has, `None` for any number.
     supply: Option<u32>,
@@ -117,7 +117,7 @@ fn a_flow_held_back_reaches_the_path_in_a_few_round_trips_and_stays() {
                 }
                 let what = format!("{direction:?}, {rate} B/s, {rtt:?}, BDP {bdp}");
                 let doublings = (f64::from(bdp) / f64::from(INITIAL)).log2().max(0.0).ceil() as u32;
-                // Whoever may send more than the path takes makes a round trip longer by his queue.
+                // A sender beyond the path's capacity lengthens the round trip by its own queue.
                 let intervals = doublings + 3;
                 path.run(meter::interval(rtt) * intervals + rtt);
                 assert!(
@@ -140,8 +140,8 @@ fn a_flow_held_back_reaches_the_path_in_a_few_round_trips_and_stays() {
     }
 }
 
-/// A flow that keeps the path full has a queue of its own making on it and sees twice the round trip. Taken for the path's,
-/// that would double the limit every ten seconds.
+/// A flow that keeps the path full has a queue of its own making on it and sees twice the round trip. Taken
+/// for the path's, that would double the limit every ten seconds.
 #[test]
 fn a_queue_of_our_own_does_not_feed_itself() {
     let mut path = Path::new(Direction::Send, Tuning::Rtt, 12_500_000, 20 * MS);
@@ -203,7 +203,7 @@ fn a_blocked_host_socket_forbids_growth_and_takes_an_eighth_at_a_time() {
         steps += u32::from(after < before);
     }
     assert!((15..=20).contains(&steps), "{steps} in a second");
-    // Nothing arrives any more: what has become due is done in one go.
+    // Nothing arrives any more: all due falls are made at once.
     let now = path.now + MS * 4000;
     let change = path.limit.shrink_blocked(now).expect("long blocked");
     assert_eq!((change.to, change.cause), (INITIAL, Cause::Blocked));
@@ -336,7 +336,7 @@ fn without_scaling_the_cap_holds() {
     assert_eq!(path.limit.get(), 65_535);
 }
 
-/// FreeBSD: a step per round trip, whatever the path.
+/// FreeBSD: a step per round trip, on every path.
 #[test]
 fn steps_grow_by_the_step_per_round_trip() {
     for direction in BOTH {
@@ -357,7 +357,7 @@ fn pressure_doubles_to_the_bound() {
     assert_eq!((path.limit.get(), path.limit.changes()), (BOUNDS.max, (10, 0)));
 }
 
-/// The acknowledgement that ends a silence is told of before the limit is looked at.
+/// The acknowledgement that ends a silence is recorded before the limit is read.
 #[test]
 fn what_ends_a_silence_does_not_keep_the_limit() {
     let mut path = Path::new(Direction::Send, Tuning::Rtt, 125_000_000, 17 * MS);

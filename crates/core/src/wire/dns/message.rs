@@ -1,5 +1,5 @@
-//! DNS messages as a whole (RFC 1035, RFC 6891): a query and what its OPT record says, the records of an answer, and
-//! answers that are made here.
+//! DNS messages as a whole (RFC 1035, RFC 6891): a query and what its OPT record says, the records of an
+//! answer, and answers that are made here.
 
 use super::{AD, CD, Header, NAME_LEN_MAX, Name, OPCODE, QR, Question, RA, RD};
 use crate::wire::{u16_at, u32_at};
@@ -29,7 +29,7 @@ const IN: u16 = 1;
 pub const PLAIN_LEN_MAX: usize = 512;
 /// Bytes of an OPT record without options.
 const OPT_LEN: usize = 11;
-/// What brodo itself says it takes in an OPT record: what fits any path (DNS flag day 2020).
+/// UDP payload size in brodo's own OPT records: fits every path (DNS flag day 2020).
 const OPT_SIZE: u16 = 1232;
 /// The DO bit of an OPT record, in its TTL field (RFC 3225).
 const DNSSEC_OK: u32 = 0x8000;
@@ -41,20 +41,20 @@ pub struct Malformed;
 /// Which part of a message a record stands in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Section {
-    /// What was asked for.
+    /// Answer section.
     Answer,
-    /// Who is responsible.
+    /// Authority section.
     Authority,
-    /// What may be of use.
+    /// Additional section.
     Additional,
 }
 
 /// One resource record.
 #[derive(Debug, Clone, Copy)]
 pub struct Record<'a> {
-    /// Whose it is.
+    /// Owner name.
     pub name: Name<'a>,
-    /// Type.
+    /// Type of the record or question.
     pub kind: u16,
     /// Class, 1 for the Internet.
     pub class: u16,
@@ -90,8 +90,8 @@ impl<'a> Record<'a> {
         (end == self.data_at + self.data.len()).then_some(name)
     }
 
-    /// For how long the absence of a name holds, in seconds, if this is the start of authority that says so: the lesser of
-    /// its TTL and its last field (RFC 2308, section 5).
+    /// For how long the absence of a name holds, in seconds, if this is the start of authority that says so:
+    /// the lesser of its TTL and its last field (RFC 2308, section 5).
     pub fn negative_ttl(&self) -> Option<u32> {
         if self.kind != SOA {
             return None;
@@ -102,7 +102,7 @@ impl<'a> Record<'a> {
         Some(u32_at(self.message, at + 16)?.min(self.ttl))
     }
 
-    /// What it says if it is an OPT record.
+    /// Content of an OPT record, if it is one.
     fn opt(&self) -> Option<Opt> {
         (self.kind == OPT && self.section == Section::Additional && self.name.is_root()).then_some(Opt {
             size: self.class,
@@ -114,7 +114,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// What an OPT record says (RFC 6891, 6.1).
+/// Content of an OPT record (RFC 6891, 6.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opt {
     /// Longest message that its sender takes over UDP, in bytes.
@@ -202,7 +202,7 @@ pub struct Query<'a> {
     pub header: Header,
     /// Its question; the name is not compressed.
     pub question: Question<'a>,
-    /// What its OPT record says, if it has one.
+    /// Its OPT record, if it has one.
     pub opt: Option<Opt>,
     /// It has no other records.
     bare: bool,
@@ -242,16 +242,16 @@ impl<'a> Query<'a> {
         self.opt.map_or(PLAIN_LEN_MAX, |opt| usize::from(opt.size).max(PLAIN_LEN_MAX))
     }
 
-    /// Whether the answer would be the same for everybody who asks with the same [`Query::key`]: a standard query for one
-    /// type of record, recursion desired, with no options, signature or other records.
+    /// Whether the answer depends on [`Query::key`] alone: a standard query for one type of record, recursion
+    /// desired, with no options, signature or other records.
     pub fn is_ordinary(&self) -> bool {
         let opt = self.opt.is_none_or(|opt| !opt.has_options && opt.version == 0);
         let kind = self.question.qtype != OPT && self.question.qtype < QTYPES;
         self.bare && opt && kind && self.question.qclass == IN && self.header.flags & RD != 0
     }
 
-    /// Writes what an answer depends on to the start of `out` and gives its length in bytes: the name in lower case, type, class,
-    /// whether there is an OPT record, and the bits DO, CD and AD.
+    /// Writes what an answer depends on to the start of `out` and gives its length in bytes: the name in
+    /// lower case, type, class, whether there is an OPT record, and the bits DO, CD and AD.
     pub fn key(&self, out: &mut [u8; KEY_LEN_MAX]) -> usize {
         let question = &self.message[Header::LEN..self.question.end];
         let name = question.len() - 4;
@@ -299,8 +299,8 @@ impl<'a> Query<'a> {
         answer[Header::LEN..self.question.end].copy_from_slice(&self.message[Header::LEN..self.question.end]);
     }
 
-    /// Makes `answer`, an earlier response to the same question, one to this query: identifier, the bits that are
-    /// repeated, and the letters of the question as they were asked. It comes from nobody who is responsible for the name.
+    /// Makes `answer`, an earlier response to the same question, one to this query: identifier, the bits that
+    /// are repeated, and the letters of the question as they were asked. It is not authoritative.
     ///
     /// # Panics
     /// If `answer` is not a response to the same question.
@@ -364,7 +364,8 @@ impl<'a> Reply<'a> {
         true
     }
 
-    /// Completes it; gives its length in bytes. Whoever asks with an OPT record gets one (RFC 6891, 6.1.1).
+    /// Completes it; gives its length in bytes. A query with an OPT record gets one in the answer (RFC 6891,
+    /// 6.1.1).
     pub fn finish(mut self) -> usize {
         if let Some(opt) = self.opt {
             let record = &mut self.out[self.len..self.len + OPT_LEN];

@@ -1,4 +1,4 @@
-//! Queries, what they are told apart by, records, and answers made here.
+//! Queries, their cache keys, records, and locally made answers.
 
 use super::*;
 use crate::wire::dns::{AA, TC, encode_name};
@@ -100,7 +100,7 @@ fn keys_tell_apart_what_is_answered_differently() {
     keys.sort();
     keys.dedup();
     assert_eq!(keys.len(), 7);
-    // Its size does not matter: what is too long for it is cut.
+    // Its size does not matter: longer answers are truncated.
     assert_eq!(key(&query("a", A, Some((1232, 0, b"")))), key(&query("a", A, Some((4096, 0, b"")))));
 }
 
@@ -119,7 +119,8 @@ fn an_answer_is_known_by_identifier_and_question() {
         other[at] ^= bits;
         parsed.fit(id, &other)
     };
-    // Identifier, response, operation, number of questions, a letter, the type (A and a differ by the bit of case), the class.
+    // Identifier, response, operation, number of questions, a letter, the type (A and a differ by the bit of
+    // case), the class.
     for (at, bits) in [(1, 1), (2, 0x80), (2, 0x08), (5, 1), (13, 1), (24, 0x20), (26, 2)] {
         assert_eq!(changed(at, bits), Fit::No, "byte {at}");
     }

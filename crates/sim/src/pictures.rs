@@ -4,7 +4,7 @@
 
 use crate::tables::Progress;
 use crate::tables::guest_link::{self, QUEUES, Runs};
-use crate::wan::peer::SlowReader;
+use crate::wan::bulk_host::SlowReader;
 use crate::wan::record::{Sample, Transfer};
 use crate::wan::tun::WhenFull;
 use brodo_core::time::Duration;

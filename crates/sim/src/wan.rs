@@ -1,7 +1,7 @@
 //! A guest behind a wide-area path: bulk transfers in virtual time, fast enough for 10 Gbit/s.
 //!
 //! ```text
-//!  linux_guest -> Tun (bounded queue) -> Line (rate, delay) -> stack -> Peer (host sockets)
+//!  linux_guest -> Tun (bounded queue) -> Line (rate, delay) -> stack -> BulkHost (host sockets)
 //!        ^                                                       |
 //!        +------------------------- Line <-----------------------+
 //! ```
@@ -13,8 +13,8 @@
 //! The machine that runs the stack is infinitely fast: a turn takes no time, and happens whenever a frame has
 //! arrived. Frames that arrive at the same instant are one batch, as in a driver.
 
+pub mod bulk_host;
 pub mod line;
-pub mod peer;
 pub mod record;
 pub mod tun;
 
@@ -31,8 +31,8 @@ use brodo_core::link::{Gso, Link, LinkCaps, NoCredit, RxChecksum, RxFrame, RxMet
 use brodo_core::stack::{Io, Platform, Stack};
 use brodo_core::tcp::info::TcpInfo;
 use brodo_core::time::{Duration, Instant};
+use bulk_host::BulkHost;
 use line::{Frame, Line};
-use peer::Peer;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use tun::Tun;
@@ -133,7 +133,7 @@ enum LongPath {}
 
 impl Platform for LongPath {
     type Link = WanLink;
-    type Host = Peer;
+    type Host = BulkHost;
     type Observer = EventLog;
 }
 
@@ -142,7 +142,7 @@ pub struct Wan {
     stack: Stack,
     link: WanLink,
     /// Host sockets.
-    pub peer: Peer,
+    pub host: BulkHost,
     /// Trace events of the stack.
     pub events: EventLog,
     tun: Option<Tun>,
@@ -178,7 +178,7 @@ impl Wan {
         Self {
             stack,
             link,
-            peer: Peer::new(content.clone()),
+            host: BulkHost::new(content.clone()),
             events: EventLog::default(),
             tun: path.tun.map(|(frames, when_full)| Tun::new(frames, when_full)),
             up: Line::new(path.bits_per_s, path.rtt / 2),
@@ -258,12 +258,12 @@ impl Wan {
             self.step();
         }
         self.now = until;
-        self.peer.advance(until);
+        self.host.advance(until);
     }
 
     /// When something happens next.
     fn next(&self) -> Option<Instant> {
-        let ready = self.peer.has_events().then_some(self.now);
+        let ready = self.host.has_events().then_some(self.now);
         let guest = self.connections.iter().filter_map(Connection::next_deadline).min();
         let tun = self.tun.as_ref().and_then(Tun::next);
         [
@@ -271,7 +271,7 @@ impl Wan {
             self.up.next(),
             self.link.line.next(),
             self.stack.next_deadline(),
-            self.peer.next(),
+            self.host.next(),
             guest,
             tun,
         ]
@@ -282,7 +282,7 @@ impl Wan {
 
     fn step(&mut self) {
         self.link.now = self.now;
-        self.peer.advance(self.now);
+        self.host.advance(self.now);
         if let Some(tun) = &mut self.tun {
             for frame in tun.read(self.now) {
                 self.up.push(self.now, frame);
@@ -294,7 +294,7 @@ impl Wan {
             self.batch.push(frame);
         }
         let due = self.stack.next_deadline().is_some_and(|at| at <= self.now);
-        if due || !self.batch.is_empty() || self.peer.has_events() {
+        if due || !self.batch.is_empty() || self.host.has_events() {
             self.turn();
         }
         while let Some(frame) = self.link.line.pop(self.now) {
@@ -335,7 +335,7 @@ impl Wan {
         }
         self.events.now = self.now;
         let mut io: Io<'_, LongPath> =
-            Io { now: self.now, link: &mut self.link, host: &mut self.peer, observer: &mut self.events };
+            Io { now: self.now, link: &mut self.link, host: &mut self.host, observer: &mut self.events };
         self.stack.frames(&mut io, &frames);
         self.stack.expire(&mut io);
         loop {

@@ -1,6 +1,6 @@
 //! One transfer from beginning to end: a scenario, its run, and samples at regular times.
 
-use super::peer::SlowReader;
+use super::bulk_host::SlowReader;
 use super::{Path, Wan};
 use crate::linux_guest::Options;
 use brodo_core::config::{BufferBounds, Config, Tuning};
@@ -112,7 +112,7 @@ impl Transfer {
         let flow = wan.connect(self.guest);
         match self.way {
             Way::Up => wan.connections[flow].write(u64::MAX),
-            Way::Down => wan.peer.writes = u64::MAX,
+            Way::Down => wan.host.writes = u64::MAX,
         }
         let mut slow = false;
         let mut paced =
@@ -127,7 +127,7 @@ impl Transfer {
             let reader = self.slow.as_ref().filter(|(when, _)| when.contains(&at)).map(|(_, reader)| *reader);
             if slow != reader.is_some() {
                 slow = !slow;
-                wan.peer.set_reader(reader);
+                wan.host.set_reader(reader);
             }
             samples.push(self.sample(&mut wan, flow, at));
         }
@@ -148,7 +148,7 @@ impl Transfer {
             Way::Up => (0, connection.in_flight()),
             Way::Down => (connection.received(), info.map_or(0, |info| info.in_flight.into())),
         };
-        let bytes = if self.way == Way::Up { wan.peer.got(Wan::server(flow)) } else { bytes };
+        let bytes = if self.way == Way::Up { wan.host.got(Wan::server(flow)) } else { bytes };
         Sample {
             at,
             bytes,

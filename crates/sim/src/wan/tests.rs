@@ -1,6 +1,6 @@
 //! The wide-area world with fixed windows, where every figure follows from the path.
 
-use super::peer::SlowReader;
+use super::bulk_host::SlowReader;
 use super::record::{Record, Transfer, Way};
 use super::tun::WhenFull;
 use super::{Path, Wan};
@@ -128,10 +128,10 @@ fn a_question_and_its_answer_take_a_round_trip_and_no_limit_grows() {
         let asked = wan.now();
         wan.connections[flow].write(100);
         wan.poll(flow);
-        while wan.peer.got(server) < i * 100 {
+        while wan.host.got(server) < i * 100 {
             wan.run_until(wan.now() + Duration::from_millis(1));
         }
-        wan.peer.write(server, 5000);
+        wan.host.write(server, 5000);
         while wan.connections[flow].received() < i * 5000 {
             wan.run_until(wan.now() + Duration::from_millis(1));
         }
@@ -147,9 +147,9 @@ fn bursts_below_the_limit_leave_it_where_it_is() {
     for i in 1..=30u64 {
         wan.connections[flow].write(40_000);
         wan.poll(flow);
-        wan.peer.write(Wan::server(flow), 40_000);
+        wan.host.write(Wan::server(flow), 40_000);
         wan.run_until(Instant::from_ms(100 + i * 100));
-        let moved = (wan.peer.got(Wan::server(flow)), wan.connections[flow].received());
+        let moved = (wan.host.got(Wan::server(flow)), wan.connections[flow].received());
         assert_eq!(moved, (i * 40_000, i * 40_000));
     }
     let info = wan.info(flow).expect("open");
@@ -175,7 +175,7 @@ fn a_program_that_limits_its_own_rate_does_not_make_the_limit_swing() {
 fn a_guest_that_reads_slowly_is_sent_what_it_reads_and_no_more() {
     let buffer = 128 << 10;
     let (mut wan, flow) = open_world(Options { receive_buffer: Some(buffer), ..Options::default() });
-    wan.peer.write(Wan::server(flow), u64::MAX);
+    wan.host.write(Wan::server(flow), u64::MAX);
     let mut read = 0;
     for i in 1..=400 {
         wan.run_until(Instant::from_ms(100 + i * 10));

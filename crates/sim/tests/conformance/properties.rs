@@ -56,7 +56,7 @@ fn limits_find_their_size_and_lose_it() {
         if up {
             wan.connections[flow].write(total);
         } else {
-            wan.peer.writes = total;
+            wan.host.writes = total;
         }
         let mut limits = Vec::new();
         for i in 1..=300_u32 {
@@ -80,7 +80,7 @@ fn limits_find_their_size_and_lose_it() {
         wan.run_until(Instant::ZERO + lasts * 2 + Duration::from_secs(2));
         assert_eq!(wan.retransmitted() + wan.connections[flow].retransmitted(), 0);
         assert_eq!(wan.stack().counters().drops().count(), 0);
-        let moved = if up { wan.peer.got(Wan::server(flow)) } else { wan.connections[flow].received() };
+        let moved = if up { wan.host.got(Wan::server(flow)) } else { wan.connections[flow].received() };
         assert_eq!(moved, total, "moved by the end: {path:?}");
         wan.run_until(wan.now() + Duration::from_secs(2));
         assert_eq!(of(wan.info(flow).expect("open")).limit, FLOOR, "two seconds after the end");
@@ -96,7 +96,7 @@ fn limits_double_every_round_trip() {
         let mut rng = Rng::new(seed);
         let (path, product) = path(&mut rng);
         let mut wan = wan(path, &mut rng);
-        wan.peer.writes = u64::MAX;
+        wan.host.writes = u64::MAX;
         let flow = wan.connect(Options::default());
         let doublings = (product as f64 / f64::from(FLOOR)).log2().ceil().max(0.0) as u32;
         // One round trip for the handshake. A round trip is measured with what its segments take to be sent.
@@ -123,7 +123,7 @@ fn limits_of_slow_applications_stay() {
             let bytes = rng.range(1, 4000);
             wan.connections[flow].write(bytes);
             wan.poll(flow);
-            wan.peer.write(Wan::server(flow), bytes);
+            wan.host.write(Wan::server(flow), bytes);
             wan.run_until(wan.now() + path.rtt / 4);
         }
         let info = wan.info(flow).expect("open");

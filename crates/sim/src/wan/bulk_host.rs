@@ -47,7 +47,7 @@ struct Socket {
 
 /// All host sockets.
 #[derive(Debug)]
-pub struct Peer {
+pub struct BulkHost {
     content: Content,
     /// Bytes written at once by the program behind each new socket.
     pub writes: u64,
@@ -58,7 +58,7 @@ pub struct Peer {
     now: Instant,
 }
 
-impl Peer {
+impl BulkHost {
     /// A host without sockets; `content` is the payload of all future ones.
     pub fn new(content: Content) -> Self {
         Self { content, writes: 0, reader: None, sockets: Vec::new(), ready: Vec::new(), now: Instant::ZERO }
@@ -75,7 +75,7 @@ impl Peer {
         }
     }
 
-    /// Deadline of the next [`Peer::advance`].
+    /// Deadline of the next [`BulkHost::advance`].
     pub fn next(&self) -> Option<Instant> {
         self.sockets.iter().filter_map(|s| s.room_at).min()
     }
@@ -85,7 +85,7 @@ impl Peer {
         std::mem::take(&mut self.ready)
     }
 
-    /// Whether [`Peer::take_events`] would give something.
+    /// Whether [`BulkHost::take_events`] would give something.
     pub fn has_events(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -156,7 +156,7 @@ impl Socket {
     }
 }
 
-impl Host for Peer {
+impl Host for BulkHost {
     fn tcp_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(SocketId, Connect), HostError> {
         self.sockets.push(Socket {
             flow,

@@ -252,7 +252,7 @@ pub(crate) struct NetworkOptions {
     #[arg(short = 'T', long = "tcp-ns", value_name = "SPEC", help_heading = "Ports")]
     pub(crate) tcp_ns: Vec<Spec>,
 
-    /// The same for UDP ports [default: none]
+    /// UDP ports of the host's loopback on the guest's own, as -T [default: none]
     #[arg(short = 'U', long = "udp-ns", value_name = "SPEC", help_heading = "Ports")]
     pub(crate) udp_ns: Vec<Spec>,
 

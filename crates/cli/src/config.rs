@@ -33,11 +33,11 @@ pub(crate) struct Settings {
     pub(crate) stack: Config,
     /// For the namespace.
     pub(crate) plan: Plan,
-    /// Where the guest asks for names.
+    /// The DNS server's addresses in the guest.
     pub(crate) dns: Vec<IpAddr>,
-    /// Which of resolvers and search names are the host's, and to be followed when they change.
+    /// Whether resolvers and search names are the host's, so that changes are followed.
     pub(crate) follow: HostNetFollow,
-    /// How long to look for work before sleeping.
+    /// Busy polling before sleep.
     pub(crate) busy_poll: Duration,
     /// Forwarded ports.
     pub(crate) forwards: Vec<Forward>,
@@ -111,7 +111,7 @@ impl Settings {
         Ok(Self { stack, plan: Plan { interface, offload, queues }, dns, follow, busy_poll, forwards })
     }
 
-    /// What forwarded ports need to know of the guest.
+    /// Properties of the guest for forwarded ports.
     pub(crate) fn guest(&self) -> Guest {
         let (v4, v6) = (self.stack.v4.map(|net| net.guest.into()), self.stack.v6.map(|net| net.guest.into()));
         Guest { addresses: [v4, v6] }
@@ -178,7 +178,7 @@ fn network(
     }
 }
 
-/// Which flows the guest may open.
+/// The rules about flows of the guest.
 fn rules(options: &NetworkOptions) -> Rules {
     Rules {
         deny: options.deny.clone(),

@@ -36,10 +36,10 @@ const CONFIG: &str = "config";
 /// Longest file, in bytes: far more than all options in all spellings.
 const FILE_MAX: u64 = 1 << 20;
 
-/// How alike two words must be for one to be suggested for the other, by Jaro's measure: as in clap.
+/// Least similarity of a suggested word, by Jaro's measure: as in clap.
 const ALIKE_MIN: f64 = 0.7;
 
-/// Why the words of the user cannot be used.
+/// An invalid command line or file.
 #[derive(Debug)]
 pub(crate) enum Refusal {
     /// An error of the command line alone, or the help that was asked for; clap prints it.
@@ -65,7 +65,7 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Cli, Refusal> {
     Ok(Cli::from_arg_matches(&matches(&Cli::command(), words)?)?)
 }
 
-/// The same for any definition of a command line.
+/// [`parse`] for any definition of a command line.
 fn matches(definition: &Command, words: &[OsString]) -> Result<ArgMatches, Refusal> {
     let lenient = definition.clone().ignore_errors(true).try_get_matches_from(words);
     let Ok(Some((name, given, path))) = lenient.as_ref().map(named_file) else {

@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-/// Where the control socket is.
+/// The path of the control socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SocketPath {
     /// `PID.sock` in the user's own folder.

@@ -1,4 +1,4 @@
-//! Descriptors: how many flows the limit on open files (RLIMIT_NOFILE) leaves room for.
+//! Descriptors: the number of flows for which the limit on open files (RLIMIT_NOFILE) leaves room.
 //!
 //! Each flow takes a descriptor. brodo raises its soft limit to the hard one, keeps what it needs itself and
 //! what forwarded ports may take, and divides the rest. A limit so low that there is nothing to divide stops
@@ -23,7 +23,7 @@ const FLOWS_FEW: u64 = 256;
 /// The limit that messages recommend: the usual soft limit.
 const RECOMMENDED: u64 = 1024;
 
-/// What descriptors are needed for.
+/// The uses of descriptors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Needs {
     pub(crate) workers: u64,

@@ -139,7 +139,7 @@ impl Mailbox {
         self.lock().take()
     }
 
-    /// The same, after waiting for an item; `None` at the end of the queue.
+    /// All items after waiting for one; `None` at the end of the queue.
     pub(crate) fn wait(&self) -> Option<(VecDeque<Item>, u64)> {
         let mut contents = self.lock();
         loop {
@@ -179,13 +179,13 @@ impl EventBus {
         Self { clock, log: None, clients: None, subscribed: AtomicBool::new(false) }
     }
 
-    /// The same with a flow log.
+    /// Adds a flow log.
     pub(crate) fn with_log(mut self, log: Option<Arc<Mailbox>>) -> Self {
         self.log = log;
         self
     }
 
-    /// The same with clients.
+    /// Adds clients.
     pub(crate) fn with_clients(mut self, clients: Option<Arc<Mailbox>>) -> Self {
         self.clients = clients;
         self

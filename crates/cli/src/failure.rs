@@ -1,4 +1,4 @@
-//! How brodo fails: one sentence and an exit status that is not mistaken for the command's.
+//! Failures of brodo: one sentence, and an exit status that is not mistaken for the command's.
 
 use brodo_link::tap::TapError;
 use brodo_net::forward::ForwardError;
@@ -6,7 +6,7 @@ use brodo_netns::setup::SetupError;
 use std::fmt;
 use std::io;
 
-/// Why brodo ends without having done what it was asked to.
+/// The reason for which brodo ends without success.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The options contradict each other or the host; nothing was started.

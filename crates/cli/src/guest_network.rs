@@ -151,7 +151,7 @@ impl Prefix {
         Self { family, first: address & !host_mask, last: address | host_mask }
     }
 
-    /// Why a host may not have this address of the prefix, if so.
+    /// The reason for which a host may not have this address of the prefix, if there is one.
     fn reserved(&self, address: u128) -> Option<&'static str> {
         match self.family {
             Family::V4 if address == self.first => Some("the network's own address"),
@@ -192,7 +192,7 @@ fn check_service(option: &str, address: IpAddr, guest: u128) -> Result<u128, Str
     Ok(bits(address))
 }
 
-/// Why no station on a link can have this address, if so.
+/// The reason for which no host on a link can have this address, if there is one.
 fn unusable(address: IpAddr) -> Option<&'static str> {
     let (link_local, mapped, reserved) = match address {
         IpAddr::V4(v4) => (false, false, v4.octets()[0] == 0 || v4.octets()[0] >= 240),

@@ -200,7 +200,7 @@ fn line(format: Format, now: SystemTime, level: Level, message: &str, fields: Fi
     text + "\n"
 }
 
-/// The same as JSON.
+/// The line as JSON.
 fn object(now: SystemTime, level: Level, message: &str, fields: Map<String, Value>) -> String {
     // Written by hand for the order of the keys, which is one to be read.
     let message = Value::from(message);

@@ -29,12 +29,12 @@ use std::time::{Duration, Instant};
 
 pub(crate) use http::CLIENTS_MAX;
 
-/// How long one text answers all requests.
+/// Age up to which one text answers all requests.
 const FRESH: Duration = Duration::from_millis(100);
 /// A slow look is kept for longer, so that collecting takes a tenth of the workers' time at most.
 const PAUSE_PER_LOOK: u32 = 10;
 
-/// Where metrics are served.
+/// The address of the metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Address {
     /// Over TCP.
@@ -73,7 +73,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// What listens.
+/// A listening socket.
 #[derive(Debug)]
 enum Listener {
     Tcp(TcpListener),
@@ -146,7 +146,7 @@ impl Metrics {
 }
 
 impl AsFd for Metrics {
-    /// What listens.
+    /// The listening socket.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }

@@ -154,7 +154,7 @@ pub(crate) fn deny(word: &str) -> Result<Deny, String> {
     }
 }
 
-/// Where the port of an address of IPv4 without a prefix length begins.
+/// The offset of the port of an IPv4 address without a prefix length.
 fn first_port(word: &str) -> Option<usize> {
     word.find(':').filter(|_| word.matches(':').count() == 1)
 }

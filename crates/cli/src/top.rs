@@ -43,7 +43,7 @@ enum Input {
     End,
 }
 
-/// Shows an instance until the user has seen enough.
+/// Shows an instance until the user quits.
 pub(crate) fn top(options: &Top) -> Result<u8, Failure> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(Failure::Usage("brodo top needs a terminal; brodo flows and brodo status do not".into()));
@@ -63,7 +63,7 @@ pub(crate) fn top(options: &Top) -> Result<u8, Failure> {
     })();
     let restored = ratatui::try_restore();
     match shown.and(restored) {
-        // There is no terminal left on which an error could be shown.
+        // Without a terminal there is no place for the error.
         Err(_) if end::is_hung_up() => Ok(0),
         done => done.map(|()| 0).map_err(Failure::io("use the terminal: write")),
     }

@@ -22,7 +22,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a reply may take. An instance answers within milliseconds unless its machine is very busy.
+/// Time-out of a reply. An instance answers within milliseconds unless its machine is very busy.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Events kept while a reply is awaited; later ones are dropped and counted.
 const EVENTS_MAX: usize = 4096;
@@ -32,7 +32,7 @@ const PAGE_FLOWS: u32 = 256;
 /// Bytes asked for at once.
 const READ_SIZE: usize = 64 << 10;
 
-/// Why a call had no result.
+/// The reason for which a call has no result.
 #[derive(Debug)]
 pub enum ClientError {
     /// The connection failed, or could not be made.

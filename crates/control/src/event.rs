@@ -118,7 +118,7 @@ pub enum Event {
     },
     /// Events were dropped because there were too many.
     Lost {
-        /// How many since the last time.
+        /// Events dropped since the last such event.
         count: u64,
     },
 }

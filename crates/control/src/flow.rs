@@ -17,7 +17,7 @@ pub struct FlowRef {
     pub worker: u32,
     /// Its slot there.
     pub index: u32,
-    /// How often the slot had been used before.
+    /// Number of earlier flows of the slot.
     pub generation: u32,
 }
 
@@ -254,7 +254,7 @@ pub struct FlowEnd {
     /// The name by which the guest learnt that address, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// How long it was open, in microseconds.
+    /// Duration in microseconds.
     pub duration_us: u64,
     /// Traffic from the guest.
     pub from_guest: Traffic,

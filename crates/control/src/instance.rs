@@ -28,7 +28,7 @@ pub struct Instance {
     pub path: PathBuf,
 }
 
-/// Which instance is meant.
+/// The selection of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Which {
     /// The one with this process id.
@@ -50,7 +50,7 @@ impl FromStr for Which {
     }
 }
 
-/// Why there is no one instance to talk to.
+/// The reason for which no single instance is selected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FindError {
     /// None is running.

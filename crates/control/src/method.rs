@@ -108,7 +108,7 @@ pub struct Status {
     pub flows_max: u64,
     /// Processor time of the whole process, in user mode, in microseconds.
     pub cpu_user_us: u64,
-    /// The same in the kernel.
+    /// Processor time in the kernel, in microseconds.
     pub cpu_system_us: u64,
     /// Resident memory of the whole process, in bytes.
     pub rss_bytes: u64,
@@ -331,6 +331,6 @@ pub struct Subscribe {
 /// The subscription.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Subscribed {
-    /// The same, in order.
+    /// The topics, in order.
     pub events: Vec<Topic>,
 }

@@ -32,7 +32,7 @@ pub enum Id {
     Text(String),
 }
 
-/// Why a request was not carried out.
+/// The reason for which a request was not carried out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Error {
     /// One of [`code`].
@@ -146,7 +146,7 @@ pub struct Message<R = Box<RawValue>> {
     /// Result of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<R>,
-    /// Why nothing came of it.
+    /// The error, of a reply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Error>,
     /// [`EVENT`], if this is one.

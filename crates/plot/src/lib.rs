@@ -5,6 +5,9 @@
 //! transparent ground, so that a page may be light or dark. The output depends on the values alone, and
 //! points that a line would not miss are left out, so that pictures are small and a change of them means
 //! something.
+//!
+//! Library weighed: plotters lays out one chart per area, so panels over one axis with one legend, and the
+//! dropping of points, would be written here just the same.
 
 pub mod axis;
 pub mod bars;

@@ -1,7 +1,10 @@
-//! Tables for people: columns as wide as what is in them, and no wider than the terminal.
+//! Tables for people: columns as wide as their content, and a table no wider than the terminal.
 //!
 //! A table that is too wide loses columns, the highest rank first; then its widest column is cut. A table
 //! that goes to a file or a pipe is as wide as it needs to be.
+//!
+//! Libraries weighed: comfy-table and tabled wrap or cut cells to fit a width; leaving out columns by rank,
+//! which is most of this file, would stay own code.
 
 use rustix::termios::tcgetwinsize;
 use std::fmt::Write as _;

@@ -72,7 +72,7 @@ impl Session {
         (self.waits_to_send() || !self.input.is_empty()).then(|| self.moved_at + PATIENCE)
     }
 
-    /// Since when it has been silent, if nothing is due from either side and it has asked for no events.
+    /// The start of its silence, if nothing is due from either side and it has no subscription.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         (self.deadline().is_none() && self.topics.is_empty()).then_some(self.moved_at)
     }

@@ -358,20 +358,20 @@ fn who_wants_to_know_is_told() {
     served.bus.notify(Level::Info, "now");
     let event = client.next_event(Some(Duration::from_secs(30))).unwrap();
     assert!(matches!(event, Some(Event::Notice { text, level: Level::Info, .. }) if text == "now"));
-    // More than may wait is told as a number.
+    // Events beyond the bound are counted.
     let mut lost = 0;
     for _ in 0..20_000 {
         served.bus.notify(Level::Info, &"x".repeat(100));
     }
     served.bus.notify(Level::Info, "last");
-    let mut told = 0;
+    let mut received = 0;
     while let Some(event) = client.next_event(Some(Duration::from_millis(500))).unwrap() {
         match event {
             Event::Lost { count } => lost += count,
-            _ => told += 1,
+            _ => received += 1,
         }
     }
-    assert_eq!(told + lost, 20_001);
+    assert_eq!(received + lost, 20_001);
     client.subscribe(&[]).unwrap();
     served.bus.notify(Level::Info, "after");
     client.call(&GetStatus {}).unwrap();

@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 
 /// Connections at a time.
 pub(crate) const CLIENTS_MAX: usize = 32;
-/// How long one may take in all, outside of tests.
+/// Time-out of a connection from its first to its last byte, outside of tests.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest header of a request, in bytes.
 const REQUEST_MAX: usize = 8 << 10;
-/// How long to take no connection after none could be taken: no descriptors.
+/// Pause of accept after descriptors have run out.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Content types: of the metrics in Prometheus' text format, and of errors.
@@ -36,7 +36,7 @@ struct Client {
     until: Instant,
     /// The request so far; once it is complete, the reply.
     bytes: Vec<u8>,
-    /// How much of the reply was sent; `None` while the request is read.
+    /// Bytes of the reply sent so far; `None` while the request is read.
     sent: Option<usize>,
 }
 

@@ -1,10 +1,10 @@
 //! The end of `brodo top` from outside: SIGTERM, SIGHUP, SIGINT, and a terminal that has gone away (its
 //! window closed, its connection lost).
 //!
-//! A thread of its own waits for both, because the main thread may be inside a write to a terminal that
-//! nobody reads (stopped by Ctrl-S, or a suspended terminal program), and the thread that reads keys cannot
-//! tell an end of file from silence. It asks the main thread to end; if that has not happened after [`GRACE`]
-//! it gives the terminal its modes back and ends the process itself.
+//! A thread of its own waits for both: the main thread may be inside a write to a terminal that takes nothing
+//! (stopped by Ctrl-S, or a suspended terminal program), and the thread that reads keys cannot tell an end of
+//! file from silence. It asks the main thread to end; if that has not happened after [`GRACE`] it gives the
+//! terminal its modes back and ends the process itself.
 //!
 //! Kernel behaviour relied upon: poll reports POLLHUP on a terminal's descriptor, without being asked for it,
 //! as soon as the other side of a pseudo-terminal is closed or the line is hung up (tty_poll in drivers/tty),
@@ -23,7 +23,7 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
 
-/// How long the main thread may take to end after it was asked to.
+/// Time for the main thread to end, after which this thread ends the process.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// Signals as a descriptor.

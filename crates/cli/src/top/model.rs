@@ -172,7 +172,7 @@ pub(super) struct Totals {
 pub(super) struct Model {
     pub(super) last: Option<(Duration, Status, Counters)>,
     pub(super) totals: Totals,
-    /// Why there is nothing new.
+    /// The error for which there is no new sample.
     pub(super) lost: Option<String>,
     /// Time between samples as it is now, if that is longer than asked for.
     pub(super) stretched: Option<Duration>,
@@ -222,7 +222,7 @@ impl Model {
         });
     }
 
-    /// How many flows are open.
+    /// Open flows.
     pub(super) fn len(&self) -> usize {
         self.rows.len()
     }

@@ -122,7 +122,7 @@ fn ask(client: &mut Client, started: Instant, flow: Option<FlowRef>) -> Result<S
     Ok(Sample { at, status, counters, flows, detail })
 }
 
-/// How long to wait after a sample that has cost so much processor time, drawing the one before included.
+/// The pause after a sample, from its cost in processor time, drawing the one before included.
 fn pause(interval: Duration, cost: Duration) -> Duration {
     interval.max((cost * PAUSE_PER_COST).min(PAUSE_MAX))
 }

@@ -1,6 +1,6 @@
 //! Programs with a time limit: nothing that a test or a benchmark starts can hang it or outlive it.
 //!
-//! Output goes to files rather than pipes, so that a program nobody reads from never blocks, and so that a
+//! Output goes to files rather than pipes, so that a program without a reader never blocks, and so that a
 //! failure can show what every program of a world has said so far.
 
 use nix::sys::signal::{Signal, kill};

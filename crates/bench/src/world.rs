@@ -74,7 +74,7 @@ const WORLD_LINKS: &str = "
 ";
 
 /// Congestion control is a choice of the machine; comparisons and tests want the same everywhere. ICMP errors
-/// are not rationed, as tests ask for many, and ping sockets are open to everybody.
+/// are not rationed, as tests need many, and ping sockets are open to all groups.
 const HOST_SYSCTLS: &[(&str, &str)] = &[
     ("ipv4/tcp_congestion_control", "cubic"),
     ("ipv4/ping_group_range", "0 2147483647"),
@@ -124,7 +124,7 @@ impl Netns {
     }
 }
 
-/// Namespaces, a folder for files, and whatever runs in them.
+/// Namespaces, a folder for files, and the programs that run in them.
 #[derive(Debug)]
 pub struct World {
     id: String,

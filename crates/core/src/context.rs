@@ -26,7 +26,7 @@ use crate::timer::Wheel;
 use crate::trace::Observer;
 use std::sync::Arc;
 
-/// What a driver brings: a guest link, host sockets, and an observer.
+/// Platform of a driver: a guest link, host sockets, and an observer.
 pub trait Platform {
     /// Toward the guest.
     type Link: Link;
@@ -36,7 +36,7 @@ pub trait Platform {
     type Observer: Observer;
 }
 
-/// What the stack may touch during one call of the driver's.
+/// Environment of one call of the driver into the stack.
 pub struct Io<'a, P: Platform> {
     /// The time of this loop turn.
     pub now: Instant,
@@ -66,7 +66,7 @@ pub(crate) struct Cx<'a, P: Platform> {
     pub(crate) host: &'a mut P::Host,
     /// Receiver of trace events.
     pub(crate) observer: &'a mut P::Observer,
-    /// What all flows of the worker share.
+    /// State shared by all flows of the worker.
     pub(crate) shared: &'a mut Shared,
 }
 
@@ -90,13 +90,13 @@ pub(crate) struct Shared {
     pub(crate) ready: Schedule,
     /// The way to the guest: link capabilities, MAC addresses, credit.
     pub(crate) tx: TxState,
-    /// What TCP connections share.
+    /// State shared by TCP connections.
     pub(crate) tcp: TcpShared,
     /// Bytes of datagrams that wait for room in their host sockets.
     pub(crate) datagrams_held: usize,
     /// Rate limit of ICMP errors to the guest.
     pub(crate) icmp_errors: Bucket,
-    /// What DNS questions share: cache, host entries, resolver preference.
+    /// State shared by DNS queries: cache, host entries, resolver preference.
     pub(crate) dns: Dns,
 }
 

@@ -77,7 +77,7 @@ pub(crate) fn read<'a, P: Platform>(
     }
 }
 
-/// Answers a question if nobody need be asked. `scratch` has room for any message.
+/// Answers a query that needs no resolver. `scratch` has room for any message.
 pub(crate) fn answer_at_once<P: Platform>(
     cx: &mut Cx<'_, P>,
     (now, key): (Instant, &FlowKey),

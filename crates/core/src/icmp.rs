@@ -30,7 +30,8 @@ pub(crate) fn cause_of(error: HostError) -> Option<IcmpCause> {
     }
 }
 
-/// Sends the guest an ICMP error about `packet`, an IP packet of its own, said by `from` (the gateway if unknown).
+/// Sends the guest an ICMP error about `packet`, an IP packet of its own, said by `from` (the gateway if
+/// unknown).
 pub(crate) fn send_error<P: Platform>(
     cx: &mut Cx<'_, P>,
     cause: IcmpCause,
@@ -46,8 +47,9 @@ pub(crate) fn send_error<P: Platform>(
     }
 }
 
-/// Passes on an echo reply as the host's ping socket gave it: with the guest's identifier instead of the socket's. One
-/// that cannot be used is counted and dropped, one that the link does not take whole is fragmented; `progress` is fresh at first.
+/// Passes on an echo reply as the host's ping socket gave it: with the guest's identifier instead of the
+/// socket's. One that cannot be used is counted and dropped, one that the link does not take whole is
+/// fragmented; `progress` is fresh at first.
 ///
 /// # Errors
 /// The link has no credit; `message` and `progress` are to be kept.

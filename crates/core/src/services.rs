@@ -1,5 +1,4 @@
-//! Services: what brodo itself answers on the link, as the router, DHCP server and neighbour it claims
-//! to be.
+//! Services: protocols that brodo answers itself on the link, as router, DHCP server and neighbour.
 //!
 //! Each is a pure function of the configuration and one packet: no state, no time. It writes one
 //! complete frame, checksums included, to the start of a buffer of the caller's and gives the frame's

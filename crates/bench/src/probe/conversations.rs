@@ -110,7 +110,7 @@ pub(super) fn hostile(count: u64, seed: u64) -> io::Result<Value> {
 }
 
 impl Party {
-    /// Resets one connection, whatever it was doing, and opens another in its place.
+    /// Resets one connection in any state, and opens another in its place.
     fn open(&mut self) -> io::Result<()> {
         self.ports = (self.ports + 1) % 40_000;
         let talk = Talk { port: PORTS_FROM + self.ports, next: self.random.next() as u32, expected: None };

@@ -1,8 +1,8 @@
 //! Bulk throughput over a given time, seen as it develops: bytes by interval, counted where they arrive.
 //!
-//! Unlike in [`super::bulk`] nobody waits for what is still on its way when the time is over: on a slow path
-//! that could be far more than was measured. The connection is cut, and the server's figures are asked for
-//! over another one.
+//! Unlike in [`super::bulk`] bytes still in flight at the end of the time are not awaited: on a slow path
+//! they could exceed the measured ones. The connection is cut, and the server's figures are asked for over
+//! another one.
 
 use super::client::ask;
 use super::connection::CHUNK;

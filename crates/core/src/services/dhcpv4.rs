@@ -1,5 +1,5 @@
-//! DHCPv4 server with one address to give: the guest's. There is no lease to remember, because whoever asks on this
-//! link is the guest, and the answer is always the same; the lease never ends.
+//! DHCPv4 server with one address to give: the guest's. There is no lease to remember, because whoever asks
+//! on this link is the guest, and the answer is always the same; the lease never ends.
 
 use super::{IPV4_PAYLOAD, finish};
 use crate::config::{Config, Ipv4Net};
@@ -21,7 +21,7 @@ mod tests;
 pub const FRAME_LEN_MAX: usize = IPV4_PAYLOAD + UdpHeader::LEN + Reply::LEN_MAX;
 
 /// Answers the payload of a datagram from `src` to `dst`, port [`SERVER_PORT`], in a frame with header `eth`.
-/// What is for another host's port is not answered.
+/// Packets for another host's port are not answered.
 ///
 /// # Errors
 /// [`DropReason::MalformedDhcpv4`].
@@ -67,7 +67,7 @@ pub fn answer(
     Ok(Some(finish(config, mac, &Ip::new(ends.addresses(), UDP), len, out)))
 }
 
-/// What kind of answer is due (RFC 2131 sections 4.3.1 to 4.3.5).
+/// Type of the reply, if one is due (RFC 2131 sections 4.3.1 to 4.3.5).
 fn decide(net: &Ipv4Net, request: &Request<'_>) -> Result<Option<ReplyType>, DropReason> {
     let meant = |id: Ipv4Addr| id == net.gateway;
     Ok(match request.kind {
@@ -89,9 +89,9 @@ fn decide(net: &Ipv4Net, request: &Request<'_>) -> Result<Option<ReplyType>, Dro
     })
 }
 
-/// Where an answer goes (RFC 2131 section 4.1): to the address that the client has, to everybody if it asked for that
-/// or is refused, else to the address that it is about to have. `sender` is who sent the request; some clients that
-/// inform themselves leave their address out of the message.
+/// Where an answer goes (RFC 2131 section 4.1): to the address that the client has, to the broadcast address
+/// if it asked for that or is refused, else to the address that it is about to have. `sender` is who sent the
+/// request; some clients that inform themselves leave their address out of the message.
 fn destination(request: &Request<'_>, reply: &Reply<'_>, sender: (MacAddr, Ipv4Addr)) -> (MacAddr, Ipv4Addr) {
     let usable = |a: &Ipv4Addr| !a.is_unspecified() && !a.is_multicast() && !a.is_broadcast();
     let has = Some(request.ciaddr).filter(usable);

@@ -1,5 +1,5 @@
-//! DHCPv6 server (RFC 8415) with one address to give, the guest's, for ever; and DNS for whoever asks. No state:
-//! whoever asks on this link is the guest. Temporary addresses are not offered, prefixes are refused.
+//! DHCPv6 server (RFC 8415) with one address to give, the guest's, for ever; and DNS on request. No state:
+//! every client on this link is the guest. Temporary addresses are not offered, prefixes are refused.
 
 use super::{IPV6_PAYLOAD, finish};
 use crate::config::{Config, Ipv6Net};
@@ -22,8 +22,8 @@ mod tests;
 pub const FRAME_LEN_MAX: usize = IPV6_PAYLOAD + UdpHeader::LEN + ServerMessage::LEN_MAX;
 
 /// Answers the payload of a datagram from `src` to `dst`, port [`SERVER_PORT`], in a frame with header `eth`.
-/// Clients have to send to the group [`crate::wire::dhcpv6::ALL_SERVERS`]; what they send to one of our addresses is
-/// ignored (RFC 8415 section 16).
+/// Clients have to send to the group [`crate::wire::dhcpv6::ALL_SERVERS`]; unicast messages to one of our
+/// addresses are ignored (RFC 8415 section 16).
 ///
 /// # Errors
 /// [`DropReason::MalformedDhcpv6`], also for a message whose identifiers are not those its type calls for.
@@ -74,7 +74,8 @@ fn reply(config: &Config, net: &Ipv6Net, message: &ClientMessage<'_>, out: &mut 
         Type::Solicit if !rapid => ServerMessageType::Advertise,
         _ => ServerMessageType::Reply,
     };
-    // Said before anything is written: a client that has no address to confirm is owed no answer (section 18.3.3).
+    // Said before anything is written: a client that has no address to confirm is owed no answer (section
+    // 18.3.3).
     let mut claimed = message.associations().flat_map(|a| a.addresses()).peekable();
     if message.kind == Type::Confirm {
         claimed.peek()?;

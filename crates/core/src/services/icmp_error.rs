@@ -1,4 +1,4 @@
-//! ICMP errors to the guest: what a router or host on the way would say about a packet of the guest's.
+//! ICMP errors to the guest: the error of a router or host on the path about a packet of the guest.
 //!
 //! The error quotes the packet, so that the guest's kernel finds the socket it belongs to. Where the
 //! packet itself is gone (an error that comes back from the host later), [`quote`] makes its headers
@@ -44,7 +44,7 @@ const IPV6_MTU_MIN: u32 = 1280;
 /// destination is not a single host (RFC 1122 section 3.2.2, RFC 4443 section 2.4 e).
 ///
 /// # Errors
-/// What the packet's own parser says, if it is malformed.
+/// The parser's error, for a malformed packet.
 pub fn icmp_error(
     config: &Config,
     guest: MacAddr,

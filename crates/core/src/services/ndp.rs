@@ -1,9 +1,9 @@
 //! Neighbour discovery: says which station has brodo's IPv6 addresses, and advertises brodo as the router.
 //!
 //! The prefix is offered for autoconfiguration if it is 64 bits long, as RFC 4862 needs it; otherwise the
-//! advertisement sends guests to DHCPv6 for their address. Other configuration is there in any case. Lifetimes are the
-//! longest there are (RFC 8319 for the router's), so that a guest that was stopped for hours still has its network;
-//! an advertisement every [`ADVERTISE_EVERY`] renews them.
+//! advertisement sends guests to DHCPv6 for their address. Other configuration is there in any case.
+//! Lifetimes are the longest there are (RFC 8319 for the router's), so that a guest that was stopped for
+//! hours still has its network; an advertisement every [`ADVERTISE_EVERY`] renews them.
 
 use super::{IPV6_PAYLOAD, finish_ndp};
 use crate::config::{Config, Ipv6Net};
@@ -32,7 +32,8 @@ const ROUTER_LIFETIME_S: u16 = u16::MAX;
 /// How long the prefix is valid and preferred: for ever.
 const PREFIX_LIFETIME_S: u32 = u32::MAX;
 
-/// Answers the neighbour discovery message `message`, which came from station `eth_src` in a packet with header `ip`.
+/// Answers the neighbour discovery message `message`, which came from station `eth_src` in a packet with
+/// header `ip`.
 ///
 /// # Errors
 /// [`DropReason::MalformedNdp`], [`DropReason::MalformedIcmpv6`], [`DropReason::IcmpChecksum`] or
@@ -77,8 +78,8 @@ pub fn answer(
     }
 }
 
-/// Writes a router advertisement to all nodes, or to one, into `out`; gives the frame's length in bytes. None if the
-/// link has no IPv6.
+/// Writes a router advertisement to all nodes, or to one, into `out`; gives the frame's length in bytes. None
+/// if the link has no IPv6.
 pub fn advertise(config: &Config, to: Option<(MacAddr, Ipv6Addr)>, out: &mut [u8]) -> Option<usize> {
     config.v6.as_ref().map(|net| emit_advertisement(config, net, to, out))
 }

@@ -1,11 +1,12 @@
 //! How a connection begins that the host has accepted for the guest: our SYN, the guest's answer.
 //!
-//! The host's kernel has already shaken hands with the peer, so the host socket is there from the start; nothing is read from
-//! it before the guest has accepted too. Until then the guest's sequence numbers are not known: the receiver counts from
-//! zero, and what our SYN has promised is moved to where the guest's numbers begin ([`Receiver::begin`]).
+//! The host's kernel has already shaken hands with the peer, so the host socket is there from the start;
+//! nothing is read from it before the guest has accepted too. Until then the guest's sequence numbers are not
+//! known: the receiver counts from zero, and what our SYN has promised is moved to where the guest's numbers
+//! begin ([`Receiver::begin`]).
 //!
-//! A guest that refuses (reset) or does not answer has the peer's connection reset, which is the nearest that can be told to a peer
-//! that believes itself connected.
+//! A guest that refuses (reset) or does not answer has the peer's connection reset, the nearest equivalent
+//! for a peer that is already connected.
 //!
 //! [`Receiver::begin`]: super::receiver::Receiver::begin
 
@@ -27,7 +28,7 @@ impl Connection {
         socket: SocketId,
         iss_after: Option<Seq>,
     ) -> Self {
-        // What a guest may tell is assumed until it has.
+        // Options of the guest are assumed until its SYN-ACK.
         let told = TcpOptions { mss: Some(u16::MAX), window_scale: Some(0), ..TcpOptions::default() };
         let peer = PeerOptions { sack: true, ..peer_options(&key, &told, cx.shared.config.mtu) };
         let first = iss(cx.shared, &key, cx.now, iss_after);
@@ -57,8 +58,8 @@ impl Connection {
         }
     }
 
-    /// RFC 9293, 3.10.7.3. A SYN without ACK would be the guest calling from the very port that it is called at: it is not
-    /// answered, and one of both sides gives up.
+    /// RFC 9293, 3.10.7.3. A SYN without ACK would be the guest calling from the very port that it is called
+    /// at: it is not answered, and one of both sides gives up.
     pub(super) fn segment_while_calling<P: Platform>(&mut self, cx: &mut Cx<'_, P>, segment: &TcpHeader) {
         let acknowledges = segment.flags.contains(TcpFlags::ACK);
         let answers = acknowledges && segment.ack == self.tx.nxt && self.tx.nxt != self.tx.una;
@@ -92,7 +93,7 @@ impl Connection {
         self.ended = true;
     }
 
-    /// The guest's SYN-ACK. Whatever comes with it comes again.
+    /// The guest's SYN-ACK. Payload in it is ignored and retransmitted by the guest.
     fn accepted<P: Platform>(&mut self, cx: &mut Cx<'_, P>, syn_ack: &TcpHeader) {
         let peer = peer_options(&self.key, &syn_ack.options, cx.shared.config.mtu);
         let (scale, limit) = receiving(cx.shared, peer.scale.is_some(), cx.now);

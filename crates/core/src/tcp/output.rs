@@ -1,4 +1,4 @@
-//! What a connection sends: data within the guest's window and our limit, FIN, acknowledgements, resets.
+//! Transmission of a connection: data within the guest's window and our limit, FIN, acknowledgements, resets.
 
 use super::Connection;
 use super::limited::LimitedBy;
@@ -19,8 +19,8 @@ use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
 use std::io::IoSlice;
 
 impl Connection {
-    /// Does what this flow can do now; lists it again if it can do more. How much it may send to the guest in a turn is
-    /// said in [`crate::schedule`].
+    /// Does what this flow can do now; lists it again if it can do more. How much it may send to the guest in
+    /// a turn is said in [`crate::schedule`].
     pub(crate) fn serve<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         let bytes = self.turn.begin(cx.shared.ready.is_empty());
         let bytes =
@@ -97,8 +97,8 @@ impl Connection {
                 || (self.is_shaking_hands() && self.tx.nxt == self.tx.una))
     }
 
-    /// While what is lost waits for an acknowledgement nothing new could be sent, and a turn that has read all it may would
-    /// be followed by another that does nothing.
+    /// While what is lost waits for an acknowledgement nothing new could be sent, and a turn that has read
+    /// all it may would be followed by another that does nothing.
     fn wants_to_read(&self) -> bool {
         self.can_read() && !self.tx.short_of_memory && self.tx.board.lost() == 0 && self.read_room() > 0
     }
@@ -123,8 +123,8 @@ impl Connection {
         (room / mss).max(1) * mss
     }
 
-    /// How much is worth reading from the host socket now: what could be sent at once, but not a sliver while more
-    /// room is on its way (the sender's side of silly window avoidance).
+    /// How much is worth reading from the host socket now: bytes that can be sent at once, but no sliver
+    /// while more room is on its way (the sender's side of silly window avoidance).
     fn read_room(&self) -> u32 {
         if self.tx.state != SenderState::Open {
             return 0;
@@ -133,7 +133,7 @@ impl Connection {
         if room < u32::from(self.tx.mss) && !self.tx.queue.is_empty() { 0 } else { room }
     }
 
-    /// How much of what has been read may be sent now. What is lost goes first, also when it has to wait.
+    /// How much of what has been read may be sent now. Lost ranges go first, also when they have to wait.
     fn sendable(&self) -> u32 {
         if self.tx.board.lost() > 0 {
             return 0;
@@ -143,8 +143,8 @@ impl Connection {
         if sliver || self.is_shaking_hands() { 0 } else { unsent.min(usable) }
     }
 
-    /// Reads from the host socket, straight into chunks, what fills the frames that `bytes` make. An error means that the
-    /// connection is over.
+    /// Reads from the host socket, straight into chunks, what fills the frames that `bytes` make. An error
+    /// means that the connection is over.
     fn read_host<P: Platform>(&mut self, cx: &mut Cx<'_, P>, bytes: u32) -> Result<(), HostError> {
         let frame_max = self.frame_payload_max(cx.shared);
         let ahead = (bytes / frame_max).max(1) * frame_max;
@@ -178,13 +178,15 @@ impl Connection {
                 .fill(&mut self.tx.queue, max as usize, |into| cx.host.tcp_recv(socket, into));
             match read {
                 Ok(Some(Filled { bytes: 0, .. })) => {
-                    // After an error that a write has met, the end is not one: no FIN may say that this was all.
+                    // After an error that a write has met, the end is not one: no FIN may say that this was
+                    // all.
                     self.tx.eof = !self.broken;
                     self.tx.readable = false;
                     self.check_error(cx);
                 }
-                // A short read means an empty socket, with two exceptions: recvmsg stops at an urgent mark, also in line,
-                // and an end of stream known to follow is read at once, so that FIN goes out with the last bytes.
+                // A short read means an empty socket, with two exceptions: recvmsg stops at an urgent mark,
+                // also in line, and an end of stream known to follow is read at once, so that FIN goes out
+                // with the last bytes.
                 Ok(Some(filled)) => {
                     self.tx.readable = filled.whole || self.tx.hangup || self.tx.urgent;
                 }
@@ -200,8 +202,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether our limit is what memory leaves, and the guest would take more. Before the guest has acknowledged our SYN, and
-    /// after our FIN, it is not memory that is waited for.
+    /// Whether our limit is what memory leaves, and the guest would take more. Before the guest has
+    /// acknowledged our SYN, and after our FIN, it is not memory that is waited for.
     fn memory_holds_back(&self) -> bool {
         self.tx.state == SenderState::Open && self.tx.limit() == self.tx.share && self.tx.share < self.tx.wnd
     }
@@ -269,8 +271,8 @@ impl Connection {
         }
     }
 
-    /// Sends again what lies at `piece`, a sequence number and a length, or as much of it as one frame takes; gives how
-    /// much.
+    /// Sends again what lies at `piece`, a sequence number and a length, or as much of it as one frame takes;
+    /// gives how much.
     pub(super) fn resend<P: Platform>(
         &mut self,
         cx: &mut Cx<'_, P>,
@@ -405,7 +407,7 @@ impl Connection {
         self.segments[1] = self.segments[1].saturating_add(u32::from(!payload.is_empty()));
         self.rx.announced(header, &mut egress.tx.queue);
         self.rx.delayed_ack.acknowledged();
-        // What is selectively acknowledged goes in a segment of its own; others leave it owed.
+        // SACK blocks go in a segment of their own; others leave it owed.
         self.rx.ack_listed &= header.options.sack.is_empty() && self.rx.has_sack_blocks();
         Ok(())
     }

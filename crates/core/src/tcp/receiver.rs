@@ -1,16 +1,17 @@
 //! The half of a connection that carries bytes from the guest to the host socket.
 //!
-//! In-order payload goes straight from the frame into the host socket; what the socket refuses is kept in chunks and
-//! written when the socket has room again. Nothing that arrives inside the offered window is discarded because a
-//! write was partial. Payload ahead of a gap waits in [`Reassembly`].
+//! In-order payload goes straight from the frame into the host socket; bytes refused by the socket are kept
+//! in chunks and written when it has room again. Nothing that arrives inside the offered window is discarded
+//! because a write was partial. Payload ahead of a gap waits in [`Reassembly`].
 //!
-//! The right edge of the window is a promise: it never moves left, and everything below it is accepted. The limit W
-//! (automatic, see [`super::autosize`]) bounds how far it is advanced: `rcv_nxt + W - held`. A limit that falls takes
-//! effect by not advancing. Rounding to the window scale is upward, so that the edge as the guest computes it does not
-//! move left either; only a guest that fills the window with tiny segments against a blocked host socket sees it
-//! rounded down, because the rounding would otherwise creep without bound.
+//! The right edge of the window is a promise: it never moves left, and everything below it is accepted. The
+//! limit W (automatic, see [`super::autosize`]) bounds how far it is advanced: `rcv_nxt + W - held`. A limit
+//! that falls takes effect by not advancing. Rounding to the window scale is upward, so that the edge as the
+//! guest computes it does not move left either; only a guest that fills the window with tiny segments against
+//! a blocked host socket sees it rounded down, because the rounding would otherwise creep without bound.
 //!
-//! What is on offer is also bounded in frames, where the link's ring loses what finds it full ([`crate::tx_queue`]).
+//! The advertised window is also bounded in frames, where the TX queue of the link drops when full
+//! ([`crate::tx_queue`]).
 
 use super::autosize::Limit;
 use super::delayed_ack::DelayedAck;
@@ -52,7 +53,8 @@ pub(crate) struct Receiver {
     pub(crate) limit: Limit,
     /// RCV.NXT in the last segment that was sent.
     told: Seq,
-    /// When the window is to be looked at or announced again although nothing has happened, and how often it was.
+    /// When the window is to be looked at or announced again although nothing has happened, and how often it
+    /// was.
     pub(crate) update_at: Option<Instant>,
     pub(crate) updates: u8,
     /// When data last came.
@@ -68,25 +70,25 @@ pub(crate) struct Receiver {
     pub(crate) ack_listed: bool,
     /// Listed in `Memory::windows`.
     pub(crate) memory_listed: bool,
-    /// What the guest has asked, and whether its acknowledgement waits for the answer.
+    /// Delayed ACK: the guest's request, and whether its acknowledgement waits for the answer.
     pub(crate) delayed_ack: DelayedAck,
     /// The guest understands selective acknowledgements.
     pub(crate) sack: bool,
-    /// What has just come although it was there already, to be told once (RFC 2883).
+    /// The latest duplicate, to be reported in one D-SACK (RFC 2883).
     duplicate: Option<(Seq, Seq)>,
-    /// What the window on offer may bring into the link's ring.
+    /// Share of the TX queue budget taken by the advertised window.
     claim: TxQueueShare,
-    /// What holds the guest's sending back.
+    /// Limiting factor of the guest's sending.
     pub(crate) clock: LimitClock,
     /// Bytes taken in order.
     pub(crate) bytes: u64,
-    /// What of the window counts against the memory budget, bytes.
+    /// Reserved part of the window in the memory budget, bytes.
     promised: u32,
 }
 
 impl Receiver {
-    /// A receiver for a guest whose first sequence number is `irs` and whose segments carry up to `mss` bytes; `scale` is
-    /// our window scale; `habit` is how its destination answers.
+    /// A receiver for a guest whose first sequence number is `irs` and whose segments carry up to `mss`
+    /// bytes; `scale` is our window scale; `habit` is how its destination answers.
     pub(crate) fn new(irs: Seq, scale: u8, limit: Limit, mss: u16, habit: Promptness, now: Instant) -> Self {
         Self {
             state: ReceiverState::Open,
@@ -114,7 +116,7 @@ impl Receiver {
         }
     }
 
-    /// The guest's first sequence number is known at last. What our SYN has promised stands.
+    /// The guest's first sequence number is known at last. The window advertised by our SYN stands.
     pub(crate) fn begin(&mut self, irs: Seq, scale: u8, limit: Limit) {
         let window = self.window();
         (self.nxt, self.edge, self.told) = (irs + 1, irs + 1 + window, irs);
@@ -141,8 +143,8 @@ impl Receiver {
         self.limit.get().min(share).max(self.window()).min(65_535) as u16
     }
 
-    /// The largest window that the link's ring has room for. If less than a segment is on offer it may be a segment more in any
-    /// case: what is left of the window may be too little for the guest to send anything.
+    /// The largest window that the link's ring has room for. If less than a segment is on offer it may be a
+    /// segment more in any case: the rest of the window may be too small for the guest to send.
     pub(crate) fn window_max(&self, tx: &TxState, mss: u16) -> u32 {
         let window = self.window();
         let rest = if window < u32::from(mss) { window + u32::from(mss) } else { 0 };
@@ -150,7 +152,7 @@ impl Receiver {
         most.max(rest).checked_next_multiple_of(1 << self.scale).unwrap_or(u32::MAX)
     }
 
-    /// Sees to it that what the guest may still send counts against the memory budget. Called after whatever may have
+    /// Reserves memory for the bytes that the guest may still send. Called after every event that may have
     /// changed the window or the queue.
     pub(crate) fn count_promise(&mut self, pool: &mut Pool) {
         // After the guest's FIN nothing comes into what is left of the window.
@@ -167,13 +169,13 @@ impl Receiver {
         }
     }
 
-    /// The window field of the next segment: as far as the limit, `share` (what memory leaves) and silly window
-    /// avoidance allow. It is a promise only when it has been sent ([`Receiver::announced`]).
+    /// The window field of the next segment: as far as the limit, `share` (what memory leaves) and silly
+    /// window avoidance allow. It is a promise only when it has been sent ([`Receiver::announced`]).
     pub(crate) fn offer(&self, share: u32, mss: u16) -> u16 {
         let free = self.free(share);
         let field = if self.worth_advancing(free, share, mss) {
-            // Rounded down, so that the limit holds, but not to a window that nothing can be sent into, and not so far
-            // that it would fall behind what was promised.
+            // Rounded down, so that the limit holds, but not to a window that nothing can be sent into, and
+            // not so far that it would fall behind what was promised.
             let least = self.window().div_ceil(1 << self.scale);
             (free >> self.scale).max(least).max(1)
         } else {
@@ -182,11 +184,11 @@ impl Receiver {
         field.min(65_535) as u16
     }
 
-    /// The window field that leaves the edge where it is. Rounding down would move the edge that the guest knows to
-    /// the left, so it is rounded up, also after the limit has fallen. Only a guest that sends slivers to a host that does
-    /// not read gets here with more than an eighth above what it could have been offered anyway; to bound it, the
-    /// edge is then rounded down, though what lies below is still taken. Bytes beyond a gap lie inside the window and count
-    /// there.
+    /// The window field that leaves the edge where it is. Rounding down would move the edge that the guest
+    /// knows to the left, so it is rounded up, also after the limit has fallen. Only a guest that sends
+    /// slivers to a host that does not read gets here with more than an eighth above what it could have been
+    /// offered anyway; to bound it, the edge is then rounded down, though what lies below is still taken.
+    /// Bytes beyond a gap lie inside the window and count there.
     fn unmoved(&self) -> u32 {
         let window = self.window();
         let up = window.div_ceil(1 << self.scale);
@@ -194,7 +196,7 @@ impl Receiver {
         if self.queue.len() + (up << self.scale) <= slack { up } else { window >> self.scale }
     }
 
-    /// A segment was sent: what it says about the window is a promise from now on.
+    /// A segment was sent: its window is binding from now on.
     pub(crate) fn announced(&mut self, header: &TcpHeader, slots: &mut TxQueueBudget) {
         let scale = if header.flags.contains(TcpFlags::SYN) { 0 } else { self.scale };
         let edge = header.ack + (u32::from(header.window) << scale);
@@ -209,13 +211,13 @@ impl Receiver {
         self.told = header.ack;
     }
 
-    /// What the guest was told last: RCV.NXT and the right edge.
+    /// Last advertised acknowledgement and right edge: RCV.NXT and the right edge.
     pub(crate) fn told(&self) -> (Seq, Seq) {
         (self.told, self.edge)
     }
 
-    /// Whether an update on its own is due: the window could open by two segments or a quarter, or it was all but
-    /// closed and need not be.
+    /// Whether an update on its own is due: the window could open by two segments or a quarter, or it was all
+    /// but closed and need not be.
     pub(crate) fn update_due(&self, share: u32, mss: u16) -> bool {
         let free = self.free(share);
         let gain = i64::from(free) - i64::from(self.window());
@@ -230,12 +232,13 @@ impl Receiver {
         self.window() < u32::from(mss).min(self.limit.get() / 2)
     }
 
-    /// What the limit and the memory budget leave.
+    /// Free bytes under the limit and the memory budget.
     fn free(&self, share: u32) -> u32 {
         self.limit.get().min(share).saturating_sub(self.held())
     }
 
-    /// Silly window avoidance (RFC 9293, 3.8.6.2.2): by at least a segment or half of what the connection may hold.
+    /// Silly window avoidance (RFC 9293, 3.8.6.2.2): by at least a segment or half of what the connection may
+    /// hold.
     fn worth_advancing(&self, free: u32, share: u32, mss: u16) -> bool {
         let gain = i64::from(free) - i64::from(self.window());
         gain >= i64::from(u32::from(mss).min(self.limit.get().min(share) / 2).max(1))
@@ -285,7 +288,8 @@ impl Receiver {
         self.sack && (self.duplicate.is_some() || !self.gaps.is_empty())
     }
 
-    /// The SACK option of the next segment: a duplicate is told of once, what waits behind gaps until it is in order.
+    /// The SACK option of the next segment: a duplicate is reported once, ranges behind gaps until they are
+    /// in order.
     pub(crate) fn take_sack_blocks(&mut self) -> SackBlocks {
         let mut blocks = SackBlocks::EMPTY;
         if !self.has_sack_blocks() {
@@ -305,7 +309,8 @@ impl Receiver {
         self.state == ReceiverState::Open && self.writable && self.queue.is_empty() && self.gaps.is_empty()
     }
 
-    /// Takes payload in order, a slice for each frame: the host socket gets it at once, and what it refuses is kept.
+    /// Takes payload in order, a slice for each frame: the host socket gets it at once, and what it refuses
+    /// is kept.
     pub(crate) fn stream<P: Platform>(
         &mut self,
         cx: &mut Cx<'_, P>,
@@ -409,19 +414,21 @@ impl Receiver {
         !self.queue.is_empty()
     }
 
-    /// Whether the guest has come so close to the edge of a window that may be `window_max` that it may hold it back.
+    /// Whether the guest has come so close to the edge of a window that may be `window_max` that it may hold
+    /// it back.
     pub(crate) fn is_near_edge(&self, window_max: u32, mss: u16) -> bool {
         self.window() <= u32::from(mss).max(self.limit.get().min(window_max) / 8)
     }
 
-    /// A guest that our limit held back and that has sent nothing for `quiet` had nothing to send: since when.
+    /// A guest that our limit held back and that has sent nothing for `quiet` had nothing to send: since
+    /// when.
     pub(crate) fn idle_since(&self, now: Instant, quiet: Duration) -> Option<Instant> {
         let (by, since) = self.clock.current();
         let idle = self.data_at.max(since) + quiet;
         (matches!(by, LimitedBy::OurLimit | LimitedBy::Link) && idle < now).then_some(idle)
     }
 
-    /// What is known of this direction at `now`; for `quiet` see [`Receiver::idle_since`].
+    /// Information on this direction at `now`; for `quiet` see [`Receiver::idle_since`].
     pub(crate) fn info(&self, now: Instant, quiet: Duration) -> HalfInfo {
         let (grows, shrinks) = self.limit.changes();
         let mut clock = self.clock;

@@ -1,4 +1,4 @@
-//! Resets that belong to no connection: refusals, and answers to segments nobody expects (RFC 9293, 3.10.7.1).
+//! Resets without a connection: refusals, and answers to unexpected segments (RFC 9293, 3.10.7.1).
 
 use crate::context::{Cx, Platform};
 use crate::counters::DropReason;

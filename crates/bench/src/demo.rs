@@ -1,9 +1,9 @@
 //! A demonstration on real input: inside a brodo namespace, curl downloads from python's web server on the
 //! host side.
 //!
-//! Each step is printed as it happens: who runs what, and over which sockets a download goes: the guest's
-//! connection as curl sees it, and the host's socket that brodo opened for it. The result stands last: what
-//! was downloaded, how fast, whether it arrived unchanged (SHA-256), at what cost, and what to try next.
+//! Each step is printed as it happens: processes, users, and the sockets of a download: the guest's
+//! connection as curl sees it, and the host's socket that brodo opened for it. The result stands last: the
+//! download, its speed, its SHA-256, its cost, and the next commands to try.
 
 use crate::process::{Context, Failure, Result, find_program, wait_until};
 use crate::system::{Guest, Programs, System};

@@ -1,7 +1,7 @@
 //! `brodo-bench`: measures brodo against the direct path, a veth pair and its peers; `brodo-bench demo` shows
 //! it at work.
 //!
-//! It builds network namespaces and therefore wants root; what it measures runs as an ordinary user.
+//! It builds network namespaces and therefore wants root; the measured programs run as an ordinary user.
 
 use brodo_bench::system::Programs;
 use brodo_bench::wan::{emulator, measure};

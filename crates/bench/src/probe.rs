@@ -1,8 +1,7 @@
 //! The program at both ends of a connection under test: `PROGRAM probe SUBCOMMAND`.
 //!
-//! Clients print one line of JSON and exit with 0 if they could do what they were asked; what the network did
-//! to them (an error number, a hash, a time) is in the JSON, for the caller to judge. Servers run until they
-//! are killed.
+//! Clients print one line of JSON and exit with 0 if they could do what they were asked; the outcome (an
+//! errno, a hash, a time) is in the JSON, for the caller to judge. Servers run until they are killed.
 //!
 //! One server listens on one port, TCP and UDP. Over UDP it echoes. Over TCP it obeys the first line:
 //!

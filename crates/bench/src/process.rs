@@ -91,7 +91,7 @@ impl Finished {
         ))
     }
 
-    /// Standard output as one JSON value: what a probe prints.
+    /// Standard output as one JSON value: the output of a probe.
     pub fn json(&self) -> Result<Value> {
         serde_json::from_str(&self.stdout).map_err(|e| self.failure(&format!("no JSON ({e})")))
     }

@@ -50,7 +50,7 @@ pub struct Interface {
     pub rx_bytes: u64,
     /// Bytes sent.
     pub tx_bytes: u64,
-    /// Packets that were not sent: what found a TAP's queue full is among them.
+    /// Packets that were not sent: drops of a full TAP queue are among them.
     pub tx_dropped: u64,
 }
 

@@ -218,7 +218,7 @@ struct Bed<'a> {
 }
 
 impl Bed<'_> {
-    /// Runs every load for `duration`; what was read meanwhile, and what went wrong.
+    /// Runs every load for `duration`; returns the samples and the failures.
     fn work(&self, duration: Duration) -> (Vec<Look>, Vec<String>) {
         let (stop, runs) = (AtomicBool::new(false), AtomicU64::new(0));
         let faults = Mutex::new(Vec::new());

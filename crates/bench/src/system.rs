@@ -1,5 +1,4 @@
-//! Systems under test: what stands between a guest and the host, started the way its users start it in a
-//! hurry.
+//! Systems under test: the forwarder between a guest and the host, started with its defaults.
 //!
 //! Every forwarder runs as the ordinary user inside the host namespace, with its default settings except the
 //! MTU. It starts `probe wait` as its guest (or is pointed at a namespace in which that already runs), and

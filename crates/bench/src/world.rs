@@ -1,7 +1,7 @@
 //! Network namespaces to run a forwarder in: a *host* where it runs, and a *world* behind a veth pair.
 //!
 //! Everything is made by the process that uses it, is named after that process, and is removed when the
-//! [`World`] is dropped; what a killed process left behind is swept away by the next one. Nothing outside the
+//! [`World`] is dropped; leftovers of a killed process are removed by the next one. Nothing outside the
 //! namespaces is changed, except what ordinary machines have anyway: `/dev/net/tun` is open to all, and cubic
 //! is allowed in namespaces.
 //!

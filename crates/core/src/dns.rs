@@ -24,7 +24,7 @@
 //! have a bound. A question beyond it takes the place of the greediest asker's oldest ([`askers`]), which is
 //! answered with SERVFAIL and counted ([`DropReason::DnsOverload`]).
 //!
-//! *Time.* Records expire while the machine is suspended, too; what waits for an answer does not ([`state`]).
+//! *Time.* Records expire while the machine is suspended, too; pending queries do not ([`state`]).
 //!
 //! [`DropReason::DnsOverload`]: crate::counters::DropReason::DnsOverload
 

@@ -40,7 +40,7 @@ pub(crate) fn tun_attach(fd: impl AsFd, name: &str, flags: i16) -> Result<()> {
     let mut request = interface_request(name, flags)?;
     // SAFETY: TUNSETIFF reads and writes one ifreq (its declared argument, int, is a historical error).
     let call = unsafe { Updater::<TUNSETIFF, libc::ifreq>::new(&mut request) };
-    // SAFETY: as above; the request outlives the call.
+    // SAFETY: the argument is that ifreq, which outlives the call.
     unsafe { ioctl(fd, call) }
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn tun_attach(fd: impl AsFd, name: &str, flags: i16) -> Result<()> {
 pub(crate) fn tun_flags(fd: impl AsFd) -> Result<i16> {
     // SAFETY: TUNGETIFF writes one ifreq.
     let call = unsafe { Getter::<TUNGETIFF, libc::ifreq>::new() };
-    // SAFETY: as above.
+    // SAFETY: the argument has the type and direction declared by the request number.
     let request = unsafe { ioctl(fd, call) }?;
     // SAFETY: the kernel stored the flags in this member of the union, and any integer is a value of it.
     Ok(unsafe { request.ifr_ifru.ifru_flags })
@@ -58,15 +58,15 @@ pub(crate) fn tun_flags(fd: impl AsFd) -> Result<i16> {
 pub(crate) fn tun_features(fd: impl AsFd) -> Result<u32> {
     // SAFETY: TUNGETFEATURES writes one unsigned int.
     let call = unsafe { Getter::<TUNGETFEATURES, c_uint>::new() };
-    // SAFETY: as above.
+    // SAFETY: the argument has the type and direction declared by the request number.
     unsafe { ioctl(fd, call) }
 }
 
-/// TUNSETOFFLOAD: what the reader of this descriptor accepts, as `TUN_F_*` flags.
+/// TUNSETOFFLOAD: the offloads accepted by the reader of this descriptor, as `TUN_F_*` flags.
 pub(crate) fn tun_set_offload(fd: impl AsFd, flags: u32) -> Result<()> {
     // SAFETY: TUNSETOFFLOAD takes the flags themselves as its argument.
     let call = unsafe { IntegerSetter::<TUNSETOFFLOAD>::new_usize(flags as usize) };
-    // SAFETY: as above.
+    // SAFETY: the argument has the type and direction declared by the request number.
     unsafe { ioctl(fd, call) }
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn tun_set_offload(fd: impl AsFd, flags: u32) -> Result<()> {
 pub(crate) fn tun_set_header_len(fd: impl AsFd, len: c_int) -> Result<()> {
     // SAFETY: TUNSETVNETHDRSZ reads one int.
     let call = unsafe { Setter::<TUNSETVNETHDRSZ, c_int>::new(len) };
-    // SAFETY: as above.
+    // SAFETY: the argument has the type and direction declared by the request number.
     unsafe { ioctl(fd, call) }
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn tun_set_header_len(fd: impl AsFd, len: c_int) -> Result<()> {
 pub(crate) fn tun_header_len(fd: impl AsFd) -> Result<c_int> {
     // SAFETY: TUNGETVNETHDRSZ writes one int.
     let call = unsafe { Getter::<TUNGETVNETHDRSZ, c_int>::new() };
-    // SAFETY: as above.
+    // SAFETY: the argument has the type and direction declared by the request number.
     unsafe { ioctl(fd, call) }
 }
 
@@ -91,6 +91,6 @@ pub(crate) fn tun_header_len(fd: impl AsFd) -> Result<c_int> {
 pub(crate) fn tun_set_little_endian(fd: impl AsFd) -> Result<()> {
     // SAFETY: TUNSETVNETLE reads one int.
     let call = unsafe { Setter::<TUNSETVNETLE, c_int>::new(1) };
-    // SAFETY: as above.
+    // SAFETY: the argument has the type and direction declared by the request number.
     unsafe { ioctl(fd, call) }
 }

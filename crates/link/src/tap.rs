@@ -222,9 +222,9 @@ impl Tap {
         sys::tun_set_header_len(&self.fd, HEADER_LEN as i32)
     }
 
-    /// Takes one frame: what the header says of it and its length at the start of `buf`; `None` if there is
-    /// none now. A frame longer than `buf` would lose its end without a sign, hence `buf` has room for
-    /// [`FRAME_MAX`] bytes.
+    /// Takes one frame: its metadata and its length at the start of `buf`; `None` if there is none now. A
+    /// frame longer than `buf` would lose its end without a sign, hence `buf` has room for [`FRAME_MAX`]
+    /// bytes.
     ///
     /// # Errors
     /// The descriptor is broken for good.

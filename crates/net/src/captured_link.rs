@@ -6,10 +6,10 @@ use brodo_core::time::Instant;
 use brodo_link::batch::Batch;
 use brodo_link::{FailedCall, GuestLink, Taken};
 
-/// What one turn of the loop has moved.
+/// Traffic of one turn of the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Moved {
-    /// Frames have come from the guest; what they carry goes to the host.
+    /// Frames have come from the guest; their payload goes to the host.
     pub(crate) from_guest: bool,
     /// Frames went to the guest.
     pub(crate) to_guest: bool,
@@ -40,7 +40,7 @@ pub(crate) struct CapturedLink<L> {
     pub(crate) sent: bool,
     /// Bytes sent since the driver has set this to zero.
     pub(crate) sent_bytes: usize,
-    /// What has passed since the driver has set this to nothing.
+    /// Traffic since the driver's last reset of this field.
     pub(crate) moved: Moved,
 }
 

@@ -1,4 +1,4 @@
-//! Commands: what other threads ask of a worker, as data.
+//! Commands: requests of other threads to a worker, as data.
 //!
 //! A worker carries commands out between two turns of its loop: no lock is held while it works, and nothing
 //! of it is reached by other threads. A [`Command`] is plain data with a place for its reply, so it can be
@@ -22,7 +22,7 @@ use std::time::Duration;
 /// Most commands that wait for one worker; more are refused.
 pub const COMMANDS_MAX: usize = 64;
 
-/// What can be asked of a worker.
+/// Requests to a worker.
 #[derive(Debug)]
 pub enum Command {
     /// Its counters and what it holds.
@@ -53,9 +53,9 @@ pub enum Command {
     },
     /// Records flows that begin and flows that end from now on, or does so no more.
     Record {
-        /// Those that begin.
+        /// Records flows that begin.
         openings: bool,
-        /// Those that end.
+        /// Records flows that end.
         ends: bool,
         /// Given when it is done.
         reply: ReplyTo<()>,
@@ -105,7 +105,7 @@ pub enum Command {
     },
 }
 
-/// Flows that are wanted: those that agree with all that is given.
+/// Flows that are wanted: flows that match all given fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlowFilter {
     /// Of this protocol.
@@ -127,12 +127,12 @@ impl FlowFilter {
     }
 }
 
-/// What a worker counts and holds.
+/// Counters and state of a worker.
 #[derive(Debug, Clone, Default)]
 pub struct WorkerReport {
     /// Counters of the stack.
     pub counters: Counters,
-    /// What the loop has done.
+    /// Activity of the loop.
     pub activity: Activity,
     /// Open flows.
     pub flows: usize,
@@ -146,7 +146,7 @@ pub struct WorkerReport {
     pub forwards: Option<ForwardsReport>,
 }
 
-/// What a worker's loop has done since its start.
+/// Activity of a worker's loop since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Activity {
     /// Turns of the loop, each with one wait.
@@ -177,14 +177,14 @@ pub struct ForwardsReport {
     pub entries: usize,
     /// Sockets that listen for them.
     pub listeners: usize,
-    /// What was counted of them.
+    /// Counters of the forwards.
     pub counters: ForwardCounters,
 }
 
 /// Some of the open flows.
 #[derive(Debug, Clone, Default)]
 pub struct FlowPage {
-    /// Those that were wanted.
+    /// The requested flows.
     pub flows: Vec<FlowReport>,
     /// The last that was looked at, if there may be more.
     pub last: Option<FlowId>,

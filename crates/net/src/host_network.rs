@@ -206,7 +206,7 @@ pub(crate) struct HostNetSubscription {
     follow: HostNetFollow,
     /// It waits for notices, for all workers.
     is_poller: bool,
-    /// What it has acted on.
+    /// Changes already applied.
     pub(crate) seen: Changes,
 }
 

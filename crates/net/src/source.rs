@@ -26,8 +26,7 @@ pub(crate) trait Source<L: GuestLink> {
     /// epoll_ctl failed.
     fn register(&mut self, poller: Poller<'_>) -> io::Result<()>;
 
-    /// Notes an event of the descriptor that was registered under `key`. What follows from it is done in the
-    /// next turn.
+    /// Notes an event of the descriptor that was registered under `key`. Its effects follow in the next turn.
     fn ready(&mut self, key: u32, events: EventFlags, now: Instant);
 
     /// The time at which it must have a turn even without an event.
@@ -39,7 +38,7 @@ pub(crate) trait Source<L: GuestLink> {
     fn turn(&mut self, turn: &mut Turn<'_, L>) -> bool;
 }
 
-/// What a source may use in its turn.
+/// Environment of a source in its turn.
 pub(crate) struct Turn<'a, L> {
     pub(crate) now: Instant,
     pub(crate) stack: &'a mut Stack,

@@ -185,7 +185,7 @@ impl WorkerHandle {
         &self.workers
     }
 
-    /// What tells which frames are the first worker's.
+    /// Identifies the frames of the first worker's flows.
     pub(crate) fn resteering(&self) -> &Arc<Resteering> {
         &self.workers.resteering
     }
@@ -199,7 +199,7 @@ impl WorkerHandle {
         self.workers.waker(self.number)
     }
 
-    /// What this worker is to do.
+    /// Commands for this worker.
     pub(crate) fn take_commands(&self) -> Vec<Command> {
         self.workers.take_commands(self.number)
     }

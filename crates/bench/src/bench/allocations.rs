@@ -2,7 +2,7 @@
 //! shipped.
 //!
 //! A small library in C, built here, stands before the C library (`LD_PRELOAD`) and counts in a file that is
-//! mapped ([`SOURCE`]). A first run fills pools and tables; what is reported is the second.
+//! mapped ([`SOURCE`]). A first run fills pools and tables; the second is reported.
 
 use super::results::{Allocations, Results};
 use super::workload::Workload;

@@ -1,4 +1,4 @@
-//! Everything that was found out, as it was measured: what the tables, the goals and the JSON are made of.
+//! Everything that was found out, as it was measured: the source of the tables, the goals and the JSON.
 
 use super::Options;
 use super::workload::{Metric, Workload};

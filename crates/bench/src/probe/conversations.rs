@@ -194,7 +194,7 @@ impl Party {
         let slot = usize::from(port.wrapping_sub(PORTS_FROM)) % TALKING;
         let mut talk = self.talks[slot];
         if talk.port != port {
-            // RFC 9293, 3.10.7.1: what is not known is reset with the number that is certainly right.
+            // RFC 9293, 3.10.7.1: a segment of an unknown connection is reset with an acceptable number.
             let unknown = Talk { port, ..Talk::default() };
             let reset = segment[13] & RST == 0;
             return if reset { self.send(unknown, (number(8), 0), RST, 0, &[], b"") } else { Ok(()) };

@@ -1,4 +1,4 @@
-//! Segments of a super-packet: those that a network card would make of it.
+//! Segments of a super-packet: as cut by a network card.
 //!
 //! A packet from a TUN comes behind a virtio-net header. If that names a segment size, the packet is one TCP
 //! header with the payload of many segments. On a real link each of them is a frame of its own, is queued

@@ -146,7 +146,7 @@ impl Testbed {
         self.world.run(&way.enter, words, limit)?.success()?.json()
     }
 
-    /// Ends brodo; what it printed at the end.
+    /// Ends brodo; returns its final output.
     pub fn finish(self) -> Result<String> {
         let Self { guest, world, wan, .. } = self;
         let finished = guest.finish(Duration::from_secs(10));

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Longest wait for a worker. A turn takes about a millisecond.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Flows looked at by one command: what a worker does in some hundred microseconds.
+/// Flows looked at by one command: the work of some hundred microseconds.
 pub(crate) const FLOWS_PER_COMMAND: usize = 256;
 
 fn wait<T>(pending: Pending<T>) -> Result<T, Error> {

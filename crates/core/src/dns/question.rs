@@ -69,7 +69,7 @@ impl Question {
     ) -> Self {
         let mut own: Box<[u8]> = query.message.into();
         own[..2].fill(0);
-        // The signature of a signed query covers its letters; whoever signs needs no further protection.
+        // The signature of a signed query covers its letters; a signed query needs no further protection.
         if query.is_bare() {
             entropy.mix_case(&mut own[Header::LEN..query.question.end - 4]);
         }

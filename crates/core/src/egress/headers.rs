@@ -1,7 +1,7 @@
 //! Headers of frames toward the guest: the one place that writes Ethernet, IP and UDP headers.
 //!
-//! The TCP, ICMP and DHCP code writes its own message; what stands in front of it comes from here, with
-//! one hop limit, no IP options and, but for fragments, "do not fragment" in IPv4.
+//! The TCP, ICMP and DHCP code writes its own message; its headers come from here, with one hop limit, no IP
+//! options and, but for fragments, "do not fragment" in IPv4.
 
 use crate::flow::Endpoint;
 use crate::wire::ethernet::{EtherType, EthernetHeader, MacAddr};

@@ -40,7 +40,7 @@ pub(crate) enum SenderState {
     },
     /// FIN acknowledged.
     Finished {
-        /// As above.
+        /// The guest closed first.
         passive: bool,
     },
 }

@@ -13,7 +13,7 @@ use brodo_core::flow::info::FlowDetail;
 use brodo_core::stack::Stack;
 use brodo_core::time::Instant;
 
-/// What a worker shows to a command.
+/// View of a worker for a command.
 pub(super) struct WorkerView<'a> {
     pub(super) now: Instant,
     pub(super) stack: &'a mut Stack,

@@ -4,8 +4,8 @@
 //! A turn takes at most [`BATCH_FRAMES`] frames or [`BATCH_BYTES`], so that acknowledgements stay frequent
 //! and sockets get their turn. The link is edge-triggered, so a turn that leaves frames behind remembers it.
 //!
-//! Frames come before timers because a machine may keep us off the processor for longer than a time-out: what
-//! the guest has answered meanwhile lies on the link, and must not be taken for lost. After such a pause the
+//! Frames come before timers because a machine may keep us off the processor for longer than a time-out:
+//! answers of the guest meanwhile lie on the link, and must not be taken for lost. After such a pause the
 //! timers wait until the link has been read empty, within a bound.
 
 use crate::captured_link::CapturedLink;

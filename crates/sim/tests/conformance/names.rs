@@ -80,7 +80,7 @@ fn answer(question: &[u8], rcode: u8, records: &[(u32, &[u8])]) -> Vec<u8> {
 }
 
 /// A message without what brodo draws for each query: identifier zero, and the question's letters in lower
-/// case. What it says behind the question stays.
+/// case. Bytes behind the question stay.
 fn canonical(message: &[u8]) -> Vec<u8> {
     let mut out = message.to_vec();
     out[..2].fill(0);

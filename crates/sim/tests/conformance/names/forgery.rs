@@ -26,7 +26,7 @@ fn identifier_and_letters_of_a_query_are_none_of_the_guests_choice() {
         assert!(letters.len() > 60, "{} of 64 differ", letters.len());
         for (q, query) in questions.iter().zip(&queries) {
             assert_eq!(canonical(query), canonical(q));
-            // What anybody can forge who knows the guest's question.
+            // A blind forgery, from the guest's question alone.
             t.says_raw(resolver, &answer(q, 0, &[(86_400, &[6; 4])]));
         }
         t.expect_nothing();

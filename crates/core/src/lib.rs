@@ -37,4 +37,5 @@ pub mod time;
 pub mod timer;
 pub mod trace;
 mod tx_queue;
+mod upstream;
 pub mod wire;

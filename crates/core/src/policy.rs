@@ -185,6 +185,16 @@ pub(crate) struct Request {
     pub(crate) to: SocketAddr,
 }
 
+/// The decision on a new flow. A rule that needs the flow's first bytes (a name in a TLS or HTTP request)
+/// adds a variant for the gate that reads them, and one arm where admission matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It may be opened.
+    Allow,
+    /// It may not.
+    Deny(Refusal),
+}
+
 /// Why a flow is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refusal {
@@ -254,25 +264,24 @@ impl Policy {
         self.host_addresses = addresses;
     }
 
-    /// Decides about a new flow. A yes takes its share of the rate; [`Policy::opened`] follows if the flow
-    /// then exists.
-    ///
-    /// # Errors
-    /// The rule that refuses it, already counted.
-    pub(crate) fn decide(&mut self, now: Instant, request: &Request) -> Result<(), Refusal> {
+    /// The verdict on a new flow; a refusal is already counted. One that allows takes its share of the rate;
+    /// [`Policy::opened`] follows if the flow then exists.
+    pub(crate) fn decide(&mut self, now: Instant, request: &Request) -> Verdict {
         let denied = forbidden(request).or_else(|| self.denying(request).map(|n| floor::NAMES.len() + n));
         if let Some(rule) = denied {
             let reason = if rule < floor::NAMES.len() { DropReason::Refused } else { DropReason::Denied };
-            return Err(self.count(rule, reason));
+            return Verdict::Deny(self.count(rule, reason));
         }
         let open = self.destinations.get(&counted_as(request.remote.ip())).copied().unwrap_or(0);
         if self.per_destination.is_some_and(|limit| open >= limit) {
-            return Err(self.count(self.place(Limit::PerDestination), DropReason::FlowsPerDestination));
+            return Verdict::Deny(
+                self.count(self.place(Limit::PerDestination), DropReason::FlowsPerDestination),
+            );
         }
         if self.new_flows.as_mut().is_some_and(|bucket| !bucket.take(now)) {
-            return Err(self.count(self.place(Limit::NewFlows), DropReason::NewFlowRate));
+            return Verdict::Deny(self.count(self.place(Limit::NewFlows), DropReason::NewFlowRate));
         }
-        Ok(())
+        Verdict::Allow
     }
 
     /// The table has no room for another flow.

@@ -56,6 +56,7 @@ use crate::flow::{EvictionClass, EvictionRank, FlowId, FlowKey};
 use crate::host::{Close, Connect, Host, HostError, Readiness, SocketId};
 use crate::schedule::Turn;
 use crate::time::{Duration, Instant};
+use crate::upstream::Upstream;
 use crate::wire::tcp::Seq;
 use info::TcpInfo;
 use receiver::{Receiver, ReceiverState};
@@ -83,9 +84,8 @@ pub(crate) struct Connection {
     /// The host socket failed: what it still holds goes to the guest, then a reset.
     broken: bool,
     turn: Turn,
-    /// To the DNS address: the resolvers that were tried, one bit each, and the one that is now.
-    tried: u8,
-    resolver: u8,
+    /// What is left to dial if the host socket cannot be connected.
+    upstream: Upstream,
     /// It began on the host's side.
     inbound: bool,
     /// To be removed from the table.

@@ -2,6 +2,15 @@
 
 use super::*;
 
+impl Verdict {
+    fn refusal(self) -> Option<Refusal> {
+        match self {
+            Self::Allow => None,
+            Self::Deny(refusal) => Some(refusal),
+        }
+    }
+}
+
 fn deny(address: &str, prefix_len: u8, ports: Option<(u16, u16)>) -> Deny {
     Deny::new(address.parse().unwrap(), prefix_len, ports).unwrap()
 }
@@ -60,13 +69,13 @@ fn what_a_deny_rule_is_about() {
     for (rule, remote, denied) in table {
         let mut policy = Policy::new(&Rules { deny: vec![rule], ..Rules::default() });
         let decision = policy.decide(Instant::ZERO, &request(remote));
-        assert_eq!(decision.is_err(), denied, "{rule} {remote}");
-        assert!(decision.is_ok() || decision.unwrap_err().reason == DropReason::Denied);
+        assert_eq!(decision.refusal().is_some(), denied, "{rule} {remote}");
+        assert!(decision.refusal().is_none() || decision.refusal().unwrap().reason == DropReason::Denied);
     }
     // An echo has no port; its key has an identifier in that place.
     let rules = Rules { deny: vec![deny("192.0.2.0", 24, Some((7, 7)))], ..Rules::default() };
     let echo = Request { protocol: Protocol::Echo, ..request("192.0.2.1:7") };
-    assert_eq!(Policy::new(&rules).decide(Instant::ZERO, &echo), Ok(()));
+    assert_eq!(Policy::new(&rules).decide(Instant::ZERO, &echo), Verdict::Allow);
 }
 
 #[test]
@@ -82,17 +91,17 @@ fn the_floor_holds_for_what_is_not_mapped() {
         "100.100.100.200:80",
         "[64:ff9b::127.0.0.1]:80",
     ] {
-        let refusal = policy.decide(Instant::ZERO, &request(remote)).unwrap_err();
+        let refusal = policy.decide(Instant::ZERO, &request(remote)).refusal().unwrap();
         assert_eq!(refusal.reason, DropReason::Refused, "{remote}");
     }
     let counts = [("floor host-loopback", 4), ("floor link-local", 2), ("floor cloud-metadata", 2)];
     assert_eq!(refused(&policy), counts);
     let mapped = Request { to: "127.0.0.1:80".parse().unwrap(), ..request("10.0.2.4:80") };
-    assert_eq!(policy.decide(Instant::ZERO, &mapped), Ok(()));
+    assert_eq!(policy.decide(Instant::ZERO, &mapped), Verdict::Allow);
     // But a rule may name it, by either address.
     for rule in [deny("127.0.0.0", 8, Some((80, 80))), deny("10.0.2.4", 32, None)] {
         let mut policy = Policy::new(&Rules { deny: vec![rule], ..Rules::default() });
-        assert!(policy.decide(Instant::ZERO, &mapped).is_err(), "{rule}");
+        assert!(policy.decide(Instant::ZERO, &mapped).refusal().is_some(), "{rule}");
     }
 }
 
@@ -103,14 +112,14 @@ fn the_hosts_own_addresses_are_those_of_the_moment() {
     let mut denied = |addresses: &[&str]| {
         policy.set_host_addresses(addresses.iter().map(|ip| ip.parse().unwrap()).collect());
         let remotes = ["192.0.2.1:80", "192.0.2.1:100", "[2001:db8::1]:80", "[64:ff9b::192.0.2.1]:80"];
-        remotes.map(|remote| policy.decide(Instant::ZERO, &request(remote)).is_err())
+        remotes.map(|remote| policy.decide(Instant::ZERO, &request(remote)).refusal().is_some())
     };
     assert_eq!(denied(&[]), [false; 4]);
     assert_eq!(denied(&["127.0.0.1", "192.0.2.1", "::1"]), [true, false, false, true]);
     assert_eq!(denied(&["127.0.0.1", "192.0.2.2", "::1", "2001:db8::1"]), [false, false, true, false]);
     // Loopback that was mapped is no address of the host's in this sense.
     let mapped = Request { to: "127.0.0.1:80".parse().unwrap(), ..request("10.0.2.4:80") };
-    assert_eq!(policy.decide(Instant::ZERO, &mapped), Ok(()));
+    assert_eq!(policy.decide(Instant::ZERO, &mapped), Verdict::Allow);
 }
 
 #[test]
@@ -137,23 +146,23 @@ fn flows_per_destination_come_and_go() {
     let mut policy = Policy::new(&rules);
     let (a, b) = (request("192.0.2.1:80"), request("192.0.2.2:80"));
     for (n, request) in [(1, a), (2, a), (3, b)] {
-        assert_eq!(policy.decide(Instant::ZERO, &request), Ok(()));
+        assert_eq!(policy.decide(Instant::ZERO, &request), Verdict::Allow);
         policy.opened(request.remote.ip(), id(n));
     }
-    let refusal = policy.decide(Instant::ZERO, &a).unwrap_err();
+    let refusal = policy.decide(Instant::ZERO, &a).refusal().unwrap();
     assert_eq!(refusal.reason, DropReason::FlowsPerDestination);
     assert_eq!(refused(&policy), [("max-flows-per-destination 2", 1)]);
-    assert_eq!(policy.decide(Instant::ZERO, &b), Ok(()));
+    assert_eq!(policy.decide(Instant::ZERO, &b), Verdict::Allow);
     // A flow that nobody asked about takes nothing away, nor does one twice.
     policy.closed(a.remote.ip(), id(9));
-    assert!(policy.decide(Instant::ZERO, &a).is_err());
+    assert!(policy.decide(Instant::ZERO, &a).refusal().is_some());
     policy.closed(a.remote.ip(), id(1));
     policy.closed(a.remote.ip(), id(1));
-    assert_eq!(policy.decide(Instant::ZERO, &a), Ok(()));
+    assert_eq!(policy.decide(Instant::ZERO, &a), Verdict::Allow);
     policy.opened(a.remote.ip(), id(4));
-    assert!(policy.decide(Instant::ZERO, &a).is_err());
+    assert!(policy.decide(Instant::ZERO, &a).refusal().is_some());
     // The same destination through a translator is the same destination.
-    assert!(policy.decide(Instant::ZERO, &request("[64:ff9b::192.0.2.1]:80")).is_err());
+    assert!(policy.decide(Instant::ZERO, &request("[64:ff9b::192.0.2.1]:80")).refusal().is_some());
     for (n, request) in [(2, a), (4, a), (3, b)] {
         policy.closed(request.remote.ip(), id(n));
     }
@@ -166,7 +175,7 @@ fn new_flows_are_a_burst_and_a_rate() {
     let mut policy = Policy::new(&rules);
     let mut granted = |ms| {
         let now = Instant::from_ms(ms);
-        (0..10).filter(|_| policy.decide(now, &request("192.0.2.1:80")).is_ok()).count()
+        (0..10).filter(|_| policy.decide(now, &request("192.0.2.1:80")).refusal().is_none()).count()
     };
     assert_eq!([granted(0), granted(99), granted(100), granted(350), granted(60_000)], [3, 0, 1, 2, 3]);
     assert_eq!(refused(&policy), [("max-new-flows 10/s:3", 41)]);
@@ -184,7 +193,7 @@ fn limits_are_divided_among_workers_and_leave_each_a_flow() {
     assert_eq!(policy.per_destination, Some(1));
     let mut granted = |ms| {
         let now = Instant::from_ms(ms);
-        (0..10).filter(|_| policy.decide(now, &request("192.0.2.1:80")).is_ok()).count()
+        (0..10).filter(|_| policy.decide(now, &request("192.0.2.1:80")).refusal().is_none()).count()
     };
     assert_eq!([granted(0), granted(39), granted(40), granted(60_000)], [2, 0, 1, 2]);
     assert_eq!(policy.counts().last(), Some(("max-flows", 0)));
@@ -198,6 +207,6 @@ fn what_is_denied_takes_no_share_of_the_limits() {
         ..Rules::default()
     };
     let mut policy = Policy::new(&rules);
-    assert!(policy.decide(Instant::ZERO, &request("192.0.2.1:80")).is_err());
-    assert_eq!(policy.decide(Instant::ZERO, &request("198.51.100.1:80")), Ok(()));
+    assert!(policy.decide(Instant::ZERO, &request("192.0.2.1:80")).refusal().is_some());
+    assert_eq!(policy.decide(Instant::ZERO, &request("198.51.100.1:80")), Verdict::Allow);
 }

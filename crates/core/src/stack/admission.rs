@@ -8,15 +8,15 @@
 use super::{DropReason, FlowKey, IcmpCause, Io, Platform, Stack};
 use crate::destination::{self, Destination};
 use crate::flow::end::EndCause;
-use crate::policy::{Refusal, Request};
+use crate::policy::{Refusal, Request, Verdict};
 use crate::time::Instant;
-use std::net::SocketAddr;
+use crate::upstream::{Dial, Upstream};
 
 /// The answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// The flow may be opened: to this address of the host's, or to this resolver.
-    Granted { to: SocketAddr },
+    /// The flow may be opened: what to dial.
+    Granted(Dial),
     /// Refused; the ICMP error to send, and the reason to count.
     Refused { cause: IcmpCause, reason: DropReason },
 }
@@ -33,20 +33,24 @@ impl Stack {
         now: Instant,
     ) -> Result<Admission, DropReason> {
         let remote = key.remote.into();
-        let (to, dns) = match destination::resolve(&self.shared.config, self.shared.resolver(now), remote)? {
-            Destination::Host(to) => (to, false),
-            Destination::Resolver(to) => (to, true),
+        let resolver = self.shared.resolver(now);
+        let dial = match destination::resolve(&self.shared.config, resolver, remote)? {
+            Destination::Host(to) => Dial { to, upstream: Upstream::Destination },
+            Destination::Resolver(to) => Dial { to, upstream: Upstream::resolvers(resolver.unwrap_or(0)) },
             Destination::Refused => {
                 self.note_unopened(*key, EndCause::Refused, None);
                 let (cause, reason) = (IcmpCause::PortUnreachable, DropReason::Refused);
                 return Ok(Admission::Refused { cause, reason });
             }
         };
-        if !dns {
-            let request = Request { protocol: key.protocol, remote, to };
-            if let Err(refusal) = self.policy.decide(now, &request) {
-                self.note_unopened(*key, EndCause::Denied, self.policy.text(refusal));
-                return Ok(refusal.into());
+        // The DNS address is brodo's own service.
+        if dial.upstream == Upstream::Destination {
+            match self.policy.decide(now, &Request { protocol: key.protocol, remote, to: dial.to }) {
+                Verdict::Allow => {}
+                Verdict::Deny(refusal) => {
+                    self.note_unopened(*key, EndCause::Denied, self.policy.text(refusal));
+                    return Ok(refusal.into());
+                }
             }
         }
         if !self.make_room(io, now) {
@@ -54,7 +58,7 @@ impl Stack {
             self.note_unopened(*key, EndCause::NoResources, self.policy.text(refusal));
             return Ok(refusal.into());
         }
-        Ok(Admission::Granted { to })
+        Ok(Admission::Granted(dial))
     }
 }
 

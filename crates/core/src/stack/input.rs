@@ -165,15 +165,15 @@ impl Stack {
         syn: &TcpHeader,
         iss_after: Option<Seq>,
     ) -> Result<(), DropReason> {
-        let to = match self.admit(io, &key, io.now)? {
-            Admission::Granted { to } => to,
+        let dial = match self.admit(io, &key, io.now)? {
+            Admission::Granted(dial) => dial,
             Admission::Refused { reason, .. } => {
                 reset::refuse(&mut io.cx(&mut self.shared), &key, syn.seq + 1);
                 return Err(reason);
             }
         };
         let id = self.flows.insert(EvictionClass::Unanswered.list(Initiator::Guest), io.now, |id| {
-            Flow::Tcp(Connection::open(&mut io.cx(&mut self.shared), id, (key, to), syn, iss_after))
+            Flow::Tcp(Connection::open(&mut io.cx(&mut self.shared), id, (key, dial), syn, iss_after))
         });
         self.note_opened(id);
         self.policy.opened(key.remote.ip(), id);
@@ -262,7 +262,7 @@ impl Stack {
         key: FlowKey,
     ) -> Result<Result<FlowId, (IcmpCause, DropReason)>, DropReason> {
         let to = match self.admit(io, &key, io.now)? {
-            Admission::Granted { to } => to,
+            Admission::Granted(dial) => dial.to,
             Admission::Refused { cause, reason } => return Ok(Err((cause, reason))),
         };
         let id = self.flows.reserve();

@@ -6,7 +6,6 @@ use super::sender::{PeerOptions, Sender, SenderState};
 use super::{Connection, NOT_CONNECTED, reset};
 use crate::context::{Cx, Platform, Shared};
 use crate::counters::DropReason;
-use crate::destination;
 use crate::egress::headers::{Addresses, Ip, ip_header_len};
 use crate::flow::end::EndCause;
 use crate::flow::{FlowId, FlowKey};
@@ -15,9 +14,9 @@ use crate::host::{Close, Connect, Host, HostError};
 use crate::schedule::Turn;
 use crate::time::Instant;
 use crate::trace::Direction;
+use crate::upstream::{Dial, Upstream};
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
 use crate::wire::{TCP, ipv6::Ipv6Header};
-use std::net::SocketAddr;
 
 /// Payload sizes below this are not honoured: Linux's floor (tcp_min_snd_mss).
 const MSS_MIN: u16 = 48;
@@ -30,7 +29,8 @@ pub(super) fn mss_of_mtu(key: &FlowKey, mtu: u16) -> u16 {
     mtu - (ip_header_len(key.guest.ip()) + TcpHeader::LEN) as u16
 }
 
-/// How far above the last connection's numbers the next one between the same ends begins: as Linux in TIME-WAIT.
+/// How far above the last connection's numbers the next one between the same ends begins: as Linux in
+/// TIME-WAIT.
 const ISS_DISTANCE: u32 = 65_537;
 
 /// The smallest scale with which a 16-bit field can announce `max` bytes.
@@ -45,7 +45,8 @@ pub(super) fn peer_options(key: &FlowKey, options: &TcpOptions, mtu: u16) -> Pee
     PeerOptions { mss, scale: options.window_scale, sack: options.sack_permitted }
 }
 
-/// Our first sequence number: above `after`, what an earlier connection between the same ends has used, if there was one.
+/// Our first sequence number: above `after`, what an earlier connection between the same ends has used, if
+/// there was one.
 pub(super) fn iss(shared: &Shared, key: &FlowKey, now: Instant, after: Option<Seq>) -> Seq {
     match (shared.tcp.isn.isn(key, now), after) {
         (iss, Some(after)) if !iss.gt(after) => after + ISS_DISTANCE,
@@ -53,7 +54,8 @@ pub(super) fn iss(shared: &Shared, key: &FlowKey, now: Instant, after: Option<Se
     }
 }
 
-/// Our window scale, and the limit of what the guest may send, for a guest that does or does not scale windows.
+/// Our window scale, and the limit of what the guest may send, for a guest that does or does not scale
+/// windows.
 pub(super) fn receiving(shared: &Shared, scales: bool, now: Instant) -> (u8, Limit) {
     let (scale, cap) = if scales { (scale_for(shared.config.tcp_rx.max), 65_535 << 14) } else { (0, 65_535) };
     (scale, Limit::new(Direction::Receive, shared.config.tcp_tuning, shared.config.tcp_rx, cap, now))
@@ -89,8 +91,7 @@ impl Connection {
             broken: false,
             turn: Turn::default(),
             inbound: false,
-            tried: 0,
-            resolver: 0,
+            upstream: Upstream::Destination,
             ended: false,
             cause: EndCause::default(),
             connect_us: NOT_CONNECTED,
@@ -98,12 +99,13 @@ impl Connection {
         }
     }
 
-    /// A connection for a guest's SYN; starts to connect the host socket to `to`. Its sequence numbers are above
-    /// `iss_after`, where an earlier connection between the same ends has just ended (RFC 9293, 3.10.7.4).
+    /// A connection for a guest's SYN; starts to connect the host socket as `dial` says. Its sequence numbers
+    /// are above `iss_after`, where an earlier connection between the same ends has just ended (RFC 9293,
+    /// 3.10.7.4).
     pub(crate) fn open<P: Platform>(
         cx: &mut Cx<'_, P>,
         id: FlowId,
-        (key, to): (FlowKey, SocketAddr),
+        (key, dial): (FlowKey, Dial),
         syn: &TcpHeader,
         iss_after: Option<Seq>,
     ) -> Self {
@@ -111,9 +113,9 @@ impl Connection {
         let iss = iss(cx.shared, &key, cx.now, iss_after);
         let mut connection = Self::new(cx.shared, cx.now, (id, key), syn.seq, iss, peer);
         connection.tx.open_window(syn);
-        connection.resolver = cx.shared.config.resolvers.iter().position(|&r| r == to).unwrap_or(0) as u8;
+        connection.upstream = dial.upstream;
         cx.shared.counters.tcp_opened += 1;
-        match cx.host.tcp_connect(id, to) {
+        match cx.host.tcp_connect(id, dial.to) {
             Ok((socket, progress)) => {
                 connection.socket = Some(socket);
                 if progress == Connect::Done {
@@ -164,7 +166,7 @@ impl Connection {
 
     /// The host could not connect: what the guest is told is what its own kernel would have met.
     pub(super) fn connect_failed<P: Platform>(&mut self, cx: &mut Cx<'_, P>, error: HostError) {
-        if self.ask_next_resolver(cx, error) {
+        if self.dial_next(cx, error) {
             return;
         }
         self.ended = true;
@@ -174,7 +176,8 @@ impl Connection {
             cause => cause,
         };
         let cause = match error {
-            // The guest's own SYN timer runs out at about the same time. Out of sockets: its next SYN may succeed.
+            // The guest's own SYN timer runs out at about the same time. Out of sockets: its next SYN may
+            // succeed.
             HostError::TimedOut | HostError::WouldBlock => return,
             HostError::Exhausted => return cx.shared.counters.drop(DropReason::HostExhausted),
             HostError::NetUnreachable | HostError::Unsupported => IcmpCause::NetUnreachable,
@@ -187,27 +190,23 @@ impl Connection {
         self.send_unreachable(cx, cause);
     }
 
-    /// A question over TCP whose resolver cannot be reached goes to the next. False if this is no question, or was the last.
-    fn ask_next_resolver<P: Platform>(&mut self, cx: &mut Cx<'_, P>, error: HostError) -> bool {
-        if error == HostError::Exhausted || !destination::is_dns(&cx.shared.config, self.key.remote) {
-            return false;
-        }
-        self.close_socket(cx.host, Close::Graceful);
-        loop {
-            cx.shared.dns.preference.failed(usize::from(self.resolver), cx.now);
-            self.tried |= 1u8.checked_shl(self.resolver.into()).unwrap_or(0);
-            let count = cx.shared.config.resolvers.len();
-            let Some(next) = cx.shared.dns.preference.next(cx.now, count, self.tried) else { return false };
-            self.resolver = next as u8;
-            cx.shared.counters.dns_retries += 1;
-            if let Ok((socket, progress)) = cx.host.tcp_connect(self.id, cx.shared.config.resolvers[next]) {
-                self.socket = Some(socket);
-                if progress == Connect::Done {
-                    self.connected(cx);
+    /// Dials what else there is upstream after a connect has failed. False if there is nothing that takes the
+    /// connection.
+    fn dial_next<P: Platform>(&mut self, cx: &mut Cx<'_, P>, mut error: HostError) -> bool {
+        while let Some(to) = self.upstream.next(cx.shared, error, cx.now) {
+            self.close_socket(cx.host, Close::Graceful);
+            match cx.host.tcp_connect(self.id, to) {
+                Ok((socket, progress)) => {
+                    self.socket = Some(socket);
+                    if progress == Connect::Done {
+                        self.connected(cx);
+                    }
+                    return true;
                 }
-                return true;
+                Err(next) => error = next,
             }
         }
+        false
     }
 
     /// An ICMP error that quotes the SYN.

@@ -9,7 +9,7 @@ use brodo_core::wire::ethernet::MacAddr;
 use brodo_link::tap::Wanted;
 use brodo_net::driver::busy_poll_default;
 use brodo_net::forward::spec::{self, Ports};
-use brodo_net::forward::{Direction, Forward, Guest, Transport, option};
+use brodo_net::forward::{Direction, Forward, Transport, option};
 use brodo_net::host_network::HostNetFollow;
 use brodo_net::resolv::ResolvConf;
 use brodo_netns::namespace::Plan;
@@ -109,12 +109,6 @@ impl Settings {
             .map_or_else(|| busy_poll_default(queues), |us| Duration::from_micros(us.into()));
         let forwards = forwards(options)?;
         Ok(Self { stack, plan: Plan { interface, offload, queues }, dns, follow, busy_poll, forwards })
-    }
-
-    /// Properties of the guest for forwarded ports.
-    pub(crate) fn guest(&self) -> Guest {
-        let (v4, v6) = (self.stack.v4.map(|net| net.guest.into()), self.stack.v6.map(|net| net.guest.into()));
-        Guest { addresses: [v4, v6] }
     }
 }
 

@@ -8,9 +8,7 @@
 
 use crate::log;
 use brodo_control::event::Level;
-use brodo_core::flow::end::FlowEnd;
-use brodo_core::flow::info::FlowInfo;
-use brodo_core::stack::Stack;
+use brodo_net::FlowRecords;
 use brodo_net::clock::Clock;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,19 +19,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Items in a mailbox: about 16 MB of ended flows, a second of writing for a log on a disk.
 const MAILBOX_MAX: usize = 64 << 10;
-
-/// The records of one worker and one turn.
-#[derive(Debug, Default)]
-pub(crate) struct Batch {
-    /// Its number.
-    pub(crate) worker: u32,
-    /// Flows that have begun.
-    pub(crate) openings: Vec<FlowInfo>,
-    /// Flows that have ended.
-    pub(crate) ends: Vec<FlowEnd>,
-    /// Flows that have begun or ended and are not among these.
-    pub(crate) lost: u64,
-}
 
 /// A sentence for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +31,7 @@ pub(crate) struct Notice {
 /// One thing in a mailbox.
 #[derive(Debug, Clone)]
 pub(crate) enum Item {
-    Batch(Arc<Batch>),
+    Batch(Arc<FlowRecords>),
     Notice(Notice),
 }
 
@@ -205,15 +190,9 @@ impl EventBus {
         self.subscribed.store(subscribed, Ordering::Relaxed);
     }
 
-    /// Takes the records of a worker's stack.
-    pub(crate) fn take(&self, worker: u32, stack: &mut Stack) {
-        let batch = Batch {
-            worker,
-            openings: stack.take_openings(),
-            ends: stack.take_ends(),
-            lost: stack.take_lost_records(),
-        };
-        let item = Item::Batch(Arc::new(batch));
+    /// Takes the records of a worker.
+    pub(crate) fn take(&self, records: FlowRecords) {
+        let item = Item::Batch(Arc::new(records));
         if let Some(log) = &self.log {
             log.put(item.clone());
         }

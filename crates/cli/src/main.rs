@@ -21,6 +21,7 @@ mod guest_network;
 mod log;
 mod manual;
 mod metrics;
+mod notices;
 mod option_values;
 mod report;
 mod run;
@@ -29,7 +30,6 @@ mod timestamp;
 mod top;
 mod units;
 mod unix_listener;
-mod workers;
 
 use args::{Cli, Command};
 use clap::CommandFactory;

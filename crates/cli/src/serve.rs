@@ -4,38 +4,36 @@
 use crate::args::NetworkOptions;
 use crate::config::{HostFacts, Settings};
 use crate::control::{Control, Controlled, FirstCapture, InstanceInfo, SocketPath};
-use crate::descriptors::{Descriptors, Needs};
-use crate::event_bus::{Batch, EventBus, Item, Mailbox};
+use crate::descriptors;
+use crate::event_bus::{EventBus, Item, Mailbox};
 use crate::failure::Failure;
 use crate::flow_log::{Files, FlowLog};
 use crate::flow_messages::Bounds;
 use crate::log;
 use crate::metrics::{self, Metrics};
+use crate::notices::Notices;
 use crate::report;
 use crate::unix_listener::PrivateListener;
-use crate::workers::{self, Notices};
 use brodo_control::method::GuestNetwork;
 use brodo_core::config::{BufferBounds, Config};
-use brodo_core::link::Link;
-use brodo_core::memory::budget::Budget;
-use brodo_core::stack::{Keys, Stack};
+use brodo_link::FailedCall;
 use brodo_link::tap::{Tap, TapLosses};
 use brodo_net::capture::Capture;
 use brodo_net::clock::Clock;
-use brodo_net::driver::{Parts, Worker};
-use brodo_net::forward::Forwards;
+use brodo_net::descriptors::{Descriptors, Needs};
+use brodo_net::driver::Worker;
 use brodo_net::host_network::HostNetwork;
 use brodo_net::resolv::ResolvConf;
 use brodo_net::socket_broker::SocketBroker;
-use brodo_net::sockets::{Sockets, raise_nofile};
+use brodo_net::sockets::raise_nofile;
 use brodo_net::txqueuelen::TxQueueLenWatch;
-use brodo_net::workers::{WorkerHandle, Workers};
+use brodo_net::workers::Workers;
+use brodo_net::{FlowRecords, Network, NetworkError, Recording, Wake};
 use brodo_netns::namespace::{Made, leave_interface};
 use brodo_netns::setup::SetupError;
 use brodo_netns::{process, setup};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::process::{Resource, getrlimit};
-use rustix::rand::{GetRandomFlags, getrandom};
 use serde_json::Value;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -87,10 +85,10 @@ impl Preparation {
         let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         let needs = Needs {
             workers: settings.plan.queues.into(),
-            metrics_clients: if options.metrics.is_some() { metrics::CLIENTS_MAX as u64 } else { 0 },
+            clients: if options.metrics.is_some() { metrics::CLIENTS_MAX as u64 } else { 0 },
             forwards: !settings.forwards.is_empty(),
         };
-        Descriptors::divide(limit, needs).check(needs.workers, options.max_flows)?;
+        descriptors::check(Descriptors::divide(limit, needs), needs.workers, options.max_flows)?;
         if let Some(path) = &options.config {
             log::info("read options from a file", &[("file", path.display().to_string().into())]);
         }
@@ -144,7 +142,7 @@ impl Preparation {
     pub(crate) fn serve(
         self,
         made: Made,
-        mut broker: Option<SocketBroker>,
+        broker: Option<SocketBroker>,
         purpose: Purpose,
     ) -> Result<Service, Failure> {
         let Made { taps, watch } = made;
@@ -157,39 +155,36 @@ impl Preparation {
         let ring = TxQueueLenWatch::new(watch, &self.settings.plan.interface.name)
             .map_err(|e| Failure::Io("watch the network interface: ioctl SIOCGIFINDEX".into(), e.into()))?;
         let ring = Arc::new(ring);
-        let count = taps.len() as u32;
-        let mut config = self.settings.stack.clone();
+        let config = self.settings.stack.clone();
         let interface = self.settings.plan.interface.name.clone();
-        let descriptors = Descriptors::divide(raise_nofile(), self.needs);
-        let splices_max = descriptors.splices_max;
-        let flows_max = usize::try_from(descriptors.flows_max).unwrap_or(usize::MAX);
-        config.max_flows = (config.max_flows.min(flows_max) / taps.len().max(1)).max(1);
-        config.dns_cache /= taps.len().max(1);
-        config.rules.workers = count;
-        log_setup(&self.settings, config.max_flows * taps.len());
-        let budget = Arc::new(Budget::new(config.memory));
-        let workers = Arc::new(Workers::new(count).map_err(Failure::io("wake workers: eventfd"))?);
-        let mut loops = Vec::with_capacity(taps.len());
-        for (number, tap) in (0..).zip(taps) {
-            let link = Tap::from_fd(tap, self.settings.plan.offload).map_err(Failure::Tap)?;
-            let mut stack = Stack::sharing(config.clone(), keys()?, link.caps(), budget.clone(), number);
-            stack.record_ends(bus.keeps_log());
-            let sockets = Sockets::new().map_err(Failure::io("wait for sockets: epoll_create1"))?;
-            let handle = WorkerHandle::new(workers.clone(), number).map_err(Failure::io("start a worker"))?;
-            let mut parts = Parts::new(stack, link, sockets, self.clock, handle);
-            parts.busy_poll = self.settings.busy_poll;
-            parts.txqueuelen = Some(ring.clone());
-            parts.capture = self.capture.as_ref().map(|first| first.capture.clone());
-            parts.host_network = Some((self.host.clone(), self.settings.follow));
-            let to = bus.clone();
-            parts.listener = Some(Box::new(move |stack| to.take(number, stack)));
-            if number == 0 {
-                let limit = usize::try_from(descriptors.limit).unwrap_or(usize::MAX);
-                let bounds = (limit, splices_max as usize);
-                parts.forwards = Some(self.forwards(broker.take(), &parts.sockets, bounds)?);
-            }
-            loops.push(Worker::new(parts).map_err(Failure::io("wait for the network interface: epoll_ctl"))?);
+        let to = bus.clone();
+        let mut builder = Network::builder()
+            .config(config.clone())
+            .clock(self.clock)
+            .descriptors(raise_nofile())
+            .clients(self.needs.clients)
+            .busy_poll(self.settings.busy_poll)
+            .socket_broker(broker)
+            .forwards(self.settings.forwards.clone())
+            .host_network(self.host.clone(), self.settings.follow)
+            .tx_queue_len(ring.clone())
+            .capture(self.capture.as_ref().map(|first| first.capture.clone()))
+            .on_flow_records(Recording { ends: bus.keeps_log(), ..Recording::default() }, move |records| {
+                to.take(records);
+            });
+        if let Some(metrics) = &self.metrics {
+            builder = builder.leave_out(metrics).map_err(Failure::io("wait for ports: dup"))?;
         }
+        for forward in &self.settings.forwards {
+            let option = brodo_net::forward::option(forward.direction, forward.transport);
+            log::info("forwarding ports", &[(option, forward.spec.to_string().into())]);
+        }
+        let links = taps.into_iter().map(|tap| Tap::from_fd(tap, self.settings.plan.offload));
+        let links = links.collect::<Result<Vec<_>, _>>().map_err(Failure::Tap)?;
+        let network = builder.links(links).build().map_err(network_failure)?;
+        let workers = network.handle().workers().clone();
+        log_setup(&self.settings, network.flows_max());
+        let info = instance_info(purpose, interface, &config, network.flows_max());
         let flow_log = self.flow_log.zip(log).map(|(files, log)| FlowLog::start(files, log, bus.clone()));
         let flow_log = flow_log.transpose().map_err(Failure::io("write the flow log: clone"))?;
         let control = listener.zip(clients).map(|(listener, mailbox)| {
@@ -198,7 +193,7 @@ impl Preparation {
                 ring: Some(ring.clone()),
                 bus: bus.clone(),
                 mailbox,
-                info: instance_info(purpose, interface, &config, count),
+                info,
                 started: Instant::now(),
                 capture: self.capture,
             };
@@ -207,27 +202,18 @@ impl Preparation {
         let control = control.transpose().map_err(Failure::io("serve the control socket: clone"))?;
         let notices = Notices::new(bus.clone());
         let Self { ready, metrics, clock, .. } = self;
-        Ok(Service { loops, workers, ring, notices, ready, metrics, serving: None, control, flow_log, clock })
-    }
-
-    /// The forwarded ports, for the worker that has these sockets. `bounds` are descriptors and splices.
-    fn forwards(
-        &self,
-        broker: Option<SocketBroker>,
-        sockets: &Sockets,
-        bounds: (usize, usize),
-    ) -> Result<Forwards, Failure> {
-        let forwards = Forwards::new(self.settings.guest(), broker, sockets, bounds);
-        let mut forwards = forwards.map_err(Failure::io("wait for ports: epoll_ctl"))?;
-        if let Some(metrics) = &self.metrics {
-            forwards.leave_out(metrics);
-        }
-        for forward in self.settings.forwards.clone() {
-            let option = brodo_net::forward::option(forward.direction, forward.transport);
-            log::info("forwarding ports", &[(option, forward.spec.to_string().into())]);
-            forwards.add(forward).map_err(Failure::Forward)?;
-        }
-        Ok(forwards)
+        Ok(Service {
+            network,
+            workers,
+            ring,
+            notices,
+            ready,
+            metrics,
+            serving: None,
+            control,
+            flow_log,
+            clock,
+        })
     }
 
     /// The control socket. Without `--control PATH` a failure is only logged.
@@ -245,8 +231,8 @@ impl Preparation {
     }
 }
 
-/// Properties of the instance for the control socket.
-fn instance_info(purpose: Purpose, interface: String, config: &Config, workers: u32) -> InstanceInfo {
+/// The facts of an instance that never change, for the control socket.
+fn instance_info(purpose: Purpose, interface: String, config: &Config, flows_max: usize) -> InstanceInfo {
     let v4 = config.v4.map(|net| GuestNetwork {
         address: net.guest.into(),
         prefix_len: net.prefix_len,
@@ -268,7 +254,7 @@ fn instance_info(purpose: Purpose, interface: String, config: &Config, workers: 
         mtu: config.mtu,
         networks: v4.into_iter().chain(v6).collect(),
         memory: config.memory,
-        flows_max: config.max_flows as u64 * u64::from(workers),
+        flows_max: flows_max as u64,
         bounds: Bounds::of(config),
     }
 }
@@ -321,20 +307,21 @@ fn log_setup(settings: &Settings, max_flows: usize) {
     );
 }
 
-/// Fresh keys for the flow table, for sequence numbers and for DNS queries.
-fn keys() -> Result<Keys, Failure> {
-    let mut keys = Keys { table: [0; 16], isn: [0; 16], dns: [0; 16] };
-    for key in [&mut keys.table, &mut keys.isn, &mut keys.dns] {
-        // At most 256 bytes are given whole or not at all.
-        getrandom(&mut key[..], GetRandomFlags::empty())
-            .map_err(|errno| Failure::Io("draw random keys: getrandom".into(), errno.into()))?;
+/// The failure of a network in the words of this program.
+fn network_failure(error: NetworkError) -> Failure {
+    match error {
+        NetworkError::Forward(error) => Failure::Forward(error),
+        NetworkError::Io { call, error } => Failure::Io(call.to_owned(), error),
+        NetworkError::Failed(FailedCall { call, error }) => {
+            Failure::Io(format!("serve the network interface: {call}"), error)
+        }
+        other => Failure::Usage(other.to_string()),
     }
-    Ok(keys)
 }
 
 /// A network that is being served.
 pub(crate) struct Service {
-    loops: Vec<Worker<Tap>>,
+    network: Network<Tap>,
     workers: Arc<Workers>,
     ring: Arc<TxQueueLenWatch>,
     notices: Notices,
@@ -349,8 +336,7 @@ pub(crate) struct Service {
 impl Service {
     /// Asks to be called back by [`Service::run`] when `descriptor` is readable.
     pub(crate) fn watch(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), Failure> {
-        let watched = self.loops.first_mut().map_or(Ok(()), |worker| worker.watch(descriptor.as_fd(), 0));
-        watched.map_err(Failure::io("wait for the guest: epoll_ctl"))
+        self.network.watch(descriptor, 0).map_err(Failure::io("wait for the guest: epoll_ctl"))
     }
 
     /// Readiness: writes to `--ready-fd`.
@@ -366,18 +352,31 @@ impl Service {
     /// guest's interface is gone (`None`).
     pub(crate) fn run<T>(
         &mut self,
-        check: impl FnMut() -> Result<ControlFlow<T>, Failure>,
+        mut check: impl FnMut() -> Result<ControlFlow<T>, Failure>,
     ) -> Result<Option<T>, Failure> {
         // Not before the last fork, which needs a process of one thread.
         if let Some(metrics) = self.metrics.take() {
             self.serving = Some(metrics.start(self.workers.clone(), self.ring.clone())?);
         }
-        workers::run(&mut self.loops, &self.workers, &self.notices, check)
+        let notices = &self.notices;
+        let on_wake = |wake| match wake {
+            Wake::Extra(_) => match check() {
+                Ok(ControlFlow::Continue(())) => ControlFlow::Continue(()),
+                Ok(ControlFlow::Break(value)) => ControlFlow::Break(Ok(value)),
+                Err(failure) => ControlFlow::Break(Err(failure)),
+            },
+            notice => {
+                notices.publish(&notice);
+                ControlFlow::Continue(())
+            }
+        };
+        let ended = self.network.run(on_wake, &|wake| notices.publish(&wake)).map_err(network_failure)?;
+        ended.transpose()
     }
 
     /// To be called when the command is done whose namespace was made for this service.
     pub(crate) fn leave_interface(&self) {
-        if let Some(worker) = self.loops.first() {
+        if let Some(worker) = self.network.workers().first() {
             leave_interface(worker.link());
         }
     }
@@ -389,9 +388,9 @@ impl Service {
         let now = self.clock.now();
         let of_worker = |(worker, of): (u32, &Worker<Tap>)| {
             let ends = of.stack().ends_at_shutdown(now).collect();
-            Item::Batch(Arc::new(Batch { worker, ends, ..Batch::default() }))
+            Item::Batch(Arc::new(FlowRecords { worker, ends, ..FlowRecords::default() }))
         };
-        (0..).zip(&self.loops).map(of_worker).collect()
+        (0..).zip(self.network.workers()).map(of_worker).collect()
     }
 }
 
@@ -400,23 +399,24 @@ impl Drop for Service {
     /// prints the counters if they were asked for.
     fn drop(&mut self) {
         drop(self.control.take());
-        for error in self.loops.iter_mut().filter_map(Worker::finish_capture) {
+        for error in self.network.workers_mut().iter_mut().filter_map(Worker::finish_capture) {
             self.notices.capture_failed(&error);
         }
         if let Some(log) = self.flow_log.take() {
             log.finish(self.last_ends());
         }
         let mut losses = TapLosses::default();
-        self.loops.iter().for_each(|worker| losses.add(worker.link().losses()));
+        self.network.workers().iter().for_each(|worker| losses.add(worker.link().losses()));
         let mut link = vec![("link_down", losses.down), ("link_refused", losses.refused)];
-        let forwards = self.loops.iter().filter_map(Worker::forwards);
+        let forwards = self.network.workers().iter().filter_map(Worker::forwards);
         link.extend(forwards.flat_map(|forwards| forwards.counters().named()));
         let (passed, lost) = self.workers.resteered();
         link.extend([("frames_resteered", passed), ("frames_resteered_lost", lost)]);
-        let counters: Vec<_> = self.loops.iter().map(|worker| worker.stack().counters()).collect();
+        let counters: Vec<_> =
+            self.network.workers().iter().map(|worker| worker.stack().counters()).collect();
         self.ring.look();
         let dropped = self.ring.dropped();
-        let refusals = report::refusals(self.loops.iter().map(|worker| worker.stack().rules()));
+        let refusals = report::refusals(self.network.workers().iter().map(|worker| worker.stack().rules()));
         let text = || report::report_all(&counters, dropped, &link, &refusals);
         log::report("counters", text, || report::fields(&counters, dropped, &link, &refusals));
     }

@@ -244,6 +244,25 @@ impl<L: GuestLink> Worker<L> {
         }
     }
 
+    /// Longest sleep before the next [`Worker::poll`]: zero while there is more to do at once, `None` for ever.
+    pub fn timeout(&mut self) -> Option<Duration> {
+        if self.busy {
+            return Some(Duration::ZERO);
+        }
+        let now = self.waiter.clock.now();
+        self.deadline().map(|at| at.since(now))
+    }
+
+    /// One turn without sleeping, for a loop of the caller's.
+    ///
+    /// # Errors
+    /// As of [`Worker::run`].
+    pub fn poll(&mut self) -> Result<Option<Wake>, FailedCall> {
+        self.busy = true;
+        self.wait()?;
+        self.turn()
+    }
+
     fn wait(&mut self) -> Result<(), FailedCall> {
         let moved = std::mem::take(&mut self.port.moved);
         let deadline = if self.busy { None } else { self.deadline() };

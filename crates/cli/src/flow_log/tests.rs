@@ -1,12 +1,12 @@
 //! Lines, old files, and that nothing is missing at the end.
 
 use super::*;
-use crate::event_bus::Batch;
 use brodo_core::config::Config;
 use brodo_core::flow::end::EndCause;
 use brodo_core::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
 use brodo_core::flow::{Endpoint, FlowId, FlowKey, Protocol};
 use brodo_core::time::{Duration, Instant};
+use brodo_net::FlowRecords;
 use brodo_net::clock::Clock;
 use serde_json::Value;
 use std::net::Ipv4Addr;
@@ -65,7 +65,11 @@ fn ended(port: u16) -> FlowEnd {
 }
 
 fn item(ports: std::ops::Range<u16>) -> Item {
-    Item::Batch(Arc::new(Batch { worker: 1, ends: ports.map(ended).collect(), ..Batch::default() }))
+    Item::Batch(Arc::new(FlowRecords {
+        worker: 1,
+        ends: ports.map(ended).collect(),
+        ..FlowRecords::default()
+    }))
 }
 
 fn log(folder: &Folder, len_max: u64, keep: u32) -> FlowLog {
@@ -83,7 +87,7 @@ fn a_line_says_who_how_much_how_long_and_why() {
     last.rule = Some("deny 192.0.2.0/24".into());
     last.opened = false;
     last.cause = EndCause::Denied;
-    let batch = Batch { worker: 1, ends: vec![ended(4001), last], lost: 7, ..Batch::default() };
+    let batch = FlowRecords { worker: 1, ends: vec![ended(4001), last], lost: 7, ..FlowRecords::default() };
     log(&folder, 1 << 20, 3).finish(vec![Item::Batch(Arc::new(batch))]);
     let lines = folder.lines("log");
     assert_eq!(lines.len(), 3);
@@ -168,6 +172,6 @@ fn a_stack_s_records_reach_the_log() {
     let keys = Keys { table: [0; 16], isn: [0; 16], dns: [3; 16] };
     let mut stack = Stack::new(Config::default(), keys, LinkCaps::default());
     stack.record_ends(bus.keeps_log());
-    bus.take(0, &mut stack);
+    bus.take(FlowRecords::take(0, &mut stack));
     assert_eq!(mailbox.take().0.len(), 1);
 }

@@ -1,0 +1,44 @@
+//! Notices to the user while the network is served: on standard error, and to clients of the control socket.
+
+use crate::event_bus::EventBus;
+use crate::failure::plain;
+use brodo_control::event::Level;
+use brodo_net::Wake;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Notice at the first ping to another host.
+const PING_FORBIDDEN: &str = "ping to other hosts does not work because the host lets no group of this user open \
+    ping sockets (socket: Permission denied); `sysctl -w net.ipv4.ping_group_range='0 2147483647'` on the host allows \
+    it; everything else works";
+
+/// Notices to the user while the network is served.
+#[derive(Debug)]
+pub(crate) struct Notices {
+    bus: Arc<EventBus>,
+    ping_noticed: AtomicBool,
+}
+
+impl Notices {
+    pub(crate) fn new(bus: Arc<EventBus>) -> Self {
+        Self { bus, ping_noticed: AtomicBool::new(false) }
+    }
+
+    /// The capture has ended because of an error.
+    pub(crate) fn capture_failed(&self, error: &io::Error) {
+        self.bus.notify(Level::Warn, &format!("the capture ended early: write: {}", plain(error)));
+    }
+
+    /// Publishes the notice of a wake-up.
+    pub(crate) fn publish(&self, wake: &Wake) {
+        match wake {
+            Wake::CaptureFailed(error) => self.capture_failed(error),
+            Wake::PingForbidden if !self.ping_noticed.swap(true, Ordering::Relaxed) => {
+                self.bus.notify(Level::Warn, PING_FORBIDDEN);
+            }
+            Wake::Notice(sentence) => self.bus.notify(Level::Info, sentence),
+            _ => {}
+        }
+    }
+}

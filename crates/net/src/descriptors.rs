@@ -1,0 +1,73 @@
+//! Descriptors: how many flows the limit on open files (RLIMIT_NOFILE) leaves room for.
+//!
+//! Each flow takes a descriptor. The loop keeps what it needs itself and what forwarded ports may take, and
+//! flows get the rest.
+
+/// Descriptors that a network needs for itself, clients of a control socket among them, and those that each
+/// worker needs.
+const RESERVED: u64 = 80;
+const PER_WORKER: u64 = 4;
+
+/// Most connections between loopbacks at a time, their share of all descriptors, and what each takes: two
+/// sockets, and pipes.
+const SPLICES_MAX: u64 = 16_384;
+const SPLICES_SHARE: u64 = 16;
+const PER_SPLICE: u64 = 4;
+
+/// Uses of descriptors besides flows.
+#[derive(Debug, Clone, Copy)]
+pub struct Needs {
+    /// Workers.
+    pub workers: u64,
+    /// Clients of the caller's own servers at a time.
+    pub clients: u64,
+    /// Ports are forwarded.
+    pub forwards: bool,
+}
+
+/// A limit, divided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Descriptors {
+    /// The limit.
+    pub limit: u64,
+    /// Kept for everything but flows and splices.
+    pub reserved: u64,
+    /// Connections between loopbacks at a time.
+    pub splices_max: u64,
+    /// Flows at a time, by all workers.
+    pub flows_max: u64,
+}
+
+impl Descriptors {
+    /// Divides `limit`, the number of descriptors the process may have.
+    pub fn divide(limit: u64, needs: Needs) -> Self {
+        let reserved = RESERVED + PER_WORKER * needs.workers + needs.clients;
+        let splices_max = (limit / SPLICES_SHARE).min(SPLICES_MAX);
+        let for_splices = if needs.forwards { splices_max * PER_SPLICE } else { 0 };
+        let flows_max = limit.saturating_sub(reserved + for_splices);
+        Self { limit, reserved, splices_max, flows_max }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Needs = Needs { workers: 1, clients: 0, forwards: false };
+
+    #[test]
+    fn flows_get_what_is_not_needed_otherwise() {
+        for (limit, needs, flows, splices) in [
+            (0, ONE, 0, 0),
+            (84, ONE, 0, 5),
+            (85, ONE, 1, 5),
+            (1024, ONE, 940, 64),
+            (1024, Needs { forwards: true, ..ONE }, 684, 64),
+            (1024, Needs { workers: 4, clients: 32, ..ONE }, 896, 64),
+            (1 << 20, Needs { forwards: true, ..ONE }, (1 << 20) - 84 - 4 * 16_384, 16_384),
+        ] {
+            let divided = Descriptors::divide(limit, needs);
+            assert_eq!((divided.flows_max, divided.splices_max), (flows, splices), "{limit} {needs:?}");
+        }
+    }
+}

@@ -1,0 +1,695 @@
+//! One guest's network as a value: links, rules and forwards in, workers out, run by brodo's own threads or
+//! by the caller's loop.
+//!
+//! Theory of operation. A [`Builder`] takes one link per worker and what all workers share, checks it, and
+//! makes a [`Network`].
+//! Nothing runs until the caller says how:
+//!
+//! * [`Network::run`]: the first worker on the calling thread, every other on a thread of its own, until the
+//!   guest is gone, the caller breaks, or [`Handle::stop`];
+//! * [`Network::spawn`]: the same on a new thread;
+//! * the caller's own loop, for one worker: wait until [`Network::descriptor`] is readable or
+//!   [`Network::timeout`] has passed, then call [`Network::turn`].
+//!
+//! A [`Handle`] reaches the workers from any thread meanwhile. The library prints nothing, installs no
+//! signal handler, changes no
+//! resource limit and reads no file but the resolver configuration that it is given.
+//!
+//! Shared by several workers, and each worker's own:
+//!
+//! | | |
+//! |---|---|
+//! | connections, datagram flows, timers, sockets, sequence numbers | each its own, see [`crate::workers`] |
+//! | memory for payload | one budget |
+//! | number of flows | divided: a guest that aims at one worker gets that one's part |
+//! | the guest's MAC address | learned by each from the first frame it gets, before it answers |
+//! | ARP, neighbour discovery, DHCP, echo to brodo | stateless: the worker that is asked answers |
+//! | router advertisements | sent at intervals by each worker that got a solicitation |
+//! | the host's network and resolvers | one subscription; each worker acts on a change at its next turn |
+//! | DNS questions, their cache, names learnt | each its own; the cache's memory is divided |
+//! | capture | one file |
+//! | forwarded ports, and flows that begin there | the first worker's; others re-steer frames of such flows |
+//! | counters | each its own, added up by the reader |
+
+use crate::capture::Capture;
+use crate::clock::Clock;
+use crate::command::{Command, FlowFilter, FlowReport, ForwardRefusal, ForwardReport};
+use crate::command::{NoReply, ReplyTo, WorkerReport};
+use crate::descriptors::{Descriptors, Needs};
+use crate::driver::{Listener, Parts, Wake, Worker};
+use crate::forward::{Forward, ForwardError, Forwards, Guest};
+use crate::host_network::{HostNetFollow, HostNetwork};
+use crate::socket_broker::SocketBroker;
+use crate::sockets::Sockets;
+use crate::txqueuelen::TxQueueLenWatch;
+use crate::workers::{WorkerHandle, Workers};
+use brodo_core::config::Config;
+use brodo_core::flow::end::FlowEnd;
+use brodo_core::flow::info::FlowInfo;
+use brodo_core::memory::budget::{Budget, WORKERS_MAX};
+use brodo_core::policy::Rules;
+use brodo_core::stack::{Keys, Stack};
+use brodo_link::{FailedCall, GuestLink};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::fmt;
+use std::io;
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// Reason why a network could not be built or has failed; each names the system call.
+#[derive(Debug)]
+pub enum NetworkError {
+    /// No link was given.
+    NoLink,
+    /// More links than workers there may be ([`WORKERS_MAX`]).
+    TooManyLinks(usize),
+    /// A system call failed.
+    Io {
+        /// Purpose of the call, then its name: "wake workers: eventfd".
+        call: &'static str,
+        /// Its answer.
+        error: io::Error,
+    },
+    /// The loop or a link failed for good.
+    Failed(FailedCall),
+    /// A forward could not be put in force.
+    Forward(ForwardError),
+    /// [`Network::turn`] serves one worker; with several links use [`Network::run`] or [`Network::spawn`].
+    SeveralWorkers,
+}
+
+impl NetworkError {
+    /// For `map_err`: an error of this call.
+    fn io<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> Self {
+        move |error| Self::Io { call, error: error.into() }
+    }
+}
+
+impl fmt::Display for NetworkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoLink => f.write_str("a network needs a link: Builder::link"),
+            Self::TooManyLinks(links) => write!(f, "{links} links, but at most {WORKERS_MAX} workers"),
+            Self::Io { call, error } => write!(f, "{call}: {error}"),
+            Self::Failed(error) => error.fmt(f),
+            Self::Forward(error) => error.fmt(f),
+            Self::SeveralWorkers => f.write_str("a caller's own loop serves one link: use run or spawn"),
+        }
+    }
+}
+
+impl std::error::Error for NetworkError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// Flows that began and ended on one worker in one turn.
+#[derive(Debug, Clone, Default)]
+pub struct FlowRecords {
+    /// Number of the worker.
+    pub worker: u32,
+    /// Flows that began, if [`Recording::openings`].
+    pub openings: Vec<FlowInfo>,
+    /// Flows that ended, if [`Recording::ends`]; among them flows that a rule denied, which never began.
+    pub ends: Vec<FlowEnd>,
+    /// Records that a full queue has lost.
+    pub lost: u64,
+}
+
+impl FlowRecords {
+    /// Takes the records of a worker's stack.
+    pub fn take(worker: u32, stack: &mut Stack) -> Self {
+        Self {
+            worker,
+            openings: stack.take_openings(),
+            ends: stack.take_ends(),
+            lost: stack.take_lost_records(),
+        }
+    }
+}
+
+/// Kinds of records that workers keep from the start. None is kept for free: each costs a copy of the
+/// flow's facts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Recording {
+    /// Flows that begin.
+    pub openings: bool,
+    /// Flows that end, or are refused.
+    pub ends: bool,
+}
+
+/// Everything a network is made of. Each method has its default; only a link is required.
+#[must_use = "nothing is built before Builder::build"]
+pub struct Builder<L> {
+    links: Vec<L>,
+    config: Config,
+    clock: Clock,
+    busy_poll: Duration,
+    descriptors: Option<u64>,
+    clients: u64,
+    not_followed: Vec<OwnedFd>,
+    forwards: Vec<Forward>,
+    broker: Option<SocketBroker>,
+    host: Option<(Arc<HostNetwork>, HostNetFollow)>,
+    tx_queue_len: Option<Arc<TxQueueLenWatch>>,
+    capture: Option<Capture>,
+    on_records: Option<Arc<dyn Fn(FlowRecords) + Send + Sync>>,
+    recording: Recording,
+}
+
+impl Network<()> {
+    /// A builder with default settings ([`Config::default`]) and no link yet.
+    pub fn builder() -> Builder<()> {
+        Builder {
+            links: Vec::new(),
+            config: Config::default(),
+            clock: Clock::start(),
+            busy_poll: Duration::ZERO,
+            descriptors: None,
+            clients: 0,
+            not_followed: Vec::new(),
+            forwards: Vec::new(),
+            broker: None,
+            host: None,
+            tx_queue_len: None,
+            capture: None,
+            on_records: None,
+            recording: Recording::default(),
+        }
+    }
+}
+
+impl Builder<()> {
+    /// Link toward the guest, for one worker.
+    pub fn link<L: GuestLink>(self, link: L) -> Builder<L> {
+        self.links([link])
+    }
+
+    /// Links toward the same guest, a worker for each. The guest must keep each flow on one of them, as the
+    /// kernel does with the
+    /// queues of a TAP ([`crate::workers`]).
+    pub fn links<L: GuestLink>(self, links: impl IntoIterator<Item = L>) -> Builder<L> {
+        let Self { config, clock, busy_poll, descriptors, clients, not_followed, .. } = self;
+        let Self { forwards, broker, host, tx_queue_len, capture, on_records, recording, .. } = self;
+        let links = links.into_iter().collect();
+        Builder {
+            links,
+            config,
+            clock,
+            busy_poll,
+            descriptors,
+            clients,
+            not_followed,
+            forwards,
+            broker,
+            host,
+            tx_queue_len,
+            capture,
+            on_records,
+            recording,
+        }
+    }
+}
+
+impl<L> Builder<L> {
+    /// Addresses, buffers, memory, time-outs and limits. [`Config::max_flows`] is lowered to what the limit
+    /// on descriptors allows.
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Rules about new flows; the same as [`Config::rules`].
+    pub fn policy(mut self, rules: Rules) -> Self {
+        self.config.rules = rules;
+        self
+    }
+
+    /// Zero of all times; by default the moment of [`Network::builder`].
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Longest search for answers before a worker sleeps; zero, the default, is never. Costs processor
+    /// time, saves wake-ups.
+    pub fn busy_poll(mut self, bound: Duration) -> Self {
+        self.busy_poll = bound;
+        self
+    }
+
+    /// Number of descriptors that may be open; by default the soft RLIMIT_NOFILE at [`Builder::build`].
+    pub fn descriptors(mut self, limit: u64) -> Self {
+        self.descriptors = Some(limit);
+        self
+    }
+
+    /// Descriptors kept free for clients of the caller's own servers; none by default.
+    pub fn clients(mut self, descriptors: u64) -> Self {
+        self.clients = descriptors;
+        self
+    }
+
+    /// Listening socket of the caller's own, which a forward of all ports (`auto`) leaves out.
+    ///
+    /// # Errors
+    /// No descriptor is left for a copy of it.
+    pub fn leave_out(mut self, socket: impl AsFd) -> io::Result<Self> {
+        self.not_followed.push(socket.as_fd().try_clone_to_owned()?);
+        Ok(self)
+    }
+
+    /// Forwarded ports, in force from the start. More can be added while it runs.
+    pub fn forwards(mut self, forwards: impl IntoIterator<Item = Forward>) -> Self {
+        self.forwards.extend(forwards);
+        self
+    }
+
+    /// Source of sockets in the guest's network namespace, for forwards that end or begin on the guest's
+    /// loopback.
+    pub fn socket_broker(mut self, broker: Option<SocketBroker>) -> Self {
+        self.broker = broker;
+        self
+    }
+
+    /// Subscription to the host's network: its addresses, and as far as `follow` goes its resolvers.
+    pub fn host_network(mut self, network: Arc<HostNetwork>, follow: HostNetFollow) -> Self {
+        self.host = Some((network, follow));
+        self
+    }
+
+    /// Length of the kernel's queue of a TAP, followed while it runs.
+    pub fn tx_queue_len(mut self, watch: Arc<TxQueueLenWatch>) -> Self {
+        self.tx_queue_len = Some(watch);
+        self
+    }
+
+    /// Capture of all frames from the start.
+    pub fn capture(mut self, capture: Option<Capture>) -> Self {
+        self.capture = capture;
+        self
+    }
+
+    /// Observer of flows: called with each worker's records, on its thread, after each turn that has any.
+    /// It must not block: frames
+    /// wait meanwhile.
+    pub fn on_flow_records(
+        mut self,
+        recording: Recording,
+        observer: impl Fn(FlowRecords) + Send + Sync + 'static,
+    ) -> Self {
+        self.recording = recording;
+        self.on_records = Some(Arc::new(observer));
+        self
+    }
+}
+
+impl<L: GuestLink> Builder<L> {
+    /// Checks everything, binds the forwarded ports and registers all descriptors. Nothing runs yet.
+    ///
+    /// # Errors
+    /// See [`NetworkError`].
+    pub fn build(mut self) -> Result<Network<L>, NetworkError> {
+        let count = match self.links.len() {
+            0 => return Err(NetworkError::NoLink),
+            count if count > WORKERS_MAX as usize => return Err(NetworkError::TooManyLinks(count)),
+            count => count as u32,
+        };
+        let needs =
+            Needs { workers: count.into(), clients: self.clients, forwards: !self.forwards.is_empty() };
+        let soft_limit = || getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let descriptors = Descriptors::divide(self.descriptors.unwrap_or_else(soft_limit), needs);
+        let flows_max = usize::try_from(descriptors.flows_max).unwrap_or(usize::MAX);
+        let flows_max = self.config.max_flows.min(flows_max);
+        let per_worker = |total: usize| total / count as usize;
+        self.config.max_flows = per_worker(flows_max).max(1);
+        self.config.dns_cache = per_worker(self.config.dns_cache);
+        self.config.rules.workers = count;
+        let handle = Arc::new(Workers::new(count).map_err(NetworkError::io("wake workers: eventfd"))?);
+        let budget = Arc::new(Budget::new(self.config.memory));
+        let mut workers = Vec::with_capacity(count as usize);
+        for (number, link) in (0..count).zip(std::mem::take(&mut self.links)) {
+            let mut parts = self.parts(number, link, &budget, &handle)?;
+            if number == 0 {
+                parts.forwards = Some(self.forwards_of(&parts.sockets, descriptors)?);
+            }
+            let worker = Worker::new(parts).map_err(NetworkError::io("wait for the link: epoll_ctl"))?;
+            workers.push(worker);
+        }
+        Ok(Network { workers, shared: handle, flows_max: self.config.max_flows * count as usize })
+    }
+
+    /// Parts of the worker of this number, all but the forwards.
+    fn parts(
+        &self,
+        number: u32,
+        link: L,
+        budget: &Arc<Budget>,
+        workers: &Arc<Workers>,
+    ) -> Result<Parts<L>, NetworkError> {
+        let keys = keys().map_err(NetworkError::io("draw random keys: getrandom"))?;
+        let mut stack = Stack::sharing(self.config.clone(), keys, link.caps(), budget.clone(), number);
+        stack.record_ends(self.recording.ends);
+        stack.record_openings(self.recording.openings);
+        let sockets = Sockets::new().map_err(NetworkError::io("wait for sockets: epoll_create1"))?;
+        let handle =
+            WorkerHandle::new(workers.clone(), number).map_err(NetworkError::io("number the workers"))?;
+        let listener = self.on_records.clone().map(|observer| -> Listener {
+            Box::new(move |stack| observer(FlowRecords::take(number, stack)))
+        });
+        Ok(Parts {
+            busy_poll: self.busy_poll,
+            txqueuelen: self.tx_queue_len.clone(),
+            host_network: self.host.clone(),
+            capture: self.capture.clone(),
+            listener,
+            ..Parts::new(stack, link, sockets, self.clock, handle)
+        })
+    }
+
+    /// Forwarded ports of the first worker, bound.
+    fn forwards_of(&mut self, sockets: &Sockets, of: Descriptors) -> Result<Forwards, NetworkError> {
+        let bounds = (usize::try_from(of.limit).unwrap_or(usize::MAX), of.splices_max as usize);
+        let mut forwards = Forwards::new(guest(&self.config), self.broker.take(), sockets, bounds)
+            .map_err(NetworkError::io("wait for ports: epoll_ctl"))?;
+        for socket in &self.not_followed {
+            forwards.leave_out(socket);
+        }
+        for forward in std::mem::take(&mut self.forwards) {
+            forwards.add(forward).map_err(NetworkError::Forward)?;
+        }
+        Ok(forwards)
+    }
+}
+
+/// The guest's addresses, for forwards.
+fn guest(config: &Config) -> Guest {
+    Guest { addresses: [config.v4.map(|net| net.guest.into()), config.v6.map(|net| net.guest.into())] }
+}
+
+/// Fresh keys for the flow table and for sequence numbers.
+fn keys() -> Result<Keys, Errno> {
+    let mut keys = Keys { table: [0; 16], isn: [0; 16], dns: [0; 16] };
+    for key in [&mut keys.table, &mut keys.isn, &mut keys.dns] {
+        // At most 256 bytes are given whole or not at all (getrandom(2)).
+        getrandom(&mut key[..], GetRandomFlags::empty())?;
+    }
+    Ok(keys)
+}
+
+/// One guest's network. Dropping it closes every flow.
+pub struct Network<L> {
+    workers: Vec<Worker<L>>,
+    shared: Arc<Workers>,
+    flows_max: usize,
+}
+
+impl<L: GuestLink> Network<L> {
+    /// Handle for other threads.
+    pub fn handle(&self) -> Handle {
+        Handle { workers: self.shared.clone() }
+    }
+
+    /// Flows that may be open at a time, by all workers.
+    pub fn flows_max(&self) -> usize {
+        self.flows_max
+    }
+
+    /// The workers, in the order of their links.
+    pub fn workers(&self) -> &[Worker<L>] {
+        &self.workers
+    }
+
+    /// The workers, while none of them runs.
+    pub fn workers_mut(&mut self) -> &mut [Worker<L>] {
+        &mut self.workers
+    }
+
+    /// Makes [`Network::run`] and [`Network::turn`] report [`Wake::Extra`] with this tag while `fd` is
+    /// readable. The caller keeps `fd`
+    /// open; closing it ends the watch.
+    ///
+    /// # Errors
+    /// `fd` cannot be registered with epoll.
+    pub fn watch(&mut self, fd: BorrowedFd<'_>, tag: u32) -> io::Result<()> {
+        self.workers.first_mut().map_or(Ok(()), |worker| worker.watch(fd, tag))
+    }
+
+    /// Readable when [`Network::turn`] has something to do: the epoll instance of the one worker, for the
+    /// caller's own (level- or
+    /// edge-triggered) or for poll.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.workers[0].sockets().epoll()
+    }
+
+    /// Longest sleep before the next [`Network::turn`], even if [`Network::descriptor`] is not readable:
+    /// zero while there is more to
+    /// do at once, `None` for ever.
+    pub fn timeout(&mut self) -> Option<Duration> {
+        self.workers[0].timeout()
+    }
+
+    /// One turn of the loop without sleeping: a batch of frames, timers, ready sockets, acknowledgements.
+    /// Gives what the caller may
+    /// want to know, if anything; the network goes on after each but [`Wake::GuestGone`] and
+    /// [`Wake::Stopped`].
+    ///
+    /// # Errors
+    /// epoll or the link is broken for good, or there are several workers.
+    pub fn turn(&mut self) -> Result<Option<Wake>, NetworkError> {
+        match &mut self.workers[..] {
+            [worker] => worker.poll().map_err(NetworkError::Failed),
+            _ => Err(NetworkError::SeveralWorkers),
+        }
+    }
+
+    /// Runs until `on_wake` breaks, the guest is gone (`None`) or [`Handle::stop`]: the first worker on
+    /// this thread, the others on
+    /// threads of their own, which pass what the caller may want to know to `on_other`. The end of one
+    /// worker, by an error or a
+    /// panic too, ends all.
+    ///
+    /// # Errors
+    /// epoll or a link is broken for good, or a thread could not be started.
+    pub fn run<T>(
+        &mut self,
+        mut on_wake: impl FnMut(Wake) -> ControlFlow<T>,
+        on_other: &(impl Fn(Wake) + Sync),
+    ) -> Result<Option<T>, NetworkError>
+    where
+        L: Send,
+    {
+        let shared = self.shared.clone();
+        let _close = CloseOnDrop(&shared);
+        let Some((first, others)) = self.workers.split_first_mut() else { return Ok(None) };
+        if others.is_empty() {
+            return drive(first, &mut on_wake);
+        }
+        thread::scope(|scope| {
+            let stop = StopOnDrop(&shared);
+            let mut threads = Vec::with_capacity(others.len());
+            for (number, worker) in (2..).zip(others) {
+                let shared = &shared;
+                let body = move || {
+                    let _stop = StopOnDrop(shared);
+                    drive(worker, &mut |wake| -> ControlFlow<()> {
+                        on_other(wake);
+                        ControlFlow::Continue(())
+                    })
+                };
+                let spawned =
+                    thread::Builder::new().name(format!("worker {number}")).spawn_scoped(scope, body);
+                threads.push(spawned.map_err(NetworkError::io("start a worker: clone"))?);
+            }
+            let result = drive(first, &mut on_wake);
+            drop(stop);
+            for thread in threads {
+                match thread.join() {
+                    // The failure of another worker is the reason why this one was stopped.
+                    Ok(ended) if matches!(result, Ok(None)) => _ = ended?,
+                    Ok(_) => {}
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            result
+        })
+    }
+
+    /// Runs on a new thread until the guest is gone or [`Running::stop`].
+    ///
+    /// # Errors
+    /// The thread could not be started.
+    pub fn spawn(mut self) -> Result<Running, NetworkError>
+    where
+        L: Send + 'static,
+    {
+        let handle = self.handle();
+        let body = move || self.run(|_| ControlFlow::<()>::Continue(()), &|_| {}).map(drop);
+        let thread = thread::Builder::new().name("brodo".to_owned()).spawn(body);
+        Ok(Running { handle, thread: thread.map_err(NetworkError::io("start the network: clone"))? })
+    }
+}
+
+/// Runs one worker until it is to end.
+fn drive<L: GuestLink, T>(
+    worker: &mut Worker<L>,
+    on_wake: &mut impl FnMut(Wake) -> ControlFlow<T>,
+) -> Result<Option<T>, NetworkError> {
+    loop {
+        match worker.run().map_err(NetworkError::Failed)? {
+            Wake::GuestGone | Wake::Stopped => return Ok(None),
+            wake => {
+                if let ControlFlow::Break(value) = on_wake(wake) {
+                    return Ok(Some(value));
+                }
+            }
+        }
+    }
+}
+
+/// Stops all workers when one ends, also by a panic.
+struct StopOnDrop<'a>(&'a Workers);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// Refuses all commands once the workers have ended, also by a panic: no caller waits for an answer in vain.
+struct CloseOnDrop<'a>(&'a Workers);
+
+impl Drop for CloseOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Longest wait for a worker's reply. A turn takes about a millisecond; one that does not come stands still.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Flows looked at by one command: some hundred microseconds of a worker.
+const PAGE_FLOWS: usize = 256;
+
+/// Reaches a network from any thread, while it runs on another: each method leaves a [`Command`] with a
+/// worker and waits at most
+/// two seconds for its reply. On the thread that calls [`Network::turn`] a reply would never come: leave
+/// the command there by
+/// [`Workers::ask`] ([`Handle::workers`]) and look at its [`Pending`](crate::command::Pending) after the
+/// next turn.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    workers: Arc<Workers>,
+}
+
+impl Handle {
+    /// The way to the workers, for commands that have no method here.
+    pub fn workers(&self) -> &Arc<Workers> {
+        &self.workers
+    }
+
+    /// Ends the network: [`Network::run`] returns.
+    pub fn stop(&self) {
+        self.workers.stop();
+    }
+
+    /// Asks one worker.
+    fn ask<T>(&self, worker: u32, command: impl FnOnce(ReplyTo<T>) -> Command) -> Result<T, NoReply> {
+        self.workers.ask(worker, command).wait(PATIENCE)
+    }
+
+    /// Counters and memory of each worker, in order.
+    ///
+    /// # Errors
+    /// A worker has ended or stands still.
+    pub fn reports(&self) -> Result<Vec<WorkerReport>, NoReply> {
+        let ask = |worker| self.workers.ask(worker, |reply| Command::Report { reply });
+        let pending: Vec<_> = (0..self.workers.workers()).map(ask).collect();
+        pending.into_iter().map(|pending| pending.wait(PATIENCE)).collect()
+    }
+
+    /// Open flows that agree with `filter`, of all workers. Flows that begin or end meanwhile may be among
+    /// them or not.
+    ///
+    /// # Errors
+    /// A worker has ended or stands still.
+    pub fn flows(&self, filter: FlowFilter) -> Result<Vec<FlowReport>, NoReply> {
+        let mut flows = Vec::new();
+        for worker in 0..self.workers.workers() {
+            let mut from = Some(0);
+            while let Some(slot) = from {
+                let most = PAGE_FLOWS;
+                let round_trips = false;
+                let command = |reply| Command::Flows { from: slot, most, filter, round_trips, reply };
+                let page = self.ask(worker, command)?;
+                flows.extend(page.flows);
+                from = page.last.map(|last| last.index.saturating_add(1));
+            }
+        }
+        Ok(flows)
+    }
+
+    /// Puts a forward in force.
+    ///
+    /// # Errors
+    /// It was refused, or the first worker has ended or stands still.
+    pub fn add_forward(&self, forward: Forward) -> Result<Result<ForwardReport, ForwardRefusal>, NoReply> {
+        self.ask(0, |reply| Command::AddForward { forward, sockets_max: 1, reply })
+    }
+
+    /// Takes the forward with this id out of force.
+    ///
+    /// # Errors
+    /// It was refused, or the first worker has ended or stands still.
+    pub fn remove_forward(&self, id: u32) -> Result<Result<ForwardReport, ForwardRefusal>, NoReply> {
+        self.ask(0, |reply| Command::RemoveForward { id, sockets_max: 1, reply })
+    }
+}
+
+/// A network on a thread of its own.
+#[derive(Debug)]
+pub struct Running {
+    handle: Handle,
+    thread: thread::JoinHandle<Result<(), NetworkError>>,
+}
+
+impl Running {
+    /// Handle for other threads.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Ends the network and waits until it has.
+    ///
+    /// # Errors
+    /// A worker had failed.
+    ///
+    /// # Panics
+    /// A worker has panicked.
+    pub fn stop(self) -> Result<(), NetworkError> {
+        self.handle.stop();
+        self.join()
+    }
+
+    /// Waits until the guest is gone or the network has been stopped.
+    ///
+    /// # Errors
+    /// A worker failed.
+    ///
+    /// # Panics
+    /// A worker has panicked.
+    pub fn join(self) -> Result<(), NetworkError> {
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+#[cfg(test)]
+mod tests;

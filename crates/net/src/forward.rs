@@ -28,6 +28,7 @@
 mod auto;
 mod datagrams;
 mod listen;
+mod listeners;
 mod scan;
 pub mod spec;
 mod turn;
@@ -44,11 +45,12 @@ use brodo_core::time::{Duration, Instant};
 use brodo_link::poller::Token;
 use datagrams::Datagrams;
 use listen::Place;
+use listeners::{Body, Listener, Listeners};
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use spec::{PortRange, PortRule, Ports, Spec};
-use std::collections::{BTreeMap, BTreeSet, VecDeque, btree_map};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -178,42 +180,6 @@ struct Entry {
     failed: BTreeSet<(IpAddr, u16)>,
 }
 
-enum Body {
-    Stream(OwnedFd),
-    Datagrams(Arc<Published>),
-}
-
-impl Body {
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Stream(fd) => fd.as_fd(),
-            Self::Datagrams(port) => port.descriptor(),
-        }
-    }
-}
-
-struct Listener {
-    entry: u32,
-    direction: Direction,
-    at: (IpAddr, u16),
-    to_address: Option<IpAddr>,
-    to_port: u16,
-    body: Body,
-    inode: u32,
-    /// Nothing is to be reported of it for now.
-    held: bool,
-    /// Datagrams that the kernel has dropped, as far as it was told.
-    overflows: u32,
-}
-
-impl Listener {
-    /// The guest's UDP port to which it leads.
-    fn publishes(&self) -> Option<u16> {
-        let published = self.direction == Direction::In && matches!(self.body, Body::Datagrams(_));
-        published.then_some(self.to_port)
-    }
-}
-
 /// An accepted connection that waits for a socket of the guest's namespace.
 struct PendingSplice {
     accepted: OwnedFd,
@@ -253,19 +219,10 @@ pub struct Forwards {
     broker: Option<SocketBroker>,
     /// Lists the sockets of the host, and of the guest.
     diag: [Option<SockDiag>; 2],
-    epoll: OwnedFd,
-    /// What tells the other workers which frames are for here.
-    resteering: Option<Arc<Resteering>>,
+    epoll: Arc<OwnedFd>,
     entries: Vec<Entry>,
     last_id: u32,
-    listeners: Vec<Option<Listener>>,
-    free: Vec<u32>,
-    /// Free after this turn, as an event of the same batch may name them.
-    freed: Vec<u32>,
-    own: BTreeSet<u32>,
-    /// The guest's UDP ports that are published, and by how many listeners.
-    published: BTreeMap<u16, u32>,
-    listeners_max: usize,
+    listeners: Listeners,
     splices: Splices,
     datagrams: Datagrams,
     pending: VecDeque<PendingSplice>,
@@ -292,7 +249,7 @@ impl Forwards {
         sockets: &Sockets,
         (descriptors, splices_max): (usize, usize),
     ) -> io::Result<Self> {
-        let epoll = sockets.epoll().try_clone_to_owned()?;
+        let epoll = Arc::new(sockets.epoll().try_clone_to_owned()?);
         if let Some(broker) = &broker {
             epoll::add(&epoll, broker.descriptor(), Topic::SocketBroker.data(0), EventFlags::IN)?;
         }
@@ -301,16 +258,10 @@ impl Forwards {
             ephemeral: ephemeral_ports(),
             broker,
             diag: [None, None],
+            listeners: Listeners::new(epoll.clone(), descriptors / LISTENERS_SHARE),
             epoll,
-            resteering: None,
             entries: Vec::new(),
             last_id: 0,
-            listeners: Vec::new(),
-            free: Vec::new(),
-            freed: Vec::new(),
-            own: BTreeSet::new(),
-            published: BTreeMap::new(),
-            listeners_max: descriptors / LISTENERS_SHARE,
             splices: Splices::new(splices_max),
             datagrams: Datagrams::default(),
             pending: VecDeque::new(),
@@ -326,21 +277,7 @@ impl Forwards {
 
     /// Tells the other workers which flows may begin here, now and when that changes.
     pub(crate) fn announce(&mut self, resteering: &Arc<Resteering>) {
-        self.resteering = Some(resteering.clone());
-        (0..self.listeners.len() as u32).for_each(|slot| self.tell_of(slot));
-    }
-
-    /// Tells them of one listener.
-    fn tell_of(&self, slot: u32) {
-        let listener = self.listeners.get(slot as usize).and_then(Option::as_ref);
-        if let (Some(resteering), Some(listener)) =
-            (&self.resteering, listener.filter(|it| it.direction == Direction::In))
-        {
-            resteering.expect_inbound();
-            if let Some(port) = listener.publishes() {
-                resteering.publish_datagrams(port, true);
-            }
-        }
+        self.listeners.announce(resteering);
     }
 
     /// What has been counted.
@@ -361,13 +298,13 @@ impl Forwards {
 
     /// `auto` does not follow this socket of brodo's own.
     pub fn leave_out(&mut self, socket: impl AsFd) {
-        self.own.extend(inode(socket.as_fd()));
+        self.listeners.leave_out(socket.as_fd());
     }
 
     /// What is in force.
     pub fn list(&self) -> Vec<Listed> {
         let mut listeners = BTreeMap::new();
-        for listener in self.listeners.iter().flatten() {
+        for listener in self.listeners.iter() {
             *listeners.entry(listener.entry).or_default() += 1;
         }
         let listed = |entry: &Entry| Listed {
@@ -380,8 +317,7 @@ impl Forwards {
 
     /// Where a forward listens now, as far as a bounded list goes.
     pub fn listening(&self, id: u32, max: usize) -> Vec<SocketAddr> {
-        let of_it = self.listeners.iter().flatten().filter(|listener| listener.entry == id);
-        of_it.map(|listener| SocketAddr::new(listener.at.0, listener.at.1)).take(max).collect()
+        self.listeners.places_of(id, max)
     }
 
     /// Puts a forward in force; its id. One that is in force already keeps its own.
@@ -399,7 +335,7 @@ impl Forwards {
         let is_auto = forward.spec.ports == Ports::Auto;
         let rules = forward.spec.rules(self.ephemeral);
         if rules.is_empty() && !is_auto {
-            return Err(nonsense(&forward, "it comes to no port"));
+            return Err(invalid(&forward, "it comes to no port"));
         }
         self.check_room(&forward, rules.len())?;
         let (optional, count) = (forward.spec.is_optional(), rules.len());
@@ -418,7 +354,7 @@ impl Forwards {
                 }
             }
         }
-        let none = !is_auto && !self.listeners.iter().flatten().any(|listener| listener.entry == id);
+        let none = !is_auto && self.listeners.slots_of(id).is_empty();
         match failure {
             Some(error) if !optional || (none && count > 0) => {
                 self.remove(id);
@@ -445,18 +381,18 @@ impl Forwards {
     /// Whether it makes sense, alone and beside the others.
     fn check(&self, forward: &Forward) -> Result<(), ForwardError> {
         let Forward { direction, transport, spec } = forward;
-        let nonsense = |why: String| Err(nonsense(forward, why));
+        let invalid = |why: String| Err(invalid(forward, why));
         if self.entries.len() >= ENTRIES_MAX {
-            return nonsense(format!("there are {ENTRIES_MAX} forwards already, which is as many as may be"));
+            return invalid(format!("there are {ENTRIES_MAX} forwards already, which is as many as may be"));
         }
         if spec.ports == Ports::None {
-            return nonsense("there is nothing to forward".to_owned());
+            return invalid("there is nothing to forward".to_owned());
         }
         if let Err(why) = spec::check_beside(spec, &self.specs(*direction, *transport)) {
-            return nonsense(why);
+            return invalid(why);
         }
         if self.broker.is_none() && (*direction == Direction::Out || spec.ports == Ports::Auto) {
-            return nonsense(
+            return invalid(
                 "it needs sockets of the guest's namespace, for which there is nobody: start brodo with it"
                     .into(),
             );
@@ -466,12 +402,12 @@ impl Forwards {
         if let Some(address) =
             spec.address.into_iter().chain(targets.clone()).find(|address| !self.has_family_of(address))
         {
-            return nonsense(format!("the guest has no address of the family of {address}"));
+            return invalid(format!("the guest has no address of the family of {address}"));
         }
         for to in targets {
             let its_own = self.guest.addresses.contains(&Some(to));
             if *direction == Direction::In && !its_own && !to.is_loopback() {
-                return nonsense(format!("{to} is neither an address of the guest nor its loopback"));
+                return invalid(format!("{to} is neither an address of the guest nor its loopback"));
             }
         }
         Ok(())
@@ -489,11 +425,11 @@ impl Forwards {
             has && given.is_none_or(|address| address.is_ipv6() == *ipv6)
         };
         let wanted = ports * [false, true].iter().filter(|ipv6| fits(ipv6)).count();
-        let left = self.listeners_max.saturating_sub(self.listeners.len() - self.free.len());
+        let left = self.listeners.room();
         if wanted <= left {
             return Ok(());
         }
-        Err(ForwardError::Nonsense(format!(
+        Err(ForwardError::Invalid(format!(
             "{} {} needs {wanted} sockets, and the limit on open files leaves {left}: raise it (ulimit -Hn) or name fewer ports",
             option(forward.direction, forward.transport),
             forward.spec
@@ -546,61 +482,31 @@ impl Forwards {
         to_address: Option<IpAddr>,
         to_port: u16,
     ) -> Result<(), ForwardError> {
-        if self.listeners.len() - self.free.len() >= self.listeners_max {
-            let max = self.listeners_max;
-            return Err(ForwardError::Nonsense(format!("there are {max} listening sockets already")));
+        if self.listeners.room() == 0 {
+            let max = self.listeners.max();
+            return Err(ForwardError::Invalid(format!("there are {max} listening sockets already")));
         }
         let fd = listen::open(place, self.broker.as_mut())?;
-        let inode = inode(fd.as_fd()).unwrap_or(0);
         let body = match place.transport {
             Transport::Tcp => Body::Stream(fd),
             Transport::Udp => Body::Datagrams(Published::new(fd)),
         };
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.listeners.push(None);
-            self.listeners.len() as u32 - 1
-        });
-        let interest = EventFlags::IN;
-        if let Err(errno) = epoll::add(&self.epoll, body.descriptor(), Topic::Listener.data(slot), interest) {
-            self.free.push(slot);
-            return Err(ForwardError::Socket {
-                direction: place.direction,
-                transport: place.transport,
-                at: SocketAddr::new(place.address, place.port),
-                interface: place.interface.clone(),
-                call: "epoll_ctl",
-                errno,
-            });
-        }
-        self.own.insert(inode);
-        let listener = Listener {
-            entry,
+        let listener = Listener::new(entry, place, body, (to_address, to_port));
+        self.listeners.insert(listener).map_err(|errno| ForwardError::Socket {
             direction: place.direction,
-            at: (place.address, place.port),
-            to_address,
-            to_port,
-            body,
-            inode,
-            held: false,
-            overflows: 0,
-        };
-        if let Some(port) = listener.publishes() {
-            *self.published.entry(port).or_default() += 1;
-        }
-        self.listeners[slot as usize] = Some(listener);
-        self.tell_of(slot);
-        Ok(())
+            transport: place.transport,
+            at: SocketAddr::new(place.address, place.port),
+            interface: place.interface.clone(),
+            call: "epoll_ctl",
+            errno,
+        })
     }
 
     /// Takes a forward out of force; false if there is none with this id. Connections that came by it go on.
     pub fn remove(&mut self, id: u32) -> bool {
         let before = self.entries.len();
         self.entries.retain(|entry| entry.id != id);
-        for slot in 0..self.listeners.len() as u32 {
-            if self.listeners[slot as usize].as_ref().is_some_and(|listener| listener.entry == id) {
-                self.close(slot);
-            }
-        }
+        self.listeners.slots_of(id).into_iter().for_each(|slot| self.listeners.close(slot));
         self.end_orphans();
         if !self.entries.iter().any(|entry| entry.forward.spec.ports == Ports::Auto) {
             self.scan_at = None;
@@ -608,41 +514,17 @@ impl Forwards {
         self.entries.len() < before
     }
 
-    /// Closes a listener; [`Forwards::end_orphans`] is to follow, before its slot is given away.
-    fn close(&mut self, slot: u32) {
-        let Some(listener) = self.listeners.get_mut(slot as usize).and_then(Option::take) else { return };
-        // Not left to the close: the broker may still hold a copy.
-        let _ = epoll::delete(&self.epoll, listener.body.descriptor());
-        self.own.remove(&listener.inode);
-        if let Some(port) = listener.publishes()
-            && let btree_map::Entry::Occupied(mut count) = self.published.entry(port)
-        {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-                if let Some(resteering) = &self.resteering {
-                    resteering.publish_datagrams(port, false);
-                }
-            }
-        }
-        self.freed.push(slot);
-    }
-
     /// Ends relays of listeners that were closed, of all at once, and discards datagrams read from them.
     fn end_orphans(&mut self) {
         let Self { datagrams, listeners, epoll, counters, paused, .. } = self;
-        let is_there = |slot: u32| listeners[slot as usize].is_some();
+        let is_there = |slot: u32| listeners.get(slot).is_some();
         paused.retain(|&slot| is_there(slot));
         counters.lost += datagrams.retain_listeners(epoll, is_there);
     }
 }
 
-fn nonsense(Forward { direction, transport, spec }: &Forward, why: impl fmt::Display) -> ForwardError {
-    ForwardError::Nonsense(format!("{} {spec}: {why}", option(*direction, *transport)))
-}
-
-fn inode(socket: BorrowedFd<'_>) -> Option<u32> {
-    rustix::fs::fstat(socket).ok().map(|stat| stat.st_ino as u32)
+fn invalid(Forward { direction, transport, spec }: &Forward, why: impl fmt::Display) -> ForwardError {
+    ForwardError::Invalid(format!("{} {spec}: {why}", option(*direction, *transport)))
 }
 
 /// The ports that the kernel gives to clients.

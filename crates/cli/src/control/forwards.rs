@@ -20,7 +20,7 @@ fn ask<T>(
     ask::ask(&controlled.workers, FIRST, command)?.map_err(|refusal| match refusal {
         ForwardRefusal::NoForwards => Error::new(code::UNSUPPORTED, "this brodo forwards no ports"),
         ForwardRefusal::NotFound(id) => not_found(id.into()),
-        ForwardRefusal::Failed(ForwardError::Nonsense(why)) => Error::new(code::INVALID_PARAMS, why),
+        ForwardRefusal::Failed(ForwardError::Invalid(why)) => Error::new(code::INVALID_PARAMS, why),
         ForwardRefusal::Failed(socket @ ForwardError::Socket { .. }) => {
             Error::new(code::FAILED, socket.to_string())
         }

@@ -224,7 +224,7 @@ impl Forwards {
         self.deliver(stack, io);
         if self.datagrams.published.as_ref().is_none_or(Arena::is_empty) {
             for slot in std::mem::take(&mut self.datagrams.held) {
-                self.hold(slot, false);
+                self.listeners.hold(slot, false);
             }
         }
     }
@@ -236,7 +236,7 @@ impl Forwards {
         stack: &mut Stack,
         io: &mut Io<'_, P>,
     ) {
-        let Some(Some(listener)) = self.listeners.get_mut(slot as usize) else { return };
+        let Some(listener) = self.listeners.get_mut(slot) else { return };
         let Body::Datagrams(port) = &listener.body else { return };
         if listener.direction == Direction::Out || listener.to_address.is_some_and(|to| to.is_loopback()) {
             return self.relay(slot, io.now);
@@ -257,12 +257,12 @@ impl Forwards {
     /// Has a port not looked at until the stack takes datagrams. It may be one already: a flow that waits for
     /// room in it has had its events switched on.
     fn hold_until_taken(&mut self, slot: u32) {
-        if let Some(Some(listener)) = self.listeners.get(slot as usize)
+        if let Some(listener) = self.listeners.get(slot)
             && !listener.held
         {
             self.datagrams.held.push(slot);
         }
-        self.hold(slot, true);
+        self.listeners.hold(slot, true);
     }
 
     /// Hands what was read to the stack, as far as it takes it.
@@ -270,7 +270,7 @@ impl Forwards {
         let Some(mut arena) = self.datagrams.published.take() else { return };
         while !arena.is_empty() {
             let (slot, Read { received, from, to }) = (arena.slot, arena.reads[arena.next]);
-            let listener = self.listeners.get(slot as usize).and_then(Option::as_ref);
+            let listener = self.listeners.get(slot);
             let Some((listener, Body::Datagrams(port))) = listener.map(|it| (it, &it.body)) else {
                 self.counters.lost += arena.discard();
                 break;
@@ -303,7 +303,7 @@ impl Forwards {
 
     /// Passes what a loopback's peer has sent on to the other loopback.
     fn relay(&mut self, slot: u32, now: Instant) {
-        let Some(Some(listener)) = self.listeners.get_mut(slot as usize) else { return };
+        let Some(listener) = self.listeners.get_mut(slot) else { return };
         let Body::Datagrams(port) = &listener.body else { return };
         let mut arena = self.datagrams.relayed.take().unwrap_or_default();
         if arena.read(slot, port, &mut listener.overflows).is_ok() {
@@ -334,7 +334,7 @@ impl Forwards {
         if let Some(&number) = self.datagrams.index.get(&(slot, peer)) {
             return Some(number);
         }
-        let listener = self.listeners.get(slot as usize)?.as_ref()?;
+        let listener = self.listeners.get(slot)?;
         let ipv6 = listener.at.0.is_ipv6();
         let to = SocketAddr::new(listener.to_address.unwrap_or(auto::loopback(ipv6)), listener.to_port);
         let kind = Kind::of(false, to.is_ipv6());
@@ -366,7 +366,7 @@ impl Forwards {
     pub(super) fn relay_event(&mut self, number: u32, now: Instant) {
         let Self { listeners, datagrams, counters, .. } = self;
         let Some(Some(relay)) = datagrams.relays.get_mut(number as usize) else { return };
-        let listener = listeners.get(relay.slot as usize).and_then(Option::as_ref);
+        let listener = listeners.get(relay.slot);
         let Some(Body::Datagrams(port)) = listener.map(|listener| &listener.body) else { return };
         let port: &Arc<Published> = port;
         let arena = datagrams.relayed.get_or_insert_default();

@@ -52,7 +52,7 @@ pub enum ForwardError {
         errno: Errno,
     },
     /// It makes no sense, alone or beside the others.
-    Nonsense(String),
+    Invalid(String),
 }
 
 impl std::error::Error for ForwardError {}
@@ -60,7 +60,7 @@ impl std::error::Error for ForwardError {}
 impl fmt::Display for ForwardError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (direction, transport, at, interface, call, errno) = match self {
-            Self::Nonsense(sentence) => return f.write_str(sentence),
+            Self::Invalid(sentence) => return f.write_str(sentence),
             Self::Socket { direction, transport, at, interface, call, errno } => {
                 (*direction, *transport, at, interface, call, *errno)
             }

@@ -40,7 +40,7 @@ impl Forwards {
         });
         let found = found.map_err(|errno| {
             let option = super::option(direction, transport);
-            ForwardError::Nonsense(format!(
+            ForwardError::Invalid(format!(
                 "{option} auto: cannot list listening sockets: sendto SOCK_DIAG_BY_FAMILY: {}",
                 std::io::Error::from(errno)
             ))
@@ -55,7 +55,7 @@ impl Forwards {
             let (address, excluded) = (spec.address, &spec.excluded[..]);
             let (ephemeral, guest) = (self.ephemeral, self.guest.addresses);
             let rule = Rule { direction, transport, address, excluded, ephemeral, guest };
-            let places = auto::places(&rule, &found, &self.own, |port| named.contains(port));
+            let places = auto::places(&rule, &found, self.listeners.own(), |port| named.contains(port));
             self.follow(id, &places, spec.interface.as_deref(), (direction, transport));
         }
         Ok(())
@@ -84,14 +84,12 @@ impl Forwards {
         (direction, transport): (Direction, Transport),
     ) {
         let mut there = BTreeSet::new();
-        for slot in 0..self.listeners.len() as u32 {
-            let Some(listener) = self.listeners[slot as usize].as_ref().filter(|it| it.entry == id) else {
-                continue;
-            };
+        for slot in self.listeners.slots_of(id) {
+            let Some(listener) = self.listeners.get(slot) else { continue };
             if places.get(&listener.at) == Some(&listener.to_address) {
                 there.insert(listener.at);
             } else {
-                self.close(slot);
+                self.listeners.close(slot);
             }
         }
         self.end_orphans();

@@ -142,7 +142,7 @@ fn a_port_of_the_guest_is_published_as_long_as_one_listener_leads_there() {
             let second = forwards.add(udp("7001:80")).expect("port");
             forwards.add(udp("7002:81")).expect("port");
             assert!(forwards.remove(first) && published(), "the other is there");
-            assert!(forwards.remove(second) && !published() && forwards.published.len() == 1);
+            assert!(forwards.remove(second) && !published() && forwards.listeners.published_ports() == 1);
             assert!(resteering.is_for_first(Resteer::Datagram(81)));
             forwards.add(udp("7000:80")).expect("port");
             assert!(published(), "again");

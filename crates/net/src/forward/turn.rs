@@ -66,7 +66,7 @@ impl Forwards {
         if self.resume_at.is_some_and(|at| at <= now) {
             self.resume_at = None;
             for slot in std::mem::take(&mut self.paused) {
-                self.hold(slot, false);
+                self.listeners.hold(slot, false);
             }
         }
         self.go_on_with_datagrams(stack, io);
@@ -86,7 +86,7 @@ impl Forwards {
         }
         self.datagrams.expire(&self.epoll, now);
         let busy = self.splices.turn(self.epoll.as_fd());
-        self.free.append(&mut self.freed);
+        self.listeners.reuse_slots();
         busy
     }
 
@@ -97,7 +97,7 @@ impl Forwards {
         stack: &mut Stack,
         io: &mut Io<'_, P>,
     ) {
-        let Some(Some(listener)) = self.listeners.get(slot as usize) else { return };
+        let Some(listener) = self.listeners.get(slot) else { return };
         match &listener.body {
             Body::Stream(_) => self.accept(slot, stack, io),
             Body::Datagrams(port) => {
@@ -106,7 +106,7 @@ impl Forwards {
                         let ready = Readiness { writable: true, ..Readiness::default() };
                         stack.socket_event(io, flow, ready);
                     }
-                    self.ask_for_events(slot);
+                    self.listeners.ask_for_events(slot);
                 }
                 if flags.intersects(EventFlags::IN | EventFlags::ERR) {
                     self.read_port(slot, stack, io);
@@ -115,29 +115,9 @@ impl Forwards {
         }
     }
 
-    /// Has nothing of a listener reported, or everything again.
-    pub(super) fn hold(&mut self, slot: u32, held: bool) {
-        if let Some(Some(listener)) = self.listeners.get_mut(slot as usize) {
-            listener.held = held;
-            self.ask_for_events(slot);
-        }
-    }
-
-    fn ask_for_events(&self, slot: u32) {
-        let Some(Some(listener)) = self.listeners.get(slot as usize) else { return };
-        let mut interest = if listener.held { EventFlags::empty() } else { EventFlags::IN };
-        if matches!(&listener.body, Body::Datagrams(port) if port.is_awaited()) {
-            interest |= EventFlags::OUT;
-        }
-        // It is registered, so this does not fail.
-        let data = Topic::Listener.data(slot);
-        let _ = epoll::modify(&self.epoll, listener.body.descriptor(), data, interest);
-    }
-
     fn accept<P: Platform<Host = Sockets>>(&mut self, slot: u32, stack: &mut Stack, io: &mut Io<'_, P>) {
         for _ in 0..ACCEPTS {
-            let Some(Some(Listener { body: Body::Stream(fd), .. })) = self.listeners.get(slot as usize)
-            else {
+            let Some(Listener { body: Body::Stream(fd), .. }) = self.listeners.get(slot) else {
                 return;
             };
             match rustix::net::acceptfrom_with(fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
@@ -154,7 +134,7 @@ impl Forwards {
                 // No descriptor or no memory: it would be reported again at once.
                 Err(_) => {
                     self.counters.pauses += 1;
-                    self.hold(slot, true);
+                    self.listeners.hold(slot, true);
                     self.paused.push(slot);
                     self.resume_at = self.resume_at.or(Some(io.now + PAUSE));
                     return;
@@ -172,7 +152,7 @@ impl Forwards {
         stack: &mut Stack,
         io: &mut Io<'_, P>,
     ) {
-        let Some(Some(listener)) = self.listeners.get(slot as usize) else { return reset(accepted) };
+        let Some(listener) = self.listeners.get(slot) else { return reset(accepted) };
         let (ipv6, to_port) = (listener.at.0.is_ipv6(), listener.to_port);
         let to = SocketAddr::new(listener.to_address.unwrap_or(auto::loopback(ipv6)), to_port);
         let near =

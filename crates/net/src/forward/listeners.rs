@@ -1,0 +1,235 @@
+//! The sockets that listen for forwards: opened, registered, found by slot, closed.
+//!
+//! A slot that has become free is given away only after the turn in which that happened, because an event of the
+//! same batch may still name it ([`Listeners::reuse_slots`]). Other workers learn which frames of the guest are
+//! answers to a published port ([`Resteering`]). `auto` leaves out brodo's own sockets, whose inodes are kept here.
+
+use super::listen::Place;
+use super::{Direction, Topic};
+use crate::resteer::Resteering;
+use crate::sockets::Published;
+use rustix::event::epoll::{self, EventFlags};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// The socket of a listener.
+pub(super) enum Body {
+    Stream(OwnedFd),
+    Datagrams(Arc<Published>),
+}
+
+impl Body {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Stream(fd) => fd.as_fd(),
+            Self::Datagrams(port) => port.descriptor(),
+        }
+    }
+}
+
+/// A socket that listens.
+pub(super) struct Listener {
+    /// Id of the forward that it is for.
+    pub(super) entry: u32,
+    pub(super) direction: Direction,
+    /// The address and port that it is bound to.
+    pub(super) at: (IpAddr, u16),
+    /// The address that it leads to, if one was given.
+    pub(super) to_address: Option<IpAddr>,
+    pub(super) to_port: u16,
+    pub(super) body: Body,
+    inode: u32,
+    /// None of its events are wanted for now.
+    pub(super) held: bool,
+    /// Datagrams that the kernel has dropped, as last reported by it.
+    pub(super) overflows: u32,
+}
+
+impl Listener {
+    pub(super) fn new(entry: u32, place: &Place, body: Body, to: (Option<IpAddr>, u16)) -> Self {
+        Self {
+            entry,
+            direction: place.direction,
+            at: (place.address, place.port),
+            to_address: to.0,
+            to_port: to.1,
+            inode: inode(body.descriptor()).unwrap_or(0),
+            body,
+            held: false,
+            overflows: 0,
+        }
+    }
+
+    /// The guest's UDP port to which it leads.
+    fn publishes(&self) -> Option<u16> {
+        let published = self.direction == Direction::In && matches!(self.body, Body::Datagrams(_));
+        published.then_some(self.to_port)
+    }
+}
+
+/// All listeners, by slot.
+pub(super) struct Listeners {
+    epoll: Arc<OwnedFd>,
+    slots: Vec<Option<Listener>>,
+    free: Vec<u32>,
+    /// Free after this turn.
+    freed: Vec<u32>,
+    /// Most listeners.
+    max: usize,
+    /// Inodes of brodo's own sockets.
+    own: BTreeSet<u32>,
+    /// The guest's UDP ports that are published, and by how many listeners.
+    published: BTreeMap<u16, u32>,
+    /// The other workers' knowledge of published ports, if there are other workers.
+    resteering: Option<Arc<Resteering>>,
+}
+
+impl Listeners {
+    /// None yet, and at most `max`, which report to this epoll instance.
+    pub(super) fn new(epoll: Arc<OwnedFd>, max: usize) -> Self {
+        let (slots, free, freed, own, published) = Default::default();
+        Self { epoll, slots, free, freed, max, own, published, resteering: None }
+    }
+
+    /// Announces listeners to the other workers, those there are and those to come.
+    pub(super) fn announce(&mut self, resteering: &Arc<Resteering>) {
+        self.resteering = Some(resteering.clone());
+        self.iter().for_each(|listener| self.announce_one(listener));
+    }
+
+    fn announce_one(&self, listener: &Listener) {
+        if let Some(resteering) = self.resteering.as_ref().filter(|_| listener.direction == Direction::In) {
+            resteering.expect_inbound();
+            if let Some(port) = listener.publishes() {
+                resteering.publish_datagrams(port, true);
+            }
+        }
+    }
+
+    /// The listener in a slot.
+    pub(super) fn get(&self, slot: u32) -> Option<&Listener> {
+        self.slots.get(slot as usize)?.as_ref()
+    }
+
+    /// The same, to change it.
+    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut Listener> {
+        self.slots.get_mut(slot as usize)?.as_mut()
+    }
+
+    /// All listeners.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Listener> {
+        self.slots.iter().flatten()
+    }
+
+    /// Slots of the listeners of one forward.
+    pub(super) fn slots_of(&self, entry: u32) -> Vec<u32> {
+        let of_it = |(_, slot): &(u32, &Option<Listener>)| slot.as_ref().is_some_and(|it| it.entry == entry);
+        (0..).zip(&self.slots).filter(of_it).map(|(number, _)| number).collect()
+    }
+
+    /// Listeners that may still be opened.
+    pub(super) fn room(&self) -> usize {
+        self.max.saturating_sub(self.slots.len() - self.free.len())
+    }
+
+    /// Most listeners.
+    pub(super) fn max(&self) -> usize {
+        self.max
+    }
+
+    /// UDP ports of the guest that are published.
+    #[cfg(test)]
+    pub(super) fn published_ports(&self) -> usize {
+        self.published.len()
+    }
+
+    /// Inodes of brodo's own sockets, listeners and others.
+    pub(super) fn own(&self) -> &BTreeSet<u32> {
+        &self.own
+    }
+
+    /// Counts a further socket among brodo's own.
+    pub(super) fn leave_out(&mut self, socket: BorrowedFd<'_>) {
+        self.own.extend(inode(socket));
+    }
+
+    /// Registers a listener and keeps it.
+    ///
+    /// # Errors
+    /// epoll_ctl failed; the listener is closed.
+    pub(super) fn insert(&mut self, listener: Listener) -> Result<(), Errno> {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() as u32 - 1
+        });
+        let data = Topic::Listener.data(slot);
+        if let Err(errno) = epoll::add(&self.epoll, listener.body.descriptor(), data, EventFlags::IN) {
+            self.free.push(slot);
+            return Err(errno);
+        }
+        self.own.insert(listener.inode);
+        if let Some(port) = listener.publishes() {
+            *self.published.entry(port).or_default() += 1;
+        }
+        self.announce_one(&listener);
+        self.slots[slot as usize] = Some(listener);
+        Ok(())
+    }
+
+    /// Closes a listener. What others keep of it is to be ended before its slot is given away.
+    pub(super) fn close(&mut self, slot: u32) {
+        let Some(listener) = self.slots.get_mut(slot as usize).and_then(Option::take) else { return };
+        // Not left to the close: the broker may still hold a copy.
+        let _ = epoll::delete(&self.epoll, listener.body.descriptor());
+        self.own.remove(&listener.inode);
+        if let Some(port) = listener.publishes()
+            && let btree_map::Entry::Occupied(mut count) = self.published.entry(port)
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+                if let Some(resteering) = &self.resteering {
+                    resteering.publish_datagrams(port, false);
+                }
+            }
+        }
+        self.freed.push(slot);
+    }
+
+    /// Gives slots away that were freed in this turn.
+    pub(super) fn reuse_slots(&mut self) {
+        self.free.append(&mut self.freed);
+    }
+
+    /// Has no event of a listener reported, or all again.
+    pub(super) fn hold(&mut self, slot: u32, held: bool) {
+        if let Some(listener) = self.get_mut(slot) {
+            listener.held = held;
+            self.ask_for_events(slot);
+        }
+    }
+
+    /// Asks for the events that a listener waits for now.
+    pub(super) fn ask_for_events(&self, slot: u32) {
+        let Some(listener) = self.get(slot) else { return };
+        let mut interest = if listener.held { EventFlags::empty() } else { EventFlags::IN };
+        if matches!(&listener.body, Body::Datagrams(port) if port.is_awaited()) {
+            interest |= EventFlags::OUT;
+        }
+        // It is registered, so this does not fail.
+        let _ = epoll::modify(&self.epoll, listener.body.descriptor(), Topic::Listener.data(slot), interest);
+    }
+
+    /// Where the listeners of a forward are bound, as far as a bounded list goes.
+    pub(super) fn places_of(&self, entry: u32, max: usize) -> Vec<SocketAddr> {
+        let of_it = self.iter().filter(|listener| listener.entry == entry);
+        of_it.map(|listener| SocketAddr::new(listener.at.0, listener.at.1)).take(max).collect()
+    }
+}
+
+fn inode(socket: BorrowedFd<'_>) -> Option<u32> {
+    rustix::fs::fstat(socket).ok().map(|stat| stat.st_ino as u32)
+}

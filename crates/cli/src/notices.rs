@@ -13,16 +13,21 @@ const PING_FORBIDDEN: &str = "ping to other hosts does not work because the host
     ping sockets (socket: Permission denied); `sysctl -w net.ipv4.ping_group_range='0 2147483647'` on the host allows \
     it; everything else works";
 
+/// Notice when the guest has as many UDP flows as it may.
+const UDP_PORTS_SPENT: &str = "UDP flows of the guest hold their share of the host's ephemeral ports, a quarter (sysctl \
+    net.ipv4.ip_local_port_range): from now on the least useful one ends for each new one";
+
 /// Notices to the user while the network is served.
 #[derive(Debug)]
 pub(crate) struct Notices {
     bus: Arc<EventBus>,
     ping_noticed: AtomicBool,
+    udp_ports_noticed: AtomicBool,
 }
 
 impl Notices {
     pub(crate) fn new(bus: Arc<EventBus>) -> Self {
-        Self { bus, ping_noticed: AtomicBool::new(false) }
+        Self { bus, ping_noticed: AtomicBool::new(false), udp_ports_noticed: AtomicBool::new(false) }
     }
 
     /// The capture has ended because of an error.
@@ -36,6 +41,9 @@ impl Notices {
             Wake::CaptureFailed(error) => self.capture_failed(error),
             Wake::PingForbidden if !self.ping_noticed.swap(true, Ordering::Relaxed) => {
                 self.bus.notify(Level::Warn, PING_FORBIDDEN);
+            }
+            Wake::UdpPortsSpent if !self.udp_ports_noticed.swap(true, Ordering::Relaxed) => {
+                self.bus.notify(Level::Warn, UDP_PORTS_SPENT);
             }
             Wake::Notice(sentence) => self.bus.notify(Level::Info, sentence),
             _ => {}

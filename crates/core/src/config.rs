@@ -135,6 +135,9 @@ pub struct Config {
     pub memory: usize,
     /// Most flows at a time (default 65,536; the driver lowers it to what RLIMIT_NOFILE allows).
     pub max_flows: usize,
+    /// Most UDP flows of the guest's at a time, at least one. Each holds a port of the host (default 65,536; the
+    /// driver lowers it to a quarter of the host's ephemeral ports).
+    pub max_udp_flows: usize,
     /// Which flows the guest may open, and how many; see [`crate::policy`].
     pub rules: Rules,
     /// Time-outs of flows.
@@ -172,6 +175,7 @@ impl Default for Config {
             tcp_tuning: Tuning::default(),
             memory: 256 << 20,
             max_flows: 65_536,
+            max_udp_flows: 65_536,
             rules: Rules::default(),
             timeouts: Timeouts::default(),
         }

@@ -252,8 +252,10 @@ counters! {
     dns_unanswered,
     /// Answers longer than the guest takes over UDP, which it is to ask for over TCP.
     dns_truncated,
-    /// Flows evicted because the table was full.
+    /// Flows evicted because the table was full, or their share of it or of the host's UDP ports was spent.
     flows_evicted,
+    /// UDP flows of the guest's among them that went because their share of the host's ephemeral ports was spent.
+    udp_flows_evicted,
     /// Times the link had no credit.
     link_stalls,
     /// Flows that waited for memory and were forgotten, until the watchdog found them: a defect, so always 0.

@@ -10,7 +10,6 @@ pub mod table;
 
 use crate::egress::headers::Ends;
 use crate::time::Duration;
-use info::Initiator;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -135,10 +134,21 @@ pub(crate) enum EvictionClass {
     Spent,
 }
 
+/// Flows among which a victim is sought without a look at the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EvictionGroup {
+    /// Begun by the guest, and in no other group.
+    Guest,
+    /// UDP begun by the guest: each holds a port of the host.
+    GuestUdp,
+    /// Begun by a peer, by a published port.
+    Peer,
+}
+
 impl EvictionClass {
-    /// The list of the flow table for flows of this class that were begun by this side.
-    pub(crate) fn list(self, initiator: Initiator) -> usize {
-        2 * self as usize + usize::from(initiator == Initiator::Peer)
+    /// The list of the flow table for flows of this class and group.
+    pub(crate) fn list(self, group: EvictionGroup) -> usize {
+        table::GROUPS * self as usize + group as usize
     }
 }
 

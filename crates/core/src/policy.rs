@@ -13,9 +13,12 @@
 //! *Embedded IPv4.* An IPv6 address that a translator or tunnel turns into an IPv4 one is judged as both
 //! ([`embedded`]), by floor, rules and limits alike.
 //!
-//! Questions to the DNS address are brodo's own service and not asked about. Nor are flows that begin on the
-//! host's side: of those the table takes only a share ([`crate::flow::quota`]). Rules by name belong behind
-//! the deny rules: what the guest's DNS answers said of an address would be one more field of [`Request`].
+//! *Not asked about*: queries to the DNS address, which are brodo's own service, and connections that a
+//! published port has accepted. Datagrams to a published port meet floor and deny rules
+//! ([`Policy::decide_inbound`]): their sender's address is a claim, and a forged one would give the guest a
+//! way to a destination that it may not reach. Flows from the host's side have a share of the table
+//! ([`crate::flow::quota`]). Rules by name belong behind the deny rules: what the guest's DNS answers said of
+//! an address would be one more field of [`Request`].
 //!
 //! State is bounded by the flow table: the flows counted for a destination are flows that exist.
 
@@ -282,6 +285,22 @@ impl Policy {
             return Verdict::Deny(self.count(self.place(Limit::NewFlows), DropReason::NewFlowRate));
         }
         Verdict::Allow
+    }
+
+    /// Decides about a flow that a datagram to a published port would begin: `to` is the peer, `remote` its
+    /// address as the guest sees it. No limit is asked: they are about flows of the guest's.
+    ///
+    /// # Errors
+    /// The rule that refuses it, already counted.
+    pub(crate) fn decide_inbound(&mut self, request: &Request) -> Result<(), Refusal> {
+        if let Some(rule) = floor::forbids_peer(request.to.ip().to_canonical()) {
+            return Err(self.count(rule, DropReason::Refused));
+        }
+        let peer = SocketAddr::new(request.to.ip().to_canonical(), request.to.port());
+        match self.denying(&Request { to: peer, ..*request }) {
+            Some(rule) => Err(self.count(floor::NAMES.len() + rule, DropReason::Denied)),
+            None => Ok(()),
+        }
     }
 
     /// The table has no room for another flow.

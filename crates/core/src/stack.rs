@@ -20,7 +20,7 @@ use crate::flow::end::{EndCause, Recorder};
 use crate::flow::info::Initiator;
 use crate::flow::quota::InboundQuota;
 use crate::flow::table::{FlowTable, Keyed};
-use crate::flow::{Endpoint, EvictionClass, EvictionRank, FlowId, FlowKey, Protocol};
+use crate::flow::{Endpoint, EvictionClass, EvictionGroup, EvictionRank, FlowId, FlowKey, Protocol};
 use crate::fragments::Fragments;
 use crate::host::{HostError, IcmpCause, Readiness};
 use crate::icmp;
@@ -114,6 +114,14 @@ impl Flow {
         }
     }
 
+    fn eviction_group(&self) -> EvictionGroup {
+        match self {
+            flow if flow.initiator() == Initiator::Peer => EvictionGroup::Peer,
+            Self::Datagram(flow) if flow.key().protocol == Protocol::Udp => EvictionGroup::GuestUdp,
+            _ => EvictionGroup::Guest,
+        }
+    }
+
     fn has_ended(&self) -> bool {
         match self {
             Self::Tcp(connection) => connection.has_ended(),
@@ -135,6 +143,8 @@ pub struct Stack {
     policy: Policy,
     /// The part of the flow table for what begins on the host's side.
     inbound: InboundQuota,
+    /// Flows of [`EvictionGroup::GuestUdp`].
+    guest_udp: usize,
     /// What the guest has sent in pieces.
     fragments: Fragments,
     /// When the next router advertisement is due: once a guest has asked for one, it depends on them.
@@ -157,6 +167,7 @@ impl Stack {
             worker,
             policy: Policy::new(&config.rules),
             inbound: InboundQuota::new(config.max_flows),
+            guest_udp: 0,
             shared: Shared::new(config, caps, (keys.isn, keys.dns), budget, worker),
             flows: FlowTable::new(keys.table),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
@@ -459,8 +470,10 @@ impl Stack {
         if let Some(flow) = &removed {
             let remote = flow.key().remote.ip();
             self.policy.closed(remote, id);
-            if flow.initiator() == Initiator::Peer {
-                self.inbound.closed(remote);
+            match flow.eviction_group() {
+                EvictionGroup::Peer => self.inbound.closed(remote),
+                EvictionGroup::GuestUdp => self.guest_udp -= 1,
+                EvictionGroup::Guest => {}
             }
         }
         match removed {
@@ -480,6 +493,6 @@ impl Stack {
     /// Notes that a flow has been used, and what it is good for by now.
     fn used(&mut self, id: FlowId, now: Instant) {
         let Some(flow) = self.flows.get(id) else { return };
-        self.flows.touch(id, flow.eviction_class().list(flow.initiator()), now);
+        self.flows.touch(id, flow.eviction_class().list(flow.eviction_group()), now);
     }
 }

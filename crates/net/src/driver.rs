@@ -74,6 +74,9 @@ pub enum Wake {
     /// The guest has pinged another host, and the host's kernel lets this user open no ping socket. Reported
     /// once.
     PingForbidden,
+    /// The share of the host's ephemeral ports for UDP flows of the guest's is spent: from now on the least
+    /// useful ends for each that begins ([`brodo_core::config::Config::max_udp_flows`]). Reported once.
+    UdpPortsSpent,
     /// Something about forwarded ports that the user may want to know.
     Notice(String),
     /// All workers are to end: [`Workers::stop`](crate::workers::Workers::stop).
@@ -144,6 +147,7 @@ pub struct Worker<L> {
     /// The stack or a source has more to do at once, or has not been asked yet.
     busy: bool,
     ping_reported: bool,
+    udp_ports_reported: bool,
     listener: Option<Listener>,
 }
 
@@ -184,6 +188,7 @@ impl<L: GuestLink> Worker<L> {
             credit: CreditWatch::default(),
             busy: true,
             ping_reported: false,
+            udp_ports_reported: false,
             listener: parts.listener,
         })
     }
@@ -425,6 +430,10 @@ impl<L: GuestLink> Worker<L> {
         if ping_forbidden && !self.ping_reported {
             self.ping_reported = true;
             return Some(Wake::PingForbidden);
+        }
+        if self.stack.counters().udp_flows_evicted > 0 && !self.udp_ports_reported {
+            self.udp_ports_reported = true;
+            return Some(Wake::UdpPortsSpent);
         }
         if let Some(notice) = self.sources.forwards.as_mut().and_then(|forwards| forwards.take_notice()) {
             return Some(Wake::Notice(notice));

@@ -35,6 +35,7 @@ mod turn;
 
 pub use listen::ForwardError;
 
+use crate::ephemeral_ports::ephemeral_ports;
 use crate::resteer::Resteering;
 use crate::sock_diag::SockDiag;
 use crate::socket_broker::SocketBroker;
@@ -250,12 +251,13 @@ impl Forwards {
         (descriptors, splices_max): (usize, usize),
     ) -> io::Result<Self> {
         let epoll = Arc::new(sockets.epoll().try_clone_to_owned()?);
+        let ports = ephemeral_ports();
         if let Some(broker) = &broker {
             epoll::add(&epoll, broker.descriptor(), Topic::SocketBroker.data(0), EventFlags::IN)?;
         }
         Ok(Self {
             guest,
-            ephemeral: ephemeral_ports(),
+            ephemeral: PortRange { first: *ports.start(), last: *ports.end() },
             broker,
             diag: [None, None],
             listeners: Listeners::new(epoll.clone(), descriptors / LISTENERS_SHARE),
@@ -525,16 +527,6 @@ impl Forwards {
 
 fn invalid(Forward { direction, transport, spec }: &Forward, why: impl fmt::Display) -> ForwardError {
     ForwardError::Invalid(format!("{} {spec}: {why}", option(*direction, *transport)))
-}
-
-/// The ports that the kernel gives to clients.
-fn ephemeral_ports() -> PortRange {
-    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
-    let mut words = text.split_whitespace().map(str::parse);
-    match (words.next(), words.next()) {
-        (Some(Ok(first)), Some(Ok(last))) if first <= last => PortRange { first, last },
-        _ => PortRange { first: 32768, last: 60999 },
-    }
 }
 
 #[cfg(test)]

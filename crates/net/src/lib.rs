@@ -14,6 +14,7 @@ mod connect;
 pub mod control_auth;
 pub mod descriptors;
 pub mod driver;
+pub mod ephemeral_ports;
 pub mod forward;
 pub mod host_network;
 pub mod netlink;

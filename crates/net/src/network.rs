@@ -37,6 +37,7 @@ use crate::command::{Command, FlowFilter, FlowReport, ForwardRefusal, ForwardRep
 use crate::command::{NoReply, ReplyTo, WorkerReport};
 use crate::descriptors::{Descriptors, Needs};
 use crate::driver::{Listener, Parts, Wake, Worker};
+use crate::ephemeral_ports;
 use crate::forward::{Forward, ForwardError, Forwards, Guest};
 use crate::host_network::{HostNetFollow, HostNetwork};
 use crate::socket_broker::SocketBroker;
@@ -222,7 +223,7 @@ impl Builder<()> {
 
 impl<L> Builder<L> {
     /// Addresses, buffers, memory, time-outs and limits. [`Config::max_flows`] is lowered to what the limit
-    /// on descriptors allows.
+    /// on descriptors allows, and [`Config::max_udp_flows`] to a quarter of the ephemeral ports.
     pub fn config(mut self, config: Config) -> Self {
         self.config = config;
         self
@@ -332,6 +333,8 @@ impl<L: GuestLink> Builder<L> {
         let flows_max = self.config.max_flows.min(flows_max);
         let per_worker = |total: usize| total / count as usize;
         self.config.max_flows = per_worker(flows_max).max(1);
+        let udp_flows_max = self.config.max_udp_flows.min(ephemeral_ports::udp_flows_max());
+        self.config.max_udp_flows = per_worker(udp_flows_max).max(1);
         self.config.dns_cache = per_worker(self.config.dns_cache);
         self.config.rules.workers = count;
         let handle = Arc::new(Workers::new(count).map_err(NetworkError::io("wake workers: eventfd"))?);

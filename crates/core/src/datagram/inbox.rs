@@ -19,6 +19,7 @@ use crate::icmp;
 use crate::link::NoCredit;
 use crate::wire::udp::UdpHeader;
 use std::io::{IoSlice, IoSliceMut};
+use std::net::SocketAddr;
 
 /// Most datagrams, or coalesced runs, of one batch.
 pub(crate) const BATCH: usize = 32;
@@ -29,6 +30,8 @@ const STRIDE: usize = (64 << 10) + 1472;
 /// A datagram, or several of one size, that came to a published port.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrived<'a> {
+    /// The sender's own address and port, as its packet claims.
+    pub peer: SocketAddr,
     /// The payload.
     pub payload: &'a [u8],
     /// The size at which the kernel has coalesced datagrams (UDP_GRO); the last may be shorter.

@@ -4,8 +4,9 @@
 //! collisions. The index is only ever looked up, never iterated, so nothing depends on its order.
 //!
 //! So that the least useful flow of a full table is found at once, flows stand in a few lists by what they
-//! are good for and by the side that has begun them, each in the order in which its flows were used last
-//! ([`FlowTable::touch`]). Of each only the first few are candidates.
+//! are good for and by their group (which side has begun them, and whether they hold a port of the host),
+//! each in the order in which its flows were used last ([`FlowTable::touch`]). Of each only the first few are
+//! candidates.
 
 use super::{Endpoint, FlowId, FlowKey, Protocol};
 use crate::time::{Duration, Instant};
@@ -53,8 +54,10 @@ struct Slot<F> {
     flow: Option<F>,
 }
 
-/// Lists by what flows are good for, once for each side that begins flows.
-const LISTS: usize = 8;
+/// Groups of flows, of [`super::EvictionGroup`].
+pub(super) const GROUPS: usize = 3;
+/// Lists by what flows are good for, once for each group.
+const LISTS: usize = 4 * GROUPS;
 const NONE: u32 = u32::MAX;
 
 /// A slot's place in the list it stands in.

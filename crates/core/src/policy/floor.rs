@@ -43,10 +43,24 @@ const METADATA: [Network; 9] = [
     v6(Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1), 128),
 ];
 
+/// OpenStack, "Metadata service" of the Nova guide: a service at a link-local address of IPv6.
+const METADATA_LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0xa9fe, 0xa9fe);
+
 /// The rule of the floor that forbids `address`, itself or the IPv4 address inside it, by its place in
 /// [`NAMES`].
 pub(super) fn forbids(address: IpAddr) -> Option<usize> {
     rule(address).or_else(|| embedded_ipv4(address).find_map(|inner| rule(inner.into())))
+}
+
+/// The rule of the floor that forbids a flow begun by a datagram from `address` to a published port. Programs on the host's
+/// loopback and IPv6 neighbours may begin one: the guest sees them under an address that stands for them.
+pub(super) fn forbids_peer(address: IpAddr) -> Option<usize> {
+    match address {
+        IpAddr::V6(METADATA_LINK_LOCAL) => forbids(address),
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => None,
+        _ if address.is_loopback() => None,
+        _ => forbids(address),
+    }
 }
 
 fn rule(address: IpAddr) -> Option<usize> {

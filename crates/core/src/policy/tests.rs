@@ -210,3 +210,34 @@ fn what_is_denied_takes_no_share_of_the_limits() {
     assert!(policy.decide(Instant::ZERO, &request("192.0.2.1:80")).refusal().is_some());
     assert_eq!(policy.decide(Instant::ZERO, &request("198.51.100.1:80")), Verdict::Allow);
 }
+
+#[test]
+fn peers_that_may_begin_a_conversation() {
+    let rules = Rules { deny: vec![deny("10.0.0.0", 8, None)], ..Rules::default() };
+    let mut policy = Policy::new(&rules);
+    let seen = "10.0.2.4:5000".parse().unwrap();
+    for (peer, rule) in [
+        // Programs of the host, and neighbours, under an address that stands for them.
+        ("127.0.0.1:5000", None),
+        ("[::1]:5000", None),
+        ("[fe80::1]:5000", None),
+        ("203.0.113.9:5000", None),
+        ("[fe80::a9fe:a9fe]:80", Some("floor link-local")),
+        ("169.254.169.254:80", Some("floor link-local")),
+        ("[::ffff:169.254.169.254]:80", Some("floor link-local")),
+        ("100.100.100.200:80", Some("floor cloud-metadata")),
+        ("[fd00:ec2::254]:80", Some("floor cloud-metadata")),
+    ] {
+        let request = Request { protocol: Protocol::Udp, remote: seen, to: peer.parse().unwrap() };
+        let refusal = Policy::new(&Rules::default()).decide_inbound(&request).err();
+        let text = refusal.and_then(|refusal| policy.text(refusal));
+        assert_eq!(text.as_deref(), rule, "{peer}");
+    }
+    // A deny rule is about either address, and the limits are about what the guest begins.
+    let peer: SocketAddr = "10.1.2.3:5000".parse().unwrap();
+    let remote = "192.0.2.1:5000".parse().unwrap();
+    for (remote, to) in [(peer, peer), (remote, peer)] {
+        assert!(policy.decide_inbound(&Request { protocol: Protocol::Udp, remote, to }).is_err());
+    }
+    assert_eq!(refused(&policy), [("deny 10.0.0.0/8", 2)]);
+}

@@ -5,7 +5,7 @@
 //! it ([`crate::policy`]), and whether the table has room for it. The caller answers a refusal at once: a
 //! reset for TCP, an ICMP error otherwise.
 
-use super::{DropReason, FlowKey, IcmpCause, Io, Platform, Stack};
+use super::{DropReason, FlowKey, IcmpCause, Io, Platform, Protocol, Stack};
 use crate::destination::{self, Destination};
 use crate::flow::end::EndCause;
 use crate::policy::{Refusal, Request, Verdict};
@@ -52,6 +52,9 @@ impl Stack {
                     return Ok(refusal.into());
                 }
             }
+        }
+        if key.protocol == Protocol::Udp {
+            self.make_room_for_udp(io, now);
         }
         if !self.make_room(io, now) {
             let refusal = self.policy.table_full();

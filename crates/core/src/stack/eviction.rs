@@ -7,13 +7,17 @@
 //!
 //! *A flow from the host's side* takes the place only of others from there, or of one that is over; it meets
 //! the shares of [`crate::flow::quota`] first. Beyond the share of its peer it may replace that peer's own.
+//!
+//! *UDP flows of the guest* hold an ephemeral port of the host each, of which there are some ten thousands
+//! for all programs of the host. So they have a bound of their own, below that of the table: one beyond it
+//! replaces the least useful other.
 
 use super::{DropReason, Flow, Io, Platform, Stack};
-use crate::flow::EvictionRank;
 use crate::flow::end::EndCause;
 use crate::flow::info::Initiator;
 use crate::flow::quota::peer_of;
 use crate::flow::table::Keyed;
+use crate::flow::{EvictionGroup, EvictionRank};
 use crate::time::Instant;
 use std::net::IpAddr;
 
@@ -27,6 +31,16 @@ impl Stack {
     pub(super) fn make_room<P: Platform>(&mut self, io: &mut Io<'_, P>, now: Instant) -> bool {
         self.flows.len() < self.shared.config.max_flows
             || self.evict(io, now, 1, |flow, rank| Some((rank.is_over(), flow.initiator(), rank)))
+    }
+
+    /// Makes room for one more UDP flow of the guest's within [`crate::config::Config::max_udp_flows`].
+    pub(super) fn make_room_for_udp<P: Platform>(&mut self, io: &mut Io<'_, P>, now: Instant) {
+        let of_the_guest = |flow: &Flow| flow.eviction_group() == EvictionGroup::GuestUdp;
+        if self.guest_udp >= self.shared.config.max_udp_flows
+            && self.evict(io, now, 1, |flow, rank| of_the_guest(flow).then_some(rank))
+        {
+            self.shared.counters.udp_flows_evicted += 1;
+        }
     }
 
     /// Makes room for one more flow that `peer` begins.

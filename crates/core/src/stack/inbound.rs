@@ -6,10 +6,11 @@
 use super::{
     Arrived, Connection, DatagramFlow, DropReason, Endpoint, Flow, FlowKey, HostError, Io, Platform, Protocol,
 };
-use super::{EvictionClass, Initiator, Stack};
+use super::{EvictionClass, EvictionGroup, Stack};
 use crate::flow::FlowId;
 use crate::host::SocketId;
 use crate::link::NoCredit;
+use crate::policy::Request;
 use std::net::{IpAddr, SocketAddr};
 
 impl Stack {
@@ -83,7 +84,7 @@ impl Stack {
         self.make_room_inbound(io, key.remote.ip(), io.now)?;
         let id = self.flows.reserve();
         let socket = adopt(io.host, id).map_err(|_| DropReason::HostExhausted)?;
-        self.flows.insert(EvictionClass::Unanswered.list(Initiator::Peer), io.now, |id| {
+        self.flows.insert(EvictionClass::Unanswered.list(EvictionGroup::Peer), io.now, |id| {
             Flow::Tcp(Connection::call(&mut io.cx(&mut self.shared), (id, key), socket, iss_after))
         });
         self.inbound.opened(key.remote.ip());
@@ -114,7 +115,7 @@ impl Stack {
         let key = FlowKey { protocol: Protocol::Udp, guest, remote };
         let found = match self.flows.find(&key) {
             Some(id) => self.retarget(io, id, adopt),
-            None => self.inbound_flow(io, key, adopt),
+            None => self.inbound_flow(io, key, arrived.peer, adopt),
         };
         match found {
             Ok(id) => {
@@ -170,13 +171,16 @@ impl Stack {
         &mut self,
         io: &mut Io<'_, P>,
         key: FlowKey,
+        peer: SocketAddr,
         adopt: impl FnOnce(&mut P::Host, FlowId, Option<SocketId>) -> Result<SocketId, HostError>,
     ) -> Result<FlowId, DropReason> {
+        let request = Request { protocol: Protocol::Udp, remote: key.remote.into(), to: peer };
+        self.policy.decide_inbound(&request).map_err(|refusal| refusal.reason)?;
         self.make_room_inbound(io, key.remote.ip(), io.now)?;
         let id = self.flows.reserve();
         let socket = adopt(io.host, id, None).map_err(|_| DropReason::HostExhausted)?;
         self.shared.counters.udp_inbound += 1;
-        let id = self.flows.insert(EvictionClass::Unanswered.list(Initiator::Peer), io.now, |id| {
+        let id = self.flows.insert(EvictionClass::Unanswered.list(EvictionGroup::Peer), io.now, |id| {
             Flow::Datagram(DatagramFlow::inbound(id, key, socket, io.now))
         });
         self.inbound.opened(key.remote.ip());

@@ -2,8 +2,8 @@
 
 use super::admission::Admission;
 use super::{
-    Connection, DatagramFlow, DropReason, Echo, EndCause, EthernetHeader, EvictionClass, Flow, FlowId,
-    FlowKey, Gso, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Initiator, Io, IpAddr,
+    Connection, DatagramFlow, DropReason, Echo, EndCause, EthernetHeader, EvictionClass, EvictionGroup, Flow,
+    FlowId, FlowKey, Gso, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Io, IpAddr,
     Ipv6Header, Platform, Protocol, Stack, TCP, TcpFlags, TcpHeader, UDP, icmp, reset, services,
 };
 use crate::destination;
@@ -172,7 +172,7 @@ impl Stack {
                 return Err(reason);
             }
         };
-        let id = self.flows.insert(EvictionClass::Unanswered.list(Initiator::Guest), io.now, |id| {
+        let id = self.flows.insert(EvictionClass::Unanswered.list(EvictionGroup::Guest), io.now, |id| {
             Flow::Tcp(Connection::open(&mut io.cx(&mut self.shared), id, (key, dial), syn, iss_after))
         });
         self.note_opened(id);
@@ -281,13 +281,18 @@ impl Stack {
                 return icmp::cause_of(error).map(refusal).ok_or(DropReason::HostExhausted);
             }
         };
-        match key.protocol {
-            Protocol::Echo => self.shared.counters.echo_opened += 1,
-            _ => self.shared.counters.udp_opened += 1,
-        }
-        let id = self.flows.insert(EvictionClass::Unanswered.list(Initiator::Guest), io.now, |id| {
+        let group = if key.protocol == Protocol::Echo {
+            self.shared.counters.echo_opened += 1;
+            EvictionGroup::Guest
+        } else {
+            self.shared.counters.udp_opened += 1;
+            self.guest_udp += 1;
+            EvictionGroup::GuestUdp
+        };
+        let id = self.flows.insert(EvictionClass::Unanswered.list(group), io.now, |id| {
             Flow::Datagram(DatagramFlow::new(id, key, socket, io.now))
         });
+        debug_assert!(self.guest_udp <= self.shared.config.max_udp_flows.max(1), "admitted beyond the bound");
         self.note_opened(id);
         self.policy.opened(key.remote.ip(), id);
         Ok(Ok(id))

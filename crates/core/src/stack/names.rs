@@ -1,6 +1,6 @@
 //! The guest's questions about names, and what changes when the host's resolvers or its network do.
 
-use super::{DropReason, EvictionClass, Flow, FlowKey, Initiator, Io, Platform, Stack};
+use super::{DropReason, EvictionClass, EvictionGroup, Flow, FlowKey, Io, Platform, Stack};
 use crate::dns;
 use crate::dns::flow::DnsFlow;
 use crate::flow::FlowId;
@@ -127,7 +127,7 @@ impl Stack {
             }
             None => {
                 let epoch = self.shared.dns.epoch();
-                let list = EvictionClass::Unanswered.list(Initiator::Guest);
+                let list = EvictionClass::Unanswered.list(EvictionGroup::Guest);
                 let id =
                     self.flows.insert(list, io.now, |id| Flow::Dns(DnsFlow::new(id, key, epoch, io.now)));
                 self.note_opened(id);

@@ -4,6 +4,7 @@
 
 use super::{Activity, Parts, Wake, Worker};
 use crate::clock::Clock;
+use crate::ephemeral_ports::udp_flows_max;
 use crate::sockets::Sockets;
 use crate::workers::{WorkerHandle, Workers};
 use brodo_core::config::Config;
@@ -50,7 +51,7 @@ pub(super) fn serve_guest(wanted: Wanted, mtu: u16, guest: impl FnOnce() + Send 
         guest();
     });
     let tap = taps.recv().expect("TAP");
-    let mut config = Config { mtu, ..Config::default() };
+    let mut config = Config { mtu, max_udp_flows: udp_flows_max(), ..Config::default() };
     config.v4.as_mut().expect("default").host_loopback = Some(Ipv4Addr::new(10, 0, 2, 4));
     config.v6.as_mut().expect("default").host_loopback = Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 4));
     let stack = Stack::new(config, Keys { table: [1; 16], isn: [2; 16], dns: [3; 16] }, tap.caps());
@@ -58,7 +59,14 @@ pub(super) fn serve_guest(wanted: Wanted, mtu: u16, guest: impl FnOnce() + Send 
     let parts = Parts::new(stack, tap, Sockets::new().expect("epoll"), Clock::start(), handle);
     let mut worker = Worker::new(parts).expect("worker");
     worker.watch(&done, 1).expect("watch");
-    assert!(matches!(worker.run(), Ok(Wake::Extra(1))));
+    let mut noticed = false;
+    loop {
+        match worker.run() {
+            Ok(Wake::Extra(1)) => break,
+            Ok(Wake::UdpPortsSpent) if !noticed => noticed = true,
+            other => panic!("{other:?}"),
+        }
+    }
     guest.join().expect("the guest was content");
     assert!(!worker.link().gone());
     worker
@@ -238,5 +246,29 @@ fn urgent_data_of_a_peer_arrives_in_line() {
             assert!(rest.chunks(ROUND + 1).all(|round| round[ROUND] == b'!'), "each in its place");
         });
         server.join().expect("the server was content");
+    });
+}
+
+/// UDP port scan by the guest: other programs of the host still get ports, and the newest flow works.
+#[test]
+fn a_scan_of_udp_ports_leaves_the_host_most_of_its_own() {
+    in_namespace_with_tun("driver::end_to_end::a_scan_of_udp_ports_leaves_the_host_most_of_its_own", || {
+        let [port, _] = echo_servers();
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40059").expect("sixty ports");
+        let worker = serve_guest(Wanted::Everything, 1500, move || {
+            let socket = UdpSocket::bind(("10.0.2.15", 0)).expect("bind");
+            for scanned in 1000..1500 {
+                // Answered with port unreachable, of which a socket that is not connected hears nothing.
+                socket.send_to(b"?", (HOST[0], scanned)).expect("send");
+            }
+            socket.set_read_timeout(Some(LIMIT)).expect("limit");
+            socket.send_to(b"!", (HOST[0], port)).expect("send");
+            assert_eq!(socket.recv(&mut [0; 8]).expect("the echo"), 1);
+        });
+        // Sockets of flows stay open for as long as the worker is there.
+        assert_eq!((udp_flows_max(), worker.sockets().open()), (15, 15));
+        let others: Vec<_> = (0..40).map(|_| UdpSocket::bind((LOOPBACK[0], 0)).expect("a port")).collect();
+        assert_eq!(others.len(), 40);
+        assert!(worker.stack().counters().udp_flows_evicted > 0);
     });
 }

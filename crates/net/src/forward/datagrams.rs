@@ -282,7 +282,7 @@ impl Forwards {
             });
             if let Some((peer, ends)) = ends {
                 let Received { segment, tos, .. } = received;
-                let arrived = Arrived { payload: arena.payload(arena.next), segment, tos };
+                let arrived = Arrived { peer, payload: arena.payload(arena.next), segment, tos };
                 let source = to.map(by_any_interface);
                 let event = Topic::Listener.data(slot);
                 let taken = stack.inbound_datagram(io, ends, &arrived, |sockets, flow, socket| {

@@ -83,7 +83,7 @@ impl Script {
         let mut result = Ok(());
         let sent = self.driver.turn_with(self.now(), |stack, io| {
             let ends = (guest.into(), remote.into());
-            let arrived = Arrived { payload: &payload, segment, tos: 0 };
+            let arrived = Arrived { peer: remote, payload: &payload, segment, tos: 0 };
             let adopt = |host: &mut SimHost, flow, socket| Ok(host.adopt_udp(flow, remote, socket));
             result = stack.inbound_datagram(io, ends, &arrived, adopt);
         });

@@ -5,9 +5,10 @@ use brodo_core::counters::DropReason;
 use brodo_core::host::{HostError, IcmpCause, SocketId};
 use brodo_core::link::{LinkCaps, RxMeta};
 use brodo_core::time::{Duration, Instant};
+use brodo_core::wire::ethernet::MacAddr;
 use brodo_sim::driver::SimDriver;
 use brodo_sim::host::Call;
-use brodo_sim::link::to_stack;
+use brodo_sim::link::{GUEST_MAC, to_stack};
 use brodo_sim::packet::UdpDatagram;
 use brodo_sim::script::{Script, Setup};
 use std::net::SocketAddr;
@@ -545,6 +546,42 @@ fn a_flood_of_ports_is_bounded() {
         t.guest("ACK data=10");
         t.expect("ACK ack=11");
         t.host_received(10);
+    });
+}
+
+/// Ephemeral ports of the host: only UDP flows of the guest's hold one each. Beyond their bound the least useful of them
+/// goes, and no other flow.
+#[test]
+fn udp_of_the_guest_is_bounded_by_its_share_of_the_hosts_ports() {
+    let mut setup = Setup::default();
+    setup.config.guest_mac = Some(MacAddr(GUEST_MAC));
+    setup.config.max_udp_flows = 8;
+    Script::each_with(&setup, |t| {
+        // No port each: TCP, an answered echo, a flow that a peer has begun.
+        t.establish();
+        t.guest("ICMP echo-request id=7 seq=1 data=56");
+        t.host_answers_echo();
+        let inbound = t.connection(8080, 4433);
+        t.peer_sends_first(10, None).expect("credit");
+        let in_use = t.connection(1999, 9);
+        t.guest("UDP data=10");
+        t.host_got_datagram(10);
+        t.host_sends_datagram(10);
+        for port in 0..1000 {
+            t.connection(2000 + port, 9);
+            t.guest("UDP data=1");
+            t.advance_ms(1);
+        }
+        t.host_got_datagram(1);
+        let c = t.driver.stack.counters();
+        assert_eq!((c.udp_flows_evicted, c.flows_evicted), (993, 993));
+        assert_eq!((t.driver.stack.flows(), t.driver.host.open_sockets()), (11, 11));
+        let opened = t.driver.host.opened();
+        for flow in [inbound, in_use] {
+            t.select(flow);
+            t.guest("UDP data=10");
+        }
+        assert_eq!(t.driver.host.opened(), opened, "both were still there");
     });
 }
 

@@ -3,6 +3,8 @@
 
 use brodo_core::counters::DropReason;
 use brodo_core::policy::{Deny, FlowRate};
+use brodo_core::wire::ethernet::MacAddr;
+use brodo_sim::link::GUEST_MAC;
 use brodo_sim::script::{Script, Setup};
 use std::net::{IpAddr, SocketAddr};
 
@@ -246,4 +248,29 @@ fn a_deny_rule_for_ipv4_is_about_every_form_of_its_addresses() {
         t.connection_to(from, SocketAddr::new(ip(target), port));
         t.establish();
     }
+}
+
+/// Datagrams of a denied peer to a published port: a flow for them would be the guest's way to a destination that it may not
+/// reach, by a sender's address that may be forged. TCP connections of the same peer have completed a handshake.
+#[test]
+fn a_datagram_of_a_denied_peer_begins_no_conversation() {
+    let mut setup = Setup::default();
+    setup.config.guest_mac = Some(MacAddr(GUEST_MAC));
+    setup.config.rules.deny = vec![deny("198.51.100.0", 24, None), deny("2001:db8::", 32, None)];
+    setup.config.rules.flows_per_destination = Some(1);
+    Script::each_with(&setup, |t| {
+        t.connection(8080, 4433);
+        for _ in 0..2 {
+            t.peer_sends_first(10, None).expect("credit");
+            t.expect_nothing();
+        }
+        t.guest("UDP data=10");
+        t.expect("ICMP prohibited");
+        t.expect_all_gone();
+        assert_eq!(dropped(t, DropReason::Denied), 3);
+        let rule = if t.is_v6() { "deny 2001:db8::/32" } else { "deny 198.51.100.0/24" };
+        assert_eq!(refused(t), [(rule.to_owned(), 3)]);
+        t.peer_connects().expect("a connection of the same peer");
+        t.expect("SYN seq=0");
+    });
 }

@@ -17,7 +17,7 @@ pub(super) const STUCK: Duration = Duration::from_millis(300);
 pub(super) const CHUNK: usize = 128 * 1024;
 
 /// Longest wait of a single read: a peer that sends nothing for that long never will.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A listener on all addresses of both families with room for a thousand connections at once.
 pub(super) fn listen(port: u16) -> io::Result<TcpListener> {

@@ -197,8 +197,9 @@ fn slow_readers(bed: &Bed, direction: &str) -> Result<()> {
         check(found["failed"].as_array().is_some_and(Vec::is_empty), || {
             format!("{}: {found}", words.join(" "))
         })?;
-        let [worst, best] = ["worst", "best"].map(|name| found[name].as_u64().unwrap_or(0));
-        check(worst > 0 && best <= 4 * worst, || format!("not fair: {found}"))?;
+        check(found["worst"].as_u64().is_some_and(|worst| worst > 0), || {
+            format!("a reader starves: {found}")
+        })?;
     }
     check(most_kib <= BUDGET_KIB + OVERHEAD_KIB, || format!("{most_kib} KiB resident"))?;
     let counted = Counted::of(bed)?;

@@ -25,7 +25,7 @@ mod tests;
 pub const FRAME_LEN_MAX: usize = IPV6_PAYLOAD + RouterAdvertisement::LEN_MAX;
 
 /// How often [`advertise`] is to be sent unasked: the longest interval of RFC 4861 section 6.2.1.
-pub const ADVERTISE_EVERY: Duration = Duration::from_mins(30);
+pub const ADVERTISE_EVERY: Duration = Duration::from_secs(30 * 60);
 
 /// How long this is a default router, in seconds (RFC 8319 section 4).
 const ROUTER_LIFETIME_S: u16 = u16::MAX;

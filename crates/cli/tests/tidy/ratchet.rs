@@ -4,10 +4,10 @@
 /// Offences that each rule still has. Aim: an empty table.
 const LIMITS: &[(&str, usize)] = &[
     ("circles of modules", 17),
-    ("one-word comments", 16),
-    ("openers of comments", 171),
-    ("openers of texts", 23),
-    ("width", 348),
+    ("one-word comments", 7),
+    ("openers of comments", 69),
+    ("openers of texts", 22),
+    ("width", 129),
 ];
 
 /// Fails if `rule` has more offences than are allowed, and says so if it has fewer.

@@ -3,6 +3,7 @@
 //! A [`FlowKey`] is the five-tuple as the guest sees it. A [`FlowId`] is an index with a generation: an event that
 //! arrives for a flow that has gone finds nothing, even if its slot is used again.
 
+pub(crate) mod dispatch;
 pub mod end;
 pub mod info;
 pub(crate) mod quota;

@@ -11,16 +11,15 @@
 //! 6. read the link again before sleeping, because what was sent may have been answered already.
 
 use crate::config::Config;
-use crate::context::Shared;
+use crate::context::{Cx, Shared};
 use crate::counters::{Counters, DropReason};
 use crate::datagram::DatagramFlow;
 use crate::datagram::inbox::Inbox;
-use crate::dns::flow::DnsFlow;
+use crate::flow::dispatch::{Buffers, Flow, FlowKind};
 use crate::flow::end::{EndCause, Recorder};
-use crate::flow::info::Initiator;
 use crate::flow::quota::InboundQuota;
 use crate::flow::table::{FlowTable, Keyed};
-use crate::flow::{Endpoint, EvictionClass, EvictionGroup, EvictionRank, FlowId, FlowKey, Protocol};
+use crate::flow::{Endpoint, EvictionClass, EvictionGroup, FlowId, FlowKey, Protocol};
 use crate::fragments::Fragments;
 use crate::host::{HostError, IcmpCause, Readiness};
 use crate::icmp;
@@ -31,7 +30,7 @@ use crate::policy::Policy;
 use crate::services;
 use crate::tcp::info::TcpInfo;
 use crate::tcp::{Connection, reset};
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
 use crate::wire::ethernet::EthernetHeader;
 use crate::wire::icmpv4::{Echo, Icmpv4Message};
 use crate::wire::icmpv6::Icmpv6Message;
@@ -71,75 +70,13 @@ pub struct Keys {
     pub dns: [u8; 16],
 }
 
-#[allow(clippy::large_enum_variant, reason = "flows live in a slab; a box for each would be an allocation")]
-enum Flow {
-    Tcp(Connection),
-    Datagram(DatagramFlow),
-    Dns(DnsFlow),
-}
-
-impl Keyed for Flow {
-    fn key(&self) -> &FlowKey {
-        match self {
-            Self::Tcp(connection) => &connection.key,
-            Self::Datagram(flow) => flow.key(),
-            Self::Dns(flow) => flow.key(),
-        }
-    }
-}
-
-impl Flow {
-    fn eviction_class(&self) -> EvictionClass {
-        match self {
-            Self::Tcp(connection) => connection.eviction_class(),
-            Self::Datagram(flow) => flow.eviction_class(),
-            Self::Dns(_) => EvictionClass::Unanswered,
-        }
-    }
-
-    /// How little is lost if this flow, unused for `idle`, goes to make room; `None` if it must not go.
-    fn eviction_rank(&self, idle: Duration) -> Option<EvictionRank> {
-        match self {
-            Self::Tcp(connection) => connection.eviction_rank(idle),
-            Self::Datagram(flow) => Some(flow.eviction_rank(idle)),
-            Self::Dns(_) => Some(DnsFlow::eviction_rank(idle)),
-        }
-    }
-
-    fn initiator(&self) -> Initiator {
-        match self {
-            Self::Tcp(connection) => connection.initiator(),
-            Self::Datagram(flow) => flow.initiator(),
-            Self::Dns(_) => Initiator::Guest,
-        }
-    }
-
-    fn eviction_group(&self) -> EvictionGroup {
-        match self {
-            flow if flow.initiator() == Initiator::Peer => EvictionGroup::Peer,
-            Self::Datagram(flow) if flow.key().protocol == Protocol::Udp => EvictionGroup::GuestUdp,
-            _ => EvictionGroup::Guest,
-        }
-    }
-
-    fn has_ended(&self) -> bool {
-        match self {
-            Self::Tcp(connection) => connection.has_ended(),
-            Self::Datagram(flow) => flow.has_ended(),
-            Self::Dns(flow) => flow.has_ended(),
-        }
-    }
-}
-
 /// The network stack of one worker.
 pub struct Stack {
     /// Its number among those that share a budget.
     worker: u32,
     shared: Shared,
     flows: FlowTable<Flow>,
-    scratch: Box<[u8]>,
-    /// Datagrams on their way to the guest.
-    inbox: Inbox,
+    buffers: Buffers,
     policy: Policy,
     /// The part of the flow table for what begins on the host's side.
     inbound: InboundQuota,
@@ -170,8 +107,7 @@ impl Stack {
             guest_udp: 0,
             shared: Shared::new(config, caps, (keys.isn, keys.dns), budget, worker),
             flows: FlowTable::new(keys.table),
-            scratch: vec![0; SCRATCH].into_boxed_slice(),
-            inbox: Inbox::default(),
+            buffers: Buffers { inbox: Inbox::default(), scratch: vec![0; SCRATCH].into_boxed_slice() },
             fragments: Fragments::default(),
             advertise_at: None,
             recorder: Recorder::new(),
@@ -225,13 +161,7 @@ impl Stack {
     /// are ignored.
     pub fn socket_event<P: Platform>(&mut self, io: &mut Io<'_, P>, flow: FlowId, ready: Readiness) {
         self.recorder.now = io.now;
-        match self.flows.get_mut(flow) {
-            Some(Flow::Tcp(connection)) => connection.socket_event(&mut io.cx(&mut self.shared), ready),
-            Some(Flow::Datagram(datagrams)) => datagrams.socket_event(&mut io.cx(&mut self.shared), ready),
-            Some(Flow::Dns(questions)) => questions.socket_event(&mut self.shared, ready),
-            None => return,
-        }
-        self.after(io, flow);
+        self.notify_flow(io, flow, |flow, cx, _| flow.socket_event(cx, ready));
     }
 
     /// The link has credit again after [`crate::link::NoCredit`]. [`Stack::serve`] and [`Stack::flush`] go on.
@@ -270,7 +200,8 @@ impl Stack {
     /// sent (see [`crate::schedule`]). True if there is more to do at once.
     pub fn serve<P: Platform>(&mut self, io: &mut Io<'_, P>) -> bool {
         self.recorder.now = io.now;
-        if !self.inbox.is_empty() && self.inbox.deliver(&mut io.cx(&mut self.shared)).is_err() {
+        if !self.buffers.inbox.is_empty() && self.buffers.inbox.deliver(&mut io.cx(&mut self.shared)).is_err()
+        {
             return false;
         }
         let (sparse, bulk) = self.shared.ready.len();
@@ -296,14 +227,7 @@ impl Stack {
     }
 
     fn serve_flow<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId) {
-        match self.flows.get_mut(id) {
-            Some(Flow::Tcp(connection)) => connection.serve(&mut io.cx(&mut self.shared)),
-            Some(Flow::Datagram(flow)) => flow.serve(&mut io.cx(&mut self.shared), &mut self.inbox),
-            Some(Flow::Dns(flow)) => flow.serve(&mut io.cx(&mut self.shared), &mut self.scratch),
-            None => return,
-        }
-        self.used(id, io.now);
-        self.after(io, id);
+        self.use_flow(io, id, FlowKind::serve);
     }
 
     /// Lets flows that wait for memory look again after some was given back. True if more of them may.
@@ -312,10 +236,11 @@ impl Stack {
         for need in Need::ALL {
             for _ in 0..self.shared.memory.parked(need).wakeable() {
                 let Some(id) = self.shared.memory.parked(need).pop() else { break };
-                if let Some(Flow::Tcp(connection)) = self.flows.get_mut(id) {
-                    connection.memory_freed(&mut self.shared, io.now, need);
-                    self.after(io, id);
-                }
+                self.notify_flow(io, id, |flow, cx, _| {
+                    if let Flow::Tcp(connection) = flow {
+                        connection.memory_freed(cx.shared, cx.now, need);
+                    }
+                });
             }
             more |= self.shared.memory.parked(need).rest();
         }
@@ -357,19 +282,14 @@ impl Stack {
         }
         self.shared.timers.advance(io.now);
         while let Some(id) = self.shared.timers.pop() {
-            match self.flows.get_mut(id) {
-                Some(Flow::Tcp(connection)) => connection.expire(&mut io.cx(&mut self.shared)),
-                Some(Flow::Datagram(flow)) => flow.expire(&mut self.shared, io.now),
-                Some(Flow::Dns(flow)) => flow.expire(&mut io.cx(&mut self.shared)),
-                None => continue,
-            }
-            self.after(io, id);
+            self.notify_flow(io, id, |flow, cx, _| flow.expire(cx));
         }
         self.expire_fragments(io);
         if self.advertise_at.is_some_and(|at| at <= io.now) {
             self.advertise_at = Some(io.now + services::ndp::ADVERTISE_EVERY);
-            if let Some(len) = services::ndp::advertise(&self.shared.config, None, &mut self.scratch) {
-                icmp::send(&mut io.cx(&mut self.shared), &self.scratch[..len]);
+            if let Some(len) = services::ndp::advertise(&self.shared.config, None, &mut self.buffers.scratch)
+            {
+                icmp::send(&mut io.cx(&mut self.shared), &self.buffers.scratch[..len]);
             }
         }
     }
@@ -431,15 +351,7 @@ impl Stack {
     /// Bytes that the state of all flows takes: their table, timers and lists. Payload is not among it.
     pub fn state_allocated(&self) -> usize {
         let lists = self.shared.ready.capacity() + self.shared.tcp.ack_due.capacity();
-        let beside: usize = self
-            .flows
-            .iter()
-            .map(|(_, flow)| match flow {
-                Flow::Tcp(connection) => connection.allocated(),
-                Flow::Datagram(_) => 0,
-                Flow::Dns(flow) => flow.allocated(),
-            })
-            .sum();
+        let beside: usize = self.flows.iter().map(|(_, flow)| flow.allocated()).sum();
         let waiting = self.shared.memory.reads.allocated() + self.shared.memory.windows.allocated();
         let waiting = waiting + self.shared.dns.allocated() + self.fragments.allocated();
         self.flows.allocated()
@@ -449,17 +361,42 @@ impl Stack {
             + beside
     }
 
-    /// After anything that may have changed a flow: removes it if it has ended, else sees to its timer.
-    fn after<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId) {
+    /// Lets `access` use a flow, if it is still there: the table notes the use, and the rest is as with
+    /// [`Stack::notify_flow`].
+    fn use_flow<P: Platform, R>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        id: FlowId,
+        access: impl FnOnce(&mut Flow, &mut Cx<'_, P>, &mut Buffers) -> R,
+    ) -> Option<R> {
+        let flow = self.flows.get_mut(id)?;
+        let result = access(flow, &mut io.cx(&mut self.shared), &mut self.buffers);
+        let list = flow.eviction_class().list(flow.eviction_group());
+        self.flows.touch(id, list, io.now);
+        self.settle(io, id);
+        Some(result)
+    }
+
+    /// Lets `access` change a flow, if it is still there, by an event that is no use of it. Afterwards the flow is
+    /// removed if it has ended, else its timer is set anew.
+    fn notify_flow<P: Platform, R>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        id: FlowId,
+        access: impl FnOnce(&mut Flow, &mut Cx<'_, P>, &mut Buffers) -> R,
+    ) -> Option<R> {
+        let flow = self.flows.get_mut(id)?;
+        let result = access(flow, &mut io.cx(&mut self.shared), &mut self.buffers);
+        self.settle(io, id);
+        Some(result)
+    }
+
+    /// After every access and after insertion: removes a flow that has ended, else sets its timer.
+    fn settle<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId) {
         match self.flows.get_mut(id) {
             None => {}
             Some(flow) if flow.has_ended() => self.remove(io, id),
-            Some(Flow::Tcp(connection)) => {
-                connection.count_promise(&mut self.shared);
-                connection.arm(&mut self.shared);
-            }
-            Some(Flow::Datagram(flow)) => flow.arm(&mut self.shared),
-            Some(Flow::Dns(flow)) => flow.arm(&mut self.shared),
+            Some(flow) => flow.reschedule(&mut self.shared),
         }
     }
 
@@ -476,23 +413,9 @@ impl Stack {
                 EvictionGroup::Guest => {}
             }
         }
-        match removed {
-            Some(Flow::Tcp(mut connection)) => {
-                connection.dispose(&mut io.cx(&mut self.shared));
-                self.shared.counters.tcp_closed += 1;
-            }
-            Some(Flow::Datagram(mut flow)) => {
-                flow.dispose(&mut io.cx(&mut self.shared));
-                self.shared.counters.datagram_closed += 1;
-            }
-            Some(Flow::Dns(mut flow)) => flow.dispose(&mut io.cx(&mut self.shared)),
-            None => {}
+        if let Some(mut flow) = removed {
+            flow.dispose(&mut io.cx(&mut self.shared));
         }
-    }
-
-    /// Notes that a flow has been used, and what it is good for by now.
-    fn used(&mut self, id: FlowId, now: Instant) {
-        let Some(flow) = self.flows.get(id) else { return };
-        self.flows.touch(id, flow.eviction_class().list(flow.eviction_group()), now);
+        debug_assert!(self.flows.get(id).is_none(), "a flow that was removed is gone");
     }
 }

@@ -13,6 +13,7 @@
 //! replaces the least useful other.
 
 use super::{DropReason, Flow, Io, Platform, Stack};
+use crate::flow::dispatch::FlowKind;
 use crate::flow::end::EndCause;
 use crate::flow::info::Initiator;
 use crate::flow::quota::peer_of;

@@ -88,12 +88,13 @@ impl Stack {
         // Unless the run is taken, `next` is not the frame behind the first one.
         let after = next.take();
         let Some(id) = self.flows.find(&first.key) else { return 0 };
-        let Some(Flow::Tcp(connection)) = self.flows.get_mut(id) else { return 0 };
-        if !connection.segments(&mut io.cx(&mut self.shared), &last, first.header.seq, &payload[..count]) {
+        let taken = self.use_flow(io, id, |flow, cx, _| match flow {
+            Flow::Tcp(connection) => connection.segments(cx, &last, first.header.seq, &payload[..count]),
+            Flow::Datagram(_) | Flow::Dns(_) => false,
+        });
+        if taken != Some(true) {
             return 0;
         }
-        self.used(id, io.now);
-        self.after(io, id);
         *next = after;
         count
     }
@@ -137,13 +138,15 @@ impl Stack {
         // Unless the run is taken, `next` is not the frame behind the first one.
         let after = next.take();
         let Some(id) = self.flows.find(&first.key) else { return 0 };
-        let Some(Flow::Datagram(flow)) = self.flows.get_mut(id) else { return 0 };
         let how = (Some(size as u16), first.fields);
-        flow.send(&mut io.cx(&mut self.shared), &mut payload[..count], how, |n| {
-            &frames[n].bytes[EthernetHeader::LEN..]
+        let taken = self.use_flow(io, id, |flow, cx, _| {
+            let Flow::Datagram(datagrams) = flow else { return false };
+            datagrams.send(cx, &mut payload[..count], how, |n| &frames[n].bytes[EthernetHeader::LEN..]);
+            true
         });
-        self.used(id, io.now);
-        self.after(io, id);
+        if taken != Some(true) {
+            return 0;
+        }
         *next = after;
         count
     }

@@ -89,7 +89,7 @@ impl Stack {
         });
         self.inbound.opened(key.remote.ip());
         self.note_opened(id);
-        self.after(io, id);
+        self.settle(io, id);
         Ok(id)
     }
 
@@ -119,15 +119,14 @@ impl Stack {
         };
         match found {
             Ok(id) => {
-                if let Some(Flow::Datagram(flow)) = self.flows.get_mut(id) {
+                self.use_flow(io, id, |flow, cx, buffers| {
+                    let Flow::Datagram(datagrams) = flow else { return };
                     let (bytes, size) = (arrived.payload.len(), arrived.segment.map_or(0, usize::from));
-                    flow.heard(io.now, if size > 0 { bytes.div_ceil(size).max(1) } else { 1 }, bytes);
-                    self.inbox.put(key, arrived);
-                    // What the link does not take goes first when it has credit again.
-                    let _ = self.inbox.deliver(&mut io.cx(&mut self.shared));
-                }
-                self.used(id, io.now);
-                self.after(io, id);
+                    datagrams.heard(cx.now, if size > 0 { bytes.div_ceil(size).max(1) } else { 1 }, bytes);
+                    buffers.inbox.put(key, arrived);
+                    // A rest that the link does not take goes first when it has credit again.
+                    let _ = buffers.inbox.deliver(cx);
+                });
             }
             Err(reason) => self.shared.counters.drop(reason),
         }
@@ -143,12 +142,12 @@ impl Stack {
     /// Passes on what has waited for the link's credit, as [`Stack::serve`] does, and says whether [`Stack::inbound_datagram`] would now take
     /// something.
     pub fn deliver_datagrams<P: Platform>(&mut self, io: &mut Io<'_, P>) -> bool {
-        self.inbox.deliver(&mut io.cx(&mut self.shared)).is_ok() && self.takes_datagrams()
+        self.buffers.inbox.deliver(&mut io.cx(&mut self.shared)).is_ok() && self.takes_datagrams()
     }
 
     /// Whether [`Stack::inbound_datagram`] would take something.
     pub fn takes_datagrams(&self) -> bool {
-        self.inbox.is_empty() && !self.shared.tx.stalled
+        self.buffers.inbox.is_empty() && !self.shared.tx.stalled
     }
 
     /// Has the answers of a flow leave from where its peer has asked now.

@@ -7,6 +7,7 @@ use super::{
     Ipv6Header, Platform, Protocol, Stack, TCP, TcpFlags, TcpHeader, UDP, icmp, reset, services,
 };
 use crate::destination;
+use crate::flow::dispatch::FlowKind;
 use crate::fragments::IpHeader;
 use crate::host::Host;
 use crate::icmp::Quoted;
@@ -37,7 +38,7 @@ impl Stack {
     ) -> Result<(), DropReason> {
         let packet = match frame {
             Frame::Arp(l2, packet) => {
-                let answer = services::arp::answer(&self.shared.config, packet, &mut self.scratch)?;
+                let answer = services::arp::answer(&self.shared.config, packet, &mut self.buffers.scratch)?;
                 self.learn(l2.src);
                 self.answer(io, answer);
                 return Ok(());
@@ -65,7 +66,7 @@ impl Stack {
     /// Sends what a service wrote to the scratch buffer.
     fn answer<P: Platform>(&mut self, io: &mut Io<'_, P>, len: Option<usize>) {
         if let Some(len) = len {
-            icmp::send(&mut io.cx(&mut self.shared), &self.scratch[..len]);
+            icmp::send(&mut io.cx(&mut self.shared), &self.buffers.scratch[..len]);
         }
     }
 
@@ -79,7 +80,8 @@ impl Stack {
         if !ip.src.is_unspecified() && !self.is_guest(ip.src.into()) {
             return Err(DropReason::SpoofedSource);
         }
-        let answer = services::ndp::answer(&self.shared.config, eth.src, ip, message, &mut self.scratch)?;
+        let answer =
+            services::ndp::answer(&self.shared.config, eth.src, ip, message, &mut self.buffers.scratch)?;
         if message.first() == Some(&ROUTER_SOLICITATION) {
             self.advertise_at = Some(io.now + services::ndp::ADVERTISE_EVERY);
         }
@@ -136,14 +138,18 @@ impl Stack {
         self.learn(packet.l2.src);
         let mut iss_after = None;
         if let Some(id) = self.flows.find(&key) {
-            if let Some(Flow::Tcp(connection)) = self.flows.get_mut(id) {
-                if !connection.may_be_replaced_by(segment) {
-                    connection.segment(&mut io.cx(&mut self.shared), segment, payload);
-                    self.used(id, io.now);
-                    self.after(io, id);
+            match self.flows.get(id) {
+                Some(Flow::Tcp(connection)) if connection.may_be_replaced_by(segment) => {
+                    iss_after = Some(connection.sequence_used());
+                }
+                _ => {
+                    self.use_flow(io, id, |flow, cx, _| {
+                        if let Flow::Tcp(connection) = flow {
+                            connection.segment(cx, segment, payload);
+                        }
+                    });
                     return Ok(());
                 }
-                iss_after = Some(connection.sequence_used());
             }
             self.remove(io, id);
         }
@@ -177,7 +183,7 @@ impl Stack {
         });
         self.note_opened(id);
         self.policy.opened(key.remote.ip(), id);
-        self.after(io, id);
+        self.settle(io, id);
         Ok(())
     }
 
@@ -197,7 +203,8 @@ impl Stack {
             && (dst.is_broadcast() || self.shared.config.is_ours(packet.dst))
         {
             let config = &self.shared.config;
-            let answer = services::dhcpv4::answer(config, &packet.l2, src, dst, payload, &mut self.scratch)?;
+            let answer =
+                services::dhcpv4::answer(config, &packet.l2, src, dst, payload, &mut self.buffers.scratch)?;
             self.learn(packet.l2.src);
             self.answer(io, answer);
             return Ok(());
@@ -209,7 +216,8 @@ impl Stack {
             && dst.is_multicast()
         {
             let config = &self.shared.config;
-            let answer = services::dhcpv6::answer(config, &packet.l2, src, dst, payload, &mut self.scratch)?;
+            let answer =
+                services::dhcpv6::answer(config, &packet.l2, src, dst, payload, &mut self.buffers.scratch)?;
             self.learn(packet.l2.src);
             self.answer(io, answer);
             return Ok(());
@@ -246,12 +254,12 @@ impl Stack {
                 }
             },
         };
-        if let Some(Flow::Datagram(flow)) = self.flows.get_mut(id) {
-            let how = (segment, packet.fields(&self.shared.config));
-            flow.send(&mut io.cx(&mut self.shared), &mut [IoSlice::new(payload)], how, |_| packet.whole);
-        }
-        self.used(id, io.now);
-        self.after(io, id);
+        self.use_flow(io, id, |flow, cx, _| {
+            if let Flow::Datagram(datagrams) = flow {
+                let how = (segment, packet.fields(&cx.shared.config));
+                datagrams.send(cx, &mut [IoSlice::new(payload)], how, |_| packet.whole);
+            }
+        });
         Ok(())
     }
 
@@ -333,7 +341,7 @@ impl Stack {
     ) -> Result<(), DropReason> {
         if self.shared.config.is_ours(packet.dst) {
             let ends = (packet.src, packet.dst);
-            icmp::answer_own(&mut io.cx(&mut self.shared), ends, echo, &mut self.scratch);
+            icmp::answer_own(&mut io.cx(&mut self.shared), ends, echo, &mut self.buffers.scratch);
             return Ok(());
         }
         let key = packet.key_of(Protocol::Echo, echo.ident, echo.ident);
@@ -346,16 +354,19 @@ impl Stack {
     fn guest_unreachable<P: Platform>(&mut self, io: &mut Io<'_, P>, quoted: &[u8], hard: bool) {
         let Some(Quoted { key, seq }) = icmp::quoted(quoted) else { return };
         let Some(id) = self.flows.find(&key) else { return };
-        match (self.flows.get_mut(id), seq) {
-            (Some(Flow::Tcp(connection)), Some(seq)) if hard => {
-                connection.syn_unreachable(&mut io.cx(&mut self.shared), seq);
+        let over = self.notify_flow(io, id, |flow, cx, _| match (flow, seq) {
+            (Flow::Tcp(connection), Some(seq)) if hard => {
+                connection.syn_unreachable(cx, seq);
+                false
             }
-            (Some(Flow::Tcp(_)) | None, _) => return,
-            (Some(flow), _) => {
+            (Flow::Tcp(_), _) => false,
+            (flow, _) => {
                 flow.ends_by(EndCause::ResetByGuest);
-                return self.remove(io, id);
+                true
             }
+        });
+        if over == Some(true) {
+            self.remove(io, id);
         }
-        self.after(io, id);
     }
 }

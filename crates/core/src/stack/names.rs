@@ -4,6 +4,7 @@ use super::{DropReason, EvictionClass, EvictionGroup, Flow, FlowKey, Io, Platfor
 use crate::dns;
 use crate::dns::flow::DnsFlow;
 use crate::flow::FlowId;
+use crate::flow::dispatch::FlowKind;
 use crate::time::Duration;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -42,12 +43,7 @@ impl Stack {
         self.ask_anew();
         let ids: Vec<FlowId> = self.flows.iter().map(|(id, _)| id).collect();
         for id in ids {
-            match self.flows.get_mut(id) {
-                Some(Flow::Tcp(connection)) => connection.network_changed(&mut io.cx(&mut self.shared)),
-                Some(Flow::Datagram(flow)) => flow.network_changed(io.host),
-                Some(Flow::Dns(_)) | None => continue,
-            }
-            self.after(io, id);
+            self.notify_flow(io, id, |flow, cx, _| flow.network_changed(cx));
         }
     }
 
@@ -93,12 +89,14 @@ impl Stack {
     fn make_room_for_question<P: Platform>(&mut self, io: &mut Io<'_, P>, bytes: usize) {
         while self.shared.dns.is_full(bytes) {
             let Some((ticket, id)) = self.shared.dns.first_to_go() else { return };
-            let Some(Flow::Dns(flow)) = self.flows.get_mut(id) else {
+            let found = self.notify_flow(io, id, |flow, cx, _| match flow {
+                Flow::Dns(questions) => questions.give_way(cx, ticket),
+                Flow::Tcp(_) | Flow::Datagram(_) => debug_assert!(false, "a question's flow is of DNS"),
+            });
+            if found.is_none() {
                 debug_assert!(false, "every question that waits has a flow");
                 return;
-            };
-            flow.give_way(&mut io.cx(&mut self.shared), ticket);
-            self.after(io, id);
+            }
         }
     }
 
@@ -110,7 +108,7 @@ impl Stack {
     ) -> Result<(), DropReason> {
         let query = dns::read(&mut io.cx(&mut self.shared), &key, message)?;
         let asked = (io.now, &key);
-        if dns::answer_at_once(&mut io.cx(&mut self.shared), asked, &query, &mut self.scratch) {
+        if dns::answer_at_once(&mut io.cx(&mut self.shared), asked, &query, &mut self.buffers.scratch) {
             return Ok(());
         }
         self.make_room_for_question(io, message.len());
@@ -134,11 +132,11 @@ impl Stack {
                 id
             }
         };
-        if let Some(Flow::Dns(flow)) = self.flows.get_mut(id) {
-            flow.ask(&mut io.cx(&mut self.shared), &key, &query);
-        }
-        self.used(id, io.now);
-        self.after(io, id);
+        self.use_flow(io, id, |flow, cx, _| {
+            if let Flow::Dns(questions) = flow {
+                questions.ask(cx, &key, &query);
+            }
+        });
         Ok(())
     }
 }

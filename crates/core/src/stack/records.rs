@@ -2,41 +2,12 @@
 //! for subscribers.
 
 use super::{Flow, FlowId, FlowKey, Stack};
+use crate::flow::dispatch::FlowKind;
 use crate::flow::end::{EndCause, FlowEnd};
 use crate::flow::info::{FlowDetail, FlowInfo, Initiator};
 use crate::time::Instant;
 use std::net::IpAddr;
 use std::sync::Arc;
-
-impl Flow {
-    /// Flow information at `now`; `idle` comes from the table.
-    fn info(&self, stack: &Stack, id: FlowId, now: Instant) -> FlowInfo {
-        let mut info = match self {
-            Self::Tcp(connection) => connection.flow_info(&stack.shared, now),
-            Self::Datagram(flow) => flow.info(now),
-            Self::Dns(flow) => flow.info(now),
-        };
-        info.idle = stack.flows.idle(id, now);
-        info
-    }
-
-    /// Notes why it is about to be removed.
-    pub(super) fn ends_by(&mut self, cause: EndCause) {
-        match self {
-            Self::Tcp(connection) => connection.cause = cause,
-            Self::Datagram(flow) => flow.cause = cause,
-            Self::Dns(flow) => flow.cause = cause,
-        }
-    }
-
-    fn cause(&self) -> EndCause {
-        match self {
-            Self::Tcp(connection) => connection.cause,
-            Self::Datagram(flow) => flow.cause,
-            Self::Dns(flow) => flow.cause,
-        }
-    }
-}
 
 impl Stack {
     /// All that is known of the open flows from a slot on, in order of slots: a long list is made piece by
@@ -50,14 +21,18 @@ impl Stack {
         self.flows.get(id).map(|flow| self.detail(id, flow, now))
     }
 
+    /// Flow information at `now`; the idle time comes from the table.
+    fn info(&self, id: FlowId, flow: &Flow, now: Instant) -> FlowInfo {
+        FlowInfo { idle: self.flows.idle(id, now), ..flow.info(&self.shared, now) }
+    }
+
     fn detail(&self, id: FlowId, flow: &Flow, now: Instant) -> FlowDetail {
-        let info = flow.info(self, id, now);
-        let (socket, tcp) = match flow {
-            Flow::Tcp(connection) => (connection.socket(), Some(connection.info(&self.shared, now))),
-            Flow::Datagram(flow) => (flow.socket(), None),
-            Flow::Dns(_) => (None, None),
+        let info = self.info(id, flow, now);
+        let tcp = match flow {
+            Flow::Tcp(connection) => Some(connection.info(&self.shared, now)),
+            Flow::Datagram(_) | Flow::Dns(_) => None,
         };
-        FlowDetail { info, name: self.name_for(info.key.remote.ip()), socket, tcp }
+        FlowDetail { info, name: self.name_for(info.key.remote.ip()), socket: flow.socket(), tcp }
     }
 
     /// Records from now on how flows end, or does so no more. The driver takes them ([`Stack::take_ends`]).
@@ -111,7 +86,7 @@ impl Stack {
         if self.recorder.records_openings()
             && let Some(flow) = self.flows.get(id)
         {
-            let info = flow.info(self, id, self.recorder.now);
+            let info = self.info(id, flow, self.recorder.now);
             self.recorder.opened(info);
         }
     }
@@ -127,7 +102,7 @@ impl Stack {
     }
 
     fn end_of(&self, id: FlowId, flow: &Flow, cause: EndCause, at: Instant) -> FlowEnd {
-        let info = flow.info(self, id, at);
+        let info = self.info(id, flow, at);
         FlowEnd { at, info, opened: true, cause, name: self.name_for(info.key.remote.ip()), rule: None }
     }
 

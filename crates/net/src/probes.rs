@@ -22,7 +22,7 @@ use brodo_core::tcp::limited::LimitedBy;
 use brodo_core::trace::{Cause, Direction, Event, Resend};
 use probe::probe_lazy;
 use std::ffi::{CStr, c_char};
-use std::hint::{black_box, cold_path};
+use std::hint::black_box;
 use std::net::SocketAddr;
 
 /// A connection to the host's network begins.
@@ -76,10 +76,15 @@ pub(crate) fn event(event: &Event) {
     }
 }
 
-/// A flow as a tracer reads it. A tracer is attached: the unlikely branch.
+/// Marks the branch that leads here as unlikely: a tracer is attached. `std::hint::cold_path` of Rust 1.95
+/// says the same.
+#[cold]
+fn tracer_attached() {}
+
+/// A flow as a tracer reads it.
 #[inline]
 fn word(flow: FlowId) -> u64 {
-    cold_path();
+    tracer_attached();
     flow.to_bits()
 }
 

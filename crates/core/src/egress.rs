@@ -13,13 +13,14 @@ pub(crate) mod headers;
 
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::flow::{Addresses, Ends};
 use crate::link::{Gso, HEADERS_MAX, Link, LinkCaps, NoCredit, PartialChecksum, TxFrame};
 use crate::tx_queue::TxQueueBudget;
 use crate::wire::ethernet::{EthernetHeader, MacAddr};
 use crate::wire::tcp::TcpHeader;
 use crate::wire::udp::UdpHeader;
 use crate::wire::{TCP, UDP, checksum};
-use headers::{Addresses, Checksum, Ends, Ip, Macs, sum_slices};
+use headers::{Checksum, Ip, Macs, sum_slices};
 use std::io::IoSlice;
 use std::net::IpAddr;
 

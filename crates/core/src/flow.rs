@@ -9,7 +9,6 @@ pub mod info;
 pub(crate) mod quota;
 pub mod table;
 
-use crate::egress::headers::Ends;
 use crate::time::Duration;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -101,6 +100,34 @@ impl fmt::Display for Endpoint {
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+/// IP addresses of a packet, both of one family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Addresses {
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+}
+
+impl Addresses {
+    /// Addresses of either family.
+    pub(crate) fn new(src: impl Into<IpAddr>, dst: impl Into<IpAddr>) -> Self {
+        Self { src: src.into(), dst: dst.into() }
+    }
+}
+
+/// Both ends of a datagram or segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ends {
+    pub(crate) src: Endpoint,
+    pub(crate) dst: Endpoint,
+}
+
+impl Ends {
+    /// The IP addresses of the ends.
+    pub(crate) const fn addresses(self) -> Addresses {
+        Addresses { src: self.src.ip(), dst: self.dst.ip() }
     }
 }
 

@@ -3,7 +3,8 @@
 use crate::context::{Cx, Platform};
 use crate::counters::DropReason;
 use crate::egress::fragments::{Datagram, FragmentProgress};
-use crate::egress::headers::{Addresses, Ip, ip_header_len};
+use crate::egress::headers::{Ip, ip_header_len};
+use crate::flow::Addresses;
 use crate::flow::{Endpoint, FlowKey, Protocol};
 use crate::host::{HostError, IcmpCause};
 use crate::link::NoCredit;

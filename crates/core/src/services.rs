@@ -16,7 +16,8 @@ pub mod icmp_error;
 pub mod ndp;
 
 use crate::config::Config;
-use crate::egress::headers::{self, Addresses, Ip, Macs};
+use crate::egress::headers::{self, Ip, Macs};
+use crate::flow::Addresses;
 use crate::wire::ICMPV6;
 use crate::wire::ethernet::{EthernetHeader, MacAddr};
 use crate::wire::ipv4::Ipv4Header;

@@ -1,8 +1,9 @@
 //! Fragments toward the guest: a datagram that the link does not take whole is cut as the sender of IPv6
 //! and any router of IPv4 cuts it (RFC 8200 section 4.5, RFC 791).
 
-use super::headers::{self, Checksum, Ends, Ip};
+use super::headers::{self, Checksum, Ip};
 use super::{Egress, NoCredit};
+use crate::flow::Ends;
 use crate::link::{HEADERS_MAX, Link};
 use crate::wire::UDP;
 use crate::wire::fragment::Fragment;

@@ -3,7 +3,7 @@
 //! The TCP, ICMP and DHCP code writes its own message; its headers come from here, with one hop limit, no IP
 //! options and, but for fragments, "do not fragment" in IPv4.
 
-use crate::flow::Endpoint;
+use crate::flow::{Addresses, Ends};
 use crate::wire::ethernet::{EtherType, EthernetHeader, MacAddr};
 use crate::wire::fragment::Fragment;
 use crate::wire::ipv4::Ipv4Header;
@@ -21,34 +21,6 @@ pub(crate) const HOP_LIMIT: u8 = 64;
 pub(crate) struct Macs {
     pub(crate) src: MacAddr,
     pub(crate) dst: MacAddr,
-}
-
-/// IP addresses of a packet, both of one family.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Addresses {
-    pub(crate) src: IpAddr,
-    pub(crate) dst: IpAddr,
-}
-
-impl Addresses {
-    /// Addresses of either family.
-    pub(crate) fn new(src: impl Into<IpAddr>, dst: impl Into<IpAddr>) -> Self {
-        Self { src: src.into(), dst: dst.into() }
-    }
-}
-
-/// Both ends of a datagram or segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ends {
-    pub(crate) src: Endpoint,
-    pub(crate) dst: Endpoint,
-}
-
-impl Ends {
-    /// The IP addresses of the ends.
-    pub(crate) const fn addresses(self) -> Addresses {
-        Addresses { src: self.src.ip(), dst: self.dst.ip() }
-    }
 }
 
 /// Fields of an IP header of either family.

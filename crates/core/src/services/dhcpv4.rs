@@ -4,8 +4,9 @@
 use super::{IPV4_PAYLOAD, finish};
 use crate::config::{Config, Ipv4Net};
 use crate::counters::DropReason;
-use crate::egress::headers::{Ends, Ip, udp_in_place};
+use crate::egress::headers::{Ip, udp_in_place};
 use crate::flow::Endpoint;
+use crate::flow::Ends;
 use crate::wire::UDP;
 use crate::wire::dhcpv4::{
     CLIENT_PORT, LEASE_INFINITE, Network, Reply, ReplyType, Request, RequestType, SERVER_PORT,

@@ -4,8 +4,9 @@
 use super::{IPV6_PAYLOAD, finish};
 use crate::config::{Config, Ipv6Net};
 use crate::counters::DropReason;
-use crate::egress::headers::{Ends, Ip, udp_in_place};
+use crate::egress::headers::{Ip, udp_in_place};
 use crate::flow::Endpoint;
+use crate::flow::Ends;
 use crate::wire::UDP;
 use crate::wire::dhcpv6::{
     AssociationType, CLIENT_PORT, ClientMessage, ClientMessageType, SERVER_PORT, ServerMessage,

@@ -7,7 +7,8 @@
 use super::{IPV4_PAYLOAD, IPV6_PAYLOAD, finish};
 use crate::config::Config;
 use crate::counters::DropReason;
-use crate::egress::headers::{Addresses, Ip};
+use crate::egress::headers::Ip;
+use crate::flow::Addresses;
 use crate::flow::{FlowKey, Protocol};
 use crate::host::IcmpCause;
 use crate::time::Duration;

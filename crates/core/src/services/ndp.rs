@@ -8,7 +8,8 @@
 use super::{IPV6_PAYLOAD, finish_ndp};
 use crate::config::{Config, Ipv6Net};
 use crate::counters::DropReason;
-use crate::egress::headers::{Addresses, HOP_LIMIT};
+use crate::egress::headers::HOP_LIMIT;
+use crate::flow::Addresses;
 use crate::time::Duration;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::icmpv6;

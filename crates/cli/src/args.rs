@@ -190,9 +190,8 @@ pub(crate) struct NetworkOptions {
     /// The guest's address and prefix length [default: 10.0.2.15/24 and fd00::15/64]
     ///
     /// Once per family; the other family keeps its default. Prefix length 1 to 30 for IPv4, 1 to 126 for
-    /// IPv6. Unless
-    /// --gateway and --dns are given, the router has the first free address of the prefix's 2, 3 and 1, the DNS server
-    /// the first free of 3, 4, 2 and 1.
+    /// IPv6. Unless --gateway and --dns are given, the router has the first free address of the prefix's 2, 3
+    /// and 1, the DNS server the first free of 3, 4, 2 and 1.
     #[arg(long, value_name = "CIDR", help_heading = "Network")]
     pub(crate) address: Vec<Cidr>,
 
@@ -324,11 +323,12 @@ pub(crate) struct NetworkOptions {
 
     /// Deny flows of the guest to a network or to the host itself, or to a range of ports there
     ///
-    /// May be repeated. 10.0.0.0/8, 192.0.2.1:25, 0.0.0.0/0:1-1023, 2001:db8::/32, `[2001:db8::]/32:443`, host,
-    /// host:22. `host` is every address that the host has at the time, except its loopback. A rule for IPv4 also
-    /// matches IPv6 forms of its addresses (NAT64, 6to4, Teredo, ISATAP). A rule with ports applies to TCP and
-    /// UDP, a rule without also to ping. Denied at once: TCP by a reset, all else by ICMP "administratively
-    /// prohibited". The first rule that matches is counted, see -v. Queries to the DNS address are exempt.
+    /// May be repeated. 10.0.0.0/8, 192.0.2.1:25, 0.0.0.0/0:1-1023, 2001:db8::/32, `[2001:db8::]/32:443`,
+    /// host, host:22. `host` is every address that the host has at the time, except its loopback. A rule for
+    /// IPv4 also matches IPv6 forms of its addresses (NAT64, 6to4, Teredo, ISATAP). A rule with ports applies
+    /// to TCP and UDP, a rule without also to ping. Denied at once: TCP by a reset, all else by ICMP
+    /// "administratively prohibited". The first rule that matches is counted, see -v. Queries to the DNS
+    /// address are exempt.
     #[arg(long, value_name = "CIDR[:PORT]", value_parser = value::deny, help_heading = "Limits")]
     pub(crate) deny: Vec<Deny>,
 

@@ -135,8 +135,8 @@ pub struct Config {
     pub memory: usize,
     /// Most flows at a time (default 65,536; the driver lowers it to what RLIMIT_NOFILE allows).
     pub max_flows: usize,
-    /// Most UDP flows of the guest's at a time, at least one. Each holds a port of the host (default 65,536; the
-    /// driver lowers it to a quarter of the host's ephemeral ports).
+    /// Most UDP flows of the guest's at a time, at least one. Each holds a port of the host (default 65,536;
+    /// the driver lowers it to a quarter of the host's ephemeral ports).
     pub max_udp_flows: usize,
     /// Which flows the guest may open, and how many; see [`crate::policy`].
     pub rules: Rules,

@@ -254,7 +254,8 @@ counters! {
     dns_truncated,
     /// Flows evicted because the table was full, or their share of it or of the host's UDP ports was spent.
     flows_evicted,
-    /// UDP flows of the guest's among them that went because their share of the host's ephemeral ports was spent.
+    /// UDP flows of the guest's among them that went because their share of the host's ephemeral ports was
+    /// spent.
     udp_flows_evicted,
     /// Times the link had no credit.
     link_stalls,

@@ -1,20 +1,22 @@
 //! UDP and ICMP echo flows: one connected host socket for each conversation of the guest.
 //!
-//! *Guest to host.* What the guest sent goes to the host socket of its flow as it is, super-datagrams (USO) and runs of
-//! equal datagrams (`stack/gro.rs`) as one segmented send. What the socket has no room for waits in a bounded queue
-//! ([`backlog`]) and leaves when the socket reports room.
+//! *Guest to host.* What the guest sent goes to the host socket of its flow as it is, super-datagrams (USO)
+//! and runs of equal datagrams (`stack/gro.rs`) as one segmented send. What the socket has no room for waits
+//! in a bounded queue ([`backlog`]) and leaves when the socket reports room.
 //!
-//! *Host to guest.* Datagrams are read several at a time, only while the link has credit, and go to the guest in
-//! super-datagrams if the link takes them ([`inbox`]). As long as the link has no credit datagrams stay in the kernel, which
-//! drops the newest when its buffer is full, as it would for a program that does not read, and says how many.
+//! *Host to guest.* Datagrams are read several at a time, only while the link has credit, and go to the guest
+//! in super-datagrams if the link takes them ([`inbox`]). As long as the link has no credit datagrams stay in
+//! the kernel, which drops the newest when its buffer is full, as it would for a program that does not read,
+//! and says how many.
 //!
-//! The byte of differentiated services and ECN travels both ways; time to live, one hop less, and "do not fragment" travel from
-//! the guest, so that what it measures of the path is the path's ([`crate::host::IpHeaderFields`]).
+//! The byte of differentiated services and ECN travels both ways; time to live, one hop less, and "do not
+//! fragment" travel from the guest, so that what it measures of the path is the path's
+//! ([`crate::host::IpHeaderFields`]).
 //!
-//! Nothing is retransmitted here. A flow ends when it has been silent for its time-out: shorter while
-//! nothing has come back. Questions to the DNS address are not here but in [`crate::dns`]. ICMP errors that the host socket
-//! receives are passed on for the right flow; when the guest itself says that nobody listens any more, the flow is closed, so
-//! that the host's kernel says the same to the peer.
+//! Nothing is retransmitted here. A flow ends when it has been silent for its time-out: shorter while nothing
+//! has come back. Questions to the DNS address are not here but in [`crate::dns`]. ICMP errors that the host
+//! socket receives are passed on for the right flow; when the guest itself says that nobody listens any more,
+//! the flow is closed, so that the host's kernel says the same to the peer.
 
 pub(crate) mod backlog;
 pub(crate) mod codel;
@@ -34,15 +36,17 @@ use backlog::Backlog;
 use inbox::{BATCH, Inbox};
 use std::io::IoSlice;
 
-/// Most datagrams in one segmented send or super-datagram: the kernel's bound before Linux 6.8 (UDP_MAX_SEGMENTS).
+/// Most datagrams in one segmented send or super-datagram: the kernel's bound before Linux 6.8
+/// (UDP_MAX_SEGMENTS).
 pub(crate) const SEGMENTS_MAX: usize = 64;
 /// Most bytes of payload in one: what an IPv6 packet of the largest frame takes.
 pub(crate) const SEND_BYTES_MAX: usize = 65_535 - 40 - 8;
-/// Most receives for one flow before the next gets its turn, and bytes: no receive asks for more than are left of them, going by
-/// the longest that came before. What that gives beyond the flow's share it owes.
+/// Most receives for one flow before the next gets its turn, and bytes: no receive asks for more than are
+/// left of them, going by the longest that came before. What that gives beyond the flow's share it owes.
 const RECEIVES_MAX: usize = 16;
 const BYTES_MAX: usize = 128 << 10;
-/// Datagrams asked for at first: more than most answers have, so that one call also tells that there are no more.
+/// Datagrams asked for at first: more than most answers have, so that one call also tells that there are no
+/// more.
 const WANT_MIN: u8 = 8;
 /// ICMP errors passed on for one event.
 const ERRORS_MAX: usize = 4;
@@ -63,7 +67,8 @@ pub(crate) struct DatagramFlow {
     used_at: Instant,
     from_guest: Traffic,
     to_guest: Traffic,
-    /// How many datagrams the next receive asks for, and the length of the longest that the last one gave, bytes.
+    /// How many datagrams the next receive asks for, and the length of the longest that the last one gave,
+    /// bytes.
     want: u8,
     longest: u32,
     backlog: Backlog,
@@ -162,9 +167,9 @@ impl DatagramFlow {
         }
     }
 
-    /// Sends the guest's datagrams: each slice of `data` holds one, or with `segment` several of that size, of which the very
-    /// last may be shorter; `marks` are those of their IP headers, `packet` gives the IP packet of the nth, for an ICMP
-    /// error to quote.
+    /// Sends the guest's datagrams: each slice of `data` holds one, or with `segment` several of that size,
+    /// of which the very last may be shorter; `marks` are those of their IP headers, `packet` gives the IP
+    /// packet of the nth, for an ICMP error to quote.
     pub(crate) fn send<'p, P: Platform>(
         &mut self,
         cx: &mut Cx<'_, P>,
@@ -183,7 +188,8 @@ impl DatagramFlow {
             let gone = match cx.host.datagram_send(socket, data, segment.filter(|_| left > size), marks) {
                 Ok(taken) => taken,
                 Err(HostError::WouldBlock) => break,
-                // The socket may be reporting an ICMP error for an earlier datagram instead of sending this one.
+                // The socket may be reporting an ICMP error for an earlier datagram instead of sending this
+                // one.
                 Err(error) if !reported && !matches!(error, HostError::TooBig(_) | HostError::Exhausted) => {
                     self.report_errors(cx);
                     reported = true;
@@ -259,7 +265,8 @@ impl DatagramFlow {
         shared.ready.list(self.id, &mut self.turn);
     }
 
-    /// Passes on what has arrived, within bounds; lists the flow again if there may be more. `inbox` is empty.
+    /// Passes on what has arrived, within bounds; lists the flow again if there may be more. `inbox` is
+    /// empty.
     pub(crate) fn serve<P: Platform>(&mut self, cx: &mut Cx<'_, P>, inbox: &mut Inbox) {
         self.turn.begin(false);
         let Some(socket) = self.socket else { return };
@@ -313,8 +320,9 @@ impl DatagramFlow {
             }
             let mut packet = [0; QUOTE_LEN_MAX];
             let Some(len) = quote(&self.key, report.sequence, &mut packet) else { return };
-            // Whoever is behind an address of ours (a resolver, the host's loopback) stays hidden: the address the
-            // guest asked says it. A guest's kernel would drop what comes from 127.0.0.1 as a martian.
+            // Whoever is behind an address of ours (a resolver, the host's loopback) stays hidden: the
+            // address the guest asked says it. A guest's kernel would drop what comes from 127.0.0.1 as a
+            // martian.
             let asked = self.key.remote.ip();
             let from = if cx.shared.config.is_ours(asked) { Some(asked) } else { report.from };
             icmp::send_error(cx, report.cause, from, &packet[..len]);
@@ -346,8 +354,8 @@ impl DatagramFlow {
         self.ended = true;
     }
 
-    /// The host's network is another: if the socket's address is gone, so is this flow, and the guest's next datagram begins a
-    /// new one.
+    /// The host's network is another: if the socket's address is gone, so is this flow, and the guest's next
+    /// datagram begins a new one.
     pub(crate) fn network_changed<H: Host>(&mut self, host: &mut H) {
         if self.socket.is_some_and(|socket| host.is_stranded(socket)) {
             self.cause = EndCause::NetworkChanged;

@@ -1,9 +1,8 @@
 //! Flow identity: what a guest's packet belongs to, and a handle that outlives nothing.
 //!
-//! A [`FlowKey`] is the five-tuple as the guest sees it. A [`FlowId`] is an index with a generation: an event that
-//! arrives for a flow that has gone finds nothing, even if its slot is used again.
+//! A [`FlowKey`] is the five-tuple as the guest sees it. A [`FlowId`] is an index with a generation: an event
+//! that arrives for a flow that has gone finds nothing, even if its slot is used again.
 
-pub(crate) mod dispatch;
 pub mod end;
 pub mod info;
 pub(crate) mod quota;
@@ -45,7 +44,8 @@ pub enum Protocol {
     Echo,
 }
 
-/// An address and a port. Takes 20 bytes where [`SocketAddr`] takes 32: on the guest's link no address has a scope.
+/// An address and a port. Takes 20 bytes where [`SocketAddr`] takes 32: on the guest's link no address has a
+/// scope.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Endpoint {
     ip: IpAddr,

@@ -15,7 +15,6 @@ use crate::context::{Cx, Shared};
 use crate::counters::{Counters, DropReason};
 use crate::datagram::DatagramFlow;
 use crate::datagram::inbox::Inbox;
-use crate::flow::dispatch::{Buffers, Flow, FlowKind};
 use crate::flow::end::{EndCause, Recorder};
 use crate::flow::quota::InboundQuota;
 use crate::flow::table::{FlowTable, Keyed};
@@ -37,10 +36,12 @@ use crate::wire::icmpv6::Icmpv6Message;
 use crate::wire::ipv6::Ipv6Header;
 use crate::wire::tcp::{TcpFlags, TcpHeader};
 use crate::wire::{ICMP, ICMPV6, TCP, UDP};
+use dispatch::{Buffers, Flow, FlowKind};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 mod admission;
+mod dispatch;
 mod eviction;
 mod gro;
 mod inbound;
@@ -53,8 +54,8 @@ pub use crate::context::{Io, Platform};
 pub use crate::datagram::inbox::Arrived;
 pub use resteer::Resteer;
 
-/// Bytes to the guest after which a round ends, with those that had no turn first in the next: frames from the guest, its
-/// acknowledgements among them, do not wait until a thousand bulk transfers have had theirs.
+/// Bytes to the guest after which a round ends, with those that had no turn first in the next: frames from
+/// the guest, its acknowledgements among them, do not wait until a thousand bulk transfers have had theirs.
 const ROUND_BYTES: u64 = 256 << 10;
 /// Room for any packet that brodo itself answers with.
 const SCRATCH: usize = 64 << 10;
@@ -97,8 +98,8 @@ impl Stack {
         Self::sharing(config, keys, caps, budget, 0)
     }
 
-    /// A stack that shares `budget`, which takes the place of [`Config::memory`], with others. `worker` is its number
-    /// among them, less than [`crate::memory::budget::WORKERS_MAX`]; see [`Stack::take_wakes`].
+    /// A stack that shares `budget`, which takes the place of [`Config::memory`], with others. `worker` is
+    /// its number among them, less than [`crate::memory::budget::WORKERS_MAX`]; see [`Stack::take_wakes`].
     pub fn sharing(config: Config, keys: Keys, caps: LinkCaps, budget: Arc<Budget>, worker: u32) -> Self {
         Self {
             worker,
@@ -114,8 +115,8 @@ impl Stack {
         }
     }
 
-    /// Handles frames from the guest, in order. Segments of one bulk transfer that stand together are written to the
-    /// host socket together, so a driver does well to hand in what it has.
+    /// Handles frames from the guest, in order. Segments of one bulk transfer that stand together are written
+    /// to the host socket together, so a driver does well to hand in what it has.
     pub fn frames<P: Platform>(&mut self, io: &mut Io<'_, P>, mut frames: &[RxFrame<'_>]) {
         self.recorder.now = io.now;
         // The frame that ended a run, decoded already.
@@ -157,20 +158,22 @@ impl Stack {
         }
     }
 
-    /// Notes what a host socket is ready for; most work is done by [`Stack::serve`]. Events for flows that are gone
-    /// are ignored.
+    /// Notes what a host socket is ready for; most work is done by [`Stack::serve`]. Events for flows that
+    /// are gone are ignored.
     pub fn socket_event<P: Platform>(&mut self, io: &mut Io<'_, P>, flow: FlowId, ready: Readiness) {
         self.recorder.now = io.now;
         self.notify_flow(io, flow, |flow, cx, _| flow.socket_event(cx, ready));
     }
 
-    /// The link has credit again after [`crate::link::NoCredit`]. [`Stack::serve`] and [`Stack::flush`] go on.
+    /// The link has credit again after [`crate::link::NoCredit`]. [`Stack::serve`] and [`Stack::flush`] go
+    /// on.
     pub fn link_writable(&mut self) {
         self.shared.tx.stalled = false;
     }
 
-    /// The link's ring toward us holds so many frames, and loses those that find it full: windows are offered so that together
-    /// they fit. `None`, as at the start: it loses none. It may change while flows are open; what was promised stands.
+    /// The link's ring toward us holds so many frames, and loses those that find it full: windows are offered
+    /// so that together they fit. `None`, as at the start: it loses none. It may change while flows are open;
+    /// what was promised stands.
     pub fn set_ring(&mut self, frames: Option<u32>) {
         self.shared.tx.queue.set_ring(frames);
     }
@@ -185,8 +188,8 @@ impl Stack {
         self.shared.tx.queue.drained();
     }
 
-    /// Whether [`Stack::serve`] does nothing until [`Stack::link_drained`]: what answers to more frames might find the link's
-    /// ring full ([`Stack::set_ring`]).
+    /// Whether [`Stack::serve`] does nothing until [`Stack::link_drained`]: what answers to more frames might
+    /// find the link's ring full ([`Stack::set_ring`]).
     pub fn awaits_drain(&self) -> bool {
         self.shared.tx.queue.sendable() == 0
     }
@@ -196,8 +199,8 @@ impl Stack {
         self.shared.tx.stalled
     }
 
-    /// One round over the flows that have something to do: all sparse ones, then others until [`ROUND_BYTES`] were
-    /// sent (see [`crate::schedule`]). True if there is more to do at once.
+    /// One round over the flows that have something to do: all sparse ones, then others until [`ROUND_BYTES`]
+    /// were sent (see [`crate::schedule`]). True if there is more to do at once.
     pub fn serve<P: Platform>(&mut self, io: &mut Io<'_, P>) -> bool {
         self.recorder.now = io.now;
         if !self.buffers.inbox.is_empty() && self.buffers.inbox.deliver(&mut io.cx(&mut self.shared)).is_err()
@@ -314,8 +317,8 @@ impl Stack {
         &self.shared.counters
     }
 
-    /// The text of every rule about new flows and how many it has refused: the floor, the deny rules in their order, the
-    /// limits.
+    /// The text of every rule about new flows and how many it has refused: the floor, the deny rules in their
+    /// order, the limits.
     pub fn rules(&self) -> impl Iterator<Item = (&str, u64)> {
         self.policy.counts()
     }
@@ -377,8 +380,8 @@ impl Stack {
         Some(result)
     }
 
-    /// Lets `access` change a flow, if it is still there, by an event that is no use of it. Afterwards the flow is
-    /// removed if it has ended, else its timer is set anew.
+    /// Lets `access` change a flow, if it is still there, by an event that is no use of it. Afterwards the
+    /// flow is removed if it has ended, else its timer is set anew.
     fn notify_flow<P: Platform, R>(
         &mut self,
         io: &mut Io<'_, P>,

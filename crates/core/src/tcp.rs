@@ -2,9 +2,10 @@
 //!
 //! # Theory of operation
 //!
-//! A connection is two halves seen from the guest side. The [`receiver::Receiver`] takes bytes from the guest and
-//! hands them to the host socket; the [`sender::Sender`] takes bytes from the host socket and sends them to the
-//! guest. Each half is a small enum of states; the state of RFC 9293 is derived from both ([`Connection::state`]).
+//! A connection is two halves seen from the guest side. The [`receiver::Receiver`] takes bytes from the guest
+//! and hands them to the host socket; the [`sender::Sender`] takes bytes from the host socket and sends them
+//! to the guest. Each half is a small enum of states; the state of RFC 9293 is derived from both
+//! ([`Connection::state`]).
 //!
 //! * *Opening.* A SYN of the guest's starts a connect of the host socket; only when that has succeeded does the guest get its
 //!   SYN-ACK, so that a refused, unreachable or silent destination looks to the guest as it would on the host: a
@@ -20,8 +21,9 @@
 //!   the bytes that had arrived before it. Out-of-window resets, SYNs and acknowledgements get at most a rate-limited
 //!   challenge ACK (RFC 5961).
 //!
-//! Files: `arrival` what a segment does, `ack`, `delayed_ack` and `prompt_peers` when its acknowledgement waits, `output` what is sent, `timeout` what time does, `open` and `call` how it begins;
-//! `scoreboard`, `rack` and `recovery` what was sent and may not have arrived; `autosize`, `tune` and `rtt` how the limits
+//! Files: `arrival` what a segment does, `ack`, `delayed_ack` and `prompt_peers` when its acknowledgement
+//! waits, `output` what is sent, `timeout` what time does, `open` and `call` how it begins; `scoreboard`,
+//! `rack` and `recovery` what was sent and may not have arrived; `autosize`, `tune` and `rtt` how the limits
 //! find their size; `limited` and `info` what a connection tells about itself.
 
 mod ack;
@@ -63,8 +65,9 @@ use receiver::{Receiver, ReceiverState};
 use sender::{Sender, SenderState};
 pub use state::State;
 
-/// An established connection that has been silent for so long may be evicted from a full table. RFC 5382 (REQ-5) wants two
-/// hours where there is room; those who know that middle boxes forget send keep-alives at least this often.
+/// An established connection that has been silent for so long may be evicted from a full table. RFC 5382
+/// (REQ-5) wants two hours where there is room; those who know that middle boxes forget send keep-alives at
+/// least this often.
 const DORMANT_AFTER: Duration = Duration::from_secs(300);
 
 /// One TCP connection.
@@ -186,8 +189,9 @@ impl Connection {
         self.ended
     }
 
-    /// How little is lost if this connection, unused for `idle`, goes to make room; `None` if it must not go. One that was
-    /// established goes only when nothing has been heard of it for minutes: most likely the guest has forgotten it.
+    /// How little is lost if this connection, unused for `idle`, goes to make room; `None` if it must not go.
+    /// One that was established goes only when nothing has been heard of it for minutes: most likely the
+    /// guest has forgotten it.
     pub(crate) fn eviction_rank(&self, idle: Duration) -> Option<EvictionRank> {
         match self.eviction_class() {
             EvictionClass::InUse if idle < DORMANT_AFTER => None,
@@ -318,7 +322,8 @@ impl Connection {
         }
     }
 
-    /// Acts on state reached: gives up the socket when both of its directions are over, enters TIME-WAIT, ends.
+    /// Acts on state reached: gives up the socket when both of its directions are over, enters TIME-WAIT,
+    /// ends.
     pub(super) fn settle<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         if self.rx.state == ReceiverState::Finished && self.tx.eof {
             self.close_socket(cx.host, Close::Graceful);
@@ -341,7 +346,8 @@ impl Connection {
         }
     }
 
-    /// The host's network is another: a connection from an address that is gone would hang until it times out.
+    /// The host's network is another: a connection from an address that is gone would hang until it times
+    /// out.
     pub(crate) fn network_changed<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         if !self.socket.is_some_and(|socket| cx.host.is_stranded(socket)) {
             return;

@@ -2,8 +2,8 @@
 //!
 //! A link for the loop is a [`brodo_core::link::Link`] (send one frame or say "no credit") and besides a
 //! [`GuestLink`]: it registers its descriptors with the loop ([`poller`]), gives frames by batches
-//! ([`batch`]), and says when its guest has gone. [`tap`] is the one for namespaces, [`channel`] the one for a
-//! guest in the same process. `unsafe` stands in `sys.rs` alone.
+//! ([`batch`]), and says when its guest has gone. [`tap`] is the one for namespaces, [`channel`] the one for
+//! a guest in the same process. `unsafe` stands in `sys.rs` alone.
 
 pub mod batch;
 pub mod channel;

@@ -227,7 +227,8 @@ impl<L: GuestLink> Worker<L> {
         self.waiter.activity
     }
 
-    /// Ends the capture, if there is one, and writes the rest of it; the error that has kept it from being complete.
+    /// Ends the capture, if there is one, and writes the rest of it; the error that has kept it from being
+    /// complete.
     pub fn finish_capture(&mut self) -> Option<io::Error> {
         let mut capture = self.port.capture.take()?;
         capture.flush();
@@ -249,7 +250,8 @@ impl<L: GuestLink> Worker<L> {
         }
     }
 
-    /// Longest sleep before the next [`Worker::poll`]: zero while there is more to do at once, `None` for ever.
+    /// Longest sleep before the next [`Worker::poll`]: zero while there is more to do at once, `None` for
+    /// ever.
     pub fn timeout(&mut self) -> Option<Duration> {
         if self.busy {
             return Some(Duration::ZERO);

@@ -1,7 +1,8 @@
-//! Ephemeral ports of the host (net.ipv4.ip_local_port_range of the caller's network namespace), and a guest's share of them.
+//! Ephemeral ports of the host (net.ipv4.ip_local_port_range of the caller's network namespace), and a
+//! guest's share of them.
 //!
-//! A socket that is connected without a bind takes one, of UDP one that no other socket has. All programs of the host share them,
-//! 28,232 by default.
+//! A socket that is connected without a bind takes one, of UDP one that no other socket has. All programs of
+//! the host share them, 28,232 by default.
 
 use std::ops::RangeInclusive;
 

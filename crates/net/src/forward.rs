@@ -1,29 +1,34 @@
-//! Ports made reachable: the guest's on the host (`-t`, `-u`), and the host's on the guest's loopback (`-T`, `-U`).
+//! Ports made reachable: the guest's on the host (`-t`, `-u`), and the host's on the guest's loopback (`-T`,
+//! `-U`).
 //!
 //! ```text
-//! peer of the network --TCP--> listener --accept--> Stack::inbound_tcp ------> SYN on the TAP, the peer's address kept
-//! peer of the network --UDP--> published socket --> Stack::inbound_datagram -> datagram on the TAP, the same
-//! host's loopback     --TCP--> listener --accept--> splice <--> socket of the guest's namespace --> guest's loopback
-//! guest's loopback    --TCP--> listener in there, the same to the host's loopback
-//! guest's loopback    --UDP--> socket in there --relay--> connected socket on the host's loopback
+//! peer of the network --TCP--> listener --accept--> Stack::inbound_tcp ------> SYN on the TAP, the peer's
+//! address kept peer of the network --UDP--> published socket --> Stack::inbound_datagram -> datagram on the
+//! TAP, the same host's loopback --TCP--> listener --accept--> splice <--> socket of the guest's namespace
+//! --> guest's loopback guest's loopback --TCP--> listener in there, the same to the host's loopback guest's
+//! loopback --UDP--> socket in there --relay--> connected socket on the host's loopback
 //! ```
 //!
-//! All of it belongs to the first worker, and runs in its loop: listeners are in its epoll instance (level-triggered, so that what a bounded batch leaves
-//! behind is reported again), and [`Forwards::turn`] does what their events ask for. What a stack, a splice or a relay does with a
-//! connection afterwards is told in their files.
+//! All of it belongs to the first worker, and runs in its loop: listeners are in its epoll instance
+//! (level-triggered, so that what a bounded batch leaves behind is reported again), and [`Forwards::turn`]
+//! does what their events ask for. What a stack, a splice or a relay does with a connection afterwards is
+//! told in their files.
 //!
-//! *When there is too much.* At most [`ACCEPTS`] connections per listener and turn. Without a descriptor for one more (EMFILE) the listener is left
-//! alone for [`PAUSE`], as it would report at once again. Connections that wait for a socket of the guest's namespace are at most [`PENDING_MAX`], then they are
-//! reset. Datagrams stay in the kernel while the link to the guest has no credit.
+//! *When there is too much.* At most [`ACCEPTS`] connections per listener and turn. Without a descriptor for
+//! one more (EMFILE) the listener is left alone for [`PAUSE`], as it would report at once again. Connections
+//! that wait for a socket of the guest's namespace are at most [`PENDING_MAX`], then they are reset.
+//! Datagrams stay in the kernel while the link to the guest has no credit.
 //!
-//! *Entries.* Each value of an option is an entry, with an id by which it can be removed while the program runs ([`Forwards::add`],
-//! [`Forwards::remove`]); the same value again is the same entry. What was accepted before outlives it. There are at most [`ENTRIES_MAX`], and
-//! one that comes to no port is refused.
+//! *Entries.* Each value of an option is an entry, with an id by which it can be removed while the program
+//! runs ([`Forwards::add`], [`Forwards::remove`]); the same value again is the same entry. What was accepted
+//! before outlives it. There are at most [`ENTRIES_MAX`], and one that comes to no port is refused.
 //!
-//! *Time.* A listener takes some 17 us to open and 8 to close, and all of an entry's are opened in one visit, so that a port that cannot be had leaves nothing
-//! behind. `all` is some 70,000 of them, so it stops the first worker for more than a second.
+//! *Time.* A listener takes some 17 us to open and 8 to close, and all of an entry's are opened in one visit,
+//! so that a port that cannot be had leaves nothing behind. `all` is some 70,000 of them, so it stops the
+//! first worker for more than a second.
 //!
-//! *auto* is looked at every [`SCAN`], with one dump of listening sockets per protocol and side; see [`auto`].
+//! *auto* is looked at every [`SCAN`], with one dump of listening sockets per protocol and side; see
+//! [`auto`].
 
 mod auto;
 mod datagrams;
@@ -238,8 +243,9 @@ pub struct Forwards {
 }
 
 impl Forwards {
-    /// None yet. `broker` opens sockets of the guest's namespace: without one connections from the host's loopback reach the guest by its interface, and nothing
-    /// can be offered on its own loopback. Of `descriptors` that there may be, half are for sockets that listen; there are at most `splices_max`
+    /// None yet. `broker` opens sockets of the guest's namespace: without one connections from the host's
+    /// loopback reach the guest by its interface, and nothing can be offered on its own loopback. Of
+    /// `descriptors` that there may be, half are for sockets that listen; there are at most `splices_max`
     /// connections between loopbacks.
     ///
     /// # Errors
@@ -325,7 +331,8 @@ impl Forwards {
     /// Puts a forward in force; its id. One that is in force already keeps its own.
     ///
     /// # Errors
-    /// It contradicts others, comes to no port, is one too many, or one of its ports cannot be had: then nothing of it is in force.
+    /// It contradicts others, comes to no port, is one too many, or one of its ports cannot be had: then
+    /// nothing of it is in force.
     pub fn add(&mut self, forward: Forward) -> Result<u32, ForwardError> {
         if let Some(entry) = self.entries.iter().find(|entry| entry.forward == forward) {
             return Ok(entry.id);

@@ -1,8 +1,8 @@
 //! User-mode networking as a library: one guest's network over ordinary host sockets.
 //!
-//! A guest (a network namespace, a virtual machine, a stack in this process) speaks layer-2 frames. A [`Network`]
-//! takes them by a link, speaks TCP/IP with the guest, and moves the content over ordinary sockets of the host,
-//! without root and without touching the host's network.
+//! A guest (a network namespace, a virtual machine, a stack in this process) speaks layer-2 frames. A
+//! [`Network`] takes them by a link, speaks TCP/IP with the guest, and moves the content over ordinary
+//! sockets of the host, without root and without touching the host's network.
 //!
 //! ```no_run
 //! use brodo_net::{Config, Network, channel};
@@ -20,8 +20,8 @@
 //! # Extension points
 //!
 //! **A link** is [`Link`](brodo_core::link::Link) (send one frame, or "no credit") and
-//! [`GuestLink`](brodo_link::GuestLink) (descriptors, batches of frames, the wait for credit). There are a TAP
-//! ([`brodo_link::tap`]) and a channel in this process ([`channel`]); others are one file:
+//! [`GuestLink`](brodo_link::GuestLink) (descriptors, batches of frames, the wait for credit). There are a
+//! TAP ([`brodo_link::tap`]) and a channel in this process ([`channel`]); others are one file:
 //!
 //! ```
 //! use brodo_link::batch::Batch;
@@ -141,9 +141,9 @@
 //! # Inside
 //!
 //! The loop ([`driver`]) of each of the [`workers`], the host's sockets ([`sockets`]), forwarded ports
-//! ([`forward`]), and what goes with them: time, packet capture, trace probes, the host's network and resolvers
-//! ([`host_network`]). Namespaces and what is set up in them are not this crate's. `unsafe` stands in `sys.rs` and
-//! the files below it.
+//! ([`forward`]), and what goes with them: time, packet capture, trace probes, the host's network and
+//! resolvers ([`host_network`]). Namespaces and what is set up in them are not this crate's. `unsafe` stands
+//! in `sys.rs` and the files below it.
 
 pub mod capture;
 mod captured_link;

@@ -1,12 +1,13 @@
 //! Datagrams that have been read from a host socket and are on their way to the guest.
 //!
-//! One batch per worker. It is read only while the link has credit and sent at once. If the link refuses a frame
-//! in the middle, the rest stays here and goes first when there is credit again ([`Inbox::deliver`]); nothing more is read
-//! meanwhile, so datagrams wait in the kernel and none that was read is lost.
+//! One batch per worker. It is read only while the link has credit and sent at once. If the link refuses a
+//! frame in the middle, the rest stays here and goes first when there is credit again ([`Inbox::deliver`]);
+//! nothing more is read meanwhile, so datagrams wait in the kernel and none that was read is lost.
 //!
-//! Neighbours of one size become one super-datagram (USO) where the link takes such: for a TAP the write costs more
-//! than all else. Payload is never copied; each datagram has a buffer of its own, because nobody knows beforehand
-//! how long it will be or how much the kernel has coalesced. Buffers are touched only as far as they are used.
+//! Neighbours of one size become one super-datagram (USO) where the link takes such: for a TAP the write
+//! costs more than all else. Payload is never copied; each datagram has a buffer of its own, because nobody
+//! knows beforehand how long it will be or how much the kernel has coalesced. Buffers are touched only as far
+//! as they are used.
 
 use super::{SEGMENTS_MAX, SEND_BYTES_MAX};
 use crate::context::{Cx, Platform};
@@ -23,8 +24,8 @@ use std::net::SocketAddr;
 
 /// Most datagrams, or coalesced runs, of one batch.
 pub(crate) const BATCH: usize = 32;
-/// From one buffer to the next, bytes: room for any datagram, and not a multiple of a power of two, so that the beginnings
-/// of all do not compete for the same lines of the cache.
+/// From one buffer to the next, bytes: room for any datagram, and not a multiple of a power of two, so that
+/// the beginnings of all do not compete for the same lines of the cache.
 const STRIDE: usize = (64 << 10) + 1472;
 
 /// A datagram, or several of one size, that came to a published port.

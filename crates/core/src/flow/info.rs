@@ -1,7 +1,8 @@
 //! What a flow tells about itself, whatever its protocol.
 //!
-//! [`FlowInfo`] is small: it is also what is left of a flow that has ended ([`super::end`]). [`FlowDetail`] is all that is
-//! known of one that is open. Both are made when somebody asks; flows keep only what cannot be found out otherwise.
+//! [`FlowInfo`] is small: it is also what is left of a flow that has ended ([`super::end`]). [`FlowDetail`]
+//! is all that is known of one that is open. Both are made when somebody asks; flows keep only what cannot be
+//! found out otherwise.
 
 use super::{FlowId, FlowKey};
 use crate::host::SocketId;
@@ -54,8 +55,8 @@ impl FlowState {
 pub struct Traffic {
     /// Bytes of payload; of TCP those taken in order or acknowledged, of an echo the whole ICMP message.
     pub bytes: u64,
-    /// Datagrams, or TCP segments with payload as they crossed the link: a run that crossed as one counts as one, one that
-    /// was sent again once more. Of TCP it stays at 2^32 - 1.
+    /// Datagrams, or TCP segments with payload as they crossed the link: a run that crossed as one counts as
+    /// one, one that was sent again once more. Of TCP it stays at 2^32 - 1.
     pub packets: u64,
 }
 
@@ -88,7 +89,8 @@ pub struct FlowInfo {
     pub to_guest: Traffic,
     /// Smoothed round-trip time of the guest link, if it is TCP and that was measured.
     pub rtt: Option<Duration>,
-    /// How long the host's connection took to open, if it is TCP and that has happened: about one round trip to the peer.
+    /// How long the host's connection took to open, if it is TCP and that has happened: about one round trip
+    /// to the peer.
     pub connect: Option<Duration>,
     /// Segments sent to the guest again.
     pub retransmissions: u32,

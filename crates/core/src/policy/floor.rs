@@ -22,21 +22,22 @@ const fn v6(address: Ipv6Addr, prefix_len: u8) -> Network {
 
 /// Metadata and credential services outside the link-local ranges.
 const METADATA: [Network; 9] = [
-    // Alibaba Cloud, "Instance metadata" of its ECS guide; the IPv6 address is that of cloud-init's issue 6892.
+    // Alibaba Cloud, "Instance metadata" of its ECS guide; the IPv6 address is that of cloud-init's issue
+    // 6892.
     v4(100, 100, 100, 200),
     v6(Ipv6Addr::new(0xfd00, 0x100, 0, 0, 0, 0, 0x100, 0x200), 128),
     // Microsoft Azure, "What is IP address 168.63.129.16?": the WireServer, which gives the VM agent its
     // certificates.
     v4(168, 63, 129, 16),
-    // Oracle Cloud, "Retrieve Predefined Instance Metadata"; the IPv6 address is that of scripts for its nodes,
-    // not of a page of Oracle's.
+    // Oracle Cloud, "Retrieve Predefined Instance Metadata"; the IPv6 address is that of scripts for its
+    // nodes, not of a page of Oracle's.
     v4(192, 0, 0, 192),
     v6(Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe), 128),
     // AWS: ::254 in "Retrieve instance metadata" of the EC2 guide, ::23 in "Set up the Amazon EKS Pod
     // Identity Agent"; its other services beside them are as local to the instance as 169.254.0.0/16.
     v6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0), 32),
-    // Google Cloud: the metadata server of instances that have only IPv6, by lists of third parties; no page of
-    // Google's was found.
+    // Google Cloud: the metadata server of instances that have only IPv6, by lists of third parties; no page
+    // of Google's was found.
     v6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254), 128),
     // Scaleway and Akamai, as cloud-init's reference of its data sources has them.
     v6(Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42), 128),
@@ -52,8 +53,9 @@ pub(super) fn forbids(address: IpAddr) -> Option<usize> {
     rule(address).or_else(|| embedded_ipv4(address).find_map(|inner| rule(inner.into())))
 }
 
-/// The rule of the floor that forbids a flow begun by a datagram from `address` to a published port. Programs on the host's
-/// loopback and IPv6 neighbours may begin one: the guest sees them under an address that stands for them.
+/// The rule of the floor that forbids a flow begun by a datagram from `address` to a published port. Programs
+/// on the host's loopback and IPv6 neighbours may begin one: the guest sees them under an address that stands
+/// for them.
 pub(super) fn forbids_peer(address: IpAddr) -> Option<usize> {
     match address {
         IpAddr::V6(METADATA_LINK_LOCAL) => forbids(address),

@@ -12,8 +12,8 @@
 //! for all programs of the host. So they have a bound of their own, below that of the table: one beyond it
 //! replaces the least useful other.
 
+use super::dispatch::FlowKind;
 use super::{DropReason, Flow, Io, Platform, Stack};
-use crate::flow::dispatch::FlowKind;
 use crate::flow::end::EndCause;
 use crate::flow::info::Initiator;
 use crate::flow::quota::peer_of;

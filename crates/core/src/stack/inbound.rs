@@ -1,7 +1,9 @@
-//! Flows that begin on the host's side: a published port has accepted a connection, or a datagram has come to one.
+//! Flows that begin on the host's side: a published port has accepted a connection, or a datagram has come to
+//! one.
 //!
-//! Whoever listens on the host (the driver) calls these with the ends as the guest is to see them. The guest sees the peer's own
-//! address wherever it can answer to it ([`Stack::translate_source`]). From then on such a flow is a flow like any other.
+//! Whoever listens on the host (the driver) calls these with the ends as the guest is to see them. The guest
+//! sees the peer's own address wherever it can answer to it ([`Stack::translate_source`]). From then on such
+//! a flow is a flow like any other.
 
 use super::{
     Arrived, Connection, DatagramFlow, DropReason, Endpoint, Flow, FlowKey, HostError, Io, Platform, Protocol,
@@ -20,9 +22,9 @@ impl Stack {
         if ipv6 { config.v6.map(|n| n.guest.into()) } else { config.v4.map(|n| n.guest.into()) }
     }
 
-    /// How the guest sees a peer: as itself, unless what the guest would answer could not come back to brodo (addresses of the
-    /// guest's own network, loopback, link-local). Then the address stands for it that stands for the host's loopback, or the
-    /// router's. `None` if the guest does not speak the peer's family.
+    /// How the guest sees a peer: as itself, unless what the guest would answer could not come back to brodo
+    /// (addresses of the guest's own network, loopback, link-local). Then the address stands for it that
+    /// stands for the host's loopback, or the router's. `None` if the guest does not speak the peer's family.
     pub fn translate_source(&self, peer: SocketAddr) -> Option<Endpoint> {
         let ip = match peer.ip().to_canonical() {
             IpAddr::V4(ip) => {
@@ -45,12 +47,12 @@ impl Stack {
         Some(Endpoint::new(ip, peer.port()))
     }
 
-    /// A connection that the host has accepted: the guest gets a SYN for it. `adopt` takes the accepted socket into the host's
-    /// for the flow.
+    /// A connection that the host has accepted: the guest gets a SYN for it. `adopt` takes the accepted
+    /// socket into the host's for the flow.
     ///
     /// # Errors
-    /// Why the guest gets none, which is counted. Unless `adopt` has taken the socket, the caller still has it, and should reset
-    /// it.
+    /// Why the guest gets none, which is counted. Unless `adopt` has taken the socket, the caller still has
+    /// it, and should reset it.
     pub fn inbound_tcp<P: Platform>(
         &mut self,
         io: &mut Io<'_, P>,
@@ -93,14 +95,15 @@ impl Stack {
         Ok(id)
     }
 
-    /// What came to a published port goes to the guest. `adopt` gives a socket that sends to the peer from the published port, and of
-    /// which nothing can be received. If such a datagram has begun the flow before, `adopt` is told of its socket, has that send from
-    /// where the peer has asked now, and gives it back: a peer may ask several ports and addresses that lead here, and a port
-    /// may be closed and opened again. A flow that the guest has begun keeps its socket as it is.
+    /// What came to a published port goes to the guest. `adopt` gives a socket that sends to the peer from
+    /// the published port, and of which nothing can be received. If such a datagram has begun the flow
+    /// before, `adopt` is told of its socket, has that send from where the peer has asked now, and gives it
+    /// back: a peer may ask several ports and addresses that lead here, and a port may be closed and opened
+    /// again. A flow that the guest has begun keeps its socket as it is.
     ///
     /// # Errors
-    /// [`NoCredit`]: nothing was taken, because what came before is not with the guest yet; datagrams are best left in the kernel
-    /// until [`Stack::takes_datagrams`].
+    /// [`NoCredit`]: nothing was taken, because what came before is not with the guest yet; datagrams are
+    /// best left in the kernel until [`Stack::takes_datagrams`].
     pub fn inbound_datagram<P: Platform>(
         &mut self,
         io: &mut Io<'_, P>,
@@ -139,8 +142,8 @@ impl Stack {
         if let Some(Flow::Datagram(flow)) = self.flows.get(id) { flow.socket() } else { None }
     }
 
-    /// Passes on what has waited for the link's credit, as [`Stack::serve`] does, and says whether [`Stack::inbound_datagram`] would now take
-    /// something.
+    /// Passes on what has waited for the link's credit, as [`Stack::serve`] does, and says whether
+    /// [`Stack::inbound_datagram`] would now take something.
     pub fn deliver_datagrams<P: Platform>(&mut self, io: &mut Io<'_, P>) -> bool {
         self.buffers.inbox.deliver(&mut io.cx(&mut self.shared)).is_ok() && self.takes_datagrams()
     }

@@ -1,8 +1,8 @@
 //! Observation of flows: snapshots of open flows on request, and a bounded record of opened and ended flows
 //! for subscribers.
 
+use super::dispatch::FlowKind;
 use super::{Flow, FlowId, FlowKey, Stack};
-use crate::flow::dispatch::FlowKind;
 use crate::flow::end::{EndCause, FlowEnd};
 use crate::flow::info::{FlowDetail, FlowInfo, Initiator};
 use crate::time::Instant;

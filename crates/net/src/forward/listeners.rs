@@ -1,8 +1,9 @@
 //! The sockets that listen for forwards: opened, registered, found by slot, closed.
 //!
-//! A slot that has become free is given away only after the turn in which that happened, because an event of the
-//! same batch may still name it ([`Listeners::reuse_slots`]). Other workers learn which frames of the guest are
-//! answers to a published port ([`Resteering`]). `auto` leaves out brodo's own sockets, whose inodes are kept here.
+//! A slot that has become free is given away only after the turn in which that happened, because an event of
+//! the same batch may still name it ([`Listeners::reuse_slots`]). Other workers learn which frames of the
+//! guest are answers to a published port ([`Resteering`]). `auto` leaves out brodo's own sockets, whose
+//! inodes are kept here.
 
 use super::listen::Place;
 use super::{Direction, Topic};

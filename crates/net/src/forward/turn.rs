@@ -23,7 +23,8 @@ use std::io;
 use std::net::SocketAddr;
 
 impl<L: GuestLink> Source<L> for Forwards {
-    /// Its descriptors are registered one by one as forwards are added, with the instance that it was made for.
+    /// Its descriptors are registered one by one as forwards are added, with the instance that it was made
+    /// for.
     fn register(&mut self, _: Poller<'_>) -> io::Result<()> {
         Ok(())
     }

@@ -46,8 +46,8 @@ fn look(host: &HostNetwork, lines: &[&str]) -> bool {
     changed
 }
 
-/// Changes the network into another. The kernel's notice of an IPv6 address comes when a thread of its own has
-/// seen to the address, perhaps after those of the next change: earlier ones are looked at in vain.
+/// Changes the network into another. The kernel's notice of an IPv6 address comes when a thread of its own
+/// has seen to the address, perhaps after those of the next change: earlier ones are looked at in vain.
 fn becomes_another(host: &HostNetwork, lines: &[&str]) {
     for line in lines {
         ip(line);

@@ -549,8 +549,8 @@ fn a_flood_of_ports_is_bounded() {
     });
 }
 
-/// Ephemeral ports of the host: only UDP flows of the guest's hold one each. Beyond their bound the least useful of them
-/// goes, and no other flow.
+/// Ephemeral ports of the host: only UDP flows of the guest's hold one each. Beyond their bound the least
+/// useful of them goes, and no other flow.
 #[test]
 fn udp_of_the_guest_is_bounded_by_its_share_of_the_hosts_ports() {
     let mut setup = Setup::default();

@@ -250,8 +250,9 @@ fn a_deny_rule_for_ipv4_is_about_every_form_of_its_addresses() {
     }
 }
 
-/// Datagrams of a denied peer to a published port: a flow for them would be the guest's way to a destination that it may not
-/// reach, by a sender's address that may be forged. TCP connections of the same peer have completed a handshake.
+/// Datagrams of a denied peer to a published port: a flow for them would be the guest's way to a destination
+/// that it may not reach, by a sender's address that may be forged. TCP connections of the same peer have
+/// completed a handshake.
 #[test]
 fn a_datagram_of_a_denied_peer_begins_no_conversation() {
     let mut setup = Setup::default();

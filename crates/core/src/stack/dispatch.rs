@@ -5,14 +5,14 @@
 //! kind (an arriving segment, a question) names it. The dispatch is a match, so that everything is
 //! inlined and nothing is boxed.
 
-use super::end::EndCause;
-use super::info::{FlowInfo, Initiator};
-use super::table::Keyed;
-use super::{EvictionClass, EvictionGroup, EvictionRank, FlowKey, Protocol};
 use crate::context::{Cx, Platform, Shared};
 use crate::datagram::DatagramFlow;
 use crate::datagram::inbox::Inbox;
 use crate::dns::flow::DnsFlow;
+use crate::flow::end::EndCause;
+use crate::flow::info::{FlowInfo, Initiator};
+use crate::flow::table::Keyed;
+use crate::flow::{EvictionClass, EvictionGroup, EvictionRank, FlowKey, Protocol};
 use crate::host::{Readiness, SocketId};
 use crate::tcp::Connection;
 use crate::time::{Duration, Instant};

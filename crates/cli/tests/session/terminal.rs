@@ -37,7 +37,8 @@ fn typed_characters_reach_the_command_once() {
         for (key, signal, status) in [(INTERRUPT, "INT", 2), (QUIT, "QUIT", 3)] {
             let script = format!(
                 "exec $B run -- sh -c 'n=0; trap \"n=\\$((n+1)); echo got $n {signal}\" {signal}; echo up; \
-                                  i=0; while [ $i -lt 20 ]; do i=$((i+1)); sleep 0.05; done; echo n=$n'"
+                                  while [ $n = 0 ]; do sleep 0.05; done; \
+                                  i=0; while [ $i -lt 10 ]; do i=$((i+1)); sleep 0.05; done; echo n=$n'"
             );
             let mut terminal = at_terminal(user, &script);
             terminal.line_with("up");

@@ -26,7 +26,6 @@ struct Play {
     guest: Ipv4Addr,
     asked: usize,
     answered: usize,
-    last: Vec<u8>,
 }
 
 impl Play {
@@ -38,8 +37,8 @@ impl Play {
         let mut driver = SimDriver::new(config, LinkCaps::default(), 1);
         driver.host.set_record(false);
         let dns = SocketAddr::new(net.dns.into(), 53);
-        let (now, last) = (Instant::from_ms(1), Vec::new());
-        Self { driver, now, dns, guest: net.guest, asked: 0, answered: 0, last }
+        let now = Instant::from_ms(1);
+        Self { driver, now, dns, guest: net.guest, asked: 0, answered: 0 }
     }
 
     fn resolvers(count: u8) -> Vec<SocketAddr> {
@@ -73,11 +72,13 @@ impl Play {
         self.driver.io(call);
     }
 
-    /// A resolver's message, in the shape of an answer to the last question if `fitting`.
+    /// A resolver's message, in the shape of an answer to the last query on its socket if `fitting`: with the ID and
+    /// the letters that brodo drew.
     fn says(&mut self, number: u8, fitting: bool, bytes: &[u8]) {
         let Some(socket) = self.socket(number) else { return };
-        let message = if fitting && self.last.len() >= Header::LEN && bytes.len() >= 4 {
-            let mut message = self.last.clone();
+        let query = self.driver.host.sent_datagrams(socket).last().map(<[u8]>::to_vec).unwrap_or_default();
+        let message = if fitting && query.len() >= Header::LEN && bytes.len() >= 4 {
+            let mut message = query;
             (message[2], message[3]) = (0x80 | message[2] & 0x79 | bytes[0] & 2, bytes[1]);
             (message[7], message[9], message[11]) = (bytes[2] & 7, bytes[2] >> 3 & 7, bytes[3] & 3);
             message.extend(&bytes[4..]);
@@ -107,7 +108,6 @@ impl Play {
                 let frame = UdpDatagram { src, dst: self.dns, data: bytes.to_vec() };
                 frames.push((RxMeta::default(), frame.to_frame(to_stack(Config::default().mac.0))));
                 self.asked += 1;
-                self.last = bytes.to_vec();
             }
             2 | 3 => self.says(kind / 10, true, bytes),
             4 => self.says(kind / 10, false, bytes),

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! All of it belongs to the first worker, and runs in its loop: listeners are in its epoll instance
-//! (level-triggered, so that what a bounded batch leaves behind is reported again), and [`Forwards::turn`]
+//! (level-triggered, so that what a bounded batch leaves behind is reported again), and its turn as a source
 //! does what their events ask for. What a stack, a splice or a relay does with a connection afterwards is
 //! told in their files.
 //!

@@ -118,7 +118,7 @@ impl DnsFlow {
     }
 
     /// A question from the guest port of `key` that cannot be answered at once. There is room for it
-    /// ([`Dns::is_full`]). The port may be another than this flow's if an equal question waits here.
+    /// ([`crate::dns::state::Dns::is_full`]). The port may be another than this flow's if an equal question waits here.
     pub(crate) fn ask<P: Platform>(&mut self, cx: &mut Cx<'_, P>, key: &FlowKey, query: &Query<'_>) {
         self.follow(cx);
         if *key == self.key {

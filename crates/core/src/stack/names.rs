@@ -37,7 +37,7 @@ impl Stack {
     }
 
     /// The host has other addresses or other ways out. What is known of names may no longer hold; flows whose
-    /// host socket has an address that is gone ([`Host::is_stranded`]) can get no answer: connections end
+    /// host socket has an address that is gone ([`crate::host::Host::is_stranded`]) can get no answer: connections end
     /// with a reset, others begin anew with the guest's next datagram.
     pub fn network_changed<P: Platform>(&mut self, io: &mut Io<'_, P>) {
         self.ask_anew();

@@ -4,7 +4,7 @@
 //! A window update that opens a closed window is not acknowledged; were it lost, both sides would wait. So it
 //! is repeated, after a round trip and then at growing distances, until the guest sends or a bounded number
 //! of times: a guest that has nothing more to send never moves. A window that is closed only because memory
-//! is short is listed, to be looked at when some was given back ([`crate::waiting`]).
+//! is short is listed, to be looked at when some was given back ([`crate::memory::parked`]).
 
 use super::Connection;
 use super::autosize::Change;

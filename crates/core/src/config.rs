@@ -23,8 +23,8 @@ pub struct Ipv4Net {
 /// The guest's IPv6 network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ipv6Net {
-    /// The guest's own address. A source is accepted if it lies in this address's prefix (a guest may have
-    /// configured itself from our router advertisement) or is link-local.
+    /// The guest's own address. Accepted sources are the addresses of its prefix (a guest may configure
+    /// itself from our router advertisement) and link-local ones.
     pub guest: Ipv6Addr,
     /// Length of the network prefix; router advertisements offer it for autoconfiguration if it is 64.
     pub prefix_len: u8,
@@ -48,15 +48,15 @@ pub struct BufferBounds {
 }
 
 impl BufferBounds {
-    /// The receive limit's default bounds for connections that share `memory` bytes: 64 KiB to 4 MiB, and
-    /// with less memory than by default it starts lower, at a 4096th of it, so that idle connections do not
+    /// Default bounds of the receive limit for connections that share `memory` bytes: 64 KiB to 4 MiB. With
+    /// less memory than by default it starts lower, at a 4096th of `memory`, so that idle connections do not
     /// count.
     pub fn receiving(memory: usize) -> Self {
         Self { initial: crate::memory::chunk::first_window(memory), max: 4 << 20 }
     }
 }
 
-/// How buffer limits find their size between their bounds. The first is brodo's own; the others are the
+/// Rule that sizes the buffer limits between their bounds. The first is brodo's own; the others are the
 /// field's, for comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Tuning {
@@ -67,16 +67,16 @@ pub enum Tuning {
     Step(u32),
     /// Consomme's rule: doubled whenever the buffer is full; never less.
     Pressure,
-    /// None: `initial` for ever.
+    /// No tuning: `initial` for the connection's life.
     Fixed,
 }
 
-/// Time-outs. The defaults are those of RFC 5382, RFC 4787 and Linux where they speak.
+/// Time-outs, by default those of RFC 5382, RFC 4787 and Linux as far as these state one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// UDP flow that has seen traffic both ways (default 180 s).
+    /// UDP flow with traffic both ways (default 180 s).
     pub udp_stream: Duration,
-    /// UDP flow that has only been asked (default 30 s; RFC 4787 REQ-5 wants at least 2 min for streams).
+    /// UDP flow without a reply (default 30 s; RFC 4787 REQ-5 wants at least 2 min for streams).
     pub udp_single: Duration,
     /// DNS query without an answer, until the guest gets SERVFAIL (default 5 s).
     pub dns: Duration,
@@ -84,7 +84,7 @@ pub struct Timeouts {
     pub echo: Duration,
     /// TIME-WAIT: twice the lifetime of a segment on the guest link (default 2 s; the link is one hop).
     pub time_wait: Duration,
-    /// Idle time before the guest is probed (default 2 h, as Linux).
+    /// Idle time before keep-alive probes to the guest (default 2 h, as Linux).
     pub keep_alive_idle: Duration,
 }
 
@@ -104,10 +104,9 @@ impl Default for Timeouts {
 /// Complete configuration of a stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// The station address brodo answers with.
+    /// MAC address of brodo on the link.
     pub mac: MacAddr,
-    /// The guest's station address, so that brodo can speak first; learned from the guest's frames if not
-    /// known.
+    /// MAC address of the guest, so that brodo can send first; learned from the guest's frames if absent.
     pub guest_mac: Option<MacAddr>,
     /// Largest IP packet on the link, in bytes, 1280 to 65521.
     pub mtu: u16,
@@ -117,13 +116,12 @@ pub struct Config {
     pub v6: Option<Ipv6Net>,
     /// DNS search names, offered by DHCP and router advertisements.
     pub search: Vec<String>,
-    /// The host's resolvers, in order of preference; the first eight are used.
+    /// Upstream resolvers in order of preference; the first eight are used.
     pub resolvers: Vec<SocketAddr>,
-    /// Memory for answers of resolvers that are given again while they hold, in bytes (default 512 KiB); 0
-    /// for none.
+    /// Size of the cache of DNS answers, in bytes (default 512 KiB); 0 for none.
     pub dns_cache: usize,
-    /// Names that brodo answers for itself, each with one address; a name or an address may occur several
-    /// times.
+    /// Host entries: names that brodo answers itself, each with one address; a name or an address may occur
+    /// several times.
     pub host_names: Vec<(String, IpAddr)>,
     /// Receive limit (guest to host), default [`BufferBounds::receiving`]: 64 KiB to 4 MiB.
     pub tcp_rx: BufferBounds,
@@ -135,17 +133,18 @@ pub struct Config {
     pub memory: usize,
     /// Most flows at a time (default 65,536; the driver lowers it to what RLIMIT_NOFILE allows).
     pub max_flows: usize,
-    /// Most UDP flows of the guest's at a time, at least one. Each holds a port of the host (default 65,536;
-    /// the driver lowers it to a quarter of the host's ephemeral ports).
+    /// Most UDP flows begun by the guest at a time, at least one. Each holds a port of the host (default
+    /// 65,536; the driver lowers it to a quarter of the host's ephemeral ports).
     pub max_udp_flows: usize,
-    /// Which flows the guest may open, and how many; see [`crate::policy`].
+    /// Policy for new flows: destinations and numbers; see [`crate::policy`].
     pub rules: Rules,
     /// Time-outs of flows.
     pub timeouts: Timeouts,
 }
 
 impl Default for Config {
-    /// 10.0.2.0/24 and fd00::/64 with the guest at .15, the gateway at .2 and DNS at .3, as libslirp has it.
+    /// The network of libslirp: 10.0.2.0/24 and fd00::/64 with the guest at .15, the gateway at .2 and DNS at
+    /// .3.
     fn default() -> Self {
         Self {
             mac: MacAddr([0x52, 0x55, 10, 0, 2, 2]),
@@ -183,7 +182,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Whether `address` is one that brodo itself answers to on the link.
+    /// Whether `address` is one of brodo's own on the link.
     pub fn is_ours(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(a) => {

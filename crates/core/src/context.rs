@@ -49,7 +49,7 @@ pub struct Io<'a, P: Platform> {
 }
 
 impl<P: Platform> Io<'_, P> {
-    /// The same with the state that flows share.
+    /// Context for the methods of a flow: this environment with the shared state.
     #[inline]
     pub(crate) fn cx<'b>(&'b mut self, shared: &'b mut Shared) -> Cx<'b, P> {
         Cx { now: self.now, link: self.link, host: self.host, observer: self.observer, shared }
@@ -79,7 +79,7 @@ impl<P: Platform> Cx<'_, P> {
     }
 }
 
-/// State that all flows of one worker share.
+/// State shared by all flows of one worker.
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) counters: Counters,
@@ -92,7 +92,7 @@ pub(crate) struct Shared {
     pub(crate) tx: TxState,
     /// State shared by TCP connections.
     pub(crate) tcp: TcpShared,
-    /// Bytes of datagrams that wait for room in their host sockets.
+    /// Bytes of datagrams queued for host sockets without room.
     pub(crate) datagrams_held: usize,
     /// Rate limit of ICMP errors to the guest.
     pub(crate) icmp_errors: Bucket,
@@ -101,7 +101,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// For the worker of this number, which shares `budget` with the others.
+    /// State of worker number `worker`, which shares `budget` with the others.
     pub(crate) fn new(
         config: Config,
         caps: LinkCaps,
@@ -123,7 +123,7 @@ impl Shared {
         }
     }
 
-    /// The resolver to be asked first, by its place among them.
+    /// Index of the upstream resolver to query first.
     pub(crate) fn resolver(&self, now: Instant) -> Option<usize> {
         self.dns.preference.next(now, self.config.resolvers.len(), 0)
     }

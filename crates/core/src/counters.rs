@@ -1,11 +1,11 @@
-//! Counters: one documented place for everything brodo counts.
+//! Counters: one documented line for each thing counted.
 //!
-//! A packet that cannot be used is never an error and never a log line: it increments exactly one
-//! [`DropReason`]. Plain integers, owned by one worker; whoever wants to look copies or adds them.
+//! An unusable packet is never an error and never a log line: it increments exactly one [`DropReason`]. Plain
+//! integers, owned by one worker; observers copy or add them.
 
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// Why a frame, packet, segment or datagram was not used.
+        /// Reason for the drop of a frame, packet, segment or datagram.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum DropReason { $($(#[doc = $doc])+ $name,)+ }
@@ -14,7 +14,7 @@ macro_rules! drop_reasons {
             /// Every reason, in order of declaration.
             pub const ALL: &'static [Self] = &[$(Self::$name,)+];
 
-            /// The reason's name as shown to people and written to metrics.
+            /// Name of the reason in metrics and on the screen.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)+ }
             }
@@ -27,7 +27,7 @@ drop_reasons! {
     FrameTooShort,
     /// An EtherType that is not ARP, IPv4 or IPv6.
     UnknownEtherType,
-    /// Addressed to another station.
+    /// Addressed to another MAC address.
     NotForUs,
     /// Truncated or contradictory ARP.
     MalformedArp,
@@ -35,19 +35,18 @@ drop_reasons! {
     MalformedIpv4,
     /// IPv4 header checksum wrong.
     Ipv4Checksum,
-    /// A fragment of something that is not put together again: TCP, or a protocol that is not carried.
+    /// A fragment of a protocol that is not reassembled: TCP, or one that is not carried.
     Fragment,
-    /// A fragment without content, of a length that none but the last may have, or that ends behind the
-    /// longest packet.
+    /// A fragment without content, with a length that only the last may have, or that ends beyond the longest
+    /// packet.
     FragmentMalformed,
-    /// A fragment that overlaps or contradicts others, or that belongs to a packet of which one did (RFC
-    /// 5722).
+    /// A fragment that overlaps or contradicts others, or of a packet with such a fragment (RFC 5722).
     FragmentOverlap,
-    /// A fragment that has come before.
+    /// A duplicate fragment.
     FragmentDuplicate,
-    /// A fragmented packet that was not complete when its time was over.
+    /// A fragmented packet that was incomplete when its reassembly timed out.
     FragmentTimeout,
-    /// A fragmented packet that had to go because too many were incomplete.
+    /// A fragmented packet evicted because too many were incomplete.
     FragmentEvicted,
     /// Truncated IPv6 header or extension headers, wrong version, or contradictory lengths.
     MalformedIpv6,
@@ -55,7 +54,7 @@ drop_reasons! {
     TtlExpired,
     /// An IP protocol that is not TCP, UDP or ICMP.
     UnknownProtocol,
-    /// A source address that is not the guest's own.
+    /// A source address other than the guest's own.
     SpoofedSource,
     /// A destination that cannot be a peer: unspecified, multicast or broadcast where no service listens,
     /// reserved.
@@ -74,9 +73,9 @@ drop_reasons! {
     MalformedIcmpv6,
     /// ICMP checksum wrong.
     IcmpChecksum,
-    /// An ICMP error for the guest beyond the number that may be sent in a time (RFC 1812, 4.3.2.8).
+    /// An ICMP error for the guest beyond the rate limit (RFC 1812, 4.3.2.8).
     IcmpErrorRate,
-    /// An ICMP type that nothing here answers.
+    /// An ICMP type that brodo does not answer.
     UnknownIcmp,
     /// Truncated neighbour discovery message, a bad option, or a hop limit that is not 255.
     MalformedNdp,
@@ -88,52 +87,51 @@ drop_reasons! {
     NoConnection,
     /// A TCP segment outside the window (answered with an acknowledgement).
     OutOfWindow,
-    /// Data or ACK that the connection's state does not allow.
+    /// Data or ACK that is not allowed in the connection's state.
     UnacceptableSegment,
-    /// A question to the DNS address that cannot be read (answered with FORMERR where possible).
+    /// A malformed query to the DNS address (answered with FORMERR where possible).
     MalformedDns,
-    /// More questions at a time than are kept (answered with SERVFAIL).
+    /// A query beyond the bound of pending queries (answered with SERVFAIL).
     DnsOverload,
-    /// A message of a resolver that answers no question that waits.
+    /// A message of a resolver that answers no pending query.
     DnsUnsolicited,
-    /// An answer to a question that waits, but with letters in other case than it was asked: forged, or of a
-    /// resolver that does not keep the case, which is asked once more.
+    /// An answer to a pending query with other letter case than the query's: forged, or of a resolver that
+    /// does not keep the case, which is queried once more.
     DnsCaseMismatch,
-    /// More out-of-order ranges in one connection than are kept.
+    /// A segment beyond the bound of out-of-order ranges in one connection.
     TooManyGaps,
     /// The flow table is full.
     FlowTableFull,
-    /// A flow from the host's side beyond the share of the table that is theirs: a quarter is the guest's
-    /// own.
+    /// An inbound flow beyond the share of the flow table that is open to them: a quarter is the guest's own.
     InboundFlows,
-    /// A flow from the host's side of a peer that has as many as one peer may have.
+    /// An inbound flow beyond the bound for one peer.
     FlowsPerPeer,
-    /// A connection from the host's side between two ends that have one already.
+    /// An inbound connection between two endpoints that already have one.
     EndsInUse,
     /// The host is out of sockets or memory.
     HostExhausted,
     /// The memory budget is spent.
     MemoryBudget,
-    /// A datagram toward the guest that is longer than an IP packet can be.
+    /// A datagram for the guest longer than an IP packet can be.
     DatagramTooBig,
-    /// The host had no room for a datagram, and as many as may be were already waiting.
+    /// A datagram without room in its host socket, when its queue was full too.
     HostSocketFull,
-    /// A datagram waited too long for room on the host (CoDel, RFC 8289).
+    /// A datagram that waited too long for room in its host socket (CoDel, RFC 8289).
     HostQueueDelay,
-    /// The link had no credit for a message of brodo's own.
+    /// A message of brodo's own without credit of the link.
     LinkFull,
-    /// The host refused to send a datagram.
+    /// A datagram that the host refused to send.
     HostSendFailed,
-    /// A flow to a destination that the floor refuses (host loopback, link-local and metadata addresses),
-    /// that is brodo's own and offers nothing, or that the host says is out of reach.
+    /// A flow to a destination of the floor (host loopback, link-local and metadata addresses), to an address
+    /// of brodo's own without a service, or to one that the host reports out of reach.
     Refused,
-    /// A flow to a destination that a deny rule refuses.
+    /// A flow to a destination of a deny rule.
     Denied,
-    /// A flow beyond the number that may begin in a time.
+    /// A flow beyond the rate of new flows.
     NewFlowRate,
-    /// A flow beyond the number that may be open to one destination.
+    /// A flow beyond the bound for one destination.
     FlowsPerDestination,
-    /// An echo request while the host allows no ping sockets.
+    /// An echo request on a host that allows no ping sockets.
     EchoUnsupported,
     /// A segmentation request (GSO) that contradicts the packet.
     BadOffload,
@@ -141,7 +139,7 @@ drop_reasons! {
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// What one worker counts, since its start.
+        /// Counters of one worker since its start.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct Counters {
             $($(#[doc = $doc])+ pub $name: u64,)+
@@ -155,7 +153,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Adds what another worker has counted.
+            /// Adds the counters of another worker.
             pub fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)+
                 for (sum, count) in self.drops.iter_mut().zip(&other.drops) {
@@ -163,12 +161,12 @@ macro_rules! counters {
                 }
             }
 
-            /// Every counter except drops: its name, what it counts in a sentence or more, and how many.
+            /// Every counter except drops: name, description of a sentence or more, value.
             pub fn described(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
                 [$((stringify!($name), concat!($($doc),+).trim_ascii(), self.$name),)+].into_iter()
             }
 
-            /// Every counter except drops, by name.
+            /// Every counter except drops: name and value.
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)+].into_iter()
             }
@@ -181,31 +179,31 @@ counters! {
     rx_frames,
     /// Bytes of those frames.
     rx_bytes,
-    /// Frames given to the guest.
+    /// Frames sent to the guest.
     tx_frames,
     /// Bytes of those frames.
     tx_bytes,
     /// TCP connections opened.
     tcp_opened,
-    /// Connections that the host has accepted for the guest.
+    /// Connections accepted on published ports for the guest.
     tcp_inbound,
-    /// TCP connections that ended, however.
+    /// TCP connections closed, in whatever way.
     tcp_closed,
     /// TCP resets sent to the guest.
     tcp_resets_sent,
-    /// TCP segments sent to the guest again.
+    /// TCP segments retransmitted to the guest.
     tcp_retransmissions,
-    /// Recoveries from loss toward the guest, however seen.
+    /// Loss recoveries toward the guest, however the loss was detected.
     tcp_recoveries,
     /// Expiries of the retransmission timer.
     tcp_timeouts,
     /// Tail loss probes sent (RFC 8985).
     tcp_tail_probes,
-    /// Segments that the guest says it got twice (RFC 2883).
+    /// Segments that the guest reports as duplicates (DSACK, RFC 2883).
     tcp_duplicates_reported,
-    /// Acknowledgements that waited for an answer and went with it.
+    /// Delayed acknowledgements carried by an answer.
     tcp_acks_carried,
-    /// Acknowledgements that waited for an answer which did not come in time.
+    /// Delayed acknowledgements sent alone, because no answer came in time.
     tcp_acks_late,
     /// TCP challenge ACKs sent (RFC 5961).
     tcp_challenge_acks,
@@ -221,45 +219,47 @@ counters! {
     tx_buffer_shrinks,
     /// UDP flows opened.
     udp_opened,
-    /// UDP flows that a datagram to a published port has begun.
+    /// UDP flows begun by a datagram to a published port.
     udp_inbound,
     /// Echo flows opened.
     echo_opened,
-    /// UDP and echo flows that ended.
+    /// UDP and echo flows closed.
     datagram_closed,
-    /// Datagrams that the host's kernel dropped because they were not taken in time.
+    /// Datagrams dropped by the host's kernel because its socket's buffer was full.
     udp_host_overflows,
-    /// Datagrams that waited for room in their host socket.
+    /// Datagrams queued for lack of room in their host socket.
     udp_held,
-    /// Datagrams that were marked instead of dropped because they had waited too long (ECN, RFC 3168).
+    /// Datagrams marked instead of dropped after too long a wait (ECN, RFC 3168).
     udp_marked,
-    /// Questions to the DNS address over UDP.
+    /// Queries to the DNS address over UDP.
     dns_questions,
-    /// Questions answered from host entries.
+    /// Queries answered from host entries.
     dns_host_entries,
-    /// Questions answered from the cache.
+    /// Queries answered from the cache.
     dns_cached,
-    /// Questions that joined an equal one which waited already.
+    /// Queries joined with an equal pending one.
     dns_joined,
-    /// Queries sent to resolvers, each question's under a random identifier and with letters in random case.
+    /// Queries to resolvers, each under a random ID and with letters in random case.
     dns_queries,
-    /// Of those, queries to a resolver that does not keep the case of letters, whose answers are told by a
-    /// second identifier.
+    /// Of those, queries to a resolver that does not keep the case of letters; a second ID distinguishes
+    /// their answers.
     dns_queries_folding,
-    /// Times that another resolver was asked the same question.
+    /// Queries sent again to another resolver.
     dns_retries,
-    /// Questions that nobody has answered: the guest was told SERVFAIL.
+    /// Queries without an answer of any resolver: the guest got SERVFAIL.
     dns_unanswered,
-    /// Answers longer than the guest takes over UDP, which it is to ask for over TCP.
+    /// Answers truncated because they are longer than the guest takes over UDP; the guest repeats the query
+    /// over TCP.
     dns_truncated,
-    /// Flows evicted because the table was full, or their share of it or of the host's UDP ports was spent.
+    /// Flows evicted because the table was full, or because their share of it or of the host's UDP ports was
+    /// used up.
     flows_evicted,
-    /// UDP flows of the guest's among them that went because their share of the host's ephemeral ports was
-    /// spent.
+    /// Of those, UDP flows of the guest evicted because their share of the host's ephemeral ports was used
+    /// up.
     udp_flows_evicted,
     /// Times the link had no credit.
     link_stalls,
-    /// Flows that waited for memory and were forgotten, until the watchdog found them: a defect, so always 0.
+    /// Flows parked for memory that no waker woke, found by the watchdog: a defect, so always 0.
     lost_wakeups,
 }
 

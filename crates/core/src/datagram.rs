@@ -1,22 +1,21 @@
 //! UDP and ICMP echo flows: one connected host socket for each conversation of the guest.
 //!
-//! *Guest to host.* What the guest sent goes to the host socket of its flow as it is, super-datagrams (USO)
-//! and runs of equal datagrams (`stack/gro.rs`) as one segmented send. What the socket has no room for waits
-//! in a bounded queue ([`backlog`]) and leaves when the socket reports room.
+//! *Guest to host.* Datagrams go to the host socket of their flow unchanged, super-datagrams (USO) and runs
+//! of equal datagrams (`stack/gro.rs`) as one segmented send. Datagrams that find no room in the socket wait
+//! in a bounded queue ([`backlog`]) and leave when the socket reports room.
 //!
 //! *Host to guest.* Datagrams are read several at a time, only while the link has credit, and go to the guest
 //! in super-datagrams if the link takes them ([`inbox`]). As long as the link has no credit datagrams stay in
 //! the kernel, which drops the newest when its buffer is full, as it would for a program that does not read,
-//! and says how many.
+//! and reports their number.
 //!
-//! The byte of differentiated services and ECN travels both ways; time to live, one hop less, and "do not
-//! fragment" travel from the guest, so that what it measures of the path is the path's
-//! ([`crate::host::IpHeaderFields`]).
+//! DSCP and ECN travel both ways; time to live, one hop less, and "do not fragment" travel from the guest, so
+//! that the guest's measurements of the path (traceroute, path MTU) hold ([`crate::host::IpHeaderFields`]).
 //!
-//! Nothing is retransmitted here. A flow ends when it has been silent for its time-out: shorter while nothing
-//! has come back. Questions to the DNS address are not here but in [`crate::dns`]. ICMP errors that the host
-//! socket receives are passed on for the right flow; when the guest itself says that nobody listens any more,
-//! the flow is closed, so that the host's kernel says the same to the peer.
+//! No retransmission. A flow ends when it has been silent for its time-out, which is shorter before the first
+//! reply. Queries to the DNS address belong to [`crate::dns`]. ICMP errors of the host socket are passed on
+//! for their flow; an ICMP port unreachable of the guest closes its flow, so that the host's kernel reports
+//! the same to the peer.
 
 pub(crate) mod backlog;
 pub(crate) mod codel;
@@ -39,18 +38,19 @@ use std::io::IoSlice;
 /// Most datagrams in one segmented send or super-datagram: the kernel's bound before Linux 6.8
 /// (UDP_MAX_SEGMENTS).
 pub(crate) const SEGMENTS_MAX: usize = 64;
-/// Most bytes of payload in one: what an IPv6 packet of the largest frame takes.
+/// Most bytes of payload in one super-datagram: the payload of an IPv6 packet in the largest frame.
 pub(crate) const SEND_BYTES_MAX: usize = 65_535 - 40 - 8;
-/// Most receives for one flow before the next gets its turn, and bytes: no receive asks for more than are
-/// left of them, going by the longest that came before. What that gives beyond the flow's share it owes.
+/// Most receives for one flow in one turn, and most bytes. A receive asks for no more datagrams than fit in
+/// the rest of the bytes, by the length of the longest so far; an excess is a debt of the flow to the
+/// schedule.
 const RECEIVES_MAX: usize = 16;
 const BYTES_MAX: usize = 128 << 10;
-/// Datagrams asked for at first: more than most answers have, so that one call also tells that there are no
+/// Datagrams asked for at first: more than most answers have, so that one call also shows that there are no
 /// more.
 const WANT_MIN: u8 = 8;
-/// ICMP errors passed on for one event.
+/// Most ICMP errors passed on for one event.
 const ERRORS_MAX: usize = 4;
-/// A conversation of datagrams that has been silent for so long is probably over.
+/// Silence after which a conversation of datagrams is probably over.
 const DORMANT_AFTER: Duration = Duration::from_secs(30);
 
 /// One conversation in datagrams.
@@ -59,15 +59,15 @@ pub(crate) struct DatagramFlow {
     key: FlowKey,
     id: FlowId,
     socket: Option<SocketId>,
-    /// It began on the host's side.
+    /// Begun by a peer, through a published port.
     inbound: bool,
-    /// The other side has answered to whom it began.
+    /// Whether the side that did not begin the flow has sent.
     answered: bool,
     opened_at: Instant,
     used_at: Instant,
     from_guest: Traffic,
     to_guest: Traffic,
-    /// How many datagrams the next receive asks for, and the length of the longest that the last one gave,
+    /// Number of datagrams that the next receive asks for, and length of the longest of the last one, in
     /// bytes.
     want: u8,
     longest: u32,
@@ -75,7 +75,7 @@ pub(crate) struct DatagramFlow {
     readable: bool,
     turn: Turn,
     ended: bool,
-    /// Why it ends, if it does before anything comes back.
+    /// Cause of the end if the flow ends before a reply.
     pub(crate) cause: EndCause,
 }
 
@@ -102,7 +102,7 @@ impl DatagramFlow {
         }
     }
 
-    /// What is known of it at `now`, but for how long it is idle.
+    /// Description of the flow at `now`, without its idle time.
     pub(crate) fn info(&self, now: Instant) -> FlowInfo {
         FlowInfo {
             state: if self.answered { FlowState::Active } else { FlowState::Unanswered },
@@ -113,27 +113,28 @@ impl DatagramFlow {
         }
     }
 
-    /// The side that has begun it.
+    /// The side that began the flow.
     pub(crate) fn initiator(&self) -> Initiator {
         if self.inbound { Initiator::Peer } else { Initiator::Guest }
     }
 
-    /// Its socket on the host, while it has one.
+    /// Host socket, while the flow has one.
     pub(crate) fn socket(&self) -> Option<SocketId> {
         self.socket
     }
 
-    /// A flow that a datagram to a published port begins.
+    /// A flow begun by a datagram to a published port.
     pub(crate) fn inbound(id: FlowId, key: FlowKey, socket: SocketId, now: Instant) -> Self {
         Self { inbound: true, ..Self::new(id, key, socket, now) }
     }
 
-    /// Its socket, if a datagram to a published port has begun it.
+    /// Host socket of a flow begun by a datagram to a published port.
     pub(crate) fn published_socket(&self) -> Option<SocketId> {
         self.socket.filter(|_| self.inbound)
     }
 
-    /// Something has come for the guest that another has received: so many datagrams, and bytes.
+    /// Accounts for datagrams toward the guest received outside of this flow (on the published port's
+    /// socket): their number and bytes.
     pub(crate) fn heard(&mut self, now: Instant, datagrams: usize, bytes: usize) {
         self.to_guest.add(datagrams, bytes);
         self.used_at = now;
@@ -148,7 +149,7 @@ impl DatagramFlow {
         self.ended
     }
 
-    /// How little is lost if this flow, unused for `idle`, goes to make room.
+    /// Eviction rank of this flow, unused for `idle`.
     pub(crate) fn eviction_rank(&self, idle: Duration) -> EvictionRank {
         let eviction_class = match self.eviction_class() {
             EvictionClass::InUse if idle >= DORMANT_AFTER => EvictionClass::Dormant,
@@ -157,7 +158,7 @@ impl DatagramFlow {
         EvictionRank(eviction_class, idle)
     }
 
-    /// What this flow is good for.
+    /// Eviction class of this flow.
     pub(crate) fn eviction_class(&self) -> EvictionClass {
         let one_question = self.key.protocol == Protocol::Echo;
         match self.answered {
@@ -168,8 +169,8 @@ impl DatagramFlow {
     }
 
     /// Sends the guest's datagrams: each slice of `data` holds one, or with `segment` several of that size,
-    /// of which the very last may be shorter; `marks` are those of their IP headers, `packet` gives the IP
-    /// packet of the nth, for an ICMP error to quote.
+    /// of which the very last may be shorter. `marks` are the fields of their IP headers; `packet` gives the
+    /// IP packet of the nth, for an ICMP error to quote.
     pub(crate) fn send<'p, P: Platform>(
         &mut self,
         cx: &mut Cx<'_, P>,
@@ -188,14 +189,14 @@ impl DatagramFlow {
             let gone = match cx.host.datagram_send(socket, data, segment.filter(|_| left > size), marks) {
                 Ok(taken) => taken,
                 Err(HostError::WouldBlock) => break,
-                // The socket may be reporting an ICMP error for an earlier datagram instead of sending this
+                // Pending ICMP error of an earlier datagram: the socket reports it instead of sending this
                 // one.
                 Err(error) if !reported && !matches!(error, HostError::TooBig(_) | HostError::Exhausted) => {
                     self.report_errors(cx);
                     reported = true;
                     continue;
                 }
-                // The host's network has dropped them; sent again, some might arrive twice.
+                // Dropped by the host's network; sent again, some might arrive twice.
                 Err(HostError::Exhausted) => {
                     (0..left.div_ceil(size).max(1))
                         .for_each(|_| cx.shared.counters.drop(DropReason::HostSocketFull));
@@ -223,7 +224,7 @@ impl DatagramFlow {
         }
     }
 
-    /// Sends what has waited for room in the host socket.
+    /// Sends queued datagrams as far as the host socket has room.
     fn send_held<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         let Some(socket) = self.socket else { return };
         let mut reported = false;
@@ -265,8 +266,8 @@ impl DatagramFlow {
         shared.ready.list(self.id, &mut self.turn);
     }
 
-    /// Passes on what has arrived, within bounds; lists the flow again if there may be more. `inbox` is
-    /// empty.
+    /// Passes received datagrams on to the guest, within bounds; lists the flow again if there may be more.
+    /// `inbox` is empty.
     pub(crate) fn serve<P: Platform>(&mut self, cx: &mut Cx<'_, P>, inbox: &mut Inbox) {
         self.turn.begin(false);
         let Some(socket) = self.socket else { return };
@@ -297,7 +298,7 @@ impl DatagramFlow {
                     }
                 }
                 Err(HostError::WouldBlock) => self.readable = false,
-                // Not a datagram but news of an ICMP error; the datagrams behind it come next.
+                // Pending ICMP error instead of a datagram; the datagrams behind it come next.
                 Err(_) => self.report_errors(cx),
             }
         }
@@ -307,7 +308,7 @@ impl DatagramFlow {
         }
     }
 
-    /// Passes on the ICMP errors that the socket has received.
+    /// Passes on the ICMP errors of the socket.
     fn report_errors<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         let Some(socket) = self.socket else { return };
         for _ in 0..ERRORS_MAX {
@@ -320,9 +321,9 @@ impl DatagramFlow {
             }
             let mut packet = [0; QUOTE_LEN_MAX];
             let Some(len) = quote(&self.key, report.sequence, &mut packet) else { return };
-            // Whoever is behind an address of ours (a resolver, the host's loopback) stays hidden: the
-            // address the guest asked says it. A guest's kernel would drop what comes from 127.0.0.1 as a
-            // martian.
+            // Source of the error: an address of brodo's own hides the real one (a resolver, the host's
+            // loopback), so the address the guest asked stands for it. A guest's kernel would drop a packet
+            // from 127.0.0.1 as a martian.
             let asked = self.key.remote.ip();
             let from = if cx.shared.config.is_ours(asked) { Some(asked) } else { report.from };
             icmp::send_error(cx, report.cause, from, &packet[..len]);
@@ -338,12 +339,12 @@ impl DatagramFlow {
         }
     }
 
-    /// Makes sure that the wheel fires when the flow may have become silent.
+    /// Arms the timer wheel for the time at which the flow may have become silent.
     pub(crate) fn arm(&self, shared: &mut Shared) {
         shared.timers.arm(self.id, self.used_at + self.timeout(shared));
     }
 
-    /// The wheel fired, perhaps early.
+    /// Expiry of the timer, perhaps early.
     pub(crate) fn expire(&mut self, shared: &mut Shared, now: Instant) {
         if now - self.used_at < self.timeout(shared) {
             return;
@@ -354,7 +355,7 @@ impl DatagramFlow {
         self.ended = true;
     }
 
-    /// The host's network is another: if the socket's address is gone, so is this flow, and the guest's next
+    /// Change of the host's network: if the socket's address is gone the flow closes, and the guest's next
     /// datagram begins a new one.
     pub(crate) fn network_changed<H: Host>(&mut self, host: &mut H) {
         if self.socket.is_some_and(|socket| host.is_stranded(socket)) {
@@ -363,7 +364,7 @@ impl DatagramFlow {
         }
     }
 
-    /// Gives back the socket and what waits for it, before removal.
+    /// Releases the socket and the queued datagrams, before removal.
     pub(crate) fn dispose<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         self.backlog.clear(cx.shared);
         if let Some(socket) = self.socket.take() {
@@ -372,7 +373,7 @@ impl DatagramFlow {
     }
 }
 
-/// The host refuses to send the datagram in `packet`: the guest is told why if ICMP has a word for it.
+/// Refusal of the host to send the datagram in `packet`: reported to the guest if ICMP has a code for it.
 fn refused<P: Platform>(cx: &mut Cx<'_, P>, error: HostError, packet: &[u8]) {
     match icmp::cause_of(error) {
         Some(cause) => icmp::send_error(cx, cause, None, packet),

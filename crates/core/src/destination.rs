@@ -1,9 +1,8 @@
-//! Where a guest's packet goes: the translation from an address on the link to one on the host, once per new
-//! flow.
+//! Destination of a new flow: translation from an address on the link to one on the host.
 //!
-//! Most addresses are themselves. Ours are not: the DNS address stands for the host's resolver, the loopback
-//! address (if configured) for the host's loopback, and the gateway offers nothing but routing. Whether the
-//! guest may go there is another question: see [`crate::policy`].
+//! Most addresses are unchanged. Translated are brodo's own: the DNS address stands for the host's resolver,
+//! the loopback address (if configured) for the host's loopback, and the gateway offers nothing but routing.
+//! Permission is another question: see [`crate::policy`].
 
 use crate::config::Config;
 use crate::counters::DropReason;
@@ -11,18 +10,19 @@ use crate::dns;
 use crate::flow::Endpoint;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Where a flow goes.
+/// Destination of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Destination {
-    /// To this address, if the policy allows it.
+    /// This address, if the policy allows it.
     Host(SocketAddr),
-    /// To this resolver, as a DNS request.
+    /// This upstream resolver, as DNS over TCP or UDP.
     Resolver(SocketAddr),
     /// Refused: an address of brodo's own without a service.
     Refused,
 }
 
-/// Where a flow to `remote` goes; `resolver` is the place of the one to be asked among the host's.
+/// Destination of a flow to `remote`; `resolver` is the index of the preferred one among the host's
+/// resolvers.
 ///
 /// # Errors
 /// [`DropReason::BadDestination`] for an address that no host can have.
@@ -48,7 +48,7 @@ pub(crate) fn resolve(
     Ok(Destination::Host(remote))
 }
 
-/// Whether this is where the guest asks for names.
+/// Whether `to` is the DNS service's address and port.
 pub(crate) fn is_dns(config: &Config, to: Endpoint) -> bool {
     let address = match to.ip() {
         IpAddr::V4(ip) => config.v4.is_some_and(|n| n.dns == ip),
@@ -68,19 +68,18 @@ fn mapped_loopback(config: &Config, ip: IpAddr) -> Option<IpAddr> {
     }
 }
 
-/// Whether a single host can have this address. The guest's own never comes out to the link.
+/// Whether a single host can have this address. Packets to the guest's own never reach the link.
 fn is_possible(config: &Config, ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => {
             let own = config.v4.is_some_and(|n| n.guest == ip);
-            // 0/8 and 240/4, which includes the broadcast address, are no host's (RFC 1122, 3.2.1.3; RFC
-            // 6890).
+            // 0/8 and 240/4 with the broadcast address: not a host's (RFC 1122, 3.2.1.3; RFC 6890).
             let reserved = ip.octets()[0] == 0 || ip.octets()[0] >= 240;
             !(own || reserved || ip.is_multicast())
         }
         IpAddr::V6(ip) => {
             let own = config.v6.is_some_and(|n| n.guest == ip);
-            // ::/96 holds the unspecified address; ::ffff:0:0/96 would be IPv4 in disguise.
+            // IPv4-compatible ::/96 with the unspecified address, and IPv4-mapped ::ffff:0:0/96.
             let embedded = ip.segments()[..5] == [0; 5] && !ip.is_loopback();
             !(own || embedded || ip.is_multicast())
         }

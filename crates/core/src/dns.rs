@@ -1,28 +1,27 @@
-//! DNS as a service: questions to the DNS address are answered here, or by the host's resolvers.
+//! DNS service: queries to the DNS address are answered here, or by the host's resolvers.
 //!
-//! *Questions.* A question over UDP is answered from the host entries ([`hosts`]), else from the cache
-//! ([`cache`]), else one of the host's resolvers is asked. Questions that wait for a resolver are kept per
-//! guest port ([`flow`]), each with its own deadline, over one connected socket for each resolver that was
-//! asked. A flow ends with its last question.
+//! *Queries* over UDP are answered from the host entries ([`hosts`]), else from the cache ([`cache`]), else
+//! by one of the host's resolvers. Pending queries are kept per guest port ([`flow`]), each with its own
+//! deadline, over one connected socket for each resolver queried. A flow ends with its last query.
 //!
-//! *Resolvers.* The first in the order of preference is asked; if it keeps silent for a second, says that it
-//! cannot or will not, or cannot be reached, the next is asked as well, and the first good answer is the one
-//! ([`preference`]). A question without any answer in time gets SERVFAIL, so that the guest need not wait for
-//! what will not come.
+//! *Resolvers.* The first in the order of preference is queried. After a second of silence, a failure answer
+//! or an unreachable resolver the next one is queried as well, and the first good answer counts
+//! ([`preference`]). A query without any answer in time gets SERVFAIL, which spares the guest its own
+//! time-out.
 //!
-//! *Trust.* An answer counts only if it comes over the socket that asked, which is connected, and if its
-//! identifier and its question to the letter are those of the query, which are brodo's own draw
-//! ([`question`], [`entropy`]). Questions of several programs that ask the same are one query. The guest gets
-//! its own identifier and letters back; of the rest only a TTL is counted down, and what is longer than the
-//! guest takes is cut to nothing, with the bit that makes it ask again over TCP.
+//! *Trust.* An answer counts only if it arrives on the connected socket that sent the query, with its ID and
+//! its question letter by letter, which are brodo's own draw ([`question`], [`entropy`]). Equal queries of
+//! several programs are one. The guest gets its own ID and letters back; of the rest only a TTL is counted
+//! down, and an answer longer than the guest takes is truncated to its header (TC), so that the guest repeats
+//! the query over TCP.
 //!
-//! *TCP.* Questions over TCP are connections to the preferred resolver, relayed like any other; if it
-//! refuses, to the next. Host entries are not answered there: their answers are short, so nothing leads there
-//! for them.
+//! *TCP.* Queries over TCP are connections to the preferred resolver, relayed like any other; if it refuses,
+//! to the next. Host entries are not answered there: their answers are short, so nothing leads there for
+//! them.
 //!
-//! *Bounds.* Questions that wait, their bytes, sockets, bytes of the cache, and names that were learnt each
-//! have a bound. A question beyond it takes the place of the greediest asker's oldest ([`askers`]), which is
-//! answered with SERVFAIL and counted ([`DropReason::DnsOverload`]).
+//! *Bounds.* Pending queries, their bytes, sockets, bytes of the cache, and learnt names each have a bound. A
+//! query beyond it evicts the oldest of the port with the most ([`askers`]), which is answered with SERVFAIL
+//! and counted ([`DropReason::DnsOverload`]).
 //!
 //! *Time.* Records expire while the machine is suspended, too; pending queries do not ([`state`]).
 //!
@@ -52,13 +51,13 @@ use std::io::IoSlice;
 
 /// Port of DNS.
 pub(crate) const PORT: u16 = 53;
-/// Longest question taken, in bytes. With every option there is they have some hundred.
+/// Longest query accepted, in bytes. With all options in use queries have some hundred.
 const QUERY_LEN_MAX: usize = 2048;
 
-/// Reads a question of the guest's; one that cannot be read is answered with FORMERR.
+/// Parses a query of the guest; a malformed one is answered with FORMERR.
 ///
 /// # Errors
-/// [`DropReason::MalformedDns`].
+/// [`DropReason::MalformedDns`] for a message that is not a query with one question.
 pub(crate) fn read<'a, P: Platform>(
     cx: &mut Cx<'_, P>,
     key: &FlowKey,
@@ -77,7 +76,7 @@ pub(crate) fn read<'a, P: Platform>(
     }
 }
 
-/// Answers a query that needs no resolver. `scratch` has room for any message.
+/// Answers a query from host entries or the cache, without a resolver. `scratch` has room for any message.
 pub(crate) fn answer_at_once<P: Platform>(
     cx: &mut Cx<'_, P>,
     (now, key): (Instant, &FlowKey),
@@ -100,14 +99,14 @@ pub(crate) fn answer_at_once<P: Platform>(
         cx.shared.counters.dns_cached += 1;
         len
     };
-    // Without credit it is lost, and asked for again.
+    // Lost without credit of the link: the guest repeats its query.
     if answer(cx, (key, limit), query, &scratch[..len]).is_err() {
         cx.shared.counters.drop(DropReason::LinkFull);
     }
     true
 }
 
-/// Tells the guest that its question cannot be answered.
+/// Answers a query with SERVFAIL.
 pub(crate) fn refuse<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, query: &Query<'_>) {
     cx.shared.counters.dns_unanswered += 1;
     let mut out = [0; Reply::EMPTY_LEN_MAX];
@@ -115,13 +114,13 @@ pub(crate) fn refuse<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, query: &Que
     give(cx, key, &out[..len]);
 }
 
-/// Longest answer that the guest takes over UDP, in bytes: by its own word, and in one packet of the link.
+/// Longest answer that the guest takes over UDP, in bytes: by its EDNS size, and in one packet of the link.
 fn answer_len_max(config: &Config, key: &FlowKey, query: &Query<'_>) -> usize {
     let packet = usize::from(config.mtu) - ip_header_len(key.guest.ip()) - UdpHeader::LEN;
     query.answer_len_max().min(packet)
 }
 
-/// Gives the guest an answer, or one that is cut if it is longer than `limit`, and learns what it says.
+/// Sends the guest an answer, truncated if it is longer than `limit`, and learns its names.
 fn answer<P: Platform>(
     cx: &mut Cx<'_, P>,
     (key, limit): (&FlowKey, usize),
@@ -140,7 +139,7 @@ fn answer<P: Platform>(
     send(cx, key, &out[..len])
 }
 
-/// Sends a message that is lost if the link has no credit.
+/// Sends a message, which is lost if the link has no credit.
 fn give<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, message: &[u8]) {
     if send(cx, key, message).is_err() {
         cx.shared.counters.drop(DropReason::LinkFull);

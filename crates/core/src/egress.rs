@@ -1,12 +1,11 @@
-//! The way out to the guest: headers around payload that stays where it is.
+//! Egress: headers toward the guest around payload that is never moved.
 //!
-//! Headers are built in a small array on the stack ([`headers`]) and go to the link together with slices
-//! of chunk memory, so payload is never copied here. If the link completes checksums itself only the
-//! pseudo-header sum is written and no pass over the payload is made; otherwise the checksum is computed
-//! over the slices.
+//! Headers are built in a small array on the stack ([`headers`]) and go to the link together with slices of
+//! chunk memory, so payload is never copied here. If the link completes checksums itself only the
+//! pseudo-header sum is written and no pass over the payload is made; otherwise the checksum is computed over
+//! the slices.
 //!
-//! A refusal of the link ([`NoCredit`]) stalls [`TxState`]: nothing is sent until the driver reports
-//! credit.
+//! A refusal of the link ([`NoCredit`]) stalls [`TxState`]: nothing is sent until the driver reports credit.
 
 pub(crate) mod fragments;
 pub(crate) mod headers;
@@ -24,7 +23,7 @@ use headers::{Checksum, Ip, Macs, sum_slices};
 use std::io::IoSlice;
 use std::net::IpAddr;
 
-/// State of the way to the guest.
+/// Transmit state toward the guest.
 #[derive(Debug)]
 pub(crate) struct TxState {
     /// Capabilities of the link.
@@ -33,17 +32,16 @@ pub(crate) struct TxState {
     pub(crate) mac: MacAddr,
     /// The guest's MAC address: learnt from its frames.
     pub(crate) guest_mac: MacAddr,
-    /// The identification of the packet that was fragmented last.
+    /// Identification of the last fragmented packet.
     pub(crate) ident: u32,
-    /// The link answered `NoCredit`: nothing is sent until the driver reports credit.
+    /// Whether the link has refused a frame: nothing is sent until the driver reports credit.
     pub(crate) stalled: bool,
-    /// Frames of the guest's transmit queue that windows on offer may fill.
+    /// Budget of frames in the guest's transmit queue that advertised windows may fill.
     pub(crate) queue: TxQueueBudget,
 }
 
 impl TxState {
-    /// For a link with these capabilities; the guest's MAC address is broadcast until it is configured
-    /// or learnt.
+    /// State for a link with `caps`; the guest's MAC address is broadcast until it is configured or learnt.
     pub(crate) fn new(config: &Config, caps: LinkCaps) -> Self {
         Self {
             caps,
@@ -55,12 +53,12 @@ impl TxState {
         }
     }
 
-    /// From us to the guest.
+    /// MAC addresses of a frame from brodo to the guest.
     const fn macs(&self) -> Macs {
         Macs { src: self.mac, dst: self.guest_mac }
     }
 
-    /// The part of checksums that is computed here.
+    /// The part of checksums that brodo computes.
     const fn checksum(&self) -> Checksum {
         if self.caps.checksum { Checksum::Pseudo } else { Checksum::Complete }
     }
@@ -156,7 +154,7 @@ impl<L: Link> Egress<'_, L> {
         self.send(&TxFrame { headers, payload, partial: None, gso: Gso::None })
     }
 
-    /// Where the guest's kernel completes a checksum, if the link lets it.
+    /// Position of the checksum that the guest's kernel completes, if the link lets it.
     fn partial(&self, l4: usize, offset: usize) -> Option<PartialChecksum> {
         let partial = PartialChecksum { start: l4 as u16, offset: offset as u16 };
         (self.tx.checksum() == Checksum::Pseudo).then_some(partial)

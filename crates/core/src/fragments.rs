@@ -1,16 +1,15 @@
-//! Reassembly of what the guest has fragmented (RFC 791, RFC 8200 section 4.5), in a fixed amount of memory.
+//! Reassembly of the guest's fragments (RFC 791, RFC 8200 section 4.5), in a fixed amount of memory.
 //!
-//! At most [`DATAGRAMS_MAX`] packets are put together at a time, each in a buffer for the largest there is;
-//! with all in use the oldest goes. A packet has [`LIFETIME_V4`] or [`LIFETIME_V6`] from its first fragment
-//! on. Which bytes are there is known by a bit for each eight of them, the unit of offsets, so that a
-//! fragment costs the same however many came before.
+//! At most [`DATAGRAMS_MAX`] packets are reassembled at a time, each in a buffer for the longest possible;
+//! with all in use the oldest is evicted. A packet has [`LIFETIME_V4`] or [`LIFETIME_V6`] from its first
+//! fragment on. A bitmap marks the received bytes, one bit for each eight of them, the unit of offsets, so
+//! that a fragment costs the same however many came before.
 //!
-//! Content that is not the same from every fragment is never delivered: a fragment that overlaps others, or
-//! that contradicts them about the end, condemns the whole packet, and what else comes of it until its time
-//! is over (RFC 5722). The very same fragment again is dropped by itself. Neither counts as an error of
-//! anybody: each has its reason among the drops.
+//! Ambiguous content is never delivered: a fragment that overlaps others, or that contradicts them about the
+//! end, condemns the whole packet, together with its later fragments until its lifetime is over (RFC 5722).
+//! An exact duplicate is dropped by itself. Neither is an error: each has its reason among the drops.
 //!
-//! Buffers are made when first needed and kept.
+//! Buffers are allocated at first use and kept.
 
 use crate::counters::{Counters, DropReason};
 use crate::time::{Duration, Instant};
@@ -19,17 +18,17 @@ use crate::wire::ipv4::Ipv4Header;
 use crate::wire::ipv6::Ipv6Header;
 use std::net::IpAddr;
 
-/// Packets being put together at a time. A guest sends the fragments of one packet in a row, so that even one
+/// Most packets in reassembly at a time. A guest sends the fragments of one packet in a row, so that even one
 /// is mostly enough.
 pub const DATAGRAMS_MAX: usize = 16;
-/// How long fragments are waited for (RFC 1122 section 3.3.2 has 60 to 120 s, Linux 30).
+/// Lifetime of an incomplete IPv4 packet (RFC 1122 section 3.3.2 has 60 to 120 s, Linux 30).
 pub const LIFETIME_V4: Duration = Duration::from_secs(30);
-/// The same (RFC 8200 section 4.5).
+/// Lifetime of an incomplete IPv6 packet (RFC 8200 section 4.5).
 pub const LIFETIME_V6: Duration = Duration::from_secs(60);
 
 /// Longest packet, with its IP header, bytes.
 const PACKET_MAX: usize = 65_535;
-/// Room for the IP header before what follows it.
+/// Room for the IP header in front of its payload.
 const HEADROOM: usize = Ipv6Header::LEN;
 /// The unit of offsets, bytes.
 const BLOCK: usize = 8;
@@ -40,7 +39,7 @@ const WORDS: usize = (PACKET_MAX + 1) / BLOCK / 64;
 pub enum IpHeader {
     /// An IPv4 header.
     V4(Ipv4Header),
-    /// IPv6; `next_header` is what follows the fragment header.
+    /// An IPv6 header; `next_header` is the one of the fragment header.
     V6(Ipv6Header),
 }
 
@@ -48,7 +47,7 @@ impl IpHeader {
     fn key(&self, ident: u32) -> Key {
         match self {
             Self::V4(ip) => Key { src: ip.src.into(), dst: ip.dst.into(), protocol: ip.protocol, ident },
-            // The protocol may differ between fragments, of which the first counts.
+            // The protocol may differ between fragments; the first fragment's counts (RFC 8200 section 4.5).
             Self::V6(ip) => Key { src: ip.src.into(), dst: ip.dst.into(), protocol: 0, ident },
         }
     }
@@ -74,7 +73,7 @@ impl IpHeader {
         }
     }
 
-    /// Writes the header of a whole packet with so many bytes behind it.
+    /// Writes the header of a whole packet with `len` bytes behind it.
     fn emit(&mut self, len: usize, out: &mut [u8]) {
         match self {
             Self::V4(ip) => {
@@ -98,8 +97,8 @@ struct Key {
     ident: u32,
 }
 
-/// A packet that was put together, header first, or the beginning of one that was not. Its memory is to be
-/// given back ([`Fragments::give_back`]).
+/// A reassembled packet, header first, or the beginning of an incomplete one. Its memory must be returned
+/// ([`Fragments::give_back`]).
 #[derive(Debug)]
 pub struct Reassembled {
     /// Its header.
@@ -109,32 +108,32 @@ pub struct Reassembled {
 }
 
 impl Reassembled {
-    /// The packet, header first, then what follows it.
+    /// The packet from its IP header on.
     pub fn packet(&self) -> &[u8] {
         &self.buffer[HEADROOM - self.header.len()..HEADROOM + self.len]
     }
 }
 
-/// A packet being put together.
+/// A packet in reassembly.
 #[derive(Debug)]
 struct Partial {
     key: Key,
     since: Instant,
     until: Instant,
-    /// Of the fragment with offset zero.
+    /// Header of the fragment with offset zero.
     header: Option<IpHeader>,
-    /// One fragment had met congestion (RFC 3168 section 5.3).
+    /// Whether a fragment was marked "congestion experienced" (RFC 3168 section 5.3).
     congested: bool,
-    /// Length of the whole, once the last fragment is there.
+    /// Length of the whole, from the arrival of the last fragment on.
     end: Option<usize>,
     received: usize,
     blocks: [u64; WORDS],
     buffer: Box<[u8]>,
-    /// Condemned: nothing of it is used.
+    /// Condemned: none of its content is used.
     condemned: bool,
 }
 
-/// All packets being put together.
+/// All packets in reassembly.
 #[derive(Debug, Default)]
 pub struct Fragments {
     partial: Vec<Partial>,
@@ -142,11 +141,11 @@ pub struct Fragments {
 }
 
 impl Fragments {
-    /// Takes a fragment in, `data` being what follows its headers; gives the packet when it is complete.
+    /// Adds a fragment, `data` being the bytes behind its headers; returns the packet when it is complete.
     /// Drops other than that of the fragment itself are counted here.
     ///
     /// # Errors
-    /// Why it was not used: [`DropReason::FragmentMalformed`], [`DropReason::FragmentOverlap`] or
+    /// The reason of the drop: [`DropReason::FragmentMalformed`], [`DropReason::FragmentOverlap`] or
     /// [`DropReason::FragmentDuplicate`].
     pub fn insert(
         &mut self,
@@ -197,18 +196,18 @@ impl Fragments {
         Some(self.whole(header, congested, buffer, there))
     }
 
-    /// When [`Fragments::expire`] has something to do.
+    /// Time at which the next incomplete packet expires.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.partial.iter().map(|partial| partial.until).min()
     }
 
-    /// Bytes of memory in use, now and when nothing is put together; bounded by [`DATAGRAMS_MAX`] packets.
+    /// Bytes allocated, now and when nothing is in reassembly; bounded by [`DATAGRAMS_MAX`] packets.
     pub fn allocated(&self) -> usize {
         let buffers = self.partial.len() + self.spare.len();
         buffers * (HEADROOM + PACKET_MAX) + self.partial.capacity() * size_of::<Partial>()
     }
 
-    /// A place for a new packet, made by giving up the oldest if need be.
+    /// Index of a new packet, if need be in place of the oldest.
     fn begin(&mut self, counters: &mut Counters, now: Instant, key: Key, lifetime: Duration) -> usize {
         if self.partial.len() >= DATAGRAMS_MAX {
             let ages = self.partial.iter().enumerate().map(|(place, partial)| (partial.since, place));
@@ -258,7 +257,7 @@ impl Fragments {
 }
 
 impl Partial {
-    /// Takes in what is from `start` to `end`.
+    /// Adds the bytes from `start` to `end`.
     fn insert(
         &mut self,
         mut header: IpHeader,
@@ -308,7 +307,7 @@ impl Partial {
         self.header.is_some() && self.end == Some(self.received)
     }
 
-    /// Bytes that are there from the beginning on.
+    /// Number of contiguous bytes from the beginning.
     fn beginning(&self) -> usize {
         let blocks = (0..WORDS * 64).take_while(|&block| self.has(block)).count();
         (blocks * BLOCK).min(self.end.unwrap_or(usize::MAX))

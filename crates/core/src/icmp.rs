@@ -1,4 +1,5 @@
-//! ICMP as a relay sees it: echo replies and errors for the guest, and what the guest's own messages mean.
+//! ICMP as a relay sees it: echo replies and errors for the guest, and the flow quoted in an ICMP error of
+//! the guest.
 
 use crate::context::{Cx, Platform};
 use crate::counters::DropReason;
@@ -19,7 +20,7 @@ use std::net::IpAddr;
 /// The longest echo message that fits an IPv4 packet, bytes.
 const ECHO_LEN_MAX: usize = 65_535 - 20;
 
-/// The ICMP error that tells a guest of a host error, if there is one.
+/// The ICMP error for the guest that corresponds to a host error, if there is one.
 pub(crate) fn cause_of(error: HostError) -> Option<IcmpCause> {
     match error {
         HostError::Refused => Some(IcmpCause::PortUnreachable),
@@ -31,8 +32,8 @@ pub(crate) fn cause_of(error: HostError) -> Option<IcmpCause> {
     }
 }
 
-/// Sends the guest an ICMP error about `packet`, an IP packet of its own, said by `from` (the gateway if
-/// unknown).
+/// Sends the guest an ICMP error about `packet`, an IP packet of its own, with the source `from` (the gateway
+/// if unknown).
 pub(crate) fn send_error<P: Platform>(
     cx: &mut Cx<'_, P>,
     cause: IcmpCause,
@@ -48,12 +49,11 @@ pub(crate) fn send_error<P: Platform>(
     }
 }
 
-/// Passes on an echo reply as the host's ping socket gave it: with the guest's identifier instead of the
-/// socket's. One that cannot be used is counted and dropped, one that the link does not take whole is
-/// fragmented; `progress` is fresh at first.
+/// Passes on an echo reply of the host's ping socket, with the guest's identifier instead of the socket's. An
+/// unusable one is counted and dropped, one longer than the MTU is fragmented; `progress` is fresh at first.
 ///
 /// # Errors
-/// The link has no credit; `message` and `progress` are to be kept.
+/// The link has no credit; `message` and `progress` must be kept.
 pub(crate) fn reply<P: Platform>(
     cx: &mut Cx<'_, P>,
     key: &FlowKey,
@@ -81,7 +81,7 @@ pub(crate) fn reply<P: Platform>(
     cx.egress().message(&ip, message)
 }
 
-/// Answers an echo request to one of our own addresses.
+/// Answers an echo request to one of brodo's own addresses.
 pub(crate) fn answer_own<P: Platform>(
     cx: &mut Cx<'_, P>,
     (guest, ours): (IpAddr, IpAddr),
@@ -107,23 +107,23 @@ pub(crate) fn answer_own<P: Platform>(
     }
 }
 
-/// Sends a complete frame of a service; without credit it is lost, and asked for again.
+/// Sends a complete frame of a service; without credit it is lost, and the guest repeats its request.
 pub(crate) fn send<P: Platform>(cx: &mut Cx<'_, P>, frame: &[u8]) {
     if cx.egress().frame(frame).is_err() {
         cx.shared.counters.drop(DropReason::LinkFull);
     }
 }
 
-/// A packet of ours that an ICMP error from the guest quotes.
+/// A packet of brodo's that an ICMP error from the guest quotes.
 pub(crate) struct Quoted {
-    /// The flow that it is of: it was sent by the flow's remote.
+    /// Its flow; the flow's remote end is the packet's source.
     pub(crate) key: FlowKey,
-    /// Of a TCP segment, its sequence number (SEG.SEQ).
+    /// Sequence number of a TCP segment (SEG.SEQ).
     pub(crate) seq: Option<Seq>,
 }
 
-/// The UDP datagram or TCP segment that an ICMP error from the guest quotes. All that is asked for is what
-/// every host quotes: the IP header and eight bytes more (RFC 792).
+/// Parses the UDP datagram or TCP segment quoted by an ICMP error from the guest. Required is only the part
+/// that every host quotes: the IP header and eight bytes more (RFC 792).
 pub(crate) fn quoted(packet: &[u8]) -> Option<Quoted> {
     let (src, dst, protocol, rest) = match packet.first()? >> 4 {
         4 => {

@@ -1,10 +1,9 @@
-//! The way in from the guest: a frame decoded once.
+//! Ingress: each frame of the guest is decoded once.
 //!
-//! [`decode`] reads Ethernet, IP and the header of layer 4, and checks what can be checked without
-//! state: the frame is for us, its family is configured, its lengths agree. Coalescing (`stack/gro.rs`),
-//! reassembly, re-steering to another worker and dispatch read the one [`Packet`] that it gives.
-//! Checksums of layer 4 are verified later ([`Packet::verify`]), where the packet is wanted: they cost a
-//! pass over the payload.
+//! [`decode`] parses Ethernet, IP and the header of layer 4, and makes all checks that need no state: the
+//! frame is for us, its family is configured, its lengths agree. Coalescing (`stack/gro.rs`), reassembly,
+//! re-steering to another worker and dispatch read the one [`Packet`] that it returns. Checksums of layer 4
+//! are verified later ([`Packet::verify`]), where the packet is wanted: they cost a pass over the payload.
 
 use crate::config::Config;
 use crate::counters::DropReason;
@@ -22,11 +21,10 @@ use crate::wire::{TCP, UDP, checksum};
 use std::net::IpAddr;
 use std::num::NonZeroU8;
 
-/// The longest packet, in bytes, whose "do not fragment" may be there to measure the path: as long as
-/// Ethernet takes it.
+/// Longest packet, in bytes, whose "do not fragment" may be a path MTU probe: the MTU of Ethernet.
 const MEASURED_LEN_MAX: usize = 1500;
 
-/// A frame of the guest's.
+/// A frame from the guest.
 #[allow(clippy::large_enum_variant, reason = "nearly every frame is a packet, and none is stored")]
 pub(crate) enum Frame<'a> {
     /// An ARP packet.
@@ -37,7 +35,7 @@ pub(crate) enum Frame<'a> {
     Packet(Packet<'a>),
 }
 
-/// The header of layer 4 and its payload, or the reason for which it cannot be read.
+/// The header of layer 4 and its payload, or the reason why it is malformed.
 pub(crate) enum L4<'a> {
     Tcp(Result<(TcpHeader, &'a [u8]), DropReason>),
     Udp(Result<(UdpHeader, &'a [u8]), DropReason>),
@@ -45,7 +43,7 @@ pub(crate) enum L4<'a> {
     Other,
 }
 
-/// An IP packet of the guest's.
+/// An IP packet from the guest.
 pub(crate) struct Packet<'a> {
     pub(crate) l2: EthernetHeader,
     pub(crate) ip: IpHeader,
@@ -57,10 +55,10 @@ pub(crate) struct Packet<'a> {
     pub(crate) hop_limit: u8,
     /// The bytes behind the IP header and its extensions.
     pub(crate) payload: &'a [u8],
-    /// From the IP header on, for an ICMP error to quote.
+    /// The packet from its IP header on, for an ICMP error to quote.
     pub(crate) whole: &'a [u8],
     pub(crate) meta: RxMeta,
-    /// It came in fragments.
+    /// Reassembled from fragments.
     pub(crate) reassembled: bool,
 }
 
@@ -105,7 +103,7 @@ impl<'a> Packet<'a> {
         Self { l2, ip, l4, src, dst, protocol, hop_limit, payload, whole, meta, reassembled: false }
     }
 
-    /// A packet that was put together from fragments which came with this Ethernet header.
+    /// A packet reassembled from fragments with this Ethernet header.
     ///
     /// # Errors
     /// Its IP header is malformed.
@@ -120,7 +118,7 @@ impl<'a> Packet<'a> {
         Ok(Self { reassembled: true, ..Self::new(l2, ip, payload, whole, RxMeta::default()) })
     }
 
-    /// The key of the flow that it belongs to, if it is TCP or UDP with a header that can be read.
+    /// The key of its flow, if it is TCP or UDP with a well-formed header.
     pub(crate) fn key(&self) -> Option<FlowKey> {
         let (protocol, from, to) = match &self.l4 {
             L4::Tcp(Ok((tcp, _))) => (Protocol::Tcp, tcp.src_port, tcp.dst_port),
@@ -135,7 +133,7 @@ impl<'a> Packet<'a> {
         FlowKey { protocol, guest: Endpoint::new(self.src, guest), remote: Endpoint::new(self.dst, remote) }
     }
 
-    /// Whether the checksum of TCP or UDP over `content` is right, or known to be by the link.
+    /// Whether the checksum of TCP or UDP over `content` is right, or verified by the link.
     pub(crate) fn verify(&self, content: &[u8]) -> bool {
         if self.meta.checksum == RxChecksum::Valid {
             return true;
@@ -144,15 +142,14 @@ impl<'a> Packet<'a> {
         checksum::finish(checksum::sum(content, pseudo)) == 0
     }
 
-    /// The fields of the guest's IP header (differentiated services, time to live, "do not fragment")
-    /// for the datagram that leaves the host: one hop less. The host's own time to live stands for those
-    /// with which systems usually begin, so that most sockets need not be given one.
+    /// IP header fields of the guest's packet (DSCP and ECN, time to live, "do not fragment") for the
+    /// datagram that leaves the host: one hop less. Common initial values of the time to live become the
+    /// host's own default, so that most sockets need no option for it.
     ///
-    /// Linux sets "do not fragment" on every packet that fits its link, which says nothing of the
-    /// program's intent: on a link of 65,520 bytes a program that sends 8 KiB would lose its first
-    /// datagram and meet an error. So it is honoured up to the length that a path of Ethernet takes,
-    /// where path MTU discovery happens; longer ones are fragmented by the host. A guest that fragments
-    /// lets others fragment.
+    /// Linux sets "do not fragment" on every packet that fits its link, whatever the program intends: on a
+    /// link of 65,520 bytes a program that sends 8 KiB would lose its first datagram and meet an error. So it
+    /// is honoured up to the MTU of Ethernet, where path MTU discovery happens; longer packets are fragmented
+    /// by the host. A packet that the guest has fragmented may be fragmented again.
     pub(crate) fn fields(&self, config: &Config) -> IpHeaderFields {
         let (tos, dont_fragment) = match self.ip {
             IpHeader::V4(ip) => (ip.tos, ip.dont_fragment),

@@ -1,17 +1,17 @@
 //! brodo-core: a TCP/IP stack that turns layer-2 frames of a guest into operations on host sockets.
 //!
-//! Nothing in this crate performs I/O, reads a clock or draws entropy. A driver hands in frames, socket
-//! events and the time; the stack calls out through three traits only, [`link::Link`] toward the guest,
-//! [`host::Host`] toward the host's sockets and [`trace::Observer`] ([`stack::Platform`] names the three), so
-//! that payload travels straight from the frame to the socket and back with no queue between. The same code
-//! therefore runs on real descriptors (`brodo-net`) and in virtual time (`brodo-sim`).
+//! Sans-IO: nothing in this crate performs I/O, reads a clock or draws entropy. A driver hands in frames,
+//! socket events and the time; the stack calls out through three traits only, [`link::Link`] toward the
+//! guest, [`host::Host`] toward the host's sockets and [`trace::Observer`] ([`stack::Platform`] names the
+//! three), so that payload travels straight from the frame to the socket and back with no queue between. The
+//! same code therefore runs on real descriptors (`brodo-net`) and in virtual time (`brodo-sim`).
 //!
-//! Data from the guest or the network is never an error: what cannot be used is dropped with a counted
+//! Data from the guest or the network is never an error: an unusable packet is dropped with a counted
 //! [`counters::DropReason`].
 #![forbid(unsafe_code)]
 
-/// The atomic integers of [`memory::budget`] under a name of the crate's own: its model tests have a
-/// checker's in that place.
+/// Atomic integers of [`memory::budget`] under a name of the crate's own, which its model tests replace by
+/// those of a model checker.
 mod atomic {
     pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 }

@@ -1,4 +1,4 @@
-//! The guest side of the stack: the link that carries layer-2 frames.
+//! Guest side of the stack: the link that carries layer-2 frames.
 //!
 //! A link takes one frame at a time and never queues: either it accepts the whole frame or it has no credit
 //! now and the stack keeps the payload where it is (pull, not push). Checksums and segmentation follow
@@ -9,7 +9,7 @@
 use crate::wire::UDP;
 use std::io::IoSlice;
 
-/// Ethernet, IP and TCP headers with options fit in this many bytes: 14 + 40 + 60.
+/// Room for Ethernet, IP and TCP headers with options, in bytes.
 pub const HEADERS_MAX: usize = 14 + 40 + 60;
 
 /// The largest frame on any link, in bytes: an IP packet of 65,535 bytes and its Ethernet header.
@@ -26,7 +26,7 @@ pub struct LinkCaps {
     pub uso: bool,
 }
 
-/// How a super-frame is to be cut.
+/// Segmentation that a super-frame still needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Gso {
     /// An ordinary frame.
@@ -43,7 +43,7 @@ pub enum Gso {
 /// Checksum status of a received frame, as known to the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RxChecksum {
-    /// Nothing: the stack verifies it.
+    /// Not verified: the stack does it.
     #[default]
     Unknown,
     /// Verified, or left partial by the guest's kernel because it never crosses a wire.
@@ -55,7 +55,7 @@ pub enum RxChecksum {
 pub struct RxMeta {
     /// State of the layer-4 checksum.
     pub checksum: RxChecksum,
-    /// Segmentation the guest asked for.
+    /// Segmentation requested by the guest.
     pub gso: Gso,
 }
 
@@ -69,7 +69,7 @@ pub struct RxFrame<'a> {
 }
 
 impl RxFrame<'_> {
-    /// Whether it carries a UDP datagram, as far as two fields tell.
+    /// Whether it carries a UDP datagram, judged by EtherType and protocol alone.
     pub fn is_datagram(&self) -> bool {
         // The EtherType, and the protocol of IPv4 or the next header of IPv6.
         let at = |offset: usize| self.bytes.get(offset).copied();
@@ -111,7 +111,7 @@ impl TxFrame<'_> {
     }
 }
 
-/// The link took nothing because it has no credit; [`crate::stack::Stack::link_writable`] says when it has
+/// Refusal of a frame for lack of credit; [`crate::stack::Stack::link_writable`] reports that there is credit
 /// again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoCredit;
@@ -124,7 +124,7 @@ pub trait Link {
     /// Sends one frame, whole or not at all.
     ///
     /// # Errors
-    /// [`NoCredit`] if the link's queue is full: nothing was taken, the caller keeps the frame's content and
+    /// [`NoCredit`] if the link's queue is full: nothing was taken. The caller keeps the frame's content and
     /// tries again after the driver has reported credit.
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit>;
 }

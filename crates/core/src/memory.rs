@@ -1,5 +1,5 @@
-//! Payload memory: the budget that all workers share, this worker's chunks of it, and the flows parked for
-//! want of it.
+//! Payload memory: the budget shared by all workers, this worker's chunks of it, and the flows parked for
+//! memory.
 
 pub mod budget;
 pub mod chunk;
@@ -22,7 +22,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// The memory of the worker of this number, which shares `budget` with the others.
+    /// Memory of worker number `worker`, which shares `budget` with the others.
     pub(crate) fn new(budget: Arc<Budget>, worker: u32) -> Self {
         Self {
             reads: ParkedFlows::new(budget.clone(), Need::Read, worker),
@@ -31,7 +31,7 @@ impl Memory {
         }
     }
 
-    /// The flows parked for this need.
+    /// Flows parked for this need.
     pub(crate) fn parked(&mut self, need: Need) -> &mut ParkedFlows {
         match need {
             Need::Read => &mut self.reads,

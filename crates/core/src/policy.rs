@@ -1,24 +1,23 @@
-//! Policy: floor, deny rules and limits, asked once for each new flow of the guest's and nowhere else.
+//! Policy: floor, deny rules and limits, decided once for each new flow of the guest and nowhere else.
 //!
 //! In this order; the first that refuses decides and is counted, under a text that names it:
 //!
-//! 1. the [`floor`], which holds for every guest: the host's loopback (reached only through an address that
-//!    was mapped to it), link-local addresses, and the metadata services of clouds;
-//! 2. the *deny rules*, in the order in which they were given. A rule is about the address and port that the
-//!    guest names or those they are translated to: the mapped loopback can be named either way;
-//! 3. the *limits*: flows to one destination at a time, then new flows in a time. Last, so that what is
-//!    refused otherwise takes no share of them. The bound on all flows is the table's, but counted here with
-//!    the others.
+//! 1. the [`floor`], which holds for every guest: the host's loopback (reached only through an address mapped
+//!    to it), link-local addresses, and the metadata services of clouds;
+//! 2. the *deny rules*, in the order of the configuration. A rule matches the address and port of the guest's
+//!    packet or their translation: the mapped loopback can be denied under either address;
+//! 3. the *limits*: flows to one destination at a time, then new flows in a time. Last, so that flows refused
+//!    otherwise take no share of them. The bound on all flows is the table's, but counted here with the
+//!    others.
 //!
 //! *Embedded IPv4.* An IPv6 address that a translator or tunnel turns into an IPv4 one is judged as both
 //! ([`embedded`]), by floor, rules and limits alike.
 //!
-//! *Not asked about*: queries to the DNS address, which are brodo's own service, and connections that a
-//! published port has accepted. Datagrams to a published port meet floor and deny rules
-//! ([`Policy::decide_inbound`]): their sender's address is a claim, and a forged one would give the guest a
-//! way to a destination that it may not reach. Flows from the host's side have a share of the table
-//! ([`crate::flow::quota`]). Rules by name belong behind the deny rules: what the guest's DNS answers said of
-//! an address would be one more field of [`Request`].
+//! *Exempt*: queries to the DNS address, which are brodo's own service, and connections accepted on a
+//! published port. Datagrams to a published port meet floor and deny rules ([`Policy::decide_inbound`]):
+//! their source address is a claim, and a forged one would open the guest a way to a denied destination.
+//! Inbound flows have a share of the table ([`crate::flow::quota`]). Rules by name belong behind the deny
+//! rules: the name learnt from the guest's DNS answers would be one more field of [`Request`].
 //!
 //! State is bounded by the flow table: the flows counted for a destination are flows that exist.
 
@@ -38,7 +37,7 @@ use std::sync::Arc;
 /// An address range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Network {
-    /// Its bits behind the prefix are zero.
+    /// Address with all bits behind the prefix zero.
     address: IpAddr,
     prefix_len: u8,
 }
@@ -49,26 +48,25 @@ impl Network {
     }
 }
 
-/// The destinations of a deny rule.
+/// Destination of a deny rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
     Network(Network),
-    /// The host's own addresses as they are at the time ([`Policy::set_host_addresses`]), except its
-    /// loopback.
+    /// All addresses that the host has at the time ([`Policy::set_host_addresses`]), except its loopback.
     Host,
 }
 
-/// Destinations that a guest may not reach: a network or the host, and of its ports perhaps only some.
+/// Deny rule: a network or the host, with all ports or a range of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deny {
     target: Target,
-    /// The first and last port.
+    /// First and last port.
     ports: Option<(u16, u16)>,
 }
 
 impl Deny {
     /// A rule for the network of `address` with a prefix of so many bits (0 to 32 or 128), and for the ports
-    /// from the first to the last of `ports` or, without, for everything there, echo included. `None` if the
+    /// from the first to the last of `ports` or, without, for all traffic, echo included. `None` if the
     /// prefix is too long or the ports are in the wrong order.
     pub fn new(address: IpAddr, prefix_len: u8, ports: Option<(u16, u16)>) -> Option<Self> {
         let bits = if address.is_ipv4() { 32 } else { 128 };
@@ -79,15 +77,15 @@ impl Deny {
         Some(Self { target: Target::Network(network), ports })
     }
 
-    /// A rule for the addresses that the host has at the time, its loopback excepted: that is the floor's,
-    /// and where it is mapped to an address of the link it was meant to be reached. `None` if the ports are
-    /// in the wrong order.
+    /// A rule for the addresses that the host has at the time, except its loopback: that belongs to the
+    /// floor, and its mapping to an address of the link is deliberate. `None` if the ports are in the wrong
+    /// order.
     pub fn host(ports: Option<(u16, u16)>) -> Option<Self> {
         in_order(ports).then_some(Self { target: Target::Host, ports })
     }
 
-    /// The network, if the rule is about one: its address with all bits behind the prefix zero, and the
-    /// length of the prefix.
+    /// The network of the rule, if it has one: its address with all bits behind the prefix zero, and the
+    /// prefix length.
     pub fn network(&self) -> Option<(IpAddr, u8)> {
         match self.target {
             Target::Network(network) => Some((network.address, network.prefix_len)),
@@ -95,8 +93,8 @@ impl Deny {
         }
     }
 
-    /// Whether the rule is about this destination, as it is written or by the IPv4 address inside it; an echo
-    /// has no port. `host` has the host's addresses, sorted.
+    /// Whether the rule matches this destination, literally or by its embedded IPv4 address; an echo has no
+    /// port. `host` has the host's addresses, sorted.
     fn names(&self, ip: IpAddr, port: Option<u16>, host: &[IpAddr]) -> bool {
         let port_fits = |(first, last)| port.is_some_and(|port| (first..=last).contains(&port));
         let is_target = |ip: IpAddr| match self.target {
@@ -129,7 +127,7 @@ impl fmt::Display for Deny {
     }
 }
 
-/// The address with all bits behind the prefix zero.
+/// `address` with all bits behind the prefix zero.
 fn masked(address: IpAddr, prefix_len: u8) -> IpAddr {
     match address {
         IpAddr::V4(a) => {
@@ -143,12 +141,12 @@ fn masked(address: IpAddr, prefix_len: u8) -> IpAddr {
     }
 }
 
-/// How many flows may begin in a time.
+/// Rate limit of new flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowRate {
     /// New flows per second, at least one.
     pub per_second: u32,
-    /// How many may come at once after a pause, at least one.
+    /// New flows at once after a pause, at least one.
     pub burst: u32,
 }
 
@@ -159,16 +157,16 @@ impl fmt::Display for FlowRate {
     }
 }
 
-/// What a stack is told about the flows it may open, besides their number.
+/// Rules and limits for the flows of a guest, besides their number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
-    /// Destinations that are refused; the first that fits is counted.
+    /// Deny rules; the first that matches is counted.
     pub deny: Vec<Deny>,
-    /// How many flows may begin in a time; unlimited by default.
+    /// Rate of new flows; unlimited by default.
     pub new_flows: Option<FlowRate>,
-    /// Most flows to one address at a time; unlimited by default.
+    /// Most flows to one destination at a time; unlimited by default.
     pub flows_per_destination: Option<u32>,
-    /// Workers among which both limits are divided; one by default. Each has at least one flow.
+    /// Number of workers among which both limits are divided; one by default. Each has at least one flow.
     pub workers: u32,
 }
 
@@ -178,35 +176,35 @@ impl Default for Rules {
     }
 }
 
-/// What is to be decided.
+/// A new flow to decide on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request {
     pub(crate) protocol: Protocol,
-    /// Where the guest wants to go, as it names it.
+    /// Destination as the guest addresses it.
     pub(crate) remote: SocketAddr,
-    /// Where that is on the host.
+    /// Destination on the host.
     pub(crate) to: SocketAddr,
 }
 
-/// The decision on a new flow. A rule that needs the flow's first bytes (a name in a TLS or HTTP request)
-/// adds a variant for the gate that reads them, and one arm where admission matches.
+/// Decision on a new flow. A rule that needs the flow's first bytes (a name in a TLS or HTTP request) adds a
+/// variant for the gate that reads them, and one arm where admission matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It may be opened.
+    /// Allowed.
     Allow,
-    /// It may not.
+    /// Denied by this rule.
     Deny(Refusal),
 }
 
-/// Why a flow is refused.
+/// The rule that denies a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) reason: DropReason,
-    /// The place of the rule that refuses it.
+    /// Index of the rule among the counts.
     rule: usize,
 }
 
-/// The limits, last in the list of counts.
+/// Limits, last in the list of counts.
 #[derive(Debug, Clone, Copy)]
 enum Limit {
     PerDestination,
@@ -214,7 +212,7 @@ enum Limit {
     MaxFlows,
 }
 
-/// The rules of one worker and what they have counted.
+/// Rules of one worker, with their counters.
 #[derive(Debug)]
 pub(crate) struct Policy {
     deny: Vec<Deny>,
@@ -222,15 +220,15 @@ pub(crate) struct Policy {
     host_addresses: Arc<[IpAddr]>,
     new_flows: Option<Bucket>,
     per_destination: Option<u32>,
-    /// Flows by destination, and which they are; empty without a limit.
+    /// Flows by destination, and their number for each destination; empty without a limit.
     destinations: BTreeMap<IpAddr, u32>,
     counted: BTreeSet<FlowId>,
-    /// The text of each rule, and how often it has refused.
+    /// Text and refusals of each rule.
     counts: Vec<(Arc<str>, u64)>,
 }
 
 impl Policy {
-    /// One worker's part in `rules`, with nothing counted.
+    /// This worker's part of `rules`, with all counters zero.
     pub(crate) fn new(rules: &Rules) -> Self {
         let workers = rules.workers.max(1);
         let bucket = |rate: FlowRate| {
@@ -261,14 +259,14 @@ impl Policy {
         }
     }
 
-    /// The host has these addresses from now on, sorted. Flows that are open stay.
+    /// Sets the host's own addresses, sorted. Open flows stay.
     pub(crate) fn set_host_addresses(&mut self, addresses: Arc<[IpAddr]>) {
         debug_assert!(addresses.is_sorted(), "the host's addresses are looked up by halves");
         self.host_addresses = addresses;
     }
 
-    /// The verdict on a new flow; a refusal is already counted. One that allows takes its share of the rate;
-    /// [`Policy::opened`] follows if the flow then exists.
+    /// The verdict on a new flow, with a refusal counted. An allowed flow takes its token of the rate limit;
+    /// [`Policy::opened`] follows if the flow is then created.
     pub(crate) fn decide(&mut self, now: Instant, request: &Request) -> Verdict {
         let denied = forbidden(request).or_else(|| self.denying(request).map(|n| floor::NAMES.len() + n));
         if let Some(rule) = denied {
@@ -287,8 +285,8 @@ impl Policy {
         Verdict::Allow
     }
 
-    /// Decides about a flow that a datagram to a published port would begin: `to` is the peer, `remote` its
-    /// address as the guest sees it. No limit is asked: they are about flows of the guest's.
+    /// The verdict on a flow begun by a datagram to a published port: `to` is the peer, `remote` its address
+    /// as the guest sees it. The limits do not apply: they are for flows of the guest.
     ///
     /// # Errors
     /// The rule that refuses it, already counted.
@@ -303,19 +301,19 @@ impl Policy {
         }
     }
 
-    /// The table has no room for another flow.
+    /// Counts a flow refused because the table is full.
     pub(crate) fn table_full(&mut self) -> Refusal {
         self.count(self.place(Limit::MaxFlows), DropReason::FlowTableFull)
     }
 
-    /// A flow that was asked about exists now.
+    /// Counts a new flow after its verdict.
     pub(crate) fn opened(&mut self, destination: IpAddr, flow: FlowId) {
         if self.per_destination.is_some() && self.counted.insert(flow) {
             *self.destinations.entry(counted_as(destination)).or_default() += 1;
         }
     }
 
-    /// A flow is gone, whether it was asked about or not.
+    /// Notes the end of any flow, counted or not.
     pub(crate) fn closed(&mut self, destination: IpAddr, flow: FlowId) {
         let destination = counted_as(destination);
         if self.counted.remove(&flow)
@@ -328,18 +326,17 @@ impl Policy {
         }
     }
 
-    /// The text of the rule that has refused a flow.
+    /// Text of the rule that refused a flow.
     pub(crate) fn text(&self, refusal: Refusal) -> Option<Arc<str>> {
         self.counts.get(refusal.rule).map(|(text, _)| text.clone())
     }
 
-    /// Every rule's text and how often it has refused a flow: the floor, the deny rules in their order, the
-    /// limits.
+    /// Text and refusals of every rule: the floor, the deny rules in their order, the limits.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (&str, u64)> {
         self.counts.iter().map(|(text, count)| (&**text, *count))
     }
 
-    /// The first deny rule that is about the request, by its place among them.
+    /// Index of the first deny rule that matches the request.
     fn denying(&self, request: &Request) -> Option<usize> {
         let port = |address: SocketAddr| (request.protocol != Protocol::Echo).then_some(address.port());
         let named =
@@ -359,14 +356,14 @@ impl Policy {
     }
 }
 
-/// The rule of the floor that forbids the request, by its place. What is translated was meant to be reached.
+/// Index of the floor's rule that forbids the request. A translated destination is exempt: its mapping is
+/// deliberate.
 fn forbidden(request: &Request) -> Option<usize> {
     let translated = request.remote.ip() != request.to.ip();
     if translated { None } else { floor::forbids(request.remote.ip()) }
 }
 
-/// The address under which flows to `destination` are counted: a limit per destination holds for all forms of
-/// it together.
+/// Canonical address of `destination` for the limit per destination, which holds for all its forms together.
 fn counted_as(destination: IpAddr) -> IpAddr {
     embedded_ipv4(destination).next().map_or(destination, IpAddr::from)
 }

@@ -10,13 +10,13 @@ use crate::time::{Duration, Instant};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bucket {
     interval: Duration,
-    /// The time in which an empty bucket becomes full.
+    /// Time in which an empty bucket becomes full.
     depth: Duration,
     full_at: Instant,
 }
 
 impl Bucket {
-    /// A full bucket of `burst` tokens (one at least), of which one comes back each `interval`.
+    /// A full bucket of `burst` tokens (one at least), of which one returns each `interval`.
     pub fn new(interval: Duration, burst: u32) -> Self {
         Self { interval, depth: interval.saturating_mul(burst.max(1)), full_at: Instant::ZERO }
     }

@@ -1,15 +1,14 @@
-//! Which flow is served next: deficit round robin with sparse flows first, after RFC 8290 (FQ-CoDel, 4.1).
+//! Scheduler of ready flows: deficit round robin with sparse flows first, after RFC 8290 (FQ-CoDel, 4.1).
 //!
-//! A flow that has something to do is listed. Each has a credit in bytes that what it sends to the guest
-//! takes from. A flow that has used its credit up, or has more to send when its turn ends, waits with others
-//! of its kind and gets [`TURN`] when its next turn comes. Bytes of its last frame beyond its credit are a
-//! deficit. So flows that always have more to send move equally many bytes, however large their frames are:
-//! they differ by at most a turn and a super-segment.
+//! Each ready flow has a credit in bytes, spent by sending to the guest. A flow that has used its credit up,
+//! or has more to send when its turn ends, joins the bulk list and gets [`TURN`] when its next turn comes.
+//! Bytes of its last frame beyond its credit are a deficit. So flows that always have more to send move
+//! equally many bytes, however large their frames are: they differ by at most a turn and a super-segment.
 //!
-//! Any other flow is *sparse*: it sends less than its share, or the link has interrupted its turn. It comes
-//! before all that have used theirs up, so the answer to a small request waits for one turn at most and not
-//! for one of every bulk transfer. The priority pays for itself: a flow that sends a [`QUANTUM`] in this way
-//! has its next turn among the others. In each round sparse flows only go first; the others have their turns
+//! Any other flow is *sparse*: it sends less than its share, or the link has interrupted its turn. Sparse
+//! flows come before the bulk list, so the answer to a small request waits for one turn at most and not for
+//! one of every bulk transfer. The priority pays for itself: a flow that sends a [`QUANTUM`] in this way has
+//! its next turn in the bulk list. In each round sparse flows only go first; the others have their turns
 //! after them, so neither many sparse flows nor one that pretends to be sparse can hold back a bulk transfer
 //! for longer than a round.
 
@@ -17,19 +16,19 @@ use crate::flow::FlowId;
 use crate::memory::chunk::{FILL_CHUNKS, LARGE};
 use std::collections::VecDeque;
 
-/// Bytes that a flow may send before those that wait: one super-segment.
+/// Bytes that a sparse flow may send before the bulk list: one super-segment.
 pub(crate) const QUANTUM: i32 = LARGE as i32;
 
-/// Bytes that a flow may send when its turn comes: as much as one read from its socket gives, because fewer
-/// and longer reads cost less, and more would not stay in the cache until it is written.
+/// Bytes that a flow may send in its turn: as much as one read from its socket gives, because fewer and
+/// longer reads cost less, and more would not stay in the cache until it is written.
 pub(crate) const TURN: i32 = (FILL_CHUNKS * LARGE) as i32;
 
-/// A flow's place in the schedule.
+/// State of one flow in the schedule.
 #[derive(Debug)]
 pub(crate) struct Turn {
     credit: i32,
     listed: bool,
-    /// Waits among those that are not sparse.
+    /// Listed in the bulk list.
     waits: bool,
 }
 
@@ -41,8 +40,8 @@ impl Default for Turn {
 }
 
 impl Turn {
-    /// The flow has its turn and is no longer listed: how many bytes it may send. One that is `alone` need
-    /// not have waited for its turn.
+    /// Begins the turn of a flow, which is no longer listed; returns the number of bytes it may send. A flow
+    /// that is `alone` gets a whole turn at once.
     pub(crate) fn begin(&mut self, alone: bool) -> u32 {
         self.listed = false;
         if alone {
@@ -58,19 +57,19 @@ impl Turn {
         self.credit > 0
     }
 
-    /// `bytes` were sent. Bytes beyond the credit are a deficit, carried over as many turns as needed.
+    /// Spends `bytes` that were sent. Bytes beyond the credit are a deficit, carried over as many turns as
+    /// needed.
     pub(crate) fn spend(&mut self, bytes: u32) {
         self.credit = self.credit.saturating_sub_unsigned(bytes);
     }
 
-    /// The turn is over before the credit was used up, because there is nothing more to send or it has bounds
-    /// of its own.
+    /// Ends a turn with credit left, because there is nothing more to send or the flow has bounds of its own.
     pub(crate) fn end(&mut self) {
         self.credit = self.credit.min(QUANTUM);
     }
 }
 
-/// The flows that have something to do, each listed at most once.
+/// The ready flows, each listed at most once.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     sparse: VecDeque<FlowId>,
@@ -78,12 +77,12 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// Lists a flow that has something to do, unless it is listed.
+    /// Lists a ready flow, unless it is listed.
     pub(crate) fn list(&mut self, id: FlowId, turn: &mut Turn) {
         self.list_as(id, turn, turn.credit <= 0);
     }
 
-    /// Lists a flow that has more to do at the end of its turn.
+    /// Lists a flow that is still ready at the end of its turn.
     pub(crate) fn list_again(&mut self, id: FlowId, turn: &mut Turn) {
         self.list_as(id, turn, true);
     }
@@ -96,7 +95,7 @@ impl Schedule {
         if waits { self.bulk.push_back(id) } else { self.sparse.push_back(id) }
     }
 
-    /// Sparse flows and others that are listed now.
+    /// Numbers of sparse and bulk flows listed.
     pub(crate) fn len(&self) -> (usize, usize) {
         (self.sparse.len(), self.bulk.len())
     }
@@ -106,17 +105,17 @@ impl Schedule {
         self.len() == (0, 0)
     }
 
-    /// Takes the sparse flow that was listed first.
+    /// Takes the first sparse flow.
     pub(crate) fn next_sparse(&mut self) -> Option<FlowId> {
         self.sparse.pop_front()
     }
 
-    /// Takes the flow that waits longest of those that are not sparse.
+    /// Takes the first bulk flow.
     pub(crate) fn next_bulk(&mut self) -> Option<FlowId> {
         self.bulk.pop_front()
     }
 
-    /// Flows for which there is room without an allocation.
+    /// Capacity in flows, for the account of memory.
     pub(crate) fn capacity(&self) -> usize {
         self.sparse.capacity() + self.bulk.capacity()
     }

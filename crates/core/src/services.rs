@@ -1,10 +1,9 @@
 //! Services: protocols that brodo answers itself on the link, as router, DHCP server and neighbour.
 //!
-//! Each is a pure function of the configuration and one packet: no state, no time. It writes one
-//! complete frame, checksums included, to the start of a buffer of the caller's and gives the frame's
-//! length in bytes; `None` means that the packet was in order but is due no answer. Every file has a
-//! `FRAME_LEN_MAX`; a buffer shorter than that may make the function panic, [`FRAME_LEN_MAX`] suffices
-//! for all.
+//! Each is a pure function of the configuration and one packet: no state, no time. It writes one complete
+//! frame, checksums included, to the start of the caller's buffer and returns the frame's length in bytes;
+//! `None` means a well-formed packet that is due no answer. Every file has a `FRAME_LEN_MAX`; a buffer
+//! shorter than that may make the function panic, [`FRAME_LEN_MAX`] suffices for all.
 //!
 //! Answers depend on nothing but one packet of the guest, go to the guest only, and are at most one per
 //! packet: a hostile guest can only disturb itself.
@@ -37,12 +36,12 @@ const _: () = assert!(
         && FRAME_LEN_MAX >= ndp::FRAME_LEN_MAX
 );
 
-/// Where layer 4 begins in an IPv4 frame.
+/// Offset of layer 4 in an IPv4 frame.
 const IPV4_PAYLOAD: usize = EthernetHeader::LEN + Ipv4Header::LEN;
-/// Where layer 4 begins in an IPv6 frame.
+/// Offset of layer 4 in an IPv6 frame.
 const IPV6_PAYLOAD: usize = EthernetHeader::LEN + Ipv6Header::LEN;
 
-/// Writes the headers in front of `payload_len` bytes of layer 4; gives the frame's length in bytes.
+/// Writes the headers in front of `payload_len` bytes of layer 4; returns the frame's length in bytes.
 fn finish(config: &Config, dst_mac: MacAddr, ip: &Ip, payload_len: usize, out: &mut [u8]) -> usize {
     headers::frame(Macs { src: config.mac, dst: dst_mac }, ip, payload_len, out) + payload_len
 }

@@ -1,7 +1,7 @@
-//! Time as a value: nanoseconds since an arbitrary zero, handed in by the caller.
+//! Time as a value: nanoseconds since an arbitrary zero, passed in by the caller.
 //!
-//! The driver reads its monotonic clock once per loop turn; the simulator counts its own. Nothing in the core
-//! can ask what time it is, so a run with the same inputs is the same run.
+//! The driver reads its monotonic clock once per loop turn; the simulator counts its own. No code in the core
+//! can read a clock, so a run with the same inputs is the same run.
 
 use core::num::NonZeroU64;
 use core::ops::{Add, Sub};

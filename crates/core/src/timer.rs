@@ -1,11 +1,12 @@
-//! One coarse, hierarchical timer wheel for all flows.
+//! Timer wheel: one coarse, hierarchical wheel for all flows.
 //!
 //! Four levels of 64 slots: 1 ms, 64 ms, 4.1 s and 262 s per slot, 4.6 hours in all; later deadlines are
 //! clamped and armed again when they fire. A flow keeps its own exact deadlines and has at most one entry
 //! here, linked into a slot's list through the flow's index: arming, moving and cancelling are O(1) and
 //! allocate nothing. When a deadline moves *later* the entry stays and simply fires early, and the flow arms
-//! it again; that makes "restart the retransmission timer" on every acknowledgement free. Nothing fires early
-//! by the flow's own clock, because the flow compares, and late by at most one tick plus the driver's sleep.
+//! it again; that makes "restart the retransmission timer" on every acknowledgement free. By the flow's own
+//! clock nothing is early, because the flow compares, and nothing is later than one tick plus the driver's
+//! sleep.
 
 use crate::flow::FlowId;
 use crate::time::{Duration, Instant};
@@ -13,12 +14,12 @@ use crate::time::{Duration, Instant};
 const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
 const LEVELS: usize = 4;
-/// The list of entries that have fired and wait for [`Wheel::pop`].
+/// Index of the list of due entries, which [`Wheel::pop`] takes.
 const DUE: usize = LEVELS * SLOTS;
 const TICK_NS: u64 = 1_000_000;
 const NONE: u32 = u32::MAX;
 
-/// Length of a tick: deadlines are rounded up to it.
+/// Length of a tick, to which deadlines are rounded up.
 pub const TICK: Duration = Duration::from_nanos(TICK_NS);
 
 /// A flow's entry: linked if `list` is not `NONE`.
@@ -50,13 +51,13 @@ impl Default for Wheel {
 }
 
 impl Wheel {
-    /// Bytes that the entries take.
+    /// Bytes allocated by the entries.
     pub fn allocated(&self) -> usize {
         self.nodes.len() * size_of::<Node>()
     }
 
-    /// Makes sure that `flow` fires no later than the first tick not before `at` (always in the future). An
-    /// entry that is earlier stays.
+    /// Arms the entry of `flow` for the first tick not before `at` (always in the future). An earlier entry
+    /// stays.
     pub fn arm(&mut self, flow: FlowId, at: Instant) {
         let span = (1u64 << (SLOT_BITS * LEVELS as u32)) - SLOTS as u64;
         let tick = at.as_ns().div_ceil(TICK_NS).clamp(self.now + 1, self.now + span);
@@ -75,7 +76,7 @@ impl Wheel {
         self.place(flow.index);
     }
 
-    /// Forgets the entry of `flow`, which is going away.
+    /// Removes the entry of `flow`, before the flow's end.
     pub fn cancel(&mut self, flow: FlowId) {
         if self.nodes.get(flow.index as usize).is_some_and(|n| n.list != NONE) {
             self.unlink(flow.index);
@@ -98,7 +99,7 @@ impl Wheel {
         }
     }
 
-    /// One flow whose entry has fired, if any.
+    /// One flow whose entry is due, if any.
     pub fn pop(&mut self) -> Option<FlowId> {
         let index = self.heads[DUE];
         if index == NONE {
@@ -108,8 +109,8 @@ impl Wheel {
         Some(FlowId { index, generation: self.nodes[index as usize].generation })
     }
 
-    /// When [`Wheel::advance`] has something to do next. May be early (an upper level must be redistributed),
-    /// is never late.
+    /// Time of the next [`Wheel::advance`]. May be early (an upper level must be redistributed), is never
+    /// late.
     pub fn next(&self) -> Option<Instant> {
         if self.heads[DUE] != NONE {
             return Some(Instant::from_ns(self.now * TICK_NS));
@@ -122,8 +123,7 @@ impl Wheel {
             .filter_map(|level| {
                 let position = self.now >> (SLOT_BITS * level as u32);
                 let current = (position % SLOTS as u64) as u32;
-                // TxQueueBudget ahead of the current one, nearest first; the current slot itself means a full
-                // turn.
+                // Slots ahead of the current one, nearest first; the current slot itself means a full turn.
                 let ahead = self.occupied[level].rotate_right(current + 1);
                 let slots = position + 1 + u64::from(ahead.trailing_zeros());
                 (ahead != 0).then(|| slots << (SLOT_BITS * level as u32))
@@ -131,7 +131,7 @@ impl Wheel {
             .min()
     }
 
-    /// Links a node whose tick is set into the list where it belongs now.
+    /// Links a node with its tick set into the list where it now belongs.
     fn place(&mut self, index: u32) {
         let tick = self.nodes[index as usize].tick;
         if tick <= self.now {
@@ -144,7 +144,7 @@ impl Wheel {
         self.link(level * SLOTS + slot, index);
     }
 
-    /// Places every entry of a slot anew: one level down, or on the due list.
+    /// Redistributes the entries of a slot: one level down, or to the due list.
     fn empty(&mut self, level: usize, slot: usize) {
         self.occupied[level] &= !(1 << slot);
         let mut index = std::mem::replace(&mut self.heads[level * SLOTS + slot], NONE);

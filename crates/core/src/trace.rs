@@ -1,5 +1,5 @@
-//! Trace events of a connection: every tuning decision, window update, retransmission, and every change
-//! of its limiting factor.
+//! Trace events of a connection: every tuning decision, window update, retransmission, and every change of
+//! its limiting factor.
 //!
 //! Events go to an [`Observer`], which does nothing unless it implements [`Observer::trace`]: on Linux they
 //! become static probes that cost a skipped branch without a tracer, the simulator records them for its
@@ -8,7 +8,7 @@
 use crate::flow::FlowId;
 use crate::tcp::limited::LimitedBy;
 
-/// Which of a connection's two directions is meant.
+/// Direction of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Guest to host: the receive window W.
@@ -17,28 +17,28 @@ pub enum Direction {
     Send,
 }
 
-/// Why a limit changed.
+/// Cause of a changed limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// The limit was what held the flow back.
+    /// The limit was the limiting factor.
     Hit,
-    /// The limit was what held the flow back, and measured bytes do not explain it: a careful step.
+    /// The limit was the limiting factor, but measured bytes do not explain it: a probing step.
     Probe,
-    /// A careful step gained nothing.
+    /// A probing step gained nothing.
     ProbeFailed,
-    /// More than is needed.
+    /// Larger than needed.
     Unused,
-    /// The host socket takes bytes more slowly than they come.
+    /// The host socket takes bytes more slowly than they arrive.
     Blocked,
-    /// No use for a second.
+    /// Unused for a second.
     Idle,
-    /// Something was lost.
+    /// A loss.
     Loss,
     /// A spurious loss: the segment had arrived.
     Undone,
 }
 
-/// Why a segment was sent again.
+/// Cause of a retransmission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Resend {
     /// RACK: segments sent later have arrived (RFC 8985).
@@ -51,7 +51,7 @@ pub enum Resend {
     Duplicates,
 }
 
-/// One thing that happened.
+/// One event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// A limit changed.
@@ -71,16 +71,16 @@ pub enum Event {
         /// The round trip used, microseconds.
         rtt_us: u32,
     },
-    /// A window was announced in a segment that carries nothing else.
+    /// A window advertised in a segment without data.
     WindowUpdate {
         /// The connection.
         flow: FlowId,
         /// Bytes the guest may send.
         window: u32,
-        /// The same opening was announced before and the guest has not moved.
+        /// Repeated: the same opening was advertised before and the guest has not moved.
         repeated: bool,
     },
-    /// A segment was sent again.
+    /// A retransmitted segment.
     Retransmission {
         /// The connection.
         flow: FlowId,
@@ -91,7 +91,7 @@ pub enum Event {
         /// Cause of the retransmission.
         why: Resend,
     },
-    /// Something else holds the connection back from now on.
+    /// A change of the limiting factor.
     Limited {
         /// The connection.
         flow: FlowId,
@@ -101,7 +101,7 @@ pub enum Event {
         from: LimitedBy,
         /// New limiting factor.
         to: LimitedBy,
-        /// How long the former did, microseconds.
+        /// Duration of the previous one, microseconds.
         after_us: u64,
     },
 }

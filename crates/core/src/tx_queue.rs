@@ -39,15 +39,15 @@
 use crate::link::NoCredit;
 use crate::time::{Duration, Instant};
 
-/// A frame is never taken to carry less, bytes, unless a segment is smaller: a segment on Ethernet. The rest
-/// of a window that is no whole number of segments would otherwise make the next window smaller.
+/// Least payload assumed per frame, in bytes, unless a segment is smaller: a segment on Ethernet. Otherwise
+/// the rest of a window that is no whole number of segments would make the next window smaller.
 const PAYLOAD_MIN: u16 = 1460;
-/// A guest whose frames carry so many bytes hands over super-segments, and need not show it.
+/// Payload per frame, in bytes, from which a guest is known to send super-segments.
 const PAYLOAD_LEARNT: u32 = 32 << 10;
-/// The divisor of what a connection leaves of what it might claim.
+/// Divisor of the part that a connection leaves of the frames it might claim.
 const LEAVE: u32 = 4;
-/// Claims that were not renewed in this period or the one before are forgotten. Longer than the shortest
-/// retransmission timeout of guests (200 ms), after which they begin anew with a small congestion window.
+/// Lifetime of a share: one not renewed in this period or the one before expires. Longer than the shortest
+/// retransmission timeout of guests (200 ms), after which they restart with a small congestion window.
 const PERIOD: Duration = Duration::from_millis(250);
 
 /// Share of one connection.
@@ -55,7 +55,7 @@ const PERIOD: Duration = Duration::from_millis(250);
 pub(crate) struct TxQueueShare {
     /// Frames that its window may bring.
     frames: u16,
-    /// When it was made.
+    /// Period in which the share was claimed.
     period: u16,
     /// Payload of a frame, measured: mean and mean deviation, bytes.
     mean: u16,
@@ -65,7 +65,7 @@ pub(crate) struct TxQueueShare {
 }
 
 impl TxQueueShare {
-    /// No claim yet, of a connection whose segments carry `mss` bytes.
+    /// No share yet, of a connection with segments of `mss` bytes.
     pub(crate) fn new(mss: u16) -> Self {
         Self { frames: 0, period: 0, mean: mss, deviation: 0, payload_min: mss.min(PAYLOAD_MIN) }
     }
@@ -75,7 +75,7 @@ impl TxQueueShare {
         self.mean.saturating_sub(self.deviation / 2).max(self.payload_min).into()
     }
 
-    /// A frame with so many bytes of payload has come.
+    /// Measures a frame with this number of bytes of payload.
     pub(crate) fn measure(&mut self, bytes: usize) {
         let error = bytes.min(usize::from(u16::MAX)) as i32 - i32::from(self.mean);
         let deviation = i32::from(self.deviation);
@@ -93,22 +93,22 @@ impl TxQueueShare {
     }
 }
 
-/// The claims of all connections.
+/// The shares of all connections.
 #[derive(Debug, Default)]
 pub(crate) struct TxQueueBudget {
-    /// Frames that the ring holds, if there is a bound, and those of them that may be claimed.
+    /// Length of the TX queue in frames, if there is a bound, and the number of them that may be claimed.
     frames: Option<u32>,
     bound: u32,
     /// Frames of data sent since the link was found empty.
     sent: u32,
-    /// Claims made in this period, and in the one before and not renewed.
+    /// Frames claimed in this period, and in the one before without renewal.
     claimed: [u32; 2],
     period: u16,
     period_ends: Instant,
 }
 
 impl TxQueueBudget {
-    /// The ring holds so many frames; `None` if it loses none, however many come.
+    /// Sets the length of the TX queue in frames; `None` if it loses none.
     pub(crate) fn set_ring(&mut self, frames: Option<u32>) {
         self.frames = frames;
         self.bound = (u64::from(frames.unwrap_or(0)) * 4 / 5).max(1) as u32;
@@ -117,7 +117,7 @@ impl TxQueueBudget {
         }
     }
 
-    /// Frames that may be claimed, if there is a bound, and those that are.
+    /// Frames that may be claimed and frames claimed, if there is a bound.
     pub(crate) fn use_of_ring(&self) -> Option<(u32, u32)> {
         self.frames.map(|_| (self.bound, self.claimed()))
     }
@@ -133,7 +133,7 @@ impl TxQueueBudget {
         (frames.saturating_sub(self.claimed()) / 2).max(1).saturating_sub(self.sent)
     }
 
-    /// Room for the answer to a frame of data that is to be sent.
+    /// Reserves a slot for the acknowledgement of a frame of data about to be sent.
     pub(crate) fn reserve_ack_slot(&mut self) -> Result<(), NoCredit> {
         if self.sendable() == 0 {
             return Err(NoCredit);
@@ -142,13 +142,13 @@ impl TxQueueBudget {
         Ok(())
     }
 
-    /// The link was read until it was empty.
+    /// Notes that the link was read until it was empty.
     pub(crate) fn drained(&mut self) {
         self.sent = 0;
     }
 
-    /// To be called as time passes. A period ends at most once per call, so that a pause of ours, in which no
-    /// share could be renewed, forgets no frames still in the queue.
+    /// Ends the period if its time is over; call as time passes. A period ends at most once per call, so that
+    /// a pause of ours, in which no share could be renewed, does not expire frames still in the queue.
     pub(crate) fn advance(&mut self, now: Instant) {
         if now >= self.period_ends {
             self.period = self.period.wrapping_add(1);
@@ -157,8 +157,8 @@ impl TxQueueBudget {
         }
     }
 
-    /// The largest window, in bytes, that `claim` may grow to; `u32::MAX` without a bound. `tso`: the guest
-    /// may hand over super-segments of segments of `mss` bytes.
+    /// Largest window, in bytes, that the share may grow to; `u32::MAX` without a bound. `tso`: the guest may
+    /// send super-segments of segments of `mss` bytes.
     pub(crate) fn window_max(&self, claim: TxQueueShare, tso: bool, mss: u16) -> u32 {
         let Some(frames) = self.frames else { return u32::MAX };
         let others = self.claimed() - self.counted(claim).map_or(0, |(_, frames)| frames);
@@ -169,7 +169,7 @@ impl TxQueueBudget {
         (left - left.div_ceil(LEAVE)).saturating_mul(payload).max(payload + more)
     }
 
-    /// The window that was promised is so many bytes now, rounded to `unit` bytes.
+    /// Renews a share for an advertised window of `window` bytes, rounded to `unit` bytes.
     pub(crate) fn claim(&mut self, claim: &mut TxQueueShare, window: u32, unit: u32) {
         if self.frames.is_none() {
             return;
@@ -181,10 +181,10 @@ impl TxQueueBudget {
         self.claimed[0] += u32::from(claim.frames);
     }
 
-    /// Where a claim is counted, and how much of it.
+    /// Period in which a share is counted, and its frames.
     fn counted(&self, claim: TxQueueShare) -> Option<(usize, u32)> {
         let age = usize::from(self.period.wrapping_sub(claim.period));
-        // A claim as old as the counter is wide looks new; the error is corrected within two periods.
+        // A share as old as the counter is wide looks new; the error is corrected within two periods.
         let frames = u32::from(claim.frames).min(*self.claimed.get(age)?);
         Some((age, frames))
     }

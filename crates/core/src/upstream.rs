@@ -1,31 +1,30 @@
-//! Upstream: the candidates that an allowed flow is dialled to, one after another until one takes it.
+//! Upstream: the candidates to which an allowed flow is dialled, one after another until one accepts.
 //!
 //! Most flows have one candidate, the destination itself. A connection to the DNS address has the host's
-//! resolvers, in the order of [`crate::dns`]'s preference: one that cannot be reached is noted there and the
-//! next is dialled. The protocols know none of this: they dial what they are given, and ask for the next
-//! address when that fails.
+//! resolvers, in the order of [`crate::dns`]'s preference: an unreachable one is noted there and the next is
+//! dialled. Protocols only dial the present candidate, and ask for the next address when that fails.
 
 use crate::context::Shared;
 use crate::host::HostError;
 use crate::time::Instant;
 use std::net::SocketAddr;
 
-/// What is left to dial for a flow if its present candidate fails.
+/// Remaining candidates of a flow, should the present one fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Upstream {
-    /// Nothing: the destination is the only candidate.
+    /// None: the destination is the only candidate.
     Destination,
     /// Further resolvers.
     Resolvers {
-        /// The place of the one that is dialled.
+        /// Index of the resolver dialled.
         current: u8,
-        /// Those that were dialled before it and failed, one bit each.
+        /// Bit set of the resolvers dialled before it, all of which failed.
         failed: u8,
     },
 }
 
 impl Upstream {
-    /// The resolvers, the one at place `first` before the others.
+    /// All resolvers, the one at index `first` before the others.
     pub(crate) fn resolvers(first: usize) -> Self {
         Self::Resolvers { current: first as u8, failed: 0 }
     }
@@ -46,7 +45,7 @@ impl Upstream {
     }
 }
 
-/// Where an allowed flow is dialled first, and what is left after that.
+/// First candidate of an allowed flow, and the remaining ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Dial {
     pub(crate) to: SocketAddr,

@@ -1,11 +1,11 @@
-//! Wire formats. Each file is one protocol: a plain header struct in which illegal states cannot be written,
-//! `parse` that gives the header and what follows it (or the [`crate::counters::DropReason`]), and `emit`
-//! into a buffer the caller has made big enough. No parser allocates, and none trusts a length it has not
-//! compared with the bytes that are there.
+//! Wire formats, one protocol per file: a plain header struct without illegal states, `parse` that returns
+//! the header and the bytes behind it (or the [`crate::counters::DropReason`]), and `emit` into a buffer that
+//! the caller has made big enough. No parser allocates, and none trusts a length it has not compared with the
+//! bytes present.
 //!
 //! Conventions, everywhere: `LEN` is the fixed length that `emit` writes, `emit` panics if the buffer is
 //! shorter, numbers in structs are in host order, and layer-4 checksums are not part of `parse` and `emit`,
-//! because a link may have verified or may complete them (`CHECKSUM_OFFSET` says where the field is).
+//! because a link may have verified or may complete them (`CHECKSUM_OFFSET` is the field's offset).
 
 pub mod arp;
 pub mod checksum;

@@ -1,9 +1,8 @@
-//! A batch of frames from the guest, one behind the other in one arena.
+//! A batch of frames from the guest, contiguous in one arena.
 //!
 //! A link fills a batch with as few system calls as it can ([`GuestLink::take`](crate::GuestLink::take)). The
-//! batch decides when it is to be handled: bulk is gathered and handled together; a small frame is handled at
-//! once, for its sender may wait for the answer, except small datagrams in a row, which are many because one
-//! program sends many.
+//! batch ends by its own rule: bulk is gathered; a small frame ends it, for its sender may wait for the
+//! answer, except small datagrams in a row, which are many because one program sends many.
 
 use brodo_core::link::{FRAME_MAX, RxFrame, RxMeta};
 
@@ -11,41 +10,39 @@ use brodo_core::link::{FRAME_MAX, RxFrame, RxMeta};
 pub const BATCH_FRAMES: usize = 64;
 /// Most bytes per batch, so that they stay in the cache.
 pub const BATCH_BYTES: usize = 512 << 10;
-/// Room that an arena needs for the largest batch: the last frame may begin just below [`BATCH_BYTES`].
+/// Length of an arena for the largest batch: the last frame may begin just below [`BATCH_BYTES`].
 pub const ARENA_LEN: usize = BATCH_BYTES + FRAME_MAX;
-/// A frame of this length, in bytes, is taken for a part of a bulk transfer, of which more may be waiting.
+/// Length in bytes from which a frame counts as part of a bulk transfer, of which more may be waiting.
 const BULK_MIN: usize = 1024;
 
 /// Frames taken from a link together.
 #[derive(Debug)]
 pub struct Batch<'a> {
-    /// The part of the arena that no frame takes yet.
+    /// Free rest of the arena.
     rest: &'a mut [u8],
     frames: [RxFrame<'a>; BATCH_FRAMES],
     count: usize,
     bytes: usize,
-    /// To be handled before more is taken.
+    /// Ended: to be handled before more is taken.
     complete: bool,
-    /// The last frame carries a datagram.
+    /// Whether the last frame carries a datagram.
     after_datagram: bool,
 }
 
 impl<'a> Batch<'a> {
-    /// An empty batch. `after_datagram` says whether the frame before it, of the batch before, carried a
-    /// datagram.
+    /// An empty batch. `after_datagram`: whether the last frame of the batch before carried a datagram.
     pub fn new(arena: &'a mut [u8], after_datagram: bool) -> Self {
         let frames = [RxFrame::default(); BATCH_FRAMES];
         Self { rest: arena, frames, count: 0, bytes: 0, complete: false, after_datagram }
     }
 
-    /// Room for the next frame, at least [`FRAME_MAX`] bytes; `None` if the batch is to be handled first.
+    /// Room for the next frame, at least [`FRAME_MAX`] bytes; `None` if the batch must be handled first.
     pub fn room(&mut self) -> Option<&mut [u8]> {
         let open = !self.complete && self.count < BATCH_FRAMES && self.rest.len() >= FRAME_MAX;
         open.then_some(&mut *self.rest)
     }
 
-    /// Adds the frame that stands in the first `len` bytes of [`Batch::room`]. Without room the frame is
-    /// lost.
+    /// Adds the frame in the first `len` bytes of [`Batch::room`]. Without room the frame is lost.
     pub fn push(&mut self, meta: RxMeta, len: usize) {
         let rest = std::mem::take(&mut self.rest);
         let (bytes, rest) = rest.split_at_mut(len.min(rest.len()));
@@ -60,12 +57,12 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// The frames, in the order in which they came.
+    /// The frames, in order of arrival.
     pub fn frames(&mut self) -> &mut [RxFrame<'a>] {
         &mut self.frames[..self.count]
     }
 
-    /// The bytes of all frames.
+    /// Bytes of all frames.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -86,7 +86,7 @@ impl fmt::Display for SendError {
 
 impl std::error::Error for SendError {}
 
-/// A connected pair: brodo's end, to be given to the network, and the guest's.
+/// A connected pair: brodo's end, for the network, and the guest's.
 ///
 /// # Errors
 /// eventfd failed: no descriptors.
@@ -109,7 +109,7 @@ pub fn pair(options: Options) -> io::Result<(ChannelLink, GuestEnd)> {
     Ok((link, GuestEnd { shared, taken: Queue::new(capacity) }))
 }
 
-/// Frames one behind the other, each with its metadata and length.
+/// Contiguous frames, each with its metadata and length.
 #[derive(Debug)]
 struct Queue<M> {
     bytes: Vec<u8>,
@@ -168,7 +168,7 @@ impl<M: Copy> Queue<M> {
 #[derive(Debug)]
 struct Filling<M> {
     queue: Queue<M>,
-    /// A frame was refused since the last swap: the producer is to be notified.
+    /// Whether a frame was refused since the last swap: the producer must be notified.
     starved: bool,
 }
 
@@ -252,7 +252,7 @@ pub struct ChannelLink {
     shared: Arc<Shared>,
     taken: Queue<RxMeta>,
     caps: LinkCaps,
-    /// The last frame was refused.
+    /// Whether the last frame was refused.
     refused: bool,
 }
 
@@ -297,7 +297,7 @@ impl GuestLink for ChannelLink {
         self.refused.then_some(CreditWait::Event)
     }
 
-    /// Nothing to ask for: the refusal itself has asked for a notification.
+    /// Already requested: the refusal itself requests a notification.
     fn await_credit(&mut self, _poller: Poller<'_>, _awaited: bool) -> io::Result<()> {
         Ok(())
     }
@@ -368,14 +368,14 @@ impl GuestEnd {
     }
 
     /// Readable after a notification: frames to take, room to send, or the end of the network. For an epoll
-    /// instance of the caller's, edge-triggered; [`GuestEnd::recv`] until `None` and whatever was refused are
-    /// to be tried after each.
+    /// instance of the caller's, edge-triggered; after each event call [`GuestEnd::recv`] until `None`, and
+    /// send refused frames again.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.shared.guest_notify.as_fd()
     }
 
-    /// Sleeps until the next notification, at most for `timeout`. A notification that came since the last
-    /// call ends it at once.
+    /// Sleeps until the next notification, at most for `timeout`. A notification since the last call ends it
+    /// at once.
     ///
     /// # Errors
     /// poll failed.

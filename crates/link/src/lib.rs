@@ -1,8 +1,8 @@
 //! brodo-link: links toward a guest, one file each.
 //!
-//! A link for the loop is a [`brodo_core::link::Link`] (send one frame or say "no credit") and besides a
-//! [`GuestLink`]: it registers its descriptors with the loop ([`poller`]), gives frames by batches
-//! ([`batch`]), and says when its guest has gone. [`tap`] is the one for namespaces, [`channel`] the one for
+//! A link for the loop implements [`brodo_core::link::Link`] (send one frame or return "no credit") and
+//! [`GuestLink`]: it registers its descriptors with the loop ([`poller`]), takes frames by batches
+//! ([`batch`]), and reports the end of its guest. [`tap`] is the one for namespaces, [`channel`] the one for
 //! a guest in the same process. `unsafe` stands in `sys.rs` alone.
 
 pub mod batch;
@@ -48,16 +48,16 @@ impl std::error::Error for FailedCall {
     }
 }
 
-/// What to wait for after a link has refused a frame ([`brodo_core::link::NoCredit`]).
+/// Event to wait for after a link has refused a frame ([`brodo_core::link::NoCredit`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CreditWait {
-    /// An event will come: [`GuestLink::await_credit`].
+    /// Event of a descriptor: [`GuestLink::await_credit`].
     Event,
-    /// No event will come (the kernel was out of memory): try again after a short while.
+    /// Timer: no event will come (the kernel was out of memory), so try again after a short while.
     Timer,
 }
 
-/// What an event of a link's descriptor means.
+/// Meaning of an event of a link's descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LinkReady {
     /// The guest may have sent frames.
@@ -66,12 +66,12 @@ pub struct LinkReady {
     pub credit: bool,
 }
 
-/// What [`GuestLink::take`] has left behind.
+/// Result of [`GuestLink::take`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// Nothing: the link was read empty.
+    /// The link was read empty.
     All,
-    /// Perhaps more: the batch is to be handled first.
+    /// The batch is full: more frames may be waiting.
     Some,
 }
 
@@ -81,15 +81,15 @@ pub enum Taken {
 /// `brodo-net`'s loop. In every turn the loop passes on events ([`GuestLink::ready`]), takes batches while
 /// there are frames, sends, and calls [`GuestLink::flush`]; then it asks for a wait if a frame was refused.
 pub trait GuestLink: Link {
-    /// Registers the link's descriptors, edge-triggered, under keys of its choice. Frames that are there
-    /// already need no event: the loop takes them in its first turn.
+    /// Registers the link's descriptors, edge-triggered, under keys of its choice. Frames that are already
+    /// waiting need no event: the loop takes them in its first turn.
     ///
     /// # Errors
     /// epoll_ctl failed.
     fn register(&mut self, poller: Poller<'_>) -> io::Result<()>;
 
-    /// What an event of the descriptor means that was registered under `key`. By default every event may mean
-    /// frames, and writability credit.
+    /// Meaning of an event of the descriptor registered under `key`. By default every event may mean frames,
+    /// and writability credit.
     fn ready(&mut self, key: u32, events: EventFlags) -> LinkReady {
         let _ = key;
         LinkReady { frames: true, credit: events.contains(EventFlags::OUT) }
@@ -98,30 +98,29 @@ pub trait GuestLink: Link {
     /// Takes frames until the batch has no room ([`Batch::room`]) or the link is empty.
     ///
     /// # Errors
-    /// The link is broken for good. That the guest has gone is not an error, see [`GuestLink::gone`].
+    /// The link is broken for good. The end of the guest is not an error, see [`GuestLink::gone`].
     fn take(&mut self, batch: &mut Batch<'_>) -> Result<Taken, FailedCall>;
 
-    /// All frames of a turn have been sent: a link that gathers them lets them go. By default nothing is
-    /// gathered.
+    /// Sends frames gathered in this turn, at its end. By default nothing is gathered.
     fn flush(&mut self) {}
 
-    /// What to wait for, if a frame was refused since the last accepted one or [`GuestLink::forget_refusal`].
+    /// Kind of wait, if a frame was refused since the last accepted one or [`GuestLink::forget_refusal`].
     fn credit_wait(&self) -> Option<CreditWait>;
 
-    /// Asks for an event once there is credit, or for none any more. To ask again asks for a new event.
+    /// Requests an event for credit, or cancels the request. A repeated request asks for a new event.
     ///
     /// # Errors
     /// epoll_ctl failed.
     fn await_credit(&mut self, poller: Poller<'_>, awaited: bool) -> io::Result<()>;
 
-    /// The wait is over: [`GuestLink::credit_wait`] gives `None` until a frame is refused again.
+    /// Ends the wait: [`GuestLink::credit_wait`] returns `None` until a frame is refused again.
     fn forget_refusal(&mut self);
 
-    /// Whether frames from the guest wait in a ring which loses those that find it full.
+    /// Whether frames from the guest wait in a ring that drops frames when it is full.
     fn has_lossy_ring(&self) -> bool {
         false
     }
 
-    /// True once the guest's side is known to exist no longer; it stays so.
+    /// Whether the guest's side is known to exist no longer; it stays so.
     fn gone(&self) -> bool;
 }

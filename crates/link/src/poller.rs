@@ -11,7 +11,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Result;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Most sources; no flow has one of the slots that they take.
+/// Most sources; no flow has a slot in their range.
 const SOURCES_MAX: u32 = 64;
 
 /// The origin of an event.
@@ -19,17 +19,17 @@ const SOURCES_MAX: u32 = 64;
 pub enum Token {
     /// The socket of a flow.
     Flow(FlowId),
-    /// A descriptor of a source, under the key it was registered with.
+    /// A descriptor of a source, with the key of its registration.
     Source {
         /// Number of the source.
         source: u32,
-        /// Chosen by the source.
+        /// Key, chosen by the source.
         key: u32,
     },
 }
 
 impl Token {
-    /// The number that epoll keeps.
+    /// The number stored in epoll.
     pub fn data(self) -> u64 {
         match self {
             Self::Flow(flow) => flow.to_bits(),
@@ -56,7 +56,7 @@ pub struct Poller<'a> {
 }
 
 impl<'a> Poller<'a> {
-    /// For the source of this number.
+    /// For source number `source`.
     pub fn new(epoll: BorrowedFd<'a>, source: u32) -> Self {
         Self { epoll, source }
     }
@@ -73,8 +73,7 @@ impl<'a> Poller<'a> {
         epoll::add(self.epoll, fd, self.data(key), events)
     }
 
-    /// Reports other events of a registered descriptor from now on. One that is ready already is reported at
-    /// once.
+    /// Changes the events of a registered descriptor. An event that is ready already is reported at once.
     ///
     /// # Errors
     /// epoll_ctl: the descriptor is not registered.

@@ -6,11 +6,10 @@
 //! most to least when the descriptor is taken over, down to bare frames.
 //!
 //! Promises: a frame is written whole or not at all; nothing is allocated per frame; a device that is down or
-//! was deleted loses frames as a cable pulled out would and is counted, it is never an error of the data
-//! path.
+//! deleted loses frames as a pulled cable would, which is counted and never an error of the data path.
 //!
-//! The kernel keeps the guest's frames in a ring until they are read, and drops what finds it full. Newer
-//! ones can make the guest wait instead ([`IFF_BACKPRESSURE`]), and are asked to.
+//! The kernel keeps the guest's frames in a ring until they are read, and drops those that find it full.
+//! Newer kernels can make the guest wait instead ([`IFF_BACKPRESSURE`]), which is requested.
 //!
 //! The length of the virtio-net header belongs to the interface, not to a descriptor: root of the guest may
 //! change it by TUNSETVNETHDRSZ on a queue of its own. Reads and writes whose buffers are shorter than the
@@ -20,7 +19,7 @@
 //!
 //! The descriptor may come from another process: a process in the guest's namespace opens and configures the
 //! device ([`Tap::create`]), passes the descriptor ([`Tap::into_fd`]), and [`Tap::from_fd`] makes a link of
-//! it. All that is known of it can be asked from the kernel again, so nothing else need be passed.
+//! it. All its properties can be queried from the kernel again, so nothing else need be passed.
 
 use crate::batch::Batch;
 use crate::poller::Poller;
@@ -43,7 +42,7 @@ const IFF_BACKPRESSURE: i32 = 0x0080;
 /// Payload slices of a frame that are written without an allocation.
 const SLICES_INLINE: usize = 32;
 
-/// Offloads to request from the kernel; it may give less.
+/// Offloads to request from the kernel; it may grant less.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Wanted {
     /// Checksum and segmentation offload, as far as the kernel goes.
@@ -55,7 +54,7 @@ pub enum Wanted {
     NoHeader,
 }
 
-/// Why a TAP could not be set up.
+/// Error of setting up a TAP.
 #[derive(Debug)]
 pub enum TapError {
     /// `/dev/net/tun` could not be opened.
@@ -160,7 +159,7 @@ impl Tap {
         (0..queues).map(|_| Self::open(name, wanted, flags)).collect()
     }
 
-    /// Opens one queue of the interface with these flags, and the header if it is wanted and there.
+    /// Opens one queue of the interface with these flags, and the header if it is wanted and supported.
     fn open(name: &str, wanted: Wanted, bare: i16) -> Result<Self, TapError> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map_err(TapError::Open)?;
@@ -179,8 +178,8 @@ impl Tap {
         Self::from_fd(fd, wanted)
     }
 
-    /// Takes over a descriptor that is attached to a TAP interface, and asks for offloads as `wanted`.
-    /// Whether frames have a header was fixed when it was attached and is asked from the kernel.
+    /// Takes over the descriptor of a TAP interface, and requests offloads as `wanted`. The presence of a
+    /// header was fixed when the descriptor was attached and is queried from the kernel.
     ///
     /// # Errors
     /// [`TapError`] names the system call that failed.
@@ -207,12 +206,12 @@ impl Tap {
         self.header
     }
 
-    /// Frames that were lost between the stack and the guest.
+    /// Frames lost between the stack and the guest.
     pub fn losses(&self) -> TapLosses {
         self.losses
     }
 
-    /// Gives the descriptor back, to pass it to another process.
+    /// Returns the descriptor, to pass it to another process.
     pub fn into_fd(self) -> OwnedFd {
         self.fd
     }
@@ -291,7 +290,7 @@ fn c_flags(flags: i16) -> i32 {
     i32::from(flags.cast_unsigned())
 }
 
-/// Asks for offloads from most to least; gives what was granted. USO4 and USO6 are only granted together.
+/// Requests offloads from most to least; returns the granted ones. USO4 and USO6 are only granted together.
 fn probe_offloads(fd: &OwnedFd, wanted: Wanted) -> LinkCaps {
     let checksum = libc::TUN_F_CSUM;
     let tso = checksum | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
@@ -303,8 +302,8 @@ fn probe_offloads(fd: &OwnedFd, wanted: Wanted) -> LinkCaps {
             }
         }
     }
-    // An earlier owner of the descriptor may have asked for more. A kernel that cannot even take this has
-    // none on.
+    // An earlier owner of the descriptor may have requested more. A kernel that refuses even this has none
+    // on.
     let _ = sys::tun_set_offload(fd, 0);
     LinkCaps::default()
 }
@@ -325,7 +324,7 @@ impl GuestLink for Tap {
     }
 
     /// A TAP is nearly always writable, and every frame of the guest would report that as well: hence only
-    /// while credit is awaited. It notes that someone waits only when it is asked.
+    /// while credit is awaited. The kernel registers a waiter only when it is polled.
     fn await_credit(&mut self, poller: Poller<'_>, awaited: bool) -> io::Result<()> {
         let room = if awaited { EventFlags::OUT } else { EventFlags::empty() };
         Ok(poller.modify(&self.fd, 0, EventFlags::IN | EventFlags::ET | room)?)

@@ -1,5 +1,4 @@
-//! A TUN interface: the kernel's IP packets without station addresses, for a path that is emulated in user
-//! space.
+//! A TUN interface: the kernel's IP packets without MAC addresses, for a path that is emulated in user space.
 //!
 //! Each read and each write is one packet behind a virtio-net header ([`super::vnet`]). With offload on, that
 //! is a super-packet of up to 64 KiB which the kernel has not cut into segments, and whose checksum is not

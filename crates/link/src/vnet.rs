@@ -1,9 +1,8 @@
 //! The virtio-net header that precedes each frame on a TAP (and on virtio queues): 12 bytes, little-endian.
 //!
-//! It says of a frame which checksum is still to be completed and how a super-frame is to be cut (virtio 1.3,
-//! 5.1.6). [`parse`] never fails: a header that contradicts itself reads as an ordinary frame of which
-//! nothing is known, and the stack verifies what it must. [`build`] is its counterpart for frames toward the
-//! guest.
+//! Checksum offload and segmentation of a frame (virtio 1.3, 5.1.6). [`parse`] never fails: a contradictory
+//! header reads as that of an ordinary, unverified frame, and the stack verifies what it must. [`build`] is
+//! its counterpart for frames toward the guest.
 
 use brodo_core::link::{Gso, RxChecksum, RxMeta, TxFrame};
 
@@ -19,7 +18,7 @@ const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
-/// Bit beside the type: the first segment carries CWR. Cutting is the same.
+/// Bit beside the type: the first segment carries CWR. Segmentation is the same.
 const GSO_ECN: u8 = 0x80;
 
 /// Metadata of the frame behind a header.

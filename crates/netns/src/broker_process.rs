@@ -31,13 +31,12 @@ use rustix::process::WaitOptions;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::io::IoSlice;
 
-/// A broker in the namespaces of a command that was made by [`namespace::fresh`]. Only before there are
-/// threads.
+/// A broker in the namespaces of a command of [`namespace::fresh`]. Only before there are threads.
 pub fn beside(child: &Child) -> Result<SocketBroker, SetupError> {
     inside(&Target::process(child.pid().as_raw_pid())?)
 }
 
-/// A broker in a namespace that exists. Only before there are threads.
+/// A broker in an existing namespace. Only before there are threads.
 pub fn inside(target: &Target) -> Result<SocketBroker, SetupError> {
     let brodo = rustix::process::getpid();
     let (pid, handoff) = namespace::fork(|handoff| {

@@ -1,12 +1,12 @@
-//! Namespaces: a fresh one for a command, or one that exists; either way an interface in it that brodo
+//! Namespaces: a fresh one for a command, or an existing one; either way an interface in it that brodo
 //! serves.
 //!
 //! brodo itself never leaves the host's namespaces, because its sockets must be the host's. Set-up inside is
 //! the work of a forked child: it enters the namespaces, makes the TAP, configures it and passes its
 //! descriptors back. For [`fresh`] the child then becomes the command; for [`attach`] it ends.
 //!
-//! An ordinary user holds no right on the host that this needs: the fresh user namespace gives the child all
-//! rights over the network and mount namespaces that belong to it, and none over anything else.
+//! An ordinary user lacks the rights on the host that this needs: the fresh user namespace gives the child
+//! all rights over the network and mount namespaces that belong to it, and none over anything else.
 //!
 //! System calls: socketpair, fork, unshare or setns; those of [`crate::setup`], [`id_map`] and
 //! [`crate::process`].
@@ -29,14 +29,14 @@ use rustix::process::{Pid, WaitOptions};
 use rustix::thread::UnshareFlags;
 use std::ffi::OsString;
 
-/// The interface that a namespace is to have.
+/// Interface to create in a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// Its properties.
     pub interface: Interface,
-    /// Offloads to ask for.
+    /// Offloads to request.
     pub offload: Wanted,
-    /// Its queues, one for each worker.
+    /// Number of queues, one for each worker.
     pub queues: u32,
 }
 
@@ -45,7 +45,7 @@ pub struct Plan {
 pub struct Made {
     /// The queues of the TAP.
     pub taps: Vec<OwnedFd>,
-    /// For a [`TxQueueLenWatch`].
+    /// Socket of a [`TxQueueLenWatch`].
     pub watch: OwnedFd,
 }
 
@@ -70,9 +70,9 @@ impl Made {
 /// A command and the namespaces made for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
-    /// The program, to be looked up in PATH, and its arguments.
+    /// Program, looked up in PATH, and its arguments.
     pub command: Vec<OsString>,
-    /// The ids it has.
+    /// User and group ids of the command.
     pub identity: Identity,
     /// Content of its /etc/resolv.conf.
     pub resolv_conf: String,
@@ -91,7 +91,7 @@ pub fn fresh(plan: &Plan, session: &Session, signals: Signals) -> Result<(Made, 
     Ok((Made::from_descriptors(made)?, child))
 }
 
-/// The child of [`fresh`]: everything up to execve, after which nothing of this is left.
+/// The child of [`fresh`]: everything up to execve, which replaces this program.
 fn become_command(plan: &Plan, session: &Session, handoff: &Handoff, brodo: Pid) -> Result<(), SetupError> {
     raw::unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNET | UnshareFlags::NEWNS)
         .map_err(|errno| SetupError::new(Step::Unshare, errno, ""))?;
@@ -109,7 +109,7 @@ fn become_command(plan: &Plan, session: &Session, handoff: &Handoff, brodo: Pid)
     Err(process::execute(&session.command))
 }
 
-/// Makes the interface of `plan` in the target's network namespace. The target's mounts are left alone.
+/// Makes the interface of `plan` in the target's network namespace. The target's mounts are unchanged.
 pub fn attach(plan: &Plan, target: &Target) -> Result<Made, SetupError> {
     let (pid, handoff) = fork(|handoff| {
         target.enter()?;
@@ -130,11 +130,12 @@ pub fn attach(plan: &Plan, target: &Target) -> Result<Made, SetupError> {
 /// Processes left in the namespace, such as a daemon started by the command, keep an interface without
 /// carrier.
 pub fn leave_interface(tap: impl AsFd) {
-    // Refused it only takes longer.
+    // A failure only costs time.
     let _ = raw::set_persistent(tap.as_fd(), true);
 }
 
-/// A child that runs `body`, tells its failure and ends; its number and our end of the conversation with it.
+/// Forks a child that runs `body`, reports its failure and ends; returns its process id and our end of the
+/// conversation.
 pub(crate) fn fork(
     body: impl FnOnce(&Handoff) -> Result<(), SetupError>,
 ) -> Result<(Pid, Handoff), SetupError> {
@@ -167,7 +168,7 @@ fn wait_for_go(handoff: &Handoff) -> Result<(), SetupError> {
     }
 }
 
-/// A message that cannot come now.
+/// An unexpected message.
 fn out_of_turn() -> SetupError {
     SetupError::new(Step::Handoff, Errno::PROTO, "")
 }

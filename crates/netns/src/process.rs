@@ -1,17 +1,17 @@
 //! The command: start in its namespace, forwarded signals, exit status.
 //!
-//! A command under brodo is to behave as it would without: it shares brodo's terminal, process group,
-//! environment, working directory and every descriptor brodo inherited. Terminal signals (Ctrl-C, Ctrl-\,
-//! Ctrl-Z, a window's change of size) go from the kernel to the whole process group, hence to the command
-//! itself; brodo ignores them. Signals of another process to brodo alone are forwarded. The sender reported
-//! by signalfd distinguishes the two.
+//! A command under brodo behaves as it would without: it shares brodo's terminal, process group, environment,
+//! working directory and every descriptor brodo inherited. Terminal signals (Ctrl-C, Ctrl-\, Ctrl-Z, a
+//! window's change of size) go from the kernel to the whole process group, hence to the command itself; brodo
+//! ignores them. Signals of another process to brodo alone are forwarded. The sender reported by signalfd
+//! distinguishes the two.
 //!
 //! When the command stops (Ctrl-Z), brodo stops too, so that the shell that waits for brodo gets its prompt
 //! back; when brodo is continued it continues the command.
 //!
 //! No handler runs: signals are blocked and read from a descriptor, in the loop that serves the network. The
-//! command starts with none blocked; dispositions are those that brodo was started with, so that `nohup brodo
-//! run` is what it says (SIGPIPE, which the standard library ignores, it also sets back before execve).
+//! command starts with none blocked and with the dispositions that brodo was started with, so that `nohup
+//! brodo run` works (SIGPIPE, which the standard library ignores, it also sets back before execve).
 //!
 //! System calls: fork, execve, signalfd, waitpid, kill, prctl.
 
@@ -45,7 +45,7 @@ const HEARD: [Signal; 10] = [
     Signal::CHILD,
 ];
 
-/// Signals as a descriptor; from its making on they have no other effect.
+/// Signals as a descriptor; while it exists they have no other effect.
 #[derive(Debug)]
 pub struct Signals(OwnedFd);
 
@@ -57,25 +57,25 @@ pub struct Signals(OwnedFd);
 /// inherit it.
 ///
 /// # Errors
-/// None that Linux is known to give.
+/// Errors of sigprocmask; none is known on Linux.
 pub fn block_file_size_signal() -> Result<(), SetupError> {
     raw::block(Signal::XFSZ).map_err(|errno| SetupError::new(Step::Signals, errno, ""))
 }
 
 impl Signals {
-    /// Blocks the signals a session hears of. To be made before anything that a signal should not cut short.
+    /// Blocks the signals of a session. To be called before any step that a signal should not interrupt.
     pub fn block() -> Result<Self, SetupError> {
         raw::block_into_descriptor(&HEARD)
             .map(Self)
             .map_err(|errno| SetupError::new(Step::Signals, errno, ""))
     }
 
-    /// The next one that has arrived.
+    /// The next pending signal.
     fn next(&self) -> Result<Option<Received>, SetupError> {
         raw::next_signal(self.0.as_fd()).map_err(|errno| SetupError::new(Step::Signals, errno, ""))
     }
 
-    /// Takes all that have arrived; true if one of them asks brodo itself to end.
+    /// Takes all pending signals; true if one of them asks brodo itself to end.
     pub(crate) fn asked_to_end(&self) -> Result<bool, SetupError> {
         let mut end = false;
         while let Some(Received { signal, .. }) = self.next()? {
@@ -108,29 +108,29 @@ pub struct Child {
 }
 
 impl Child {
-    /// Takes charge of `pid`, a child that talks over `handoff`.
+    /// A handle for `pid`, a child at the other end of `handoff`.
     pub(crate) fn new(pid: Pid, handoff: Handoff, signals: Signals) -> Self {
         Self { pid, handoff, signals, ended: false }
     }
 
-    /// The child's number.
+    /// Process id of the child.
     pub(crate) fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// The conversation with the child, until it is the command.
+    /// The conversation with the child, until execve.
     pub(crate) fn handoff(&self) -> &Handoff {
         &self.handoff
     }
 
-    /// Lets the command start. Its start is reported by [`Child::handle`]: to wait for it here would be to be
-    /// deaf meanwhile, and the child may be stopped at any time.
+    /// Lets the command start. Its start is reported by [`Child::handle`]: a wait for it here would delay
+    /// signals, and the child may be stopped at any time.
     pub fn start(&self) -> Result<(), SetupError> {
         self.handoff.send(&Message::Go)
     }
 
-    /// Does what the signals that have arrived ask for; the command's exit status once it has ended: its own,
-    /// or 128 and the number of the signal that killed it. That it could not be started is an error.
+    /// Acts on pending signals; the command's exit status once it has ended: its own, or 128 and the number
+    /// of the signal that killed it. Failure to start it is an error.
     pub fn handle(&mut self) -> Result<Option<u8>, SetupError> {
         while let Some(received) = self.signals.next()? {
             if received.signal == Signal::CHILD {
@@ -138,15 +138,15 @@ impl Child {
                     return Ok(Some(status));
                 }
             } else if self.is_to_forward(received) {
-                // It may have ended in this moment; then the signal has no receiver.
+                // Race with its end: then the signal has no receiver.
                 let _ = rustix::process::kill_process(self.pid, received.signal);
             }
         }
         Ok(None)
     }
 
-    /// Whether the command has not heard of it yet. The kernel sends to the group, and the command may have
-    /// left it. A terminal's hang-up goes to the session's leader alone, which brodo may be.
+    /// Whether the command has not received it already. The kernel signals the group, and the command may
+    /// have left it. A terminal's hang-up goes to the session's leader alone, which brodo may be.
     fn is_to_forward(&self, received: Received) -> bool {
         let shares_group = || rustix::process::getpgid(Some(self.pid)) == Ok(rustix::process::getpgrp());
         !received.from_kernel || received.signal == Signal::HUP || !shares_group()
@@ -160,7 +160,7 @@ impl Child {
         {
             if let Some(code) = exit_status(status) {
                 self.ended = true;
-                // The child says why it did not become the command, if so; execve has closed its end
+                // Failure of the child before execve, if there is a message; execve has closed its end
                 // otherwise.
                 return match self.handoff.receive()? {
                     Some(Message::Failed(error)) => Err(error),
@@ -192,7 +192,7 @@ impl Drop for Child {
     }
 }
 
-/// As a shell tells how a process ended; `None` if it has not.
+/// Exit status as a shell reports it; `None` if the process has not ended.
 fn exit_status(status: WaitStatus) -> Option<u8> {
     let status = status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal));
     status.map(|status| status as u8)
@@ -209,8 +209,8 @@ fn has_terminal() -> bool {
     rustix::fs::open("/dev/tty", flags, rustix::fs::Mode::empty()).is_ok()
 }
 
-/// In the child: dies when brodo does, however that comes. `parent` is brodo's number; it may have ended
-/// before the kernel could be told.
+/// In the child: requests SIGKILL at the end of brodo, in whatever way. `parent` is brodo's process id; it
+/// may have ended before the request.
 pub(crate) fn die_with_parent(parent: Pid) -> Result<(), SetupError> {
     let fail = |errno| SetupError::new(Step::DeathSignal, errno, "");
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(fail)?;
@@ -230,14 +230,14 @@ pub(crate) fn execute(command: &[OsString]) -> SetupError {
     }
     let error = Command::new(program).args(arguments).exec();
     let mut error = SetupError::from_io(Step::Execute, &error, program.to_string_lossy());
-    // The search reports a directory in PATH that may not be searched as if the program were in it.
+    // The search reports a directory of PATH without search permission as if the program were in it.
     if error.errno == Errno::ACCESS && !is_found(program) {
         error.errno = Errno::NOENT;
     }
     error
 }
 
-/// Whether a program's name leads to anything, by itself or by way of PATH.
+/// Whether a program's name leads to a file, by itself or by way of PATH.
 fn is_found(program: &OsStr) -> bool {
     if program.as_bytes().contains(&b'/') {
         return true;

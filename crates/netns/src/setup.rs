@@ -1,9 +1,9 @@
 //! Set-up of the guest: an interface with addresses and routes, loopback, a resolv.conf, unprivileged ping.
 //!
 //! Everything here acts on the namespaces of the calling process, which is therefore a forked child (see
-//! [`crate::namespace`]). Nothing is announced or negotiated on the link: addresses are set, not asked for,
-//! and no duplicate address detection is made, so that the command can use the network in its first
-//! millisecond. DHCP and router advertisements are there all the same for those who run a client.
+//! [`crate::namespace`]). Addresses are set without announcement or negotiation on the link, and without
+//! duplicate address detection, so that the command can use the network in its first millisecond. DHCP and
+//! router advertisements serve guests that run a client nevertheless.
 //!
 //! System calls: socket, sendto, recvfrom (rtnetlink); open, write (/proc/sys); those of [`mod@resolv_conf`].
 
@@ -20,20 +20,20 @@ use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-/// The length of the interface's transmit queue, in frames, unless one is given. It is the ring from which
-/// brodo reads; a frame that finds it full is lost without an error to its sender.
+/// Default length of the interface's transmit queue, in frames. It is the ring from which brodo reads; a
+/// frame that finds it full is lost without an error to its sender.
 pub const TX_QUEUE_LEN_DEFAULT: u32 = 4096;
 /// The longest transmit queue, in frames: the kernel allocates a pointer for each.
 pub const TX_QUEUE_LEN_MAX: u32 = 65_536;
 
-/// An address of the guest and the router it sends through.
+/// An address of the guest, and its router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Addressing<A> {
     /// The guest's own address.
     pub address: A,
     /// Length of the network prefix.
     pub prefix_len: u8,
-    /// Where the default route leads; inside the prefix.
+    /// Gateway of the default route; inside the prefix.
     pub gateway: A,
 }
 
@@ -42,7 +42,7 @@ pub struct Addressing<A> {
 pub struct Interface {
     /// Its name, at most 15 bytes.
     pub name: String,
-    /// Its station address.
+    /// MAC address.
     pub mac: [u8; 6],
     /// Largest IP packet, in bytes, 1280 to 65521.
     pub mtu: u16,
@@ -50,11 +50,11 @@ pub struct Interface {
     pub tx_queue_len: u32,
     /// IPv4, unless the guest has none.
     pub v4: Option<Addressing<Ipv4Addr>>,
-    /// IPv6, unless the guest has none; a link-local address made from the station address comes with it.
+    /// IPv6, unless the guest has none; a link-local address made from the MAC address comes with it.
     pub v6: Option<Addressing<Ipv6Addr>>,
 }
 
-/// Makes the TAP, with the offloads that are `wanted`, in the caller's network namespace; gives its queues.
+/// Makes the TAP, with the offloads that are `wanted`, in the caller's network namespace; returns its queues.
 pub(crate) fn create_tap(name: &str, wanted: Wanted, queues: u32) -> Result<Vec<OwnedFd>, SetupError> {
     let taps = Tap::create_queues(name, wanted, queues).map_err(|error| match error {
         TapError::Open(errno) => SetupError::new(Step::OpenTun, errno, "/dev/net/tun"),
@@ -67,7 +67,7 @@ pub(crate) fn create_tap(name: &str, wanted: Wanted, queues: u32) -> Result<Vec<
     Ok(taps.into_iter().map(Tap::into_fd).collect())
 }
 
-/// Gives the interface, which exists and is down, all it needs, and brings it and the loopback up.
+/// Configures the interface, which exists and is down, and brings it and the loopback up.
 pub fn configure(interface: &Interface) -> Result<(), SetupError> {
     let name = interface.name.as_str();
     let fail = |step, subject: String| move |errno| SetupError::new(step, errno, subject);
@@ -77,7 +77,7 @@ pub fn configure(interface: &Interface) -> Result<(), SetupError> {
     netlink.set_up(loopback).map_err(fail(Step::LinkUp, "lo".into()))?;
 
     let index = netlink.index_of(name).map_err(fail(Step::ConfigureLink, name.into()))?;
-    // Without IPv6 in the kernel there is no such property to set.
+    // A kernel without IPv6 has no such property.
     let has_ipv6 = ipv6_available();
     let settings = LinkSettings {
         mac: Some(interface.mac),
@@ -89,7 +89,7 @@ pub fn configure(interface: &Interface) -> Result<(), SetupError> {
     netlink.set_link(index, &settings).map_err(fail(Step::ConfigureLink, name.into()))?;
     if has_ipv6 {
         // A namespace can inherit the host's settings. Where /proc/sys is read-only, as in some containers,
-        // the kernel's defaults serve too: our router advertisements say what is set here.
+        // the kernel's defaults serve too: our router advertisements agree with the addresses set here.
         set_sysctl(&format!("net/ipv6/conf/{name}/accept_ra"), "0");
         let disabled = if interface.v6.is_some() { "0" } else { "1" };
         set_sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"), disabled);
@@ -121,13 +121,12 @@ pub(crate) fn allow_ping(gid_min: u32, gid_max: u32) {
     set_sysctl("net/ipv4/ping_group_range", &format!("{gid_min} {gid_max}"));
 }
 
-/// Whether the kernel speaks IPv6 at all (it may be booted with `ipv6.disable=1`).
+/// Whether the kernel supports IPv6 (it may be booted with `ipv6.disable=1`).
 pub fn ipv6_available() -> bool {
     Path::new("/proc/sys/net/ipv6").exists()
 }
 
-/// The link-local address with the interface identifier of RFC 4291, appendix A, made from the station
-/// address.
+/// The link-local address with the interface identifier of RFC 4291, appendix A, made from the MAC address.
 pub fn link_local(mac: [u8; 6]) -> Ipv6Addr {
     let mut address = [0; 16];
     address[..2].copy_from_slice(&[0xfe, 0x80]);
@@ -138,16 +137,15 @@ pub fn link_local(mac: [u8; 6]) -> Ipv6Addr {
     address.into()
 }
 
-/// Whether the kernel takes `name` as the name of an interface that we make: `dev_valid_name` of the kernel,
-/// without `%` (a pattern to TUNSETIFF) and the names that are taken in every namespace or mean something in
-/// /proc/sys.
+/// Whether `name` is valid for an interface of brodo's: `dev_valid_name` of the kernel, without `%` (a
+/// pattern to TUNSETIFF) and names that exist in every namespace or have a meaning in /proc/sys.
 pub fn is_interface_name(name: &str) -> bool {
     let length_ok = (1..=15).contains(&name.len());
     let bytes_ok = name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':' | b'%'));
     length_ok && bytes_ok && !matches!(name, "." | ".." | "lo" | "all" | "default")
 }
 
-/// Sets a sysctl where that is possible: the guest works without any of those we set, only less well.
+/// Sets a sysctl where that is possible: without it the guest works, only less well.
 fn set_sysctl(name: &str, value: &str) {
     let _ = std::fs::write(Path::new("/proc/sys").join(name), value);
 }

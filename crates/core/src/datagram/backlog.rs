@@ -1,9 +1,9 @@
-//! Datagrams of one flow that wait for room in its host socket.
+//! Datagrams of one flow queued for room in its host socket.
 //!
-//! A socket without room is a network on the host that is slower than the guest. Further datagrams are kept,
-//! up to [`FLOW_BYTES`] for a flow and a quarter of the memory for all, and leaves in order as soon as the
-//! socket reports room; a datagram beyond the bound is dropped. CoDel keeps the wait short when this goes on:
-//! see [`super::codel`]. A datagram whose sender understands ECN is marked where another would be dropped.
+//! A socket without room means a network on the host that is slower than the guest. Further datagrams are
+//! queued, up to [`FLOW_BYTES`] for a flow and a quarter of the memory for all, and leave in order as soon as
+//! the socket reports room; a datagram beyond the bound is dropped. CoDel keeps the wait short when this goes
+//! on: see [`super::codel`]. With ECN a datagram is marked instead of dropped.
 //!
 //! Each datagram is one record in the pool's chunks, a small header and the payload, so nothing is allocated
 //! for it. Neighbours of one size leave together, as one segmented send.
@@ -21,15 +21,15 @@ use std::num::NonZeroU8;
 
 /// Most bytes that one flow holds, headers of records included.
 pub(super) const FLOW_BYTES: u32 = 256 << 10;
-/// All flows of a worker together hold at most this part of the memory budget; all workers, as long as it is
-/// not spent.
+/// Part of the memory budget that the queues of one worker may hold; all workers together, as long as the
+/// budget lasts.
 const MEMORY_PART: usize = 4;
-/// Slices of one send: one for each datagram, and one more for each border between two chunks, of which a run
-/// that fills the largest send has the most in the smallest chunks.
+/// Slices of one send: one for each datagram, and one more for each border between two chunks. The run with
+/// the most borders fills the largest send from the smallest chunks.
 const SLICES: usize =
     SEGMENTS_MAX + (SEND_BYTES_MAX + SEGMENTS_MAX * Record::LEN as usize).div_ceil(SMALL) + 1;
-/// The ECN field of the byte of differentiated services (RFC 3168, section 5): zero from a sender that does
-/// not know ECN, all ones for "congestion experienced".
+/// ECN field of the traffic class byte (RFC 3168, section 5): zero for a sender without ECN, all ones for
+/// "congestion experienced".
 const ECN: u8 = 3;
 
 /// Header of each payload in the queue.
@@ -37,7 +37,7 @@ const ECN: u8 = 3;
 struct Record {
     len: u32,
     marks: IpHeaderFields,
-    /// When it came.
+    /// Time of arrival.
     at: Instant,
 }
 
@@ -70,7 +70,7 @@ impl Record {
 pub(super) struct Backlog {
     records: ByteQueue,
     codel: CoDel,
-    /// The first record, once it has been decided that it will be sent, perhaps marked.
+    /// The first record, once CoDel has decided that it will be sent, perhaps marked.
     head: Option<Record>,
 }
 
@@ -79,7 +79,7 @@ impl Backlog {
         self.records.is_empty()
     }
 
-    /// Keeps one datagram, or counts why not.
+    /// Queues one datagram, or counts its drop.
     pub(super) fn push(&mut self, shared: &mut Shared, now: Instant, datagram: &[u8], marks: IpHeaderFields) {
         let record = Record { len: datagram.len() as u32, marks, at: now };
         let size = record.size();
@@ -97,15 +97,15 @@ impl Backlog {
             + shared.memory.pool.push(&mut self.records, datagram);
         shared.datagrams_held += stored;
         if stored < size as usize {
-            // Others have taken the memory meanwhile, and half a record is of no use: begin again.
+            // Memory taken by other flows meanwhile, and half a record is of no use: begin again.
             shared.counters.drop(DropReason::MemoryBudget);
             return self.clear(shared);
         }
         shared.counters.udp_held += 1;
     }
 
-    /// Sends what the socket takes. `Ok` when nothing is left; an error concerns the first datagram, which
-    /// stays.
+    /// Sends as much as the socket takes. `Ok` when the queue is empty; an error concerns the first datagram,
+    /// which stays.
     pub(super) fn send<H: Host>(
         &mut self,
         shared: &mut Shared,
@@ -127,7 +127,7 @@ impl Backlog {
         Ok(())
     }
 
-    /// Drops the first datagram, which the host refuses to send; false if there is none.
+    /// Drops the first datagram after the host's refusal to send it; false if there is none.
     pub(super) fn drop_first(&mut self, shared: &mut Shared) -> bool {
         let Some(record) =
             self.head.or_else(|| self.peek(&shared.memory.pool, Cursor::FRONT).map(|(r, _)| r))
@@ -138,7 +138,7 @@ impl Backlog {
         true
     }
 
-    /// Gives everything back.
+    /// Empties the queue and returns its memory.
     pub(super) fn clear(&mut self, shared: &mut Shared) {
         self.consume(shared, self.records.len());
     }
@@ -152,7 +152,7 @@ impl Backlog {
         }
     }
 
-    /// The first datagram to be sent, after those that CoDel drops.
+    /// The first datagram to be sent, after the drops of CoDel.
     fn head(&mut self, shared: &mut Shared, now: Instant) -> Option<Record> {
         while self.head.is_none() {
             let (mut record, _) = self.peek(&shared.memory.pool, Cursor::FRONT)?;
@@ -186,8 +186,8 @@ impl Backlog {
         (bytes == Record::LEN).then(|| (Record::from_bytes(header), behind))
     }
 
-    /// The payloads of the first datagrams that leave together: `head`, and those of its size and marks
-    /// behind it, the last of which may be shorter.
+    /// The payloads of the first datagrams that leave together: `head`, and those behind it with its size and
+    /// header fields, of which the last may be shorter.
     fn gather<'a>(&self, pool: &'a Pool, head: Record, slices: &mut [IoSlice<'a>; SLICES]) -> Run {
         let mut run = Run { slices: 0, datagrams: 0, last_at: head.at };
         let (mut bytes, mut cursor) = (0, Cursor::FRONT);
@@ -223,7 +223,7 @@ impl Backlog {
 struct Run {
     slices: usize,
     datagrams: u32,
-    /// When the last of them came.
+    /// Time of arrival of the last of them.
     last_at: Instant,
 }
 

@@ -1,32 +1,31 @@
-//! CoDel (RFC 8289): when a queue of datagrams has become a standing one, and what must then go.
+//! CoDel (RFC 8289): detection of a standing queue of datagrams, and its drops.
 //!
 //! A queue that empties now and then absorbs bursts and is left alone. One in which every datagram has waited
 //! longer than [`TARGET`] for a whole [`INTERVAL`] only adds delay: its head is dropped, and while that does
-//! not help, further heads at intervals that shrink with the square root of their number. Where the sender
-//! understands ECN the caller marks instead of dropping; for this law that is the same.
+//! not help, further heads at intervals that shrink with the square root of their number. With ECN the caller
+//! marks instead of dropping, which is the same to this law.
 //!
-//! The law is asked once for each datagram that comes to the head ([`CoDel::must_drop`]). Time is an
-//! argument.
+//! The law decides once for each datagram that comes to the head ([`CoDel::must_drop`]). Time is an argument.
 
 use crate::time::{Duration, Instant};
 
-/// The delay that a queue may have for ever (RFC 8289, 4.4).
+/// Delay that is acceptable for ever (RFC 8289, 4.4).
 pub(crate) const TARGET: Duration = Duration::from_millis(5);
-/// How long it must have had more before anything is dropped (RFC 8289, 4.3).
+/// Time above the target before the first drop (RFC 8289, 4.3).
 pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
-/// A queue of this many bytes or less is not worth a drop: one packet of an ordinary link.
+/// Queue of this many bytes or less, one packet of an ordinary link: no drops.
 const BYTES_MIN: u32 = 1514;
-/// A new spell of dropping within so many intervals of the last goes on where that ended.
+/// Intervals after a spell of dropping within which a new one continues where it ended.
 const MEMORY: u32 = 16;
 
 /// The state of one queue.
 #[derive(Debug, Default)]
 pub(crate) struct CoDel {
-    /// When the delay, above the target now, will have been so for an interval.
+    /// End of the interval for which the delay, above the target now, must last before a drop.
     above_until: Option<Instant>,
-    /// When the next datagram goes, while dropping.
+    /// Time of the next drop, while dropping.
     next: Option<Instant>,
-    /// When the last spell of dropping would have gone on.
+    /// Time of the next drop that the last spell did not reach.
     last_next: Instant,
     /// Datagrams dropped in this spell, and in the last one when this began.
     count: u32,
@@ -35,7 +34,7 @@ pub(crate) struct CoDel {
 
 impl CoDel {
     /// Whether the datagram at the head, which has waited for `waited`, must be dropped (or marked) now.
-    /// `bytes` are those in the queue, it included.
+    /// `bytes` is the length of the queue with it.
     pub(crate) fn must_drop(&mut self, now: Instant, waited: Duration, bytes: u32) -> bool {
         let standing = self.observe(now, waited, bytes);
         match self.next {
@@ -60,19 +59,19 @@ impl CoDel {
         }
     }
 
-    /// Nothing is left in the queue.
+    /// Notes that the queue is empty.
     pub(crate) fn emptied(&mut self) {
         self.above_until = None;
         self.next = None;
     }
 
-    /// Whether it is dropping: then each datagram is to be asked for by itself.
+    /// Whether it is dropping: then each datagram needs a decision of its own.
     pub(crate) fn is_dropping(&self) -> bool {
         self.next.is_some()
     }
 
-    /// Notes a datagram that leaves at `now` without being asked for: one behind a head that was let pass at
-    /// the same time while nothing was being dropped. Gives whether the queue is a standing one.
+    /// Notes a datagram that leaves at `now` without a decision of its own: one behind a head that was let
+    /// pass at the same time while nothing was being dropped. Returns whether the queue is a standing one.
     pub(crate) fn observe(&mut self, now: Instant, waited: Duration, bytes: u32) -> bool {
         if waited < TARGET || bytes <= BYTES_MIN {
             self.above_until = None;

@@ -1,13 +1,13 @@
-//! Datagrams that have been read from a host socket and are on their way to the guest.
+//! Receive batch: datagrams read from a host socket, on their way to the guest.
 //!
-//! One batch per worker. It is read only while the link has credit and sent at once. If the link refuses a
-//! frame in the middle, the rest stays here and goes first when there is credit again ([`Inbox::deliver`]);
-//! nothing more is read meanwhile, so datagrams wait in the kernel and none that was read is lost.
+//! One batch per worker, read only while the link has credit and sent at once. If the link refuses a frame in
+//! the middle, the rest stays here and goes first when there is credit again ([`Inbox::deliver`]); nothing
+//! more is read meanwhile, so datagrams wait in the kernel and none that was read is lost.
 //!
 //! Neighbours of one size become one super-datagram (USO) where the link takes such: for a TAP the write
-//! costs more than all else. Payload is never copied; each datagram has a buffer of its own, because nobody
-//! knows beforehand how long it will be or how much the kernel has coalesced. Buffers are touched only as far
-//! as they are used.
+//! costs more than all else. Payload is never copied. Each datagram has a buffer of its own, because neither
+//! its length nor the number that the kernel has coalesced is known beforehand; only the used part of a
+//! buffer is touched.
 
 use super::{SEGMENTS_MAX, SEND_BYTES_MAX};
 use crate::context::{Cx, Platform};
@@ -22,22 +22,22 @@ use crate::wire::udp::UdpHeader;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 
-/// Most datagrams, or coalesced runs, of one batch.
+/// Most buffers of one batch, each for a datagram or a coalesced run.
 pub(crate) const BATCH: usize = 32;
-/// From one buffer to the next, bytes: room for any datagram, and not a multiple of a power of two, so that
-/// the beginnings of all do not compete for the same lines of the cache.
+/// Distance of two buffers in bytes: room for any datagram, and not a multiple of a power of two, so that the
+/// beginnings of all do not compete for the same lines of the cache.
 const STRIDE: usize = (64 << 10) + 1472;
 
-/// A datagram, or several of one size, that came to a published port.
+/// A datagram received on a published port, or several of one size.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrived<'a> {
-    /// The sender's own address and port, as its packet claims.
+    /// Address and port of the sender, as its packet claims.
     pub peer: SocketAddr,
     /// The payload.
     pub payload: &'a [u8],
-    /// The size at which the kernel has coalesced datagrams (UDP_GRO); the last may be shorter.
+    /// Size of the datagrams if the kernel has coalesced several (UDP_GRO); the last may be shorter.
     pub segment: Option<u16>,
-    /// Differentiated services and ECN of the packet.
+    /// DSCP and ECN of the packet, as one byte.
     pub tos: u8,
 }
 
@@ -45,33 +45,33 @@ pub struct Arrived<'a> {
 pub(crate) struct Inbox {
     buffers: Box<[u8]>,
     received: [Received; BATCH],
-    /// Whose it is.
+    /// Flow of the datagrams in the batch.
     key: Option<FlowKey>,
     count: usize,
-    /// The first that is not sent yet, and how many of its bytes are.
+    /// The first datagram that is not sent yet, and the number of its bytes that are.
     next: usize,
     offset: usize,
-    /// How much of the next one is, if the link does not take it whole.
+    /// Progress of the next datagram, if it is sent in fragments.
     progress: FragmentProgress,
 }
 
-/// What a receive gave.
+/// Result of a receive.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Batch {
     pub(super) count: usize,
-    /// Datagrams in these, which the kernel may have coalesced.
+    /// Number of datagrams, with coalesced ones counted singly.
     pub(super) datagrams: usize,
     pub(super) bytes: usize,
-    /// The longest, in bytes.
+    /// Length of the longest, in bytes.
     pub(super) longest: usize,
-    /// Dropped by the kernel before these.
+    /// Datagrams dropped by the kernel before these.
     pub(super) lost: u64,
 }
 
 impl Default for Inbox {
     fn default() -> Self {
         Self {
-            // Zeroed memory of this size comes from the kernel page by page, when it is used.
+            // Zeroed memory of this size comes from the kernel page by page, at first use.
             buffers: vec![0; BATCH * STRIDE].into_boxed_slice(),
             received: [Received::default(); BATCH],
             key: None,
@@ -89,7 +89,7 @@ impl Inbox {
         self.next == self.count
     }
 
-    /// Reads up to `want` datagrams of the flow `key`; what was read before must have been sent.
+    /// Reads up to `want` datagrams of the flow `key`. The previous batch must be sent.
     pub(super) fn receive<H: Host>(
         &mut self,
         host: &mut H,
@@ -116,7 +116,7 @@ impl Inbox {
         Ok(batch)
     }
 
-    /// Takes what somebody else has read for the flow `key`; what was read before must have been sent.
+    /// Takes a datagram of the flow `key` received on another socket. The previous batch must be sent.
     pub(crate) fn put(&mut self, key: FlowKey, arrived: &Arrived<'_>) {
         debug_assert!(self.is_empty(), "a batch is still on its way");
         let len = arrived.payload.len().min(STRIDE);
@@ -125,7 +125,7 @@ impl Inbox {
         (self.key, self.count, self.next, self.offset) = (Some(key), 1, 0, 0);
     }
 
-    /// Sends to the guest what is left of the batch.
+    /// Sends the rest of the batch to the guest.
     ///
     /// # Errors
     /// The link has no credit; the rest stays.
@@ -143,7 +143,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Sends the next datagram, or those that go as one super-datagram.
+    /// Sends the next datagram, or the next several as one super-datagram.
     fn deliver_udp<P: Platform>(&mut self, cx: &mut Cx<'_, P>, key: &FlowKey) -> Result<(), NoCredit> {
         let max = usize::from(cx.shared.config.mtu) - ip_header_len(key.guest.ip()) - UdpHeader::LEN;
         let first = self.received[self.next];
@@ -168,7 +168,7 @@ impl Inbox {
                 break;
             }
             (next, offset) = (next + 1, 0);
-            // A shorter one can only be the last.
+            // Shorter than the segment size: the last of a super-datagram.
             let ended = size == 0 || n % size > 0 || room < size || next == self.count;
             if ended || !follows(&self.received[next], size, first.tos) {
                 break;
@@ -182,7 +182,7 @@ impl Inbox {
 }
 
 impl Inbox {
-    /// Sends the next datagram, of `size` bytes if others stand behind it, in fragments.
+    /// Sends the next datagram in fragments; `size` is its length if it is one of a coalesced run.
     fn deliver_fragments<P: Platform>(
         &mut self,
         cx: &mut Cx<'_, P>,
@@ -207,7 +207,7 @@ impl Inbox {
     }
 }
 
-/// The size of the datagrams in what was received.
+/// Size of the datagrams in one receive.
 fn datagram_size(received: &Received) -> usize {
     match received.segment {
         Some(size) if received.len > usize::from(size) => usize::from(size).max(1),
@@ -215,10 +215,10 @@ fn datagram_size(received: &Received) -> usize {
     }
 }
 
-/// Whether what was received can stand behind datagrams of `size` bytes in one super-datagram.
+/// Whether a received datagram, or run, can follow datagrams of `size` bytes in one super-datagram.
 fn follows(received: &Received, size: usize, tos: u8) -> bool {
     let own = datagram_size(received);
-    // One by itself may be shorter, and is the last then.
+    // A single one may be shorter, and is the last then.
     received.tos == tos && (own == size || (own == received.len && (1..size).contains(&own)))
 }
 

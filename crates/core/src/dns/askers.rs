@@ -1,37 +1,36 @@
-//! Fair shares of the pending questions: when there are as many as there may be, the oldest of the greediest
-//! gives way.
+//! Fair shares of the pending queries: at the bound, the oldest query of the port with the most gives way.
 //!
-//! The one thing known of the programs of a guest is from which address and port they ask. So the greediest
-//! is the port with the most questions that wait, among equals the one that has waited longest: a program
-//! that leaves a thousand questions open loses its own, and of a program that opens a thousand ports the
-//! oldest go first, most likely never to be answered.
+//! Programs of a guest are distinguished only by source address and port. The port with the most pending
+//! queries yields first, among equals the one whose query is oldest: a program that leaves a thousand queries
+//! open loses its own, and of a program that opens a thousand ports the oldest go first, which are the least
+//! likely to be answered.
 
 use crate::flow::{Endpoint, FlowId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One question of one asker, by the order in which they were asked.
+/// One asker's pending query, ordered by age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(u64);
 
-/// All questions that wait.
+/// All pending queries.
 #[derive(Debug, Default)]
 pub(crate) struct Askers {
     asked: u64,
-    /// The port that asks each, and the flow that has it.
+    /// For each the port that asked, and the flow that keeps it.
     tickets: BTreeMap<Ticket, (Endpoint, FlowId)>,
     ports: BTreeMap<Endpoint, BTreeSet<Ticket>>,
-    /// Ports by how many questions they have, then by the oldest; the last is the greediest.
+    /// Ports by number of pending queries, then by the oldest of them; the last one yields first.
     ranking: BTreeSet<(usize, Reverse<Ticket>, Endpoint)>,
 }
 
 impl Askers {
-    /// Questions that wait.
+    /// Number of pending queries.
     pub(crate) fn len(&self) -> usize {
         self.tickets.len()
     }
 
-    /// Adds a question of `port`, which `flow` has.
+    /// Adds a query of `port`, kept by `flow`.
     pub(crate) fn add(&mut self, port: Endpoint, flow: FlowId) -> Ticket {
         self.asked += 1;
         let ticket = Ticket(self.asked);
@@ -40,14 +39,14 @@ impl Askers {
         ticket
     }
 
-    /// Removes a question.
+    /// Removes a query.
     pub(crate) fn remove(&mut self, ticket: Ticket) {
         if let Some((port, _)) = self.tickets.remove(&ticket) {
             self.change(port, |tickets| tickets.remove(&ticket));
         }
     }
 
-    /// The question that gives way first, and the flow that has it.
+    /// The query that yields first, and the flow that keeps it.
     pub(crate) fn first_to_go(&self) -> Option<(Ticket, FlowId)> {
         let (_, Reverse(ticket), _) = self.ranking.last()?;
         Some((*ticket, self.tickets.get(ticket)?.1))

@@ -1,13 +1,12 @@
-//! Answers that were given lately, for as long as they say that they hold (RFC 1035, 2308).
+//! Cache of DNS answers, each for as long as its TTLs allow (RFC 1035, 2308).
 //!
-//! Keyed by all that an answer depends on ([`Query::key`]); only ordinary questions come here. An answer is
-//! kept as it came, with the places of its TTLs, which are counted down in what is given out. It holds for
-//! the shortest of them; that there is no such name or no such record holds for as long as the start of
-//! authority says, at most [`NEGATIVE_MAX`]. Answers that were cut, failures, and what names no time are not
-//! kept.
+//! Keyed by all that an answer depends on ([`Query::key`]); only ordinary queries come here. An answer is
+//! kept unchanged, with the offsets of its TTLs, which are counted down in each copy given out. It expires
+//! with the shortest of them; a negative answer after the time that its SOA record states, at most
+//! [`NEGATIVE_MAX`]. Not kept are truncated answers, failures, and answers without a TTL.
 //!
-//! Bounded by bytes, with what an entry costs beside its content; the answer that was used longest ago goes
-//! first. Trees instead of hash tables: the guest chooses the keys, and there are few.
+//! Bounded by bytes, the overhead of an entry included; eviction is least recently used. Trees instead of
+//! hash tables: the guest chooses the keys, and there are few.
 //!
 //! [`Query::key`]: crate::wire::dns::message::Query::key
 
@@ -16,12 +15,12 @@ use crate::wire::dns::message::{OPT, Records, Section};
 use crate::wire::dns::{Header, Question, Rcode};
 use std::collections::BTreeMap;
 
-/// Longest answer that is kept, in bytes.
+/// Longest answer kept, in bytes.
 const MESSAGE_MAX: usize = 4096;
-/// For how long an answer is kept at most, in seconds.
+/// Longest lifetime of a positive answer, in seconds.
 const POSITIVE_MAX: u32 = 86_400;
-/// For how long an answer is kept that says that there is nothing, in seconds. RFC 2308 (section 5) thinks of
-/// hours; but names that are missing are often about to be made.
+/// Longest lifetime of a negative answer, in seconds. RFC 2308 (section 5) has hours in mind; but a missing
+/// name is often about to be created.
 const NEGATIVE_MAX: u32 = 300;
 /// Overhead of an entry beside key and answer, in bytes: its places in two trees, and allocations.
 const OVERHEAD: usize = 256;
@@ -30,11 +29,11 @@ const OVERHEAD: usize = 256;
 #[derive(Debug)]
 struct Entry {
     message: Box<[u8]>,
-    /// Where the message has TTLs.
+    /// Offsets of the message's TTLs.
     ttls: Box<[u16]>,
     since: Instant,
     until: Instant,
-    /// Its place in the order of use.
+    /// Position in the order of use.
     used: u64,
 }
 
@@ -56,25 +55,25 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// A cache of so many bytes; 0 for none.
+    /// A cache of at most `bytes_max` bytes; 0 for none.
     pub(crate) fn new(bytes_max: usize) -> Self {
         Self { bytes_max, bytes: 0, entries: BTreeMap::new(), order: BTreeMap::new(), uses: 0 }
     }
 
-    /// Bytes that it takes.
+    /// Bytes allocated.
     pub(crate) fn allocated(&self) -> usize {
         self.bytes
     }
 
-    /// Forgets everything.
+    /// Empties the cache.
     pub(crate) fn flush(&mut self) {
         self.entries.clear();
         self.order.clear();
         self.bytes = 0;
     }
 
-    /// Writes the answer kept for `key`, with its TTLs counted down, to the start of `out`; gives its length
-    /// in bytes.
+    /// Writes the answer cached for `key`, with its TTLs counted down, to the start of `out`; returns its
+    /// length in bytes.
     pub(crate) fn get(&mut self, key: &[u8], now: Instant, out: &mut [u8]) -> Option<usize> {
         let entry = self.entries.get_mut(key)?;
         if entry.until <= now {
@@ -98,7 +97,7 @@ impl Cache {
         Some(len)
     }
 
-    /// Keeps an answer to the question of `key`, if it is one that may be kept.
+    /// Caches an answer to the query of `key`, if it is cacheable.
     pub(crate) fn put(&mut self, key: &[u8], now: Instant, message: &[u8]) {
         if self.bytes_max == 0 || message.len() > MESSAGE_MAX {
             return;
@@ -133,7 +132,7 @@ impl Cache {
     }
 }
 
-/// For how many seconds an answer may be kept, and where it has TTLs. None if it may not be.
+/// Lifetime of an answer in seconds, and the offsets of its TTLs. None if it is not cacheable.
 fn lifetime(message: &[u8]) -> Option<(u32, Vec<u16>)> {
     let header = Header::parse(message)?;
     let exists = match header.rcode() {
@@ -150,13 +149,13 @@ fn lifetime(message: &[u8]) -> Option<(u32, Vec<u16>)> {
     for record in Records::new(message, &header, question.end) {
         let record = record.ok()?;
         if record.kind == OPT {
-            // An extended response code (RFC 6891, 6.1.3) is none that is known here.
+            // Extended response codes (RFC 6891, 6.1.3): none is known here.
             if record.ttl >> 24 != 0 {
                 return None;
             }
             continue;
         }
-        // One with its highest bit set counts as zero (RFC 2181, section 8).
+        // A TTL with its highest bit set counts as zero (RFC 2181, section 8).
         let ttl = if record.ttl > i32::MAX as u32 { 0 } else { record.ttl };
         least = least.min(ttl);
         ttls.push(u16::try_from(record.ttl_at).ok()?);

@@ -1,10 +1,10 @@
-//! Unpredictable queries: identifiers and letter case that nobody outside can foresee (RFC 5452; 0x20
-//! encoding, draft-vixie-dnsext-dns0x20).
+//! Unpredictable queries: random ID and letter case against forged answers (RFC 5452; 0x20 encoding,
+//! draft-vixie-dnsext-dns0x20).
 //!
-//! A forged answer must match identifier, source port and letter case of a query. The port is the host
-//! kernel's choice, at random; the rest is drawn here, never taken from the guest: a program in the guest
-//! that knew them could have answers forged by an accomplice outside. Numbers are SipHash-1-3 of a counter
-//! under a key of this instance, so the same key gives the same queries.
+//! A forged answer must match ID, source port and letter case of a query. The port is the host kernel's
+//! random choice; the rest is drawn here, never taken from the guest: a program in the guest that knew them
+//! could have answers forged by an accomplice outside. Numbers are SipHash-1-3 of a counter under a key of
+//! this instance, so the same key gives the same queries.
 
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
@@ -30,15 +30,15 @@ impl QueryEntropy {
         hasher.finish()
     }
 
-    /// Two identifiers, which differ.
+    /// Two different IDs.
     pub(crate) fn ids(&mut self) -> [u16; 2] {
         let bits = self.draw();
         let (one, other) = (bits as u16, (bits >> 16) as u16);
         [one, if other == one { !one } else { other }]
     }
 
-    /// Gives each letter of an uncompressed name upper or lower case. Lengths of labels are below 64 and so
-    /// are no letters.
+    /// Gives each letter of an uncompressed name random case. Lengths of labels are below 64 and so are no
+    /// letters.
     pub(crate) fn mix_case(&mut self, name: &mut [u8]) {
         let (mut bits, mut left) = (0, 0);
         for letter in name.iter_mut().filter(|byte| byte.is_ascii_alphabetic()) {

@@ -1,17 +1,16 @@
-//! DNS questions of one guest port that wait for a resolver.
+//! Pending DNS queries of one guest port.
 //!
-//! Each question has been sent to some resolvers ([`super::preference`] says in which order), over one
-//! connected socket for each that all questions of the port share. It waits [`WAIT`] for the first, then the
-//! next is asked as well; a resolver that fails, or says that it cannot or will not, hands over at once. When
-//! all have been asked those that may still answer are asked once more, for a datagram may have been lost.
-//! The first good answer goes to the guest. If there is none, the guest gets the first refusal, or SERVFAIL:
-//! as soon as no resolver is left that might answer, or at the question's deadline.
+//! Each query goes to one resolver after another, in the order of [`super::preference`], over one connected
+//! socket for each resolver that all queries of the port share. The first has [`WAIT`], then the next is
+//! queried as well; a resolver that fails, or answers with a failure, is followed by the next at once. After
+//! the last one, all that may still answer are queried once more, for a datagram may have been lost. The
+//! first good answer goes to the guest. Without one the guest gets the first refusal, or SERVFAIL: as soon as
+//! no resolver is left that might answer, or at the query's deadline.
 //!
-//! A resolver has failed if it could not be reached, if others that were asked later have answered first
-//! several times in a row, or if none has answered at all. A socket is closed when no question waits for it
-//! any more.
+//! A resolver counts as failed if it is unreachable, if others queried later have answered first several
+//! times in a row, or if none has answered at all. A socket without pending queries is closed.
 //!
-//! A question that another port has asked already joins it in that port's flow ([`super::question`]).
+//! A query equal to another port's pending one joins it in that port's flow ([`super::question`]).
 
 use super::askers::Ticket;
 use super::preference::RESOLVERS_MAX;
@@ -29,46 +28,46 @@ use crate::wire::dns::message::{Fit, PLAIN_LEN_MAX, Query};
 use crate::wire::dns::{Header, Rcode};
 use std::io::{IoSlice, IoSliceMut};
 
-/// For how long a resolver is waited for before the next is asked as well.
+/// Wait for a resolver before the next is queried as well.
 const WAIT: Duration = Duration::from_secs(1);
-/// For how long after that, before all are asked again.
+/// Wait after the last resolver before all are queried again.
 const WAIT_ALL: Duration = Duration::from_secs(2);
-/// Sockets to resolvers above which a port that has one gets no further ones. With one for each of
+/// Sockets to resolvers above which a port with one gets no further ones. With one for each of
 /// [`super::state::WAITING_MAX`] ports that makes half as many again.
 const SOCKETS_MAX: usize = 512;
-/// Longest refusal that is kept in case that there will be nothing better, in bytes.
+/// Longest refusal kept for the case that there is no better answer, in bytes.
 const REFUSAL_LEN_MAX: usize = PLAIN_LEN_MAX;
 /// Most receives from one socket in one turn.
 const RECEIVES_MAX: usize = 16;
-/// Entries taken from a socket's error queue at a time.
+/// Most entries read from a socket's error queue at a time.
 const ERRORS_MAX: usize = 4;
 
-/// How many resolvers are used.
+/// Number of resolvers in use.
 fn resolvers(shared: &Shared) -> usize {
     shared.config.resolvers.len().min(RESOLVERS_MAX)
 }
 
-/// All questions of one guest port that wait.
+/// All pending queries of one guest port.
 #[derive(Debug)]
 pub(crate) struct DnsFlow {
     key: FlowKey,
     id: FlowId,
     questions: Vec<Question>,
-    /// By resolver.
+    /// Sockets by index of the resolver.
     sockets: [Option<SocketId>; RESOLVERS_MAX],
-    /// Which set of resolvers they belong to.
+    /// Epoch of the set of resolvers to which the sockets lead.
     epoch: u32,
     readable: bool,
     turn: Turn,
     opened_at: Instant,
     from_guest: Traffic,
     to_guest: Traffic,
-    /// Why it ends: no answer, unless there was one.
+    /// Cause of the flow's end: time-out, unless a query was answered.
     pub(crate) cause: EndCause,
 }
 
 impl DnsFlow {
-    /// A flow that has no question yet.
+    /// A flow without queries.
     pub(crate) fn new(id: FlowId, key: FlowKey, epoch: u32, now: Instant) -> Self {
         Self {
             key,
@@ -85,7 +84,7 @@ impl DnsFlow {
         }
     }
 
-    /// What is known of it at `now`, but for how long it is idle.
+    /// Description of the flow at `now`, without its idle time.
     pub(crate) fn info(&self, now: Instant) -> FlowInfo {
         FlowInfo {
             age: now - self.opened_at,
@@ -103,7 +102,7 @@ impl DnsFlow {
         self.questions.is_empty()
     }
 
-    /// Bytes that it takes beside itself.
+    /// Bytes allocated beside the flow itself.
     pub(crate) fn allocated(&self) -> usize {
         let questions = self
             .questions
@@ -112,20 +111,21 @@ impl DnsFlow {
         self.questions.capacity() * size_of::<Question>() + questions.sum::<usize>()
     }
 
-    /// How little is lost if this flow, unused for `idle`, goes to make room.
+    /// Eviction rank of a flow unused for `idle`.
     pub(crate) fn eviction_rank(idle: Duration) -> EvictionRank {
         EvictionRank(EvictionClass::Unanswered, idle)
     }
 
-    /// A question from the guest port of `key` that cannot be answered at once. There is room for it
-    /// ([`crate::dns::state::Dns::is_full`]). The port may be another than this flow's if an equal question waits here.
+    /// Takes a query from the guest port of `key` that needs a resolver. There is room for it
+    /// ([`crate::dns::state::Dns::is_full`]). The port may be another than this flow's if an equal query is
+    /// pending here.
     pub(crate) fn ask<P: Platform>(&mut self, cx: &mut Cx<'_, P>, key: &FlowKey, query: &Query<'_>) {
         self.follow(cx);
         if *key == self.key {
             self.from_guest.add(1, query.message.len());
         }
         match self.questions.iter().position(|known| known.is_same(query)) {
-            // The guest is less patient than we are.
+            // Repetition: the guest is less patient than we are.
             Some(i) if self.questions[i].is_repeated_by(key, query) => self.questions[i].next_at = cx.now,
             Some(i) => {
                 cx.shared.counters.dns_joined += 1;
@@ -153,7 +153,7 @@ impl DnsFlow {
         self.questions[i].askers.push(Asker { ticket, key: *key, message: query.message.into() });
     }
 
-    /// The question of this ticket gives way to another's: its asker is told that it has no answer.
+    /// Evicts the query of `ticket`: its asker gets SERVFAIL.
     pub(crate) fn give_way<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ticket: Ticket) {
         let place = |question: &Question| question.askers.iter().position(|asker| asker.ticket == ticket);
         let found = self.questions.iter().enumerate().find_map(|(i, question)| Some((i, place(question)?)));
@@ -179,12 +179,12 @@ impl DnsFlow {
         }
     }
 
-    /// The resolvers or the network are others: everything is asked again soon.
+    /// Change of resolvers or network: every pending query is soon sent again.
     pub(crate) fn restart(&mut self, shared: &mut Shared) {
         shared.ready.list(self.id, &mut self.turn);
     }
 
-    /// Takes what has arrived, within bounds; lists the flow again if there may be more. `scratch` has room
+    /// Takes received messages, within bounds; lists the flow again if there may be more. `scratch` has room
     /// for any datagram.
     pub(crate) fn serve<P: Platform>(&mut self, cx: &mut Cx<'_, P>, scratch: &mut [u8]) {
         self.turn.begin(false);
@@ -202,20 +202,20 @@ impl DnsFlow {
         }
     }
 
-    /// Makes sure that the wheel fires when something is to be done.
+    /// Arms the timer wheel for the next deadline.
     pub(crate) fn arm(&self, shared: &mut Shared) {
         if let Some(at) = self.questions.iter().map(|q| q.next_at.min(q.deadline)).min() {
             shared.timers.arm(self.id, at);
         }
     }
 
-    /// The wheel fired, perhaps early.
+    /// Expiry of the timer, perhaps early.
     pub(crate) fn expire<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         self.follow(cx);
         self.advance(cx);
     }
 
-    /// Gives back all sockets, before removal.
+    /// Closes all sockets, before removal.
     pub(crate) fn dispose<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         while let Some(last) = self.questions.len().checked_sub(1) {
             self.forget(cx.shared, last);
@@ -223,7 +223,7 @@ impl DnsFlow {
         (0..RESOLVERS_MAX).for_each(|r| self.close(cx, r));
     }
 
-    /// If the resolvers are others than those that were asked, or the network is, begins anew.
+    /// Starts every query anew if resolvers or network have changed since they were sent.
     fn follow<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         if self.epoch != cx.shared.dns.epoch {
             self.epoch = cx.shared.dns.epoch;
@@ -234,7 +234,7 @@ impl DnsFlow {
         }
     }
 
-    /// Does what time asks for.
+    /// Acts on deadlines: gives up, or queries the next resolver.
     fn advance<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         let mut i = 0;
         while let Some(question) = self.questions.get(i) {
@@ -248,7 +248,7 @@ impl DnsFlow {
         self.close_idle(cx);
     }
 
-    /// Closes the sockets to resolvers of which no question awaits an answer.
+    /// Closes sockets to resolvers without pending queries.
     fn close_idle<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         let awaited = self.questions.iter().fold(0, |all, question| all | question.awaited());
         for r in 0..RESOLVERS_MAX {
@@ -258,7 +258,8 @@ impl DnsFlow {
         }
     }
 
-    /// Asks the next resolver question `i`, or all of them again. False if nobody is left who might answer.
+    /// Sends query `i` to the next resolver, or to all of them again. False if none is left that might
+    /// answer.
     fn ask_more<P: Platform>(&mut self, cx: &mut Cx<'_, P>, i: usize) -> bool {
         let count = resolvers(cx.shared);
         while let Some(r) = cx.shared.dns.preference.next(cx.now, count, self.questions[i].asked) {
@@ -283,12 +284,12 @@ impl DnsFlow {
         question.awaited() != 0
     }
 
-    /// Sends question `i` to resolver `r`. False if it cannot be reached.
+    /// Sends query `i` to resolver `r`. False if it is unreachable.
     fn send<P: Platform>(&mut self, cx: &mut Cx<'_, P>, r: usize, i: usize) -> bool {
         for _ in 0..2 {
             let socket = match self.sockets[r].map_or_else(|| self.open(cx, r), Ok) {
                 Ok(socket) => socket,
-                // Nothing that the resolver is at fault for.
+                // Out of sockets or memory: not the resolver's fault.
                 Err(HostError::Exhausted) => return true,
                 Err(_) => break,
             };
@@ -296,17 +297,16 @@ impl DnsFlow {
             let (id, rest) = self.questions[i].query(r, folding);
             let message = [IoSlice::new(&id), IoSlice::new(rest)];
             match cx.host.datagram_send(socket, &message, None, IpHeaderFields::default()) {
-                // What finds no room is lost, as on any network.
+                // No room in the socket: lost, as on any network.
                 Ok(_) | Err(HostError::WouldBlock | HostError::Exhausted | HostError::TooBig(_)) => {
                     cx.shared.counters.dns_queries += 1;
                     cx.shared.counters.dns_queries_folding += u64::from(folding);
                     return true;
                 }
-                // The socket may be reporting an ICMP error for an earlier question instead of sending this
-                // one.
+                // Pending ICMP error of an earlier query: the socket reports it instead of sending this one.
                 Err(_) => self.report_errors(cx, r),
             }
-            // An ICMP error such as port unreachable has closed the resolver's socket.
+            // Socket closed by an ICMP error such as port unreachable.
             if self.sockets[r].is_none() {
                 break;
             }
@@ -315,8 +315,8 @@ impl DnsFlow {
         false
     }
 
-    /// Opens a socket to resolver `r`: the first of the port always, so that the questions of some keep no
-    /// others from asking at all; further ones as long as there are fewer than [`SOCKETS_MAX`].
+    /// Opens a socket to resolver `r`: always the first one of the port, so that the queries of one port
+    /// cannot stop another's; further ones as long as there are fewer than [`SOCKETS_MAX`].
     fn open<P: Platform>(&mut self, cx: &mut Cx<'_, P>, r: usize) -> Result<SocketId, HostError> {
         let to = *cx.shared.config.resolvers.get(r).ok_or(HostError::Unsupported)?;
         let is_first = self.sockets.iter().all(Option::is_none);
@@ -343,7 +343,7 @@ impl DnsFlow {
         }
     }
 
-    /// Resolver `r` cannot be reached: nothing will come from it.
+    /// Unreachable resolver `r`: no answer will come from it.
     fn resolver_failed<P: Platform>(&mut self, cx: &mut Cx<'_, P>, r: usize) {
         cx.shared.dns.preference.failed(r, cx.now);
         self.close(cx, r);
@@ -353,7 +353,7 @@ impl DnsFlow {
         }
     }
 
-    /// Takes note of the ICMP errors that a socket has received.
+    /// Reads the ICMP errors of a resolver's socket.
     fn report_errors<P: Platform>(&mut self, cx: &mut Cx<'_, P>, r: usize) {
         for _ in 0..ERRORS_MAX {
             let Some(socket) = self.sockets[r] else { return };
@@ -364,7 +364,7 @@ impl DnsFlow {
         }
     }
 
-    /// Takes what resolver `r` has sent; true if there may be more.
+    /// Receives messages of resolver `r`; true if there may be more.
     fn receive<P: Platform>(&mut self, cx: &mut Cx<'_, P>, r: usize, scratch: &mut [u8]) -> bool {
         for _ in 0..RECEIVES_MAX {
             let Some(socket) = self.sockets[r] else { return false };
@@ -375,20 +375,20 @@ impl DnsFlow {
             match cx.host.datagram_recv(socket, &mut [IoSliceMut::new(scratch)], &mut received) {
                 Ok(_) => {
                     let [Received { len, segment, .. }] = received;
-                    // The kernel may have put several together.
+                    // Coalesced by the kernel perhaps (UDP_GRO).
                     let size = segment.map_or(len, usize::from).max(1);
                     let got = len.min(scratch.len());
                     scratch[..got].chunks_mut(size).for_each(|message| self.answered(cx, r, message));
                 }
                 Err(HostError::WouldBlock) => return false,
-                // Not a datagram but news of an ICMP error; the datagrams behind it come next.
+                // Pending ICMP error instead of a datagram; the datagrams behind it come next.
                 Err(_) => self.report_errors(cx, r),
             }
         }
         true
     }
 
-    /// Resolver `r` has sent a message.
+    /// Takes a message of resolver `r`.
     fn answered<P: Platform>(&mut self, cx: &mut Cx<'_, P>, r: usize, message: &mut [u8]) {
         let fits = self.questions.iter().map(|question| question.fit(r, message)).enumerate();
         let i = match fits.into_iter().find(|(_, fit)| *fit != Fit::No) {
@@ -421,8 +421,8 @@ impl DnsFlow {
         }
     }
 
-    /// Resolver `r` has answered question `i`, but for the case of letters: it, or a forger in its name. It
-    /// is asked once more under the other identifier.
+    /// Answer of resolver `r` to query `i` with other letter case: the resolver's, or a forger's in its name.
+    /// The query is sent once more under the second ID.
     fn answered_in_other_case<P: Platform>(&mut self, cx: &mut Cx<'_, P>, r: usize, i: usize) {
         cx.shared.counters.drop(DropReason::DnsCaseMismatch);
         cx.shared.dns.preference.folded(r, cx.now);
@@ -431,7 +431,7 @@ impl DnsFlow {
         }
     }
 
-    /// Passes on what the link had no credit for.
+    /// Passes on answers for which the link had no credit.
     fn pass_on_held<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         while let Some(i) = self.questions.iter().position(|question| question.answer.is_some()) {
             let Some(mut message) = self.questions[i].answer.take() else { return };
@@ -444,8 +444,8 @@ impl DnsFlow {
         }
     }
 
-    /// Gives the answer to question `i` to all who have asked it, and keeps it for others. False if the link
-    /// has no credit for some of them.
+    /// Passes the answer to query `i` on to all its askers, and caches it. False if the link has no credit
+    /// for some of them.
     fn pass_on<P: Platform>(&mut self, cx: &mut Cx<'_, P>, i: usize, message: &mut [u8]) -> bool {
         if let Some(key) = &self.questions[i].shared_key {
             let dns = &mut cx.shared.dns;
@@ -470,7 +470,7 @@ impl DnsFlow {
         true
     }
 
-    /// No answer to question `i` will come: its askers get the first refusal, or SERVFAIL.
+    /// Ends query `i` without an answer: its askers get the first refusal, or SERVFAIL.
     fn give_up<P: Platform>(&mut self, cx: &mut Cx<'_, P>, i: usize) {
         let awaited = self.questions[i].awaited();
         for r in (0..RESOLVERS_MAX).filter(|r| awaited & 1 << r != 0) {
@@ -498,14 +498,14 @@ impl DnsFlow {
     }
 }
 
-/// SERVFAIL for an asker.
+/// Sends an asker SERVFAIL.
 fn tell_unanswered<P: Platform>(cx: &mut Cx<'_, P>, asker: &Asker) {
     if let Ok(query) = Query::parse(&asker.message) {
         refuse(cx, &asker.key, &query);
     }
 }
 
-/// Removes an asker from what is counted.
+/// Subtracts an asker from the shared counts.
 fn leave(shared: &mut Shared, asker: &Asker) {
     shared.dns.held -= asker.message.len();
     shared.dns.askers.remove(asker.ticket);

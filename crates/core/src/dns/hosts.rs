@@ -1,8 +1,8 @@
-//! Names that brodo answers for itself: those of the configuration, and `host.brodo.internal` for the mapped
-//! loopback.
+//! Host entries: names that brodo answers itself, from the configuration, and `host.brodo.internal` for the
+//! mapped loopback.
 //!
-//! A name has addresses, an address has names. Other types of such a name exist but are empty, so that the
-//! resolvers are never asked about it.
+//! A name has addresses, an address has names. Other record types of such a name exist but are empty, so that
+//! the resolvers are never queried for it.
 
 use crate::config::Config;
 use crate::wire::dns::message::{A, AAAA, PTR, Query, Reply};
@@ -11,28 +11,28 @@ use std::net::IpAddr;
 
 /// The name of the host's loopback as the guest sees it, where it is mapped.
 pub(crate) const HOST: &str = "host.brodo.internal";
-/// For how long the guest may remember, in seconds: another start may have other entries.
+/// TTL of the answers, in seconds: another start may have other entries.
 const TTL: u32 = 10;
-/// Type that stands for every type.
+/// QTYPE ANY.
 const ANY: u16 = 255;
-/// Class of the Internet.
+/// Class IN, the Internet.
 const IN: u16 = 1;
 
 /// One name and one of its addresses.
 #[derive(Debug)]
 struct Entry {
-    /// As on the wire.
+    /// Name in wire format.
     name: Box<[u8]>,
     address: IpAddr,
 }
 
-/// The names of one instance.
+/// Host entries of one instance.
 #[derive(Debug, Default)]
 pub(crate) struct Hosts(Vec<Entry>);
 
 impl Hosts {
-    /// The entries of the configuration. Names that cannot be written are left out. An entry for [`HOST`]
-    /// takes the place of brodo's own.
+    /// The entries of the configuration; an unencodable name is left out. An entry for [`HOST`] takes the
+    /// place of brodo's own.
     pub(crate) fn new(config: &Config) -> Self {
         let entry = |name: &str, address| {
             let mut out = [0; crate::wire::dns::NAME_LEN_MAX];
@@ -51,9 +51,8 @@ impl Hosts {
         Self(hosts)
     }
 
-    /// Writes the answer to a question about one of the names or addresses here to the start of `out`, with
-    /// as many records as there is room for; gives its length in bytes. None if the question is about
-    /// something else.
+    /// Writes the answer to a query for one of the names or addresses here to the start of `out`, with as
+    /// many records as there is room for; returns its length in bytes. None for a query about something else.
     ///
     /// # Panics
     /// If `out` is shorter than [`Reply::EMPTY_LEN_MAX`].

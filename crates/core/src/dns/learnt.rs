@@ -1,26 +1,26 @@
-//! By which name the guest knows an address: from the answers it was given.
+//! Learnt names: the name by which the guest knows an address, from the answers given to it.
 //!
-//! Of an answer only what belongs to its question counts: the addresses of the name that was asked for, or of
-//! a name that it is an alias of. They are kept under the name that was asked for, which is the one that
-//! people know. Bounded: the address that was learnt longest ago goes first.
+//! Of an answer only the addresses of the queried name, or of a name that it is an alias of, are learnt. They
+//! are kept under the queried name, which is the one that people know. Bounded: the address learnt longest
+//! ago is evicted.
 
 use crate::wire::dns::message::{CNAME, Records, Section};
 use crate::wire::dns::{Header, Question};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Addresses that are kept.
+/// Most addresses kept.
 const ADDRESSES_MAX: usize = 4096;
-/// Addresses learnt from one answer.
+/// Most addresses learnt from one answer.
 const PER_ANSWER_MAX: usize = 64;
-/// Aliases followed in one answer.
+/// Most aliases (CNAME) followed in one answer.
 const ALIASES_MAX: usize = 8;
 
 /// One address.
 #[derive(Debug)]
 struct Entry {
     name: Box<str>,
-    /// Its place in the order of learning.
+    /// Position in the order of learning.
     learnt: u64,
 }
 
@@ -36,17 +36,17 @@ pub(crate) struct Learnt {
 }
 
 impl Learnt {
-    /// The name by which the guest learnt an address, without final dot.
+    /// Name by which the guest learnt an address, without final dot.
     pub(crate) fn name_of(&self, address: IpAddr) -> Option<&str> {
         self.names.get(&address).map(|entry| &*entry.name)
     }
 
-    /// Bytes that it takes, about.
+    /// Bytes allocated, about.
     pub(crate) fn allocated(&self) -> usize {
         self.bytes + self.names.len() * (size_of::<(IpAddr, Entry)>() + size_of::<(u64, IpAddr)>())
     }
 
-    /// Learns from an answer that was given to the guest.
+    /// Learns from an answer sent to the guest.
     pub(crate) fn learn(&mut self, message: &[u8]) {
         let Some(header) = Header::parse(message).filter(|header| header.answers > 0) else { return };
         let Some(question) = Question::parse(message) else { return };

@@ -1,18 +1,16 @@
-//! A pending DNS question: its query toward the resolvers, and its askers in the guest.
+//! A pending DNS query: its form toward the resolvers, and its askers in the guest.
 //!
-//! *Toward the resolvers* it is a query of brodo's own: identifier and letter case are drawn
-//! ([`super::entropy`]), and an answer is one only if both are exactly as sent. *Toward the guest* each asker
-//! gets its own identifier and letters back.
+//! *Toward the resolvers* it is a query of brodo's own: ID and letter case are drawn ([`super::entropy`]),
+//! and an answer is one only if both are exactly as sent. *Toward the guest* each asker gets its own ID and
+//! letters back.
 //!
-//! *Equal questions are one query.* Were each sent, then as many identifiers would be valid at once, and a
-//! thousand equal questions of one program would let a blind forger hit one of them in minutes (RFC 5452,
-//! section 5).
+//! *Equal queries are one.* Were each sent, then as many IDs would be valid at once, and a thousand equal
+//! queries of one program would let a blind forger hit one of them in minutes (RFC 5452, section 5).
 //!
-//! *Resolvers that do not keep the case of letters* are rare, but a host that has one would have no names at
-//! all. An answer in which all but the case agrees is none; but its resolver is asked once more under a
-//! second identifier, and an answer to that is compared without case. A forger who has hit port and first
-//! identifier has thereby won only another round against 65,536 identifiers: not less than the letters of
-//! most names are worth.
+//! *Resolvers that fold letter case* are rare, but a host that has one would have no names at all. An answer
+//! in which all but the case agrees is none; but its resolver is queried once more under a second ID, and an
+//! answer to that is compared without case. A forger who has hit port and first ID has thereby won only
+//! another round against 65,536 IDs: not less than the letters of most names are worth.
 
 use super::askers::Ticket;
 use super::entropy::QueryEntropy;
@@ -21,46 +19,46 @@ use crate::time::Instant;
 use crate::wire::dns::Header;
 use crate::wire::dns::message::{Fit, KEY_LEN_MAX, Query};
 
-/// An asker of a question that waits.
+/// An asker of a pending query.
 #[derive(Debug)]
 pub(super) struct Asker {
     pub(super) ticket: Ticket,
-    /// The guest's port and the DNS address.
+    /// The guest's port, and the DNS address.
     pub(super) key: FlowKey,
-    /// The question as the guest has sent it.
+    /// Query as received from the guest.
     pub(super) message: Box<[u8]>,
 }
 
-/// One question that waits.
+/// One pending query.
 #[derive(Debug)]
 pub(super) struct Question {
-    /// The oldest first; never empty while the question waits.
+    /// Askers, the oldest first; never empty while the query is pending.
     pub(super) askers: Vec<Asker>,
-    /// The query with zero for an identifier and letters in random case.
+    /// Query with ID zero and letters in random case.
     query: Box<[u8]>,
-    /// The identifier for resolvers that keep the case of letters, and for those that do not.
+    /// ID for resolvers that keep the letter case, and for those that fold it.
     ids: [u16; 2],
-    /// By what it is found if it may be joined.
+    /// Key of [`super::state::Dns::in_flight`] if others may join the query.
     pub(super) shared_key: Option<Box<[u8]>>,
-    /// When the guest gets SERVFAIL.
+    /// Time at which the guest gets SERVFAIL.
     pub(super) deadline: Instant,
-    /// When the next resolver is asked, or all are again.
+    /// Time at which the next resolver is queried, or all are again.
     pub(super) next_at: Instant,
-    /// Resolvers that were asked, one bit each, those of them under the second identifier, and those that
-    /// will not answer any more, or not well.
+    /// Bit sets of resolvers: queried; of those, queried under the second ID; of those, failed or answered
+    /// with a failure.
     pub(super) asked: u8,
     folding: u8,
     failed: u8,
-    /// The resolver that was asked first.
+    /// Index of the resolver queried first.
     pub(super) first: u8,
-    /// The first of the answers that say that it cannot or will not be answered.
+    /// First of the answers with a failure code.
     pub(super) refusal: Option<Box<[u8]>>,
-    /// The answer, if the link had no credit for it.
+    /// Answer for which the link had no credit.
     pub(super) answer: Option<Box<[u8]>>,
 }
 
 impl Question {
-    /// The question of `query`, without an asker yet.
+    /// A pending query for `query`, without askers yet.
     pub(super) fn new(
         query: &Query<'_>,
         entropy: &mut QueryEntropy,
@@ -91,7 +89,7 @@ impl Question {
         }
     }
 
-    /// Whether `query` asks the same, so that one answer serves both.
+    /// Whether one answer serves both this and `query`.
     pub(super) fn is_same(&self, query: &Query<'_>) -> bool {
         let mut key = [0; KEY_LEN_MAX];
         let key_len = query.key(&mut key);
@@ -101,12 +99,12 @@ impl Question {
         }
     }
 
-    /// Whether this is a repetition: the same message between the same ends.
+    /// Whether `query` is a repetition: the same message between the same ends.
     pub(super) fn is_repeated_by(&self, key: &FlowKey, query: &Query<'_>) -> bool {
         self.askers.iter().any(|asker| asker.key == *key && *asker.message == *query.message)
     }
 
-    /// Bytes that it takes beside itself and its askers.
+    /// Bytes allocated beside itself and its askers.
     pub(super) fn held(&self) -> usize {
         self.query.len() + self.shared_key.as_deref().map_or(0, <[u8]>::len)
     }
@@ -116,7 +114,7 @@ impl Question {
         self.askers.iter().map(|asker| asker.message.len()).sum()
     }
 
-    /// The query for resolver `r`, in two parts; `folding` if it does not keep the case of letters.
+    /// The query for resolver `r`, in two parts; `folding` if the resolver folds letter case.
     pub(super) fn query(&mut self, r: usize, folding: bool) -> ([u8; 2], &[u8]) {
         if folding {
             self.folding |= 1 << r;
@@ -124,12 +122,12 @@ impl Question {
         (self.ids[usize::from(folding)].to_be_bytes(), &self.query[2..])
     }
 
-    /// Whether resolver `r` was asked under the second identifier.
+    /// Whether resolver `r` was queried under the second ID.
     pub(super) fn is_folding(&self, r: usize) -> bool {
         self.folding & 1 << r != 0
     }
 
-    /// How far a message of resolver `r` answers it.
+    /// Match of a message of resolver `r` with this query.
     pub(super) fn fit(&self, r: usize, message: &[u8]) -> Fit {
         let Some(Header { id, .. }) = Header::parse(message) else { return Fit::No };
         let second = id == self.ids[1] && self.is_folding(r);
@@ -147,8 +145,8 @@ impl Question {
         self.asked & !self.failed
     }
 
-    /// Resolver `r` will not answer: with `count` of them, asks another at once, or ends the query if none is
-    /// left.
+    /// Failure of resolver `r`: with `count` of them, the next is queried at once, or the query ends if none
+    /// is left.
     pub(super) fn failed(&mut self, r: usize, count: usize, now: Instant) {
         self.failed |= 1 << r;
         if self.awaited() == 0 || (self.asked.count_ones() as usize) < count {
@@ -156,7 +154,7 @@ impl Question {
         }
     }
 
-    /// Restart: no resolver has been asked, and the first is at `now`, under other identifiers.
+    /// Restart: no resolver has been queried; the first one is at `now`, under other IDs.
     pub(super) fn restart(&mut self, entropy: &mut QueryEntropy, now: Instant) {
         (self.asked, self.folding, self.failed, self.next_at) = (0, 0, 0, now);
         self.ids = entropy.ids();

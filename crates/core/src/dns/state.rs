@@ -1,4 +1,4 @@
-//! State that all DNS questions of a worker share: cache, host entries, learnt names, resolver preference,
+//! State shared by all DNS queries of a worker: cache, host entries, learnt names, resolver preference,
 //! bounds.
 
 use super::askers::{Askers, Ticket};
@@ -14,31 +14,31 @@ use crate::wire::dns::message::{KEY_LEN_MAX, Query};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Questions that wait, each asker's counted.
+/// Most pending queries, those of each asker counted.
 pub(super) const WAITING_MAX: usize = 1024;
-/// Bytes of all questions that wait.
+/// Most bytes of all pending queries.
 pub(super) const HELD_MAX: usize = 1 << 20;
 
-/// State that all DNS questions of a worker share.
+/// State shared by all DNS queries of a worker.
 #[derive(Debug)]
 pub(crate) struct Dns {
     pub(crate) preference: Preference,
     pub(super) cache: Cache,
     pub(super) hosts: Hosts,
     pub(super) learnt: Learnt,
-    /// Grows whenever questions that wait must be asked anew, because the resolvers are others or the network
-    /// is.
+    /// Epoch, incremented whenever pending queries must be sent anew because resolvers or network have
+    /// changed.
     pub(super) epoch: u32,
     pub(super) entropy: QueryEntropy,
     /// The askers of all pending questions.
     pub(super) askers: Askers,
-    /// The flow that has each question that may be joined, by the question's key.
+    /// Flow that keeps each query that may be joined, by the query's key.
     pub(super) in_flight: BTreeMap<Box<[u8]>, FlowId>,
-    /// Bytes of all questions that wait.
+    /// Bytes of all pending queries.
     pub(super) held: usize,
-    /// Sockets to resolvers.
+    /// Number of sockets to resolvers.
     pub(super) sockets: usize,
-    /// How long the machine has been suspended, in all.
+    /// Time for which the machine was suspended, in all.
     suspended: Duration,
 }
 
@@ -59,53 +59,52 @@ impl Dns {
         }
     }
 
-    /// The resolvers are others, or are to be reached another way: state learned by and about them is
-    /// discarded.
+    /// Change of resolvers or of the route to them: state learned by and about them is discarded.
     pub(crate) fn network_changed(&mut self) {
         self.cache.flush();
         self.preference = Preference::default();
         self.epoch = self.epoch.wrapping_add(1);
     }
 
-    /// The flow in which an equal question waits.
+    /// The flow in which an equal query is pending.
     pub(crate) fn flow_asking(&self, query: &Query<'_>) -> Option<FlowId> {
         let mut key = [0; KEY_LEN_MAX];
         let len = query.key(&mut key);
         query.is_ordinary().then(|| self.in_flight.get(&key[..len]).copied())?
     }
 
-    /// Whether no question of so many bytes can wait beside those that do.
+    /// Whether a further query of `bytes` bytes exceeds a bound.
     pub(crate) fn is_full(&self, bytes: usize) -> bool {
         self.askers.len() >= WAITING_MAX || (self.held + bytes > HELD_MAX && self.askers.len() > 0)
     }
 
-    /// The question that gives way if there is no room, and the flow that has it.
+    /// The query that yields if there is no room, and the flow that keeps it.
     pub(crate) fn first_to_go(&self) -> Option<(Ticket, FlowId)> {
         self.askers.first_to_go()
     }
 
-    /// The machine has been suspended for so long, in all.
+    /// Sets the time for which the machine was suspended, in all.
     pub(crate) fn set_suspended(&mut self, total: Duration) {
         self.suspended = total;
     }
 
-    /// The time by which records expire: it goes on while the machine is suspended, as it does for their zone
-    /// (RFC 1035, 3.2.1).
+    /// Clock of record expiry: it goes on while the machine is suspended, as it does for their zone (RFC
+    /// 1035, 3.2.1).
     pub(super) fn record_time(&self, now: Instant) -> Instant {
         now + self.suspended
     }
 
-    /// Which set of resolvers there is now.
+    /// Epoch of the present set of resolvers.
     pub(crate) fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// The name by which the guest learnt an address.
+    /// Name by which the guest learnt an address.
     pub(crate) fn name_of(&self, address: IpAddr) -> Option<&str> {
         self.learnt.name_of(address)
     }
 
-    /// Bytes that cache and learnt names take.
+    /// Bytes allocated by cache and learnt names.
     pub(crate) fn allocated(&self) -> usize {
         self.cache.allocated() + self.learnt.allocated()
     }

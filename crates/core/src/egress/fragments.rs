@@ -1,5 +1,5 @@
-//! Fragments toward the guest: a datagram that the link does not take whole is cut as the sender of IPv6
-//! and any router of IPv4 cuts it (RFC 8200 section 4.5, RFC 791).
+//! Fragmentation toward the guest: a datagram longer than the link's MTU is cut as the sender of IPv6 and any
+//! router of IPv4 cuts it (RFC 8200 section 4.5, RFC 791).
 
 use super::headers::{self, Checksum, Ip};
 use super::{Egress, NoCredit};
@@ -13,12 +13,12 @@ use crate::wire::udp::UdpHeader;
 use std::io::IoSlice;
 use std::net::IpAddr;
 
-/// How far a datagram has been sent in fragments.
+/// Progress of a datagram sent in fragments.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct FragmentProgress {
-    /// The packet's identification, once it has one.
+    /// Identification of the packet, from the first fragment on.
     ident: Option<u32>,
-    /// Bytes of what follows the IP header that are sent.
+    /// Bytes sent, counted behind the IP header.
     sent: usize,
 }
 
@@ -27,17 +27,16 @@ pub(crate) struct FragmentProgress {
 pub(crate) struct Datagram<'a> {
     /// Fields of each fragment's IP header.
     pub(crate) ip: Ip,
-    /// The header of layer 4, at most 8 bytes, its checksum complete; may be part of `body`.
+    /// Header of layer 4, at most 8 bytes, its checksum complete; may be part of `body`.
     pub(crate) head: &'a [u8],
     pub(crate) body: &'a [u8],
 }
 
 impl<L: Link> Egress<'_, L> {
-    /// Sends the fragments of a datagram that are not sent yet, each at most `mtu` bytes with its
-    /// headers.
+    /// Sends the remaining fragments of a datagram, each at most `mtu` bytes with its headers.
     ///
     /// # Errors
-    /// The link has no credit; `progress` has how far it went.
+    /// The link has no credit; `progress` holds the position.
     pub(crate) fn fragments(
         &mut self,
         mtu: u16,
@@ -73,7 +72,7 @@ impl<L: Link> Egress<'_, L> {
         Ok(())
     }
 
-    /// The same for a UDP datagram with this payload, whose header is made here.
+    /// Sends the remaining fragments of a UDP datagram with this payload, whose header is made here.
     ///
     /// # Errors
     /// As [`Egress::fragments`].

@@ -30,17 +30,17 @@ pub(crate) struct Ip {
     /// Protocol, or next header after the fragment header.
     pub(crate) protocol: u8,
     pub(crate) hop_limit: u8,
-    /// Differentiated services and ECN, as one byte.
+    /// DSCP and ECN, as one byte.
     pub(crate) tos: u8,
 }
 
 impl Ip {
-    /// A header with the usual hop limit and no differentiated service.
+    /// A header with the usual hop limit and DSCP 0.
     pub(crate) const fn new(addresses: Addresses, protocol: u8) -> Self {
         Self { addresses, protocol, hop_limit: HOP_LIMIT, tos: 0 }
     }
 
-    /// Writes the header in front of `len` bytes; gives its own length.
+    /// Writes the header in front of `len` bytes; returns its length.
     pub(crate) fn emit(&self, len: usize, out: &mut [u8]) -> usize {
         match (self.addresses.src, self.addresses.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -74,7 +74,7 @@ impl Ip {
         }
     }
 
-    /// Writes the header of a fragment in front of `len` bytes of it; gives its own length.
+    /// Writes the header of a fragment of `len` bytes; returns its length.
     fn emit_fragment(&self, fragment: Fragment, len: usize, out: &mut [u8]) -> usize {
         if let (IpAddr::V4(src), IpAddr::V4(dst)) = (self.addresses.src, self.addresses.dst) {
             let header = Ipv4Header {
@@ -96,7 +96,7 @@ impl Ip {
     }
 }
 
-/// Bytes of an IP header of the family of `address`, without options.
+/// Length of an IP header of the family of `address`, without options, in bytes.
 pub(crate) const fn ip_header_len(address: IpAddr) -> usize {
     match address {
         IpAddr::V4(_) => Ipv4Header::LEN,
@@ -104,12 +104,13 @@ pub(crate) const fn ip_header_len(address: IpAddr) -> usize {
     }
 }
 
-/// Writes Ethernet and IP headers in front of `len` bytes; gives where layer 4 begins.
+/// Writes Ethernet and IP headers in front of `len` bytes; returns the offset of layer 4.
 pub(crate) fn frame(macs: Macs, ip: &Ip, len: usize, out: &mut [u8]) -> usize {
     ethernet(macs, ip, out) + ip.emit(len, &mut out[EthernetHeader::LEN..])
 }
 
-/// Writes Ethernet and IP headers in front of `len` bytes of a fragment; gives where these begin.
+/// Writes Ethernet and IP headers in front of `len` bytes of a fragment; returns the offset of the fragment's
+/// content.
 pub(super) fn fragment(macs: Macs, ip: &Ip, fragment: Fragment, len: usize, out: &mut [u8]) -> usize {
     ethernet(macs, ip, out) + ip.emit_fragment(fragment, len, &mut out[EthernetHeader::LEN..])
 }
@@ -120,10 +121,10 @@ fn ethernet(Macs { src, dst }: Macs, ip: &Ip, out: &mut [u8]) -> usize {
     EthernetHeader::LEN
 }
 
-/// The part of a checksum that is computed here.
+/// The part of a checksum that brodo computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Checksum {
-    /// All of it.
+    /// The complete checksum.
     Complete,
     /// The sum of the pseudo-header only; the guest's kernel adds the rest (virtio-net).
     Pseudo,

@@ -91,7 +91,7 @@ pub struct FlowTable<F> {
     places: Vec<Place>,
     lists: [Ends; LISTS],
     free: Vec<u32>,
-    /// TxQueueBudget by the hash of the key of what is in them.
+    /// Slots by the hash of the key of the flow in them.
     index: HashTable<u32>,
     secret: [u8; 16],
 }

@@ -210,7 +210,7 @@ fn congestion_of_one_is_congestion_of_all() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// FragmentProgress anywhere, in any order, some twice, with another packet in between: the content is
+    /// Cut anywhere, in any order, some twice, with another packet in between: the content is
     /// that which was cut.
     #[test]
     fn any_cut_in_any_order(

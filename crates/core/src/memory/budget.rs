@@ -1,7 +1,7 @@
 //! The memory budget shared by all workers: one figure, and the protocol by which a worker waits for it.
 //!
-//! Workers share nothing but this, and this is two kinds of atomic integers: no lock, no list. [`Budget`]
-//! counts the chunk memory in use; from that figure come the pressure and the share of a flow, the same for
+//! Workers share only this, and it is two kinds of atomic integers: no lock, no list. [`Budget`] counts the
+//! chunk memory in use; from that figure come the memory pressure and the memory cap of a flow, the same for
 //! all workers.
 //!
 //! No polling: a worker that lacks memory parks itself, and the worker that frees memory wakes it.
@@ -22,20 +22,20 @@
 
 use crate::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
-/// Most workers that can share a budget: one bit each.
+/// Most workers that can share a budget: one bit of a mask each.
 pub const WORKERS_MAX: u32 = 64;
 
 /// Room required for a read from a host socket: one large chunk, in bytes.
 pub const READ_ROOM: usize = 64 << 10;
 
-/// How short memory is, and what that forbids.
+/// Memory pressure, and its consequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pressure {
     /// Every connection may hold as much as is still free: n busy ones settle at budget / (n + 1) each.
     None,
     /// Above 85 % of the budget: every connection may hold a few segments, no limit grows.
     Short,
-    /// Above 95 %: nothing more is taken from the guest that would have to be kept. The rest lets bytes
+    /// Above 95 %: no more payload is taken from the guest that would have to be kept. The rest lets bytes
     /// toward the guest pass, so that peers which read only when they can write do not wait for us while we
     /// wait for them.
     Spent,
@@ -68,8 +68,8 @@ impl Default for StopWake {
 }
 
 impl StopWake {
-    /// Says that `worker` is stopped. It has then to look for its own room once more, and goes on if there is
-    /// some. False if it has been woken since it last parked.
+    /// Marks `worker` as parked. It must then check for its own room once more, and goes on if there is some.
+    /// False if it has been woken since it last parked.
     pub fn stop(&self, worker: u32) -> bool {
         let bit = 1 << worker;
         let before = self.stopped.fetch_or(bit, Ordering::Relaxed);
@@ -82,8 +82,7 @@ impl StopWake {
         self.stopped.load(Ordering::Relaxed) & (1 << worker) != 0
     }
 
-    /// To be called after room was made: the workers that have to be woken, one bit each; none if there is
-    /// not `enough`.
+    /// The workers to wake after memory was freed, one bit each; none if there is not `enough`.
     #[must_use = "a worker that is not woken now waits for ever"]
     pub fn freed(&self, enough: impl FnOnce() -> bool) -> u64 {
         fence(Ordering::SeqCst);
@@ -111,17 +110,18 @@ impl Budget {
         Self { total, used, promised, reads: StopWake::default(), windows: StopWake::default() }
     }
 
-    /// All there is, bytes.
+    /// The whole budget, in bytes.
     pub fn total(&self) -> usize {
         self.total
     }
 
-    /// Bytes that guests may still send into windows, as far as they count, of all workers.
+    /// Window reservations of all workers, in bytes: the counted part of advertised windows that guests have
+    /// not used yet.
     pub fn promised(&self) -> usize {
         self.promised.load(Ordering::Relaxed)
     }
 
-    /// One reservation changes from `before` to `now` bytes. No flow is woken for this: reservations bound
+    /// Changes one reservation from `before` to `now` bytes. No flow is woken for this: reservations bound
     /// the opening of windows, and close none.
     pub fn promise(&self, before: usize, now: usize) {
         if now >= before {
@@ -136,14 +136,14 @@ impl Budget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Bytes that may still be taken.
+    /// Bytes of the budget that are free.
     pub fn available(&self) -> usize {
         self.total.saturating_sub(self.used())
     }
 
-    /// How short memory is.
+    /// The present memory pressure.
     pub fn pressure(&self) -> Pressure {
-        // Of a tiny budget the percentages are less than a chunk.
+        // Rounding: the percentages of a tiny budget are less than a chunk.
         let (used, hundredth) = (self.used(), self.total / 100);
         if used > hundredth * 95 {
             Pressure::Spent
@@ -154,20 +154,20 @@ impl Budget {
         }
     }
 
-    /// Takes `bytes`; false, and nothing taken, if that would exceed the budget.
+    /// Takes `bytes`; false, with nothing taken, if that would exceed the budget.
     pub fn take(&self, bytes: usize) -> bool {
         let fits = |used: usize| used.checked_add(bytes).filter(|&after| after <= self.total);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 
-    /// Gives `bytes` back; the workers that have to be woken, one bit each.
+    /// Returns `bytes` to the budget; the workers to wake, one bit each.
     #[must_use = "a worker that is not woken now waits for ever"]
     pub fn give_back(&self, bytes: usize) -> u64 {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
         self.reads.freed(|| self.has_room(Need::Read)) | self.windows.freed(|| self.has_room(Need::Window))
     }
 
-    /// Whether there is what a flow with this need may have waited for.
+    /// Whether there is room for a flow with this need.
     pub fn has_room(&self, need: Need) -> bool {
         match need {
             Need::Read => self.available() >= READ_ROOM,

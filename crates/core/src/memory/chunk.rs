@@ -1,4 +1,4 @@
-//! Payload memory: a pool of fixed chunks in two sizes, and byte queues made of them.
+//! Chunk pool: payload memory in fixed chunks of two sizes, and byte queues made of them.
 //!
 //! A connection's buffer is not an allocation but a number (its limit); bytes actually held are in chunks,
 //! taken from the pool when bytes arrive and freed when they are consumed. An idle connection holds none.
@@ -13,12 +13,12 @@
 //!
 //! Window reservation: bytes that a guest may still send into an advertised window are committed memory.
 //! Accepted by the host socket they take no chunk; refused, they must be buffered. So windows count against
-//! the budget beside what is held ([`Pool::promise`]), except for a 4096th of it ([`first_window`]; 64 KiB by
-//! default) in each window whose host socket takes everything: ten thousand idle connections reserve nothing.
-//! Reservations come out of the first half of the budget ([`Pool::receive_share`]); the other half is for the
-//! uncounted 4096ths, and for the minimum window of a connection when the first half is used up. So two
-//! thousand connections find room for their whole windows, even if all their host sockets block at once; with
-//! more, some segments would have to be retransmitted.
+//! the budget beside the bytes held ([`Pool::promise`]), except for a 4096th of it ([`first_window`]; 64 KiB
+//! by default) in each window whose host socket takes everything: ten thousand idle connections reserve
+//! nothing. Reservations come out of the first half of the budget ([`Pool::receive_share`]); the other half
+//! is for the uncounted 4096ths, and for the minimum window of a connection when the first half is used up.
+//! So two thousand connections find room for their whole windows, even if all their host sockets block at
+//! once; with more, some segments would have to be retransmitted.
 
 use crate::memory::budget::{Budget, Pressure, READ_ROOM};
 use std::io::{IoSlice, IoSliceMut};
@@ -28,14 +28,14 @@ use std::sync::Arc;
 pub const SMALL: usize = 2 << 10;
 /// Capacity of a large chunk in bytes: one super-segment.
 pub const LARGE: usize = READ_ROOM;
-/// Free large chunks kept for use; more than that go back to the allocator.
+/// Most free large chunks kept for reuse; further ones return to the allocator.
 const FREE_LARGE_MAX: usize = 64;
-/// Free small chunks kept for use.
+/// Most free small chunks kept for reuse.
 const FREE_SMALL_MAX: usize = 1024;
 /// Most large chunks that one [`Pool::fill`] fills: as much as stays in the cache between the read and the
 /// write.
 pub const FILL_CHUNKS: usize = 4;
-/// Most slices that [`Pool::slices`] gives at a time.
+/// Most slices that [`Pool::slices`] returns at a time.
 pub const SLICES_MAX: usize = 8;
 /// Up to this many bytes are packed into small chunks after a read; more stay in the large chunk they were
 /// read into.
@@ -50,8 +50,8 @@ const NONE: u32 = u32::MAX;
 pub struct Filled {
     /// Bytes read.
     pub bytes: usize,
-    /// Whether they took all room that was offered, which may be less than was asked for: only if not is
-    /// there nothing more to read.
+    /// Whether they took all room that was offered, which may be less than was asked for: if not, there is
+    /// nothing more to read.
     pub whole: bool,
 }
 
@@ -63,7 +63,7 @@ struct Chunk {
     next: u32,
 }
 
-/// A FIFO of bytes held in chunks. Give it back with [`Pool::clear`]; dropping it leaks its chunks.
+/// A FIFO of bytes held in chunks. Release it with [`Pool::clear`]; dropping it leaks its chunks.
 #[derive(Debug)]
 pub struct ByteQueue {
     head: u32,
@@ -88,13 +88,13 @@ impl ByteQueue {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether the queue is empty.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-/// A place in a queue, so that a sender need not walk from the front. Valid until bytes before it are
+/// A position in a queue, so that a sender need not walk from the front. Valid until bytes before it are
 /// consumed beyond it or the queue is cleared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cursor {
@@ -118,7 +118,7 @@ pub fn first_window(budget: usize) -> u32 {
     u32::try_from(budget / 4096).unwrap_or(u32::MAX).clamp(PROMISE_MIN, LARGE as u32)
 }
 
-/// The chunks of one worker, taken from the memory of all.
+/// The chunks of one worker, out of the shared budget.
 #[derive(Debug)]
 pub struct Pool {
     chunks: Vec<Chunk>,
@@ -126,9 +126,9 @@ pub struct Pool {
     free_large: Vec<u32>,
     vacant: Vec<u32>,
     budget: Arc<Budget>,
-    /// Bytes that are counted as used already, for small chunks that take the place of a large one.
+    /// Bytes already counted as used, for small chunks that take the place of a large one.
     reserved: usize,
-    /// Workers that have to be woken because memory was given back, one bit each.
+    /// Workers to wake because memory was freed, one bit each.
     wakes: u64,
 }
 
@@ -146,22 +146,22 @@ impl Pool {
         }
     }
 
-    /// The memory it takes from.
+    /// The budget of its chunks.
     pub fn budget(&self) -> &Budget {
         &self.budget
     }
 
-    /// Takes note of the workers that have to be woken since the last call, one bit each.
+    /// Takes the workers to wake since the last call, one bit each.
     pub const fn take_wakes(&mut self) -> u64 {
         std::mem::replace(&mut self.wakes, 0)
     }
 
-    /// How short memory is.
+    /// The present memory pressure.
     pub fn pressure(&self) -> Pressure {
         self.budget.pressure()
     }
 
-    /// Memory cap for bytes from the host to a guest with segments of `mss` bytes, bytes.
+    /// Memory cap of one flow for bytes from the host to a guest with segments of `mss` bytes, in bytes.
     pub fn share(&self, mss: u16) -> u32 {
         let bytes = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
         let (free, few) = (bytes(self.budget.available()), SEGMENTS_WHEN_SHORT * u32::from(mss));
@@ -172,8 +172,8 @@ impl Pool {
         }
     }
 
-    /// The most that a connection may hold of what its guest sends, and promise to it, now, bytes; `blocked`
-    /// says whether its host socket refuses bytes.
+    /// Memory cap of one connection for bytes of its guest, held or reserved by its window, in bytes.
+    /// `blocked`: its host socket refuses bytes.
     pub fn receive_share(&self, blocked: bool) -> u32 {
         if self.pressure() == Pressure::Spent {
             return 0;
@@ -188,17 +188,18 @@ impl Pool {
         window.saturating_sub(first_window(self.budget.total()))
     }
 
-    /// Reservation of one connection: changes from `before` to `now` counted bytes.
+    /// Changes the reservation of one connection from `before` to `now` counted bytes.
     pub fn promise(&mut self, before: u32, now: u32) {
         self.budget.promise(before as usize, now as usize);
     }
 
-    /// Bytes that fit into the queue's last chunk: they take no more memory.
+    /// Free bytes of the queue's last chunk, which take no more memory.
     pub fn room(&self, queue: &ByteQueue) -> u32 {
         self.tail_room(queue) as u32
     }
 
-    /// Copies `data` to the end of `queue`; gives the bytes stored, fewer only if the budget is spent.
+    /// Copies `data` to the end of `queue`; returns the number of bytes stored, fewer only if the budget is
+    /// used up.
     pub fn push(&mut self, queue: &mut ByteQueue, mut data: &[u8]) -> usize {
         let total = data.len();
         while !data.is_empty() {
@@ -218,8 +219,8 @@ impl Pool {
     }
 
     /// Lets `read` fill up to `max` bytes at the end of `queue`, straight into chunk memory; at most
-    /// [`FILL_CHUNKS`] large chunks are filled, and no more than the budget has. `read` is not called if that
-    /// is spent (`Ok(None)`).
+    /// [`FILL_CHUNKS`] large chunks are filled, and no more than the budget has. Without any, `read` is not
+    /// called (`Ok(None)`).
     pub fn fill<E>(
         &mut self,
         queue: &mut ByteQueue,
@@ -270,7 +271,7 @@ impl Pool {
         result.map(|_| Some(Filled { bytes: n, whole: n == offered }))
     }
 
-    /// Puts a chunk's buffer back, of which `len` bytes were filled, and those bytes at the end of `queue`.
+    /// Puts back the buffer of a chunk, with `len` bytes filled, and appends those bytes to `queue`.
     fn keep(&mut self, queue: &mut ByteQueue, chunk: u32, buffer: Box<[u8]>, len: usize) {
         if len > PACK_MAX {
             let filled = &mut self.chunks[chunk as usize];
@@ -292,7 +293,7 @@ impl Pool {
         self.give_back(unused);
     }
 
-    /// Removes `n` bytes from the front; chunks that become empty go back to the pool.
+    /// Removes `n` bytes from the front; emptied chunks return to the pool.
     pub fn consume(&mut self, queue: &mut ByteQueue, mut n: u32) {
         debug_assert!(n <= queue.len);
         queue.len -= n;
@@ -313,7 +314,7 @@ impl Pool {
         }
     }
 
-    /// Gives everything back.
+    /// Empties the queue and returns its chunks.
     pub fn clear(&mut self, queue: &mut ByteQueue) {
         let mut at = queue.head;
         while at != NONE {
@@ -355,8 +356,8 @@ impl Pool {
         Cursor::FRONT
     }
 
-    /// Up to `max` bytes from `cursor` on as slices in `out`: how many slices, how many bytes, and the cursor
-    /// behind them.
+    /// Up to `max` bytes from `cursor` on as slices in `out`: number of slices, number of bytes, and the
+    /// cursor behind them.
     pub fn slices<'a>(
         &'a self,
         queue: &ByteQueue,

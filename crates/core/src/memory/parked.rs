@@ -1,4 +1,4 @@
-//! Flows of one worker that wait for memory, in the order in which they came.
+//! Flows of one worker parked for memory, in order of arrival.
 //!
 //! Parking: a flow that finds the budget used up is listed here, and its worker's flag is set (see
 //! [`crate::memory::budget`]). Freed memory, of this worker or another, wakes the worker, which resumes
@@ -6,9 +6,9 @@
 //! wake-up. A flow that still lacks memory, because others were faster or its need is larger, is listed again
 //! at the end.
 //!
-//! A slow watchdog makes sure that a wake-up which got lost, which cannot happen, is a second's delay and a
-//! counter above zero instead of a connection that stands still for ever. It takes two looks: between the two
-//! steps of another worker that gives memory back, room and a stopped worker can be seen together.
+//! A slow watchdog limits the damage of a lost wake-up, which cannot happen, to a second's delay and a
+//! counter above zero instead of a connection that stands still for ever. It needs two observations: between
+//! the two steps of another worker that frees memory, room and a parked worker can be seen together.
 
 use crate::flow::FlowId;
 use crate::memory::budget::{Budget, Need, READ_ROOM};
@@ -16,25 +16,25 @@ use crate::time::{Duration, Instant};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// How often the watchdog looks while a flow waits.
+/// Interval of the watchdog while a flow is parked.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
-/// Flows that are gone may fill half of the list, and this many more.
+/// Stale entries (flows that are gone) allowed beside half of the list.
 const STALE_SLACK: usize = 64;
 
-/// The flows that wait for one kind of room.
+/// The flows parked for one kind of need.
 #[derive(Debug)]
 pub(crate) struct ParkedFlows {
     budget: Arc<Budget>,
     need: Need,
-    /// Which worker this is, for the self.budget.
+    /// This worker's number, for the budget.
     worker: u32,
     flows: VecDeque<FlowId>,
-    /// How many of them, from the front, have not looked since the last wake.
+    /// Number of flows at the front that have not resumed since the last wake-up.
     due: usize,
     watch_at: Option<Instant>,
-    /// The watchdog has seen free memory and a parked worker that was not woken.
+    /// First observation of the watchdog: free memory, and a parked worker that was not woken.
     suspected: bool,
-    /// The watchdog has seen it twice: flows resumed now had a lost wake-up.
+    /// Second observation: flows resumed now had a lost wake-up.
     convicted: bool,
 }
 
@@ -44,7 +44,8 @@ impl ParkedFlows {
         Self { budget, need, worker, flows, due, watch_at, suspected: false, convicted: false }
     }
 
-    /// Says that a flow waits, and lists it unless it is listed. It has to look for its own room once more.
+    /// Parks a flow: marks the worker and lists the flow unless it is listed. The flow must then check for
+    /// its own room once more.
     pub(crate) fn stop(&mut self, now: Instant, flow: FlowId, listed: &mut bool) {
         self.watch_at.get_or_insert(now + WATCH_EVERY);
         if !self.budget.stopped(self.need).stop(self.worker) {
@@ -55,7 +56,7 @@ impl ParkedFlows {
         }
     }
 
-    /// How many flows may resume now: without a wake-up, none.
+    /// Number of flows that may resume now: without a wake-up, none.
     pub(crate) fn wakeable(&mut self) -> usize {
         if self.flows.is_empty() {
             return 0;
@@ -69,15 +70,15 @@ impl ParkedFlows {
         self.due.min((self.budget.available() / READ_ROOM).max(1))
     }
 
-    /// The next flow that is to look.
+    /// The next flow to resume.
     pub(crate) fn pop(&mut self) -> Option<FlowId> {
         self.due = self.due.checked_sub(1)?;
         self.suspected = false;
         self.flows.pop_front()
     }
 
-    /// After flows have looked: true if others may look at once, else the worker is stopped again if any is
-    /// left.
+    /// Ends a round of resumed flows: true if others may resume at once, else the worker is marked as parked
+    /// again if any is left.
     pub(crate) fn rest(&mut self) -> bool {
         if self.flows.is_empty() {
             self.convicted = false;
@@ -91,17 +92,17 @@ impl ParkedFlows {
         more
     }
 
-    /// Whether a flow that goes on now does so only because of the watchdog.
+    /// Whether a flow that resumes now was found by the watchdog only.
     pub(crate) fn was_forgotten(&self) -> bool {
         self.convicted
     }
 
-    /// When [`ParkedFlows::watch`] is due.
+    /// Time at which [`ParkedFlows::watch`] is due.
     pub(crate) fn watch_at(&self) -> Option<Instant> {
         self.watch_at
     }
 
-    /// The watchdog's look.
+    /// An observation of the watchdog.
     pub(crate) fn watch(&mut self, now: Instant) {
         if self.watch_at.is_none_or(|at| at > now) {
             return;
@@ -120,17 +121,18 @@ impl ParkedFlows {
         self.watch_at = Some(now + WATCH_EVERY);
     }
 
-    /// Forgets flows that are gone if they are many: `flows` are open, and `exists` tells which.
+    /// Removes stale entries if they are many: `flows` is the number of open flows, `exists` tells them from
+    /// stale ones.
     pub(crate) fn prune(&mut self, flows: usize, exists: impl Fn(FlowId) -> bool) {
         if self.flows.len() <= 2 * flows + STALE_SLACK {
             return;
         }
         self.flows.retain(|&flow| exists(flow));
-        // Some may look once more than needed.
+        // Perhaps too many: some may resume once more than needed.
         self.due = self.due.min(self.flows.len());
     }
 
-    /// Bytes that the list takes.
+    /// Bytes allocated by the list.
     pub(crate) fn allocated(&self) -> usize {
         self.flows.capacity() * size_of::<FlowId>()
     }

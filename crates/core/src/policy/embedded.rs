@@ -1,18 +1,18 @@
-//! IPv4 addresses inside IPv6 addresses: the forms that a translator or tunnel on the way turns into IPv4
+//! Embedded IPv4 addresses: forms of IPv6 addresses that a translator or tunnel on the path turns into IPv4
 //! packets.
 //!
-//! A rule about an IPv4 address that looked only at the outer one would be walked around by writing the same
-//! destination as `64:ff9b::a00:1`. Which translators the host's network has is unknown here, so every form
-//! that a standard defines counts, and a form that is open to interpretation counts with each of its
-//! readings. Not known here are the prefixes that an operator has chosen for its own NAT64 (RFC 6052, section
-//! 2.2): a user with such a network denies the prefix itself.
+//! A rule about an IPv4 address that ignored them would be evaded by writing the same destination as
+//! `64:ff9b::a00:1`. The translators of the host's network are unknown here, so every form that a standard
+//! defines counts, and an ambiguous form counts with each of its readings. Unknown are the prefixes that an
+//! operator has chosen for its own NAT64 (RFC 6052, section 2.2): a user with such a network denies the
+//! prefix itself.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Most readings of one address: NAT64's local-use prefix has four, and any address may end as ISATAP's do.
 const READINGS_MAX: usize = 5;
 
-/// IPv4 addresses that `address` leads to if something on the way translates it; none for IPv4 itself.
+/// IPv4 addresses to which a translator on the path may lead packets for `address`; none for IPv4 itself.
 ///
 /// | Form | Standard |
 /// |---|---|

@@ -1,9 +1,8 @@
-//! The floor: destinations that no guest reaches and no option opens, except by an address that was mapped on
-//! purpose.
+//! The floor: destinations that no guest reaches and no option opens, except by an address mapped on purpose.
 //!
-//! The metadata services of clouds hand out credentials of the host to whatever can reach them, by address
-//! alone. Most are in 169.254.0.0/16; the others have unique local addresses (RFC 4193) or public ones and
-//! are listed here.
+//! Metadata services of clouds hand out credentials of the host to any program that can reach them, by
+//! address alone. Most are in 169.254.0.0/16; the others have unique local addresses (RFC 4193) or public
+//! ones and are listed here.
 
 use super::Network;
 use super::embedded::embedded_ipv4;
@@ -47,15 +46,14 @@ const METADATA: [Network; 9] = [
 /// OpenStack, "Metadata service" of the Nova guide: a service at a link-local address of IPv6.
 const METADATA_LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0xa9fe, 0xa9fe);
 
-/// The rule of the floor that forbids `address`, itself or the IPv4 address inside it, by its place in
-/// [`NAMES`].
+/// Index in [`NAMES`] of the rule that forbids `address`, itself or its embedded IPv4 address.
 pub(super) fn forbids(address: IpAddr) -> Option<usize> {
     rule(address).or_else(|| embedded_ipv4(address).find_map(|inner| rule(inner.into())))
 }
 
-/// The rule of the floor that forbids a flow begun by a datagram from `address` to a published port. Programs
-/// on the host's loopback and IPv6 neighbours may begin one: the guest sees them under an address that stands
-/// for them.
+/// Index of the rule that forbids a flow begun by a datagram from `address` to a published port. Exempt are
+/// programs on the host's loopback and IPv6 neighbours: the guest sees them under an address that stands for
+/// them.
 pub(super) fn forbids_peer(address: IpAddr) -> Option<usize> {
     match address {
         IpAddr::V6(METADATA_LINK_LOCAL) => forbids(address),

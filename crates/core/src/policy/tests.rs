@@ -1,4 +1,4 @@
-//! Rules and limits: what each refuses, in which order, and what is counted.
+//! Rules and limits: refusals, their order, and their counts.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn id(index: u32) -> FlowId {
     FlowId { index, generation: 0 }
 }
 
-/// How often each rule that has refused did.
+/// Refusals of each rule that has some.
 fn refused(policy: &Policy) -> Vec<(&str, u64)> {
     policy.counts().filter(|(_, count)| *count > 0).collect()
 }
@@ -98,7 +98,7 @@ fn the_floor_holds_for_what_is_not_mapped() {
     assert_eq!(refused(&policy), counts);
     let mapped = Request { to: "127.0.0.1:80".parse().unwrap(), ..request("10.0.2.4:80") };
     assert_eq!(policy.decide(Instant::ZERO, &mapped), Verdict::Allow);
-    // But a rule may name it, by either address.
+    // Denied by a rule under either address.
     for rule in [deny("127.0.0.0", 8, Some((80, 80))), deny("10.0.2.4", 32, None)] {
         let mut policy = Policy::new(&Rules { deny: vec![rule], ..Rules::default() });
         assert!(policy.decide(Instant::ZERO, &mapped).refusal().is_some(), "{rule}");
@@ -153,7 +153,7 @@ fn flows_per_destination_come_and_go() {
     assert_eq!(refusal.reason, DropReason::FlowsPerDestination);
     assert_eq!(refused(&policy), [("max-flows-per-destination 2", 1)]);
     assert_eq!(policy.decide(Instant::ZERO, &b), Verdict::Allow);
-    // A flow that nobody asked about takes nothing away, nor does one twice.
+    // A flow without a verdict does not count, nor does the same flow twice.
     policy.closed(a.remote.ip(), id(9));
     assert!(policy.decide(Instant::ZERO, &a).refusal().is_some());
     policy.closed(a.remote.ip(), id(1));
@@ -233,7 +233,7 @@ fn peers_that_may_begin_a_conversation() {
         let text = refusal.and_then(|refusal| policy.text(refusal));
         assert_eq!(text.as_deref(), rule, "{peer}");
     }
-    // A deny rule is about either address, and the limits are about what the guest begins.
+    // Deny rules match either address; the limits are for the guest's own flows.
     let peer: SocketAddr = "10.1.2.3:5000".parse().unwrap();
     let remote = "192.0.2.1:5000".parse().unwrap();
     for (remote, to) in [(peer, peer), (remote, peer)] {

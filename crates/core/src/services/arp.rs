@@ -1,5 +1,5 @@
-//! ARP: says which station has brodo's IPv4 addresses, and nothing of any other address, so that the guest's
-//! own probe for duplicates (RFC 5227) finds none.
+//! ARP: resolves brodo's IPv4 addresses to its MAC address, and no other address, so that the guest's own
+//! probe for duplicates (RFC 5227) finds none.
 
 use crate::config::Config;
 use crate::counters::DropReason;
@@ -15,7 +15,7 @@ pub const FRAME_LEN_MAX: usize = EthernetHeader::LEN + ArpPacket::LEN;
 /// Answers the ARP packet in a frame's payload.
 ///
 /// # Errors
-/// [`DropReason::MalformedArp`], also for a sender that is a group.
+/// [`DropReason::MalformedArp`], also for a sender with a group address.
 pub fn answer(config: &Config, packet: &[u8], out: &mut [u8]) -> Result<Option<usize>, DropReason> {
     let packet = ArpPacket::parse(packet)?;
     if packet.sender_mac.is_multicast() {

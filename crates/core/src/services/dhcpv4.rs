@@ -1,5 +1,5 @@
-//! DHCPv4 server with one address to give: the guest's. There is no lease to remember, because whoever asks
-//! on this link is the guest, and the answer is always the same; the lease never ends.
+//! DHCPv4 server with one address: the guest's. It is stateless, because every client on this link is the
+//! guest, and the answer is always the same; the lease never ends.
 
 use super::{IPV4_PAYLOAD, finish};
 use crate::config::{Config, Ipv4Net};
@@ -25,7 +25,7 @@ pub const FRAME_LEN_MAX: usize = IPV4_PAYLOAD + UdpHeader::LEN + Reply::LEN_MAX;
 /// Packets for another host's port are not answered.
 ///
 /// # Errors
-/// [`DropReason::MalformedDhcpv4`].
+/// [`DropReason::MalformedDhcpv4`] for a malformed message.
 pub fn answer(
     config: &Config,
     eth: &EthernetHeader,
@@ -73,7 +73,7 @@ fn decide(net: &Ipv4Net, request: &Request<'_>) -> Result<Option<ReplyType>, Dro
     let meant = |id: Ipv4Addr| id == net.gateway;
     Ok(match request.kind {
         RequestType::Discover => Some(ReplyType::Offer),
-        // Another server was chosen; there is none, but the client believes so.
+        // Request to another server: there is none, but the client believes so.
         RequestType::Request if request.server_id.is_some_and(|id| !meant(id)) => None,
         RequestType::Request => {
             // Selecting and init-reboot name the address in an option, renewing and rebinding in the header.
@@ -85,14 +85,14 @@ fn decide(net: &Ipv4Net, request: &Request<'_>) -> Result<Option<ReplyType>, Dro
             Some(if wanted == net.guest { ReplyType::Ack } else { ReplyType::Nak })
         }
         RequestType::Inform => Some(ReplyType::Ack),
-        // There is no other address to give, nor anything to free.
+        // No other address to offer, nor a lease to free.
         RequestType::Decline | RequestType::Release => None,
     })
 }
 
-/// Where an answer goes (RFC 2131 section 4.1): to the address that the client has, to the broadcast address
-/// if it asked for that or is refused, else to the address that it is about to have. `sender` is who sent the
-/// request; some clients that inform themselves leave their address out of the message.
+/// Destination of an answer (RFC 2131 section 4.1): the address that the client has; broadcast if it
+/// requested that or is refused; else the address that it is about to have. `sender` is the request's source;
+/// some clients leave their address out of a DHCPINFORM.
 fn destination(request: &Request<'_>, reply: &Reply<'_>, sender: (MacAddr, Ipv4Addr)) -> (MacAddr, Ipv4Addr) {
     let usable = |a: &Ipv4Addr| !a.is_unspecified() && !a.is_multicast() && !a.is_broadcast();
     let has = Some(request.ciaddr).filter(usable);

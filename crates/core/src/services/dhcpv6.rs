@@ -1,5 +1,5 @@
-//! DHCPv6 server (RFC 8415) with one address to give, the guest's, for ever; and DNS on request. No state:
-//! every client on this link is the guest. Temporary addresses are not offered, prefixes are refused.
+//! DHCPv6 server (RFC 8415) with one address, the guest's, for ever; and DNS on request. No state: every
+//! client on this link is the guest. Temporary addresses are not offered, prefixes are refused.
 
 use super::{IPV6_PAYLOAD, finish};
 use crate::config::{Config, Ipv6Net};
@@ -27,7 +27,8 @@ pub const FRAME_LEN_MAX: usize = IPV6_PAYLOAD + UdpHeader::LEN + ServerMessage::
 /// addresses are ignored (RFC 8415 section 16).
 ///
 /// # Errors
-/// [`DropReason::MalformedDhcpv6`], also for a message whose identifiers are not those its type calls for.
+/// [`DropReason::MalformedDhcpv6`], also for a message with identifiers that its type does not allow, or
+/// without required ones.
 pub fn answer(
     config: &Config,
     eth: &EthernetHeader,
@@ -55,7 +56,7 @@ pub fn answer(
     Ok(Some(finish(config, eth.src, &Ip::new(ends.addresses(), UDP), len, out)))
 }
 
-/// Which identifiers a message must and must not have (RFC 8415 sections 16.2 to 16.12).
+/// Checks the identifiers that a message must and must not have (RFC 8415 sections 16.2 to 16.12).
 fn check_identifiers(message: &ClientMessage<'_>) -> Result<(), DropReason> {
     use ClientMessageType as Type;
     let (client, server) = (message.client_id.is_some(), message.server_id.is_some());
@@ -67,7 +68,7 @@ fn check_identifiers(message: &ClientMessage<'_>) -> Result<(), DropReason> {
     if legal { Ok(()) } else { Err(DropReason::MalformedDhcpv6) }
 }
 
-/// Writes the answer to `message`, if one is due; gives its length in bytes.
+/// Writes the answer to `message`, if one is due; returns its length in bytes.
 fn reply(config: &Config, net: &Ipv6Net, message: &ClientMessage<'_>, out: &mut [u8]) -> Option<usize> {
     use ClientMessageType as Type;
     let rapid = message.kind == Type::Solicit && message.rapid_commit;
@@ -75,7 +76,7 @@ fn reply(config: &Config, net: &Ipv6Net, message: &ClientMessage<'_>, out: &mut 
         Type::Solicit if !rapid => ServerMessageType::Advertise,
         _ => ServerMessageType::Reply,
     };
-    // Said before anything is written: a client that has no address to confirm is owed no answer (section
+    // Checked before anything is written: a client without an address to confirm is owed no answer (section
     // 18.3.3).
     let mut claimed = message.associations().flat_map(|a| a.addresses()).peekable();
     if message.kind == Type::Confirm {
@@ -102,7 +103,7 @@ fn reply(config: &Config, net: &Ipv6Net, message: &ClientMessage<'_>, out: &mut 
     Some(answer.finish())
 }
 
-/// Answers each identity association: the first that asks for addresses gets the one there is.
+/// Answers each identity association: the first that asks for addresses gets the guest's.
 fn grant(net: &Ipv6Net, message: &ClientMessage<'_>, answer: &mut ServerMessage<'_>) {
     let mut given = false;
     for association in message.associations() {

@@ -1,8 +1,8 @@
 //! ICMP errors to the guest: the error of a router or host on the path about a packet of the guest.
 //!
-//! The error quotes the packet, so that the guest's kernel finds the socket it belongs to. Where the
-//! packet itself is gone (an error that comes back from the host later), [`quote`] makes its headers
-//! again from the flow's key.
+//! The error quotes the packet, so that the guest's kernel finds the socket it belongs to. When the packet
+//! itself is gone (an error that the host receives later), [`quote`] rebuilds its headers from the flow's
+//! key.
 
 use super::{IPV4_PAYLOAD, IPV6_PAYLOAD, finish};
 use crate::config::Config;
@@ -26,23 +26,23 @@ mod tests;
 /// Longest frame in bytes: the least MTU of IPv6.
 pub const FRAME_LEN_MAX: usize = IPV6_PAYLOAD + 8 + Icmpv6Message::QUOTE_MAX;
 
-/// ICMP errors to a guest: at most [`BURST`] at once and one more each [`INTERVAL`] (RFC 1812 section
-/// 4.3.2.8, RFC 4443 section 2.4 f), so that what it sends into a void does not come back multiplied.
+/// Rate limit of ICMP errors to a guest: at most [`BURST`] at once and one more each [`INTERVAL`] (RFC 1812
+/// section 4.3.2.8, RFC 4443 section 2.4 f), so that packets sent into a void do not come back multiplied.
 /// Linux has the same thousand a second.
 pub(crate) const BURST: u32 = 1000;
 pub(crate) const INTERVAL: Duration = Duration::from_millis(1);
 
-/// Where the IPv6 header names the next one.
+/// Offset of the next header field in the IPv6 header.
 const NEXT_HEADER_AT: u32 = 6;
 
 /// The least MTU of IPv6, in bytes.
 const IPV6_MTU_MIN: u32 = 1280;
 
-/// Writes the frame that tells the guest, at station `guest`, of `cause`, said by `from`, about its IP
-/// packet `packet`. If `from` is of the other family or unknown, the gateway says it.
+/// Writes the frame with the ICMP error `cause`, for the guest with the MAC address `guest`, from `from`,
+/// about the IP packet `packet`. If `from` is of the other family or unknown, its source is the gateway.
 ///
-/// None if no error may answer that packet: one that is an ICMP error itself, or whose source or
-/// destination is not a single host (RFC 1122 section 3.2.2, RFC 4443 section 2.4 e).
+/// None if no error may answer that packet: one that is an ICMP error itself, or whose source or destination
+/// is not a single host (RFC 1122 section 3.2.2, RFC 4443 section 2.4 e).
 ///
 /// # Errors
 /// The parser's error, for a malformed packet.
@@ -63,7 +63,7 @@ pub fn icmp_error(
             let single = |a: Ipv4Addr| {
                 !a.is_unspecified() && !a.is_multicast() && !a.is_broadcast() && a != link_broadcast
             };
-            // An ICMP packet too short to have a type might have been an error.
+            // An ICMP packet too short for a type might be an error.
             let error = header.protocol == ICMP && payload.first().is_none_or(|&kind| icmpv4::is_error(kind));
             if error || !single(header.src) || !single(header.dst) || header.src.is_loopback() {
                 return Ok(None);
@@ -104,7 +104,7 @@ fn message_v4(cause: IcmpCause, quoted: &[u8]) -> Icmpv4Message<'_> {
     match cause {
         IcmpCause::PortUnreachable => unreachable(icmpv4::PORT_UNREACHABLE),
         IcmpCause::NetUnreachable => unreachable(icmpv4::NET_UNREACHABLE),
-        // The code whose message has an MTU in it is not one of the others.
+        // Excluded: the code whose message carries an MTU.
         IcmpCause::HostUnreachable | IcmpCause::Unreachable(icmpv4::FRAGMENTATION_NEEDED) => {
             unreachable(icmpv4::HOST_UNREACHABLE)
         }
@@ -141,10 +141,10 @@ fn message_v6(cause: IcmpCause, quoted: &[u8]) -> Icmpv6Message<'_> {
 /// Most bytes that [`quote`] writes.
 pub const QUOTE_LEN_MAX: usize = Ipv6Header::LEN + 8;
 
-/// Writes a packet of the guest's as it would be quoted, IP header and eight bytes of layer 4, to the
-/// start of `out`; gives its length in bytes. Enough for the guest's kernel to find a UDP or echo
-/// socket; not for TCP, where it also compares the sequence number. `sequence` is that of an echo
-/// request, by which programs tell theirs apart. None if the key's addresses are of two families.
+/// Writes a packet of the guest as an ICMP error quotes it, IP header and eight bytes of layer 4, to the
+/// start of `out`; returns its length in bytes. Enough for the guest's kernel to find a UDP or echo socket;
+/// not for TCP, where it also compares the sequence number. `sequence` is that of an echo request, by which
+/// programs match replies. None if the key's addresses are of two families.
 ///
 /// # Panics
 /// If `out` is shorter than [`QUOTE_LEN_MAX`].

@@ -1,9 +1,10 @@
-//! Neighbour discovery: says which station has brodo's IPv6 addresses, and advertises brodo as the router.
+//! Neighbour discovery: resolves brodo's IPv6 addresses to its MAC address, and advertises brodo as the
+//! router.
 //!
 //! The prefix is offered for autoconfiguration if it is 64 bits long, as RFC 4862 needs it; otherwise the
-//! advertisement sends guests to DHCPv6 for their address. Other configuration is there in any case.
-//! Lifetimes are the longest there are (RFC 8319 for the router's), so that a guest that was stopped for
-//! hours still has its network; an advertisement every [`ADVERTISE_EVERY`] renews them.
+//! advertisement sends guests to DHCPv6 for their address. Other configuration is offered in any case.
+//! Lifetimes are the longest possible (RFC 8319 for the router's), so that a guest that was stopped for hours
+//! still has its network; an advertisement every [`ADVERTISE_EVERY`] renews them.
 
 use super::{IPV6_PAYLOAD, finish_ndp};
 use crate::config::{Config, Ipv6Net};
@@ -25,16 +26,16 @@ mod tests;
 /// Longest answer in bytes: a router advertisement.
 pub const FRAME_LEN_MAX: usize = IPV6_PAYLOAD + RouterAdvertisement::LEN_MAX;
 
-/// How often [`advertise`] is to be sent unasked: the longest interval of RFC 4861 section 6.2.1.
+/// Interval of unsolicited advertisements ([`advertise`]): the longest of RFC 4861 section 6.2.1.
 pub const ADVERTISE_EVERY: Duration = Duration::from_secs(30 * 60);
 
-/// How long this is a default router, in seconds (RFC 8319 section 4).
+/// Lifetime as default router, in seconds (RFC 8319 section 4).
 const ROUTER_LIFETIME_S: u16 = u16::MAX;
-/// How long the prefix is valid and preferred: for ever.
+/// Valid and preferred lifetime of the prefix: infinity.
 const PREFIX_LIFETIME_S: u32 = u32::MAX;
 
-/// Answers the neighbour discovery message `message`, which came from station `eth_src` in a packet with
-/// header `ip`.
+/// Answers the neighbour discovery message `message`, from the MAC address `eth_src`, in a packet with header
+/// `ip`.
 ///
 /// # Errors
 /// [`DropReason::MalformedNdp`], [`DropReason::MalformedIcmpv6`], [`DropReason::IcmpChecksum`] or
@@ -52,20 +53,20 @@ pub fn answer(
         return Err(DropReason::MalformedNdp);
     }
     let Some(net) = &config.v6 else { return Ok(None) };
-    let station = |lladdr: Option<MacAddr>| match lladdr {
-        // Without a source address there is nothing that the sender's station could belong to.
+    let mac_or_source = |lladdr: Option<MacAddr>| match lladdr {
+        // Without a source address there is nothing that the sender's MAC address could belong to.
         Some(_) if ip.src.is_unspecified() => Err(DropReason::MalformedNdp),
         Some(mac) if mac.is_multicast() => Err(DropReason::MalformedNdp),
         lladdr => Ok(lladdr.unwrap_or(eth_src)),
     };
     match parsed {
         NdpMessage::RouterSolicitation { source_lladdr } => {
-            let station = station(source_lladdr)?;
-            let to = if ip.src.is_unspecified() { None } else { Some((station, ip.src)) };
+            let mac = mac_or_source(source_lladdr)?;
+            let to = if ip.src.is_unspecified() { None } else { Some((mac, ip.src)) };
             Ok(Some(emit_advertisement(config, net, to, out)))
         }
         NdpMessage::NeighborSolicitation { target, source_lladdr } => {
-            let station = station(source_lladdr)?;
+            let mac = mac_or_source(source_lladdr)?;
             // RFC 4861 section 7.1.1: a probe for duplicates goes to the solicited-node group.
             if ip.src.is_unspecified() && ip.dst != solicited_node(target) {
                 return Err(DropReason::MalformedNdp);
@@ -73,14 +74,14 @@ pub fn answer(
             if !config.is_ours(target.into()) {
                 return Ok(None);
             }
-            Ok(Some(emit_neighbor(config, target, (station, ip.src), out)))
+            Ok(Some(emit_neighbor(config, target, (mac, ip.src), out)))
         }
         NdpMessage::NeighborAdvertisement(_) => Ok(None),
     }
 }
 
-/// Writes a router advertisement to all nodes, or to one, into `out`; gives the frame's length in bytes. None
-/// if the link has no IPv6.
+/// Writes a router advertisement to all nodes, or to one, into `out`; returns the frame's length in bytes.
+/// None if the link has no IPv6.
 pub fn advertise(config: &Config, to: Option<(MacAddr, Ipv6Addr)>, out: &mut [u8]) -> Option<usize> {
     config.v6.as_ref().map(|net| emit_advertisement(config, net, to, out))
 }
@@ -114,7 +115,7 @@ fn emit_advertisement(
     finish_ndp(config, mac, Addresses::new(net.gateway_link_local, dst), len, out)
 }
 
-/// Writes the advertisement that `target` is ours, to the station and address that asked.
+/// Writes the advertisement of `target` as brodo's address, to the MAC and IP address of the solicitation.
 fn emit_neighbor(config: &Config, target: Ipv6Addr, to: (MacAddr, Ipv6Addr), out: &mut [u8]) -> usize {
     // RFC 4861 section 7.2.4: a probe for duplicates is answered to all nodes.
     let solicited = !to.1.is_unspecified();

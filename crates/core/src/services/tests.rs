@@ -7,7 +7,7 @@ use crate::wire::udp::UdpHeader;
 use crate::wire::{UDP, checksum};
 use std::net::IpAddr;
 
-/// A guest's station.
+/// MAC address of a guest.
 pub(super) const GUEST: MacAddr = MacAddr([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
 
 /// The IPv4 header and the layer-4 bytes of a frame from us.

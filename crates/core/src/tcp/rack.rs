@@ -81,7 +81,7 @@ impl Rack {
         (min_rtt / 4 * (1 + u32::from(self.widened))).min(srtt)
     }
 
-    /// IpHeaderFields what is lost by now (step 5), and gives how long to wait until more may be. `rtts` are
+    /// Marks lost segments as such (step 5), and gives how long to wait until more may be. `rtts` are
     /// the link's least and smoothed round trip.
     pub(super) fn detect(
         &self,

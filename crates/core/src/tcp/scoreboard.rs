@@ -184,7 +184,7 @@ impl Scoreboard {
         self.join(first);
     }
 
-    /// IpHeaderFields as lost every range in flight that `is_lost` says is.
+    /// Marks as lost every range in flight for which `is_lost` holds.
     pub(super) fn mark_lost(&mut self, mut is_lost: impl FnMut(&Range) -> bool) {
         for range in &mut self.ranges {
             if range.fate == Fate::InFlight && is_lost(range) {
@@ -194,7 +194,7 @@ impl Scoreboard {
         }
     }
 
-    /// IpHeaderFields up to `len` from the front on as lost.
+    /// Marks up to `len` bytes from the front on as lost.
     pub(super) fn mark_first_lost(&mut self, len: u32) {
         let (Some(first), Some(last)) = (self.ranges.front(), self.ranges.back()) else { return };
         let len = len.min((last.end() - first.start) as u32);

@@ -12,7 +12,7 @@ mod tests;
 /// Operation of a packet. Reverse ARP and other operations are not supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArpOperation {
-    /// Who has the target address?
+    /// Request for the MAC address of the target IP address.
     Request,
     /// The sender has the sender address.
     Reply,
@@ -23,11 +23,11 @@ pub enum ArpOperation {
 pub struct ArpPacket {
     /// Question or answer.
     pub operation: ArpOperation,
-    /// Station that speaks.
+    /// MAC address of the sender.
     pub sender_mac: MacAddr,
     /// Its address; unspecified in a probe for duplicates (RFC 5227).
     pub sender_ip: Ipv4Addr,
-    /// Station that is spoken to; without meaning in a request.
+    /// MAC address of the target; without meaning in a request.
     pub target_mac: MacAddr,
     /// Address asked for.
     pub target_ip: Ipv4Addr,

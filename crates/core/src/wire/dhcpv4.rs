@@ -27,7 +27,7 @@ pub enum RequestType {
     Decline,
     /// The address is no longer needed.
     Release,
-    /// I have an address; what else should I know?
+    /// DHCPINFORM: a request for configuration other than an address.
     Inform,
 }
 
@@ -55,7 +55,7 @@ pub struct Request<'a> {
     pub ciaddr: Ipv4Addr,
     /// The relay agent that passed this on, or unspecified.
     pub giaddr: Ipv4Addr,
-    /// The client's station.
+    /// MAC address of the client.
     pub chaddr: MacAddr,
     /// The address that the client wants (option 50).
     pub requested_ip: Option<Ipv4Addr>,
@@ -80,7 +80,7 @@ pub struct Network<'a> {
     /// MTU of the link in bytes.
     pub mtu: u16,
     /// DNS search names (RFC 3397); invalid ones and those beyond [`dns::SEARCH_LEN_MAX`] are left out, and
-    /// all of them if the client would not take so long a message.
+    /// all of them if the message would be too long for the client.
     pub search: &'a [String],
 }
 
@@ -200,7 +200,7 @@ impl Reply<'_> {
     /// (RFC 1542 section 2.1).
     const LEN_MIN: usize = 300;
 
-    /// Writes the reply to `request` to the start of `out` and gives its length in bytes.
+    /// Writes the reply to `request` to the start of `out` and returns its length in bytes.
     ///
     /// # Panics
     /// If `out` is shorter than that; [`Reply::LEN_MAX`] always suffices.

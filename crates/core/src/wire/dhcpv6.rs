@@ -22,7 +22,7 @@ pub const DUID_LEN_MAX: usize = 130;
 /// Identity associations answered in one message; more make it malformed. With [`ADDRESSES_MAX`], this keeps
 /// the longest answer within the least MTU of IPv6.
 pub const ASSOCIATIONS_MAX: usize = 4;
-/// Addresses looked at in one identity association; those beyond are ignored.
+/// Most addresses of one identity association that are read; further ones are ignored.
 pub const ADDRESSES_MAX: usize = 4;
 
 /// Message type of a client.
@@ -42,7 +42,7 @@ pub enum ClientMessageType {
     Release = 8,
     /// They are in use by another host.
     Decline = 9,
-    /// What should I know beside addresses?
+    /// A request for configuration other than addresses.
     InformationRequest = 11,
 }
 
@@ -204,7 +204,7 @@ fn association(code: u16, value: &[u8]) -> Option<Association<'_>> {
     Some(Association { kind, iaid: u32_at(value, 0)?, options })
 }
 
-/// An option is longer than what is there.
+/// An option longer than the rest of the message.
 struct Truncated;
 
 /// A walk over options: code and value. Ends after the first error.
@@ -246,7 +246,7 @@ impl<'a> ServerMessage<'a> {
         + (4 + dns::SEARCH_LEN_MAX)
         + ASSOCIATIONS_MAX * (4 + 12 + 6 + (1 + ADDRESSES_MAX) * IA_ADDRESS_LEN);
 
-    /// Starts the answer of the server with station address `server` to a client's message.
+    /// Starts the answer of the server with MAC address `server` to a client's message.
     pub fn new(kind: ServerMessageType, to: &ClientMessage<'_>, server: MacAddr, out: &'a mut [u8]) -> Self {
         let mut out = Writer::new(out);
         out.u8(kind as u8);
@@ -270,7 +270,7 @@ impl<'a> ServerMessage<'a> {
         self.option(RAPID_COMMIT, &[]);
     }
 
-    /// Outcome of the whole.
+    /// Status code of the whole message.
     pub fn status(&mut self, status: StatusCode) {
         self.option(STATUS_CODE, &(status as u16).to_be_bytes());
     }
@@ -331,7 +331,7 @@ impl<'a> ServerMessage<'a> {
     }
 }
 
-/// The identifier of the server with this station address: DUID-LL (RFC 8415 section 11.4).
+/// The identifier of the server with this MAC address: DUID-LL (RFC 8415 section 11.4).
 pub const fn server_duid(server: MacAddr) -> [u8; 10] {
     let mac = server.0;
     [0, 3, 0, 1, mac[0], mac[1], mac[2], mac[3], mac[4], mac[5]]

@@ -1,8 +1,5 @@
 //! DNS messages (RFC 1035), as much as a forwarder needs: headers, names and questions here, records and
-//! whole messages in [`message`]. Also how names are written, which DHCP and router advertisements share.
-//!
-//! A name is walked without following a compression pointer anywhere but backwards, which bounds the walk;
-//! none may be longer than the 255 bytes of RFC 1035 section 2.3.4.
+//! whole messages in [`message`]. The encoding of names is shared with DHCP and router advertisements.
 
 pub mod message;
 
@@ -23,14 +20,14 @@ const HOPS_MAX: u8 = 127;
 /// Most bytes of encoded search names offered to a guest: the capacity of one DHCPv4 option.
 pub const SEARCH_LEN_MAX: usize = 255;
 
-/// Response codes a forwarder gives on its own (RFC 1035 section 4.1.1).
+/// Response codes of a forwarder's own answers (RFC 1035 section 4.1.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rcode {
     /// The query cannot be read.
     FormErr = 1,
     /// No resolver answered.
     ServFail = 2,
-    /// There is no such name.
+    /// The name does not exist.
     NxDomain = 3,
     /// The resolver does not do such things.
     NotImp = 4,
@@ -125,7 +122,7 @@ pub struct Name<'a> {
 }
 
 impl<'a> Name<'a> {
-    /// The name at `start` in `message` and where what follows it begins.
+    /// The name at `start` in `message`, and the offset behind it.
     pub fn parse(message: &'a [u8], start: usize) -> Option<(Self, usize)> {
         let mut labels = Labels::new(message, start);
         while labels.step().ok()?.is_some() {}
@@ -160,7 +157,7 @@ impl<'a> Name<'a> {
         }
     }
 
-    /// The address whose pointers are kept under this name (RFC 1035, 3.5; RFC 3596, 2.5).
+    /// The address with PTR records under this name (RFC 1035, 3.5; RFC 3596, 2.5).
     pub fn reverse(&self) -> Option<IpAddr> {
         const LABELS_MAX: usize = 34;
         let mut labels = [&[][..]; LABELS_MAX];
@@ -216,7 +213,7 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// A name that is cut, too long, or compressed into a loop.
+/// A truncated or too long name, or one compressed into a loop.
 struct BadName;
 
 /// A walk over labels.
@@ -229,7 +226,7 @@ struct Labels<'a> {
     hops: u8,
     /// Bytes of the name so far, uncompressed.
     len: usize,
-    /// Where what follows the name begins, once known.
+    /// Offset behind the name, once known.
     end: Option<usize>,
 }
 
@@ -279,12 +276,12 @@ pub struct Question<'a> {
     pub qtype: u16,
     /// Class, 1 for the Internet.
     pub qclass: u16,
-    /// Where what follows the entry begins, in bytes from the start of the message.
+    /// Offset behind the entry, in bytes from the start of the message.
     pub end: usize,
 }
 
 impl<'a> Question<'a> {
-    /// The first question of a message, if it has one that is well-formed.
+    /// The first question of a message; none if it is malformed or absent.
     pub fn parse(message: &'a [u8]) -> Option<Self> {
         if Header::parse(message)?.questions == 0 {
             return None;
@@ -297,12 +294,9 @@ impl<'a> Question<'a> {
 /// Most bytes of a reply that [`error_reply`] makes: header and one question.
 pub const ERROR_REPLY_LEN_MAX: usize = Header::LEN + NAME_LEN_MAX + 4;
 
-/// Writes the reply that refuses `query` to the start of `out` and gives its length in bytes: the same
-/// identifier and question, no records. None if `query` is no query at all, so that two forwarders cannot
-/// answer each other for ever. A question that cannot be read is left out.
-///
-/// # Panics
-/// If `out` is shorter than the reply; [`ERROR_REPLY_LEN_MAX`] always suffices.
+/// Writes the reply that refuses `query` to the start of `out` and returns its length in bytes: the same ID
+/// and question, no records. None if `query` is not a query, so that two forwarders cannot answer each other
+/// for ever. A malformed question is left out.
 pub fn error_reply(query: &[u8], rcode: Rcode, out: &mut [u8]) -> Option<usize> {
     let header = Header::parse(query)?;
     if header.is_response() {
@@ -348,7 +342,7 @@ pub fn encode_name(text: &str, out: &mut [u8]) -> Option<usize> {
     (len < NAME_LEN_MAX).then_some(len + 1)
 }
 
-/// Writes search names one after another to the start of `out` and gives their length in bytes. Names that
+/// Writes search names one after another to the start of `out` and returns their length in bytes. Names that
 /// are invalid or do not fit are left out.
 pub fn encode_search(names: &[String], out: &mut [u8; SEARCH_LEN_MAX]) -> usize {
     let mut len = 0;

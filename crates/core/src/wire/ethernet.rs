@@ -9,12 +9,12 @@ use std::net::Ipv6Addr;
 #[cfg(test)]
 mod tests;
 
-/// A station address.
+/// A MAC address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct MacAddr(pub [u8; 6]);
 
 impl MacAddr {
-    /// All stations.
+    /// The broadcast address.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
     /// Whether this is a group address (broadcast included): the lowest bit of the first byte.
@@ -22,7 +22,7 @@ impl MacAddr {
         self.0[0] & 1 != 0
     }
 
-    /// Whether this is the address of all stations.
+    /// Whether this is the broadcast address.
     pub const fn is_broadcast(self) -> bool {
         matches!(self.0, [0xff, 0xff, 0xff, 0xff, 0xff, 0xff])
     }
@@ -45,7 +45,7 @@ impl fmt::Display for MacAddr {
     }
 }
 
-/// A text that is not six pairs of hexadecimal digits with colons between.
+/// A text other than six pairs of hexadecimal digits separated by colons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InvalidMacAddr;
 
@@ -113,9 +113,9 @@ impl From<EtherType> for u16 {
 /// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EthernetHeader {
-    /// Destination station.
+    /// Destination MAC address.
     pub dst: MacAddr,
-    /// Source station.
+    /// Source MAC address.
     pub src: MacAddr,
     /// Protocol of the payload.
     pub ethertype: EtherType,
@@ -125,10 +125,10 @@ impl EthernetHeader {
     /// Length in bytes.
     pub const LEN: usize = 14;
 
-    /// The header and what follows it (with the padding of a short frame, if any).
+    /// The header, and the bytes behind it (with the padding of a short frame, if any).
     ///
     /// # Errors
-    /// [`DropReason::FrameTooShort`].
+    /// [`DropReason::FrameTooShort`] for less than a header.
     pub fn parse(frame: &[u8]) -> Result<(Self, &[u8]), DropReason> {
         let (header, payload) =
             frame.split_first_chunk::<{ Self::LEN }>().ok_or(DropReason::FrameTooShort)?;

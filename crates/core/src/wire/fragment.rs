@@ -4,9 +4,9 @@
 /// The place of a fragment in the packet that was cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fragment {
-    /// Tells the fragments of one packet from those of another: 16 bits over IPv4, 32 over IPv6.
+    /// Identification, shared by the fragments of one packet: 16 bits over IPv4, 32 over IPv6.
     pub ident: u32,
-    /// Where it begins in what follows the IP header, in bytes, a multiple of 8, at most 65,528.
+    /// Offset of its content in the packet behind the IP header, in bytes, a multiple of 8, at most 65,528.
     pub offset: u16,
     /// It is not the last.
     pub more: bool,
@@ -16,7 +16,7 @@ impl Fragment {
     /// Length in bytes of IPv6's extension header.
     pub const LEN_V6: usize = 8;
 
-    /// From the field of flags and offset of the IPv4 header; `None` if that is of a whole packet.
+    /// From the field of flags and offset of the IPv4 header; `None` for a whole packet.
     pub(super) const fn of_ipv4(field: u16, ident: u16) -> Option<Self> {
         let (offset, more) = ((field & 0x1fff) << 3, field & 0x2000 != 0);
         if offset == 0 && !more {

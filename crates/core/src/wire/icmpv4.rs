@@ -1,4 +1,4 @@
-//! ICMP (RFC 792): echo, and the errors that a path tells a sender of. Other types are not spoken.
+//! ICMP (RFC 792): echo, and the errors about the path. Other types are not supported.
 
 use super::{Writer, checksum, u16_at};
 use crate::counters::DropReason;
@@ -9,7 +9,7 @@ mod tests;
 /// An echo request or reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Echo<'a> {
-    /// Identifier: tells one program's requests from another's.
+    /// Identifier, which separates the requests of different programs.
     pub ident: u16,
     /// Sequence number.
     pub sequence: u16,
@@ -79,10 +79,10 @@ pub const fn is_error(kind: u8) -> bool {
 }
 
 impl<'a> Icmpv4Message<'a> {
-    /// Length in bytes of what precedes the data or the quoted packet.
+    /// Length in bytes of the header, which data or a quoted packet follow.
     pub const HEADER_LEN: usize = 8;
 
-    /// Most bytes quoted: the whole packet, with an IP header of 20 bytes, is to be at most 576 bytes long
+    /// Most bytes quoted: the whole packet, with an IP header of 20 bytes, should be at most 576 bytes long
     /// (RFC 1812 section 4.3.2.3).
     pub const QUOTE_MAX: usize = 576 - 20 - Self::HEADER_LEN;
 

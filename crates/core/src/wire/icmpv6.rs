@@ -1,5 +1,5 @@
-//! ICMPv6 (RFC 4443): echo, and the errors that a path tells a sender of. Neighbour discovery, whose messages
-//! are ICMPv6 too, is in [`super::ndp`]; the checksum, which covers the addresses, is here for both.
+//! ICMPv6 (RFC 4443): echo, and the errors about the path. Neighbour discovery, whose messages are ICMPv6
+//! too, is in [`super::ndp`]; the checksum, which covers the addresses, is here for both.
 
 use super::icmpv4::Echo;
 use super::{ICMPV6, Writer, checksum, u16_at, u32_at};
@@ -48,7 +48,7 @@ pub enum Icmpv6Message<'a> {
     },
 }
 
-/// Code of a destination to which there is no route.
+/// Code of a destination without a route.
 pub const NO_ROUTE: u8 = 0;
 /// Code of communication administratively prohibited.
 pub const PROHIBITED: u8 = 1;
@@ -107,10 +107,10 @@ pub fn fill_checksum(src: Ipv6Addr, dst: Ipv6Addr, message: &mut [u8]) {
 }
 
 impl<'a> Icmpv6Message<'a> {
-    /// Length in bytes of what precedes the data or the quoted packet.
+    /// Length in bytes of the header, which data or a quoted packet follow.
     pub const HEADER_LEN: usize = 8;
 
-    /// Most bytes quoted: the whole packet is to fit the least MTU of IPv6 (RFC 4443 section 2.4 c).
+    /// Most bytes quoted: the whole packet must fit the least MTU of IPv6 (RFC 4443 section 2.4 c).
     pub const QUOTE_MAX: usize = 1280 - 40 - Self::HEADER_LEN;
 
     /// The message, its checksum verified.

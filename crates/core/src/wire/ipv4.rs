@@ -26,7 +26,7 @@ pub struct Ipv4Header {
     pub dont_fragment: bool,
     /// Differentiated services and ECN, as one byte.
     pub tos: u8,
-    /// Length of what follows the header in bytes, at most 65,515.
+    /// Length of the payload in bytes, at most 65,515.
     pub payload_len: u16,
 }
 
@@ -46,7 +46,7 @@ impl Ipv4Header {
         }
     }
 
-    /// As [`Ipv4Header::parse`], for a fragment; `None` instead of its place if it is a whole packet.
+    /// As [`Ipv4Header::parse`], but accepts fragments; the fragment is `None` for a whole packet.
     ///
     /// # Errors
     /// [`DropReason::MalformedIpv4`] or [`DropReason::Ipv4Checksum`].
@@ -85,10 +85,7 @@ impl Ipv4Header {
         self.emit_as(None, out);
     }
 
-    /// The same for a fragment, whose identification stands for the header's.
-    ///
-    /// # Panics
-    /// As [`Ipv4Header::emit`].
+    /// As [`Ipv4Header::emit`], for a fragment, whose identification replaces the header's.
     pub fn emit_fragment(&self, fragment: Fragment, out: &mut [u8]) {
         Self { ident: fragment.ident as u16, ..*self }.emit_as(Some(fragment), out);
     }

@@ -1,11 +1,7 @@
-//! IPv6 headers (RFC 8200). `parse` walks the extension headers that an end node has to understand and gives
-//! the upper-layer protocol and its payload; `emit` writes the fixed header only, because nothing here sends
-//! extensions but that of fragments. Fragments have a parser of their own, so that none is taken for a
-//! packet.
-//!
-//! Hostile chains are bounded: at most [`EXTENSIONS_MAX`] extension headers, hop-by-hop options only in
-//! front, a routing header only with no segments left, and an option that its own type forbids to skip ends
-//! the packet.
+//! IPv6 headers (RFC 8200). `parse` walks the extension headers that an end node has to understand and
+//! returns the upper-layer protocol and its payload; `emit` writes the fixed header only, because brodo sends
+//! no extension header but that of fragments. Fragments have a parser of their own, so that none is taken for
+//! a packet.
 
 use super::fragment::Fragment;
 use super::ipv6_at;
@@ -15,8 +11,8 @@ use std::net::Ipv6Addr;
 #[cfg(test)]
 mod tests;
 
-/// Extension headers walked in one packet. RFC 8200 section 4.1 recommends orders with at most six of those
-/// known here.
+/// Most extension headers walked in one packet. RFC 8200 section 4.1 recommends orders with at most six of
+/// those known here.
 pub const EXTENSIONS_MAX: usize = 8;
 
 const HOP_BY_HOP: u8 = 0;
@@ -32,7 +28,7 @@ pub struct Ipv6Header {
     pub src: Ipv6Addr,
     /// Destination address.
     pub dst: Ipv6Addr,
-    /// Upper-layer protocol: after `parse`, what follows the last extension header.
+    /// Next header; after `parse` the upper-layer protocol, behind the last extension header.
     pub next_header: u8,
     /// Hop limit.
     pub hop_limit: u8,
@@ -60,11 +56,11 @@ impl Ipv6Header {
         }
     }
 
-    /// As [`Ipv6Header::parse`], for a fragment: the payload behind its extension header, of the protocol
-    /// named there. `None` instead of its place if it is a whole packet.
+    /// As [`Ipv6Header::parse`], but accepts fragments: then the payload is the bytes behind the fragment
+    /// header, of the protocol named there. The fragment is `None` for a whole packet.
     ///
     /// # Errors
-    /// [`DropReason::MalformedIpv6`].
+    /// [`DropReason::MalformedIpv6`] for a malformed header or extension.
     pub fn parse_any(packet: &[u8]) -> Result<(Self, Option<Fragment>, &[u8]), DropReason> {
         let (fixed, rest) = packet.split_first_chunk::<{ Self::LEN }>().ok_or(DropReason::MalformedIpv6)?;
         let first = u32::from_be_bytes([fixed[0], fixed[1], fixed[2], fixed[3]]);
@@ -105,8 +101,8 @@ impl Ipv6Header {
     }
 }
 
-/// Walks extension headers, the first of type `next`, up to that of a fragment; gives the upper-layer
-/// protocol and its packet, or what the fragment begins with and its content.
+/// Walks extension headers, the first of type `next`, up to that of a fragment; returns the upper-layer
+/// protocol, the fragment if it is one, and the bytes behind the headers.
 fn extensions(mut next: u8, mut rest: &[u8]) -> Result<(u8, Option<Fragment>, &[u8]), DropReason> {
     for walked in 0..EXTENSIONS_MAX {
         let start = rest.first_chunk::<8>();
@@ -125,7 +121,7 @@ fn extensions(mut next: u8, mut rest: &[u8]) -> Result<(u8, Option<Fragment>, &[
         match next {
             HOP_BY_HOP if walked > 0 => return Err(DropReason::MalformedIpv6),
             HOP_BY_HOP | DESTINATION_OPTIONS => options(&header[2..])?,
-            // Segments left: we are not the router that the packet was sent through.
+            // Segments left: the packet's route leads through this node, which is no router for it.
             ROUTING if header[3] != 0 => return Err(DropReason::MalformedIpv6),
             FRAGMENT => {
                 let fragment = header.first_chunk().map(|header| Fragment::of_ipv6(*header));

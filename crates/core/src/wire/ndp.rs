@@ -54,27 +54,27 @@ pub struct NeighborAdvertisement {
     pub router: bool,
     /// This answers a solicitation.
     pub solicited: bool,
-    /// It replaces what was known before.
+    /// Override flag: the entry replaces an existing one.
     pub override_entry: bool,
-    /// The address that is advertised.
+    /// The advertised address.
     pub target: Ipv6Addr,
-    /// The station that has it.
+    /// MAC address of the target.
     pub target_lladdr: Option<MacAddr>,
 }
 
 /// A message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NdpMessage {
-    /// Who is a router?
+    /// Request for router advertisements.
     RouterSolicitation {
-        /// The sender's station.
+        /// MAC address of the sender.
         source_lladdr: Option<MacAddr>,
     },
-    /// Who has the target address?
+    /// Request for the MAC address of the target.
     NeighborSolicitation {
         /// The address asked for.
         target: Ipv6Addr,
-        /// The sender's station; none in a probe for duplicates.
+        /// MAC address of the sender; none in a probe for duplicates.
         source_lladdr: Option<MacAddr>,
     },
     /// The sender has the target address.
@@ -85,12 +85,12 @@ impl NdpMessage {
     /// Most bytes of a message that [`NdpMessage::emit`] writes.
     pub const LEN_MAX: usize = 24 + 8;
 
-    /// The message, checked as RFC 4861 sections 6.1.1, 7.1.1 and 7.1.2 ask, except for what concerns the
+    /// The message, checked as RFC 4861 sections 6.1.1, 7.1.1 and 7.1.2 require, except for fields of the
     /// IPv6 header. Unknown options are skipped.
     ///
     /// # Errors
     /// [`DropReason::MalformedNdp`], or [`DropReason::UnknownIcmp`] for advertisements of routers, redirects,
-    /// and everything else.
+    /// and all other types.
     pub fn parse(message: &[u8]) -> Result<Self, DropReason> {
         const BAD: DropReason = DropReason::MalformedNdp;
         let &[kind, code, ..] = message else { return Err(BAD) };
@@ -115,7 +115,7 @@ impl NdpMessage {
         if code == 0 { Ok(parsed) } else { Err(BAD) }
     }
 
-    /// Writes the message to the start of `out`, its checksum computed; gives its length in bytes.
+    /// Writes the message to the start of `out`, its checksum computed; returns its length in bytes.
     ///
     /// # Panics
     /// If `out` is shorter than that; [`NdpMessage::LEN_MAX`] always suffices.
@@ -144,8 +144,8 @@ impl NdpMessage {
     }
 }
 
-/// The station in the first option of type `wanted`. All options are walked, because one without length
-/// spoils the message (RFC 4861 section 4.6).
+/// The MAC address in the first option of type `wanted`. All options are walked, because one without length
+/// invalidates the message (RFC 4861 section 4.6).
 fn lladdr(mut rest: &[u8], wanted: u8) -> Result<Option<MacAddr>, DropReason> {
     let mut found = None;
     while let [kind, units, ..] = *rest {
@@ -197,7 +197,7 @@ pub struct RouterAdvertisement<'a> {
     pub other: bool,
     /// How long this is a default router, and its DNS servers and names hold, in seconds.
     pub lifetime_s: u16,
-    /// The router's station.
+    /// MAC address of the router.
     pub source_lladdr: MacAddr,
     /// MTU of the link in bytes.
     pub mtu: u32,
@@ -210,10 +210,10 @@ pub struct RouterAdvertisement<'a> {
 }
 
 impl RouterAdvertisement<'_> {
-    /// Most bytes of an advertisement: fixed part, station, MTU, prefix, server, and padded names.
+    /// Most bytes of an advertisement: fixed part, MAC address, MTU, prefix, server, and padded names.
     pub const LEN_MAX: usize = 16 + 8 + 8 + 32 + 24 + 8 + dns::SEARCH_LEN_MAX.next_multiple_of(8);
 
-    /// Writes the message to the start of `out`, its checksum computed; gives its length in bytes.
+    /// Writes the message to the start of `out`, its checksum computed; returns its length in bytes.
     ///
     /// # Panics
     /// If `out` is shorter than that; [`RouterAdvertisement::LEN_MAX`] always suffices.

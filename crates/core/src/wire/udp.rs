@@ -1,4 +1,4 @@
-//! UDP headers (RFC 768). A super-datagram (USO) has the same header: its length is that of the whole.
+//! UDP headers (RFC 768). A super-datagram (USO) has one too, with the length of the whole.
 
 use super::checksum;
 use crate::counters::DropReason;
@@ -29,7 +29,7 @@ impl UdpHeader {
     /// The header and its payload, trimmed to the header's length. The checksum is not verified.
     ///
     /// # Errors
-    /// [`DropReason::MalformedUdp`].
+    /// [`DropReason::MalformedUdp`] for a truncated header or a length beyond the packet.
     pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), DropReason> {
         let header = packet.first_chunk::<{ Self::LEN }>().ok_or(DropReason::MalformedUdp)?;
         let [s0, s1, d0, d1, l0, l1, c0, c1] = *header;
@@ -57,7 +57,7 @@ impl UdpHeader {
     }
 
     /// The checksum field for an accumulator over pseudo-header, header with a zero field, and payload. A
-    /// computed 0 is sent as 0xffff, because 0 means that there is none.
+    /// computed 0 is sent as 0xffff, because 0 means "no checksum".
     pub const fn finish_checksum(sum: u32) -> u16 {
         match checksum::finish(sum) {
             0 => 0xffff,

@@ -10,7 +10,7 @@
 //! coalesced (UDP_GRO). With each come the byte of differentiated services and ECN, and, once the kernel has
 //! had to drop some, how many.
 //!
-//! *IpHeaderFields.* Fields of the IP header are options of the socket, set when a datagram differs from the
+//! *IP header fields* are options of the socket, set when a datagram differs from the
 //! one before: differentiated services and time to live in most conversations never, "do not fragment" once.
 //! (A control message with each datagram would cost more and also switches off the kernel's cached route.)
 //!

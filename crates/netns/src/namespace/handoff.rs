@@ -27,7 +27,7 @@ use std::mem::MaybeUninit;
 pub(crate) enum Message {
     /// The child is in fresh namespaces and has no ids there yet.
     Unshared,
-    /// All is set up; these are the queues of the guest's TAP and the socket to watch it.
+    /// Set-up done; descriptors of the guest's TAP queues and of the socket to watch it.
     Ready(Vec<OwnedFd>),
     /// The other side may go on.
     Go,
@@ -121,8 +121,8 @@ impl Handoff {
         message.map(Some).ok_or_else(|| fail(Errno::BADMSG))
     }
 
-    /// As [`Handoff::receive`], for a side that can do nothing without an answer: a failure reported by the
-    /// other side and its silent end are errors.
+    /// As [`Handoff::receive`], for a side that depends on the answer: a failure reported by the other side
+    /// and its silent end are errors.
     pub(crate) fn expect(&self) -> Result<Message, SetupError> {
         match self.receive()? {
             Some(Message::Failed(error)) => Err(error),

@@ -1,7 +1,7 @@
 //! User and group ids of a fresh user namespace.
 //!
-//! An ordinary user may map one id, its own (`user_namespaces(7)`): to root, so that the command may do with
-//! the namespace what it likes, or to itself. A privileged user maps every id to itself, so that no file
+//! An ordinary user may map one id, its own (`user_namespaces(7)`): to root, so that the command has all
+//! rights over the namespace, or to itself. A privileged user maps every id to itself, so that no file
 //! changes its owner and no id is lost. The maps are written from outside, which is the only way that allows
 //! both.
 //!
@@ -13,12 +13,12 @@ use rustix::process::Pid;
 use std::fs;
 use std::path::Path;
 
-/// Which ids the child gets.
+/// User and group ids of the child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
     /// The caller's own id appears as root.
     Root,
-    /// The caller's own id stays what it is.
+    /// The caller's own id is unchanged.
     Keep,
 }
 
@@ -53,12 +53,12 @@ pub(crate) fn write(child: Pid, identity: Identity) -> Result<(), SetupError> {
     }
     let (inner_uid, inner_gid) = if identity == Identity::Keep { (uid, gid) } else { (0, 0) };
     put("uid_map", &format!("{inner_uid} {uid} 1"))?;
-    // Without this an ordinary user could shed groups, and with them restrictions (CVE-2014-8989).
+    // Otherwise an ordinary user could shed groups, and with them restrictions (CVE-2014-8989).
     put("setgroups", "deny")?;
     put("gid_map", &format!("{inner_gid} {gid} 1"))
 }
 
-/// The map in which each id that exists here stays what it is.
+/// The identity map of all ids mapped here.
 fn identity_of(map: &str) -> String {
     let extents = map.lines().filter_map(|line| {
         let mut fields = line.split_whitespace();
@@ -73,7 +73,7 @@ pub(crate) fn own_groups() -> GroupRange {
     groups_of(&fs::read_to_string("/proc/self/gid_map").unwrap_or_default())
 }
 
-/// From the lowest group to the highest; both must be mapped, what lies between need not be.
+/// From the lowest group to the highest; both must be mapped, ids between them need not be.
 fn groups_of(map: &str) -> GroupRange {
     let mut range = GroupRange { min: u32::MAX, max: 0 };
     for line in map.lines() {

@@ -1,12 +1,12 @@
-//! A network namespace that exists: found by process or by path, entered, and watched for its end.
+//! Target: an existing network namespace, found by process or by path, entered, and watched for its end.
 //!
-//! To make an interface one needs CAP_NET_ADMIN in the user namespace that *owns* the network namespace. The
-//! kernel says which one that is (`NS_GET_USERNS`), and it is joined first unless it is the caller's own. The
-//! owner may be another than the one the target process is in, as with `ip netns exec`.
+//! Creation of an interface needs CAP_NET_ADMIN in the user namespace that *owns* the network namespace. The
+//! kernel names it (`NS_GET_USERNS`), and it is joined first unless it is the caller's own. The owner may
+//! differ from the target process's user namespace, as with `ip netns exec`.
 //!
 //! A process's namespace counts as gone when the process is; a path's when it no longer leads to the same
-//! namespace, which is looked at once a second. The open TAP keeps the network namespace itself alive, so
-//! there is nothing in it to wait for.
+//! namespace, which is checked once a second. The open TAP keeps the network namespace itself alive, so its
+//! end cannot be observed.
 //!
 //! System calls: `pidfd_open`, open, fstat, ioctl `NS_GET_USERNS`, setns; `timerfd_create`, stat.
 
@@ -21,7 +21,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use std::path::{Path, PathBuf};
 
-/// How often a path is looked at, in seconds.
+/// Interval of checks of a path, in seconds.
 const CHECK_INTERVAL_S: i64 = 1;
 
 /// An open network namespace that is not brodo's own.
@@ -30,17 +30,17 @@ pub struct Target {
     net: OwnedFd,
     /// The user namespace to join first, if it is not the caller's.
     user: Option<OwnedFd>,
-    /// As the user named it.
+    /// Name given by the user.
     name: String,
     end: End,
 }
 
-/// How the end of a target is noticed.
+/// Observation of a target's end.
 #[derive(Debug)]
 enum End {
     /// The descriptor of a process.
     Process(OwnedFd),
-    /// A path, what it led to, and a timer.
+    /// A path, the file it led to, and a timer.
     Path { path: PathBuf, identity: FileIdentity, timer: OwnedFd },
 }
 
@@ -71,7 +71,7 @@ impl Target {
         let pid = positive.and_then(Pid::from_raw).ok_or_else(|| fail(Errno::SRCH))?;
         let process = rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(fail)?;
         let net = open(&PathBuf::from(format!("/proc/{number}/ns/net")))?;
-        // The number may have gone to another process before its files were opened.
+        // Race: the number may have been reused before its files were opened.
         let mut polled = [PollFd::new(&process, PollFlags::IN)];
         if poll(&mut polled, Some(&Timespec::default())).map_err(fail)? > 0 {
             return Err(fail(Errno::SRCH));
@@ -79,8 +79,7 @@ impl Target {
         Self::new(net, None, format!("process {number}"), End::Process(process))
     }
 
-    /// The network namespace a path leads to; `user` is the user namespace to join first, instead of the one
-    /// that the kernel names as its owner.
+    /// The network namespace at a path; `user` is the user namespace to join first, instead of its owner.
     pub fn path(path: &Path, user: Option<&Path>) -> Result<Self, SetupError> {
         let net = open(path)?;
         let fail = path_error(Step::OpenNamespace, path);
@@ -127,8 +126,7 @@ impl Target {
         join(&self.net, LinkNameSpaceType::Network, Step::JoinNet)
     }
 
-    /// Watches for the target's end, or for a signal that asks brodo to end. The target's namespaces are let
-    /// go.
+    /// Watches for the target's end, or for a signal that asks brodo to end. Closes the target's namespaces.
     pub fn watch(self, signals: Signals) -> Watch {
         Watch { end: self.end, signals }
     }
@@ -151,7 +149,7 @@ fn interval_timer() -> Result<OwnedFd, Errno> {
     Ok(timer)
 }
 
-/// Notices that there is no reason to go on.
+/// Watch for the end of a target or of brodo.
 #[derive(Debug)]
 pub struct Watch {
     end: End,
@@ -159,7 +157,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Readable when [`Watch::ended`] is worth asking.
+    /// Readable when [`Watch::ended`] may have changed.
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         let end = match &self.end {
             End::Process(process) => process.as_fd(),

@@ -18,16 +18,16 @@ fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// Which side of a fork this is.
+/// Side of a fork.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Forked {
     /// The new process; it must end in [`end_with`].
     Child,
-    /// The old one, with the number of the new.
+    /// The parent, with the process id of the child.
     Parent(Pid),
 }
 
-/// Forks.
+/// Forks the process.
 ///
 /// `EBUSY` if the process has more than one thread, because the child would hold locks whose owners it lacks.
 pub(crate) fn fork() -> Result<Forked, Errno> {
@@ -77,8 +77,8 @@ fn signal_set(signals: &[Signal]) -> libc::sigset_t {
 
 /// Blocks `signals` for the process and returns a non-blocking descriptor that yields them.
 ///
-/// SIGCHLD gets its default disposition: a process that is started with it ignored would never learn how its
-/// children ended.
+/// SIGCHLD gets its default disposition: a process started with it ignored would never learn the end of its
+/// children.
 pub(crate) fn block_into_descriptor(signals: &[Signal]) -> Result<OwnedFd, Errno> {
     let set = signal_set(signals);
     // SAFETY: installs no handler, only a default disposition.
@@ -172,12 +172,12 @@ pub(crate) fn unblock_all() -> Result<(), Errno> {
     }
 }
 
-/// One signal as a signalfd tells it.
+/// One signal read from a signalfd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Received {
     /// The signal.
     pub(crate) signal: Signal,
-    /// Whether the kernel sent it, as it does for what is typed at a terminal, and not a process.
+    /// Whether the kernel sent it, as for keys typed at a terminal, and not a process.
     pub(crate) from_kernel: bool,
 }
 
@@ -226,8 +226,7 @@ pub(crate) fn set_persistent(tap: BorrowedFd<'_>, persistent: bool) -> Result<()
     if result < 0 { Err(last_error()) } else { Ok(()) }
 }
 
-/// Takes a descriptor that the process was started with, by its number, and has it closed on exec from now
-/// on.
+/// Takes an inherited descriptor by its number, and marks it close-on-exec.
 ///
 /// `EBADF` if there is none, or if it is not inherited: descriptors opened by this process are close-on-exec,
 /// inherited ones are not. Hence no descriptor gets two owners here.

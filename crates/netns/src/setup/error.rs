@@ -1,4 +1,4 @@
-//! Why a set-up failed: the step, the kernel's error and what the user can do about it, as one sentence.
+//! Set-up errors: the step, the kernel's error and the user's remedy, as one sentence.
 //!
 //! Set-up runs in a forked child, so an error has a form that crosses a socket ([`SetupError::encode`]).
 
@@ -8,7 +8,7 @@ use std::fs;
 
 macro_rules! steps {
     ($($(#[doc = $doc:literal])+ $name:ident => ($what:literal, $call:literal),)+) => {
-        /// One thing that set-up does; each is one system call that can be refused.
+        /// One step of set-up, which is one system call that can fail.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Step { $($(#[doc = $doc])+ $name,)+ }
@@ -22,7 +22,7 @@ macro_rules! steps {
                 match self { $(Self::$name => $what,)+ }
             }
 
-            /// The system call that refused.
+            /// The failed system call.
             const fn call(self) -> &'static str {
                 match self { $(Self::$name => $call,)+ }
             }
@@ -45,7 +45,7 @@ steps! {
     OpenTun => ("open {}", "open"),
     /// The TAP.
     CreateTap => ("create the network interface {}", "ioctl TUNSETIFF"),
-    /// The form in which frames pass.
+    /// Frame format of the TAP.
     PrepareTap => ("prepare the network interface {}", "ioctl TUNSETVNETHDRSZ"),
     /// The route socket.
     OpenNetlink => ("open a route socket", "socket"),
@@ -61,11 +61,11 @@ steps! {
     PrivateMounts => ("separate the command's mounts from the host's", "mount"),
     /// The command's own resolv.conf.
     ResolvConf => ("give the command its own {}", "mount"),
-    /// There is no resolv.conf, and none could be put in its place.
+    /// A missing resolv.conf, in a directory where none could be put.
     MissingResolvConf => ("give the command its own {}, of which the host has none", "mount"),
     /// The conversation with the child.
     Handoff => ("hear from the process in the namespace", "recvmsg"),
-    /// The child ended without a word.
+    /// Silent end of the child.
     ChildEnded => ("set up the namespace, as the process in it has ended", "recvmsg"),
     /// The child's end.
     Wait => ("wait for the command", "waitpid"),
@@ -77,7 +77,7 @@ steps! {
     FindProcess => ("find process {}", "pidfd_open"),
     /// A namespace file.
     OpenNamespace => ("open the namespace {}", "open"),
-    /// A namespace file that is none.
+    /// A file that is not a namespace.
     NotANamespace => ("use {} as a namespace", "ioctl NS_GET_USERNS"),
     /// The target is the namespace brodo lives in.
     OwnNamespace => ("attach to {}", "stat"),
@@ -85,7 +85,7 @@ steps! {
     JoinUser => ("join the user namespace of {}", "setns"),
     /// The target's network namespace.
     JoinNet => ("join the network namespace of {}", "setns"),
-    /// The helper in the guest's namespace is left without rights and descriptors.
+    /// The broker in the guest's namespace gives up rights and descriptors.
     Confine => ("confine the process that opens sockets in the namespace", "prctl"),
     /// A socket of the guest's namespace.
     GuestSocket => ("open a socket in the guest's namespace", "socket"),
@@ -93,7 +93,7 @@ steps! {
     Timer => ("set a timer", "timerfd_create"),
 }
 
-/// A set-up that failed. `Display` gives one sentence with the system call and the remedy.
+/// A failed set-up. `Display` gives one sentence with the system call and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetupError {
     /// The failed step.
@@ -117,8 +117,8 @@ impl SetupError {
         Self::new(step, Errno::from_io_error(error).unwrap_or(Errno::IO), subject)
     }
 
-    /// The exit status to end with: 127 and 126 as a shell does if the command cannot be run, otherwise 125,
-    /// so that it is not mistaken for the command's own.
+    /// Exit status: 127 and 126 as a shell's if the command cannot be run, otherwise 125, so that it is not
+    /// mistaken for the command's own.
     pub fn exit_status(&self) -> u8 {
         match (self.step, self.errno) {
             (Step::Execute, Errno::NOENT) => 127,
@@ -135,7 +135,7 @@ impl SetupError {
         bytes
     }
 
-    /// The reverse of [`SetupError::encode`]; `None` if the bytes are none of ours.
+    /// The reverse of [`SetupError::encode`]; `None` for malformed bytes.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (&step, rest) = bytes.split_first()?;
         let (errno, subject) = rest.split_first_chunk()?;
@@ -203,7 +203,7 @@ impl fmt::Display for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = self.step.what().replace("{}", &self.subject);
         write!(f, "cannot {what}")?;
-        // Found by comparing, not refused by the kernel.
+        // Detected by comparison, not refused by the kernel.
         if self.step != Step::OwnNamespace {
             write!(f, ": {}: {}", self.step.call(), reason(self.errno))?;
         }
@@ -211,7 +211,7 @@ impl fmt::Display for SetupError {
     }
 }
 
-/// The C library's words for an error number.
+/// The C library's message for an error number.
 fn reason(errno: Errno) -> String {
     let words = std::io::Error::from(errno).to_string();
     words.split(" (os error").next().unwrap_or_default().to_owned()

@@ -1,18 +1,16 @@
 //! The command's own /etc/resolv.conf, in a mount namespace of its own.
 //!
 //! The file lives on a small tmpfs that is mounted nowhere else, and covers the host's file in this mount
-//! namespace only: nothing is written to the host's file systems and nothing is left behind. Symbolic links
-//! are followed, so that the file systemd-resolved or NetworkManager keeps under /run is covered, not the
-//! link.
+//! namespace only: the host's file systems stay unchanged. Symbolic links are followed, so that the file
+//! systemd-resolved or NetworkManager keeps under /run is covered, not the link.
 //!
-//! Where there is no file to cover (none at all, or a link that leads nowhere), the directory that ought to
-//! hold it is covered by an overlay of a tmpfs and itself, read-only because nothing that the command wrote
-//! there would last.
+//! Without a file to cover (none at all, or a dangling link), its directory is covered by an overlay of a
+//! tmpfs and itself, read-only because the command's changes there would be lost.
 //!
-//! The same is done with a directory in which the command may write nothing anyway. For a mount over a file
-//! is gone when the host replaces the file by renaming another over it, as everything that keeps a
-//! resolv.conf up to date does: the kernel then removes the mount in all mount namespaces (`detach_mounts`),
-//! and the command would see the host's file.
+//! The same is done with a directory in which the command has no write permission anyway. For a mount over a
+//! file is gone when the host replaces the file by renaming another over it, as all programs that manage a
+//! resolv.conf do: the kernel then removes the mount in all mount namespaces (`detach_mounts`), and the
+//! command would see the host's file.
 //!
 //! System calls: mount, `open_tree`, `move_mount`, umount2; open, write, mkdir on the tmpfs.
 
@@ -52,7 +50,7 @@ pub(crate) fn separate_mounts() -> Result<(), SetupError> {
         .map_err(|errno| SetupError::new(Step::PrivateMounts, errno, ""))
 }
 
-/// Puts `text` in the place of /etc/resolv.conf in the caller's mount namespace.
+/// Replaces /etc/resolv.conf in the caller's mount namespace by `text`.
 pub(crate) fn install(text: &str) -> Result<(), SetupError> {
     match fs::canonicalize(PATH) {
         Ok(file) => match lasting_place(&file) {
@@ -73,7 +71,7 @@ pub(crate) fn install(text: &str) -> Result<(), SetupError> {
 /// Mounts a file over a file.
 fn cover_file(text: &str, file: &Path) -> Result<(), SetupError> {
     let fail = |errno| path_error(Step::ResolvConf, Path::new(PATH))(errno);
-    // The tmpfs is mounted for a moment, in this namespace only, to make a mount of the one file on it.
+    // The tmpfs is mounted for a moment, in this namespace only, for a mount of the one file on it.
     let directory = Path::new("/etc");
     mount_tmpfs(directory).map_err(fail)?;
     let written = write_new(&directory.join("resolv.conf"), text);
@@ -83,18 +81,18 @@ fn cover_file(text: &str, file: &Path) -> Result<(), SetupError> {
     attach_mount(&tree, file).map_err(fail)
 }
 
-/// Where a file is or ought to be.
+/// Path of an existing or missing file.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
-    /// The nearest directory that exists, without symbolic links.
+    /// The nearest existing directory, without symbolic links.
     directory: PathBuf,
     /// The rest of the way, at least the file's name.
     rest: PathBuf,
 }
 
-/// The place of a file that exists, if covering its directory takes nothing from the command: it may not
-/// write there, and there are no mounts below, as they would not be seen through the overlay. A container's
-/// /etc has such mounts; the file itself is usually one of them, and then it cannot be replaced either.
+/// Path of an existing file, if an overlay over its directory takes nothing from the command: it has no write
+/// permission there, and no mounts lie below, which the overlay would hide. A container's /etc has such
+/// mounts; the file itself is usually one of them, and then it cannot be replaced either.
 fn lasting_place(file: &Path) -> Option<Place> {
     let directory = file.parent().filter(|directory| *directory != Path::new("/"))?;
     let may_write = rustix::fs::access(directory, Access::WRITE_OK).is_ok();

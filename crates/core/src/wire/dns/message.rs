@@ -1,5 +1,5 @@
-//! DNS messages as a whole (RFC 1035, RFC 6891): a query and what its OPT record says, the records of an
-//! answer, and answers that are made here.
+//! Whole DNS messages (RFC 1035, RFC 6891): a query with its OPT record, the records of an answer, and
+//! answers of brodo's own.
 
 use super::{AD, CD, Header, NAME_LEN_MAX, Name, OPCODE, QR, Question, RA, RD};
 use crate::wire::{u16_at, u32_at};
@@ -25,7 +25,7 @@ const QTYPES: u16 = 249;
 /// Class of the Internet.
 const IN: u16 = 1;
 
-/// Longest message over UDP for one who says nothing else, in bytes (RFC 1035, 2.3.4).
+/// Longest message over UDP without an OPT record, in bytes (RFC 1035, 2.3.4).
 pub const PLAIN_LEN_MAX: usize = 512;
 /// Bytes of an OPT record without options.
 const OPT_LEN: usize = 11;
@@ -90,8 +90,8 @@ impl<'a> Record<'a> {
         (end == self.data_at + self.data.len()).then_some(name)
     }
 
-    /// For how long the absence of a name holds, in seconds, if this is the start of authority that says so:
-    /// the lesser of its TTL and its last field (RFC 2308, section 5).
+    /// Lifetime of a negative answer in seconds, if this is its SOA record: the lesser of its TTL and its
+    /// last field (RFC 2308, section 5).
     pub fn negative_ttl(&self) -> Option<u32> {
         if self.kind != SOA {
             return None;
@@ -121,7 +121,7 @@ pub struct Opt {
     pub size: u16,
     /// The high bits of the response code.
     pub rcode: u8,
-    /// Version of EDNS; 0 is the only one there is.
+    /// Version of EDNS; only 0 is defined.
     pub version: u8,
     /// DNSSEC records are wanted (RFC 3225).
     pub dnssec_ok: bool,
@@ -250,8 +250,8 @@ impl<'a> Query<'a> {
         self.bare && opt && kind && self.question.qclass == IN && self.header.flags & RD != 0
     }
 
-    /// Writes what an answer depends on to the start of `out` and gives its length in bytes: the name in
-    /// lower case, type, class, whether there is an OPT record, and the bits DO, CD and AD.
+    /// Writes the key of the answer to the start of `out` and returns its length in bytes: the name in lower
+    /// case, type, class, presence of an OPT record, and the bits DO, CD and AD.
     pub fn key(&self, out: &mut [u8; KEY_LEN_MAX]) -> usize {
         let question = &self.message[Header::LEN..self.question.end];
         let name = question.len() - 4;
@@ -290,10 +290,7 @@ impl<'a> Query<'a> {
         self.bare
     }
 
-    /// Gives `answer`, a response to the same question, the identifier and the letters of this query.
-    ///
-    /// # Panics
-    /// If `answer` is not a response to the same question.
+    /// Rewrites `answer`, a response to the same question, with the ID and the letters of this query.
     pub fn restore(&self, answer: &mut [u8]) {
         answer[..2].copy_from_slice(&self.header.id.to_be_bytes());
         answer[Header::LEN..self.question.end].copy_from_slice(&self.message[Header::LEN..self.question.end]);
@@ -343,7 +340,7 @@ impl<'a> Reply<'a> {
         Self { out, len: query.question.end, header, opt: query.opt }
     }
 
-    /// Adds a record of the name that was asked for. False if there is no room for it.
+    /// Adds a record of the queried name. False if there is no room for it.
     pub fn push(&mut self, kind: u16, ttl: u32, data: &[u8]) -> bool {
         let reserved = if self.opt.is_some() { OPT_LEN } else { 0 };
         let Ok(data_len) = u16::try_from(data.len()) else { return false };
@@ -364,8 +361,8 @@ impl<'a> Reply<'a> {
         true
     }
 
-    /// Completes it; gives its length in bytes. A query with an OPT record gets one in the answer (RFC 6891,
-    /// 6.1.1).
+    /// Completes it; returns its length in bytes. A query with an OPT record gets one in the answer (RFC
+    /// 6891, 6.1.1).
     pub fn finish(mut self) -> usize {
         if let Some(opt) = self.opt {
             let record = &mut self.out[self.len..self.len + OPT_LEN];

@@ -1,4 +1,4 @@
-//! Station addresses as text, groups of stations, and the frame header both ways.
+//! MAC addresses as text, groups, and the frame header both ways.
 
 use super::*;
 

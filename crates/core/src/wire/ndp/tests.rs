@@ -38,7 +38,7 @@ fn every_message_both_ways() {
     ] {
         let bytes = emit(message);
         assert_eq!(NdpMessage::parse(&bytes), Ok(message));
-        // FragmentProgress between options, it is another message in order; anywhere else, it is malformed.
+        // Cut between options, it is another message in order; anywhere else, it is malformed.
         let whole =
             |len| len == 8 && bytes[0] == ROUTER_SOLICITATION || len == 24 && bytes[0] != ROUTER_SOLICITATION;
         for len in 0..bytes.len() {

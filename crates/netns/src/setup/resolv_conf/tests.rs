@@ -1,4 +1,4 @@
-//! The text, and where it goes if there is nothing to cover. The mounts themselves are tested by the command.
+//! The text, and the place covered without a file. The mounts themselves are tested by the command.
 
 use super::*;
 use std::os::unix::fs::symlink;

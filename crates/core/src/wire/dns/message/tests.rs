@@ -145,7 +145,7 @@ fn records_of_an_answer() {
     assert_eq!(records[1].address(), Some("192.0.2.1".parse().unwrap()));
     assert!(records[1].name.is(&parsed.question.name));
     assert_eq!((records[1].ttl, records[1].section), (30, Section::Answer));
-    // FragmentProgress anywhere, the walk ends with one complaint.
+    // Cut anywhere, the walk ends with one complaint.
     for cut in parsed.question.end..len {
         let walked: Vec<_> = Records::new(&message[..cut], &header, parsed.question.end).collect();
         assert!(walked.last().is_some_and(Result::is_err) && walked.len() <= 2, "{cut} bytes");

@@ -1,10 +1,10 @@
-//! A packet capture of the guest link, as a pcapng file.
+//! Packet capture of the guest link, as a pcapng file.
 //!
 //! Frames are written as they cross the link, super-frames included, and with the checksums they have there
-//! (which a guest with offloads leaves partial). Direction is the guest's: frames that it sent are
-//! outbound, as in a capture on its own interface.
+//! (which a guest with offloads leaves partial). Direction is the guest's: frames that it sent are outbound,
+//! as in a capture on its own interface.
 //!
-//! A capture must never hold up or end the data path: a write that fails ends the capture, and the error is
+//! A capture must never delay or end the data path: a write that fails ends the capture, and the error is
 //! kept for the driver to report once. Blocks are collected in a buffer that is written when it is full, a
 //! second after its first block at the latest, and when the last handle is dropped.
 //!
@@ -28,7 +28,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Longest time that a captured frame stays in memory only.
+/// Longest time of a captured frame in memory only.
 const FLUSH_AFTER: Duration = Duration::from_secs(1);
 /// Bytes collected per write to the file.
 const BUFFER: usize = 256 << 10;
@@ -44,7 +44,7 @@ const OPT_IF_NAME: u16 = 2;
 const OPT_IF_TSRESOL: u16 = 9;
 const OPT_EPB_FLAGS: u16 = 2;
 
-/// Which way a frame went, seen from the guest.
+/// Direction of a frame, as seen from the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// To the guest.
@@ -53,14 +53,14 @@ pub enum Direction {
     Outbound,
 }
 
-/// The file, and what waits to be written to it.
+/// The file, and the buffer before it.
 #[derive(Debug)]
 struct Writer {
     out: BufWriter<File>,
-    /// Nothing more is written, because of an error.
+    /// Ended by an error: no more is written.
     ended: bool,
     error: Option<io::Error>,
-    /// Frames written, and bytes of them.
+    /// Frames written, and their bytes.
     written: (u64, u64),
 }
 
@@ -91,7 +91,7 @@ impl Clone for Capture {
 
 impl Capture {
     /// Makes (or replaces) the file and writes its headers; `interface` is the guest's interface name. A new
-    /// file has mode 0600, because it holds payload; one that exists keeps its mode.
+    /// file has mode 0600, because it holds payload; an existing one keeps its mode.
     ///
     /// # Errors
     /// The file cannot be made or written.
@@ -100,7 +100,7 @@ impl Capture {
         Self::new(file, interface, clock)
     }
 
-    /// The same into an open file, such as a pipe to a program that shows it.
+    /// A capture into an open file, such as a pipe to a program that shows it.
     ///
     /// # Errors
     /// The headers cannot be written.
@@ -109,7 +109,7 @@ impl Capture {
         let mut section = Vec::new();
         section.extend(BYTE_ORDER.to_ne_bytes());
         section.extend([1u16, 0].iter().flat_map(|v| v.to_ne_bytes()));
-        // Length of the section: not known.
+        // Length of the section: unknown.
         section.extend(u64::MAX.to_ne_bytes());
         option(&mut section, OPT_USER_APPLICATION, b"brodo");
         option(&mut section, OPT_END, &[]);
@@ -126,20 +126,19 @@ impl Capture {
         Ok(Self { writer: Arc::new(Mutex::new(writer)), filter: None, clock, flush_at: None })
     }
 
-    /// The same capture, of the frames that `filter` keeps and no others. To be said before handles are made
-    /// of it.
+    /// Restricts the capture to frames that match `filter`. To be called before handles are cloned.
     #[must_use]
     pub fn only(mut self, filter: Filter) -> Self {
         self.filter = Some(Arc::new(filter));
         self
     }
 
-    /// Frames written so far by all handles, and bytes of them.
+    /// Frames written so far by all handles, and their bytes.
     pub fn written(&self) -> (u64, u64) {
         self.lock().written
     }
 
-    /// Adds a frame that the guest has sent.
+    /// Adds a frame from the guest.
     pub fn outbound(&mut self, now: Instant, frame: &[u8]) {
         if !self.keeps(frame) {
             return;
@@ -147,7 +146,7 @@ impl Capture {
         self.packet(now, Direction::Outbound, frame.len(), |out| out.write_all(frame));
     }
 
-    /// Adds a frame that was sent to the guest.
+    /// Adds a frame to the guest.
     pub fn inbound(&mut self, now: Instant, frame: &TxFrame<'_>) {
         if !self.keeps(frame.headers) {
             return;
@@ -162,12 +161,12 @@ impl Capture {
         self.filter.as_ref().is_none_or(|filter| filter.matches(headers))
     }
 
-    /// When [`Capture::flush`] is due, if anything waits.
+    /// Time at which [`Capture::flush`] is due, if the buffer is not empty.
     pub fn flush_at(&self) -> Option<Instant> {
         self.flush_at
     }
 
-    /// Writes what was collected.
+    /// Writes the buffer.
     pub fn flush(&mut self) {
         self.flush_at = None;
         let mut writer = self.lock();
@@ -177,8 +176,8 @@ impl Capture {
         }
     }
 
-    /// The error that has ended this capture, if one has; reported to one of its handles. A capture with an
-    /// error takes no more frames.
+    /// The error that has ended this capture, if any; reported to one of its handles. A capture with an error
+    /// takes no more frames.
     pub fn take_error(&mut self) -> Option<io::Error> {
         self.lock().error.take()
     }

@@ -1,4 +1,4 @@
-//! The link as the stack sees it: with a capture in between, and a note of what was sent.
+//! The link as the stack sees it: with a capture in between, and an account of traffic.
 
 use crate::capture::Capture;
 use brodo_core::link::{Link, LinkCaps, NoCredit, TxFrame};
@@ -9,18 +9,18 @@ use brodo_link::{FailedCall, GuestLink, Taken};
 /// Traffic of one turn of the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Moved {
-    /// Frames have come from the guest; their payload goes to the host.
+    /// Frames from the guest; their payload goes to the host.
     pub(crate) from_guest: bool,
-    /// Frames went to the guest.
+    /// Frames to the guest.
     pub(crate) to_guest: bool,
-    /// Sockets of the host have had something to tell.
+    /// Events of the host's sockets.
     pub(crate) from_host: bool,
-    /// Joined connections have, at either end.
+    /// Events of spliced connections, at either end.
     pub(crate) joined: bool,
 }
 
 impl Moved {
-    /// Whether this may be the answer to what was moved `before`.
+    /// Whether this traffic may be the answer to that of the turn `before`.
     pub(crate) fn answers(self, before: Self) -> bool {
         (self.from_guest && before.to_guest)
             || (self.from_host && before.from_guest)
@@ -35,10 +35,10 @@ pub(crate) struct CapturedLink<L> {
     pub(crate) capture: Option<Capture>,
     /// The time of this turn, for the capture.
     pub(crate) now: Instant,
-    /// Something was sent since a read found the link empty: there may be an answer that no event reports in
+    /// A frame was sent since a read found the link empty: an answer may be waiting that no event reports in
     /// time.
     pub(crate) sent: bool,
-    /// Bytes sent since the driver has set this to zero.
+    /// Bytes sent since the driver's last reset of this field.
     pub(crate) sent_bytes: usize,
     /// Traffic since the driver's last reset of this field.
     pub(crate) moved: Moved,

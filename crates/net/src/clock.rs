@@ -1,12 +1,12 @@
 //! The driver's clock: CLOCK_MONOTONIC counted from the start of the program.
 //!
-//! It is read once per loop turn and handed to the stack, which has no clock of its own. The wall clock is
+//! It is read once per loop turn and passed to the stack, which has no clock of its own. The wall clock is
 //! read once, at the start, so that a packet capture has dates; it does not follow later adjustments.
 //!
 //! *Suspend.* CLOCK_MONOTONIC stands still while the machine is suspended, and so do the timers of both
 //! kernels' TCP. Timers of brodo's own that jumped by the night would time out connections that both ends
 //! believe alive, and feed a round trip of hours to the estimators. Only DNS records age:
-//! [`Clock::suspended`] is CLOCK_BOOTTIME's lead, which the loop tells the stack after it has slept.
+//! [`Clock::suspended`] is CLOCK_BOOTTIME's lead, which the loop passes to the stack after a sleep.
 
 use brodo_core::time::{Duration, Instant};
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -18,7 +18,7 @@ pub struct Clock {
     start_ns: u64,
     /// CLOCK_REALTIME at zero, in nanoseconds since 1970.
     unix_ns: u64,
-    /// For how long the machine had been suspended at zero.
+    /// Time for which the machine had been suspended at zero.
     suspended: Duration,
 }
 
@@ -37,8 +37,8 @@ impl Clock {
         Instant::from_ns(read_ns(ClockId::Monotonic) - self.start_ns)
     }
 
-    /// For how long the machine has been suspended since zero. Two clocks are read one after the other, so up
-    /// to some microseconds are counted that it was not.
+    /// Time for which the machine has been suspended since zero. Two clocks are read one after the other, so
+    /// it may be some microseconds too long.
     pub fn suspended(&self) -> Duration {
         suspended().saturating_sub(self.suspended)
     }
@@ -49,7 +49,7 @@ impl Clock {
     }
 }
 
-/// For how long the machine has been suspended since it was started.
+/// Time for which the machine has been suspended since its boot.
 fn suspended() -> Duration {
     let awake_ns = read_ns(ClockId::Monotonic);
     Duration::from_nanos(read_ns(ClockId::Boottime).saturating_sub(awake_ns))

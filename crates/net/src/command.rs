@@ -1,11 +1,11 @@
 //! Commands: requests of other threads to a worker, as data.
 //!
-//! A worker carries commands out between two turns of its loop: no lock is held while it works, and nothing
-//! of it is reached by other threads. A [`Command`] is plain data with a place for its reply, so it can be
-//! logged, counted and refused; at most [`COMMANDS_MAX`] wait for a worker. Each must be brief, for frames
-//! wait meanwhile: a long list of flows is made by several commands.
+//! A worker executes commands between two turns of its loop: no lock is held while it works, and other
+//! threads never touch its state. A [`Command`] is plain data with a place for its reply, so it can be
+//! logged, counted and refused; at most [`COMMANDS_MAX`] are queued for a worker. Each must be brief, for
+//! frames wait meanwhile: a long list of flows is made by several commands.
 //!
-//! A reply is dropped if its receiver has gone; the receiver learns if there will be none ([`NoReply`]).
+//! A reply is dropped if its receiver has gone; the receiver learns of a missing one ([`NoReply`]).
 
 use crate::capture::Capture;
 use crate::forward::{Forward, ForwardCounters, ForwardError, Listed};
@@ -19,105 +19,104 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
-/// Most commands that wait for one worker; more are refused.
+/// Most commands queued for one worker; more are refused.
 pub const COMMANDS_MAX: usize = 64;
 
-/// Requests to a worker.
+/// A request to a worker.
 #[derive(Debug)]
 pub enum Command {
-    /// Its counters and what it holds.
+    /// Reads counters and state of the worker.
     Report {
-        /// For the answer.
+        /// Receiver of the report.
         reply: ReplyTo<WorkerReport>,
     },
-    /// Open flows, some at a time.
+    /// Lists open flows, a part of them at a time.
     Flows {
-        /// Slot of the first flow to look at.
+        /// Slot of the first flow to examine.
         from: u32,
-        /// Flows to look at.
+        /// Number of flows to examine.
         most: usize,
-        /// Flows to leave out.
+        /// Flows to list.
         filter: FlowFilter,
-        /// Whether to ask the host's kernel for the round trip of each connection, at the price of a system
+        /// Whether to read the round trip of each connection from the host's kernel, at the price of a system
         /// call.
         round_trips: bool,
-        /// For the answer.
+        /// Receiver of the list.
         reply: ReplyTo<FlowPage>,
     },
-    /// One flow, if it is still open.
+    /// Describes one flow, if it is still open.
     Flow {
         /// The flow.
         id: FlowId,
-        /// For the answer.
+        /// Receiver of the description.
         reply: ReplyTo<Option<FlowReport>>,
     },
-    /// Records flows that begin and flows that end from now on, or does so no more.
+    /// Starts or stops the records of flows that begin and end.
     Record {
-        /// Records flows that begin.
+        /// Whether to record flows that begin.
         openings: bool,
-        /// Records flows that end.
+        /// Whether to record flows that end.
         ends: bool,
-        /// Given when it is done.
+        /// Receiver of the confirmation.
         reply: ReplyTo<()>,
     },
-    /// Captures frames from now on, in place of a capture that is under way.
+    /// Starts a capture, which replaces a present one.
     StartCapture {
         /// A handle of the capture.
         capture: Capture,
-        /// Given when it is done.
+        /// Receiver of the confirmation.
         reply: ReplyTo<()>,
     },
-    /// Captures no more frames.
+    /// Stops the capture.
     StopCapture {
-        /// Given when it is done.
+        /// Receiver of the confirmation.
         reply: ReplyTo<()>,
     },
-    /// Asks the guest's kernel for the length of the transmit queue and what it has dropped. The first
-    /// worker's.
+    /// Reads length and drops of the transmit queue from the guest's kernel. For the first worker.
     ReadTxQueue {
-        /// Given when it is done.
+        /// Receiver of the confirmation.
         reply: ReplyTo<()>,
     },
-    /// The forwards in force. The first worker's, as those below.
+    /// Lists the forwards in force. For the first worker, as those below.
     ListForwards {
-        /// Most sockets that are named of each.
+        /// Most sockets listed of each.
         sockets_max: usize,
-        /// For the answer.
+        /// Receiver of the list.
         reply: ReplyTo<Result<Vec<ForwardReport>, ForwardRefusal>>,
     },
-    /// Puts a forward in force. One that is in force already stays as it is.
+    /// Puts a forward in force, unless it is already.
     AddForward {
         /// The forward.
         forward: Forward,
-        /// Most sockets that are named of it.
+        /// Most sockets listed of it.
         sockets_max: usize,
-        /// For the answer.
+        /// Receiver of its description.
         reply: ReplyTo<Result<ForwardReport, ForwardRefusal>>,
     },
-    /// Takes a forward out of force; gives what it was.
+    /// Removes a forward.
     RemoveForward {
         /// Its id.
         id: u32,
-        /// Most sockets that are named of it.
+        /// Most sockets listed of it.
         sockets_max: usize,
-        /// For the answer.
+        /// Receiver of its last description.
         reply: ReplyTo<Result<ForwardReport, ForwardRefusal>>,
     },
 }
 
-/// Flows that are wanted: flows that match all given fields.
+/// Filter for flows: all given fields must match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlowFilter {
-    /// Of this protocol.
+    /// Protocol of the flow.
     pub protocol: Option<Protocol>,
-    /// With this address at either end.
+    /// Address at either end.
     pub address: Option<IpAddr>,
-    /// With this port at either end.
+    /// Port at either end.
     pub port: Option<u16>,
 }
 
 impl FlowFilter {
-    /// Whether a flow is wanted.
+    /// Whether a flow matches.
     pub fn lets_through(&self, detail: &FlowDetail) -> bool {
         let key = &detail.info.key;
         let ends = [key.guest, key.remote];
@@ -136,13 +135,13 @@ pub struct WorkerReport {
     pub activity: Activity,
     /// Open flows.
     pub flows: usize,
-    /// Memory for payload, of all workers.
+    /// Payload memory of all workers.
     pub memory: MemoryReport,
-    /// Resolvers that are asked.
+    /// Upstream resolvers.
     pub resolvers: Vec<SocketAddr>,
-    /// Rules and the flows that each has refused.
+    /// Text of each rule, and the flows that it has refused.
     pub rules: Vec<(String, u64)>,
-    /// Forwarded ports, of the worker that has them.
+    /// Forwarded ports, of the worker that owns them.
     pub forwards: Option<ForwardsReport>,
 }
 
@@ -151,22 +150,22 @@ pub struct WorkerReport {
 pub struct Activity {
     /// Turns of the loop, each with one wait.
     pub turns: u64,
-    /// Waits that slept: there was nothing left to do, and nothing came while it was looked for.
+    /// Waits that slept: no work was left, and none came during busy polling.
     pub sleeps: u64,
-    /// Looks for work that were made instead of sleeping (`busy_poll`).
+    /// Busy polls made instead of sleeping (`busy_poll`).
     pub polls: u64,
-    /// Waits that such looks have ended.
+    /// Waits that busy polling has ended.
     pub polled: u64,
 }
 
-/// Memory for payload, in bytes.
+/// Payload memory, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryReport {
-    /// Held by payload.
+    /// In use by payload.
     pub used: usize,
-    /// Reserved by windows that were offered to the guest.
+    /// Reserved by windows advertised to the guest.
     pub reserved: usize,
-    /// The bound.
+    /// The budget.
     pub budget: usize,
 }
 
@@ -175,55 +174,55 @@ pub struct MemoryReport {
 pub struct ForwardsReport {
     /// Forwards in force.
     pub entries: usize,
-    /// Sockets that listen for them.
+    /// Listening sockets of the forwards.
     pub listeners: usize,
     /// Counters of the forwards.
     pub counters: ForwardCounters,
 }
 
-/// Some of the open flows.
+/// A part of the open flows.
 #[derive(Debug, Clone, Default)]
 pub struct FlowPage {
     /// The requested flows.
     pub flows: Vec<FlowReport>,
-    /// The last that was looked at, if there may be more.
+    /// The last flow examined, if there may be more.
     pub last: Option<FlowId>,
 }
 
 /// One flow.
 #[derive(Debug, Clone)]
 pub struct FlowReport {
-    /// All that the stack knows of it.
+    /// Description by the stack.
     pub detail: FlowDetail,
-    /// The round trip to the peer as the host's kernel estimates it.
+    /// Round trip to the peer as the host's kernel estimates it.
     pub round_trip: Option<Duration>,
-    /// The last changes of its limits, the oldest first, if one flow was asked for.
+    /// Last changes of its limits, the oldest first, if a single flow was requested.
     pub tuning: Vec<(Instant, Event)>,
-    /// The time at which this was so.
+    /// Time of this report.
     pub at: Instant,
 }
 
 /// A forward in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForwardReport {
-    /// Its id, what was asked for, and the number of its sockets.
+    /// Id, specification, and number of sockets.
     pub listed: Listed,
-    /// Where it listens, as far as a bounded list goes.
+    /// Listening addresses, up to a bound.
     pub listening: Vec<SocketAddr>,
 }
 
-/// Why a command about forwards was refused.
+/// Refusal of a command about forwards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ForwardRefusal {
-    /// This worker forwards no ports.
+    /// This worker has no forwards.
     NoForwards,
-    /// There is no forward with this id.
+    /// No forward has this id.
     NotFound(u32),
-    /// It cannot be put in force.
+    /// The forward cannot be put in force.
     Failed(ForwardError),
 }
 
-/// Where the reply to a command goes.
+/// Destination of the reply to a command.
 pub struct ReplyTo<T>(SyncSender<T>);
 
 impl<T> fmt::Debug for ReplyTo<T> {
@@ -233,28 +232,28 @@ impl<T> fmt::Debug for ReplyTo<T> {
 }
 
 impl<T> ReplyTo<T> {
-    /// A place for a reply, and the wait for it.
+    /// A destination for a reply, and the wait for it.
     pub fn new() -> (Self, Pending<T>) {
         let (to, from) = sync_channel(1);
         (Self(to), Pending(from))
     }
 
-    /// Gives the reply.
+    /// Sends the reply.
     pub(crate) fn send(self, reply: T) {
-        // Without a receiver it is not wanted any more.
+        // Without a receiver the reply is no longer wanted.
         let _ = self.0.try_send(reply);
     }
 }
 
-/// A reply that will come.
+/// A reply yet to come.
 #[derive(Debug)]
 pub struct Pending<T>(Receiver<T>);
 
 impl<T> Pending<T> {
-    /// Waits for the reply, for so long.
+    /// Waits for the reply, at most for `patience`.
     ///
     /// # Errors
-    /// There will be none, or not in time.
+    /// No reply will come, or not in time.
     pub fn wait(self, patience: Duration) -> Result<T, NoReply> {
         self.0.recv_timeout(patience).map_err(|error| match error {
             RecvTimeoutError::Timeout => NoReply::Late,
@@ -263,11 +262,11 @@ impl<T> Pending<T> {
     }
 }
 
-/// Why a command has no reply.
+/// Reason of a missing reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoReply {
-    /// The worker stands still: its machine is suspended, its link's driver hangs. It will carry the command
-    /// out when it goes on.
+    /// The worker stands still: its machine is suspended, its link's driver hangs. It will execute the
+    /// command when it goes on.
     Late,
     /// The command was refused, or the worker has ended.
     Dropped,

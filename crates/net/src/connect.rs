@@ -1,4 +1,4 @@
-//! Connecting non-blocking TCP sockets: for flows of the stack, and for spliced connections.
+//! connect(2) of non-blocking TCP sockets: for flows of the stack, and for spliced connections.
 
 use brodo_core::host::Connect;
 use rustix::fd::AsFd;
@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use std::net::SocketAddr;
 
-/// Begins to connect; [`Connect::Pending`] ends with an event of the socket.
+/// Starts to connect; [`Connect::Pending`] ends with an event of the socket.
 ///
 /// # Errors
 /// The kernel's refusal, at once if no socket listens at a loopback address.
@@ -24,7 +24,7 @@ pub(crate) fn connect(socket: impl AsFd, to: SocketAddr) -> Result<Connect, Errn
     }
 }
 
-/// Progress of a connect that was pending.
+/// State of a pending connect.
 ///
 /// # Errors
 /// Its failure (SO_ERROR).

@@ -2,10 +2,10 @@
 //!
 //! Authorized are root, and the same user in the same user namespace. The user id alone is not enough: the
 //! command that `brodo run` starts has the same one, as the kernel shows it to us, and may reach the socket's
-//! file; but it lives in a user namespace of its own, and so does everything it starts. A process id may be
-//! used again by the time it is looked up in /proc, so the process is held by a descriptor meanwhile: the one
-//! that belongs to the socket (SO_PEERPIDFD, since Linux 6.5), or one opened by its number and then found to
-//! be alive still.
+//! file; but it lives in a user namespace of its own, together with its descendants. A process id may be
+//! reused before it is looked up in /proc, so the process is pinned by a descriptor meanwhile: the one that
+//! belongs to the socket (SO_PEERPIDFD, since Linux 6.5), or one opened by its number and then found to be
+//! alive still.
 //!
 //! System calls: getsockopt SO_PEERCRED and SO_PEERPIDFD, pidfd_open, stat of /proc/PID/ns/user, poll.
 
@@ -25,7 +25,7 @@ pub enum Unauthorized {
     User(u32),
     /// The same user in another user namespace: the guest.
     Namespace,
-    /// It cannot be found out, and by which call.
+    /// Undeterminable, with the call that failed.
     Unknown(&'static str, io::Error),
 }
 
@@ -39,10 +39,10 @@ impl fmt::Display for Unauthorized {
     }
 }
 
-/// Checks who has connected to `socket`.
+/// Checks the process at the other end of `socket`.
 ///
 /// # Errors
-/// They may not control this process.
+/// It may not control this process.
 pub fn check(socket: impl AsFd) -> Result<(), Unauthorized> {
     let unknown = |call| move |errno: rustix::io::Errno| Unauthorized::Unknown(call, errno.into());
     let peer = socket_peercred(&socket).map_err(unknown("getsockopt SO_PEERCRED"))?;
@@ -66,7 +66,7 @@ pub fn check(socket: impl AsFd) -> Result<(), Unauthorized> {
         Ok((found.st_dev, found.st_ino))
     };
     let theirs = of(&peer.pid.as_raw_nonzero().to_string())?;
-    // A descriptor of a process becomes readable when that ends: then the number may have been another's.
+    // A descriptor of a process becomes readable at its end: then the number may have been another's.
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let ended = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&now)).map_err(unknown("poll"))?;
     if ended > 0 {

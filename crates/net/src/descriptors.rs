@@ -1,15 +1,14 @@
-//! Descriptors: how many flows the limit on open files (RLIMIT_NOFILE) leaves room for.
+//! Descriptors: number of flows within the limit on open files (RLIMIT_NOFILE).
 //!
-//! Each flow takes a descriptor. The loop keeps what it needs itself and what forwarded ports may take, and
-//! flows get the rest.
+//! Each flow takes a descriptor. The loop keeps those it needs itself and those that forwarded ports may
+//! take, and flows get the rest.
 
-/// Descriptors that a network needs for itself, clients of a control socket among them, and those that each
-/// worker needs.
+/// Descriptors for a network itself, clients of a control socket among them, and for each worker.
 const RESERVED: u64 = 80;
 const PER_WORKER: u64 = 4;
 
-/// Most connections between loopbacks at a time, their share of all descriptors, and what each takes: two
-/// sockets, and pipes.
+/// Most spliced connections at a time, their share of all descriptors, and descriptors of each: two sockets,
+/// and pipes.
 const SPLICES_MAX: u64 = 16_384;
 const SPLICES_SHARE: u64 = 16;
 const PER_SPLICE: u64 = 4;
@@ -17,11 +16,11 @@ const PER_SPLICE: u64 = 4;
 /// Uses of descriptors besides flows.
 #[derive(Debug, Clone, Copy)]
 pub struct Needs {
-    /// Workers.
+    /// Number of workers.
     pub workers: u64,
     /// Clients of the caller's own servers at a time.
     pub clients: u64,
-    /// Ports are forwarded.
+    /// Whether ports are forwarded.
     pub forwards: bool,
 }
 
@@ -30,16 +29,16 @@ pub struct Needs {
 pub struct Descriptors {
     /// The limit.
     pub limit: u64,
-    /// Kept for everything but flows and splices.
+    /// Reserved for other uses than flows and splices.
     pub reserved: u64,
-    /// Connections between loopbacks at a time.
+    /// Most spliced connections at a time.
     pub splices_max: u64,
-    /// Flows at a time, by all workers.
+    /// Most flows at a time, of all workers.
     pub flows_max: u64,
 }
 
 impl Descriptors {
-    /// Divides `limit`, the number of descriptors the process may have.
+    /// Divides `limit`, the number of descriptors allowed to the process.
     pub fn divide(limit: u64, needs: Needs) -> Self {
         let reserved = RESERVED + PER_WORKER * needs.workers + needs.clients;
         let splices_max = (limit / SPLICES_SHARE).min(SPLICES_MAX);

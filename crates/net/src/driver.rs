@@ -1,15 +1,15 @@
 //! The loop of one worker: descriptors in, a [`Stack`] in the middle, one thread.
 //!
 //! One turn: wait ([`wait`]), take a bounded batch of guest frames ([`intake`]), expire timers, pass on
-//! socket events, serve flows, flush acknowledgements. Before it sleeps the link is read again if anything
-//! was sent, because a write to a TAP runs the guest's TCP inside it and the acknowledgement is there
-//! already. Everything else that has a descriptor is a [source](crate::source): forwarded ports, the host's
-//! network, the guest's transmit queue, the waker by which other workers and threads reach this one, and
-//! descriptors of the caller's.
+//! socket events, serve flows, flush acknowledgements. Before a sleep the link is read again if a frame was
+//! sent, because a write to a TAP runs the guest's TCP inside it and the acknowledgement is waiting already.
+//! All other descriptors belong to [sources](crate::source): forwarded ports, the host's network, the guest's
+//! transmit queue, the waker by which other workers and threads reach this one, and descriptors of the
+//! caller's.
 //!
-//! No polling: a worker with nothing to do sleeps without a time-out. The resolver file is looked at when
-//! something else has woken the worker, the host's network says itself when it changes
-//! ([`crate::host_network`]), a capture only adds a deadline while frames wait to be written.
+//! No polling: a worker without work sleeps without a time-out. The resolver file is checked when another
+//! event has woken the worker, the host's network notifies of changes ([`crate::host_network`]), a capture
+//! only adds a deadline while frames wait to be written.
 //!
 //! A worker is made from [`Parts`] in one step, so there is no order in which to call setters.
 
@@ -51,8 +51,8 @@ use std::sync::Arc;
 use wait::Waiter;
 use waker::Waker;
 
-/// Most rounds over the flows per turn, while there is more to do at once: a wait costs a system call, and
-/// frames from the guest that arrive meanwhile wait for as long as these take.
+/// Most rounds over the flows per turn while more work is ready: a wait costs a system call, and frames from
+/// the guest that arrive meanwhile wait for as long as these take.
 const ROUNDS: usize = 4;
 /// Bytes sent to the guest after which a turn makes no further round.
 const SENT_BYTES: usize = 512 << 10;
@@ -62,31 +62,31 @@ const SENT_BYTES: usize = 512 << 10;
 /// which was measured to cost more than the rest of the sleep.
 const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(4_000_000).unwrap();
 
-/// Why [`Worker::run`] has returned. It may be called again after each.
+/// Reason for the return of [`Worker::run`], which may be called again after each.
 #[derive(Debug)]
 pub enum Wake {
     /// A descriptor given to [`Worker::watch`] with this tag is readable.
     Extra(u32),
     /// The link's guest exists no longer.
     GuestGone,
-    /// The packet capture could not be written and was ended; the data path goes on.
+    /// The packet capture could not be written and has ended; the data path goes on.
     CaptureFailed(io::Error),
-    /// The guest has pinged another host, and the host's kernel lets this user open no ping socket. Reported
-    /// once.
+    /// Ping sockets forbidden: the guest has pinged another host, and the host's kernel lets this user open
+    /// none. Reported once.
     PingForbidden,
-    /// The share of the host's ephemeral ports for UDP flows of the guest's is spent: from now on the least
-    /// useful ends for each that begins ([`brodo_core::config::Config::max_udp_flows`]). Reported once.
+    /// Ephemeral ports for UDP flows of the guest used up: from now on each new flow evicts another
+    /// ([`brodo_core::config::Config::max_udp_flows`]). Reported once.
     UdpPortsSpent,
-    /// Something about forwarded ports that the user may want to know.
+    /// A message for the user about forwarded ports.
     Notice(String),
-    /// All workers are to end: [`Workers::stop`](crate::workers::Workers::stop).
+    /// Stop of all workers: [`Workers::stop`](crate::workers::Workers::stop).
     Stopped,
 }
 
-/// Called after each turn in which the stack has recorded something ([`Stack::has_records`]), to take it.
+/// Callback after each turn with records of the stack ([`Stack::has_records`]), which it takes.
 pub type Listener = Box<dyn FnMut(&mut Stack) + Send>;
 
-/// Everything that a worker is made of.
+/// Parts of a worker.
 pub struct Parts<L> {
     /// The stack. It shares the memory budget of the other workers under the number of `worker`
     /// ([`Stack::sharing`]).
@@ -95,26 +95,26 @@ pub struct Parts<L> {
     pub link: L,
     /// The host's sockets, whose epoll instance becomes the loop's.
     pub sockets: Sockets,
-    /// Counts time.
+    /// Clock of all times.
     pub clock: Clock,
-    /// This worker among the others. The first watches for all what all follow.
+    /// This worker among the others. The first one polls shared sources for all.
     pub worker: WorkerHandle,
-    /// Longest time to look for work before sleeping, while pauses are so short that it pays; zero: never.
+    /// Longest busy polling before a sleep, while pauses are short enough for it; zero: never.
     pub busy_poll: Duration,
-    /// The length of the guest's transmit queue, which a stack whose link loses frames is told.
+    /// Watch of the guest's transmit queue, whose length a stack with a lossy link needs.
     pub txqueuelen: Option<Arc<TxQueueLenWatch>>,
     /// The host's network, and the stack's settings that follow it.
     pub host_network: Option<(Arc<HostNetwork>, HostNetFollow)>,
-    /// Forwarded ports, which were made for these sockets; of the first worker alone.
+    /// Forwarded ports, made for these sockets; of the first worker alone.
     pub forwards: Option<Forwards>,
-    /// Captures all frames of the link. [`Wake::CaptureFailed`] tells if it has ended.
+    /// Capture of all frames of the link. [`Wake::CaptureFailed`] reports its failure.
     pub capture: Option<Capture>,
-    /// Takes what the stack records.
+    /// Receiver of the stack's records.
     pub listener: Option<Listener>,
 }
 
 impl<L> Parts<L> {
-    /// The least that a worker needs; the rest is left out and may be added.
+    /// The required parts of a worker; the others are absent and may be set.
     pub fn new(stack: Stack, link: L, sockets: Sockets, clock: Clock, worker: WorkerHandle) -> Self {
         Self {
             stack,
@@ -144,7 +144,7 @@ pub struct Worker<L> {
     waiter: Waiter,
     intake: Intake,
     credit: CreditWatch,
-    /// The stack or a source has more to do at once, or has not been asked yet.
+    /// More work of the stack or a source is ready, or their state is unknown.
     busy: bool,
     ping_reported: bool,
     udp_ports_reported: bool,
@@ -222,25 +222,25 @@ impl<L: GuestLink> Worker<L> {
         &self.sockets
     }
 
-    /// What the loop has done.
+    /// Activity of the loop.
     pub fn activity(&self) -> Activity {
         self.waiter.activity
     }
 
-    /// Ends the capture, if there is one, and writes the rest of it; the error that has kept it from being
-    /// complete.
+    /// Ends the capture, if there is one, and writes the rest of it; returns the error that has made it
+    /// incomplete.
     pub fn finish_capture(&mut self) -> Option<io::Error> {
         let mut capture = self.port.capture.take()?;
         capture.flush();
         capture.take_error()
     }
 
-    /// Runs turns until there is something to tell.
+    /// Runs turns until there is a [`Wake`] to report.
     ///
     /// # Errors
-    /// epoll or the link is broken for good: the system call that says so.
+    /// epoll or the link is broken for good: the system call that failed.
     pub fn run(&mut self) -> Result<Wake, FailedCall> {
-        // Of this thread only; there is no way for it to fail.
+        // Of this thread only; it cannot fail.
         let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK_NS));
         loop {
             self.wait()?;
@@ -250,8 +250,7 @@ impl<L: GuestLink> Worker<L> {
         }
     }
 
-    /// Longest sleep before the next [`Worker::poll`]: zero while there is more to do at once, `None` for
-    /// ever.
+    /// Longest sleep before the next [`Worker::poll`]: zero while more work is ready, `None` for ever.
     pub fn timeout(&mut self) -> Option<Duration> {
         if self.busy {
             return Some(Duration::ZERO);
@@ -280,7 +279,7 @@ impl<L: GuestLink> Worker<L> {
         Ok(())
     }
 
-    /// When the loop must turn even without an event.
+    /// Time of the next turn without an event.
     fn deadline(&mut self) -> Option<Instant> {
         let flush = self.port.capture.as_ref().and_then(Capture::flush_at);
         let sources = self.sources.deadline::<L>();
@@ -320,13 +319,13 @@ impl<L: GuestLink> Worker<L> {
         Ok(self.wake())
     }
 
-    /// The stack, and what its methods are called with.
+    /// The stack, and the context of its methods.
     fn stack_io(&mut self) -> (&mut Stack, Io<'_, Linux<CapturedLink<L>>>) {
         let Self { stack, port, sockets, tracer, waiter, .. } = self;
         (stack, Io { now: waiter.now, link: port, host: sockets, observer: tracer })
     }
 
-    /// Has sources take turns.
+    /// Runs turns of sources.
     fn with_sources<T>(&mut self, turns: impl FnOnce(&mut Sources, &mut Turn<'_, L>) -> T) -> T {
         let Self { stack, port, sockets, tracer, sources, handle, waiter, .. } = self;
         let mut turn = Turn { now: waiter.now, stack, link: port, sockets, tracer, wakes: 0 };
@@ -373,14 +372,14 @@ impl<L: GuestLink> Worker<L> {
         }
     }
 
-    /// Takes frames from the guest, within a bound; true if there was any.
+    /// Takes frames from the guest, within a bound; true if there were any.
     fn take_frames(&mut self) -> Result<bool, FailedCall> {
         let Self { stack, port, sockets, tracer, handle, waiter, intake, .. } = self;
         let mut io = Io { now: waiter.now, link: port, host: sockets, observer: tracer };
         intake.take(stack, &mut io, handle)
     }
 
-    /// Rounds over the flows, and the acknowledgements that have become due.
+    /// Serves the flows for some rounds, and sends acknowledgements that are due.
     fn serve(&mut self) {
         self.port.sent_bytes = 0;
         let mut busy = false;
@@ -401,7 +400,7 @@ impl<L: GuestLink> Worker<L> {
         credit.follow(&mut port.link, poller, waiter.now).map_err(FailedCall::of("epoll_ctl"))
     }
 
-    /// Carries out what others have asked for.
+    /// Executes queued commands.
     fn execute_commands(&mut self) {
         for command in self.handle.take_commands() {
             let Self { stack, port, sockets, tracer, sources, waiter, .. } = self;
@@ -411,12 +410,12 @@ impl<L: GuestLink> Worker<L> {
             let view =
                 WorkerView { now, stack, sockets, tuning_log, capture, forwards, txqueuelen, activity };
             view.execute(command);
-            // It may have given flows something to do.
+            // Flows may have work now.
             self.busy = true;
         }
     }
 
-    /// What there is to report at the end of a turn.
+    /// The report at the end of a turn.
     fn wake(&mut self) -> Option<Wake> {
         let extra = self.sources.extra.take();
         if let Some(capture) = &mut self.port.capture {

@@ -6,10 +6,10 @@
 
 use std::ops::RangeInclusive;
 
-/// UDP flows of the guest hold at most one part in so many of the ports.
+/// Divisor of the number of ports for the share of the guest's UDP flows.
 const GUEST_PART: usize = 4;
 
-/// The range; that of an unchanged kernel where the file cannot be read.
+/// The range; the kernel's default if the file cannot be read.
 pub fn ephemeral_ports() -> RangeInclusive<u16> {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     parse(&text).unwrap_or(32768..=60999)

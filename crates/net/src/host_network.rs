@@ -1,14 +1,14 @@
-//! The host's network while brodo runs: its resolvers, its addresses, its ways out, and the notice that one
-//! has changed.
+//! The host's network while brodo runs: its resolvers, addresses and default routes, and notice of their
+//! changes.
 //!
 //! One [`HostNetwork`] for all workers. Resolvers and search domains come from resolv.conf: any worker that
-//! is awake looks, at most every half second in all ([`HostNetwork::poll`]). No timer of its own: a DNS query
-//! wakes a worker anyway, so a change is used at most half a second after it was made.
+//! is awake checks it, at most every half second in all ([`HostNetwork::poll`]). No timer of its own: a DNS
+//! query wakes a worker anyway, so a change is used at most half a second after it was made.
 //!
-//! Addresses and routes come from a route socket in the host's namespace, which the first worker waits for. A
-//! network that changes says so in many messages; [`DEBOUNCE`] after the first, the addresses are read anew.
-//! It has changed if they are others, or if a default route was added or removed. Link-local addresses do not
-//! count: every container that starts brings one.
+//! Addresses and routes come from a route socket in the host's namespace, on which the first worker waits. A
+//! change of the network comes as many messages; [`DEBOUNCE`] after the first, the addresses are read anew.
+//! The network has changed if they differ, or if a default route was added or removed. Link-local addresses
+//! do not count: every container that starts brings one.
 //!
 //! Each worker compares two numbers per turn to learn of a change, and acts on it in its own time.
 //!
@@ -31,25 +31,25 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How often resolv.conf is looked at, at most.
+/// Least interval between two checks of resolv.conf.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
-/// How long after the first notice of a change the host is asked what it is.
+/// Delay between the first notice of a change and the read of the addresses.
 const DEBOUNCE: Duration = Duration::from_millis(100);
-/// Longest message taken, in bytes: notices are short, and of a longer one the beginning tells.
+/// Longest message read, in bytes: notices are short, and the beginning of a longer one is enough.
 const MESSAGE_MAX: usize = 8 << 10;
 /// "Never" among times in nanoseconds.
 const NEVER: u64 = u64::MAX;
 
-/// Which of a worker's stack's settings follow the host.
+/// Settings of a worker's stack that follow the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HostNetFollow {
-    /// The resolvers.
+    /// Whether the resolvers do.
     pub resolvers: bool,
-    /// The search names.
+    /// Whether the search names do.
     pub search: bool,
 }
 
-/// How often names and network have changed so far.
+/// Numbers of changes so far, of names and of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Changes {
     pub(crate) names: u64,
@@ -64,7 +64,7 @@ struct State {
     netlink: Netlink,
     /// Addresses of the host, sorted.
     addresses: Arc<[IpAddr]>,
-    /// A default route has come or gone since the last look.
+    /// Whether a default route has come or gone since the last check.
     rerouted: bool,
 }
 
@@ -73,20 +73,20 @@ struct State {
 pub struct HostNetwork {
     notices: OwnedFd,
     state: Mutex<State>,
-    /// When resolv.conf was looked at, in nanoseconds, [`NEVER`] if it was not.
+    /// Time of the last check of resolv.conf in nanoseconds, [`NEVER`] before the first.
     checked: AtomicU64,
-    /// When the addresses are to be read, in nanoseconds; [`NEVER`] if nothing has changed.
+    /// Time at which the addresses are due to be read, in nanoseconds; [`NEVER`] without a change.
     due: AtomicU64,
     names: AtomicU64,
     network: AtomicU64,
 }
 
 impl HostNetwork {
-    /// Follows the network of the caller's namespace and the file at `resolv_conf`, of which `conf` is what
-    /// was last read.
+    /// A subscription to the network of the caller's namespace and to the file at `resolv_conf`, whose last
+    /// content was `conf`.
     ///
     /// # Errors
-    /// There is no route socket to be had.
+    /// No route socket could be opened.
     pub fn new(resolv_conf: PathBuf, conf: ResolvConf) -> Result<Self, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // NETLINK_ROUTE is number zero, which is what no number means.
@@ -119,7 +119,7 @@ impl HostNetwork {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often what has changed.
+    /// Numbers of changes.
     pub(crate) fn changes(&self) -> Changes {
         Changes { names: self.names.load(Ordering::Acquire), network: self.network.load(Ordering::Acquire) }
     }
@@ -153,7 +153,7 @@ impl HostNetwork {
         }
     }
 
-    /// Takes the notices that have come. Only one worker does this.
+    /// Reads pending notices. Only one worker does this.
     pub(crate) fn notice(&self, now: Instant) {
         let (mut moved, mut rerouted) = (false, false);
         let mut buffer = [0; MESSAGE_MAX];
@@ -176,12 +176,12 @@ impl HostNetwork {
         }
     }
 
-    /// When [`HostNetwork::look`] is due.
+    /// Time at which [`HostNetwork::look`] is due.
     pub(crate) fn due(&self) -> Option<Instant> {
         Some(self.due.load(Ordering::Relaxed)).filter(|&due| due != NEVER).map(Instant::from_ns)
     }
 
-    /// Finds out whether the network is another, if it is time to. True if it is.
+    /// Reads the addresses, if that is due. True if the network has changed.
     pub(crate) fn look(&self, now: Instant) -> bool {
         if self.due().is_none_or(|due| due > now) {
             return false;
@@ -200,11 +200,11 @@ impl HostNetwork {
     }
 }
 
-/// A worker that follows the host's network.
+/// Subscription of a worker to the host's network.
 pub(crate) struct HostNetSubscription {
     network: Arc<HostNetwork>,
     follow: HostNetFollow,
-    /// It waits for notices, for all workers.
+    /// Whether this worker reads notices, for all workers.
     is_poller: bool,
     /// Changes already applied.
     pub(crate) seen: Changes,
@@ -232,7 +232,7 @@ impl<L: GuestLink> Source<L> for HostNetSubscription {
         self.network.due().filter(|_| self.is_poller)
     }
 
-    /// The host's resolvers or its network may be others, as this worker or another has seen.
+    /// A change may have been noticed by this worker or another.
     fn turn(&mut self, turn: &mut Turn<'_, L>) -> bool {
         if self.is_poller && self.network.look(turn.now) {
             turn.wakes = u64::MAX;
@@ -269,7 +269,7 @@ fn sorted(mut addresses: Vec<IpAddr>) -> Arc<[IpAddr]> {
     addresses.into()
 }
 
-/// Whether an address that comes or goes makes the network another.
+/// Whether the address counts as a change of the network.
 fn counts(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => !v4.is_link_local(),
@@ -277,7 +277,7 @@ fn counts(address: &IpAddr) -> bool {
     }
 }
 
-/// Whether messages tell of addresses, and of default routes.
+/// Whether messages concern addresses, and default routes.
 fn read(mut bytes: &[u8]) -> (bool, bool) {
     let (mut addresses, mut routes) = (false, false);
     while let Ok(message) = NetlinkBuffer::new_checked(bytes) {

@@ -1,12 +1,12 @@
-//! Interface set-up over rtnetlink: the few requests brodo makes, each sent alone and acknowledged by the
-//! kernel.
+//! rtnetlink: the few requests of interface set-up, each sent alone and acknowledged by the kernel, and
+//! dumps.
 //!
 //! A [`Netlink`] acts in the network namespace its socket was made in. Messages are typed by
 //! `netlink-packet-route`; this file adds the socket, the acknowledgement and the choice of attributes. It is
 //! used a dozen times at start and when the host's network changes, so requests are neither pipelined nor
 //! batched.
 //!
-//! *Dumps* ([`dump`]), of this family and of sock_diag: the kernel gives a list in pieces, and marks one that
+//! *Dumps* ([`dump`]), of this family and of sock_diag: the kernel sends a list in pieces, and marks one that
 //! has changed between two of them (NLM_F_DUMP_INTR), from which entries may be missing. Such a dump is
 //! repeated.
 
@@ -29,8 +29,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Room for one piece of a dump, in bytes: the kernel fills up to 32 KiB for a reader that has it.
 const DUMP_MAX: usize = 32 << 10;
-/// Dumps of a list that changes all the time, before the last one is taken as it is. That a list has changed
-/// is noticed in other ways: a notification, or the next look.
+/// Most dumps of a list that changes all the time, before the last one is taken as it is. Later changes are
+/// noticed in other ways: by a notification, or the next dump.
 const DUMPS_MAX: usize = 8;
 /// Bytes of `struct ifaddrmsg`, which attributes follow.
 const ADDRESS_HEADER_LEN: usize = 8;
@@ -42,7 +42,7 @@ pub struct Netlink {
     sequence: u32,
 }
 
-/// Properties that [`Netlink::set_link`] changes; `None` leaves a value as it is.
+/// Properties that [`Netlink::set_link`] changes; `None` keeps a value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkSettings {
     /// MAC address.
@@ -51,7 +51,7 @@ pub struct LinkSettings {
     pub mtu: Option<u32>,
     /// Length of the transmit queue, in frames.
     pub tx_queue_len: Option<u32>,
-    /// Whether the kernel makes an IPv6 link-local address by itself when the link comes up.
+    /// Whether the kernel makes an IPv6 link-local address when the link comes up.
     pub automatic_link_local: Option<bool>,
 }
 
@@ -97,8 +97,8 @@ impl Netlink {
         self.request(RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// Adds an address that is usable at once: duplicate address detection (RFC 4862) is not made: the link
-    /// has no other stations.
+    /// Adds an address that is usable at once, without duplicate address detection (RFC 4862): the link has
+    /// no other hosts.
     pub fn add_address(&mut self, index: u32, address: IpAddr, prefix_len: u8) -> Result<(), Errno> {
         let mut message = AddressMessage::default();
         message.header.family = family(address);
@@ -154,14 +154,14 @@ impl Netlink {
                 continue;
             }
             if let NetlinkPayload::Error(error) = answer.payload {
-                // An acknowledgement is an error message whose code is zero.
+                // An acknowledgement is an error message with code zero.
                 return error.code.map_or(Ok(()), |code| Err(Errno::from_raw_os_error(-code.get())));
             }
         }
     }
 }
 
-/// A request with these flags and this number, as the kernel reads it.
+/// A request with these flags and this number, in wire format.
 fn serialized(body: RouteNetlinkMessage, flags: u16, sequence: u32) -> Vec<u8> {
     let mut header = NetlinkHeader::default();
     header.flags = NLM_F_REQUEST | flags;
@@ -173,14 +173,14 @@ fn serialized(body: RouteNetlinkMessage, flags: u16, sequence: u32) -> Vec<u8> {
     request
 }
 
-/// Requests a dump and collects what `parse` makes of its messages, by kind and payload, at most `max` items.
-/// `request` is serialised for each number. A list that changed meanwhile is asked for again, [`DUMPS_MAX`]
-/// times at most. `sequence` is the number of the socket's last request: messages of another number are left
-/// of an answer that was given up.
+/// Requests a dump and collects the items that `parse` makes of its messages, by kind and payload, at most
+/// `max`. `request` is serialised for each number. A list that changed meanwhile is requested again,
+/// [`DUMPS_MAX`] times at most. `sequence` is the number of the socket's last request: messages of another
+/// number belong to an abandoned answer.
 ///
 /// # Errors
-/// The kernel's refusal; [`Errno::BADMSG`] for an answer that is none; on a socket that does not wait
-/// [`Errno::AGAIN`] for a missing one.
+/// The kernel's refusal; [`Errno::BADMSG`] for a malformed answer; on a non-blocking socket [`Errno::AGAIN`]
+/// for a missing one.
 pub(crate) fn dump<T>(
     socket: impl AsFd,
     sequence: &mut u32,
@@ -205,7 +205,7 @@ pub(crate) fn dump<T>(
     Ok(found)
 }
 
-/// Reads one answer to its end; whether the list has changed meanwhile.
+/// Reads one answer to its end; true if the list has changed meanwhile.
 fn receive_dump(
     socket: BorrowedFd<'_>,
     sequence: u32,
@@ -230,13 +230,13 @@ fn receive_dump(
     }
 }
 
-/// The kernel's refusal: a negative number at the start of the payload.
+/// The kernel's refusal: a negative errno at the start of the payload.
 pub(crate) fn refusal(payload: &[u8]) -> Errno {
     let code = payload.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
     if code < 0 { Errno::from_raw_os_error(-code) } else { Errno::BADMSG }
 }
 
-/// The address that a message about one tells of: on a link of two ends the own end's is the local one.
+/// The address of an address message: on a point-to-point link the local end's.
 fn own_address(payload: &[u8]) -> Option<IpAddr> {
     let attributes = payload.get(ADDRESS_HEADER_LEN..)?;
     let (mut address, mut local) = (None, None);

@@ -1,9 +1,8 @@
 //! One guest's network as a value: links, rules and forwards in, workers out, run by brodo's own threads or
 //! by the caller's loop.
 //!
-//! Theory of operation. A [`Builder`] takes one link per worker and what all workers share, checks it, and
-//! makes a [`Network`].
-//! Nothing runs until the caller says how:
+//! Theory of operation. A [`Builder`] takes one link per worker and the shared settings, checks them, and
+//! makes a [`Network`]. It runs in one of three ways:
 //!
 //! * [`Network::run`]: the first worker on the calling thread, every other on a thread of its own, until the
 //!   guest is gone, the caller breaks, or [`Handle::stop`];
@@ -11,9 +10,8 @@
 //! * the caller's own loop, for one worker: wait until [`Network::descriptor`] is readable or
 //!   [`Network::timeout`] has passed, then call [`Network::turn`].
 //!
-//! A [`Handle`] reaches the workers from any thread meanwhile. The library prints nothing, installs no
-//! signal handler, changes no
-//! resource limit and reads no file but the resolver configuration that it is given.
+//! A [`Handle`] reaches the workers from any thread meanwhile. The library prints nothing, installs no signal
+//! handler, changes no resource limit and reads no file but the resolver configuration that it is given.
 //!
 //! Shared by several workers, and each worker's own:
 //!
@@ -23,10 +21,10 @@
 //! | memory for payload | one budget |
 //! | number of flows | divided: a guest that aims at one worker gets that one's part |
 //! | the guest's MAC address | learned by each from the first frame it gets, before it answers |
-//! | ARP, neighbour discovery, DHCP, echo to brodo | stateless: the worker that is asked answers |
+//! | ARP, neighbour discovery, DHCP, echo to brodo | stateless: the worker that gets the request answers |
 //! | router advertisements | sent at intervals by each worker that got a solicitation |
 //! | the host's network and resolvers | one subscription; each worker acts on a change at its next turn |
-//! | DNS questions, their cache, names learnt | each its own; the cache's memory is divided |
+//! | DNS queries, their cache, names learnt | each its own; the cache's memory is divided |
 //! | capture | one file |
 //! | forwarded ports, and flows that begin there | the first worker's; others re-steer frames of such flows |
 //! | counters | each its own, added up by the reader |
@@ -67,13 +65,13 @@ use std::time::Duration;
 pub enum NetworkError {
     /// No link was given.
     NoLink,
-    /// More links than workers there may be ([`WORKERS_MAX`]).
+    /// More links than [`WORKERS_MAX`].
     TooManyLinks(usize),
     /// A system call failed.
     Io {
         /// Purpose of the call, then its name: "wake workers: eventfd".
         call: &'static str,
-        /// Its answer.
+        /// Error of the call.
         error: io::Error,
     },
     /// The loop or a link failed for good.
@@ -85,7 +83,7 @@ pub enum NetworkError {
 }
 
 impl NetworkError {
-    /// For `map_err`: an error of this call.
+    /// An error of this call, for `map_err`.
     fn io<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> Self {
         move |error| Self::Io { call, error: error.into() }
     }
@@ -138,8 +136,8 @@ impl FlowRecords {
     }
 }
 
-/// Kinds of records that workers keep from the start. None is kept for free: each costs a copy of the
-/// flow's facts.
+/// Kinds of records that workers keep from the start; by default none, for each costs a copy of the flow's
+/// description.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recording {
     /// Flows that begin.
@@ -148,7 +146,7 @@ pub struct Recording {
     pub ends: bool,
 }
 
-/// Everything a network is made of. Each method has its default; only a link is required.
+/// Settings of a network. Each has its default; only a link is required.
 #[must_use = "nothing is built before Builder::build"]
 pub struct Builder<L> {
     links: Vec<L>,
@@ -260,7 +258,7 @@ impl<L> Builder<L> {
         self
     }
 
-    /// Listening socket of the caller's own, which a forward of all ports (`auto`) leaves out.
+    /// Listening socket of the caller's own, which a forward of all ports (`auto`) excludes.
     ///
     /// # Errors
     /// No descriptor is left for a copy of it.
@@ -269,7 +267,7 @@ impl<L> Builder<L> {
         Ok(self)
     }
 
-    /// Forwarded ports, in force from the start. More can be added while it runs.
+    /// Forwarded ports, in force from the start. More can be added at run time.
     pub fn forwards(mut self, forwards: impl IntoIterator<Item = Forward>) -> Self {
         self.forwards.extend(forwards);
         self
@@ -282,7 +280,8 @@ impl<L> Builder<L> {
         self
     }
 
-    /// Subscription to the host's network: its addresses, and as far as `follow` goes its resolvers.
+    /// Subscription to the host's network: its addresses and, as `follow` selects, its resolvers and search
+    /// names.
     pub fn host_network(mut self, network: Arc<HostNetwork>, follow: HostNetFollow) -> Self {
         self.host = Some((network, follow));
         self
@@ -315,7 +314,8 @@ impl<L> Builder<L> {
 }
 
 impl<L: GuestLink> Builder<L> {
-    /// Checks everything, binds the forwarded ports and registers all descriptors. Nothing runs yet.
+    /// Checks the settings, binds the forwarded ports and registers all descriptors. The network does not run
+    /// yet.
     ///
     /// # Errors
     /// See [`NetworkError`].
@@ -351,7 +351,7 @@ impl<L: GuestLink> Builder<L> {
         Ok(Network { workers, shared: handle, flows_max: self.config.max_flows * count as usize })
     }
 
-    /// Parts of the worker of this number, all but the forwards.
+    /// Parts of worker number `number`, all but the forwards.
     fn parts(
         &self,
         number: u32,
@@ -403,7 +403,7 @@ fn guest(config: &Config) -> Guest {
 fn keys() -> Result<Keys, Errno> {
     let mut keys = Keys { table: [0; 16], isn: [0; 16], dns: [0; 16] };
     for key in [&mut keys.table, &mut keys.isn, &mut keys.dns] {
-        // At most 256 bytes are given whole or not at all (getrandom(2)).
+        // At most 256 bytes come whole or not at all (getrandom(2)).
         getrandom(&mut key[..], GetRandomFlags::empty())?;
     }
     Ok(keys)
@@ -447,24 +447,21 @@ impl<L: GuestLink> Network<L> {
         self.workers.first_mut().map_or(Ok(()), |worker| worker.watch(fd, tag))
     }
 
-    /// Readable when [`Network::turn`] has something to do: the epoll instance of the one worker, for the
-    /// caller's own (level- or
-    /// edge-triggered) or for poll.
+    /// Readable when [`Network::turn`] has work: the epoll instance of the one worker, for the caller's own
+    /// (level- or edge-triggered) or for poll.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.workers[0].sockets().epoll()
     }
 
-    /// Longest sleep before the next [`Network::turn`], even if [`Network::descriptor`] is not readable:
-    /// zero while there is more to
-    /// do at once, `None` for ever.
+    /// Longest sleep before the next [`Network::turn`], even if [`Network::descriptor`] is not readable: zero
+    /// while more work is ready, `None` for ever.
     pub fn timeout(&mut self) -> Option<Duration> {
         self.workers[0].timeout()
     }
 
     /// One turn of the loop without sleeping: a batch of frames, timers, ready sockets, acknowledgements.
-    /// Gives what the caller may
-    /// want to know, if anything; the network goes on after each but [`Wake::GuestGone`] and
-    /// [`Wake::Stopped`].
+    /// Returns a report for the caller, if there is one; the network goes on after each but
+    /// [`Wake::GuestGone`] and [`Wake::Stopped`].
     ///
     /// # Errors
     /// epoll or the link is broken for good, or there are several workers.
@@ -475,11 +472,9 @@ impl<L: GuestLink> Network<L> {
         }
     }
 
-    /// Runs until `on_wake` breaks, the guest is gone (`None`) or [`Handle::stop`]: the first worker on
-    /// this thread, the others on
-    /// threads of their own, which pass what the caller may want to know to `on_other`. The end of one
-    /// worker, by an error or a
-    /// panic too, ends all.
+    /// Runs until `on_wake` breaks, the guest is gone (`None`) or [`Handle::stop`]: the first worker on this
+    /// thread, the others on threads of their own, which pass their reports to `on_other`. The end of one
+    /// worker, by an error or a panic too, ends all.
     ///
     /// # Errors
     /// epoll or a link is broken for good, or a thread could not be started.
@@ -542,7 +537,7 @@ impl<L: GuestLink> Network<L> {
     }
 }
 
-/// Runs one worker until it is to end.
+/// Runs one worker until its end.
 fn drive<L: GuestLink, T>(
     worker: &mut Worker<L>,
     on_wake: &mut impl FnMut(Wake) -> ControlFlow<T>,
@@ -568,7 +563,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Refuses all commands once the workers have ended, also by a panic: no caller waits for an answer in vain.
+/// Refuses all commands once the workers have ended, also by a panic: no caller waits for a reply in vain.
 struct CloseOnDrop<'a>(&'a Workers);
 
 impl Drop for CloseOnDrop<'_> {
@@ -577,24 +572,23 @@ impl Drop for CloseOnDrop<'_> {
     }
 }
 
-/// Longest wait for a worker's reply. A turn takes about a millisecond; one that does not come stands still.
+/// Longest wait for a worker's reply. A turn takes about a millisecond; a worker that does not reply stands
+/// still.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Flows looked at by one command: some hundred microseconds of a worker.
+/// Flows examined by one command: some hundred microseconds of a worker.
 const PAGE_FLOWS: usize = 256;
 
-/// Reaches a network from any thread, while it runs on another: each method leaves a [`Command`] with a
-/// worker and waits at most
-/// two seconds for its reply. On the thread that calls [`Network::turn`] a reply would never come: leave
-/// the command there by
-/// [`Workers::ask`] ([`Handle::workers`]) and look at its [`Pending`](crate::command::Pending) after the
-/// next turn.
+/// Access to a network from any thread, while it runs on another: each method leaves a [`Command`] with a
+/// worker and waits at most two seconds for its reply. On the thread that calls [`Network::turn`] a reply
+/// would never come: leave the command there by [`Workers::ask`] ([`Handle::workers`]) and check its
+/// [`Pending`](crate::command::Pending) after the next turn.
 #[derive(Debug, Clone)]
 pub struct Handle {
     workers: Arc<Workers>,
 }
 
 impl Handle {
-    /// The way to the workers, for commands that have no method here.
+    /// The workers, for commands without a method here.
     pub fn workers(&self) -> &Arc<Workers> {
         &self.workers
     }
@@ -619,8 +613,8 @@ impl Handle {
         pending.into_iter().map(|pending| pending.wait(PATIENCE)).collect()
     }
 
-    /// Open flows that agree with `filter`, of all workers. Flows that begin or end meanwhile may be among
-    /// them or not.
+    /// Open flows of all workers that match `filter`. Flows that begin or end meanwhile may be among them or
+    /// not.
     ///
     /// # Errors
     /// A worker has ended or stands still.
@@ -648,7 +642,7 @@ impl Handle {
         self.ask(0, |reply| Command::AddForward { forward, sockets_max: 1, reply })
     }
 
-    /// Takes the forward with this id out of force.
+    /// Removes the forward with this id.
     ///
     /// # Errors
     /// It was refused, or the first worker has ended or stands still.

@@ -1,17 +1,18 @@
 //! Events of a connection as static trace probes (USDT): provider `brodo`, read by bpftrace, SystemTap, perf
 //! and gdb.
 //!
-//! | Probe            | Arguments, in order                                                                          |
-//! |------------------|----------------------------------------------------------------------------------------------|
-//! | `connect`        | flow, the destination as text (`192.0.2.1:443`)                                              |
-//! | `tuned`          | flow, direction, limits (bytes), cause, bytes per round trip, round trip (us)                |
-//! | `window_update`  | flow, window (bytes), 1 if repeated and 0 if not                                             |
-//! | `retransmission` | flow, sequence number, length (bytes), cause                                                 |
-//! | `limited`        | flow, direction, what limited before, what limits now, for how long the former did (us)      |
+//! | Probe            | Arguments, in order                                                               |
+//! |------------------|-----------------------------------------------------------------------------------|
+//! | `connect`        | flow, the destination as text (`192.0.2.1:443`)                                   |
+//! | `tuned`          | flow, direction, limits (bytes), cause, bytes per round trip, round trip (us)     |
+//! | `window_update`  | flow, window (bytes), 1 if repeated and 0 if not                                  |
+//! | `retransmission` | flow, sequence number, length (bytes), cause                                      |
+//! | `limited`        | flow, direction, former and present limiting factor, time of the former (us)      |
 //!
-//! A flow is [`FlowId::to_bits`]: slot in the lower 32 bits, generation in the upper. Limits are the one now
-//! in the lower 32 bits and the one before in the upper: no probe has more than the six arguments that every
-//! tracer reads. Direction, cause and what limits are pointers to C strings; everything else is an integer.
+//! A flow is [`FlowId::to_bits`]: slot in the lower 32 bits, generation in the upper. Limits are the present
+//! one in the lower 32 bits and the previous one in the upper: no probe has more than the six arguments that
+//! every tracer reads. Direction, cause and limiting factors are pointers to C strings; everything else is an
+//! integer.
 //!
 //! Each probe has a semaphore: a word that the tracer increments through the kernel while it listens. Without
 //! a tracer a probe is one load and one branch that is not taken; no argument is computed, and no text is
@@ -25,7 +26,7 @@ use std::ffi::{CStr, c_char};
 use std::hint::black_box;
 use std::net::SocketAddr;
 
-/// A connection to the host's network begins.
+/// Probe of a new connection to the host's network.
 #[inline]
 pub(crate) fn connect(flow: FlowId, to: SocketAddr) {
     // Declared here so that it lives while the tracer reads it, and made only if there is one.
@@ -36,7 +37,7 @@ pub(crate) fn connect(flow: FlowId, to: SocketAddr) {
     });
 }
 
-/// Something happened to a connection.
+/// Probe of an event of a connection.
 #[expect(
     clippy::inline_always,
     reason = "where the event is made its kind is known, and it need not be stored"
@@ -77,19 +78,18 @@ pub(crate) fn event(event: &Event) {
 }
 
 /// Marks the branch that leads here as unlikely: a tracer is attached. `std::hint::cold_path` of Rust 1.95
-/// says the same.
+/// replaces it.
 #[cold]
 fn tracer_attached() {}
 
-/// A flow as a tracer reads it.
+/// A flow as an argument.
 #[inline]
 fn word(flow: FlowId) -> u64 {
     tracer_attached();
     flow.to_bits()
 }
 
-/// A text as a tracer reads it. The kernel does not wait for a page that is not in memory but reads nothing,
-/// so the text is read here first.
+/// A text as an argument. The kernel reads a page only if it is in memory, so the text is read here first.
 fn text(name: &'static CStr) -> *const c_char {
     // The first byte and the last: it may lie on two pages.
     let bytes = black_box(name).to_bytes_with_nul();

@@ -1,20 +1,20 @@
-//! The host's resolvers, from resolv.conf, and the notice that it has changed.
+//! The host's resolvers, from resolv.conf, and the notice of its changes.
 //!
 //! [`ResolvConf::parse`] takes `nameserver`, `search` and `domain` of resolv.conf(5); options concern the C
-//! library only. [`Watch`] asks whether the file at the end of the path is still the same one: a stat now and
-//! then while a worker is awake anyway ([`crate::host_network`]) notices every way of changing it (written in
-//! place, renamed over, a symbolic link turned elsewhere anywhere along the path), where notifications would
-//! need a watch per directory and link.
+//! library only. [`Watch`] compares the state of the file at the end of the path: a stat now and then while a
+//! worker is awake anyway ([`crate::host_network`]) notices every way of changing it (written in place,
+//! renamed over, a symbolic link turned elsewhere anywhere along the path), where notifications would need a
+//! watch per directory and link.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::path::{Path, PathBuf};
 
-/// Bytes of a file that are looked at; a longer one is not a resolv.conf.
+/// Most bytes of a file that are read; a longer one is not a resolv.conf.
 const LEN_MAX: u64 = 64 << 10;
 /// Name servers that are used; the C library uses three.
 const RESOLVERS_MAX: usize = 8;
-/// Search names that are used; the C library had a bound of six for long.
+/// Most search names in use; the C library had a bound of six for long.
 const SEARCH_MAX: usize = 32;
 const DNS_PORT: u16 = 53;
 
@@ -28,8 +28,8 @@ pub struct ResolvConf {
 }
 
 impl ResolvConf {
-    /// Parses a file. `interface` gives the index of an interface by name, for addresses such as
-    /// `fe80::1%eth0`. Lines that cannot be understood are left out, as the C library does.
+    /// Parses a file. `interface` maps an interface's name to its index, for addresses such as
+    /// `fe80::1%eth0`. Malformed lines are ignored, as by the C library.
     pub fn parse(text: &str, interface: impl Fn(&str) -> Option<u32>) -> Self {
         let mut conf = Self::default();
         for line in text.lines() {
@@ -99,7 +99,7 @@ struct Stamp {
 }
 
 impl Stamp {
-    /// The file at the end of the path, through all links; none if there is none.
+    /// The file at the end of the path, through all links; `None` if it does not exist.
     fn of(path: &Path) -> Option<Self> {
         let stat = rustix::fs::stat(path).ok()?;
         Some(Self {
@@ -112,7 +112,7 @@ impl Stamp {
     }
 }
 
-/// Notices that a resolv.conf has changed.
+/// Detection of changes of a resolv.conf.
 #[derive(Debug)]
 pub struct Watch {
     path: PathBuf,
@@ -125,14 +125,14 @@ impl Watch {
         Self { path, stamp: None }
     }
 
-    /// The file's new content, if it has changed since the last call that said so. Costs a stat. While there
-    /// is no file, nothing has changed.
+    /// The file's new content, if it has changed since the last call that returned some. Costs a stat. A
+    /// missing file counts as unchanged.
     pub fn poll(&mut self) -> Option<ResolvConf> {
         let stamp = Stamp::of(&self.path)?;
         if self.stamp == Some(stamp) {
             return None;
         }
-        // The stamp was taken first: a change in between is noticed by the next look.
+        // The stamp was taken first: a change in between is noticed by the next check.
         let conf = ResolvConf::read(&self.path).ok()?;
         self.stamp = Some(stamp);
         Some(conf)

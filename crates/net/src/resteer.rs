@@ -1,20 +1,18 @@
-//! Re-steering: frames of flows that began on the host's side, which the kernel has given to another worker
-//! than the first.
+//! Re-steering: frames of inbound flows that the kernel has steered to another worker than the first.
 //!
-//! Such flows belong to the first worker, and what that writes brings the guest's frames of them to its
-//! queue, but only for some seconds after each ([`crate::workers`]). Afterwards another worker may get one: a
-//! TCP segment for a connection that it does not know, or a datagram from a published port. It leaves that
-//! here; the first worker's answer brings the next ones to the right queue again.
+//! Inbound flows belong to the first worker, whose writes steer the guest's frames of them to its queue, but
+//! only for some seconds after each ([`crate::workers`]). Afterwards another worker may get one: a TCP
+//! segment for a connection that it does not know, or a datagram from a published port. It leaves that here;
+//! the first worker's answer steers the next ones to the right queue again.
 //!
-//! The queue is bounded: more frames are lost, as in any queue that is full, and their sender sends them
-//! again.
+//! The queue is bounded: further frames are lost, as in any full queue, and their sender retransmits them.
 
 use brodo_core::link::RxMeta;
 use brodo_core::stack::Resteer;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Frames that the first worker has not taken yet.
+/// Most frames in the queue to the first worker.
 pub(crate) const FRAMES_MAX: usize = 256;
 /// UDP ports, one bit each.
 const PORT_WORDS: usize = 1 << 10;
@@ -26,9 +24,9 @@ struct Queue {
     lost: u64,
 }
 
-/// Frames on their way to the first worker, and which frames those are.
+/// Frames on their way to the first worker, and the criteria for such frames.
 pub(crate) struct Resteering {
-    /// Flows may begin on the host's side.
+    /// Whether inbound flows are possible.
     inbound: AtomicBool,
     /// The guest's UDP ports that are published.
     datagram_ports: Box<[AtomicU64]>,
@@ -43,17 +41,17 @@ impl Default for Resteering {
 }
 
 impl Resteering {
-    /// Flows may begin on the host's side from now on.
+    /// Notes that inbound flows are possible from now on.
     pub(crate) fn expect_inbound(&self) {
         self.inbound.store(true, Ordering::Release);
     }
 
-    /// Whether flows may begin on the host's side.
+    /// Whether inbound flows are possible.
     pub(crate) fn expects_inbound(&self) -> bool {
         self.inbound.load(Ordering::Acquire)
     }
 
-    /// Notes whether this UDP port of the guest is published.
+    /// Sets whether this UDP port of the guest is published.
     pub(crate) fn publish_datagrams(&self, port: u16, published: bool) {
         let (word, bit) = (&self.datagram_ports[usize::from(port >> 6)], 1 << (port & 63));
         if published {
@@ -63,7 +61,7 @@ impl Resteering {
         }
     }
 
-    /// Whether a frame of no flow of its worker's is to be left with the first one.
+    /// Whether a frame without a flow on its worker must be left with the first one.
     pub(crate) fn is_for_first(&self, frame: Resteer) -> bool {
         match frame {
             Resteer::Segment => true,
@@ -73,7 +71,7 @@ impl Resteering {
         }
     }
 
-    /// Leaves a frame for the first worker, which is to be woken then.
+    /// Leaves a frame for the first worker, which must be woken then.
     pub(crate) fn put(&self, meta: RxMeta, frame: &[u8]) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if queue.frames.len() < FRAMES_MAX {
@@ -84,12 +82,12 @@ impl Resteering {
         }
     }
 
-    /// The frames that were left.
+    /// Takes all frames left here.
     pub(crate) fn take(&self) -> Vec<(RxMeta, Box<[u8]>)> {
         std::mem::take(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner).frames)
     }
 
-    /// Frames that were left since the start, and those that found no room.
+    /// Frames left since the start, and frames without room.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         (queue.passed, queue.lost)

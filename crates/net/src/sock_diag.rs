@@ -1,8 +1,8 @@
 //! Listening sockets of a network namespace, as its kernel lists them (sock_diag(7)).
 //!
-//! A `SOCK_DIAG` socket lists the namespace that it was made in. Only sockets that can be reached are asked
-//! for: listening TCP sockets, and UDP sockets that are bound but not connected. The kernel answers within
-//! the calls, so nothing is waited for.
+//! A `SOCK_DIAG` socket lists the namespace that it was made in. Requested are only sockets that can be
+//! reached: listening TCP sockets, and UDP sockets that are bound but not connected. The kernel answers
+//! within the calls, so they do not block.
 //!
 //! The envelope, its attributes and the dump are `netlink-packet-core`'s and [`crate::netlink`]'s. The two
 //! structures inside, of which four fields are used, are read here: `netlink-packet-sock-diag` needs another
@@ -30,7 +30,7 @@ const HEADER_LEN: usize = 16;
 const REQUEST_LEN: usize = 56;
 /// Bytes of `struct inet_diag_msg`, which attributes follow.
 const MESSAGE_LEN: usize = 72;
-/// Most sockets of a protocol and family that are looked at; a guest may have any number.
+/// Most sockets of a protocol and family that are listed; a guest may have any number.
 pub const LISTENERS_MAX: usize = 4096;
 
 /// A socket that can be reached.
@@ -40,13 +40,13 @@ pub struct Listener {
     pub address: IpAddr,
     /// Its port.
     pub port: u16,
-    /// Bound to the unspecified address of IPv6, it does not take IPv4.
+    /// Whether a socket bound to the unspecified address of IPv6 refuses IPv4.
     pub only_v6: bool,
-    /// Its number among all files.
+    /// Its inode number.
     pub inode: u32,
 }
 
-/// A socket that lists those of the namespace it was made in.
+/// A netlink socket that lists the sockets of its namespace.
 #[derive(Debug)]
 pub struct SockDiag {
     socket: OwnedFd,
@@ -74,7 +74,7 @@ impl SockDiag {
     }
 }
 
-/// `nlmsghdr`, and `inet_diag_req_v2`: family, protocol, and which states; zero for the rest is "any".
+/// `nlmsghdr`, and `inet_diag_req_v2`: family, protocol, and socket states; zero for the rest is "any".
 fn request(family: u8, tcp: bool, sequence: u32) -> Vec<u8> {
     let mut request = vec![0; HEADER_LEN + REQUEST_LEN];
     let mut header = NetlinkBuffer::new(&mut request[..]);
@@ -103,7 +103,7 @@ fn parse(message: &[u8]) -> Option<Listener> {
     Some(Listener { address, port, only_v6: has_only_v6(attributes), inode }).filter(|found| found.port != 0)
 }
 
-/// Whether a socket that is bound to the unspecified address of IPv6 takes no IPv4.
+/// Whether a socket bound to the unspecified address of IPv6 refuses IPv4.
 fn has_only_v6(attributes: &[u8]) -> bool {
     let mut attributes = NlasIterator::new(attributes).map_while(Result::ok);
     let only_v6 = attributes.find(|attribute| attribute.kind() == ONLY_V6);

@@ -1,5 +1,5 @@
-//! The socket broker: a process that does nothing but open sockets in the guest's network namespace, and its
-//! client here.
+//! The socket broker: a process that opens sockets in the guest's network namespace and does nothing else,
+//! and its client here.
 //!
 //! brodo stays in the host's namespaces, and a process may not change its user namespace once it has threads.
 //! But a socket belongs to the namespace it was opened in for its life, whichever process holds it: bound,
@@ -9,16 +9,16 @@
 //!
 //! ```text
 //! brodo                                   broker
-//! kind, how many         -->
+//! kind, number           -->
 //!                        <-- kind, errno, descriptors
 //! ```
 //!
-//! *Trust.* A request is two bytes, so there is nothing in it to misunderstand. Received descriptors are
-//! checked before use: each is a socket of the family and type that was asked for.
+//! *Trust.* A request is two bytes without room for misinterpretation. Received descriptors are checked
+//! before use: each is a socket of the requested family and type.
 //!
 //! *Pools.* A connection to the guest's loopback must not wait for another process, so brodo keeps some
-//! unconnected sockets of each kind that was asked for once, and has them replaced before they run out. At
-//! the start, and when a forward is added, it waits for the answer instead ([`SocketBroker::socket`]), within
+//! unconnected sockets of each kind once requested, and has them replaced before they run out. At the start,
+//! and when a forward is added, it waits for the answer instead ([`SocketBroker::socket`]), within
 //! [`PATIENCE`].
 //!
 //! System calls: sendmsg, recvmsg, poll, waitpid; in the broker socket, recvfrom, sendmsg.
@@ -35,11 +35,11 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
-/// Sockets of a kind that are kept in store, and asked for at a time.
+/// Sockets of a kind kept in store, and requested at a time.
 const STORE: usize = 32;
-/// With so few left, more are asked for.
+/// Number of remaining sockets below which more are requested.
 const LOW: usize = 16;
-/// How long a caller of [`SocketBroker::socket`] waits for a process that has to be given a processor.
+/// Longest wait in [`SocketBroker::socket`]: the broker has to be given a processor.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Kinds of socket.
@@ -98,7 +98,7 @@ impl Kind {
         rustix::net::socket_with(self.domain(), self.socket_type(), flags, protocol)
     }
 
-    /// Whether a descriptor is one.
+    /// Whether a descriptor is of this kind.
     fn is(self, socket: &OwnedFd) -> bool {
         sockopt::socket_domain(socket) == Ok(self.domain())
             && sockopt::socket_type(socket) == Ok(self.socket_type())
@@ -137,7 +137,7 @@ impl SocketBroker {
         self.channel.as_fd()
     }
 
-    /// The process.
+    /// Process id of the broker.
     pub fn pid(&self) -> Pid {
         self.pid
     }
@@ -150,7 +150,7 @@ impl SocketBroker {
     /// A socket from the store, if there is one now; more come soon ([`SocketBroker::receive`]).
     ///
     /// # Errors
-    /// `AGAIN`: ask again when the broker has answered. Otherwise why there will be none.
+    /// `AGAIN`: try again after the broker's answer. Otherwise the broker's failure.
     pub fn take(&mut self, kind: Kind) -> Result<OwnedFd, Errno> {
         let store = &mut self.stores[kind as usize];
         let socket = store.sockets.pop();
@@ -166,7 +166,7 @@ impl SocketBroker {
         }
     }
 
-    /// A socket, waited for.
+    /// A socket, after a wait if need be.
     ///
     /// # Errors
     /// The kernel refused it in there, or the broker does not answer in time.
@@ -197,20 +197,20 @@ impl SocketBroker {
         let request = [kind as u8, count as u8];
         match rustix::net::send(&self.channel, &request, SendFlags::NOSIGNAL) {
             Ok(_) => store.asked = true,
-            // It has several requests before it; the next time then.
+            // Several requests are pending; the next time then.
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => {}
             Err(_) => self.gone = true,
         }
     }
 
-    /// Puts what has been answered into store.
+    /// Puts answered sockets into the store.
     pub fn receive(&mut self) {
         loop {
             match receive(&self.channel) {
                 Ok(Some((kind, refusal, sockets))) => {
                     let store = &mut self.stores[kind as usize];
                     store.asked = false;
-                    // One that cannot be received, for want of descriptors, is left out by the kernel.
+                    // The kernel omits a descriptor that cannot be received, for want of descriptors.
                     store.sockets.extend(sockets.into_iter().filter(|socket| kind.is(socket)));
                     store.refusal = refusal.or(store.sockets.is_empty().then_some(Errno::MFILE));
                 }
@@ -226,7 +226,7 @@ impl SocketBroker {
 }
 
 impl Drop for SocketBroker {
-    /// Ends it, and takes its status so that nothing is left of it.
+    /// Ends the broker and reaps it.
     fn drop(&mut self) {
         // To close the channel would do, if the field could be dropped before the wait.
         let _ = rustix::net::shutdown(&self.channel, rustix::net::Shutdown::Both);

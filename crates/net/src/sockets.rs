@@ -56,23 +56,23 @@ use std::time::Duration;
 struct Open {
     fd: OwnedFd,
     flow: FlowId,
-    /// Room to write is reported.
+    /// Whether room to write is reported.
     reports_room: bool,
     delays: Delays,
     datagram: Datagram,
 }
 
-/// Whether the kernel may hold a stream's small segments back. The guest's own TCP has already decided what
-/// to send when, so it must not (TCP_NODELAY). But the first write is never held back: Nagle's rule as Linux
+/// Nagle's algorithm on a stream. The guest's own TCP has already decided the segments and their times, so
+/// the kernel must not delay them (TCP_NODELAY). But the first write is never delayed: Nagle's rule as Linux
 /// has it waits only behind a small segment in flight (Minshall). So the option is set before the second, and
 /// a connection of one request saves the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Delays {
-    /// Nothing was written yet.
+    /// No write was made yet.
     NotYet,
-    /// One write was made.
+    /// One write was made: TCP_NODELAY before the next.
     FromNowOn,
-    /// Switched off.
+    /// TCP_NODELAY is set.
     Never,
 }
 
@@ -115,13 +115,13 @@ impl Sockets {
         (rtt_us > 0).then(|| Duration::from_micros(rtt_us.into()))
     }
 
-    /// Whether what is sent through a datagram socket goes to `peer`.
+    /// Whether a datagram socket sends to `peer`.
     pub fn sends_to(&self, socket: SocketId, peer: SocketAddr) -> bool {
         let connected = || rustix::net::getpeername(self.get(socket).ok()?).ok()??.try_into().ok();
         self.shared_peer(socket).or_else(connected) == Some(peer)
     }
 
-    /// How many sockets are open.
+    /// Number of open sockets.
     pub fn open(&self) -> usize {
         self.open
     }
@@ -132,7 +132,7 @@ impl Sockets {
         self.addresses = Some(addresses);
     }
 
-    /// Takes a connection that a published port has accepted, for `flow`.
+    /// Takes a connection accepted on a published port, for `flow`.
     ///
     /// # Errors
     /// It cannot be registered with epoll; it is closed with a reset.
@@ -154,13 +154,13 @@ impl Sockets {
             .ok_or(HostError::Other(Errno::BADF.raw_os_error()))
     }
 
-    /// The descriptor with its state, likewise.
+    /// The descriptor with its state; errors as of [`Self::get`].
     fn get_mut(&mut self, socket: SocketId) -> Result<&mut Open, HostError> {
         let open = self.by_fd.get_mut(socket.0 as usize).and_then(Option::as_mut);
         open.ok_or(HostError::Other(Errno::BADF.raw_os_error()))
     }
 
-    /// Registers a socket for `flow` and keeps it. Readiness of before is reported by the next wait.
+    /// Registers a socket for `flow` and keeps it. Earlier readiness is reported by the next wait.
     fn keep(&mut self, flow: FlowId, fd: OwnedFd, interest: EventFlags) -> Result<SocketId, HostError> {
         let data = EventData::new_u64(flow.to_bits());
         epoll::add(&self.epoll, &fd, data, interest | EventFlags::ET).map_err(host_error)?;
@@ -175,7 +175,7 @@ impl Sockets {
         Ok(SocketId(index as u32))
     }
 
-    /// Has a stream that was full report when it has room again. If it has by now, the next wait says so.
+    /// Requests an event for room in a full stream. Room that exists by now is reported by the next wait.
     fn report_room(&mut self, socket: SocketId) -> Result<(), HostError> {
         if let Some(Some(open)) = self.by_fd.get_mut(socket.0 as usize)
             && !open.reports_room
@@ -189,7 +189,7 @@ impl Sockets {
     }
 }
 
-/// Readiness as an event of a socket tells it.
+/// Readiness of a socket from the flags of its event.
 pub fn readiness(flags: EventFlags) -> Readiness {
     Readiness {
         readable: flags.contains(EventFlags::IN),
@@ -200,8 +200,8 @@ pub fn readiness(flags: EventFlags) -> Readiness {
     }
 }
 
-/// Raises the soft bound on open descriptors to the hard one; gives the bound now in force. A bound that
-/// cannot be raised is left as it is.
+/// Raises the soft limit on open descriptors to the hard one; returns the limit now in force, which is the
+/// old one if it cannot be raised.
 pub fn raise_nofile() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -215,7 +215,7 @@ pub fn raise_nofile() -> u64 {
 
 /// Whether an address of a socket is not among those of the host.
 fn is_gone(addresses: &[IpAddr], own: IpAddr) -> bool {
-    // All of 127/8 is there without being listed.
+    // All of 127/8 exists without being listed.
     !own.is_unspecified() && !own.is_loopback() && addresses.binary_search(&own).is_err()
 }
 

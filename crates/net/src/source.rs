@@ -26,15 +26,15 @@ pub(crate) trait Source<L: GuestLink> {
     /// epoll_ctl failed.
     fn register(&mut self, poller: Poller<'_>) -> io::Result<()>;
 
-    /// Notes an event of the descriptor that was registered under `key`. Its effects follow in the next turn.
+    /// Notes an event of the descriptor registered under `key`. Its effects follow in the next turn.
     fn ready(&mut self, key: u32, events: EventFlags, now: Instant);
 
-    /// The time at which it must have a turn even without an event.
+    /// Time of its next turn without an event.
     fn deadline(&self) -> Option<Instant> {
         None
     }
 
-    /// Its part of a turn of the loop; true if there is more to do at once.
+    /// Its part of a turn of the loop; true if more work is ready.
     fn turn(&mut self, turn: &mut Turn<'_, L>) -> bool;
 }
 
@@ -45,12 +45,12 @@ pub(crate) struct Turn<'a, L> {
     pub(crate) link: &'a mut CapturedLink<L>,
     pub(crate) sockets: &'a mut Sockets,
     pub(crate) tracer: &'a mut Tracer,
-    /// Workers that are to be woken after the turn, one bit each.
+    /// Workers to wake after the turn, one bit each.
     pub(crate) wakes: u64,
 }
 
 impl<L: GuestLink> Turn<'_, L> {
-    /// The stack, and what its methods are called with.
+    /// The stack, and the context of its methods.
     pub(crate) fn stack(&mut self) -> (&mut Stack, Io<'_, Linux<CapturedLink<L>>>) {
         (self.stack, Io { now: self.now, link: self.link, host: self.sockets, observer: self.tracer })
     }
@@ -60,13 +60,13 @@ impl<L: GuestLink> Turn<'_, L> {
         &self.link.link
     }
 
-    /// Joined connections have moved something, which busy polling wants to know.
+    /// Notes traffic of spliced connections, for busy polling.
     pub(crate) fn note_joined(&mut self) {
         self.link.moved.joined = true;
     }
 }
 
-/// Names a source in event data.
+/// Name of a source in event data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SourceId {
     Link,
@@ -78,11 +78,11 @@ pub(crate) enum SourceId {
 }
 
 impl SourceId {
-    /// All, in the order of their numbers.
+    /// All sources, in the order of their numbers.
     pub(crate) const ALL: [Self; 6] =
         [Self::Link, Self::Waker, Self::TxQueueLen, Self::HostNetwork, Self::Forwards, Self::Extra];
 
-    /// The source of this number.
+    /// The source with this number.
     pub(crate) fn read(number: u32) -> Option<Self> {
         Self::ALL.get(number as usize).copied()
     }

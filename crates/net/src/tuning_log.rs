@@ -1,8 +1,7 @@
 //! History of limits: the last tuning decisions, for the details of a connection.
 //!
-//! Limits change seldom once a connection has found its pace, so a worker simply remembers the last of them,
-//! of all its connections, in a ring: it costs nothing per connection, and nothing is to be switched on
-//! before something is slow.
+//! Limits change seldom once a connection has found its pace, so a worker simply remembers the last changes
+//! of all its connections, in a ring: no cost per connection, and no switch to set before a problem occurs.
 
 use brodo_core::flow::FlowId;
 use brodo_core::time::Instant;
@@ -25,7 +24,7 @@ impl TuningLog {
         self.now = now;
     }
 
-    /// Notes a decision; other events are none.
+    /// Notes a tuning decision; other events are ignored.
     #[cold]
     pub(crate) fn note(&mut self, event: &Event) {
         if self.steps.len() == LEN_MAX {
@@ -34,7 +33,7 @@ impl TuningLog {
         self.steps.push_back((self.now, *event));
     }
 
-    /// The decisions that concern a flow, the oldest first.
+    /// Decisions for a flow, the oldest first.
     pub fn of(&self, id: FlowId) -> impl Iterator<Item = &(Instant, Event)> {
         self.steps.iter().filter(move |(_, event)| matches!(event, Event::Tuned { flow, .. } if *flow == id))
     }

@@ -1,9 +1,8 @@
-//! The guest's transmit ring as its kernel describes it: how many frames it holds, and how many it dropped.
+//! The guest's transmit queue as its kernel describes it: its length in frames, and its drops.
 //!
-//! A route socket of the guest's namespace, made there and handed to brodo with the TAP, answers both for as
-//! long as the interface exists. It is also a member of the group that hears of changes of links: the guest
-//! may change the interface's `txqueuelen` while brodo serves it. The new value is not read from the
-//! notification; that there was one makes it worth a look.
+//! A route socket of the guest's namespace, made there and passed to brodo with the TAP, answers both for as
+//! long as the interface exists. It also subscribes to changes of links: the guest may change the interface's
+//! `txqueuelen` while brodo serves it. A notification only triggers a query; its content is not used.
 //!
 //! System calls: socket, bind, getsockname, ioctl SIOCGIFINDEX, sendto, recvfrom (rtnetlink).
 
@@ -25,11 +24,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Longest message taken, in bytes; the kernel's about a TAP have 1 to 2 KiB.
+/// Longest message read, in bytes; the kernel's about a TAP have 1 to 2 KiB.
 const MESSAGE_MAX: usize = 16 << 10;
 /// Bytes of `struct ifinfomsg`, which attributes follow.
 const LINK_HEADER_LEN: usize = 16;
-/// Where `struct rtnl_link_stats64` has `tx_dropped`, in bytes.
+/// Offset of `tx_dropped` in `struct rtnl_link_stats64`, in bytes.
 const TX_DROPPED_AT: usize = 7 * 8;
 
 /// State of the transmit queue reported by the kernel.
@@ -39,14 +38,15 @@ struct QueueState {
     dropped: u64,
 }
 
-/// Follows the ring of one interface; of an interface with several queues each has a ring of this length.
+/// Watch of the transmit queue of one interface; each queue of an interface with several has a ring of this
+/// length.
 #[derive(Debug)]
 pub struct TxQueueLenWatch {
     socket: OwnedFd,
     index: u32,
     port: u32,
     sequence: AtomicU32,
-    /// As of the last look.
+    /// Length as of the last query.
     frames: AtomicU32,
     dropped: AtomicU64,
 }
@@ -64,7 +64,7 @@ impl TxQueueLenWatch {
     /// Watches the interface called `name` in the namespace that `socket` was made in.
     ///
     /// # Errors
-    /// There is no such interface.
+    /// The interface does not exist.
     pub fn new(socket: OwnedFd, name: &str) -> Result<Self, Errno> {
         let index = rustix::net::netdevice::name_to_index(&socket, name)?;
         let port = SocketAddrNetlink::try_from(rustix::net::getsockname(&socket)?)?.pid();
@@ -72,24 +72,24 @@ impl TxQueueLenWatch {
         Ok(Self { socket, index, port, sequence, frames, dropped })
     }
 
-    /// Readable when a look may be worth while.
+    /// Readable when a query may be worth while.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Frames that each queue's ring holds, as last read; `None` before the first read.
+    /// Length of each queue's ring in frames, as last read; `None` before the first read.
     pub fn frames(&self) -> Option<u32> {
         Some(self.frames.load(Ordering::Relaxed)).filter(|&frames| frames > 0)
     }
 
-    /// Frames that the guest has sent and brodo never saw, from the making of the interface to the last look:
+    /// Frames sent by the guest that brodo never saw, from the creation of the interface to the last query:
     /// they found a ring full, or the interface without a reader.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Looks; earlier notifications are covered by that. Of an interface that is gone there is nothing new to
-    /// see. Only one thread may look at a time, or they take each other's answers.
+    /// Queries length and drops; earlier notifications are covered by that. An interface that is gone keeps
+    /// its last values. Only one thread may query at a time, or they take each other's answers.
     pub fn look(&self) {
         if let Ok(state) = self.ask() {
             self.frames.store(state.frames, Ordering::Relaxed);
@@ -103,7 +103,7 @@ impl TxQueueLenWatch {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         self.send(sequence)?;
         loop {
-            // The kernel answers within `send`, so nothing to read means no answer.
+            // The kernel answers within `send`, so an empty socket means no answer.
             let length = self.receive(&mut buffer)?;
             let message = NetlinkBuffer::new_checked(&buffer[..length]).map_err(|_| Errno::BADMSG)?;
             // A notification bears the numbers of the request that made the change.
@@ -120,7 +120,7 @@ impl TxQueueLenWatch {
     fn forget_notifications(&self, buffer: &mut [u8]) -> Result<(), Errno> {
         loop {
             match self.receive(buffer) {
-                // Some were lost, which matters as little as those that were not.
+                // Lost notifications matter as little as received ones.
                 Ok(_) | Err(Errno::NOBUFS) => {}
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(errno) => return Err(errno),
@@ -152,7 +152,7 @@ impl TxQueueLenWatch {
     }
 }
 
-/// The two attributes of a link message that matter. The others are not looked at: kernels add to them.
+/// The two attributes in use of a link message. The others are ignored: kernels add to them.
 fn parse(payload: &[u8]) -> Result<QueueState, Errno> {
     let attributes = payload.get(LINK_HEADER_LEN..).ok_or(Errno::BADMSG)?;
     let (mut frames, mut dropped) = (None, None);
@@ -171,13 +171,13 @@ fn parse(payload: &[u8]) -> Result<QueueState, Errno> {
     frames.zip(dropped).map(|(frames, dropped)| QueueState { frames, dropped }).ok_or(Errno::BADMSG)
 }
 
-/// A worker that follows a watch: its stack gets the length of the queue, if the link loses frames that find
-/// it full.
+/// Subscription of a worker to a watch: its stack gets the length of the queue, if the link drops frames that
+/// find it full.
 pub(crate) struct TxQueueLenFollower {
     watch: Arc<TxQueueLenWatch>,
-    /// It looks for all workers.
+    /// Whether this worker makes the queries, for all workers.
     is_poller: bool,
-    /// The length last given to the stack.
+    /// Length last given to the stack.
     frames: Option<u32>,
 }
 
@@ -188,7 +188,7 @@ impl TxQueueLenFollower {
 }
 
 impl TxQueueLenFollower {
-    /// Looks at the queue, if this is the worker that may.
+    /// Queries the queue, if that is this worker's task.
     pub(crate) fn look(&self) {
         if self.is_poller {
             self.watch.look();
@@ -209,7 +209,7 @@ impl<L: GuestLink> Source<L> for TxQueueLenFollower {
         self.watch.look();
     }
 
-    /// Another worker may have seen that the length has changed.
+    /// Change of the length, perhaps seen by another worker.
     fn turn(&mut self, turn: &mut Turn<'_, L>) -> bool {
         let frames = if turn.guest_link().has_lossy_ring() { self.watch.frames() } else { None };
         if frames != self.frames {

@@ -1,35 +1,34 @@
 //! Cooperation of the workers of one program.
 //!
-//! A worker has a thread, a queue of the guest's TAP, a stack, sockets and an epoll instance of its own, and
-//! no other worker looks at them. That works because the kernel never gives frames of one flow to two queues.
-//! A frame of the guest's goes to the queue that last wrote a frame of its flow; for a flow that no queue has
-//! written a frame of in the last seconds, a hash of its addresses and ports that is the same both ways
-//! chooses among the queues (`tun_automq_select_queue` and `tun_flow_update` in the kernel's
-//! drivers/net/tun.c). Each worker answers only what came by its own queue, so what was written never says
-//! anything else than the hash; and the hash says the same as long as the number of queues does. So all
-//! queues are attached before the interface comes up, and stay open until all workers have ended.
-//! `link/tap/tests.rs` holds the running kernel to it.
+//! A worker has a thread, a queue of the guest's TAP, a stack, sockets and an epoll instance of its own,
+//! which no other worker touches. That works because the kernel never steers frames of one flow to two
+//! queues. A frame of the guest goes to the queue that last wrote a frame of its flow; for a flow without
+//! such a frame in the last seconds, a hash of its addresses and ports that is the same both ways chooses
+//! among the queues (`tun_automq_select_queue` and `tun_flow_update` in the kernel's drivers/net/tun.c). Each
+//! worker answers only frames of its own queue, so the writes always agree with the hash; and the hash is
+//! stable as long as the number of queues is. So all queues are attached before the interface comes up, and
+//! stay open until all workers have ended. `link/tap/tests.rs` holds the running kernel to it.
 //!
-//! A flow that began on the host's side ([`crate::forward`]) belongs to the first worker, independent of the
-//! hash says. That worker's own writes steer the guest's frames of the flow to its queue, but only for some
-//! seconds after each. Afterwards another worker may get one: a TCP segment for a connection that it does not
-//! know, or a datagram from a published port. It leaves that with the first worker ([`crate::resteer`]),
-//! whose answer brings the next ones to the right queue again.
+//! An inbound flow ([`crate::forward`]) belongs to the first worker, whatever the hash says. That worker's
+//! own writes steer the guest's frames of the flow to its queue, but only for some seconds after each.
+//! Afterwards another worker may get one: a TCP segment for a connection that it does not know, or a datagram
+//! from a published port. It leaves that with the first worker ([`crate::resteer`]), whose answer steers the
+//! next ones to the right queue again.
 //!
-//! Not every packet has ports: ICMP goes by its two addresses alone. An ICMP error of the guest's (nobody
-//! listens on a UDP port) may therefore reach a worker that has no such flow; the flow then ends by its
-//! time-out. And a worker's ICMP error about a remote host may for some seconds turn the guest's pings of
-//! that host to that worker, which opens an echo flow of its own; answers to earlier ones still arrive.
+//! Not every packet has ports: ICMP is hashed by its two addresses alone. An ICMP error of the guest (port
+//! unreachable) may therefore reach a worker that has no such flow; the flow then ends by its time-out. And a
+//! worker's ICMP error about a remote host may for some seconds steer the guest's pings of that host to that
+//! worker, which opens an echo flow of its own; answers to earlier ones still arrive.
 //!
-//! Fragments are the same: they have no ports by which to choose, so those of a UDP conversation may come to
-//! another worker than its short datagrams, which then opens a flow of its own.
+//! Fragments have no ports either, so those of a UDP conversation may come to another worker than its short
+//! datagrams, which then opens a flow of its own.
 //!
 //! Shared state of workers: the memory budget ([`brodo_core::memory::budget`]), a capture's file, and this:
-//! each has a waker, an eventfd in its epoll instance, that another rings when it has given back memory for
-//! which the first one waits, or when all are to end.
+//! each has a waker, an eventfd in its epoll instance, which another worker writes after it has freed memory
+//! that the first one waits for, or to end all.
 //!
 //! Other threads, such as that of a control socket, never touch a worker either: they leave a [`Command`]
-//! with it ([`Workers::ask`]), which it carries out between two turns of its loop.
+//! with it ([`Workers::ask`]), which it executes between two turns of its loop.
 //!
 //! System calls: eventfd, write.
 
@@ -45,7 +44,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How a worker is reached.
+/// Way to reach a worker.
 struct Place {
     waker: OwnedFd,
     /// None once the worker has ended.
@@ -66,10 +65,10 @@ impl fmt::Debug for Workers {
 }
 
 impl Workers {
-    /// So many workers.
+    /// State for this number of workers.
     ///
     /// # Errors
-    /// They are more than [`WORKERS_MAX`], or eventfd failed: no descriptors.
+    /// More than [`WORKERS_MAX`], or eventfd failed: no descriptors.
     pub fn new(workers: u32) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         if workers > WORKERS_MAX {
@@ -81,13 +80,13 @@ impl Workers {
         Ok(Self { places, stopping: AtomicBool::new(false), resteering: Arc::default() })
     }
 
-    /// How many workers there are.
+    /// Number of workers.
     pub fn workers(&self) -> u32 {
         self.places.len() as u32
     }
 
     /// Leaves a command with a worker. It is refused, which is to say dropped, if there is no such worker, if
-    /// that has ended, or if [`COMMANDS_MAX`] wait for it already; a caller that waits for a reply learns
+    /// it has ended, or if [`COMMANDS_MAX`] are queued for it already; a caller that waits for a reply learns
     /// that.
     pub fn send(&self, worker: u32, command: Command) {
         let Some(place) = self.places.get(worker as usize) else { return };
@@ -99,56 +98,56 @@ impl Workers {
         self.wake(1 << worker);
     }
 
-    /// Asks a worker: `command` makes the command around the place for its reply.
+    /// Sends a request: `command` makes the command around the destination of its reply.
     pub fn ask<T>(&self, worker: u32, command: impl FnOnce(ReplyTo<T>) -> Command) -> Pending<T> {
         let (reply, pending) = ReplyTo::new();
         self.send(worker, command(reply));
         pending
     }
 
-    /// Commands for `worker`.
+    /// Takes the commands for `worker`.
     fn take_commands(&self, worker: u32) -> Vec<Command> {
         let Some(place) = self.places.get(worker as usize) else { return Vec::new() };
         let mut commands = place.commands.lock().unwrap_or_else(PoisonError::into_inner);
         commands.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Drops all commands, those that were not carried out and those still to come: the workers have ended.
+    /// Drops all commands, queued and future: the workers have ended.
     pub fn close(&self) {
         for place in &self.places {
             place.commands.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
     }
 
-    /// Frames that workers have left with the first one since the start, and those that found no room.
+    /// Frames re-steered to the first worker since the start, and those without room.
     pub fn resteered(&self) -> (u64, u64) {
         self.resteering.counts()
     }
 
-    /// The descriptor to wait for, edge-triggered: every wake is an event, and it is never read.
+    /// Descriptor to wait for, edge-triggered: every wake-up is an event, and it is never read.
     pub(crate) fn waker(&self, worker: u32) -> BorrowedFd<'_> {
         self.places[worker as usize].waker.as_fd()
     }
 
-    /// Rings for some workers, one bit each.
+    /// Wakes workers, one bit each.
     pub fn wake(&self, mut workers: u64) {
         while workers != 0 {
             let worker = workers.trailing_zeros();
             workers &= workers - 1;
             if let Some(place) = self.places.get(worker as usize) {
-                // It could only fail after 2^64 rings.
+                // It could only fail after 2^64 writes.
                 let _ = rustix::io::write(&place.waker, &1u64.to_ne_bytes());
             }
         }
     }
 
-    /// Tells all workers to end.
+    /// Stops all workers.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.wake(u64::MAX);
     }
 
-    /// Whether all are to end.
+    /// Whether all workers must stop.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -165,7 +164,7 @@ impl WorkerHandle {
     /// The worker of this number, counted from 0.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such worker.
     pub fn new(workers: Arc<Workers>, number: u32) -> io::Result<Self> {
         if number < workers.workers() {
             Ok(Self { workers, number })
@@ -174,8 +173,7 @@ impl WorkerHandle {
         }
     }
 
-    /// Whether it is the first, which watches for all what all follow, and has the flows that begin on the
-    /// host's side.
+    /// Whether it is the first worker, which polls shared sources for all and owns the inbound flows.
     pub fn is_first(&self) -> bool {
         self.number == 0
     }
@@ -199,12 +197,12 @@ impl WorkerHandle {
         self.workers.waker(self.number)
     }
 
-    /// Commands for this worker.
+    /// Takes the commands for this worker.
     pub(crate) fn take_commands(&self) -> Vec<Command> {
         self.workers.take_commands(self.number)
     }
 
-    /// Frames that were left with this worker.
+    /// Takes the frames re-steered to this worker.
     pub(crate) fn take_resteered(&self) -> Vec<(RxMeta, Box<[u8]>)> {
         if self.is_first() && self.resteering().expects_inbound() {
             self.resteering().take()
@@ -213,12 +211,12 @@ impl WorkerHandle {
         }
     }
 
-    /// Whether frames of flows that this worker does not know may be the first one's.
+    /// Whether frames of flows unknown to this worker may belong to the first one.
     pub(crate) fn resteers(&self) -> bool {
         !self.is_first() && self.resteering().expects_inbound()
     }
 
-    /// Whether such a frame is to be left with the first worker.
+    /// Whether such a frame must be left with the first worker.
     pub(crate) fn is_for_first(&self, frame: Resteer) -> bool {
         self.resteering().is_for_first(frame)
     }
@@ -229,7 +227,7 @@ impl WorkerHandle {
         self.wake(1);
     }
 
-    /// Whether all workers are to end.
+    /// Whether all workers must stop.
     pub(crate) fn is_stopping(&self) -> bool {
         self.workers.is_stopping()
     }

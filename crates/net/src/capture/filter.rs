@@ -1,6 +1,6 @@
-//! Which frames a capture keeps: a few words, all of which must be true of a frame.
+//! Capture filter: a few words, all of which must match a frame.
 //!
-//! | Words | True of |
+//! | Words | Matches |
 //! |---|---|
 //! | `tcp`, `udp`, `icmp` (of either family), `arp` | frames of that protocol |
 //! | `ip`, `ip6` | packets of that family |
@@ -12,7 +12,7 @@
 //! `and` may stand between them. The words are tcpdump's, as far as they go, and mean the same. Neighbour
 //! discovery is ICMP here as there. Ports are in a packet's first fragment only.
 //!
-//! A frame is looked at only as far as its layer-4 ports; a frame cut short matches no word.
+//! Frames are parsed only up to their layer-4 ports; a truncated frame matches no word.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -21,9 +21,9 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
-/// Words in a filter, most: enough for anybody, and little to do per frame.
+/// Most words in a filter: more than enough, and little work per frame.
 const TERMS_MAX: usize = 16;
-/// Extension headers that are passed over on the way to the protocol.
+/// Most extension headers skipped on the way to the protocol.
 const EXTENSIONS_MAX: usize = 8;
 
 /// Meaning of one word.
@@ -45,7 +45,7 @@ struct Term {
     negated: bool,
 }
 
-/// A filter. The empty one keeps everything.
+/// A filter. The empty one matches every frame.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     terms: Vec<Term>,
@@ -111,7 +111,7 @@ fn port(word: &str) -> Result<What, String> {
 }
 
 impl Filter {
-    /// Whether it keeps a frame of which the headers are in `frame`, Ethernet first.
+    /// Whether a frame matches; `frame` has its headers, Ethernet first.
     pub fn matches(&self, frame: &[u8]) -> bool {
         if self.terms.is_empty() {
             return true;

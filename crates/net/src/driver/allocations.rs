@@ -1,4 +1,4 @@
-//! In its steady state the data path allocates nothing: not per frame, segment, datagram or connection.
+//! No allocations on the data path in its steady state: not per frame, segment, datagram or connection.
 //! Counted on the worker's own thread, on the whole path: a TAP, the loop, the stack, sockets of the host.
 
 use super::end_to_end::{HOST, connect, echo_servers, serve_guest};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// The system's allocator, with a count of what threads under observation ask of it.
+/// The system's allocator, with a count of the allocations of observed threads.
 struct Counting;
 
 /// Allocations of threads under observation.
@@ -23,7 +23,7 @@ thread_local! {
 }
 
 fn count() {
-    // A thread that ends allocates too, when this is gone already.
+    // A thread that ends allocates too, after its thread-local state.
     if OBSERVED.try_with(Cell::get).unwrap_or(false) {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
     }
@@ -59,14 +59,14 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Bytes of a bulk transfer, and how much one write or read takes.
+/// Bytes of a bulk transfer, and of one write or read.
 const BULK: usize = 64 << 20;
 const PIECE: usize = 256 << 10;
 
-/// Runs until one needs nothing more.
+/// Most runs before one without allocations.
 const RUNS_MAX: usize = 20;
 
-/// A server on loopback that reads to the end and says so with a byte, and one that sends [`BULK`] bytes;
+/// A server on loopback that reads to the end and confirms it with a byte, and one that sends [`BULK`] bytes;
 /// their ports.
 fn bulk_servers() -> [u16; 2] {
     [true, false].map(|sink| {

@@ -1,25 +1,25 @@
-//! The link's credit: whether it takes frames, and the wait until it does again.
+//! Credit of the link: whether it takes frames, and the wait until it does again.
 //!
-//! A link that reports credit is asked for the event only while it owes some. One that cannot (the kernel was
-//! out of memory) is tried again after a pause, which doubles up to a bound.
+//! A link that reports credit is watched for the event only while it owes some. One that cannot (the kernel
+//! was out of memory) is retried after a pause, which doubles up to a bound.
 
 use brodo_core::time::{Duration, Instant};
 use brodo_link::poller::Poller;
 use brodo_link::{CreditWait, GuestLink};
 use std::io;
 
-/// First and longest pause before a link that was out of memory is tried again.
+/// First and longest pause before a retry on a link that was out of memory.
 const RETRY_MIN: Duration = Duration::from_millis(1);
 const RETRY_MAX: Duration = Duration::from_millis(8);
 
-/// How the link's credit stands.
+/// State of the link's credit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Credit {
-    /// It takes frames.
+    /// The link takes frames.
     Free,
-    /// It does not, and an event will tell when it does.
+    /// Refused: an event will report credit.
     Awaited,
-    /// It does not, and is to be tried again at this time, after this pause.
+    /// Refused without an event to come: retry at this time, after this pause.
     Retry { at: Instant, pause: Duration },
 }
 
@@ -27,7 +27,7 @@ pub(super) enum Credit {
 #[derive(Debug)]
 pub(super) struct CreditWatch {
     pub(super) credit: Credit,
-    /// The link was asked for an event.
+    /// Whether the link was asked for an event.
     pub(super) armed: bool,
 }
 
@@ -38,7 +38,7 @@ impl Default for CreditWatch {
 }
 
 impl CreditWatch {
-    /// The time at which the link is to be tried again.
+    /// Time of the next retry.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.credit {
             Credit::Retry { at, .. } => Some(at),
@@ -46,7 +46,7 @@ impl CreditWatch {
         }
     }
 
-    /// Whether the link may take frames again: it has said so, or its pause is over.
+    /// Whether the link may take frames again: by its report, or because the pause is over.
     pub(super) fn is_over(&mut self, reported: bool, now: Instant) -> bool {
         let over = (reported && self.armed) || self.deadline().is_some_and(|at| at <= now);
         if over && self.credit == Credit::Awaited {
@@ -77,7 +77,7 @@ impl CreditWatch {
                 Credit::Retry { at: now + pause, pause }
             }
         };
-        // Refused again after a report, it is asked again.
+        // A refusal after a report requests a new event.
         let arm = credit == Credit::Awaited && self.credit != Credit::Awaited;
         let disarm = credit != Credit::Awaited && self.armed;
         if arm || disarm {

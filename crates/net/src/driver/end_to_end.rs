@@ -1,6 +1,5 @@
 //! The whole data path on real descriptors: a guest in a namespace of its own, a TAP, the loop with its
-//! stack, and servers on the host's loopback. What passes arrives unchanged, and the loop sleeps when nothing
-//! does.
+//! stack, and servers on the host's loopback. Content arrives unchanged, and the loop sleeps without work.
 
 use super::{Activity, Parts, Wake, Worker};
 use crate::clock::Clock;
@@ -29,12 +28,12 @@ pub(super) const HOST: [IpAddr; 2] =
 const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Runs `guest` in the guest's namespace while a worker serves it; gives what the loop did.
+/// Runs `guest` in the guest's namespace while a worker serves it; returns the activity of the loop.
 fn with_guest(wanted: Wanted, mtu: u16, guest: impl FnOnce() + Send + 'static) -> Activity {
     serve_guest(wanted, mtu, guest).activity()
 }
 
-/// The same, and gives the worker.
+/// As [`with_guest`], but returns the worker.
 pub(super) fn serve_guest(wanted: Wanted, mtu: u16, guest: impl FnOnce() + Send + 'static) -> Worker<Tap> {
     let (to_worker, taps) = mpsc::channel();
     let done = eventfd(0, EventfdFlags::CLOEXEC).expect("eventfd");
@@ -81,7 +80,7 @@ impl Drop for OnDrop {
     }
 }
 
-/// On both loopbacks: TCP and UDP that send back what they get, on the same port; gives the ports.
+/// Echo servers for TCP and UDP on both loopbacks, on the same port; returns the ports.
 pub(super) fn echo_servers() -> [u16; 2] {
     LOOPBACK.map(|address| {
         let listener = TcpListener::bind((address, 0)).expect("listen");
@@ -184,14 +183,14 @@ fn without_offload_and_without_a_header() {
     });
 }
 
-/// Connections that wait for someone, on either side, cost nothing meanwhile.
+/// Stalled connections, on either side, cost no processor time.
 #[test]
 fn stalled_connections_do_not_spin() {
     in_namespace_with_tun("driver::end_to_end::stalled_connections_do_not_spin", || {
         let [port, _] = echo_servers();
         let activity = with_guest(Wanted::Everything, 65_520, move || {
             let _idle: Vec<_> = (0..50).map(|_| connect(HOST[0], port).expect("connect")).collect();
-            // Nobody reads what comes back: first the guest's window closes, then the server's buffers fill.
+            // Unread echo: first the guest's window closes, then the server's buffers fill.
             let mut full = connect(HOST[0], port).expect("connect");
             full.set_nonblocking(true).expect("non-blocking");
             let chunk = vec![0; 1 << 16];
@@ -212,7 +211,7 @@ fn stalled_connections_do_not_spin() {
     });
 }
 
-/// Urgent data of a peer: in line, at once, and nothing behind it waits or is lost.
+/// Urgent data of a peer arrives in line, at once, and without loss or delay of later data.
 #[test]
 fn urgent_data_of_a_peer_arrives_in_line() {
     in_namespace_with_tun("driver::end_to_end::urgent_data_of_a_peer_arrives_in_line", || {

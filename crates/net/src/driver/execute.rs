@@ -1,4 +1,4 @@
-//! Commands carried out by their worker, between two turns of its loop.
+//! Execution of commands by their worker, between two turns of its loop.
 
 use crate::capture::Capture;
 use crate::command::{
@@ -18,7 +18,7 @@ pub(super) struct WorkerView<'a> {
     pub(super) now: Instant,
     pub(super) stack: &'a mut Stack,
     pub(super) sockets: &'a Sockets,
-    /// The last changes of limits.
+    /// Last changes of limits.
     pub(super) tuning_log: &'a TuningLog,
     pub(super) capture: &'a mut Option<Capture>,
     pub(super) forwards: Option<&'a mut Forwards>,
@@ -27,7 +27,7 @@ pub(super) struct WorkerView<'a> {
 }
 
 impl WorkerView<'_> {
-    /// Carries a command out and gives its reply.
+    /// Executes a command and sends its reply.
     pub(super) fn execute(mut self, command: Command) {
         match command {
             Command::Report { reply } => reply.send(self.report()),

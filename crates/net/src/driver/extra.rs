@@ -1,5 +1,5 @@
 //! Descriptors of the caller's, such as one for signals: level-triggered, they end
-//! [`Worker::run`](super::Worker::run) with their tag, after the turn they came in.
+//! [`Worker::run`](super::Worker::run) with their tag, after the turn of their event.
 
 use crate::source::{Source, SourceId, Turn};
 use brodo_core::time::Instant;
@@ -8,7 +8,7 @@ use brodo_link::{EventFlags, GuestLink};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// The caller's descriptors, as far as one of them is readable.
+/// The caller's descriptors, of which one may be readable.
 #[derive(Debug, Default)]
 pub(super) struct ExtraDescriptors {
     /// The first tag of this turn.
@@ -24,7 +24,7 @@ impl ExtraDescriptors {
         Ok(SourceId::Extra.poller(epoll).add(fd, tag, EventFlags::IN)?)
     }
 
-    /// The tag of a descriptor that was readable in this turn. Others report again.
+    /// Takes the tag of a descriptor that was readable in this turn. Others report again.
     pub(super) fn take(&mut self) -> Option<u32> {
         self.ready.take()
     }

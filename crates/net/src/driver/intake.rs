@@ -1,5 +1,5 @@
-//! Frames from the guest: taken in batches, re-steered where they are another worker's, and given to the
-//! stack.
+//! Intake of frames from the guest: taken in batches, re-steered if they belong to another worker, and passed
+//! to the stack.
 //!
 //! A turn takes at most [`BATCH_FRAMES`] frames or [`BATCH_BYTES`], so that acknowledgements stay frequent
 //! and sockets get their turn. The link is edge-triggered, so a turn that leaves frames behind remembers it.
@@ -17,7 +17,7 @@ use brodo_core::time::{Duration, Instant};
 use brodo_link::batch::{ARENA_LEN, BATCH_BYTES, BATCH_FRAMES, Batch};
 use brodo_link::{FailedCall, GuestLink, Taken};
 
-/// For how long timers wait after a pause for the link to be read empty; a guest that never stops sending has
+/// Longest wait of timers after a pause for the link to be read empty; a guest that never stops sending has
 /// its timers all the same.
 const CATCH_UP_MAX: Duration = Duration::from_millis(50);
 
@@ -36,15 +36,15 @@ impl Intake {
         Self { arena: vec![0; ARENA_LEN].into_boxed_slice(), readable: true, catch_up: None }
     }
 
-    /// The worker has not turned for long.
+    /// Notes a long pause of the worker.
     pub(super) fn paused(&mut self, now: Instant) {
         self.catch_up = Some(now + CATCH_UP_MAX);
         // The link's event may be behind those of many sockets.
         self.readable = true;
     }
 
-    /// Whether timers may expire: no answer of the guest's that is older lies on the link, or the wait for
-    /// that is over.
+    /// Whether timers may expire: no older answer of the guest's lies on the link, or the wait for that is
+    /// over.
     pub(super) fn is_caught_up(&mut self, now: Instant) -> bool {
         let caught_up = !self.readable || self.catch_up.is_none_or(|until| until <= now);
         if caught_up {
@@ -53,7 +53,7 @@ impl Intake {
         caught_up
     }
 
-    /// Takes one batch, or several small ones; true if there was any frame.
+    /// Takes one batch, or several small ones; true if there were any frames.
     ///
     /// # Errors
     /// The link is broken for good.
@@ -86,8 +86,8 @@ impl Intake {
     }
 }
 
-/// Re-steers frames that may be of the first worker's flows to it. The others, whose number it gives, come to
-/// stand together.
+/// Re-steers frames that may belong to the first worker's flows. The others are moved to the front; returns
+/// their number.
 fn keep_own(worker: &WorkerHandle, stack: &Stack, frames: &mut [RxFrame<'_>]) -> usize {
     let mut kept = 0;
     for index in 0..frames.len() {

@@ -1,4 +1,4 @@
-//! The sources of one worker and the places of their turns.
+//! The sources of one worker, and the order of their turns.
 
 use super::extra::ExtraDescriptors;
 use super::waker::Waker;
@@ -33,7 +33,7 @@ impl Sources {
         }
     }
 
-    /// Registers the descriptors of all.
+    /// Registers the descriptors of all sources.
     ///
     /// # Errors
     /// epoll_ctl failed.
@@ -51,7 +51,7 @@ impl Sources {
         SourceId::ALL.into_iter().filter_map(|id| self.get::<L>(id)?.deadline()).min()
     }
 
-    /// Turns before frames are taken: of those that change what frames are answered by.
+    /// Turns before frames are taken: sources that change the answers to frames.
     pub(super) fn turn_before_frames<L: GuestLink>(&mut self, turn: &mut Turn<'_, L>) {
         for id in [SourceId::TxQueueLen, SourceId::HostNetwork] {
             if let Some(source) = self.get(id) {
@@ -60,13 +60,13 @@ impl Sources {
         }
     }
 
-    /// Turns after the events of sockets, before flows are served: of those that begin flows. True if there
-    /// is more to do at once.
+    /// Turns after the events of sockets, before flows are served: sources that begin flows. True if more
+    /// work is ready.
     pub(super) fn turn_before_flows<L: GuestLink>(&mut self, turn: &mut Turn<'_, L>) -> bool {
         self.get(SourceId::Forwards).is_some_and(|source| source.turn(turn))
     }
 
-    /// Turns at the end: of those that others wake the worker for. True if there is more to do at once.
+    /// Turns at the end: sources by which others wake the worker. True if more work is ready.
     pub(super) fn turn_at_end<L: GuestLink>(&mut self, turn: &mut Turn<'_, L>) -> bool {
         self.get(SourceId::Waker).is_some_and(|source| source.turn(turn))
     }

@@ -1,8 +1,7 @@
-//! Waiting: epoll with a resolution of nanoseconds, looking for work before sleeping, and the time of the
-//! turn.
+//! Waiting: epoll with a resolution of nanoseconds, busy polling before a sleep, and the time of the turn.
 //!
-//! A worker with nothing to do sleeps until its next deadline, or without a time-out. While it looks for work
-//! instead ([`BusyPoll`]) it gives the processor to others between two looks.
+//! A worker without work sleeps until its next deadline, or without a time-out. Between two busy polls
+//! ([`BusyPoll`]) it yields the processor to others.
 
 use super::busy_poll::BusyPoll;
 use crate::captured_link::Moved;
@@ -17,7 +16,7 @@ use std::os::fd::BorrowedFd;
 
 /// Events taken per wait; more come with the next.
 const EVENTS: usize = 128;
-/// A loop that has not turned for this long, asleep or not, may have left the guest's answers lying.
+/// Interval between two turns, asleep or not, after which answers of the guest may be waiting on the link.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The wait of one worker.
@@ -25,17 +24,17 @@ pub(super) struct Waiter {
     pub(super) clock: Clock,
     /// The time of this turn.
     pub(super) now: Instant,
-    /// How long the machine has been suspended so far, as read after the last sleep.
+    /// Time for which the machine has been suspended, as of the last sleep.
     pub(super) suspended: Duration,
     pub(super) events: Events,
     pub(super) activity: Activity,
-    /// epoll_pwait2 works here.
+    /// Whether epoll_pwait2 is available.
     pub(super) nanoseconds: bool,
     busy_poll: BusyPoll,
 }
 
 impl Waiter {
-    /// Looks for work for up to `busy_poll` before sleeping.
+    /// A wait with up to `busy_poll` of busy polling before a sleep.
     pub(super) fn new(clock: Clock, busy_poll: Duration) -> Self {
         Self {
             clock,
@@ -49,7 +48,7 @@ impl Waiter {
     }
 
     /// Fills `events` and sets the time: does not wait if the worker is busy, otherwise until `deadline`.
-    /// `moved` is what the turn before has moved. True after a pause.
+    /// `moved` is the traffic of the turn before. True after a pause.
     pub(super) fn wait(
         &mut self,
         epoll: BorrowedFd<'_>,
@@ -73,7 +72,7 @@ impl Waiter {
                     self.busy_poll.resumed(self.now - idle);
                     return Ok(paused);
                 }
-                // The process that is to give us work may need this processor for it.
+                // The program that will answer may need this processor for it.
                 std::thread::yield_now();
             }
         }

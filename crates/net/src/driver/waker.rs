@@ -1,4 +1,4 @@
-//! The waker: other workers and other threads have this worker turn, and leave frames with it.
+//! The waker: other workers and other threads wake this worker by it, and leave frames with it.
 //!
 //! System calls: those of [`crate::workers`].
 
@@ -12,7 +12,7 @@ use std::io;
 /// This worker's waker.
 pub(super) struct Waker {
     worker: WorkerHandle,
-    /// It was woken since the last turn.
+    /// Woken since the last turn.
     woken: bool,
 }
 
@@ -37,7 +37,7 @@ impl<L: GuestLink> Source<L> for Waker {
         self.woken = true;
     }
 
-    /// Takes frames that were re-steered to this worker.
+    /// Takes frames re-steered to this worker.
     fn turn(&mut self, turn: &mut Turn<'_, L>) -> bool {
         if !std::mem::take(&mut self.woken) {
             return false;

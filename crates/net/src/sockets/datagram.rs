@@ -36,7 +36,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Datagrams per UDP_SEGMENT call: the kernel's bound before Linux 6.8 (UDP_MAX_SEGMENTS).
 pub(super) const SEGMENTS_MAX: usize = 64;
-/// Slices of one call where the caller's are cut anew.
+/// Most slices of one call in which the caller's are cut anew.
 const SLICES_MAX: usize = 128;
 
 /// SO_RCVBUF of a UDP socket, bytes; the kernel gives no more than net.core.rmem_max, and counts twice as
@@ -45,28 +45,28 @@ const SLICES_MAX: usize = 128;
 /// for a processor.
 const RECEIVE_BUFFER: c_int = 1 << 20;
 
-/// Payload that every path takes whole, bytes: IPv4's 576 (RFC 791) and IPv6's 1280 (RFC 8200), less the
-/// headers.
+/// Largest payload that fits every path unfragmented, bytes: IPv4's 576 (RFC 791) and IPv6's 1280 (RFC 8200),
+/// less the headers.
 const ANY_PATH_V4: usize = 576 - 28;
 const ANY_PATH_V6: usize = 1280 - 48;
-/// The value of IP_TTL and IPV6_UNICAST_HOPS that stands for the host's default.
+/// Value of IP_TTL and IPV6_UNICAST_HOPS for the host's default.
 const HOPS_DEFAULT: c_int = -1;
 
 /// State of a datagram socket.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Datagram {
     v6: bool,
-    /// It sends echo requests, not UDP.
+    /// Whether it is a ping socket.
     ping: bool,
     /// Its IP_TOS or IPV6_TCLASS.
     tos: u8,
-    /// Its IP_TTL or IPV6_UNICAST_HOPS.
+    /// Its IP_TTL or IPV6_UNICAST_HOPS; `None` for the host's default.
     ttl: Option<NonZeroU8>,
-    /// Its IP_MTU_DISCOVER or IPV6_MTU_DISCOVER, once it was set.
+    /// Its IP_MTU_DISCOVER or IPV6_MTU_DISCOVER, once set.
     dont_fragment: Option<bool>,
-    /// The largest segments that UDP_SEGMENT may work with, bytes.
+    /// Largest segments with which UDP_SEGMENT may work, bytes.
     segment_max: u16,
-    /// Kernel drops since the socket was opened, as last reported.
+    /// Datagrams dropped by the kernel since the socket was opened, as last reported.
     overflows: u32,
 }
 
@@ -161,7 +161,7 @@ impl Sockets {
         })
     }
 
-    /// Has a socket report room to write, or no longer. If there is some by now, the next wait says so.
+    /// Starts or stops events for room to write. Room that exists by now is reported by the next wait.
     fn report_datagram_room(&mut self, socket: SocketId, on: bool) -> Result<(), HostError> {
         let Self { epoll, by_fd, .. } = self;
         if let Some(Some(open)) = by_fd.get_mut(socket.0 as usize) {
@@ -195,7 +195,7 @@ impl Sockets {
         let (fd, ping) = (open.fd.as_fd(), open.datagram.ping);
         loop {
             match sys::recv_error(fd) {
-                // The kernel bounds the queue, so this ends.
+                // Bounded: the kernel limits the queue.
                 Ok(entry) => {
                     if let Some(report) = icmp_report(&entry, ping) {
                         return Some(report);
@@ -209,13 +209,12 @@ impl Sockets {
 }
 
 impl Open {
-    /// Sets what the IP headers of what is sent from now on say; the longest datagram has `len` bytes of
-    /// payload.
+    /// Sets the IP header fields of sent datagrams; the longest one has `len` bytes of payload.
     fn mark(&mut self, IpHeaderFields { tos, ttl, dont_fragment }: IpHeaderFields, len: usize) {
         let Datagram { v6, .. } = self.datagram;
         let set = |(v4_option, v6_option), value| {
             let (level, option) = if v6 { (libc::SOL_IPV6, v6_option) } else { (libc::SOL_IP, v4_option) };
-            // Where a policy forbids it the datagrams go unmarked.
+            // Unmarked where a policy forbids it.
             let _ = sys::set_socket_option(self.fd.as_fd(), level, option, value);
         };
         if self.datagram.tos != tos {
@@ -233,7 +232,7 @@ impl Open {
                 (true, false) => libc::IP_PMTUDISC_DO,
                 (true, true) => libc::IPV6_PMTUDISC_DO,
                 (false, false) => libc::IP_PMTUDISC_DONT,
-                // Routers fragment nothing here; the kernel does, to the MTU that it knows.
+                // Routers do not fragment IPv6; the kernel does, to the MTU that it knows.
                 (false, true) => libc::IPV6_PMTUDISC_WANT,
             };
             set((libc::IP_MTU_DISCOVER, libc::IPV6_MTU_DISCOVER), value);
@@ -241,7 +240,7 @@ impl Open {
         }
     }
 
-    /// Sends datagrams of `size` bytes, `len` bytes in all, in as few calls as the kernel allows. Gives the
+    /// Sends datagrams of `size` bytes, `len` bytes in all, in as few calls as the kernel allows. Returns the
     /// bytes sent; an error only if that is none.
     fn send_many(&mut self, data: &[IoSlice<'_>], len: usize, size: usize) -> rustix::io::Result<usize> {
         let fd = self.fd.as_fd();
@@ -264,8 +263,8 @@ impl Open {
     }
 }
 
-/// Cuts `data` into pieces of `size` bytes, the last may be shorter, and gives each to `send` until it fails.
-/// Gives the bytes of those that went well; the error only if that is none.
+/// Cuts `data` into pieces of `size` bytes, of which the last may be shorter, and passes each to `send` until
+/// it fails. Returns the bytes of the successful ones; the error only if that is none.
 fn each_piece(
     data: &[IoSlice<'_>],
     size: usize,
@@ -293,9 +292,8 @@ fn each_piece(
     Ok(done)
 }
 
-/// Makes a call again once if it failed for a reason that may be an earlier datagram's: the kernel keeps an
-/// ICMP error for the next call of any kind, and then clears it (it stays in the error queue). A queue that
-/// is full is no such reason.
+/// Repeats a call once if its error may belong to an earlier datagram: the kernel keeps an ICMP error for the
+/// next call of any kind, and then clears it (it stays in the error queue). A full queue is no such error.
 fn past_pending_error<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     match call() {
         Err(e) if !matches!(e, Errno::AGAIN | Errno::NOBUFS) => call(),
@@ -324,9 +322,9 @@ pub(crate) fn describe(len: usize, control: &[u8], overflows: &mut u32) -> Recei
                 let size = word.and_then(|w| u16::try_from(c_int::from_ne_bytes(*w)).ok());
                 received.segment = size.filter(|&size| size > 0);
             }
-            // One byte.
+            // A byte.
             (libc::SOL_IP, libc::IP_TOS) => received.tos = data.first().copied().unwrap_or(0),
-            // One integer.
+            // An integer.
             (libc::SOL_IPV6, libc::IPV6_TCLASS) => {
                 received.tos = word.map_or(0, |w| c_int::from_ne_bytes(*w) as u8);
             }

@@ -1,4 +1,4 @@
-//! Errors of the kernel's and their meaning: errno to [`HostError`], error queue entries to [`IcmpReport`].
+//! Errors of the kernel: errno to [`HostError`], error queue entries to [`IcmpReport`].
 
 use crate::sys::ErrorEntry;
 use brodo_core::host::{HostError, IcmpCause, IcmpReport};
@@ -9,12 +9,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 const ECHO_V4: u8 = 8;
 const ECHO_V6: u8 = 128;
 
-/// The error of a call on a host socket, as the stack knows it.
+/// The stack's error for that of a call on a host socket.
 pub(super) fn host_error(errno: Errno) -> HostError {
     match errno {
         Errno::AGAIN | Errno::INPROGRESS | Errno::ALREADY => HostError::WouldBlock,
         Errno::CONNREFUSED => HostError::Refused,
-        // ENOTCONN: a connection that was, and whose reset an earlier call has already reported.
+        // ENOTCONN: a former connection, whose reset an earlier call has already reported.
         Errno::CONNRESET | Errno::PIPE | Errno::CONNABORTED | Errno::NETRESET | Errno::NOTCONN => {
             HostError::Reset
         }
@@ -31,8 +31,8 @@ pub(super) fn host_error(errno: Errno) -> HostError {
     }
 }
 
-/// Reads a `sock_extended_err` and the offender's address behind it; `None` if it is not an ICMP error that a
-/// guest could be sent. Errors of local origin are left out: the call that caused them has reported them.
+/// Parses a `sock_extended_err` and the offender's address behind it; `None` if it is not an ICMP error for a
+/// guest. Errors of local origin are left out: the call that caused them has reported them.
 ///
 /// On a ping socket the entry quotes the request from its ICMP header on, hence its sequence number.
 pub(super) fn icmp_report(entry: &ErrorEntry, ping: bool) -> Option<IcmpReport> {

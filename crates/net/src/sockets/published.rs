@@ -1,9 +1,8 @@
 //! Published UDP ports: one socket with many peers, each of which is a flow of the stack.
 //!
-//! Forwards read the datagrams of the port and hand them to the stack ([`crate::forward`]). Answers of a flow
-//! leave through the same socket, to the flow's peer and from the address that the peer had asked; so to the
-//! stack each such flow has a socket of its own, which is only an entry here. It never has anything to
-//! receive.
+//! Forwards read the datagrams of the port and pass them to the stack ([`crate::forward`]). Answers of a flow
+//! leave through the same socket, to the flow's peer and from the address that the peer had used; so to the
+//! stack each such flow has a socket of its own, which is only an entry here. It never receives.
 //!
 //! Reply address: each datagram of a peer sets the local address and port of its entry. A peer that uses
 //! several addresses of the host, or several ports forwarded to one of the guest's, is answered from the last
@@ -12,8 +11,8 @@
 //! When the host has lost that address, answers leave from the one that takes its place, as a program's
 //! would, and still from the port: a flow of the guest's own would have another.
 //!
-//! A port that is no longer published takes its socket along: its flows can send no more, and find that out
-//! when they do, until their peers ask a port that is published.
+//! A port that is no longer published takes its socket along: sends of its flows then fail, until their peers
+//! use a published port.
 
 use super::datagram::SEGMENTS_MAX;
 use super::errors::host_error;
@@ -29,14 +28,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Set in the ids of entries, and in no descriptor's number.
+/// Mark of the ids of entries, which no descriptor's number has.
 const SHARED: u32 = 1 << 31;
 
 /// The socket of a published port.
 #[derive(Debug)]
 pub struct Published {
     fd: OwnedFd,
-    /// The largest segments that UDP_SEGMENT may work with, bytes.
+    /// Largest segments with which UDP_SEGMENT may work, bytes.
     segment_max: AtomicU16,
     /// Flows that found it full.
     waiting: Mutex<Vec<FlowId>>,
@@ -53,13 +52,13 @@ impl Published {
         self.fd.as_fd()
     }
 
-    /// The largest segments that it is thought to work with, bytes.
+    /// Largest segments with which it is thought to work, bytes.
     #[cfg(test)]
     pub(crate) fn segment_max(&self) -> u16 {
         self.segment_max.load(Ordering::Relaxed)
     }
 
-    /// The flows that wait for room, to be notified of it.
+    /// Takes the flows that wait for room, to notify them.
     pub fn take_waiting(&self) -> Vec<FlowId> {
         std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -87,7 +86,7 @@ impl Published {
         Ok(())
     }
 
-    /// Sends one datagram, or several of `segment` bytes; how many bytes of them were taken.
+    /// Sends one datagram, or several of `segment` bytes; returns the number of bytes taken.
     pub fn send(
         &self,
         data: &[IoSlice<'_>],
@@ -103,7 +102,7 @@ impl Published {
             size <= usize::from(self.segment_max.load(Ordering::Relaxed)) && len <= size * SEGMENTS_MAX;
         if segmented {
             match send_addressed(fd, data, ends, Some(size as u16), marks) {
-                // Perhaps the route or its device does not take segments: as they are then, one by one.
+                // Perhaps the route or its device does not support segmentation: singly then.
                 Err(Errno::INVAL | Errno::IO | Errno::MSGSIZE) => {}
                 other => return other,
             }
@@ -118,7 +117,7 @@ impl Published {
             }
         }
         if segmented {
-            // The segments were the reason. A datagram that goes neither way is about this peer and not the
+            // The segments were the reason. A datagram that fails either way is about this peer and not the
             // port: an address that the host has no more.
             self.segment_max.store(size as u16 - 1, Ordering::Relaxed);
         }
@@ -142,14 +141,14 @@ pub(super) fn is_shared(socket: SocketId) -> bool {
     socket.0 & SHARED != 0
 }
 
-/// Where the entry of an id is.
+/// Index of the entry of an id.
 fn index(socket: SocketId) -> usize {
     (socket.0 & !SHARED) as usize
 }
 
 impl Sockets {
-    /// A socket for `flow` that sends to `peer` through `port`, from `source`: `socket`, if the flow has that
-    /// from before. `event` is the data under which the port's socket is registered.
+    /// A socket for `flow` that sends to `peer` through `port`, from `source`: `socket`, if the flow already
+    /// has that one. `event` is the data under which the port's socket is registered.
     ///
     /// # Errors
     /// Room in the port cannot be waited for.
@@ -164,8 +163,8 @@ impl Sockets {
             && let Some(Some(entry)) = self.shared.get_mut(index(socket))
         {
             let before = std::mem::replace(entry, shared);
-            // If the flow waits for room in another port, it is now this one's that matters. One that is gone
-            // tells nobody whether it does.
+            // If the flow waits for room in another port, it must wait for this one instead. A port that is
+            // gone does not notify.
             if !std::ptr::eq(before.port.as_ptr(), Arc::as_ptr(port))
                 && before.port.upgrade().is_none_or(|before| before.is_awaited_by(flow))
             {
@@ -187,19 +186,19 @@ impl Sockets {
         Some(SharedSend { epoll: self.epoll.as_fd(), shared })
     }
 
-    /// To whom an entry sends.
+    /// Peer of an entry.
     pub(super) fn shared_peer(&self, socket: SocketId) -> Option<SocketAddr> {
         self.shared(socket).map(|entry| entry.shared.peer)
     }
 
-    /// Has entries whose address `is_gone` send from whichever the kernel takes instead.
+    /// Forgets the source address of entries for which `is_gone` holds: the kernel then chooses one.
     pub(super) fn forget_sources(&mut self, is_gone: impl Fn(IpAddr) -> bool) {
         for shared in self.shared.iter_mut().flatten() {
             shared.source = shared.source.filter(|source| !is_gone(source.address));
         }
     }
 
-    /// Forgets an entry.
+    /// Removes an entry.
     pub(super) fn leave(&mut self, socket: SocketId) {
         let index = index(socket);
         if self.shared.get_mut(index).and_then(Option::take).is_some() {

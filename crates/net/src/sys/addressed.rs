@@ -1,7 +1,7 @@
-//! Datagrams with the addresses of both ends: for a socket that is not connected and has many peers.
+//! Datagrams with the addresses of both ends: for an unconnected socket with many peers.
 //!
 //! Received datagrams come with their source and destination addresses, and sent ones are given both, so that
-//! an answer leaves from the address that was asked.
+//! an answer leaves from the address that the peer used.
 
 use super::{CONTROL_LEN, SendControl, control_messages, recv_messages, send_message};
 use brodo_core::host::IpHeaderFields;
@@ -12,13 +12,13 @@ use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::BorrowedFd;
 
-/// `sockaddr_in6`, the larger of the two.
+/// Length of `sockaddr_in6`, the larger of the two families' addresses.
 const NAME_LEN: usize = size_of::<libc::sockaddr_in6>();
-/// Room for the address that a datagram was sent to, 40 bytes with its header, beside what connected sockets
-/// are told.
+/// Room for the destination address of a datagram, 40 bytes with its header, beside the control messages of
+/// connected sockets.
 const ADDRESSED_CONTROL_LEN: usize = 40 + CONTROL_LEN;
 
-/// One of our own addresses, and the interface by which it was or is to be used; 0 for any.
+/// A local address, and the interface of the datagram; 0 for any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Source {
     /// The address.
@@ -27,7 +27,7 @@ pub struct Source {
     pub interface: u32,
 }
 
-/// A socket address as the kernel has it, and how many of the bytes are used.
+/// A socket address in the kernel's format, and the number of bytes used.
 fn to_name(address: SocketAddr) -> ([u8; NAME_LEN], usize) {
     let mut bytes = [0; NAME_LEN];
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 } as u16;
@@ -46,7 +46,7 @@ fn to_name(address: SocketAddr) -> ([u8; NAME_LEN], usize) {
     }
 }
 
-/// The reverse; `None` for another family.
+/// The reverse of [`to_name`]; `None` for another family.
 fn from_name(bytes: &[u8]) -> Option<SocketAddr> {
     let family = c_int::from(u16::from_ne_bytes(*bytes.first_chunk()?));
     let port = u16::from_be_bytes(*bytes.get(2..)?.first_chunk()?);
@@ -94,9 +94,9 @@ pub fn sent_to(control: &[u8]) -> Option<Source> {
     })
 }
 
-/// sendmsg to an address, with UDP_SEGMENT if `segment` is given. `from` is the address it leaves from, if it
-/// matters; of `marks` all but "don't fragment", which no message can say. Gives the bytes sent, which is
-/// all.
+/// sendmsg to an address, with UDP_SEGMENT if `segment` is given. `from` is the source address, if it
+/// matters; of `marks` all but "don't fragment", which no control message has. Returns the bytes sent, which
+/// is all.
 pub fn send_addressed(
     fd: BorrowedFd<'_>,
     data: &[IoSlice<'_>],

@@ -404,7 +404,8 @@ fn a_limit_on_file_size_ends_capture_and_flow_log_but_not_the_command() {
         // 8 KiB for each file (sh counts 512 bytes, bash in its POSIX mode too): the command fills both with
         // refused connections and a large datagram.
         let script = "ulimit -f 16; exec $1 run --pcap $2/pcap --flow-log $2/log -- bash -c '
-             for i in $(seq 200); do (: </dev/tcp/169.254.169.254/$i) 2>/dev/null; done; head -c 9000 /dev/zero >/dev/udp/10.0.2.2/9; sleep 0.2
+             for i in $(seq 200); do (: </dev/tcp/169.254.169.254/$i) 2>/dev/null; done; head -c 9000 /dev/zero >/dev/udp/10.0.2.2/9
+             until [ $(stat -c %s $0/pcap) = 8192 ] && [ $(stat -c %s $0/log) = 8192 ]; do sleep 0.02; done
              (head -c 20000 /dev/zero >$0/own) 2>/dev/null; echo own=$?; exit 5' $2";
         let words = ["sh", "-c", script, "sh", program_str(), folder.to_str().expect("UTF-8")];
         let output = user.command(&words).output().expect("sh runs");

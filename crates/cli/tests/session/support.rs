@@ -9,8 +9,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-/// Longest wait for something that happens at once on an idle machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Deadline of every event that a test waits for. Thousands of times of what an idle machine takes: it ends
+/// what hangs, and says nothing about speed.
+const PATIENCE: Duration = Duration::from_mins(3);
 
 /// `nobody`, on every Linux.
 const NOBODY: u32 = 65534;
@@ -72,9 +73,16 @@ fn program() -> &'static Path {
 }
 
 fn as_nobody(words: &[&str]) -> Command {
-    let mut command = Command::new("setpriv");
-    command.args([&format!("--reuid={NOBODY}"), &format!("--regid={NOBODY}"), "--clear-groups", "--"]);
-    command.args(words);
+    let (uid, gid) = (format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"));
+    with_default_signals(&[&["setpriv", &uid, &gid, "--clear-groups", "--"], words].concat())
+}
+
+/// A command with the default disposition of every signal. Dispositions of the test run are not default under
+/// nohup (SIGHUP) or in the background of a script (SIGINT, SIGQUIT), and a shell cannot trap a signal that it
+/// was started to ignore.
+fn with_default_signals(words: &[&str]) -> Command {
+    let mut command = Command::new("env");
+    command.arg("--default-signal").args(words);
     command
 }
 
@@ -83,11 +91,7 @@ impl User {
     pub(crate) fn command(self, words: &[&str]) -> Command {
         match self {
             Self::Ordinary if is_root() => as_nobody(words),
-            _ => {
-                let mut command = Command::new(words[0]);
-                command.args(&words[1..]);
-                command
-            }
+            _ => with_default_signals(words),
         }
     }
 

@@ -114,23 +114,22 @@ fn a_shell_with_its_own_job_control_runs_inside() {
 
 #[test]
 fn a_live_view_gives_the_terminal_back() {
-    // Watchers of an instance end by a key, and by a signal.
-    let start = "$B run -- sleep 1000 & p=$!; until $B status --instance $p >/dev/null 2>&1; do sleep 0.05; done; \
-        stty rows 24 cols 80; echo up;";
-    let end = "echo status=$?; stty -a | grep -wo -e '-*icanon'; kill $p";
+    // It ends by a key, and by a signal.
+    let start = "sh -c 'echo top=$$; exec $B top --instance $1' sh $p; echo status=$?; \
+                 stty -a | grep -wo -e '-*icanon'; kill $p";
     for &user in users() {
-        let mut terminal = at_terminal(user, &format!("{start} $B top --instance $p; {end}"));
-        terminal.line_with("up");
-        type_in(&mut terminal, "q");
-        let last = terminal.line_with("status=");
-        assert!(last.contains("\x1b[?1049l") && last.trim_end().ends_with("status=0"), "{user:?} {last:?}");
-        assert_eq!(terminal.line_with("icanon").trim(), "icanon");
-
-        let mut terminal =
-            at_terminal(user, &format!("{start} timeout --foreground 1 $B top --instance $p; {end}"));
-        let last = terminal.line_with("status=");
-        assert!(last.contains("\x1b[?1049l") && last.trim_end().ends_with("status=124"), "{user:?} {last:?}");
-        assert_eq!(terminal.line_with("icanon").trim(), "icanon");
+        let by_key = |_, terminal: &mut Running| type_in(terminal, "q");
+        let by_signal = |view, _: &mut Running| kill(view, "TERM");
+        for end in [by_key as fn(u32, &mut Running), by_signal] {
+            let (view, mut terminal) = live_view(user, start);
+            end(view, &mut terminal);
+            let last = terminal.line_with("status=");
+            assert!(
+                last.contains("\x1b[?1049l") && last.trim_end().ends_with("status=0"),
+                "{user:?} {last:?}"
+            );
+            assert_eq!(terminal.line_with("icanon").trim(), "icanon");
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! from then on further programs enter the guest's namespaces by that process.
 
 use crate::probe::round_trip_ports;
-use crate::process::{Failure, Job, Result, find_program, wait_until};
+use crate::process::{Failure, Job, PATIENCE, Result, find_program, wait_until};
 use crate::procfs;
 use crate::world::{HOST_V4, World, become_user, set_sysctls};
 use clap::Args;
@@ -19,9 +19,6 @@ use std::time::Duration;
 pub const SERVER_PORT: u16 = 7000;
 /// The first of the ports that answer single bytes.
 pub const RESPOND_PORT: u16 = 10_000;
-
-/// Deadline for the guest's default route.
-const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// The forwarder between guest and host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -360,7 +357,7 @@ fn wait_for_route(pid: u32, job: &mut Job) -> Result<()> {
 
 /// Waits for something a forwarder must bring about; fails early if it ends.
 fn wait_for<T>(job: &mut Job, failure: &str, mut condition: impl FnMut() -> Option<T>) -> Result<T> {
-    let found = wait_until(START_LIMIT, || match condition() {
+    let found = wait_until(PATIENCE, || match condition() {
         Some(value) => Some(Some(value)),
         None => (!job.is_running()).then_some(None),
     });

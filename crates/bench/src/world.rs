@@ -9,7 +9,7 @@
 //! second one on its loopback interface. The world routes a few prefixes to nowhere, in each of the ways
 //! networks fail.
 
-use crate::process::{Context, Failure, Finished, Job, Result, find_program, wait_until};
+use crate::process::{Context, Failure, Finished, Job, PATIENCE, Result, find_program, wait_until};
 use crate::procfs;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -286,7 +286,7 @@ impl World {
         port: u16,
     ) -> Result<u32> {
         let mut job = self.start(enter, words)?;
-        let ready = wait_until(Duration::from_secs(10), || {
+        let ready = wait_until(PATIENCE, || {
             if procfs::is_listening(job.pid(), port) {
                 Some(true)
             } else {

@@ -7,7 +7,7 @@
 use super::results::{Allocations, Results};
 use super::workload::Workload;
 use super::{Options, Part, matrix};
-use crate::process::{Context, Failure, Result, find_program};
+use crate::process::{Context, Failure, PATIENCE, Result, find_program};
 use crate::progress::Progress;
 use crate::system::{Guest, System};
 use crate::world::World;
@@ -23,7 +23,6 @@ const WORKLOADS: [&str; 3] = ["up1", "down1", "crr1"];
 const SECONDS: f64 = 1.0;
 /// Estimated duration of the part.
 pub(super) const PLANNED: Duration = Duration::from_secs(10);
-const LIMIT: Duration = Duration::from_secs(30);
 
 /// Counts; a remark in `results` if that fails.
 pub(super) fn run(options: &Options, results: &mut Results, progress: &mut Progress) {
@@ -67,7 +66,7 @@ fn count(options: &Options) -> Result<Vec<Allocations>> {
         for _ in 0..2 {
             let before = read(&file)?;
             let words = matrix::words(&world, workload, SECONDS, 0);
-            let done = world.run(&guest.enter, words, LIMIT)?.success()?.json()?;
+            let done = world.run(&guest.enter, words, PATIENCE)?.success()?.json()?;
             let gib = done["bytes"].as_f64().map(|bytes| bytes / f64::from(1 << 30));
             let work = gib.or_else(|| done["count"].as_f64()).unwrap_or(0.0);
             last = Some(Allocations { workload, count: read(&file)? - before, work });
@@ -84,7 +83,7 @@ fn build(world: &World) -> Result<String> {
     fs::write(&source, SOURCE).context(|| format!("cannot write {}", source.display()))?;
     let library = library.to_string_lossy().into_owned();
     let words = ["cc", "-O2", "-shared", "-fPIC", "-o", &library, &source.to_string_lossy()];
-    world.run(&[], words, LIMIT)?.success()?;
+    world.run(&[], words, PATIENCE)?.success()?;
     Ok(library)
 }
 

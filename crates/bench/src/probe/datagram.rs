@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Longest wait for an answer, on links that lose nothing.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Sends back every datagram, for ever.
 pub(super) fn echo_back(socket: &UdpSocket) -> io::Result<()> {

@@ -7,13 +7,13 @@
 
 use super::forge::{ETHERNET, ICMP, ICMPV6, Mac, TCP, UDP, ethernet, ip_frame, repair, tcp, udp};
 use super::pattern::mix;
+use crate::process::{PATIENCE, wait_until};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, sendto, socket};
 use serde_json::{Value, json};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::time::Duration;
 
 /// The guest's interface, as a packet socket sees it.
 pub(super) struct Wire {
@@ -68,7 +68,7 @@ impl Wire {
 fn gateway_mac() -> io::Result<Mac> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket.send_to(b"", "198.18.0.2:9")?;
-    let found = crate::process::wait_until(Duration::from_secs(5), || {
+    let found = wait_until(PATIENCE, || {
         let table = std::fs::read_to_string("/proc/self/net/arp").ok()?;
         let text = table.lines().skip(1).find_map(|line| line.split_whitespace().nth(3))?;
         let octets: Vec<u8> =

@@ -1,5 +1,6 @@
 //! Many connections: a thousand at once, or a hundred thousand one after the other.
 
+use super::connection::PATIENCE;
 use super::pattern::Pattern;
 use super::{errno_name, round_trip};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -9,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A thousand connections need more descriptors than the 1,024 that programs start with.
 pub(super) fn raise_descriptor_limit() -> io::Result<()> {
@@ -23,7 +24,7 @@ pub(super) fn hold(peer: SocketAddr, count: usize) -> io::Result<Value> {
     let mut connections = Vec::with_capacity(count);
     for _ in 0..count {
         let mut connection = TcpStream::connect(peer)?;
-        connection.set_read_timeout(Some(Duration::from_secs(20)))?;
+        connection.set_read_timeout(Some(PATIENCE))?;
         connection.write_all(b"echo\n")?;
         connections.push(connection);
     }

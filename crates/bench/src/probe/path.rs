@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Milliseconds to wait for an answer or an error.
-const PATIENCE_MS: u16 = 5000;
+const PATIENCE_MS: u16 = 20_000;
 /// Room for an entry of the error queue: an extended error and an address of IPv6, with its header.
 const CONTROL: usize = 128;
 

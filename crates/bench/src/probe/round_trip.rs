@@ -4,7 +4,7 @@
 //! flows share nothing but the path. The server's threads serve one connection at a time and block: the
 //! shortest way a server can answer.
 
-use super::connection::listen;
+use super::connection::{PATIENCE, listen};
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -40,7 +40,7 @@ pub(super) fn respond(port: u16, count: u16) -> io::Result<()> {
 fn answer(mut connection: TcpStream) -> io::Result<()> {
     connection.set_nodelay(true)?;
     // A connection that says nothing must not keep the others waiting for ever.
-    connection.set_read_timeout(Some(Duration::from_secs(10)))?;
+    connection.set_read_timeout(Some(PATIENCE))?;
     let mut byte = [0];
     while connection.read(&mut byte)? == 1 {
         connection.write_all(&byte)?;
@@ -51,7 +51,7 @@ fn answer(mut connection: TcpStream) -> io::Result<()> {
 /// One connection for one byte there and one back.
 pub(super) fn connect_request_response(peer: SocketAddr) -> io::Result<()> {
     let mut connection = TcpStream::connect(peer)?;
-    connection.set_read_timeout(Some(Duration::from_secs(10)))?;
+    connection.set_read_timeout(Some(PATIENCE))?;
     request_response(&mut connection)
 }
 

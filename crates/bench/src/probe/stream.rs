@@ -15,6 +15,7 @@
 //!                                             <--        {"sent": ...}, once queues have had time to empty
 //! ```
 
+use super::connection::PATIENCE;
 use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
@@ -25,8 +26,6 @@ use std::time::{Duration, Instant};
 const DRAIN: Duration = Duration::from_millis(100);
 /// Longest wait for datagrams before the clock and the connection are looked at.
 const LOOK: Duration = Duration::from_millis(20);
-/// Longest wait for the first datagram.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Shortest sleep of a paced sender between bursts; at 100,000 datagrams per second ten are due
 /// after it.
 const PAUSE: Duration = Duration::from_micros(100);

@@ -4,7 +4,7 @@
 //! brodo prevents that: it always reads, and offers windows that fit into the ring
 //! together. All lengths are measured with one guest: brodo follows when the length changes.
 
-use crate::process::Result;
+use crate::process::{PATIENCE, Result};
 use crate::procfs;
 use crate::progress::Progress;
 use crate::report::{Spread, Table};
@@ -73,8 +73,7 @@ impl TapQueue {
 
     fn dropped(&self) -> Result<u64> {
         let words = ["ip", "-json", "-statistics", "link", "show", "eth0"];
-        let found: Value =
-            self.world.run(&self.guest.enter_as_root, words, Duration::from_secs(10))?.success()?.json()?;
+        let found: Value = self.world.run(&self.guest.enter_as_root, words, PATIENCE)?.success()?.json()?;
         Ok(found[0]["stats64"]["tx"]["dropped"].as_u64().unwrap_or(0))
     }
 }

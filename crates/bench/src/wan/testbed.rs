@@ -15,7 +15,7 @@
 //! host namespace to the far one, or from the guest to a server in the gate.
 
 use super::{DEVICE, End, Path, Wan};
-use crate::process::Result;
+use crate::process::{PATIENCE, Result};
 use crate::system::Guest;
 use crate::world::{HOST_V4, World};
 use serde_json::Value;
@@ -126,7 +126,7 @@ impl Testbed {
                           ip route add default via 10.0.2.2 dev eth0; \
                           ip neigh replace 10.0.2.2 lladdr 52:55:0a:00:02:02 dev eth0 nud permanent; ip link set lo up";
         let script = format!("set -e; {move_guest}");
-        world.run(&gate.enter_as_root, ["sh", "-c", &script], Duration::from_secs(10))?.success()?;
+        world.run(&gate.enter_as_root, ["sh", "-c", &script], PATIENCE)?.success()?;
         let ends = [(remote.path(), GUEST), (gate_netns, NEAR)].map(end);
         let wan = Wan::between(&ends[0], &ends[1], mtu, paths)?;
         remote.ip(&format!("link set lo up\nroute add default dev {DEVICE}\n"))?;
@@ -149,7 +149,7 @@ impl Testbed {
     /// Ends brodo; returns its final output.
     pub fn finish(self) -> Result<String> {
         let Self { guest, world, wan, .. } = self;
-        let finished = guest.finish(Duration::from_secs(10));
+        let finished = guest.finish(PATIENCE);
         drop(wan);
         drop(world);
         Ok(finished?.stderr)

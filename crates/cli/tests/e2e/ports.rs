@@ -24,6 +24,10 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("published TCP ports keep the peer's address", outside).options(OPTIONS),
     Test::new("published UDP ports answer from where they were asked", datagrams).options(OPTIONS),
     Test::new("a published port without a listener", nobody).options(OPTIONS).on(&[Link::SMALL]),
+    Test::new("a published port that the guest's firewall rejects", rejected)
+        .options(OPTIONS)
+        .on(&[Link::SMALL])
+        .with(&["nft"]),
     Test::new("published ports with several workers", several_workers).with(&["socat"]).options(&[
         "-t",
         "7100,8100:7100,7110",
@@ -134,6 +138,32 @@ fn nobody(bed: &Bed) -> Result<()> {
         check(finished.stderr.contains("ECONNRESET"), || finished.failure("no reset").0)?;
     }
     Ok(())
+}
+
+/// `reject` of nftables in the guest, by ICMP port unreachable or by a reset: the peer's connection is reset at
+/// the first SYN. A SYN that is retransmitted would be counted by the rule too.
+fn rejected(bed: &Bed) -> Result<()> {
+    bed.serve_in_guest(GUEST_PORT)?;
+    bed.root_run(&[
+        "nft",
+        "add table inet t; add chain inet t input { type filter hook input priority 0; }",
+    ])?;
+    for how in ["reject", "reject with icmpx admin-prohibited", "reject with tcp reset"] {
+        let rule =
+            format!("flush chain inet t input; add rule inet t input tcp dport {GUEST_PORT} counter {how}");
+        bed.root_run(&["nft", &rule])?;
+        for host in HOST_OUTSIDE {
+            let words = ["first-byte", host, PUBLISHED];
+            let client = bed.world.probe().into_iter().chain(words.map(str::to_owned));
+            let finished = bed.world.run(&bed.world.world.enter(), client, LIMIT)?;
+            check(finished.stderr.contains("ECONNRESET"), || finished.failure(how).0)?;
+        }
+        let rules = bed.root_run(&["nft", "list", "chain", "inet", "t", "input"])?.stdout;
+        check(rules.contains("counter packets 2 "), || format!("{how}: more than one SYN of each: {rules}"))?;
+    }
+    bed.root_run(&["nft", "flush chain inet t input"])?;
+    let words = ["download", HOST_OUTSIDE[0], PUBLISHED, "100000"];
+    equal(&words, &bed.world_probe(&words)?)
 }
 
 /// Properties of any connection, between two ends that `probe` reaches.

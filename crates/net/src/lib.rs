@@ -138,6 +138,19 @@
 //! A [`Handle`] reaches a running network from other threads: its flows, counters and forwarded ports
 //! ([`command`]). `examples/` has three complete programs.
 //!
+//! # Features
+//!
+//! Both are on by default; an embedder that sets `default-features = false` and names neither pays for neither.
+//!
+//! | Feature | With it | Without it |
+//! |---|---|---|
+//! | `capture` | [`Builder::capture`]: the guest's frames as a pcapng file, with a filter ([`capture`]) | no code for files on the path of a frame |
+//! | `probes` | static trace probes (USDT) of connections for bpftrace, perf and gdb | no dependency `probe`, no `.note.stapsdt` section, no load and branch per event |
+//!
+//! The control socket, the metrics, the flow log and the configuration file need no feature: they belong to the
+//! program `brodo`, which builds them on [`Handle`] and [`command`]. Forwarded ports are no feature either: a
+//! network without them opens no socket for them.
+//!
 //! # Inside
 //!
 //! The loop ([`driver`]) of each of the [`workers`], the host's sockets ([`sockets`]), forwarded ports
@@ -145,6 +158,7 @@
 //! resolvers ([`host_network`]). Namespaces and what is set up in them are not this crate's. `unsafe` stands
 //! in `sys.rs` and the files below it.
 
+#[cfg_attr(not(feature = "capture"), path = "capture/none.rs")]
 pub mod capture;
 mod captured_link;
 pub mod clock;
@@ -159,6 +173,7 @@ pub mod host_network;
 pub mod netlink;
 mod network;
 pub mod platform;
+#[cfg_attr(not(feature = "probes"), path = "probes/none.rs")]
 mod probes;
 pub mod resolv;
 mod resteer;

@@ -28,13 +28,17 @@ impl File {
     }
 }
 
+/// Root of the workspace.
+pub(crate) fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("workspace root")
+}
+
 /// All text files that a rule may read: sources, manifests, pages, scripts. The one written last comes last,
 /// so that the end of a long report concerns the work at hand.
 pub(crate) fn all() -> &'static [File] {
     static FILES: OnceLock<Vec<File>> = OnceLock::new();
     FILES.get_or_init(|| {
-        let root =
-            PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("workspace root");
+        let root = root();
         let mut found = Vec::new();
         walk(&root, &root, &mut found);
         assert!(!found.is_empty(), "no files under {}", root.display());

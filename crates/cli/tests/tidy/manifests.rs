@@ -1,4 +1,4 @@
-//! Dependencies: each has its reason beside it, in the manifest that declares it.
+//! Manifests: each dependency has its reason beside it, and a published crate has all that a registry shows.
 
 use crate::{assert_none, files};
 
@@ -27,6 +27,54 @@ fn every_dependency_has_a_reason() {
     let offences: Vec<String> =
         manifests.flat_map(|file| unexplained_dependencies(&file.path, &file.text)).collect();
     assert_none(&offences);
+}
+
+/// Keys of a published crate's manifest: what crates.io requires, and what its pages show.
+const PUBLISHED_KEYS: [&str; 8] = [
+    "description",
+    "version",
+    "license",
+    "readme",
+    "keywords",
+    "categories",
+    "rust-version",
+    "publish = true",
+];
+
+/// Files that a package must hold beside its manifest: the licences' texts.
+const PUBLISHED_FILES: [&str; 2] = ["LICENSE-MIT", "LICENSE-APACHE"];
+
+/// Keys that the `[package]` of a manifest lacks.
+fn missing_keys(text: &str) -> Vec<&'static str> {
+    let package = text.split("\n[").next().unwrap_or_default();
+    let has = |key: &&str| package.lines().any(|line| line.starts_with(*key));
+    PUBLISHED_KEYS.into_iter().filter(|key| !has(key)).collect()
+}
+
+#[test]
+fn published_crates_have_what_a_registry_shows() {
+    let manifests = files::with_extension("toml").filter(|file| file.text.contains("\npublish = true\n"));
+    let (mut offences, mut count) = (Vec::new(), 0);
+    for manifest in manifests {
+        count += 1;
+        offences
+            .extend(missing_keys(&manifest.text).iter().map(|key| format!("{}: no {key}", manifest.path)));
+        let folder = files::root().join(&manifest.path);
+        let beside = |name: &str| folder.with_file_name(name);
+        let readme =
+            manifest.text.lines().find_map(|line| line.strip_prefix("readme = ")).unwrap_or_default();
+        let needed = PUBLISHED_FILES.into_iter().chain([readme.trim_matches('"')]);
+        let missing = needed.filter(|name| !beside(name).is_file());
+        offences.extend(missing.map(|name| format!("{}: no file {name}", manifest.path)));
+    }
+    assert_eq!(count, 3, "published crates");
+    assert_none(&offences);
+}
+
+#[test]
+fn notices_a_missing_key() {
+    let manifest = "[package]\nname = \"a\"\ndescription = \"b\"\n\n[dependencies]\nreadme = \"1\"\n";
+    assert_eq!(missing_keys(manifest), PUBLISHED_KEYS[1..]);
 }
 
 #[test]

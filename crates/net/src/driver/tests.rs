@@ -2,6 +2,7 @@
 
 use super::credit::Credit;
 use super::{Activity, Parts, Wake, Worker};
+#[cfg(feature = "capture")]
 use crate::capture::Capture;
 use crate::clock::Clock;
 use crate::command::{Command, ForwardRefusal};
@@ -185,6 +186,7 @@ fn a_link_out_of_memory_is_tried_again_soon() {
     assert!(activity.turns <= 5, "{activity:?}");
 }
 
+#[cfg(feature = "capture")]
 #[test]
 fn a_capture_is_written_without_traffic_and_ends_with_a_notice() {
     let (mut parts, guest) = parts(None);

@@ -7,7 +7,7 @@ use brodo_core::flow::end::FlowEnd;
 use brodo_core::flow::info::{FlowDetail, FlowInfo, Initiator, Traffic};
 use brodo_core::flow::{self as core_flow, FlowId};
 use brodo_core::tcp::info::{HalfInfo, TcpInfo};
-use brodo_core::tcp::limited::LimitedBy;
+use brodo_core::tcp::limiting_factor::LimitingFactor;
 use brodo_core::time::{Duration, Instant};
 use brodo_core::trace::{self, Cause, Event};
 use brodo_net::clock::Clock;
@@ -106,14 +106,14 @@ fn tcp(info: &TcpInfo, bounds: Bounds) -> flow::Tcp {
 }
 
 fn half(info: &HalfInfo, in_flight: u32, limit_max: u32) -> flow::Half {
-    let held = LimitedBy::ALL.iter().zip(info.limited.held).filter(|(_, time)| !time.is_zero());
+    let held = LimitingFactor::ALL.iter().zip(info.limiting.times).filter(|(_, time)| !time.is_zero());
     flow::Half {
         limit: info.limit,
         limit_max,
         window: info.window,
         in_flight,
         held: info.held,
-        limited_by: limit(info.limited.by),
+        limited_by: limit(info.limiting.current),
         limited_us: held.map(|(&by, time)| (limit(by), micros(time))).collect(),
         grows: info.grows,
         shrinks: info.shrinks,
@@ -121,7 +121,7 @@ fn half(info: &HalfInfo, in_flight: u32, limit_max: u32) -> flow::Half {
 }
 
 /// The limiting factor as one word.
-fn limit(by: LimitedBy) -> String {
+fn limit(by: LimitingFactor) -> String {
     by.name().replace(' ', "-")
 }
 

@@ -173,7 +173,7 @@ impl Stack {
 
     /// The link's ring toward us holds so many frames, and loses those that find it full: windows are offered
     /// so that together they fit. `None`, as at the start: it loses none. It may change while flows are open;
-    /// what was promised stands.
+    /// advertised windows stand.
     pub fn set_ring(&mut self, frames: Option<u32>) {
         self.shared.tx.queue.set_ring(frames);
     }
@@ -346,9 +346,9 @@ impl Stack {
         self.shared.memory.pool.budget().total()
     }
 
-    /// Bytes that guests may still send into windows, as far as they count, by all who share the budget.
-    pub fn memory_promised(&self) -> usize {
-        self.shared.memory.pool.budget().promised()
+    /// Windows reserved ([`Budget::reserved`]), of all stacks that share the budget, bytes.
+    pub fn memory_reserved(&self) -> usize {
+        self.shared.memory.pool.budget().reserved()
     }
 
     /// Bytes that the state of all flows takes: their table, timers and lists. Payload is not among it.

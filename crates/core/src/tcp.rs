@@ -10,7 +10,7 @@
 //! * *Opening.* A SYN of the guest's starts a connect of the host socket; only when that has succeeded does the guest get its
 //!   SYN-ACK, so that a refused, unreachable or silent destination looks to the guest as it would on the host: a
 //!   reset, an ICMP error, or nothing. A SYN that comes again meanwhile changes nothing. A connection that the host has
-//!   accepted for the guest begins with a SYN of ours ([`call`]).
+//!   accepted for the guest begins with a SYN of ours ([`active_open`]).
 //! * *Data.* See the two halves. Acknowledgements are one flag per flow, sent at the end of a batch
 //!   ([`Connection::acknowledge_now`]), and left to the host's answer where one is sure to come ([`delayed_ack`]); segments out of order are acknowledged at once, one by one, so that the guest
 //!   sees duplicates.
@@ -27,13 +27,13 @@
 //! find their size; `limited` and `info` what a connection tells about itself.
 
 mod ack;
+mod active_open;
 mod arrival;
 pub(crate) mod autosize;
-mod call;
 pub(crate) mod delayed_ack;
 pub mod info;
 pub(crate) mod isn;
-pub mod limited;
+pub mod limiting_factor;
 mod loss;
 mod open;
 mod output;
@@ -113,8 +113,8 @@ impl Connection {
             return State::Closed;
         }
         match (self.tx.state, self.rx.state) {
-            (S::Calling, _) => State::SynSent,
-            (S::Connecting | S::SynSent, _) => State::SynReceived,
+            (S::SynSent, _) => State::SynSent,
+            (S::Connecting | S::SynAckSent, _) => State::SynReceived,
             (S::Open, R::Open) => State::Established,
             (S::Open, R::Finishing | R::Finished) => State::CloseWait,
             (S::FinSent { .. }, R::Open) => State::FinWait1,
@@ -223,7 +223,7 @@ impl Connection {
         self.tx.hangup |= ready.read_closed;
         self.tx.urgent |= ready.urgent;
         self.tx.error |= ready.error;
-        if self.tx.state == SenderState::Calling {
+        if self.tx.state == SenderState::SynSent {
             return;
         }
         if ready.writable || ready.error {
@@ -361,8 +361,8 @@ impl Connection {
     }
 
     /// Brings what is promised to the guest to account, as far as it counts: after every event.
-    pub(crate) fn count_promise(&mut self, shared: &mut Shared) {
-        self.rx.count_promise(&mut shared.memory.pool);
+    pub(crate) fn reserve_window(&mut self, shared: &mut Shared) {
+        self.rx.reserve_window(&mut shared.memory.pool);
     }
 
     /// Gives back what is held, before removal.

@@ -6,7 +6,7 @@
 //! tables and pictures. Events are plain values; nothing in the stack depends on an observer.
 
 use crate::flow::FlowId;
-use crate::tcp::limited::LimitedBy;
+use crate::tcp::limiting_factor::LimitingFactor;
 
 /// Direction of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -22,9 +22,9 @@ pub enum Direction {
 pub enum Cause {
     /// The limit was the limiting factor.
     Hit,
-    /// The limit was the limiting factor, but measured bytes do not explain it: a probing step.
+    /// The limit was the limiting factor, but measured bytes do not explain it: a probe.
     Probe,
-    /// A probing step gained nothing.
+    /// A probe gained nothing.
     ProbeFailed,
     /// Larger than needed.
     Unused,
@@ -92,15 +92,15 @@ pub enum Event {
         why: Resend,
     },
     /// A change of the limiting factor.
-    Limited {
+    LimitingFactor {
         /// The connection.
         flow: FlowId,
         /// Its direction.
         direction: Direction,
         /// Previous limiting factor.
-        from: LimitedBy,
+        from: LimitingFactor,
         /// New limiting factor.
-        to: LimitedBy,
+        to: LimitingFactor,
         /// Duration of the previous one, microseconds.
         after_us: u64,
     },

@@ -19,7 +19,7 @@
 //! made. The scripts in `tools/trace` depend on names, order and units given here.
 
 use brodo_core::flow::FlowId;
-use brodo_core::tcp::limited::LimitedBy;
+use brodo_core::tcp::limiting_factor::LimitingFactor;
 use brodo_core::trace::{Cause, Direction, Event, Resend};
 use probe::probe_lazy;
 use std::ffi::{CStr, c_char};
@@ -63,7 +63,7 @@ pub(crate) fn event(event: &Event) {
         Event::Retransmission { flow, seq, len, why } => {
             probe_lazy!(brodo, retransmission, word(flow), seq, len, text(resend_name(why)));
         }
-        Event::Limited { flow, direction, from, to, after_us } => {
+        Event::LimitingFactor { flow, direction, from, to, after_us } => {
             probe_lazy!(
                 brodo,
                 limited,
@@ -126,15 +126,15 @@ fn resend_name(why: Resend) -> &'static CStr {
     }
 }
 
-fn limit_name(limit: LimitedBy) -> &'static CStr {
+fn limit_name(limit: LimitingFactor) -> &'static CStr {
     match limit {
-        LimitedBy::Application => c"application",
-        LimitedBy::GuestWindow => c"guest window",
-        LimitedBy::OurLimit => c"our limit",
-        LimitedBy::HostSocket => c"host socket",
-        LimitedBy::Link => c"link",
-        LimitedBy::Memory => c"memory",
-        LimitedBy::Loss => c"loss",
+        LimitingFactor::Application => c"application",
+        LimitingFactor::GuestWindow => c"guest window",
+        LimitingFactor::OurLimit => c"our limit",
+        LimitingFactor::HostSocket => c"host socket",
+        LimitingFactor::Link => c"link",
+        LimitingFactor::Memory => c"memory",
+        LimitingFactor::Loss => c"loss",
     }
 }
 
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn probes_and_reports_name_limits_alike() {
-        for limit in LimitedBy::ALL {
+        for limit in LimitingFactor::ALL {
             assert_eq!(limit_name(limit).to_str(), Ok(limit.name()));
         }
     }

@@ -397,7 +397,7 @@ impl World {
         self.active.is_empty()
             && self.driver.host.open_sockets() == 0
             && self.driver.stack.flows() == 0
-            && self.driver.stack.memory_used() + self.driver.stack.memory_promised() == 0
+            && self.driver.stack.memory_used() + self.driver.stack.memory_reserved() == 0
     }
 
     fn unfinished(&mut self) -> String {
@@ -405,7 +405,7 @@ impl World {
             "{} sockets, {} flows, {} bytes of memory; {:?}\n",
             self.driver.host.open_sockets(),
             self.driver.stack.flows(),
-            self.driver.stack.memory_used() + self.driver.stack.memory_promised(),
+            self.driver.stack.memory_used() + self.driver.stack.memory_reserved(),
             self.driver.stack.counters().drops().collect::<Vec<_>>(),
         );
         for c in self.conversations.iter().filter(|c| c.done_at.is_none()) {

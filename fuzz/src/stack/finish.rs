@@ -163,7 +163,7 @@ impl Run {
         }
         let stack = &self.driver.stack;
         // Invariant 8: everything is given back.
-        let memory = stack.memory_used() + stack.memory_promised();
+        let memory = stack.memory_used() + stack.memory_reserved();
         let left = (stack.flows(), memory, self.driver.host.open_sockets());
         assert_eq!(left, (0, 0, 0), "flows, bytes of memory and sockets left at the end");
     }

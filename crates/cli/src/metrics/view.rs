@@ -6,7 +6,7 @@ use crate::flow_messages;
 use brodo_control::rpc::Error;
 use brodo_core::counters::Counters;
 use brodo_core::flow::info::FlowDetail;
-use brodo_core::tcp::limited::LimitedBy;
+use brodo_core::tcp::limiting_factor::LimitingFactor;
 use brodo_net::command::{Activity, Command, FlowFilter, WorkerReport};
 use brodo_net::txqueuelen::TxQueueLenWatch;
 use brodo_net::workers::Workers;
@@ -74,15 +74,15 @@ impl WorkerMetrics {
         *self.flows.entry(kind).or_default() += 1;
         let halves = detail.tcp.iter().flat_map(|tcp| [("from_guest", &tcp.rx), ("to_guest", &tcp.tx)]);
         for (direction, half) in halves {
-            *self.limited.entry((direction, half.limited.by.name())).or_default() += 1;
+            *self.limited.entry((direction, half.limiting.current.name())).or_default() += 1;
         }
     }
 }
 
 /// Every limit in both directions, none of them in force.
 fn every_limit() -> Tally {
-    let both = |by: LimitedBy| ["from_guest", "to_guest"].map(|direction| ((direction, by.name()), 0));
-    LimitedBy::ALL.into_iter().flat_map(both).collect()
+    let both = |by: LimitingFactor| ["from_guest", "to_guest"].map(|direction| ((direction, by.name()), 0));
+    LimitingFactor::ALL.into_iter().flat_map(both).collect()
 }
 
 /// All workers, and what they share.

@@ -98,7 +98,7 @@ impl StopWake {
 pub struct Budget {
     total: usize,
     used: AtomicUsize,
-    promised: AtomicUsize,
+    reserved: AtomicUsize,
     reads: StopWake,
     windows: StopWake,
 }
@@ -106,8 +106,8 @@ pub struct Budget {
 impl Budget {
     /// A budget of `total` bytes.
     pub fn new(total: usize) -> Self {
-        let (used, promised) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { total, used, promised, reads: StopWake::default(), windows: StopWake::default() }
+        let (used, reserved) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { total, used, reserved, reads: StopWake::default(), windows: StopWake::default() }
     }
 
     /// The whole budget, in bytes.
@@ -117,17 +117,17 @@ impl Budget {
 
     /// Window reservations of all workers, in bytes: the counted part of advertised windows that guests have
     /// not used yet.
-    pub fn promised(&self) -> usize {
-        self.promised.load(Ordering::Relaxed)
+    pub fn reserved(&self) -> usize {
+        self.reserved.load(Ordering::Relaxed)
     }
 
     /// Changes one reservation from `before` to `now` bytes. No flow is woken for this: reservations bound
     /// the opening of windows, and close none.
-    pub fn promise(&self, before: usize, now: usize) {
+    pub fn reserve_window(&self, before: usize, now: usize) {
         if now >= before {
-            self.promised.fetch_add(now - before, Ordering::Relaxed);
+            self.reserved.fetch_add(now - before, Ordering::Relaxed);
         } else {
-            self.promised.fetch_sub(before - now, Ordering::Relaxed);
+            self.reserved.fetch_sub(before - now, Ordering::Relaxed);
         }
     }
 

@@ -13,9 +13,9 @@
 //!
 //! Window reservation: bytes that a guest may still send into an advertised window are committed memory.
 //! Accepted by the host socket they take no chunk; refused, they must be buffered. So windows count against
-//! the budget beside the bytes held ([`Pool::promise`]), except for a 4096th of it ([`first_window`]; 64 KiB
-//! by default) in each window whose host socket takes everything: ten thousand idle connections reserve
-//! nothing. Reservations come out of the first half of the budget ([`Pool::receive_share`]); the other half
+//! the budget beside the bytes held ([`Pool::reserve_window`]), except for a 4096th of it ([`first_window`];
+//! 64 KiB by default) in each window whose host socket takes everything: ten thousand idle connections reserve
+//! nothing. Reservations come out of the first half of the budget ([`Pool::receive_cap`]); the other half
 //! is for the uncounted 4096ths, and for the minimum window of a connection when the first half is used up.
 //! So two thousand connections find room for their whole windows, even if all their host sockets block at
 //! once; with more, some segments would have to be retransmitted.
@@ -110,12 +110,12 @@ impl Cursor {
 /// Segments that a connection may hold when memory is short.
 const SEGMENTS_WHEN_SHORT: u32 = 4;
 /// Minimum window of a connection with a blocked host socket, at any memory pressure: a small chunk.
-const PROMISE_MIN: u32 = SMALL as u32;
+const WINDOW_MIN: u32 = SMALL as u32;
 
 /// Part of a window that is not counted against a budget of `budget` bytes while the host socket takes
 /// everything, bytes.
 pub fn first_window(budget: usize) -> u32 {
-    u32::try_from(budget / 4096).unwrap_or(u32::MAX).clamp(PROMISE_MIN, LARGE as u32)
+    u32::try_from(budget / 4096).unwrap_or(u32::MAX).clamp(WINDOW_MIN, LARGE as u32)
 }
 
 /// The chunks of one worker, out of the shared budget.
@@ -127,7 +127,7 @@ pub struct Pool {
     vacant: Vec<u32>,
     budget: Arc<Budget>,
     /// Bytes already counted as used, for small chunks that take the place of a large one.
-    reserved: usize,
+    precounted: usize,
     /// Workers to wake because memory was freed, one bit each.
     wakes: u64,
 }
@@ -141,7 +141,7 @@ impl Pool {
             free_large: Vec::new(),
             vacant: Vec::new(),
             budget,
-            reserved: 0,
+            precounted: 0,
             wakes: 0,
         }
     }
@@ -162,24 +162,24 @@ impl Pool {
     }
 
     /// Memory cap of one flow for bytes from the host to a guest with segments of `mss` bytes, in bytes.
-    pub fn share(&self, mss: u16) -> u32 {
+    pub fn send_cap(&self, mss: u16) -> u32 {
         let bytes = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
         let (free, few) = (bytes(self.budget.available()), SEGMENTS_WHEN_SHORT * u32::from(mss));
-        let unpromised = bytes(self.budget.available().saturating_sub(self.budget.promised()));
+        let unreserved = bytes(self.budget.available().saturating_sub(self.budget.reserved()));
         match self.pressure() {
-            Pressure::None => unpromised.max(free.min(few)),
+            Pressure::None => unreserved.max(free.min(few)),
             Pressure::Short | Pressure::Spent => free.min(few),
         }
     }
 
     /// Memory cap of one connection for bytes of its guest, held or reserved by its window, in bytes.
     /// `blocked`: its host socket refuses bytes.
-    pub fn receive_share(&self, blocked: bool) -> u32 {
+    pub fn receive_cap(&self, blocked: bool) -> u32 {
         if self.pressure() == Pressure::Spent {
             return 0;
         }
-        let (total, taken) = (self.budget.total(), self.budget.used() + self.budget.promised());
-        let least = if blocked { PROMISE_MIN } else { first_window(total) };
+        let (total, taken) = (self.budget.total(), self.budget.used() + self.budget.reserved());
+        let least = if blocked { WINDOW_MIN } else { first_window(total) };
         u32::try_from((total / 2).saturating_sub(taken)).unwrap_or(u32::MAX).max(least)
     }
 
@@ -189,8 +189,8 @@ impl Pool {
     }
 
     /// Changes the reservation of one connection from `before` to `now` counted bytes.
-    pub fn promise(&mut self, before: u32, now: u32) {
-        self.budget.promise(before as usize, now as usize);
+    pub fn reserve_window(&mut self, before: u32, now: u32) {
+        self.budget.reserve_window(before as usize, now as usize);
     }
 
     /// Free bytes of the queue's last chunk, which take no more memory.
@@ -284,12 +284,12 @@ impl Pool {
         // Packing a few KiB costs less than holding 64 KiB for them until the guest has acknowledged. The
         // chunk's own reservation is used first, so that neither the budget nor another worker can block
         // bytes already read.
-        self.reserved = LARGE;
+        self.precounted = LARGE;
         let stored = self.push(queue, &buffer[..len]);
         debug_assert_eq!(stored, len, "small chunks for at most {PACK_MAX} bytes fit where a large one did");
         self.chunks[chunk as usize].buf = buffer;
         self.set_free(chunk);
-        let unused = std::mem::take(&mut self.reserved);
+        let unused = std::mem::take(&mut self.precounted);
         self.give_back(unused);
     }
 
@@ -410,8 +410,8 @@ impl Pool {
     }
 
     fn take(&mut self, size: usize) -> Option<u32> {
-        if self.reserved >= size {
-            self.reserved -= size;
+        if self.precounted >= size {
+            self.precounted -= size;
         } else if !self.budget.take(size) {
             return None;
         }

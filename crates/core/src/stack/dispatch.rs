@@ -231,7 +231,7 @@ impl FlowKind for Connection {
     }
 
     fn reschedule(&mut self, shared: &mut Shared) {
-        self.count_promise(shared);
+        self.reserve_window(shared);
         self.arm(shared);
     }
 

@@ -87,7 +87,7 @@ impl Stack {
         let id = self.flows.reserve();
         let socket = adopt(io.host, id).map_err(|_| DropReason::HostExhausted)?;
         self.flows.insert(EvictionClass::Unanswered.list(EvictionGroup::Peer), io.now, |id| {
-            Flow::Tcp(Connection::call(&mut io.cx(&mut self.shared), (id, key), socket, iss_after))
+            Flow::Tcp(Connection::active_open(&mut io.cx(&mut self.shared), (id, key), socket, iss_after))
         });
         self.inbound.opened(key.remote.ip());
         self.note_opened(id);

@@ -37,8 +37,8 @@ impl Connection {
         self.probes = 0;
         match self.tx.state {
             SenderState::Connecting => return self.segment_while_connecting(cx, segment),
-            SenderState::Calling => return self.segment_while_calling(cx, segment),
-            SenderState::SynSent
+            SenderState::SynSent => return self.segment_in_syn_sent(cx, segment),
+            SenderState::SynAckSent
                 if segment.flags.contains(TcpFlags::SYN) && segment.seq == self.rx.nxt - 1 =>
             {
                 // It may be this one that is acknowledged then, or the first (Karn).
@@ -209,7 +209,7 @@ impl Connection {
         segment: &TcpHeader,
         has_payload: bool,
     ) -> bool {
-        if self.tx.state == SenderState::SynSent {
+        if self.tx.state == SenderState::SynAckSent {
             if segment.ack != self.tx.nxt || self.tx.nxt == self.tx.una {
                 reset::answer(cx, &self.key, segment, 0);
                 return false;

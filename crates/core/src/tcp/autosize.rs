@@ -7,7 +7,7 @@
 //! held back by it is mostly seen not by where it stands but by how much it sends: a whole window per round
 //! trip. *Hit* means X >= 7/8 W, or that one batch came within max(MSS, W/8) of the edge, while the host
 //! socket took everything. Then W := max(W, 2X), up to `max`. If that would not grow it twice in a row, the
-//! round trip is not what we think it is: a careful step to 5/4 W, taken back unless it brought 5 % more than
+//! round trip is not what we think it is: a probe to 5/4 W, taken back unless it brought 5 % more than
 //! was ever seen before it; each failure doubles the time to the next (32 ms to 8 s), so that a flow which
 //! has what it needs is left alone. A burst of more than half a MiB after a silence is such a case too, with
 //! a first step to 2X that has to bring a fifth more: a reader that sleeps for a fixed time gets twice as
@@ -19,11 +19,11 @@
 //! between its floor and 2X in each of them.)
 //!
 //! *The send limit L* (host to guest). Hit means that L was in flight and the socket had more. Then L :=
-//! max(L, 2X), with the same careful steps. A flow that does not reach its limit loses an eighth of it per 50
+//! max(L, 2X), with the same probes. A flow that does not reach its limit loses an eighth of it per 50
 //! ms: 4 MiB are 64 KiB after 1.6 s. (Per round trip it would be 16 ms on a near link, and every burst of a
 //! bursty flow would start from the floor.) It keeps 9/8 X. The 50 ms are two silences of the flow where that
 //! is longer: a reader that wakes up every 200 ms reaches its limit as often. One that reaches it and has
-//! more than 5/2 X loses an eighth too, but as a careful step, taken back if it costs 5 % of the speed: where
+//! more than 5/2 X loses an eighth too, but as a probe, taken back if it costs 5 % of the speed: where
 //! the round trip is longer than we think, L := 2X would make the flow slower, thereby X smaller, and so on
 //! down to the floor. A loss halves L; if the guest reports that it had got all that was sent again, that is
 //! undone.
@@ -48,10 +48,10 @@ use meter::{Measure, Meter};
 const IDLE: Duration = Duration::from_secs(1);
 /// How often a limit that is more than is needed falls by an eighth.
 const FALL: Duration = Duration::from_millis(50);
-/// After a careful step that gained nothing: the least time to the next (or twice as long as the step was on
-/// trial), doubled with each failure up to [`PATIENCE`] times.
-const CAREFUL: Duration = Duration::from_millis(32);
-const PATIENCE: u8 = 8;
+/// After a probe that gained nothing: the least time to the next (or twice as long as the step was on
+/// trial), doubled with each failure up to [`PROBE_BACKOFF_MAX`] times.
+const PROBE_WAIT_MIN: Duration = Duration::from_millis(32);
+const PROBE_BACKOFF_MAX: u8 = 8;
 /// A fixed limit is never looked at.
 const NEVER: Instant = Instant::from_ns(u64::MAX);
 
@@ -66,10 +66,10 @@ pub(crate) struct Change {
     pub(crate) per_rtt: u32,
 }
 
-/// Careful steps. They are judged by how fast two whole windows move, and not by round trips: they are there
+/// Probe steps. They are judged by how fast two whole windows move, and not by round trips: they are there
 /// for when the round trip is not what we think it is.
 #[derive(Debug, Clone, Copy, Default)]
-struct Careful {
+struct Probe {
     /// Measurements at the limit that did not explain growth, since the two windows began.
     misses: u8,
     /// When they began, and the total then.
@@ -131,7 +131,7 @@ pub(crate) struct Limit {
     blocked_since: Option<Instant>,
     /// When an eighth was last in use.
     used_at: Instant,
-    careful: Careful,
+    probe: Probe,
     fall: Fall,
     /// The limit before a loss (or a spurious one) changed it; not yet traced.
     lost_from: Option<NonZeroU32>,
@@ -162,7 +162,7 @@ impl Limit {
             blocked: false,
             blocked_since: None,
             used_at: now,
-            careful: Careful::default(),
+            probe: Probe::default(),
             fall: Fall::new(now),
             lost_from: None,
             grows: 0,
@@ -274,7 +274,7 @@ impl Limit {
     fn idle(&mut self, now: Instant, idle: Duration) -> Option<Change> {
         let floor = self.bounds.initial;
         self.used_at = now;
-        self.careful = Careful { since: self.meter.last(), ..Careful::default() };
+        self.probe = Probe { since: self.meter.last(), ..Probe::default() };
         self.blocked_since = None;
         self.set(if idle < 2 * IDLE { (self.now / 2).max(floor) } else { floor }, Cause::Idle, 0)
     }
@@ -316,13 +316,13 @@ impl Limit {
         if hit && !memory_short && sure > self.now && self.now < self.bounds.max {
             // Growth by a segment or two, as the rate is measured a little larger, is no reason to try
             // everything again.
-            let patience = if sure - self.now < self.now / 8 { self.careful } else { Careful::default() };
-            self.careful = Careful { misses: 0, since: self.meter.last(), trial: None, ..patience };
+            let patience = if sure - self.now < self.now / 8 { self.probe } else { Probe::default() };
+            self.probe = Probe { misses: 0, since: self.meter.last(), trial: None, ..patience };
             return self.grow(sure, Cause::Hit, measure.per_rtt());
         }
-        let doubles = need > self.now && self.careful.failures == 0;
+        let doubles = need > self.now && self.probe.failures == 0;
         let up = if doubles { need } else { self.now.saturating_add(self.now / 4) };
-        self.step_carefully(now, hit && !memory_short, up, rtt).or_else(|| match self.direction {
+        self.probe(now, hit && !memory_short, up, rtt).or_else(|| match self.direction {
             Direction::Receive => self.shrink_receiver(now, measure),
             Direction::Send => self.shrink_sender(now, measure, rtt),
         })
@@ -336,47 +336,47 @@ impl Limit {
         u64::from(measure.rate) * 16 >= u64::from(self.now) * sixteenths
     }
 
-    /// Tries, judges and takes back careful steps; `up` is where one that goes up leads, bytes.
-    fn step_carefully(&mut self, now: Instant, hit: bool, up: u32, rtt: &LinkRtt) -> Option<Change> {
+    /// Tries, judges and takes back probes; `up` is where one that goes up leads, bytes.
+    fn probe(&mut self, now: Instant, hit: bool, up: u32, rtt: &LinkRtt) -> Option<Change> {
         let ((_, total), round_trip) = (self.meter.last(), rtt.round_trip());
-        self.careful.misses = self.careful.misses.saturating_add(u8::from(hit));
-        let (began, from) = self.careful.since;
+        self.probe.misses = self.probe.misses.saturating_add(u8::from(hit));
+        let (began, from) = self.probe.since;
         let moved = total.wrapping_sub(from);
         if moved / 2 < self.now && now - began < IDLE {
             return None;
         }
         let x = meter::per_round_trip(moved, now - began, round_trip);
-        let at_limit = self.careful.misses >= 2;
-        (self.careful.since, self.careful.misses) = ((now, total), 0);
-        if let Some(before) = self.careful.trial.take() {
+        let at_limit = self.probe.misses >= 2;
+        (self.probe.since, self.probe.misses) = ((now, total), 0);
+        if let Some(before) = self.probe.trial.take() {
             let good = self.has_paid(before, x);
-            self.careful.best = self.careful.best.max(x);
+            self.probe.best = self.probe.best.max(x);
             if good {
-                self.careful.failures = 0;
+                self.probe.failures = 0;
                 return None;
             }
-            self.careful.not_before = now + CAREFUL.max((now - began) * 2) * (1 << self.careful.failures);
-            self.careful.failures = (self.careful.failures + 1).min(PATIENCE);
-            self.careful.down = !self.careful.down && self.direction == Direction::Send;
+            self.probe.not_before = now + PROBE_WAIT_MIN.max((now - began) * 2) * (1 << self.probe.failures);
+            self.probe.failures = (self.probe.failures + 1).min(PROBE_BACKOFF_MAX);
+            self.probe.down = !self.probe.down && self.direction == Direction::Send;
             return self.set(before, Cause::ProbeFailed, x);
         }
-        self.careful.best = self.careful.best.max(x);
-        if !at_limit || now < self.careful.not_before {
+        self.probe.best = self.probe.best.max(x);
+        if !at_limit || now < self.probe.not_before {
             return None;
         }
         // Two and a half times what a round trip takes is what any flow may keep.
-        self.careful.down &= self.now > self.bounds.initial && self.fall.need < self.now / 5 * 4;
-        let step = if self.careful.down { self.now - self.now / 8 } else { up };
+        self.probe.down &= self.now > self.bounds.initial && self.fall.need < self.now / 5 * 4;
+        let step = if self.probe.down { self.now - self.now / 8 } else { up };
         let change = self.set(step.clamp(self.bounds.initial, self.bounds.max), Cause::Probe, x)?;
-        self.careful.trial = Some(change.from);
+        self.probe.trial = Some(change.from);
         Some(change)
     }
 
-    /// Whether a careful step from `before` was worth it, at `x` bytes per round trip: one that went up by
+    /// Whether a probe from `before` was worth it, at `x` bytes per round trip: one that went up by
     /// making the flow faster by a fifth of the step (5 % for a quarter), one that went down by costing no
     /// more than 5 %.
     fn has_paid(&self, before: u32, x: u32) -> bool {
-        let [x, best] = [x, self.careful.best].map(u128::from);
+        let [x, best] = [x, self.probe.best].map(u128::from);
         match self.now.checked_sub(before) {
             Some(step) => x * u128::from(before) * 5 >= best * (u128::from(before) * 5 + u128::from(step)),
             None => x * 20 >= best * 19,
@@ -418,7 +418,7 @@ impl Limit {
         if reached || self.now <= used {
             return None;
         }
-        (self.careful.trial, self.careful.misses) = (None, 0);
+        (self.probe.trial, self.probe.misses) = (None, 0);
         let to = (self.now - self.now / 8).max(self.bounds.initial).max(used);
         self.set(to, Cause::Unused, measure.per_rtt())
     }

@@ -1,6 +1,6 @@
 //! Connection information: the answer to "why is this connection slow?".
 
-use super::limited::Limited;
+use super::limiting_factor::LimitingFactors;
 use super::state::State;
 use crate::flow::FlowId;
 use crate::time::Duration;
@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HalfInfo {
     /// Limiting factor, now and with times so far.
-    pub limited: Limited,
+    pub limiting: LimitingFactors,
     /// The automatic limit now, bytes: the largest window offered (from the guest), or most bytes in flight
     /// (toward it).
     pub limit: u32,

@@ -130,7 +130,7 @@ impl Connection {
 
     /// The host socket is connected: the guest gets its SYN-ACK.
     pub(super) fn connected<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        self.tx.state = SenderState::SynSent;
+        self.tx.state = SenderState::SynAckSent;
         let took = (cx.now - self.opened_at).as_micros();
         self.connect_us = u32::try_from(took).unwrap_or(NOT_CONNECTED);
         self.rx.writable = true;
@@ -152,7 +152,7 @@ impl Connection {
         let options = self.syn_options(cx.shared, self.tx.peer_scales, self.tx.sack);
         let header = TcpHeader {
             seq: self.tx.una,
-            window: self.rx.offer_unscaled(self.receive_share(cx.shared)),
+            window: self.rx.offer_unscaled(self.receive_cap(cx.shared)),
             options,
             ..self.header(TcpFlags::SYN | TcpFlags::ACK)
         };

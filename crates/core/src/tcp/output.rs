@@ -1,7 +1,7 @@
 //! Transmission of a connection: data within the guest's window and our limit, FIN, acknowledgements, resets.
 
 use super::Connection;
-use super::limited::LimitedBy;
+use super::limiting_factor::LimitingFactor;
 use super::receiver::ReceiverState;
 use super::reset;
 use super::sender::SenderState;
@@ -27,8 +27,8 @@ impl Connection {
             bytes.min(cx.shared.tx.queue.sendable().saturating_mul(self.frame_payload_max(cx.shared)));
         if self.tx.nxt == self.tx.una {
             match self.tx.state {
-                SenderState::SynSent => self.send_syn_ack(cx),
-                SenderState::Calling => self.send_syn(cx),
+                SenderState::SynAckSent => self.send_syn_ack(cx),
+                SenderState::SynSent => self.send_syn(cx),
                 _ => {}
             }
         }
@@ -83,7 +83,7 @@ impl Connection {
 
     /// Whether a SYN of ours is on its way to the guest, with or without an acknowledgement of its own.
     pub(super) const fn is_shaking_hands(&self) -> bool {
-        matches!(self.tx.state, SenderState::SynSent | SenderState::Calling)
+        matches!(self.tx.state, SenderState::SynAckSent | SenderState::SynSent)
     }
 
     /// Whether [`Connection::serve`] would do something now, credit provided.
@@ -129,7 +129,7 @@ impl Connection {
         if self.tx.state != SenderState::Open {
             return 0;
         }
-        let room = self.tx.wnd.min(self.tx.limit()).saturating_sub(self.tx.queue.len());
+        let room = self.tx.wnd.min(self.tx.tx_limit()).saturating_sub(self.tx.queue.len());
         if room < u32::from(self.tx.mss) && !self.tx.queue.is_empty() { 0 } else { room }
     }
 
@@ -152,7 +152,7 @@ impl Connection {
         while self.can_read() {
             let Some(socket) = self.socket else { break };
             let room = self.read_room();
-            if room == 0 && self.tx.limit() < self.tx.wnd && self.tx.share > self.tx.limit() {
+            if room == 0 && self.tx.tx_limit() < self.tx.wnd && self.tx.memory_cap > self.tx.tx_limit() {
                 // Our limit, not the guest's window or memory, is what keeps these bytes in the kernel.
                 self.tx.limit_hit();
             }
@@ -205,13 +205,15 @@ impl Connection {
     /// Whether our limit is what memory leaves, and the guest would take more. Before the guest has
     /// acknowledged our SYN, and after our FIN, it is not memory that is waited for.
     fn memory_holds_back(&self) -> bool {
-        self.tx.state == SenderState::Open && self.tx.limit() == self.tx.share && self.tx.share < self.tx.wnd
+        self.tx.state == SenderState::Open
+            && self.tx.tx_limit() == self.tx.memory_cap
+            && self.tx.memory_cap < self.tx.wnd
     }
 
     /// Waits for memory; false if there is some after all.
     fn wait_to_read(&mut self, shared: &mut Shared, now: Instant) -> bool {
         shared.memory.reads.stop(now, self.id, &mut self.tx.memory_listed);
-        self.tx.share = shared.memory.pool.share(self.tx.mss);
+        self.tx.memory_cap = shared.memory.pool.send_cap(self.tx.mss);
         self.tx.short_of_memory = !shared.memory.pool.budget().has_room(Need::Read);
         self.tx.short_of_memory
     }
@@ -239,7 +241,7 @@ impl Connection {
         if with_fin {
             flags |= TcpFlags::FIN;
         }
-        let window = self.rx.offer(self.receive_share(cx.shared), self.tx.mss);
+        let window = self.rx.offer(self.receive_cap(cx.shared), self.tx.mss);
         let header = TcpHeader { window, ..self.header(flags) };
         let waited = self.rx.delayed_ack.is_waiting();
         let mut egress = Egress { tx: &mut cx.shared.tx, counters: &mut cx.shared.counters, link: cx.link };
@@ -254,7 +256,7 @@ impl Connection {
     }
 
     fn send_fin<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        let window = self.rx.offer(self.receive_share(cx.shared), self.tx.mss);
+        let window = self.rx.offer(self.receive_cap(cx.shared), self.tx.mss);
         let header = TcpHeader { window, ..self.header(TcpFlags::FIN | TcpFlags::ACK) };
         let waited = self.rx.delayed_ack.is_waiting();
         if self.send(&mut cx.egress(), &header, &[]).is_err() {
@@ -288,7 +290,7 @@ impl Connection {
         // Sequence space beyond the data is the FIN.
         let fin = bytes == data && data < len;
         let flags = if fin { TcpFlags::ACK | TcpFlags::FIN } else { TcpFlags::ACK };
-        let window = self.rx.offer(self.receive_share(cx.shared), self.tx.mss);
+        let window = self.rx.offer(self.receive_cap(cx.shared), self.tx.mss);
         let header = TcpHeader { seq, window, ..self.header(flags) };
         let mut egress = Egress { tx: &mut cx.shared.tx, counters: &mut cx.shared.counters, link: cx.link };
         self.send(&mut egress, &header, &slices[..count])?;
@@ -314,19 +316,19 @@ impl Connection {
     }
 
     fn try_ack<P: Platform>(&mut self, cx: &mut Cx<'_, P>) -> Result<(), NoCredit> {
-        let window = self.rx.offer(self.receive_share(cx.shared), self.tx.mss);
+        let window = self.rx.offer(self.receive_cap(cx.shared), self.tx.mss);
         let options = TcpOptions { sack: self.rx.take_sack_blocks(), ..TcpOptions::default() };
         let header = TcpHeader { window, options, ..self.header(TcpFlags::ACK) };
         let before = self.rx.told();
         self.send(&mut cx.egress(), &header, &[])?;
         self.note_window_update(cx, before);
-        self.rx.count_promise(&mut cx.shared.memory.pool);
+        self.rx.reserve_window(&mut cx.shared.memory.pool);
         Ok(())
     }
 
     /// Draws an acknowledgement: a segment one before what the guest expects.
     pub(super) fn send_probe<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        let window = self.rx.offer(self.receive_share(cx.shared), self.tx.mss);
+        let window = self.rx.offer(self.receive_cap(cx.shared), self.tx.mss);
         let header = TcpHeader { seq: self.tx.una - 1, window, ..self.header(TcpFlags::ACK) };
         // Without credit the next probe does it.
         let _ = self.send(&mut cx.egress(), &header, &[]);
@@ -335,8 +337,8 @@ impl Connection {
     /// Resets the guest, and the host's peer if it is still there.
     pub(super) fn reset_guest<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         // In SYN-SENT there is nothing yet to acknowledge.
-        let calling = self.tx.state == SenderState::Calling;
-        let flags = if calling { TcpFlags::RST } else { TcpFlags::RST | TcpFlags::ACK };
+        let syn_sent = self.tx.state == SenderState::SynSent;
+        let flags = if syn_sent { TcpFlags::RST } else { TcpFlags::RST | TcpFlags::ACK };
         reset::send(cx, &self.key, self.tx.nxt, self.rx.nxt, flags);
         self.close_socket(cx.host, Close::Reset);
         self.ended = true;
@@ -360,22 +362,22 @@ impl Connection {
     fn note_sending_limit<P: Platform>(&mut self, cx: &mut Cx<'_, P>, no_credit: bool) {
         let more = self.tx.unsent() > 0 || self.can_read();
         let by = if no_credit {
-            LimitedBy::Link
+            LimitingFactor::Link
         } else if self.tx.recovery.is_some() {
-            LimitedBy::Loss
+            LimitingFactor::Loss
         } else if self.tx.short_of_memory || (self.can_read() && self.memory_holds_back()) {
-            LimitedBy::Memory
+            LimitingFactor::Memory
         } else if !more || self.tx.state != SenderState::Open {
-            LimitedBy::Application
-        } else if self.tx.wnd <= self.tx.limit() {
-            LimitedBy::GuestWindow
+            LimitingFactor::Application
+        } else if self.tx.wnd <= self.tx.tx_limit() {
+            LimitingFactor::GuestWindow
         } else {
-            LimitedBy::OurLimit
+            LimitingFactor::OurLimit
         };
         if let Some((from, time)) = self.tx.clock.set(cx.now, by) {
             let after_us = time.as_micros() as u64;
             let direction = Direction::Send;
-            cx.observer.trace(&Event::Limited { flow: self.id, direction, from, to: by, after_us });
+            cx.observer.trace(&Event::LimitingFactor { flow: self.id, direction, from, to: by, after_us });
         }
     }
 

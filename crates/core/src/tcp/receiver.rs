@@ -16,7 +16,7 @@
 use super::autosize::Limit;
 use super::delayed_ack::DelayedAck;
 use super::info::HalfInfo;
-use super::limited::{LimitClock, LimitedBy};
+use super::limiting_factor::{LimitingClock, LimitingFactor};
 use super::prompt_peers::Promptness;
 use super::reassembly::{Full, Reassembly};
 use crate::context::{Cx, Platform, Shared};
@@ -50,7 +50,7 @@ pub(crate) struct Receiver {
     edge: Seq,
     /// Our window scale.
     pub(crate) scale: u8,
-    pub(crate) limit: Limit,
+    pub(crate) rx_limit: Limit,
     /// RCV.NXT in the last segment that was sent.
     told: Seq,
     /// When the window is to be looked at or announced again although nothing has happened, and how often it
@@ -79,11 +79,11 @@ pub(crate) struct Receiver {
     /// Share of the TX queue budget taken by the advertised window.
     claim: TxQueueShare,
     /// Limiting factor of the guest's sending.
-    pub(crate) clock: LimitClock,
+    pub(crate) clock: LimitingClock,
     /// Bytes taken in order.
     pub(crate) bytes: u64,
     /// Reserved part of the window in the memory budget, bytes.
-    promised: u32,
+    reserved: u32,
 }
 
 impl Receiver {
@@ -95,7 +95,7 @@ impl Receiver {
             nxt: irs + 1,
             edge: irs + 1,
             scale,
-            limit,
+            rx_limit: limit,
             told: irs,
             update_at: None,
             updates: 0,
@@ -110,9 +110,9 @@ impl Receiver {
             sack: false,
             duplicate: None,
             claim: TxQueueShare::new(mss),
-            clock: LimitClock::new(now),
+            clock: LimitingClock::new(now),
             bytes: 0,
-            promised: 0,
+            reserved: 0,
         }
     }
 
@@ -120,7 +120,7 @@ impl Receiver {
     pub(crate) fn begin(&mut self, irs: Seq, scale: u8, limit: Limit) {
         let window = self.window();
         (self.nxt, self.edge, self.told) = (irs + 1, irs + 1 + window, irs);
-        (self.scale, self.limit) = (scale, limit);
+        (self.scale, self.rx_limit) = (scale, limit);
     }
 
     /// Bytes that the list of what is ahead of gaps takes.
@@ -139,8 +139,8 @@ impl Receiver {
     }
 
     /// The window field for a SYN: never scaled (RFC 7323, 2.2), and never less than in the SYN before it.
-    pub(crate) fn offer_unscaled(&self, share: u32) -> u16 {
-        self.limit.get().min(share).max(self.window()).min(65_535) as u16
+    pub(crate) fn offer_unscaled(&self, cap: u32) -> u16 {
+        self.rx_limit.get().min(cap).max(self.window()).min(65_535) as u16
     }
 
     /// The largest window that the link's ring has room for. If less than a segment is on offer it may be a
@@ -154,7 +154,7 @@ impl Receiver {
 
     /// Reserves memory for the bytes that the guest may still send. Called after every event that may have
     /// changed the window or the queue.
-    pub(crate) fn count_promise(&mut self, pool: &mut Pool) {
+    pub(crate) fn reserve_window(&mut self, pool: &mut Pool) {
         // After the guest's FIN nothing comes into what is left of the window.
         let open = self.state == ReceiverState::Open;
         let window = if open { self.window().saturating_sub(self.gaps.len()) } else { 0 };
@@ -163,17 +163,17 @@ impl Receiver {
         } else {
             pool.counted(window)
         };
-        if now != self.promised {
-            pool.promise(self.promised, now);
-            self.promised = now;
+        if now != self.reserved {
+            pool.reserve_window(self.reserved, now);
+            self.reserved = now;
         }
     }
 
-    /// The window field of the next segment: as far as the limit, `share` (what memory leaves) and silly
+    /// The window field of the next segment: as far as the limit, `cap` (what memory leaves) and silly
     /// window avoidance allow. It is a promise only when it has been sent ([`Receiver::announced`]).
-    pub(crate) fn offer(&self, share: u32, mss: u16) -> u16 {
-        let free = self.free(share);
-        let field = if self.worth_advancing(free, share, mss) {
+    pub(crate) fn offer(&self, cap: u32, mss: u16) -> u16 {
+        let free = self.free(cap);
+        let field = if self.worth_advancing(free, cap, mss) {
             // Rounded down, so that the limit holds, but not to a window that nothing can be sent into, and
             // not so far that it would fall behind what was promised.
             let least = self.window().div_ceil(1 << self.scale);
@@ -192,7 +192,7 @@ impl Receiver {
     fn unmoved(&self) -> u32 {
         let window = self.window();
         let up = window.div_ceil(1 << self.scale);
-        let slack = self.limit.max() + self.limit.max() / 8;
+        let slack = self.rx_limit.max() + self.rx_limit.max() / 8;
         if self.queue.len() + (up << self.scale) <= slack { up } else { window >> self.scale }
     }
 
@@ -218,30 +218,30 @@ impl Receiver {
 
     /// Whether an update on its own is due: the window could open by two segments or a quarter, or it was all
     /// but closed and need not be.
-    pub(crate) fn update_due(&self, share: u32, mss: u16) -> bool {
-        let free = self.free(share);
+    pub(crate) fn update_due(&self, cap: u32, mss: u16) -> bool {
+        let free = self.free(cap);
         let gain = i64::from(free) - i64::from(self.window());
         // After the guest's FIN there is nothing that a window would be for.
         self.state == ReceiverState::Open
-            && self.worth_advancing(free, share, mss)
-            && (self.is_shut(mss) || gain >= i64::from((2 * u32::from(mss)).max(self.limit.get() / 4)))
+            && self.worth_advancing(free, cap, mss)
+            && (self.is_shut(mss) || gain >= i64::from((2 * u32::from(mss)).max(self.rx_limit.get() / 4)))
     }
 
     /// Whether the window is all but closed: a guest that avoids silly windows may send nothing.
     pub(crate) fn is_shut(&self, mss: u16) -> bool {
-        self.window() < u32::from(mss).min(self.limit.get() / 2)
+        self.window() < u32::from(mss).min(self.rx_limit.get() / 2)
     }
 
     /// Free bytes under the limit and the memory budget.
-    fn free(&self, share: u32) -> u32 {
-        self.limit.get().min(share).saturating_sub(self.held())
+    fn free(&self, cap: u32) -> u32 {
+        self.rx_limit.get().min(cap).saturating_sub(self.held())
     }
 
     /// Silly window avoidance (RFC 9293, 3.8.6.2.2): by at least a segment or half of what the connection may
     /// hold.
-    fn worth_advancing(&self, free: u32, share: u32, mss: u16) -> bool {
+    fn worth_advancing(&self, free: u32, cap: u32, mss: u16) -> bool {
         let gain = i64::from(free) - i64::from(self.window());
-        gain >= i64::from(u32::from(mss).min(self.limit.get().min(share) / 2).max(1))
+        gain >= i64::from(u32::from(mss).min(self.rx_limit.get().min(cap) / 2).max(1))
     }
 
     /// Takes payload at or above RCV.NXT, already trimmed to the window. True if it was in order.
@@ -417,7 +417,7 @@ impl Receiver {
     /// Whether the guest has come so close to the edge of a window that may be `window_max` that it may hold
     /// it back.
     pub(crate) fn is_near_edge(&self, window_max: u32, mss: u16) -> bool {
-        self.window() <= u32::from(mss).max(self.limit.get().min(window_max) / 8)
+        self.window() <= u32::from(mss).max(self.rx_limit.get().min(window_max) / 8)
     }
 
     /// A guest that our limit held back and that has sent nothing for `quiet` had nothing to send: since
@@ -425,19 +425,19 @@ impl Receiver {
     pub(crate) fn idle_since(&self, now: Instant, quiet: Duration) -> Option<Instant> {
         let (by, since) = self.clock.current();
         let idle = self.data_at.max(since) + quiet;
-        (matches!(by, LimitedBy::OurLimit | LimitedBy::Link) && idle < now).then_some(idle)
+        (matches!(by, LimitingFactor::OurLimit | LimitingFactor::Link) && idle < now).then_some(idle)
     }
 
     /// Information on this direction at `now`; for `quiet` see [`Receiver::idle_since`].
     pub(crate) fn info(&self, now: Instant, quiet: Duration) -> HalfInfo {
-        let (grows, shrinks) = self.limit.changes();
+        let (grows, shrinks) = self.rx_limit.changes();
         let mut clock = self.clock;
         if let Some(idle) = self.idle_since(now, quiet) {
-            clock.set(idle, LimitedBy::Application);
+            clock.set(idle, LimitingFactor::Application);
         }
         HalfInfo {
-            limited: clock.read(now),
-            limit: self.limit.at(now),
+            limiting: clock.read(now),
+            limit: self.rx_limit.at(now),
             grows,
             shrinks,
             window: self.window(),
@@ -451,6 +451,6 @@ impl Receiver {
         shared.tx.queue.claim(&mut self.claim, 0, 1);
         shared.memory.pool.clear(&mut self.queue);
         self.gaps.clear(&mut shared.memory.pool);
-        shared.memory.pool.promise(std::mem::take(&mut self.promised), 0);
+        shared.memory.pool.reserve_window(std::mem::take(&mut self.reserved), 0);
     }
 }

@@ -73,7 +73,7 @@ impl Sender {
     fn advance(&mut self, shared: &mut Shared, now: Instant, ack: Seq) {
         let mut bytes = (ack - self.una) as u32;
         let acknowledged = bytes;
-        if self.state == SenderState::SynSent {
+        if self.state == SenderState::SynAckSent {
             bytes -= 1;
             self.state = SenderState::Open;
         }
@@ -85,7 +85,7 @@ impl Sender {
         }
         shared.memory.pool.consume(&mut self.queue, bytes);
         self.bytes += u64::from(bytes);
-        self.limit.note(now, self.bytes as u32);
+        self.tx_limit.note(now, self.bytes as u32);
         self.una = ack;
         if self.nxt == ack {
             self.cursor = Cursor::FRONT;
@@ -143,7 +143,7 @@ impl Sender {
         if undo.resent > 0 {
             return;
         }
-        self.limit.restore(undo.limit.get());
+        self.tx_limit.restore(undo.limit.get());
         self.undo = None;
         if let Some(recovery) = &mut self.recovery {
             recovery.burst = u32::MAX;
@@ -158,7 +158,7 @@ impl Sender {
             self.tail_probe = None;
         } else if ack.gt(probe) {
             self.tail_probe = None;
-            self.limit.halve();
+            self.tx_limit.halve();
         }
     }
 
@@ -197,8 +197,8 @@ impl Sender {
         // Karn: retransmitted segments are not timed.
         self.timed = None;
         if self.recovery.is_none() {
-            self.undo = NonZeroU32::new(self.limit.get()).map(|limit| Undo { limit, resent: 0 });
-            self.limit.halve();
+            self.undo = NonZeroU32::new(self.tx_limit.get()).map(|limit| Undo { limit, resent: 0 });
+            self.tx_limit.halve();
             shared.counters.tcp_recoveries += 1;
         }
         if self.recovery.is_none() || why == Resend::Timeout {
@@ -245,7 +245,7 @@ impl Sender {
         let range = self.board.next_lost()?;
         let mss = u32::from(self.mss);
         let pipe = self.in_flight() - self.board.sacked() - self.board.lost();
-        let cap = self.recovery.map_or(u32::MAX, |r| r.burst).min(self.limit()).max(mss);
+        let cap = self.recovery.map_or(u32::MAX, |r| r.burst).min(self.tx_limit()).max(mss);
         let window = (self.una + self.wnd - range.start).max(0) as u32;
         // The first segment is sent even with others in flight: that is the purpose of a time-out (RFC 6298,
         // 5.4). It also tells whether a window that has closed meanwhile is open again.
@@ -320,7 +320,7 @@ impl Sender {
             && self.recovery.is_none()
             && self.board.sacked() == 0
             && self.backoff == 0
-            && !matches!(self.state, SenderState::SynSent | SenderState::Calling)
+            && !matches!(self.state, SenderState::SynAckSent | SenderState::SynSent)
             && self.in_flight() >= 2 * u32::from(self.mss)
             && self.tail_probe.is_none_or(|probe| self.una.ge(probe))
     }

@@ -10,7 +10,7 @@
 //! trip twice as long. Were such samples to replace an old minimum, every ten seconds would double the round
 //! trip, thereby the limit, and thereby the queue (`tests::a_queue_of_our_own_does_not_feed_itself` has the
 //! figures). So a sample from a loaded link may lower the minimum and never raise it; a path that has really
-//! become longer while every second was busy is found by the careful steps of [`super::autosize`].
+//! become longer while every second was busy is found by the probes of [`super::autosize`].
 
 use crate::time::{Duration, Instant};
 

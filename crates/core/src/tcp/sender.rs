@@ -9,7 +9,7 @@
 
 use super::autosize::Limit;
 use super::info::HalfInfo;
-use super::limited::LimitClock;
+use super::limiting_factor::LimitingClock;
 use super::loss::{Recovery, Timer, Undo};
 use super::rack::Rack;
 use super::scoreboard::Scoreboard;
@@ -28,9 +28,9 @@ pub(crate) enum SenderState {
     /// The host socket is not connected yet: nothing has been sent.
     Connecting,
     /// SYN sent on behalf of a peer of the host's, and the guest has not answered.
-    Calling,
-    /// SYN-ACK sent, not acknowledged.
     SynSent,
+    /// SYN-ACK sent, not acknowledged.
+    SynAckSent,
     /// Bytes may be sent.
     Open,
     /// FIN sent, not acknowledged. `passive` if the guest's FIN came first.
@@ -72,9 +72,9 @@ pub(crate) struct Sender {
     /// The guest offered window scaling.
     pub(crate) peer_scales: bool,
     pub(crate) mss: u16,
-    pub(super) limit: Limit,
+    pub(super) tx_limit: Limit,
     /// Memory cap of this direction, bytes.
-    pub(super) share: u32,
+    pub(super) memory_cap: u32,
     /// Bytes read from the host socket and not acknowledged: from `una` on.
     pub(crate) queue: ByteQueue,
     /// Where `nxt` is in the queue.
@@ -113,7 +113,7 @@ pub(crate) struct Sender {
     /// SND.NXT when a tail loss probe was sent; until it is acknowledged.
     pub(super) tail_probe: Option<Seq>,
     /// Limiting factor of sending.
-    pub(crate) clock: LimitClock,
+    pub(crate) clock: LimitingClock,
     /// Bytes acknowledged.
     pub(super) bytes: u64,
     /// Segments sent again.
@@ -133,8 +133,8 @@ impl Sender {
             scale: peer.scale.unwrap_or(0),
             peer_scales: peer.scale.is_some(),
             mss: peer.mss,
-            limit,
-            share: u32::MAX,
+            tx_limit: limit,
+            memory_cap: u32::MAX,
             queue: ByteQueue::new(),
             cursor: Cursor::FRONT,
             readable: false,
@@ -154,7 +154,7 @@ impl Sender {
             recovery: None,
             undo: None,
             tail_probe: None,
-            clock: LimitClock::new(now),
+            clock: LimitingClock::new(now),
             bytes: 0,
             retransmissions: 0,
         }
@@ -171,13 +171,13 @@ impl Sender {
     }
 
     /// The limit in bytes, or what memory leaves of it.
-    pub(crate) fn limit(&self) -> u32 {
-        self.limit.get().min(self.share)
+    pub(crate) fn tx_limit(&self) -> u32 {
+        self.tx_limit.get().min(self.memory_cap)
     }
 
     /// Bytes that the guest's window and our limit still allow in flight.
     pub(crate) fn usable(&self) -> u32 {
-        self.wnd.min(self.limit.get()).saturating_sub(self.in_flight())
+        self.wnd.min(self.tx_limit.get()).saturating_sub(self.in_flight())
     }
 
     /// Whether the FIN is what comes next.
@@ -223,7 +223,7 @@ impl Sender {
 
     /// Notes that `len` of sequence space was sent at `nxt`.
     pub(crate) fn sent(&mut self, shared: &mut Shared, now: Instant, len: u32) {
-        if !matches!(self.state, SenderState::SynSent | SenderState::Calling) {
+        if !matches!(self.state, SenderState::SynAckSent | SenderState::SynSent) {
             self.board.take_list(&mut shared.tcp.lists);
             self.board.sent(self.nxt, len, now);
         }
@@ -236,7 +236,7 @@ impl Sender {
 
     /// The bytes in flight reached our limit while there is more: the limit may grow.
     pub(crate) fn limit_hit(&mut self) {
-        self.limit.hit();
+        self.tx_limit.hit();
     }
 
     /// A segment is about to be sent a second time: its round trip must not be measured (Karn).
@@ -257,10 +257,10 @@ impl Sender {
 
     /// Information on this direction at `now`.
     pub(crate) fn info(&self, now: Instant) -> HalfInfo {
-        let (grows, shrinks) = self.limit.changes();
+        let (grows, shrinks) = self.tx_limit.changes();
         HalfInfo {
-            limited: self.clock.read(now),
-            limit: self.limit.at(now),
+            limiting: self.clock.read(now),
+            limit: self.tx_limit.at(now),
             grows,
             shrinks,
             window: self.wnd,

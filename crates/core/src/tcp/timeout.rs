@@ -116,7 +116,7 @@ impl Connection {
         self.tx.start_retransmission_timer(cx.shared, cx.now);
         cx.shared.counters.tcp_retransmissions += 1;
         match self.tx.state {
-            SenderState::Calling => self.send_syn(cx),
+            SenderState::SynSent => self.send_syn(cx),
             _ => self.send_syn_ack(cx),
         }
     }

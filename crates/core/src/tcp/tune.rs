@@ -8,7 +8,7 @@
 
 use super::Connection;
 use super::autosize::Change;
-use super::limited::LimitedBy;
+use super::limiting_factor::LimitingFactor;
 use super::receiver::ReceiverState;
 use super::sender::SenderState;
 use crate::context::{Cx, Platform, Shared};
@@ -30,13 +30,13 @@ pub(super) fn quiet(shared: &Shared) -> Duration {
 
 impl Connection {
     /// Cap of the receiving direction by memory and the TX queue budget, bytes.
-    pub(super) fn receive_share(&self, shared: &Shared) -> u32 {
-        self.memory_share(shared).min(self.window_max(shared).saturating_add(self.rx.held()))
+    pub(super) fn receive_cap(&self, shared: &Shared) -> u32 {
+        self.memory_cap(shared).min(self.window_max(shared).saturating_add(self.rx.held()))
     }
 
     /// Memory cap of the receiving direction, bytes.
-    fn memory_share(&self, shared: &Shared) -> u32 {
-        shared.memory.pool.receive_share(self.rx.is_blocked())
+    fn memory_cap(&self, shared: &Shared) -> u32 {
+        shared.memory.pool.receive_cap(self.rx.is_blocked())
     }
 
     /// Cap of the receiving direction by the TX queue budget, bytes not held yet.
@@ -48,21 +48,22 @@ impl Connection {
     /// acknowledged.
     pub(super) fn tune_receiver<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         let blocked = self.rx.is_blocked();
-        let limit = self.rx.limit.get();
+        let limit = self.rx.rx_limit.get();
         let window_max = self.window_max(cx.shared);
-        let ours = self.memory_share(cx.shared) > limit && window_max >= limit;
+        let ours = self.memory_cap(cx.shared) > limit && window_max >= limit;
         let full = self.rx.is_near_edge(window_max, self.tx.mss) && ours;
         if full && !blocked {
-            self.rx.limit.hit();
+            self.rx.rx_limit.hit();
         }
-        self.rx.limit.blocked(cx.now, blocked);
+        self.rx.rx_limit.blocked(cx.now, blocked);
         let memory_short = cx.shared.memory.pool.pressure() > Pressure::None;
-        let change = self.rx.limit.update(cx.now, self.rx.bytes as u32, &mut cx.shared.tcp.rtt, memory_short);
+        let change =
+            self.rx.rx_limit.update(cx.now, self.rx.bytes as u32, &mut cx.shared.tcp.rtt, memory_short);
         if let Some(change) = change {
             self.tuned(cx, Direction::Receive, change);
         }
         if let Some(idle) = self.rx.idle_since(cx.now, quiet(cx.shared)) {
-            self.receiving_limited_by(cx, idle, LimitedBy::Application);
+            self.receiving_limited_by(cx, idle, LimitingFactor::Application);
         }
         self.note_receiving_limit(cx);
         self.rx.data_at = cx.now;
@@ -72,7 +73,7 @@ impl Connection {
     /// The host socket was full until now.
     pub(super) fn tune_blocked_receiver<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         if self.rx.is_blocked()
-            && let Some(change) = self.rx.limit.shrink_blocked(cx.now)
+            && let Some(change) = self.rx.rx_limit.shrink_blocked(cx.now)
         {
             self.tuned(cx, Direction::Receive, change);
         }
@@ -80,9 +81,10 @@ impl Connection {
 
     /// Lets the send limit follow the flow; called whenever this flow is served.
     pub(super) fn tune_sender<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        self.tx.share = cx.shared.memory.pool.share(self.tx.mss);
+        self.tx.memory_cap = cx.shared.memory.pool.send_cap(self.tx.mss);
         let memory_short = cx.shared.memory.pool.pressure() > Pressure::None;
-        let change = self.tx.limit.update(cx.now, self.tx.bytes as u32, &mut cx.shared.tcp.rtt, memory_short);
+        let change =
+            self.tx.tx_limit.update(cx.now, self.tx.bytes as u32, &mut cx.shared.tcp.rtt, memory_short);
         if let Some(change) = change {
             self.tuned(cx, Direction::Send, change);
         }
@@ -112,27 +114,27 @@ impl Connection {
     /// Notes what holds the guest's sending back now.
     pub(super) fn note_receiving_limit<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         let blocked = self.rx.is_blocked();
-        self.rx.limit.blocked(cx.now, blocked);
+        self.rx.rx_limit.blocked(cx.now, blocked);
         let window_max = self.window_max(cx.shared);
         let by = if blocked && !self.rx.writable {
-            LimitedBy::HostSocket
+            LimitingFactor::HostSocket
         } else if self.rx.state != ReceiverState::Open || !self.rx.is_near_edge(window_max, self.tx.mss) {
-            LimitedBy::Application
-        } else if self.memory_share(cx.shared) < self.rx.limit.get() {
-            LimitedBy::Memory
-        } else if window_max < self.rx.limit.get() {
-            LimitedBy::Link
+            LimitingFactor::Application
+        } else if self.memory_cap(cx.shared) < self.rx.rx_limit.get() {
+            LimitingFactor::Memory
+        } else if window_max < self.rx.rx_limit.get() {
+            LimitingFactor::Link
         } else {
-            LimitedBy::OurLimit
+            LimitingFactor::OurLimit
         };
         self.receiving_limited_by(cx, cx.now, by);
     }
 
-    fn receiving_limited_by<P: Platform>(&mut self, cx: &mut Cx<'_, P>, now: Instant, by: LimitedBy) {
+    fn receiving_limited_by<P: Platform>(&mut self, cx: &mut Cx<'_, P>, now: Instant, by: LimitingFactor) {
         if let Some((from, time)) = self.rx.clock.set(now, by) {
             let after_us = time.as_micros() as u64;
             let direction = Direction::Receive;
-            cx.observer.trace(&Event::Limited { flow: self.id, direction, from, to: by, after_us });
+            cx.observer.trace(&Event::LimitingFactor { flow: self.id, direction, from, to: by, after_us });
         }
     }
 
@@ -143,12 +145,12 @@ impl Connection {
         if self.tx.state == SenderState::Connecting || self.is_shaking_hands() {
             return;
         }
-        if self.rx.update_due(self.receive_share(shared), self.tx.mss) {
+        if self.rx.update_due(self.receive_cap(shared), self.tx.mss) {
             return self.list_ack(shared);
         }
         if self.waits_for_memory(shared) {
             shared.memory.windows.stop(now, self.id, &mut self.rx.memory_listed);
-            if self.rx.update_due(self.receive_share(shared), self.tx.mss) {
+            if self.rx.update_due(self.receive_cap(shared), self.tx.mss) {
                 self.list_ack(shared);
             }
         }
@@ -186,7 +188,7 @@ impl Connection {
         self.rx.state == ReceiverState::Open
             && !self.rx.is_blocked()
             && self.rx.is_shut(self.tx.mss)
-            && self.memory_share(shared) == 0
+            && self.memory_cap(shared) == 0
     }
 
     /// A segment without payload was sent; before it RCV.NXT and the right edge were `nxt` and `edge`.
@@ -194,7 +196,8 @@ impl Connection {
         let window = self.rx.window();
         if nxt == self.rx.nxt && self.rx.told().1 != edge {
             cx.observer.trace(&Event::WindowUpdate { flow: self.id, window, repeated: false });
-            let was_shut = ((edge - nxt).max(0) as u32) < u32::from(self.tx.mss).min(self.rx.limit.get() / 2);
+            let was_shut =
+                ((edge - nxt).max(0) as u32) < u32::from(self.tx.mss).min(self.rx.rx_limit.get() / 2);
             if was_shut && !self.rx.is_shut(self.tx.mss) {
                 self.rx.updates = 0;
                 self.rx.update_at = Some(cx.now + cx.shared.tcp.rtt.repeat_after(0));
@@ -213,8 +216,7 @@ impl Connection {
     pub(super) fn window_timer<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         self.rx.update_at = None;
         self.rx.updates = self.rx.updates.saturating_add(1);
-        if self.rx.update_due(self.receive_share(cx.shared), self.tx.mss) || self.waits_for_memory(cx.shared)
-        {
+        if self.rx.update_due(self.receive_cap(cx.shared), self.tx.mss) || self.waits_for_memory(cx.shared) {
             return self.update_window(cx.shared, cx.now);
         }
         if self.rx.state != ReceiverState::Open

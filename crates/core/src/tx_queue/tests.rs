@@ -75,7 +75,7 @@ fn a_claim_is_forgotten_after_silence_and_counts_again_with_the_next_segment() {
     assert_eq!(window_max(&slots, busy), 600 * u32::from(MSS));
     set(&mut slots, &mut busy, 600 * u32::from(MSS));
     set(&mut slots, &mut idle, 400 * u32::from(MSS));
-    // More than there is, because promises stand: neither may advance.
+    // More than there is, because advertised windows stand: neither may advance.
     assert_eq!(slots.use_of_ring(), Some((800, 1000)));
     assert_eq!(window_max(&slots, idle), 150 * u32::from(MSS));
     assert_eq!(window_max(&slots, busy), 300 * u32::from(MSS));

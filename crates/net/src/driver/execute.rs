@@ -100,7 +100,7 @@ impl WorkerView<'_> {
             flows: stack.flows(),
             memory: MemoryReport {
                 used: stack.memory_used(),
-                reserved: stack.memory_promised(),
+                reserved: stack.memory_reserved(),
                 budget: stack.memory_budget(),
             },
             resolvers: stack.resolvers().to_vec(),

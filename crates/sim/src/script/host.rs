@@ -240,7 +240,7 @@ impl Script {
         assert_eq!(self.driver.host.open_sockets(), 0, "sockets left open");
         assert_eq!(self.driver.stack.flows(), 0, "flows left open");
         assert_eq!(self.driver.stack.memory_used(), 0, "payload memory still in use");
-        assert_eq!(self.driver.stack.memory_promised(), 0, "payload memory still promised");
+        assert_eq!(self.driver.stack.memory_reserved(), 0, "window memory still reserved");
     }
 
     /// A wake-up by another worker: one turn without input.

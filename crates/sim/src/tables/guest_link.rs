@@ -103,7 +103,7 @@ pub(super) fn rows() -> Vec<Row> {
             "Download for 10 s on a link of 20 us, send limit from 64 KiB to 4 MiB, to a program that reads all \
              there is and then sleeps for as long as that takes at its rate (`curl --limit-rate`): it takes the \
              whole limit in one go, and a larger one brings nothing. Expected: the program's rate, and a limit \
-             that stays but for three careful steps at most, tried and taken back, in the last five seconds.",
+             that stays but for three probes at most, tried and taken back, in the last five seconds.",
             paced_reader,
         ),
     ]

@@ -49,7 +49,7 @@ fn limits_find_their_size_and_lose_it() {
         let mut wan = wan(path, &mut rng);
         let flow = wan.connect(Options::default());
         let of = |info: TcpInfo| if up { info.rx } else { info.tx };
-        // The careful steps of the rule take up to seconds to end; they are in units of the round trip below
+        // The probes of the rule take up to seconds to end; they are in units of the round trip below
         // that.
         let lasts = path.rtt * 400;
         let total = product * 400;

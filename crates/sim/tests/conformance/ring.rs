@@ -1,7 +1,7 @@
 //! The link's ring holds so many frames and loses what finds it full: windows on offer fit into it together,
 //! and so do the answers to what is sent.
 
-use brodo_core::tcp::limited::LimitedBy;
+use brodo_core::tcp::limiting_factor::LimitingFactor;
 use brodo_sim::script::{Script, Setup};
 
 /// A window of one segment and two like it, in frames.
@@ -167,7 +167,7 @@ fn another_length_holds_for_what_is_promised_from_then_on() {
         for _ in 13..all {
             let before = segments(t);
             assert_eq!(send(t, 1), 1);
-            assert!(segments(t) >= before - 1, "a promise stands");
+            assert!(segments(t) >= before - 1, "an advertised window stands");
         }
         send(t, 20);
         assert_eq!(segments(t), 12);
@@ -188,7 +188,7 @@ fn the_link_is_named_as_what_holds_the_guest_back() {
         t.take_all();
         t.host_received_some();
         let info = t.driver.stack.tcp_infos(t.now()).next().expect("there is a connection");
-        assert_eq!(info.rx.limited.by, LimitedBy::Link);
+        assert_eq!(info.rx.limiting.current, LimitingFactor::Link);
         assert_eq!(info.rx.limit, 64 << 10, "which is no reason to grow");
     });
 }

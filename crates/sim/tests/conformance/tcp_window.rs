@@ -3,7 +3,7 @@
 use brodo_core::config::{BufferBounds, Tuning};
 use brodo_core::counters::DropReason;
 use brodo_core::tcp::info::{HalfInfo, TcpInfo};
-use brodo_core::tcp::limited::LimitedBy;
+use brodo_core::tcp::limiting_factor::LimitingFactor;
 use brodo_core::trace::{Cause, Direction, Event};
 use brodo_sim::script::{Script, Setup};
 
@@ -109,7 +109,7 @@ fn a_guest_that_sends_less_than_the_window_does_not_change_it() {
             t.advance_ms(RTT_MS);
         }
         assert_eq!((rx(t).limit, rx(t).grows), (64 * KIB, 0));
-        assert_eq!(rx(t).limited.by, LimitedBy::Application);
+        assert_eq!(rx(t).limiting.current, LimitingFactor::Application);
     });
 }
 
@@ -123,8 +123,8 @@ fn a_host_socket_that_is_full_does_not_make_the_window_grow() {
             t.host_accepts_more(20_000);
         }
         assert_eq!((rx(t).limit, rx(t).grows), (64 * KIB, 0));
-        assert_eq!(rx(t).limited.by, LimitedBy::HostSocket);
-        let held = rx(t).limited.held[LimitedBy::HostSocket as usize].as_millis();
+        assert_eq!(rx(t).limiting.current, LimitingFactor::HostSocket);
+        let held = rx(t).limiting.times[LimitingFactor::HostSocket as usize].as_millis();
         assert!(held >= 900, "{held} ms");
     });
 }
@@ -505,8 +505,9 @@ fn a_window_shut_for_want_of_memory_opens_by_itself() {
         t.guest_fills_window();
         t.host_received_some();
         let index = t.driver.stack.tcp_infos(t.now()).position(|i| i.guest.port() == 41_000);
-        let by = t.driver.stack.tcp_infos(t.now()).nth(index.expect("open")).expect("open").rx.limited.by;
-        assert_eq!(by, LimitedBy::Memory);
+        let by =
+            t.driver.stack.tcp_infos(t.now()).nth(index.expect("open")).expect("open").rx.limiting.current;
+        assert_eq!(by, LimitingFactor::Memory);
         t.expect_nothing();
         t.advance_ms(900);
         t.expect_nothing();
@@ -565,22 +566,24 @@ fn a_thousand_slow_readers_share_a_budget_and_none_stalls() {
 fn what_holds_the_guest_back_is_accounted_for() {
     Script::each(|t| {
         establish(t);
-        assert_eq!(rx(t).limited.by, LimitedBy::Application);
+        assert_eq!(rx(t).limiting.current, LimitingFactor::Application);
         (0..9).for_each(|_| _ = round(t));
         t.hoard();
-        assert_eq!(rx(t).limited.by, LimitedBy::HostSocket);
+        assert_eq!(rx(t).limiting.current, LimitingFactor::HostSocket);
         t.advance_ms(500);
-        let held = |t: &Script, by: LimitedBy| rx(t).limited.held[by as usize].as_millis();
-        assert!((500..510).contains(&held(t, LimitedBy::HostSocket)), "{:?}", rx(t).limited);
+        let held = |t: &Script, by: LimitingFactor| rx(t).limiting.times[by as usize].as_millis();
+        assert!((500..510).contains(&held(t, LimitingFactor::HostSocket)), "{:?}", rx(t).limiting);
         t.host_accepts_all();
         t.host_received_some();
         t.advance_ms(1000);
         // It was at the edge and then had nothing more to send.
-        assert_eq!(rx(t).limited.by, LimitedBy::Application);
-        assert!(held(t, LimitedBy::Application) >= 900, "{:?}", rx(t).limited);
+        assert_eq!(rx(t).limiting.current, LimitingFactor::Application);
+        assert!(held(t, LimitingFactor::Application) >= 900, "{:?}", rx(t).limiting);
         let changes = t.driver.events.all();
         assert!(
-            changes.filter(|e| matches!(e, Event::Limited { direction: Direction::Receive, .. })).count()
+            changes
+                .filter(|e| matches!(e, Event::LimitingFactor { direction: Direction::Receive, .. }))
+                .count()
                 >= 2
         );
     });

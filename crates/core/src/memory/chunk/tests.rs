@@ -143,35 +143,35 @@ fn shares_shrink_as_memory_is_used() {
         };
         assert_eq!(pool.pressure(), expected, "{n} % used");
         let free = ((100 - n) * LARGE) as u32;
-        assert_eq!(pool.share(1460), if n <= 85 { free } else { free.min(4 * 1460) });
+        assert_eq!(pool.send_cap(1460), if n <= 85 { free } else { free.min(4 * 1460) });
         assert_eq!(pool.push(&mut queue, &data), LARGE);
     }
-    assert_eq!((pool.pressure(), pool.share(1460)), (Pressure::Spent, 0));
+    assert_eq!((pool.pressure(), pool.send_cap(1460)), (Pressure::Spent, 0));
     pool.clear(&mut queue);
     assert_eq!(pool.pressure(), Pressure::None);
 }
 
 #[test]
-fn promises_come_out_of_the_first_half() {
+fn reservations_come_out_of_the_first_half() {
     let mut pool = pool(256 << 20);
     let half = 128 << 20;
-    assert_eq!((pool.receive_share(false), pool.receive_share(true)), (half, half));
+    assert_eq!((pool.receive_cap(false), pool.receive_cap(true)), (half, half));
     // Ten thousand windows of 64 KiB whose hosts take everything count nothing.
     assert_eq!((pool.counted(64 << 10), pool.counted(100 << 10)), (0, 36 << 10));
-    pool.promise(0, 100 << 20);
-    assert_eq!(pool.receive_share(true), 28 << 20);
+    pool.reserve_window(0, 100 << 20);
+    assert_eq!(pool.receive_cap(true), 28 << 20);
     let mut queue = ByteQueue::new();
     pool.push(&mut queue, &vec![7; 20 << 20]);
-    assert_eq!(pool.receive_share(true), 8 << 20);
-    pool.promise(100 << 20, 120 << 20);
+    assert_eq!(pool.receive_cap(true), 8 << 20);
+    pool.reserve_window(100 << 20, 120 << 20);
     // When the first half is gone.
-    assert_eq!((pool.receive_share(false), pool.receive_share(true)), (64 << 10, 2 << 10));
-    assert_eq!((pool.pressure(), pool.share(1460)), (Pressure::None, (256 - 140) << 20));
-    pool.promise(120 << 20, 250 << 20);
-    assert_eq!((pool.pressure(), pool.share(1460)), (Pressure::None, 4 * 1460));
-    pool.promise(250 << 20, 0);
+    assert_eq!((pool.receive_cap(false), pool.receive_cap(true)), (64 << 10, 2 << 10));
+    assert_eq!((pool.pressure(), pool.send_cap(1460)), (Pressure::None, (256 - 140) << 20));
+    pool.reserve_window(120 << 20, 250 << 20);
+    assert_eq!((pool.pressure(), pool.send_cap(1460)), (Pressure::None, 4 * 1460));
+    pool.reserve_window(250 << 20, 0);
     pool.clear(&mut queue);
-    assert_eq!(pool.receive_share(true), half);
+    assert_eq!(pool.receive_cap(true), half);
 }
 
 #[test]

@@ -268,7 +268,7 @@ fn a_send_limit_that_is_not_reached_is_at_its_floor_after_two_seconds() {
     path.run(MS * 2000);
     assert_eq!(path.limit.get(), INITIAL);
     let causes: Vec<_> = path.changes.iter().filter(|(_, c)| c.to < c.from).map(|(_, c)| c.cause).collect();
-    // A careful step may have been on trial.
+    // A probe may have been on trial.
     assert!(causes[1..].iter().all(|&cause| cause == Cause::Unused), "{causes:?}");
 }
 
@@ -286,7 +286,7 @@ fn a_loss_halves_the_send_limit_and_is_told() {
 
 /// The estimate says 1 ms where a round trip takes 20.
 #[test]
-fn a_wrong_round_trip_is_overcome_by_careful_steps() {
+fn a_wrong_round_trip_is_overcome_by_probes() {
     for direction in BOTH {
         let mut path = Path::new(direction, Tuning::Rtt, 12_500_000, 20 * MS);
         path.estimate = LinkRtt::default();

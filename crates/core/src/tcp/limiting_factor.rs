@@ -1,6 +1,6 @@
 //! Limiting factor of a connection, with the time of each.
 //!
-//! At any time exactly one thing limits each direction of a connection. A [`LimitClock`] is updated whenever
+//! At any time exactly one thing limits each direction of a connection. A [`LimitingClock`] is updated whenever
 //! it may have changed and adds up the time; reading it answers "why is this connection slow?".
 
 use crate::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use crate::time::{Duration, Instant};
 /// Limiting factor of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
-pub enum LimitedBy {
+pub enum LimitingFactor {
     /// The sender has no data.
     #[default]
     Application,
@@ -26,8 +26,8 @@ pub enum LimitedBy {
     Loss,
 }
 
-impl LimitedBy {
-    /// Every one, in order of declaration: the index of [`Limited::held`].
+impl LimitingFactor {
+    /// Every one, in order of declaration: the index of [`LimitingFactors::times`].
     pub const ALL: [Self; 7] = [
         Self::Application,
         Self::GuestWindow,
@@ -54,11 +54,11 @@ impl LimitedBy {
 
 /// Present limiting factor of a direction, and the time of each so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limited {
+pub struct LimitingFactors {
     /// Present limiting factor.
-    pub by: LimitedBy,
-    /// Time for each of [`LimitedBy::ALL`], the current one included.
-    pub held: [Duration; LimitedBy::ALL.len()],
+    pub current: LimitingFactor,
+    /// Time for each of [`LimitingFactor::ALL`], the current one included.
+    pub times: [Duration; LimitingFactor::ALL.len()],
 }
 
 /// Time is added up in units of this many nanoseconds, so that three days fit into 32 bits: ten thousand idle
@@ -68,20 +68,20 @@ const UNIT_NS: u64 = 1 << 16;
 
 /// Adds up time.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LimitClock {
-    by: LimitedBy,
+pub(crate) struct LimitingClock {
+    by: LimitingFactor,
     since: Instant,
-    held_units: [u32; LimitedBy::ALL.len()],
+    held_units: [u32; LimitingFactor::ALL.len()],
 }
 
-impl LimitClock {
+impl LimitingClock {
     /// A clock that begins with nothing to send.
     pub(crate) fn new(now: Instant) -> Self {
-        Self { by: LimitedBy::default(), since: now, held_units: [0; LimitedBy::ALL.len()] }
+        Self { by: LimitingFactor::default(), since: now, held_units: [0; LimitingFactor::ALL.len()] }
     }
 
     /// From `now` on `by` is what limits. Gives what did before and for how long, if that is a change.
-    pub(crate) fn set(&mut self, now: Instant, by: LimitedBy) -> Option<(LimitedBy, Duration)> {
+    pub(crate) fn set(&mut self, now: Instant, by: LimitingFactor) -> Option<(LimitingFactor, Duration)> {
         if by == self.by {
             return None;
         }
@@ -95,14 +95,14 @@ impl LimitClock {
     }
 
     /// Present limiting factor and its start, exact to a unit.
-    pub(crate) fn current(&self) -> (LimitedBy, Instant) {
+    pub(crate) fn current(&self) -> (LimitingFactor, Instant) {
         (self.by, self.since)
     }
 
     /// Factors and times at `now`.
-    pub(crate) fn read(&self, now: Instant) -> Limited {
-        let mut held = self.held_units.map(|units| Duration::from_nanos(u64::from(units) * UNIT_NS));
-        held[self.by as usize] += now - self.since;
-        Limited { by: self.by, held }
+    pub(crate) fn read(&self, now: Instant) -> LimitingFactors {
+        let mut times = self.held_units.map(|units| Duration::from_nanos(u64::from(units) * UNIT_NS));
+        times[self.by as usize] += now - self.since;
+        LimitingFactors { current: self.by, times }
     }
 }

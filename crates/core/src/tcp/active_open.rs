@@ -22,7 +22,7 @@ use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
 
 impl Connection {
     /// A connection from a peer of the host's to the guest, over `socket`; sends the guest a SYN.
-    pub(crate) fn call<P: Platform>(
+    pub(crate) fn active_open<P: Platform>(
         cx: &mut Cx<'_, P>,
         (id, key): (FlowId, FlowKey),
         socket: SocketId,
@@ -35,7 +35,7 @@ impl Connection {
         let mut connection = Self::new(cx.shared, cx.now, (id, key), Seq(0), first, peer);
         connection.socket = Some(socket);
         connection.inbound = true;
-        connection.tx.state = SenderState::Calling;
+        connection.tx.state = SenderState::SynSent;
         connection.rx.writable = true;
         cx.shared.counters.tcp_inbound += 1;
         connection.send_syn(cx);
@@ -44,7 +44,7 @@ impl Connection {
 
     /// Sends our SYN, for the first time or again.
     pub(super) fn send_syn<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        let window = self.rx.offer_unscaled(self.receive_share(cx.shared));
+        let window = self.rx.offer_unscaled(self.receive_cap(cx.shared));
         let options = self.syn_options(cx.shared, true, true);
         let header = TcpHeader { seq: self.tx.una, window, options, ..self.header(TcpFlags::SYN) };
         let syn = TcpHeader { ack: Seq(0), ..header };
@@ -60,7 +60,7 @@ impl Connection {
 
     /// RFC 9293, 3.10.7.3. A SYN without ACK would be the guest calling from the very port that it is called
     /// at: it is not answered, and one of both sides gives up.
-    pub(super) fn segment_while_calling<P: Platform>(&mut self, cx: &mut Cx<'_, P>, segment: &TcpHeader) {
+    pub(super) fn segment_in_syn_sent<P: Platform>(&mut self, cx: &mut Cx<'_, P>, segment: &TcpHeader) {
         let acknowledges = segment.flags.contains(TcpFlags::ACK);
         let answers = acknowledges && segment.ack == self.tx.nxt && self.tx.nxt != self.tx.una;
         if segment.flags.contains(TcpFlags::RST) {
@@ -81,7 +81,7 @@ impl Connection {
     /// never ended by ICMP.
     pub(crate) fn syn_unreachable<P: Platform>(&mut self, cx: &mut Cx<'_, P>, seq: Seq) {
         let in_flight = seq.ge(self.tx.una) && seq.lt(self.tx.nxt);
-        if self.tx.state == SenderState::Calling && in_flight {
+        if self.tx.state == SenderState::SynSent && in_flight {
             self.refused(cx);
         }
     }
@@ -101,7 +101,7 @@ impl Connection {
         self.rx.sack = peer.sack;
         self.tx.take_options(peer);
         self.tx.open_window(syn_ack);
-        self.tx.state = SenderState::SynSent;
+        self.tx.state = SenderState::SynAckSent;
         self.tx.acknowledge(cx.shared, cx.now, syn_ack, false);
         // The window of a SYN is never scaled (RFC 7323, 2.2).
         self.tx.open_window(syn_ack);

@@ -4,6 +4,7 @@
 use brodo_core::counters::DropReason;
 use brodo_core::host::{Close, HostError};
 use brodo_core::link::{LinkCaps, NoCredit};
+use brodo_core::stack::Resteer;
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_sim::host::Call;
 use brodo_sim::link::{GUEST_MAC, to_stack};
@@ -217,14 +218,19 @@ fn a_peer_that_resets_before_the_guest_has_answered_may_connect_again() {
 
 /// The guest's ICMP error of this type and code for the segment that brodo sent at `seq` beyond its first
 /// sequence number.
-fn guest_rejects(t: &mut Script, (kind, code): (u8, u8), seq: u32) {
+fn rejection(t: &Script, (kind, code): (u8, u8), seq: u32) -> Vec<u8> {
     let (guest, remote) = t.endpoints();
     let seq = t.stack_isn().unwrap().wrapping_add(seq);
     let quoted = TcpSegment { flags: flags::SYN, seq, ..TcpSegment::new(remote, guest) };
     let mac = t.setup().config.mac.0;
     let body = quoted.to_frame((GUEST_MAC, mac)).split_off(14);
     let error = IcmpMessage { src: guest.ip(), dst: remote.ip(), kind, code, word: 0, body };
-    t.guest_raw(&error.to_frame(to_stack(mac)));
+    error.to_frame(to_stack(mac))
+}
+
+fn guest_rejects(t: &mut Script, error: (u8, u8), seq: u32) {
+    let frame = rejection(t, error, seq);
+    t.guest_raw(&frame);
 }
 
 /// `nft ... reject` in the guest: destination unreachable for the SYN.
@@ -241,6 +247,19 @@ fn a_hard_icmp_error_for_our_syn_refuses_the_peer() {
             t.host_closed(Some(Close::Reset));
             t.expect_all_gone();
         }
+    });
+}
+
+/// Several workers: the kernel steers the error by its own addresses, so any worker may get it.
+#[test]
+fn an_icmp_error_for_another_worker_s_syn_is_resteered() {
+    each(|t| {
+        t.peer_connects().unwrap();
+        t.expect("SYN seq=0");
+        let error = rejection(t, if t.is_v6() { (1, 4) } else { (3, 3) }, 0);
+        assert_eq!(t.driver.stack.resteer(&error), None, "its own");
+        let other = Script::new(t.setup().clone());
+        assert_eq!(other.driver.stack.resteer(&error), Some(Resteer::Segment));
     });
 }
 

@@ -15,6 +15,10 @@ const FILES: &[&str] = &[
     "crates/net/src/sys.rs",
     // fork, signals, descriptor tables.
     "crates/netns/src/process/raw.rs",
+    // clone into namespaces, close_range, PR_SET_MDWE.
+    "crates/sandbox/src/raw.rs",
+    // System calls that only an intruder makes.
+    "crates/sandbox/tests/villain/raw.rs",
     // unshare(2) between fork and exec, for tests that need a network namespace of their own.
     "crates/testns/src/lib.rs",
 ];

@@ -1,4 +1,7 @@
-//! Names of the stages, and sets of them.
+//! The stages of a confinement, by name, and sets of them.
+//!
+//! Names are those of reports and options; the order of [`Stage::ALL`] is that of the entries, whose reasons
+//! stand at the head of the crate.
 
 use std::fmt;
 

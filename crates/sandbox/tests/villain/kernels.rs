@@ -47,7 +47,7 @@ pub(crate) const KERNELS: &[Kernel] = &[
 ];
 
 impl Kernel {
-    /// Makes the calling process one on such a self.
+    /// Makes the calling process one on such a kernel.
     pub(crate) fn pretend(&self) -> io::Result<()> {
         let conditions = self.condition.iter().map(|argument| {
             let (index, operator, value) = match *argument {

@@ -5,9 +5,9 @@
 //! in a bounded queue ([`backlog`]) and leave when the socket reports room.
 //!
 //! *Host to guest.* Datagrams are read several at a time, only while the link has credit, and go to the guest
-//! in super-datagrams if the link takes them ([`inbox`]). As long as the link has no credit datagrams stay in
-//! the kernel, which drops the newest when its buffer is full, as it would for a program that does not read,
-//! and reports their number.
+//! in super-datagrams if the link takes them ([`crate::inbox`]). As long as the link has no credit datagrams
+//! stay in the kernel, which drops the newest when its buffer is full, as it would for a program that does
+//! not read, and reports their number.
 //!
 //! DSCP and ECN travel both ways; time to live, one hop less, and "do not fragment" travel from the guest, so
 //! that the guest's measurements of the path (traceroute, path MTU) hold ([`crate::host::IpHeaderFields`]).
@@ -19,27 +19,23 @@
 
 pub(crate) mod backlog;
 pub(crate) mod codel;
-pub(crate) mod inbox;
 
 use crate::context::{Cx, Platform, Shared};
 use crate::counters::DropReason;
 use crate::flow::end::EndCause;
 use crate::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
+use crate::flow::table::Keyed;
 use crate::flow::{EvictionClass, EvictionRank, FlowId, FlowKey, Protocol};
+use crate::flow_kind::{Buffers, FlowKind};
 use crate::host::{Close, Host, HostError, IcmpCause, IpHeaderFields, Readiness, SocketId};
 use crate::icmp;
+use crate::inbox::BATCH;
 use crate::schedule::Turn;
 use crate::services::icmp_error::{QUOTE_LEN_MAX, quote};
 use crate::time::{Duration, Instant};
 use backlog::Backlog;
-use inbox::{BATCH, Inbox};
 use std::io::IoSlice;
 
-/// Most datagrams in one segmented send or super-datagram: the kernel's bound before Linux 6.8
-/// (UDP_MAX_SEGMENTS).
-pub(crate) const SEGMENTS_MAX: usize = 64;
-/// Most bytes of payload in one super-datagram: the payload of an IPv6 packet in the largest frame.
-pub(crate) const SEND_BYTES_MAX: usize = 65_535 - 40 - 8;
 /// Most receives for one flow in one turn, and most bytes. A receive asks for no more datagrams than fit in
 /// the rest of the bytes, by the length of the longest so far; an excess is a debt of the flow to the
 /// schedule.
@@ -76,7 +72,7 @@ pub(crate) struct DatagramFlow {
     turn: Turn,
     ended: bool,
     /// Cause of the end if the flow ends before a reply.
-    pub(crate) cause: EndCause,
+    cause: EndCause,
 }
 
 impl DatagramFlow {
@@ -102,27 +98,6 @@ impl DatagramFlow {
         }
     }
 
-    /// Description of the flow at `now`, without its idle time.
-    pub(crate) fn info(&self, now: Instant) -> FlowInfo {
-        FlowInfo {
-            state: if self.answered { FlowState::Active } else { FlowState::Unanswered },
-            age: now - self.opened_at,
-            from_guest: self.from_guest,
-            to_guest: self.to_guest,
-            ..FlowInfo::blank(self.id, self.key, self.initiator())
-        }
-    }
-
-    /// The side that began the flow.
-    pub(crate) fn initiator(&self) -> Initiator {
-        if self.inbound { Initiator::Peer } else { Initiator::Guest }
-    }
-
-    /// Host socket, while the flow has one.
-    pub(crate) fn socket(&self) -> Option<SocketId> {
-        self.socket
-    }
-
     /// A flow begun by a datagram to a published port.
     pub(crate) fn inbound(id: FlowId, key: FlowKey, socket: SocketId, now: Instant) -> Self {
         Self { inbound: true, ..Self::new(id, key, socket, now) }
@@ -139,33 +114,6 @@ impl DatagramFlow {
         self.to_guest.add(datagrams, bytes);
         self.used_at = now;
         self.answered |= !self.inbound;
-    }
-
-    pub(crate) fn key(&self) -> &FlowKey {
-        &self.key
-    }
-
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended
-    }
-
-    /// Eviction rank of this flow, unused for `idle`.
-    pub(crate) fn eviction_rank(&self, idle: Duration) -> EvictionRank {
-        let eviction_class = match self.eviction_class() {
-            EvictionClass::InUse if idle >= DORMANT_AFTER => EvictionClass::Dormant,
-            other => other,
-        };
-        EvictionRank(eviction_class, idle)
-    }
-
-    /// Eviction class of this flow.
-    pub(crate) fn eviction_class(&self) -> EvictionClass {
-        let one_question = self.key.protocol == Protocol::Echo;
-        match self.answered {
-            true if one_question => EvictionClass::Spent,
-            true => EvictionClass::InUse,
-            false => EvictionClass::Unanswered,
-        }
     }
 
     /// Sends the guest's datagrams: each slice of `data` holds one, or with `segment` several of that size,
@@ -248,8 +196,101 @@ impl DatagramFlow {
         }
     }
 
-    /// Notes a host socket event.
-    pub(crate) fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness) {
+    fn list_ready(&mut self, shared: &mut Shared) {
+        shared.ready.list(self.id, &mut self.turn);
+    }
+
+    /// Passes on the ICMP errors of the socket.
+    fn report_errors<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        let Some(socket) = self.socket else { return };
+        for _ in 0..ERRORS_MAX {
+            let Some(report) = cx.host.datagram_error(socket) else { return };
+            if !self.answered {
+                self.cause = match report.cause {
+                    IcmpCause::PortUnreachable => EndCause::Refused,
+                    _ => EndCause::Unreachable,
+                };
+            }
+            let mut packet = [0; QUOTE_LEN_MAX];
+            let Some(len) = quote(&self.key, report.sequence, &mut packet) else { return };
+            // Source of the error: an address of brodo's own hides the real one (a resolver, the host's
+            // loopback), so the address the guest asked stands for it. A guest's kernel would drop a packet
+            // from 127.0.0.1 as a martian.
+            let asked = self.key.remote.ip();
+            let from = if cx.shared.config.is_ours(asked) { Some(asked) } else { report.from };
+            icmp::send_error(cx, report.cause, from, &packet[..len]);
+        }
+    }
+
+    fn timeout(&self, shared: &Shared) -> Duration {
+        let timeouts = &shared.config.timeouts;
+        match (self.key.protocol, self.answered) {
+            (Protocol::Echo, _) => timeouts.echo,
+            (_, true) => timeouts.udp_stream,
+            (_, false) => timeouts.udp_single,
+        }
+    }
+}
+
+impl Keyed for DatagramFlow {
+    fn key(&self) -> &FlowKey {
+        &self.key
+    }
+}
+
+impl FlowKind for DatagramFlow {
+    fn initiator(&self) -> Initiator {
+        if self.inbound { Initiator::Peer } else { Initiator::Guest }
+    }
+
+    fn socket(&self) -> Option<SocketId> {
+        self.socket
+    }
+
+    fn info(&self, _: &Shared, now: Instant) -> FlowInfo {
+        FlowInfo {
+            state: if self.answered { FlowState::Active } else { FlowState::Unanswered },
+            age: now - self.opened_at,
+            from_guest: self.from_guest,
+            to_guest: self.to_guest,
+            ..FlowInfo::blank(self.id, self.key, self.initiator())
+        }
+    }
+
+    fn allocated(&self) -> usize {
+        0
+    }
+
+    fn eviction_class(&self) -> EvictionClass {
+        let one_question = self.key.protocol == Protocol::Echo;
+        match self.answered {
+            true if one_question => EvictionClass::Spent,
+            true => EvictionClass::InUse,
+            false => EvictionClass::Unanswered,
+        }
+    }
+
+    fn eviction_rank(&self, idle: Duration) -> Option<EvictionRank> {
+        let eviction_class = match self.eviction_class() {
+            EvictionClass::InUse if idle >= DORMANT_AFTER => EvictionClass::Dormant,
+            other => other,
+        };
+        Some(EvictionRank(eviction_class, idle))
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    fn cause(&self) -> EndCause {
+        self.cause
+    }
+
+    fn ends_by(&mut self, cause: EndCause) {
+        self.cause = cause;
+    }
+
+    fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness) {
         if ready.error {
             self.report_errors(cx);
         }
@@ -262,13 +303,10 @@ impl DatagramFlow {
         }
     }
 
-    fn list_ready(&mut self, shared: &mut Shared) {
-        shared.ready.list(self.id, &mut self.turn);
-    }
-
     /// Passes received datagrams on to the guest, within bounds; lists the flow again if there may be more.
-    /// `inbox` is empty.
-    pub(crate) fn serve<P: Platform>(&mut self, cx: &mut Cx<'_, P>, inbox: &mut Inbox) {
+    /// The inbox is empty.
+    fn serve<P: Platform>(&mut self, cx: &mut Cx<'_, P>, buffers: &mut Buffers) {
+        let inbox = &mut buffers.inbox;
         self.turn.begin(false);
         let Some(socket) = self.socket else { return };
         let mut bytes = 0;
@@ -308,45 +346,8 @@ impl DatagramFlow {
         }
     }
 
-    /// Passes on the ICMP errors of the socket.
-    fn report_errors<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        let Some(socket) = self.socket else { return };
-        for _ in 0..ERRORS_MAX {
-            let Some(report) = cx.host.datagram_error(socket) else { return };
-            if !self.answered {
-                self.cause = match report.cause {
-                    IcmpCause::PortUnreachable => EndCause::Refused,
-                    _ => EndCause::Unreachable,
-                };
-            }
-            let mut packet = [0; QUOTE_LEN_MAX];
-            let Some(len) = quote(&self.key, report.sequence, &mut packet) else { return };
-            // Source of the error: an address of brodo's own hides the real one (a resolver, the host's
-            // loopback), so the address the guest asked stands for it. A guest's kernel would drop a packet
-            // from 127.0.0.1 as a martian.
-            let asked = self.key.remote.ip();
-            let from = if cx.shared.config.is_ours(asked) { Some(asked) } else { report.from };
-            icmp::send_error(cx, report.cause, from, &packet[..len]);
-        }
-    }
-
-    fn timeout(&self, shared: &Shared) -> Duration {
-        let timeouts = &shared.config.timeouts;
-        match (self.key.protocol, self.answered) {
-            (Protocol::Echo, _) => timeouts.echo,
-            (_, true) => timeouts.udp_stream,
-            (_, false) => timeouts.udp_single,
-        }
-    }
-
-    /// Arms the timer wheel for the time at which the flow may have become silent.
-    pub(crate) fn arm(&self, shared: &mut Shared) {
-        shared.timers.arm(self.id, self.used_at + self.timeout(shared));
-    }
-
-    /// Expiry of the timer, perhaps early.
-    pub(crate) fn expire(&mut self, shared: &mut Shared, now: Instant) {
-        if now - self.used_at < self.timeout(shared) {
+    fn expire<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        if cx.now - self.used_at < self.timeout(cx.shared) {
             return;
         }
         if self.answered {
@@ -357,19 +358,23 @@ impl DatagramFlow {
 
     /// Change of the host's network: if the socket's address is gone the flow closes, and the guest's next
     /// datagram begins a new one.
-    pub(crate) fn network_changed<H: Host>(&mut self, host: &mut H) {
-        if self.socket.is_some_and(|socket| host.is_stranded(socket)) {
+    fn network_changed<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        if self.socket.is_some_and(|socket| cx.host.is_stranded(socket)) {
             self.cause = EndCause::NetworkChanged;
             self.ended = true;
         }
     }
 
-    /// Releases the socket and the queued datagrams, before removal.
-    pub(crate) fn dispose<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+    fn reschedule(&mut self, shared: &mut Shared) {
+        shared.timers.arm(self.id, self.used_at + self.timeout(shared));
+    }
+
+    fn dispose<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         self.backlog.clear(cx.shared);
         if let Some(socket) = self.socket.take() {
             cx.host.close(socket, Close::Graceful);
         }
+        cx.shared.counters.datagram_closed += 1;
     }
 }
 

@@ -11,6 +11,12 @@ use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU8;
 
+/// Most datagrams in one segmented send (UDP_SEGMENT): the kernel's bound before Linux 6.8
+/// (UDP_MAX_SEGMENTS).
+pub const SEGMENTS_MAX: usize = 64;
+/// Most bytes of payload in one segmented send: the payload of an IPv6 packet of the largest frame.
+pub const SEND_BYTES_MAX: usize = 65_535 - 40 - 8;
+
 /// One open host socket. Valid until [`Host::close`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SocketId(pub u32);

@@ -14,14 +14,15 @@ use crate::config::Config;
 use crate::context::{Cx, Shared};
 use crate::counters::{Counters, DropReason};
 use crate::datagram::DatagramFlow;
-use crate::datagram::inbox::Inbox;
 use crate::flow::end::{EndCause, Recorder};
 use crate::flow::quota::InboundQuota;
 use crate::flow::table::{FlowTable, Keyed};
 use crate::flow::{Endpoint, EvictionClass, EvictionGroup, FlowId, FlowKey, Protocol};
+use crate::flow_kind::{Buffers, FlowKind};
 use crate::fragments::Fragments;
 use crate::host::{HostError, IcmpCause, Readiness};
 use crate::icmp;
+use crate::inbox::Inbox;
 use crate::ingress::{self, Frame};
 use crate::link::{Gso, LinkCaps, RxFrame, RxMeta};
 use crate::memory::budget::{Budget, Need};
@@ -36,7 +37,7 @@ use crate::wire::icmpv6::Icmpv6Message;
 use crate::wire::ipv6::Ipv6Header;
 use crate::wire::tcp::{TcpFlags, TcpHeader};
 use crate::wire::{ICMP, ICMPV6, TCP, UDP};
-use dispatch::{Buffers, Flow, FlowKind};
+use dispatch::Flow;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -51,7 +52,7 @@ mod records;
 mod resteer;
 
 pub use crate::context::{Io, Platform};
-pub use crate::datagram::inbox::Arrived;
+pub use crate::inbox::Arrived;
 pub use resteer::Resteer;
 
 /// Bytes to the guest after which a round ends, with those that had no turn first in the next: frames from
@@ -326,7 +327,7 @@ impl Stack {
     /// What is known of every TCP connection at `now`.
     pub fn tcp_infos(&self, now: Instant) -> impl Iterator<Item = TcpInfo> {
         self.flows.iter().filter_map(move |(_, flow)| match flow {
-            Flow::Tcp(connection) => Some(connection.info(&self.shared, now)),
+            Flow::Tcp(connection) => Some(connection.tcp_info(&self.shared, now)),
             Flow::Datagram(_) | Flow::Dns(_) => None,
         })
     }
@@ -372,12 +373,7 @@ impl Stack {
         id: FlowId,
         access: impl FnOnce(&mut Flow, &mut Cx<'_, P>, &mut Buffers) -> R,
     ) -> Option<R> {
-        let flow = self.flows.get_mut(id)?;
-        let result = access(flow, &mut io.cx(&mut self.shared), &mut self.buffers);
-        let list = flow.eviction_class().list(flow.eviction_group());
-        self.flows.touch(id, list, io.now);
-        self.settle(io, id);
-        Some(result)
+        self.access_flow::<P, R, true>(io, id, access)
     }
 
     /// Lets `access` change a flow, if it is still there, by an event that is no use of it. Afterwards the
@@ -388,8 +384,22 @@ impl Stack {
         id: FlowId,
         access: impl FnOnce(&mut Flow, &mut Cx<'_, P>, &mut Buffers) -> R,
     ) -> Option<R> {
+        self.access_flow::<P, R, false>(io, id, access)
+    }
+
+    /// The one access to a flow; `USE` is known to the compiler, so it costs no branch.
+    fn access_flow<P: Platform, R, const USE: bool>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        id: FlowId,
+        access: impl FnOnce(&mut Flow, &mut Cx<'_, P>, &mut Buffers) -> R,
+    ) -> Option<R> {
         let flow = self.flows.get_mut(id)?;
         let result = access(flow, &mut io.cx(&mut self.shared), &mut self.buffers);
+        if USE {
+            let list = flow.eviction_class().list(flow.eviction_group());
+            self.flows.touch(id, list, io.now);
+        }
         self.settle(io, id);
         Some(result)
     }

@@ -54,7 +54,9 @@ mod tune;
 use crate::context::{Cx, Platform, Shared};
 use crate::flow::end::EndCause;
 use crate::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
+use crate::flow::table::Keyed;
 use crate::flow::{EvictionClass, EvictionRank, FlowId, FlowKey};
+use crate::flow_kind::{Buffers, FlowKind};
 use crate::host::{Close, Connect, Host, HostError, Readiness, SocketId};
 use crate::schedule::Turn;
 use crate::time::{Duration, Instant};
@@ -73,7 +75,7 @@ const DORMANT_AFTER: Duration = Duration::from_secs(300);
 /// One TCP connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) key: FlowKey,
+    key: FlowKey,
     id: FlowId,
     socket: Option<SocketId>,
     rx: Receiver,
@@ -94,7 +96,7 @@ pub(crate) struct Connection {
     /// To be removed from the table.
     ended: bool,
     /// Why, as far as that is known.
-    pub(crate) cause: EndCause,
+    cause: EndCause,
     /// How long the host's connection took to open, microseconds; [`NOT_CONNECTED`] until it is.
     connect_us: u32,
     /// Segments with payload: taken from the guest, and sent to it. They stay at the largest number.
@@ -128,7 +130,7 @@ impl Connection {
     }
 
     /// What is known of it at `now`.
-    pub(crate) fn info(&self, shared: &Shared, now: Instant) -> TcpInfo {
+    pub(crate) fn tcp_info(&self, shared: &Shared, now: Instant) -> TcpInfo {
         TcpInfo {
             flow: self.id,
             guest: self.key.guest.into(),
@@ -145,97 +147,9 @@ impl Connection {
         }
     }
 
-    /// What any flow tells of itself, but for how long it is idle.
-    pub(crate) fn flow_info(&self, shared: &Shared, now: Instant) -> FlowInfo {
-        let [taken, sent] = self.segments.map(u64::from);
-        let connect = (self.connect_us != NOT_CONNECTED).then_some(self.connect_us);
-        FlowInfo {
-            flow: self.id,
-            key: self.key,
-            initiator: self.initiator(),
-            state: FlowState::Tcp(self.state()),
-            age: now - self.opened_at,
-            idle: Duration::ZERO,
-            from_guest: Traffic { bytes: self.rx.bytes, packets: taken },
-            to_guest: Traffic { bytes: self.tx.bytes, packets: sent },
-            rtt: shared.tcp.rtt.srtt(),
-            connect: connect.map(|us| Duration::from_micros(us.into())),
-            retransmissions: self.tx.retransmissions,
-        }
-    }
-
-    /// The side that has begun it.
-    pub(crate) fn initiator(&self) -> Initiator {
-        if self.inbound { Initiator::Peer } else { Initiator::Guest }
-    }
-
-    /// Its socket on the host, while it has one.
-    pub(crate) fn socket(&self) -> Option<SocketId> {
-        self.socket
-    }
-
-    /// Bytes that it takes beside itself and its payload.
-    pub(crate) fn allocated(&self) -> usize {
-        self.rx.allocated() + self.tx.board.allocated()
-    }
-
     /// One beyond the last sequence number that was sent.
     pub(crate) fn sequence_used(&self) -> Seq {
         self.tx.nxt
-    }
-
-    /// Whether the connection is over and can be removed.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended
-    }
-
-    /// How little is lost if this connection, unused for `idle`, goes to make room; `None` if it must not go.
-    /// One that was established goes only when nothing has been heard of it for minutes: most likely the
-    /// guest has forgotten it.
-    pub(crate) fn eviction_rank(&self, idle: Duration) -> Option<EvictionRank> {
-        match self.eviction_class() {
-            EvictionClass::InUse if idle < DORMANT_AFTER => None,
-            EvictionClass::InUse => Some(EvictionRank(EvictionClass::Dormant, idle)),
-            other => Some(EvictionRank(other, idle)),
-        }
-    }
-
-    /// What this connection is good for.
-    pub(crate) fn eviction_class(&self) -> EvictionClass {
-        match self.state() {
-            State::TimeWait | State::Closed => EvictionClass::Spent,
-            State::SynSent | State::SynReceived => EvictionClass::Unanswered,
-            _ => EvictionClass::InUse,
-        }
-    }
-
-    /// Notes a host socket event and handles what cannot wait; the rest is done by [`Connection::serve`].
-    pub(crate) fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness) {
-        if self.tx.state == SenderState::Connecting {
-            if ready.writable || ready.error {
-                self.check_connect(cx);
-            }
-            if self.tx.state == SenderState::Connecting || self.ended {
-                return;
-            }
-        }
-        self.tx.readable |= ready.readable || ready.read_closed || ready.urgent || ready.error;
-        self.tx.hangup |= ready.read_closed;
-        self.tx.urgent |= ready.urgent;
-        self.tx.error |= ready.error;
-        if self.tx.state == SenderState::SynSent {
-            return;
-        }
-        if ready.writable || ready.error {
-            self.rx.writable = true;
-            self.flush_to_host(cx);
-        }
-        self.check_error(cx);
-        if self.wants_service() {
-            self.list_ready(cx.shared);
-        } else {
-            self.watch_closed_window(cx);
-        }
     }
 
     fn check_connect<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
@@ -280,7 +194,7 @@ impl Connection {
             None if self.tx.unsent() > 0 => return false,
             None => {}
         }
-        self.serve(cx);
+        self.take_turn(cx);
         if !self.ended {
             self.reset_guest(cx);
         }
@@ -345,10 +259,116 @@ impl Connection {
             host.close(socket, how);
         }
     }
+}
+
+impl Keyed for Connection {
+    fn key(&self) -> &FlowKey {
+        &self.key
+    }
+}
+
+impl FlowKind for Connection {
+    fn initiator(&self) -> Initiator {
+        if self.inbound { Initiator::Peer } else { Initiator::Guest }
+    }
+
+    fn socket(&self) -> Option<SocketId> {
+        self.socket
+    }
+
+    fn info(&self, shared: &Shared, now: Instant) -> FlowInfo {
+        let [taken, sent] = self.segments.map(u64::from);
+        let connect = (self.connect_us != NOT_CONNECTED).then_some(self.connect_us);
+        FlowInfo {
+            flow: self.id,
+            key: self.key,
+            initiator: self.initiator(),
+            state: FlowState::Tcp(self.state()),
+            age: now - self.opened_at,
+            idle: Duration::ZERO,
+            from_guest: Traffic { bytes: self.rx.bytes, packets: taken },
+            to_guest: Traffic { bytes: self.tx.bytes, packets: sent },
+            rtt: shared.tcp.rtt.srtt(),
+            connect: connect.map(|us| Duration::from_micros(us.into())),
+            retransmissions: self.tx.retransmissions,
+        }
+    }
+
+    fn allocated(&self) -> usize {
+        self.rx.allocated() + self.tx.board.allocated()
+    }
+
+    fn eviction_class(&self) -> EvictionClass {
+        match self.state() {
+            State::TimeWait | State::Closed => EvictionClass::Spent,
+            State::SynSent | State::SynReceived => EvictionClass::Unanswered,
+            _ => EvictionClass::InUse,
+        }
+    }
+
+    /// How little is lost if this connection, unused for `idle`, goes to make room; `None` if it must not go.
+    /// One that was established goes only when nothing has been heard of it for minutes: most likely the
+    /// guest has forgotten it.
+    fn eviction_rank(&self, idle: Duration) -> Option<EvictionRank> {
+        match self.eviction_class() {
+            EvictionClass::InUse if idle < DORMANT_AFTER => None,
+            EvictionClass::InUse => Some(EvictionRank(EvictionClass::Dormant, idle)),
+            other => Some(EvictionRank(other, idle)),
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    fn cause(&self) -> EndCause {
+        self.cause
+    }
+
+    fn ends_by(&mut self, cause: EndCause) {
+        self.cause = cause;
+    }
+
+    /// Notes a host socket event and handles what cannot wait; the rest is done by [`Connection::serve`].
+    fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness) {
+        if self.tx.state == SenderState::Connecting {
+            if ready.writable || ready.error {
+                self.check_connect(cx);
+            }
+            if self.tx.state == SenderState::Connecting || self.ended {
+                return;
+            }
+        }
+        self.tx.readable |= ready.readable || ready.read_closed || ready.urgent || ready.error;
+        self.tx.hangup |= ready.read_closed;
+        self.tx.urgent |= ready.urgent;
+        self.tx.error |= ready.error;
+        if self.tx.state == SenderState::SynSent {
+            return;
+        }
+        if ready.writable || ready.error {
+            self.rx.writable = true;
+            self.flush_to_host(cx);
+        }
+        self.check_error(cx);
+        if self.wants_service() {
+            self.list_ready(cx.shared);
+        } else {
+            self.watch_closed_window(cx);
+        }
+    }
+
+    fn serve<P: Platform>(&mut self, cx: &mut Cx<'_, P>, _: &mut Buffers) {
+        self.take_turn(cx);
+    }
+
+    fn expire<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        self.timers_fired(cx);
+    }
 
     /// The host's network is another: a connection from an address that is gone would hang until it times
     /// out.
-    pub(crate) fn network_changed<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+    fn network_changed<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         if !self.socket.is_some_and(|socket| cx.host.is_stranded(socket)) {
             return;
         }
@@ -360,15 +380,15 @@ impl Connection {
         self.cause = EndCause::NetworkChanged;
     }
 
-    /// Brings what is promised to the guest to account, as far as it counts: after every event.
-    pub(crate) fn reserve_window(&mut self, shared: &mut Shared) {
+    fn reschedule(&mut self, shared: &mut Shared) {
         self.rx.reserve_window(&mut shared.memory.pool);
+        self.arm(shared);
     }
 
-    /// Gives back what is held, before removal.
-    pub(crate) fn dispose<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+    fn dispose<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         self.rx.clear(cx.shared);
         self.tx.clear(cx.shared);
         self.close_socket(cx.host, Close::Reset);
+        cx.shared.counters.tcp_closed += 1;
     }
 }

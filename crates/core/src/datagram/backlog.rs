@@ -9,10 +9,9 @@
 //! for it. Neighbours of one size leave together, as one segmented send.
 
 use super::codel::CoDel;
-use super::{SEGMENTS_MAX, SEND_BYTES_MAX};
 use crate::context::Shared;
 use crate::counters::DropReason;
-use crate::host::{Host, HostError, IpHeaderFields, SocketId};
+use crate::host::{Host, HostError, IpHeaderFields, SEGMENTS_MAX, SEND_BYTES_MAX, SocketId};
 use crate::memory::budget::Pressure;
 use crate::memory::chunk::{ByteQueue, Cursor, LARGE, Pool, SLICES_MAX, SMALL};
 use crate::time::Instant;

@@ -20,7 +20,9 @@ use crate::context::{Cx, Platform, Shared};
 use crate::counters::DropReason;
 use crate::flow::end::EndCause;
 use crate::flow::info::{FlowInfo, Initiator, Traffic};
+use crate::flow::table::Keyed;
 use crate::flow::{EvictionClass, EvictionRank, FlowId, FlowKey};
+use crate::flow_kind::{Buffers, FlowKind};
 use crate::host::{Close, Host, HostError, IcmpCause, IpHeaderFields, Readiness, Received, SocketId};
 use crate::schedule::Turn;
 use crate::time::{Duration, Instant};
@@ -63,7 +65,7 @@ pub(crate) struct DnsFlow {
     from_guest: Traffic,
     to_guest: Traffic,
     /// Cause of the flow's end: time-out, unless a query was answered.
-    pub(crate) cause: EndCause,
+    cause: EndCause,
 }
 
 impl DnsFlow {
@@ -82,38 +84,6 @@ impl DnsFlow {
             to_guest: Traffic::default(),
             cause: EndCause::TimedOut,
         }
-    }
-
-    /// Description of the flow at `now`, without its idle time.
-    pub(crate) fn info(&self, now: Instant) -> FlowInfo {
-        FlowInfo {
-            age: now - self.opened_at,
-            from_guest: self.from_guest,
-            to_guest: self.to_guest,
-            ..FlowInfo::blank(self.id, self.key, Initiator::Guest)
-        }
-    }
-
-    pub(crate) fn key(&self) -> &FlowKey {
-        &self.key
-    }
-
-    pub(crate) fn has_ended(&self) -> bool {
-        self.questions.is_empty()
-    }
-
-    /// Bytes allocated beside the flow itself.
-    pub(crate) fn allocated(&self) -> usize {
-        let questions = self
-            .questions
-            .iter()
-            .map(|q| q.held() + q.asked_bytes() + q.refusal.as_deref().map_or(0, <[u8]>::len));
-        self.questions.capacity() * size_of::<Question>() + questions.sum::<usize>()
-    }
-
-    /// Eviction rank of a flow unused for `idle`.
-    pub(crate) fn eviction_rank(idle: Duration) -> EvictionRank {
-        EvictionRank(EvictionClass::Unanswered, idle)
     }
 
     /// Takes a query from the guest port of `key` that needs a resolver. There is room for it
@@ -171,56 +141,9 @@ impl DnsFlow {
         }
     }
 
-    /// Notes a host socket event.
-    pub(crate) fn socket_event(&mut self, shared: &mut Shared, ready: Readiness) {
-        if ready.readable || ready.error {
-            self.readable = true;
-            shared.ready.list(self.id, &mut self.turn);
-        }
-    }
-
     /// Change of resolvers or network: every pending query is soon sent again.
     pub(crate) fn restart(&mut self, shared: &mut Shared) {
         shared.ready.list(self.id, &mut self.turn);
-    }
-
-    /// Takes received messages, within bounds; lists the flow again if there may be more. `scratch` has room
-    /// for any datagram.
-    pub(crate) fn serve<P: Platform>(&mut self, cx: &mut Cx<'_, P>, scratch: &mut [u8]) {
-        self.turn.begin(false);
-        self.follow(cx);
-        self.pass_on_held(cx);
-        if std::mem::take(&mut self.readable) {
-            for r in 0..RESOLVERS_MAX {
-                self.report_errors(cx, r);
-                self.readable |= self.receive(cx, r, scratch);
-            }
-        }
-        self.advance(cx);
-        if self.readable && !self.questions.is_empty() {
-            cx.shared.ready.list_again(self.id, &mut self.turn);
-        }
-    }
-
-    /// Arms the timer wheel for the next deadline.
-    pub(crate) fn arm(&self, shared: &mut Shared) {
-        if let Some(at) = self.questions.iter().map(|q| q.next_at.min(q.deadline)).min() {
-            shared.timers.arm(self.id, at);
-        }
-    }
-
-    /// Expiry of the timer, perhaps early.
-    pub(crate) fn expire<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        self.follow(cx);
-        self.advance(cx);
-    }
-
-    /// Closes all sockets, before removal.
-    pub(crate) fn dispose<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        while let Some(last) = self.questions.len().checked_sub(1) {
-            self.forget(cx.shared, last);
-        }
-        (0..RESOLVERS_MAX).for_each(|r| self.close(cx, r));
     }
 
     /// Starts every query anew if resolvers or network have changed since they were sent.
@@ -495,6 +418,105 @@ impl DnsFlow {
             let flow = shared.dns.in_flight.remove(key);
             debug_assert_eq!(flow, Some(self.id), "a question in flight leads to its flow");
         }
+    }
+}
+
+impl Keyed for DnsFlow {
+    fn key(&self) -> &FlowKey {
+        &self.key
+    }
+}
+
+impl FlowKind for DnsFlow {
+    fn initiator(&self) -> Initiator {
+        Initiator::Guest
+    }
+
+    fn socket(&self) -> Option<SocketId> {
+        None
+    }
+
+    fn info(&self, _: &Shared, now: Instant) -> FlowInfo {
+        FlowInfo {
+            age: now - self.opened_at,
+            from_guest: self.from_guest,
+            to_guest: self.to_guest,
+            ..FlowInfo::blank(self.id, self.key, Initiator::Guest)
+        }
+    }
+
+    fn allocated(&self) -> usize {
+        let questions = self
+            .questions
+            .iter()
+            .map(|q| q.held() + q.asked_bytes() + q.refusal.as_deref().map_or(0, <[u8]>::len));
+        self.questions.capacity() * size_of::<Question>() + questions.sum::<usize>()
+    }
+
+    fn eviction_class(&self) -> EvictionClass {
+        EvictionClass::Unanswered
+    }
+
+    fn eviction_rank(&self, idle: Duration) -> Option<EvictionRank> {
+        Some(EvictionRank(self.eviction_class(), idle))
+    }
+
+    fn has_ended(&self) -> bool {
+        self.questions.is_empty()
+    }
+
+    fn cause(&self) -> EndCause {
+        self.cause
+    }
+
+    fn ends_by(&mut self, cause: EndCause) {
+        self.cause = cause;
+    }
+
+    fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness) {
+        if ready.readable || ready.error {
+            self.readable = true;
+            cx.shared.ready.list(self.id, &mut self.turn);
+        }
+    }
+
+    /// Takes received messages, within bounds; lists the flow again if there may be more.
+    fn serve<P: Platform>(&mut self, cx: &mut Cx<'_, P>, buffers: &mut Buffers) {
+        self.turn.begin(false);
+        self.follow(cx);
+        self.pass_on_held(cx);
+        if std::mem::take(&mut self.readable) {
+            for r in 0..RESOLVERS_MAX {
+                self.report_errors(cx, r);
+                self.readable |= self.receive(cx, r, &mut buffers.scratch);
+            }
+        }
+        self.advance(cx);
+        if self.readable && !self.questions.is_empty() {
+            cx.shared.ready.list_again(self.id, &mut self.turn);
+        }
+    }
+
+    fn expire<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        self.follow(cx);
+        self.advance(cx);
+    }
+
+    /// Questions follow the set of resolvers ([`crate::dns::state::Dns::epoch`]), not an address of the
+    /// host's.
+    fn network_changed<P: Platform>(&mut self, _: &mut Cx<'_, P>) {}
+
+    fn reschedule(&mut self, shared: &mut Shared) {
+        if let Some(at) = self.questions.iter().map(|q| q.next_at.min(q.deadline)).min() {
+            shared.timers.arm(self.id, at);
+        }
+    }
+
+    fn dispose<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        while let Some(last) = self.questions.len().checked_sub(1) {
+            self.forget(cx.shared, last);
+        }
+        (0..RESOLVERS_MAX).for_each(|r| self.close(cx, r));
     }
 }
 

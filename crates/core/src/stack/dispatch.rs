@@ -1,4 +1,4 @@
-//! The kinds of flow behind one trait, dispatched in one place.
+//! The one match over the kinds of flow.
 //!
 //! A flow is a TCP connection, a conversation in datagrams or echoes, or the DNS questions of one guest
 //! port. The stack knows them as [`Flow`], whose methods are those of [`FlowKind`]; only code about one
@@ -7,71 +7,15 @@
 
 use crate::context::{Cx, Platform, Shared};
 use crate::datagram::DatagramFlow;
-use crate::datagram::inbox::Inbox;
 use crate::dns::flow::DnsFlow;
 use crate::flow::end::EndCause;
 use crate::flow::info::{FlowInfo, Initiator};
 use crate::flow::table::Keyed;
 use crate::flow::{EvictionClass, EvictionGroup, EvictionRank, FlowKey, Protocol};
+use crate::flow_kind::{Buffers, FlowKind};
 use crate::host::{Readiness, SocketId};
 use crate::tcp::Connection;
 use crate::time::{Duration, Instant};
-
-/// Buffers of a worker that flows use while they are served.
-pub(crate) struct Buffers {
-    /// Datagrams on their way to the guest.
-    pub(crate) inbox: Inbox,
-    /// Room for any packet.
-    pub(crate) scratch: Box<[u8]>,
-}
-
-/// Methods of every kind of flow.
-pub(crate) trait FlowKind: Keyed {
-    /// The side that began it.
-    fn initiator(&self) -> Initiator;
-
-    /// Its socket on the host, if it has exactly one.
-    fn socket(&self) -> Option<SocketId>;
-
-    /// Its record at `now`, without its idle time.
-    fn info(&self, shared: &Shared, now: Instant) -> FlowInfo;
-
-    /// Bytes that it takes beside itself and its payload.
-    fn allocated(&self) -> usize;
-
-    /// The list of the table in which it stands.
-    fn eviction_class(&self) -> EvictionClass;
-
-    /// Its rank among candidates for eviction after `idle`; `None` if it must not be evicted.
-    fn eviction_rank(&self, idle: Duration) -> Option<EvictionRank>;
-
-    /// Whether it is over and is to be removed.
-    fn has_ended(&self) -> bool;
-
-    /// The reason of its end, so far as it is known.
-    fn cause(&self) -> EndCause;
-
-    /// Notes the reason of its end, before it is removed.
-    fn ends_by(&mut self, cause: EndCause);
-
-    /// Notes the readiness of its host socket.
-    fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness);
-
-    /// Has its turn, within the bounds of [`crate::schedule`].
-    fn serve<P: Platform>(&mut self, cx: &mut Cx<'_, P>, buffers: &mut Buffers);
-
-    /// Acts on its timer, which may have fired early.
-    fn expire<P: Platform>(&mut self, cx: &mut Cx<'_, P>);
-
-    /// Acts on a change of the host's network.
-    fn network_changed<P: Platform>(&mut self, cx: &mut Cx<'_, P>);
-
-    /// Brings its timer and its account of memory up to date, after every access.
-    fn reschedule(&mut self, shared: &mut Shared);
-
-    /// Gives back sockets and memory, before removal, and counts its end.
-    fn dispose<P: Platform>(&mut self, cx: &mut Cx<'_, P>);
-}
 
 /// A flow of any kind.
 #[allow(clippy::large_enum_variant, reason = "flows live in a slab; a box for each would be an allocation")]
@@ -81,7 +25,7 @@ pub(crate) enum Flow {
     Dns(DnsFlow),
 }
 
-/// The one match over the kinds of flow.
+/// A call of the same method of each kind.
 macro_rules! dispatch {
     ($flow:expr, $kind:ident => $call:expr) => {
         match $flow {
@@ -168,212 +112,5 @@ impl FlowKind for Flow {
 
     fn dispose<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         dispatch!(self, flow => FlowKind::dispose(flow, cx));
-    }
-}
-
-impl Keyed for Connection {
-    fn key(&self) -> &FlowKey {
-        &self.key
-    }
-}
-
-impl FlowKind for Connection {
-    fn initiator(&self) -> Initiator {
-        self.initiator()
-    }
-
-    fn socket(&self) -> Option<SocketId> {
-        self.socket()
-    }
-
-    fn info(&self, shared: &Shared, now: Instant) -> FlowInfo {
-        self.flow_info(shared, now)
-    }
-
-    fn allocated(&self) -> usize {
-        self.allocated()
-    }
-
-    fn eviction_class(&self) -> EvictionClass {
-        self.eviction_class()
-    }
-
-    fn eviction_rank(&self, idle: Duration) -> Option<EvictionRank> {
-        self.eviction_rank(idle)
-    }
-
-    fn has_ended(&self) -> bool {
-        self.has_ended()
-    }
-
-    fn cause(&self) -> EndCause {
-        self.cause
-    }
-
-    fn ends_by(&mut self, cause: EndCause) {
-        self.cause = cause;
-    }
-
-    fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness) {
-        self.socket_event(cx, ready);
-    }
-
-    fn serve<P: Platform>(&mut self, cx: &mut Cx<'_, P>, _: &mut Buffers) {
-        self.serve(cx);
-    }
-
-    fn expire<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        self.expire(cx);
-    }
-
-    fn network_changed<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        self.network_changed(cx);
-    }
-
-    fn reschedule(&mut self, shared: &mut Shared) {
-        self.reserve_window(shared);
-        self.arm(shared);
-    }
-
-    fn dispose<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        self.dispose(cx);
-        cx.shared.counters.tcp_closed += 1;
-    }
-}
-
-impl Keyed for DatagramFlow {
-    fn key(&self) -> &FlowKey {
-        self.key()
-    }
-}
-
-impl FlowKind for DatagramFlow {
-    fn initiator(&self) -> Initiator {
-        self.initiator()
-    }
-
-    fn socket(&self) -> Option<SocketId> {
-        self.socket()
-    }
-
-    fn info(&self, _: &Shared, now: Instant) -> FlowInfo {
-        self.info(now)
-    }
-
-    fn allocated(&self) -> usize {
-        0
-    }
-
-    fn eviction_class(&self) -> EvictionClass {
-        self.eviction_class()
-    }
-
-    fn eviction_rank(&self, idle: Duration) -> Option<EvictionRank> {
-        Some(self.eviction_rank(idle))
-    }
-
-    fn has_ended(&self) -> bool {
-        self.has_ended()
-    }
-
-    fn cause(&self) -> EndCause {
-        self.cause
-    }
-
-    fn ends_by(&mut self, cause: EndCause) {
-        self.cause = cause;
-    }
-
-    fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness) {
-        self.socket_event(cx, ready);
-    }
-
-    fn serve<P: Platform>(&mut self, cx: &mut Cx<'_, P>, buffers: &mut Buffers) {
-        self.serve(cx, &mut buffers.inbox);
-    }
-
-    fn expire<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        self.expire(cx.shared, cx.now);
-    }
-
-    fn network_changed<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        self.network_changed(cx.host);
-    }
-
-    fn reschedule(&mut self, shared: &mut Shared) {
-        self.arm(shared);
-    }
-
-    fn dispose<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        self.dispose(cx);
-        cx.shared.counters.datagram_closed += 1;
-    }
-}
-
-impl Keyed for DnsFlow {
-    fn key(&self) -> &FlowKey {
-        self.key()
-    }
-}
-
-impl FlowKind for DnsFlow {
-    fn initiator(&self) -> Initiator {
-        Initiator::Guest
-    }
-
-    fn socket(&self) -> Option<SocketId> {
-        None
-    }
-
-    fn info(&self, _: &Shared, now: Instant) -> FlowInfo {
-        self.info(now)
-    }
-
-    fn allocated(&self) -> usize {
-        self.allocated()
-    }
-
-    fn eviction_class(&self) -> EvictionClass {
-        EvictionClass::Unanswered
-    }
-
-    fn eviction_rank(&self, idle: Duration) -> Option<EvictionRank> {
-        Some(Self::eviction_rank(idle))
-    }
-
-    fn has_ended(&self) -> bool {
-        self.has_ended()
-    }
-
-    fn cause(&self) -> EndCause {
-        self.cause
-    }
-
-    fn ends_by(&mut self, cause: EndCause) {
-        self.cause = cause;
-    }
-
-    fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness) {
-        self.socket_event(cx.shared, ready);
-    }
-
-    fn serve<P: Platform>(&mut self, cx: &mut Cx<'_, P>, buffers: &mut Buffers) {
-        self.serve(cx, &mut buffers.scratch);
-    }
-
-    fn expire<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        self.expire(cx);
-    }
-
-    /// Questions follow the set of resolvers ([`crate::dns::state::Dns::epoch`]), not an address of the
-    /// host's.
-    fn network_changed<P: Platform>(&mut self, _: &mut Cx<'_, P>) {}
-
-    fn reschedule(&mut self, shared: &mut Shared) {
-        self.arm(shared);
-    }
-
-    fn dispose<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        self.dispose(cx);
     }
 }

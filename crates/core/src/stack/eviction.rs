@@ -12,13 +12,13 @@
 //! for all programs of the host. So they have a bound of their own, below that of the table: one beyond it
 //! replaces the least useful other.
 
-use super::dispatch::FlowKind;
 use super::{DropReason, Flow, Io, Platform, Stack};
 use crate::flow::end::EndCause;
 use crate::flow::info::Initiator;
 use crate::flow::quota::peer_of;
 use crate::flow::table::Keyed;
 use crate::flow::{EvictionGroup, EvictionRank};
+use crate::flow_kind::FlowKind;
 use crate::time::Instant;
 use std::net::IpAddr;
 

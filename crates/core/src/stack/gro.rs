@@ -10,8 +10,8 @@
 use super::{DropReason, EthernetHeader, Flow, FlowKey, Gso, Io, Platform, Protocol, RxFrame, Stack, TCP};
 use super::{TcpFlags, TcpHeader, UDP};
 use crate::config::Config;
-use crate::datagram::{SEGMENTS_MAX, SEND_BYTES_MAX};
 use crate::host::IpHeaderFields;
+use crate::host::{SEGMENTS_MAX, SEND_BYTES_MAX};
 use crate::ingress::{self, Frame, L4, Packet};
 use std::io::IoSlice;
 

@@ -10,6 +10,7 @@ use super::{
 };
 use super::{EvictionClass, EvictionGroup, Stack};
 use crate::flow::FlowId;
+use crate::flow_kind::FlowKind;
 use crate::host::SocketId;
 use crate::link::NoCredit;
 use crate::policy::Request;

@@ -1,13 +1,13 @@
 //! From a guest's frame to what it concerns: layer by layer, each check with its counted reason.
 
 use super::admission::Admission;
-use super::dispatch::FlowKind;
 use super::{
     Connection, DatagramFlow, DropReason, Echo, EndCause, EthernetHeader, EvictionClass, EvictionGroup, Flow,
     FlowId, FlowKey, Gso, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Io, IpAddr,
     Ipv6Header, Platform, Protocol, Stack, TCP, TcpFlags, TcpHeader, UDP, icmp, reset, services,
 };
 use crate::destination;
+use crate::flow_kind::FlowKind;
 use crate::fragments::IpHeader;
 use crate::host::Host;
 use crate::icmp::Quoted;

@@ -1,10 +1,10 @@
 //! The guest's questions about names, and what changes when the host's resolvers or its network do.
 
-use super::dispatch::FlowKind;
 use super::{DropReason, EvictionClass, EvictionGroup, Flow, FlowKey, Io, Platform, Stack};
 use crate::dns;
 use crate::dns::flow::DnsFlow;
 use crate::flow::FlowId;
+use crate::flow_kind::FlowKind;
 use crate::time::Duration;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

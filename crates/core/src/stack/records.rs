@@ -1,10 +1,10 @@
 //! Observation of flows: snapshots of open flows on request, and a bounded record of opened and ended flows
 //! for subscribers.
 
-use super::dispatch::FlowKind;
 use super::{Flow, FlowId, FlowKey, Stack};
 use crate::flow::end::{EndCause, FlowEnd};
 use crate::flow::info::{FlowDetail, FlowInfo, Initiator};
+use crate::flow_kind::FlowKind;
 use crate::time::Instant;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl Stack {
     fn detail(&self, id: FlowId, flow: &Flow, now: Instant) -> FlowDetail {
         let info = self.info(id, flow, now);
         let tcp = match flow {
-            Flow::Tcp(connection) => Some(connection.info(&self.shared, now)),
+            Flow::Tcp(connection) => Some(connection.tcp_info(&self.shared, now)),
             Flow::Datagram(_) | Flow::Dns(_) => None,
         };
         FlowDetail { info, name: self.name_for(info.key.remote.ip()), socket: flow.socket(), tcp }

@@ -21,7 +21,7 @@ use std::io::IoSlice;
 impl Connection {
     /// Does what this flow can do now; lists it again if it can do more. How much it may send to the guest in
     /// a turn is said in [`crate::schedule`].
-    pub(crate) fn serve<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+    pub(super) fn take_turn<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         let bytes = self.turn.begin(cx.shared.ready.is_empty());
         let bytes =
             bytes.min(cx.shared.tx.queue.sendable().saturating_mul(self.frame_payload_max(cx.shared)));

@@ -21,7 +21,7 @@ const PROBES_MAX: u8 = 9;
 const PROBE_INTERVAL: Duration = Duration::from_secs(75);
 
 impl Connection {
-    /// The next time at which [`Connection::expire`] has something to do.
+    /// The next time at which [`Connection::timers_fired`] has something to do.
     fn deadline(&self, shared: &Shared) -> Instant {
         let idle = shared.config.timeouts.keep_alive_idle + PROBE_INTERVAL * u32::from(self.probes);
         let keep_alive = self.heard_at + idle;
@@ -33,13 +33,13 @@ impl Connection {
     }
 
     /// Arms the wheel for the next deadline. Called after every change that may have moved it.
-    pub(crate) fn arm(&mut self, shared: &mut Shared) {
+    pub(super) fn arm(&mut self, shared: &mut Shared) {
         let at = self.deadline(shared);
         shared.timers.arm(self.id, at);
     }
 
     /// The wheel fired for this flow, perhaps early.
-    pub(crate) fn expire<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+    pub(super) fn timers_fired<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         let now = cx.now;
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if due(self.time_wait_until) {

@@ -24,7 +24,7 @@ use super::errors::{host_error, icmp_report};
 use super::{FLAGS, Open, Sockets, family};
 use crate::sys;
 use brodo_core::flow::FlowId;
-use brodo_core::host::{HostError, IcmpReport, IpHeaderFields, Received, SocketId};
+use brodo_core::host::{HostError, IcmpReport, IpHeaderFields, Received, SEGMENTS_MAX, SocketId};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketType, ipproto, sockopt};
@@ -34,8 +34,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU8;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Datagrams per UDP_SEGMENT call: the kernel's bound before Linux 6.8 (UDP_MAX_SEGMENTS).
-pub(super) const SEGMENTS_MAX: usize = 64;
 /// Most slices of one call in which the caller's are cut anew.
 const SLICES_MAX: usize = 128;
 

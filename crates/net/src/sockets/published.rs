@@ -14,12 +14,11 @@
 //! A port that is no longer published takes its socket along: sends of its flows then fail, until their peers
 //! use a published port.
 
-use super::datagram::SEGMENTS_MAX;
 use super::errors::host_error;
 use super::{HostError, SocketId, Sockets};
 use crate::sys::addressed::{Source, send_addressed};
 use brodo_core::flow::FlowId;
-use brodo_core::host::IpHeaderFields;
+use brodo_core::host::{IpHeaderFields, SEGMENTS_MAX};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;

@@ -2,12 +2,9 @@
 //! kernel's side sends and receives several datagrams at a time.
 
 use super::{SimHost, UNLIMITED, error_of};
-use brodo_core::host::{HostError, IcmpReport, IpHeaderFields, Readiness, Received, SocketId};
+use brodo_core::host::{HostError, IcmpReport, IpHeaderFields, Readiness, Received, SEGMENTS_MAX, SocketId};
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
-
-/// Datagrams in one segmented send (UDP_MAX_SEGMENTS).
-const SEGMENTS_MAX: usize = 64;
 
 /// One datagram, or several of one size.
 #[derive(Debug)]

@@ -9,13 +9,12 @@
 //! its length nor the number that the kernel has coalesced is known beforehand; only the used part of a
 //! buffer is touched.
 
-use super::{SEGMENTS_MAX, SEND_BYTES_MAX};
 use crate::context::{Cx, Platform};
 use crate::counters::DropReason;
 use crate::egress::fragments::FragmentProgress;
 use crate::egress::headers::ip_header_len;
 use crate::flow::{FlowKey, Protocol};
-use crate::host::{Host, HostError, Received, SocketId};
+use crate::host::{Host, HostError, Received, SEGMENTS_MAX, SEND_BYTES_MAX, SocketId};
 use crate::icmp;
 use crate::link::NoCredit;
 use crate::wire::udp::UdpHeader;
@@ -57,15 +56,15 @@ pub(crate) struct Inbox {
 
 /// Result of a receive.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Batch {
-    pub(super) count: usize,
+pub(crate) struct Batch {
+    pub(crate) count: usize,
     /// Number of datagrams, with coalesced ones counted singly.
-    pub(super) datagrams: usize,
-    pub(super) bytes: usize,
+    pub(crate) datagrams: usize,
+    pub(crate) bytes: usize,
     /// Length of the longest, in bytes.
-    pub(super) longest: usize,
+    pub(crate) longest: usize,
     /// Datagrams dropped by the kernel before these.
-    pub(super) lost: u64,
+    pub(crate) lost: u64,
 }
 
 impl Default for Inbox {
@@ -90,7 +89,7 @@ impl Inbox {
     }
 
     /// Reads up to `want` datagrams of the flow `key`. The previous batch must be sent.
-    pub(super) fn receive<H: Host>(
+    pub(crate) fn receive<H: Host>(
         &mut self,
         host: &mut H,
         (key, socket): (FlowKey, SocketId),

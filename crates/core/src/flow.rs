@@ -6,6 +6,7 @@
 pub mod end;
 pub mod info;
 pub(crate) mod quota;
+pub mod state;
 pub mod table;
 
 use crate::time::Duration;

@@ -53,6 +53,7 @@ mod resteer;
 
 pub use crate::context::{Io, Platform};
 pub use crate::inbox::Arrived;
+pub use records::FlowDetail;
 pub use resteer::Resteer;
 
 /// Bytes to the guest after which a round ends, with those that had no turn first in the next: frames from

@@ -47,13 +47,13 @@ pub(crate) mod rtt;
 pub(crate) mod scoreboard;
 mod sender;
 pub(crate) mod shared;
-pub mod state;
 mod timeout;
 mod tune;
 
 use crate::context::{Cx, Platform, Shared};
 use crate::flow::end::EndCause;
 use crate::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
+pub use crate::flow::state::State;
 use crate::flow::table::Keyed;
 use crate::flow::{EvictionClass, EvictionRank, FlowId, FlowKey};
 use crate::flow_kind::{Buffers, FlowKind};
@@ -65,7 +65,6 @@ use crate::wire::tcp::Seq;
 use info::TcpInfo;
 use receiver::{Receiver, ReceiverState};
 use sender::{Sender, SenderState};
-pub use state::State;
 
 /// An established connection that has been silent for so long may be evicted from a full table. RFC 5382
 /// (REQ-5) wants two hours where there is room; those who know that middle boxes forget send keep-alives at

@@ -10,8 +10,8 @@
 use crate::capture::Capture;
 use crate::forward::{Forward, ForwardCounters, ForwardError, Listed};
 use brodo_core::counters::Counters;
-use brodo_core::flow::info::FlowDetail;
 use brodo_core::flow::{FlowId, Protocol};
+use brodo_core::stack::FlowDetail;
 use brodo_core::time::Instant;
 use brodo_core::trace::Event;
 use std::fmt;

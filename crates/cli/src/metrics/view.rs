@@ -5,7 +5,7 @@ use crate::control::ask::{FLOWS_PER_COMMAND, ask, ask_all};
 use crate::flow_messages;
 use brodo_control::rpc::Error;
 use brodo_core::counters::Counters;
-use brodo_core::flow::info::FlowDetail;
+use brodo_core::stack::FlowDetail;
 use brodo_core::tcp::limiting_factor::LimitingFactor;
 use brodo_net::command::{Activity, Command, FlowFilter, WorkerReport};
 use brodo_net::txqueuelen::TxQueueLenWatch;

@@ -3,7 +3,7 @@
 
 /// Offences that each rule still has. Aim: an empty table.
 const LIMITS: &[(&str, usize)] = &[
-    ("circles of modules", 17),
+    ("circles of modules", 12),
     ("one-word comments", 7),
     ("openers of comments", 69),
     ("openers of texts", 22),

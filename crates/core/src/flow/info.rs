@@ -1,13 +1,10 @@
 //! What a flow tells about itself, whatever its protocol.
 //!
-//! [`FlowInfo`] is small: it is also what is left of a flow that has ended ([`super::end`]). [`FlowDetail`]
-//! is all that is known of one that is open. Both are made when somebody asks; flows keep only what cannot be
-//! found out otherwise.
+//! [`FlowInfo`] is small: it is also what is left of a flow that has ended ([`super::end`]). It is made on
+//! request; flows keep only what cannot be found out otherwise.
 
+use super::state::State;
 use super::{FlowId, FlowKey};
-use crate::host::SocketId;
-use crate::tcp::info::TcpInfo;
-use crate::tcp::state::State;
 use crate::time::Duration;
 
 /// The side that has begun a flow.
@@ -113,17 +110,4 @@ impl FlowInfo {
             retransmissions: 0,
         }
     }
-}
-
-/// All that is known of an open flow.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FlowDetail {
-    /// What any flow has.
-    pub info: FlowInfo,
-    /// The name by which the guest learnt the remote address.
-    pub name: Option<Box<str>>,
-    /// Its socket on the host, while it has one.
-    pub socket: Option<SocketId>,
-    /// What only TCP has.
-    pub tcp: Option<TcpInfo>,
 }

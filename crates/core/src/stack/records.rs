@@ -3,11 +3,26 @@
 
 use super::{Flow, FlowId, FlowKey, Stack};
 use crate::flow::end::{EndCause, FlowEnd};
-use crate::flow::info::{FlowDetail, FlowInfo, Initiator};
+use crate::flow::info::{FlowInfo, Initiator};
 use crate::flow_kind::FlowKind;
+use crate::host::SocketId;
+use crate::tcp::info::TcpInfo;
 use crate::time::Instant;
 use std::net::IpAddr;
 use std::sync::Arc;
+
+/// All that is known of an open flow, made on request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowDetail {
+    /// What any flow has.
+    pub info: FlowInfo,
+    /// The name by which the guest learnt the remote address.
+    pub name: Option<Box<str>>,
+    /// Its socket on the host, while it has one.
+    pub socket: Option<SocketId>,
+    /// What only TCP has.
+    pub tcp: Option<TcpInfo>,
+}
 
 impl Stack {
     /// All that is known of the open flows from a slot on, in order of slots: a long list is made piece by

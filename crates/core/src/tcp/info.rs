@@ -1,8 +1,8 @@
 //! Connection information: the answer to "why is this connection slow?".
 
 use super::limiting_factor::LimitingFactors;
-use super::state::State;
 use crate::flow::FlowId;
+use crate::flow::state::State;
 use crate::time::Duration;
 use std::net::SocketAddr;
 

@@ -9,8 +9,7 @@ use crate::forward::{Forwards, Listed};
 use crate::sockets::Sockets;
 use crate::tuning_log::TuningLog;
 use crate::txqueuelen::TxQueueLenFollower;
-use brodo_core::flow::info::FlowDetail;
-use brodo_core::stack::Stack;
+use brodo_core::stack::{FlowDetail, Stack};
 use brodo_core::time::Instant;
 
 /// View of a worker for a command.

@@ -1,5 +1,4 @@
-//! The states of a TCP connection by their names in RFC 9293; they are derived from the two halves
-//! ([`super::Connection::state`]), never stored.
+//! States of a TCP connection by their names in RFC 9293, derived from its two halves and never stored.
 
 /// The states of RFC 9293, section 3.3.2. LISTEN does not occur: it is the host's kernel that listens for the
 /// guest.

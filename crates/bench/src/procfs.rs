@@ -129,16 +129,33 @@ pub fn has_default_route(pid: u32) -> bool {
     routes.lines().skip(1).any(|line| line.split_whitespace().nth(1) == Some("00000000"))
 }
 
-/// Whether a TCP socket listens, or a UDP socket is bound, on `port` in the process's network namespace.
+/// Whether a TCP socket listens on `port` in the namespace that the process has entered.
 pub fn is_listening(pid: u32, port: u16) -> bool {
+    has_entered(pid) && has_socket(pid, ["tcp", "tcp6"], "0A", port)
+}
+
+/// Whether an unconnected UDP socket is bound to `port` in the namespace that the process has entered.
+pub fn is_bound(pid: u32, port: u16) -> bool {
+    has_entered(pid) && has_socket(pid, ["udp", "udp6"], "07", port)
+}
+
+/// Whether the process is in another network namespace than this one: before that, sockets of the machine's own
+/// programs would be taken for its sockets.
+fn has_entered(pid: u32) -> bool {
+    let [own, entered] =
+        [std::process::id(), pid].map(|pid| fs::read_link(format!("/proc/{pid}/ns/net")).ok());
+    entered.is_some() && entered != own
+}
+
+/// Whether a socket in this state, as /proc has it, has this local port.
+fn has_socket(pid: u32, files: [&str; 2], state: &str, port: u16) -> bool {
     let suffix = format!(":{port:04X}");
-    ["tcp", "tcp6", "udp", "udp6"].iter().any(|file| {
+    files.iter().any(|file| {
         let text = fs::read_to_string(format!("/proc/{pid}/net/{file}")).unwrap_or_default();
         text.lines().any(|line| {
             let mut words = line.split_whitespace();
             let local = words.nth(1).is_some_and(|address| address.ends_with(&suffix));
-            // State 0A is LISTEN; an unconnected UDP socket is in state 07.
-            local && words.nth(1).is_some_and(|state| state == "0A" || state == "07")
+            local && words.nth(1) == Some(state)
         })
     })
 }

@@ -40,6 +40,7 @@ fn await_post(token: &str) -> Value {
 
 pub(super) fn serve(port: u16) -> io::Result<()> {
     super::many::raise_descriptor_limit()?;
+    // Before the listener, which shows that all is there.
     let datagrams = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port))?;
     thread::spawn(move || super::datagram::echo_back(&datagrams));
     for connection in listen(port)?.incoming() {

@@ -50,8 +50,7 @@ fn advertisements(bed: &Bed) -> Result<()> {
 fn spoofing(bed: &Bed) -> Result<()> {
     let collector = bed.world.probe().into_iter().chain(["collect", "7200"].map(str::to_owned));
     let mut collector = bed.world.start(&bed.world.world.enter(), collector)?;
-    let listening =
-        wait_until(LIMIT, || brodo_bench::procfs::is_listening(collector.pid(), 7200).then_some(()));
+    let listening = wait_until(LIMIT, || brodo_bench::procfs::is_bound(collector.pid(), 7200).then_some(()));
     check(listening.is_some() && collector.is_running(), || collector.describe())?;
     let send = |server: &str, source: &str, text: &str| -> Result<()> {
         let found = bed.root_probe(&["forged-datagram", server, "7200", source, text])?;

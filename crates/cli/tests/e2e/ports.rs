@@ -108,7 +108,9 @@ fn several_workers(bed: &Bed) -> Result<()> {
     }
     let socat = "socat TCP6-LISTEN:7110,ipv6only=0,reuseaddr,fork SYSTEM:'sleep 4; echo late'";
     let late = bed.world.probe().join(" ");
-    bed.serve_words_in_guest(&["sh", "-c", &format!("{late} late 7111 4000 & exec {socat}")], 7110)?;
+    bed.serve_words_in_guest(&["sh", "-c", &format!("exec {socat}")], 7110)?;
+    let datagrams = bed.start_program(&["sh", "-c", &format!("exec {late} late 7111 4000")])?;
+    soon("the late server's port is bound", || brodo_bench::procfs::is_bound(datagrams.pid(), 7111))?;
     let host = HOST_OUTSIDE[0];
     let clients = [
         (format!("socat -u TCP:{host}:7110 -"), "late"),

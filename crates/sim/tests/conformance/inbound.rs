@@ -393,6 +393,52 @@ fn datagrams_from_outside_evict_no_conversation_of_the_guests() {
     });
 }
 
+/// Unanswered datagrams are the first to go in favour of the guest's own flows, and still not of a peer's.
+#[test]
+fn a_table_full_of_the_guest_s_least_useful_flows_has_no_place_for_a_peer() {
+    each_with_a_small_table(|t| {
+        for port in 4000..4016 {
+            t.connection(port, 53);
+            t.guest("UDP data=10");
+        }
+        assert_eq!(connects(t, 1, PEER), Err(DropReason::FlowTableFull));
+        let (guest, peer) = (SocketAddr::new(t.addresses().0, PUBLISHED), outside(t, 2, PEER));
+        t.connection_to(guest, peer);
+        t.peer_sends_first(10, None).unwrap();
+        t.expect_nothing();
+        let counters = t.driver.stack.counters();
+        assert_eq!((counters.flows_evicted, counters.dropped(DropReason::FlowTableFull)), (0, 2));
+    });
+}
+
+/// The guest's unanswered datagrams rank below conversations that a peer has begun and the guest has answered,
+/// and still these go first.
+#[test]
+fn a_new_flow_of_the_guest_replaces_a_peer_s_before_its_own() {
+    each_with_a_small_table(|t| {
+        let mut own = Vec::new();
+        for port in 4000..4004 {
+            own.push(t.connection(port, 53));
+            t.guest("UDP data=10");
+        }
+        for n in 0..12 {
+            let (guest, peer) = (SocketAddr::new(t.addresses().0, PUBLISHED), outside(t, n, PEER));
+            t.connection_to(guest, peer);
+            t.peer_sends_first(10, None).unwrap();
+            t.expect("UDP data=10");
+            t.guest("UDP data=20");
+        }
+        own.push(t.connection(4004, 53));
+        t.guest("UDP data=10");
+        assert_eq!(t.driver.stack.counters().flows_evicted, 1);
+        for &flow in &own {
+            t.select(flow);
+            t.host_sends_datagram(30);
+            t.expect("UDP data=30");
+        }
+    });
+}
+
 #[test]
 fn one_peer_outside_holds_an_eighth_of_the_table() {
     each_with_a_small_table(|t| {

@@ -80,14 +80,15 @@ replay:
 
 # Built as the user, run as root, with the brodo of the same build. With one worker all tests run; with two
 # and four workers a fifth of the short connections, without the tests that take long and concern one flow or
-# memory: `make e2e-workers`.
+# memory: `make e2e-workers`. Two tests at a time on each processor: most of their time they wait.
 E2E = $$($(CARGO) test -q --workspace --test e2e --no-run --message-format=json \
 	  | sed -n 's/.*"executable":"\([^"]*\/deps\/e2e-[0-9a-f]*\)".*/\1/p')
+E2E_THREADS = --test-threads $$(( 2 * $$(nproc) ))
 e2e:
 	$(CARGO) test --workspace --test e2e --no-run
-	$(SUDO) $(E2E)
-	BRODO_WORKERS=2 BRODO_E2E_SCALE=$(or $(BRODO_E2E_SCALE),20) $(SUDO) $(E2E) --skip wan --skip 'slow readers'
-	BRODO_WORKERS=4 BRODO_E2E_SCALE=$(or $(BRODO_E2E_SCALE),20) $(SUDO) $(E2E) --skip wan --skip 'slow readers'
+	$(SUDO) $(E2E) $(E2E_THREADS)
+	BRODO_WORKERS=2 BRODO_E2E_SCALE=$(or $(BRODO_E2E_SCALE),20) $(SUDO) $(E2E) $(E2E_THREADS) --skip wan --skip 'slow readers'
+	BRODO_WORKERS=4 BRODO_E2E_SCALE=$(or $(BRODO_E2E_SCALE),20) $(SUDO) $(E2E) $(E2E_THREADS) --skip wan --skip 'slow readers'
 
 e2e-workers:
 	$(CARGO) test --workspace --test e2e --no-run

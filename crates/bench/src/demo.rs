@@ -98,7 +98,7 @@ fn next_steps(program: &Path) -> String {
     let brodo = program.display();
     format!(
         "\nNext, as any user:\n\n\
-         \x20 {brodo} run -- curl -sI https://example.org   one command with a network of its own\n\
+         \x20 {brodo} run -- curl -sI https://example.org    one command with a network of its own\n\
          \x20 {brodo} run                                    a shell in there\n\
          \x20 {brodo} top                                    its connections, from another terminal\n\
          \x20 {brodo} run --help                             every option\n\n\

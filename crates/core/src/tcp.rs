@@ -4,44 +4,47 @@
 //!
 //! A connection is two halves seen from the guest side. The [`receiver::Receiver`] takes bytes from the guest
 //! and hands them to the host socket; the [`sender::Sender`] takes bytes from the host socket and sends them
-//! to the guest. Each half is a small enum of states; the state of RFC 9293 is derived from both
-//! ([`Connection::state`]).
+//! to the guest. Each half is a type with private fields and a small enum of states; the state of RFC 9293 is
+//! derived from both by the [`closer::Closer`], which keeps the order of their FINs.
 //!
-//! * *Opening.* A SYN of the guest's starts a connect of the host socket; only when that has succeeded does the guest get its
-//!   SYN-ACK, so that a refused, unreachable or silent destination looks to the guest as it would on the host: a
-//!   reset, an ICMP error, or nothing. A SYN that comes again meanwhile changes nothing. A connection that the host has
-//!   accepted for the guest begins with a SYN of ours ([`active_open`]).
+//! * *Opening.* A SYN of the guest's starts a connect of the host socket; only when that has succeeded does
+//!   the guest get its SYN-ACK, so that a refused, unreachable or silent destination looks to the guest as it
+//!   would on the host: a reset, an ICMP error, or nothing. A SYN that comes again meanwhile changes nothing.
+//!   A connection that the host has accepted for the guest begins with a SYN of ours ([`active_open`]).
 //! * *Data.* See the two halves. Acknowledgements are one flag per flow, sent at the end of a batch
-//!   ([`Connection::acknowledge_now`]), and left to the host's answer where one is sure to come ([`delayed_ack`]); segments out of order are acknowledged at once, one by one, so that the guest
-//!   sees duplicates.
-//! * *Closing.* The guest's FIN becomes a shutdown of the host socket when all bytes before it have been written. The
-//!   host's end of stream becomes a FIN when all bytes before it have been sent. The socket is closed when both have
-//!   happened; if our FIN was first the connection waits in TIME-WAIT without socket or memory.
-//! * *Failing.* A reset from the guest resets the host's peer. An error of the host socket resets the guest, after
-//!   the bytes that had arrived before it. Out-of-window resets, SYNs and acknowledgements get at most a rate-limited
-//!   challenge ACK (RFC 5961).
+//!   ([`Connection::acknowledge_now`]), and left to the host's answer where one is sure to come
+//!   ([`delayed_ack`]); segments out of order are acknowledged at once, one by one, so that the guest sees
+//!   duplicates.
+//! * *Closing.* The guest's FIN becomes a shutdown of the host socket when all bytes before it have been
+//!   written. The host's end of stream becomes a FIN when all bytes before it have been sent. The socket is
+//!   closed when both have happened; if our FIN was first the connection waits in TIME-WAIT without socket or
+//!   memory.
+//! * *Failing.* A reset from the guest resets the host's peer. An error of the host socket resets the guest,
+//!   after the bytes that had arrived before it. Out-of-window resets, SYNs and acknowledgements get at most a
+//!   rate-limited challenge ACK (RFC 5961).
 //!
-//! Files: `arrival` what a segment does, `ack`, `delayed_ack` and `prompt_peers` when its acknowledgement
-//! waits, `output` what is sent, `timeout` what time does, `open` and `call` how it begins; `scoreboard`,
-//! `rack` and `recovery` what was sent and may not have arrived; `autosize`, `tune` and `rtt` how the limits
-//! find their size; `limited` and `info` what a connection tells about itself.
+//! A connection connects the halves with the frame, the host socket and the timer: `open` and `active_open`
+//! begin it, `arrival` takes segments, `output` sends, `timeout` expires, `tune` traces.
+//!
+//! The receiver has a `window` (advertised window and its updates), `reassembly`, a `delayed_ack` with
+//! `prompt_peers`; the sender a `host_stream`, a `scoreboard`, `rack` and `recovery`; each half a limit
+//! (`autosize`, by `rtt`) and a `limiting_factor`.
 
-mod ack;
 mod active_open;
 mod arrival;
 pub(crate) mod autosize;
+mod closer;
 pub(crate) mod delayed_ack;
+mod host_stream;
 pub mod info;
 pub(crate) mod isn;
 pub mod limiting_factor;
-mod loss;
 mod open;
 mod output;
 pub(crate) mod prompt_peers;
 mod rack;
 mod reassembly;
 mod receiver;
-mod recovery;
 pub(crate) mod reset;
 pub(crate) mod rtt;
 pub(crate) mod scoreboard;
@@ -49,6 +52,7 @@ mod sender;
 pub(crate) mod shared;
 mod timeout;
 mod tune;
+mod window;
 
 use crate::context::{Cx, Platform, Shared};
 use crate::flow::end::EndCause;
@@ -62,13 +66,15 @@ use crate::schedule::Turn;
 use crate::time::{Duration, Instant};
 use crate::upstream::Upstream;
 use crate::wire::tcp::Seq;
+use closer::{Closer, Settled};
 use info::TcpInfo;
 use receiver::{Receiver, ReceiverState};
 use sender::{Sender, SenderState};
+use timeout::KeepAlive;
 
-/// An established connection that has been silent for so long may be evicted from a full table. RFC 5382
-/// (REQ-5) wants two hours where there is room; those who know that middle boxes forget send keep-alives at
-/// least this often.
+/// Silence after which an established connection may be evicted from a full table. RFC 5382 (REQ-5) wants two
+/// hours where there is room; programs that know of forgetful middle boxes send keep-alives at least this
+/// often.
 const DORMANT_AFTER: Duration = Duration::from_secs(300);
 
 /// One TCP connection.
@@ -79,56 +85,39 @@ pub(crate) struct Connection {
     socket: Option<SocketId>,
     rx: Receiver,
     tx: Sender,
+    closer: Closer,
+    keep_alive: KeepAlive,
     opened_at: Instant,
-    heard_at: Instant,
+    /// Last challenge ACK.
     challenged_at: Option<Instant>,
-    time_wait_until: Option<Instant>,
-    /// Keep-alive probes sent since the guest was last heard.
-    probes: u8,
-    /// The host socket failed: what it still holds goes to the guest, then a reset.
+    /// Failure of the host socket: what it still holds goes to the guest, then a reset.
     broken: bool,
     turn: Turn,
-    /// What is left to dial if the host socket cannot be connected.
+    /// Candidates left to dial if the host socket cannot be connected.
     upstream: Upstream,
-    /// It began on the host's side.
+    /// Inbound: begun on the host's side.
     inbound: bool,
-    /// To be removed from the table.
+    /// Over: to be removed from the table.
     ended: bool,
-    /// Why, as far as that is known.
+    /// Reason of the end, as far as it is known.
     cause: EndCause,
-    /// How long the host's connection took to open, microseconds; [`NOT_CONNECTED`] until it is.
+    /// Duration of the host's connect, microseconds; [`NOT_CONNECTED`] until it is done.
     connect_us: u32,
-    /// Segments with payload: taken from the guest, and sent to it. They stay at the largest number.
-    segments: [u32; 2],
+    /// Segments with payload taken from the guest, and sent to it. They stay at the largest number.
+    segments_taken: u32,
+    segments_sent: u32,
 }
 
-/// No connect takes so long: an hour and more.
+/// Longer than any connect: an hour and more.
 const NOT_CONNECTED: u32 = u32::MAX;
 
 impl Connection {
-    /// The state of RFC 9293, derived from both halves.
+    /// State of RFC 9293, derived from both halves.
     pub(crate) fn state(&self) -> State {
-        use ReceiverState as R;
-        use SenderState as S;
-        if self.ended {
-            return State::Closed;
-        }
-        match (self.tx.state, self.rx.state) {
-            (S::SynSent, _) => State::SynSent,
-            (S::Connecting | S::SynAckSent, _) => State::SynReceived,
-            (S::Open, R::Open) => State::Established,
-            (S::Open, R::Finishing | R::Finished) => State::CloseWait,
-            (S::FinSent { .. }, R::Open) => State::FinWait1,
-            (S::FinSent { passive: true }, R::Finishing | R::Finished) => State::LastAck,
-            (S::FinSent { passive: false }, R::Finishing | R::Finished) => State::Closing,
-            (S::Finished { .. }, R::Open) => State::FinWait2,
-            (S::Finished { passive: false }, R::Finishing | R::Finished) => State::TimeWait,
-            // The guest needs nothing more; bytes may still be on their way to the host socket.
-            (S::Finished { passive: true }, _) => State::Closed,
-        }
+        if self.ended { State::Closed } else { self.closer.state(self.rx.state(), self.tx.state()) }
     }
 
-    /// What is known of it at `now`.
+    /// Its details at `now`.
     pub(crate) fn tcp_info(&self, shared: &Shared, now: Instant) -> TcpInfo {
         TcpInfo {
             flow: self.id,
@@ -138,17 +127,17 @@ impl Connection {
             age: now - self.opened_at,
             srtt: shared.tcp.rtt.srtt(),
             min_rtt: shared.tcp.rtt.min(),
-            mss: self.tx.mss,
-            rx: self.rx.info(now, tune::quiet(shared)),
+            mss: self.tx.mss(),
+            rx: self.rx.info(&shared.tcp.rtt, now),
             tx: self.tx.info(now),
             in_flight: self.tx.in_flight(),
-            retransmissions: self.tx.retransmissions,
+            retransmissions: self.tx.retransmissions(),
         }
     }
 
     /// One beyond the last sequence number that was sent.
     pub(crate) fn sequence_used(&self) -> Seq {
-        self.tx.nxt
+        self.tx.nxt()
     }
 
     fn check_connect<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
@@ -160,17 +149,15 @@ impl Connection {
         }
     }
 
-    /// An error behind the end of the host's stream, which no read meets: a peer's reset after its FIN.
+    /// Looks for an error behind the end of the host's stream, which no read meets: a peer's reset after its
+    /// FIN.
     pub(super) fn check_error<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        if self.tx.error
-            && self.tx.eof
-            && !self.broken
+        if !self.broken
             && let Some(socket) = self.socket
+            && self.tx.take_error_behind_end()
+            && let Some(error) = cx.host.tcp_error(socket)
         {
-            self.tx.error = false;
-            if let Some(error) = cx.host.tcp_error(socket) {
-                self.host_failed(cx.shared, error);
-            }
+            self.host_failed(cx.shared, error);
         }
     }
 
@@ -184,7 +171,7 @@ impl Connection {
             return true;
         }
         match self.socket {
-            _ if self.tx.state == SenderState::Connecting => return false,
+            _ if self.tx.is_connecting() => return false,
             _ if self.broken => {}
             Some(socket) => match cx.host.tcp_error(socket) {
                 Some(error) => self.host_failed(cx.shared, error),
@@ -200,7 +187,7 @@ impl Connection {
         true
     }
 
-    /// Writes what waits for the host socket; tells the guest if that opened its window.
+    /// Writes what waits for the host socket; sends the guest a window update if that is due then.
     fn flush_to_host<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         self.tune_blocked_receiver(cx);
         if let Err(error) = self.rx.flush(cx, self.socket) {
@@ -211,14 +198,14 @@ impl Connection {
         self.settle(cx);
     }
 
-    /// The host socket failed: on a write, or behind the end of its stream. Bytes received before are still
-    /// passed on, by `serve`.
+    /// Failure of the host socket: on a write, or behind the end of its stream. Bytes received before are
+    /// still passed on, by `serve`.
     fn host_failed(&mut self, shared: &mut Shared, error: HostError) {
         self.broken = true;
         self.cause = EndCause::of(error);
-        // Nobody will take these bytes any more, and their memory may be what that needs.
+        // The guest's bytes have no taker any more, and their memory may be what the others need.
         self.rx.clear(shared);
-        self.tx.readable = true;
+        self.tx.read_rest();
         self.list_ready(shared);
     }
 
@@ -227,30 +214,25 @@ impl Connection {
         shared.ready.list(self.id, &mut self.turn);
     }
 
-    /// Lists the flow for an acknowledgement at the end of this turn.
-    pub(super) fn list_ack(&mut self, shared: &mut Shared) {
-        if !self.rx.ack_listed {
-            self.rx.ack_listed = true;
-            shared.tcp.ack_due.push(self.id);
+    /// Acts on the state reached: gives up the socket when both of its directions are over, enters TIME-WAIT,
+    /// ends.
+    pub(super) fn settle<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        if self.rx.state() == ReceiverState::Finished && self.tx.has_read_all() {
+            self.close_socket(cx.host, Close::Graceful);
+        }
+        let until = cx.now + cx.shared.config.timeouts.time_wait;
+        match self.closer.settle(self.rx.state(), self.tx.state(), until) {
+            Settled::Pending => {}
+            Settled::TimeWait => debug_assert!(self.tx.deadline().is_none(), "nothing is in flight"),
+            Settled::Done => self.ended = true,
         }
     }
 
-    /// Acts on state reached: gives up the socket when both of its directions are over, enters TIME-WAIT,
-    /// ends.
-    pub(super) fn settle<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        if self.rx.state == ReceiverState::Finished && self.tx.eof {
-            self.close_socket(cx.host, Close::Graceful);
-        }
-        if let SenderState::Finished { passive } = self.tx.state
-            && self.rx.state == ReceiverState::Finished
-        {
-            if passive {
-                self.ended = true;
-            } else if self.time_wait_until.is_none() {
-                self.time_wait_until = Some(cx.now + cx.shared.config.timeouts.time_wait);
-                self.tx.timer = None;
-            }
-        }
+    /// Ends the connection; resets the host's peer if it is still there.
+    pub(super) fn end<H: Host>(&mut self, host: &mut H, cause: EndCause) {
+        self.close_socket(host, Close::Reset);
+        self.cause = cause;
+        self.ended = true;
     }
 
     pub(super) fn close_socket<H: Host>(&mut self, host: &mut H, how: Close) {
@@ -276,7 +258,6 @@ impl FlowKind for Connection {
     }
 
     fn info(&self, shared: &Shared, now: Instant) -> FlowInfo {
-        let [taken, sent] = self.segments.map(u64::from);
         let connect = (self.connect_us != NOT_CONNECTED).then_some(self.connect_us);
         FlowInfo {
             flow: self.id,
@@ -285,16 +266,16 @@ impl FlowKind for Connection {
             state: FlowState::Tcp(self.state()),
             age: now - self.opened_at,
             idle: Duration::ZERO,
-            from_guest: Traffic { bytes: self.rx.bytes, packets: taken },
-            to_guest: Traffic { bytes: self.tx.bytes, packets: sent },
+            from_guest: Traffic { bytes: self.rx.bytes(), packets: self.segments_taken.into() },
+            to_guest: Traffic { bytes: self.tx.bytes(), packets: self.segments_sent.into() },
             rtt: shared.tcp.rtt.srtt(),
             connect: connect.map(|us| Duration::from_micros(us.into())),
-            retransmissions: self.tx.retransmissions,
+            retransmissions: self.tx.retransmissions(),
         }
     }
 
     fn allocated(&self) -> usize {
-        self.rx.allocated() + self.tx.board.allocated()
+        self.rx.allocated() + self.tx.allocated()
     }
 
     fn eviction_class(&self) -> EvictionClass {
@@ -305,9 +286,8 @@ impl FlowKind for Connection {
         }
     }
 
-    /// How little is lost if this connection, unused for `idle`, goes to make room; `None` if it must not go.
-    /// One that was established goes only when nothing has been heard of it for minutes: most likely the
-    /// guest has forgotten it.
+    /// An established connection is evicted only when nothing has been heard of it for minutes: most likely
+    /// the guest has forgotten it.
     fn eviction_rank(&self, idle: Duration) -> Option<EvictionRank> {
         match self.eviction_class() {
             EvictionClass::InUse if idle < DORMANT_AFTER => None,
@@ -328,33 +308,26 @@ impl FlowKind for Connection {
         self.cause = cause;
     }
 
-    /// Notes a host socket event and handles what cannot wait; the rest is done by [`Connection::serve`].
+    /// Handles what cannot wait; the rest is done by [`Connection::take_turn`].
     fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness) {
-        if self.tx.state == SenderState::Connecting {
+        if self.tx.is_connecting() {
             if ready.writable || ready.error {
                 self.check_connect(cx);
             }
-            if self.tx.state == SenderState::Connecting || self.ended {
+            if self.tx.is_connecting() || self.ended {
                 return;
             }
         }
-        self.tx.readable |= ready.readable || ready.read_closed || ready.urgent || ready.error;
-        self.tx.hangup |= ready.read_closed;
-        self.tx.urgent |= ready.urgent;
-        self.tx.error |= ready.error;
-        if self.tx.state == SenderState::SynSent {
+        self.tx.socket_event(ready);
+        if self.tx.state() == SenderState::SynSent {
             return;
         }
         if ready.writable || ready.error {
-            self.rx.writable = true;
+            self.rx.socket_writable();
             self.flush_to_host(cx);
         }
         self.check_error(cx);
-        if self.wants_service() {
-            self.list_ready(cx.shared);
-        } else {
-            self.watch_closed_window(cx);
-        }
+        self.list_or_watch(cx);
     }
 
     fn serve<P: Platform>(&mut self, cx: &mut Cx<'_, P>, _: &mut Buffers) {
@@ -365,13 +338,12 @@ impl FlowKind for Connection {
         self.timers_fired(cx);
     }
 
-    /// The host's network is another: a connection from an address that is gone would hang until it times
-    /// out.
+    /// A connection from an address that is gone would hang until it times out.
     fn network_changed<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         if !self.socket.is_some_and(|socket| cx.host.is_stranded(socket)) {
             return;
         }
-        if self.tx.state == SenderState::Connecting {
+        if self.tx.is_connecting() {
             self.connect_failed(cx, HostError::NetUnreachable);
         } else {
             self.reset_guest(cx);

@@ -1,27 +1,27 @@
 //! States of a TCP connection by their names in RFC 9293, derived from its two halves and never stored.
 
-/// The states of RFC 9293, section 3.3.2. LISTEN does not occur: it is the host's kernel that listens for the
+/// States of RFC 9293, section 3.3.2. LISTEN does not occur: it is the host's kernel that listens for the
 /// guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
-    /// We have sent SYN, for a peer of the host's.
+    /// SYN sent, for a peer of the host's (active open).
     SynSent,
     /// SYN received; the host socket is being connected, or the SYN-ACK awaits its acknowledgement.
     SynReceived,
-    /// Data flows both ways.
+    /// Synchronised: data flows both ways.
     Established,
-    /// We have sent FIN.
+    /// FIN sent, not acknowledged.
     FinWait1,
-    /// Our FIN is acknowledged.
+    /// FIN sent and acknowledged; that of the guest is awaited.
     FinWait2,
-    /// The guest has sent FIN.
+    /// FIN received; ours is not sent.
     CloseWait,
-    /// Both have sent FIN at the same time; ours is not acknowledged.
+    /// FINs crossed; ours is not acknowledged.
     Closing,
-    /// The guest sent FIN first; ours is not acknowledged.
+    /// FIN received first, then sent; ours is not acknowledged.
     LastAck,
     /// Both directions are closed, ours first.
     TimeWait,
-    /// Nothing is left.
+    /// Both directions are over, or the connection was reset.
     Closed,
 }

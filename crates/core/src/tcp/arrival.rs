@@ -2,8 +2,7 @@
 //! SYN, ACK, payload, FIN.
 
 use super::receiver::ReceiverState;
-use super::recovery::DUP_ACKS;
-use super::sender::SenderState;
+use super::sender::{DUP_ACKS, SenderState};
 use super::{Connection, State, reset};
 use crate::context::{Cx, Platform};
 use crate::counters::DropReason;
@@ -13,7 +12,7 @@ use crate::time::Duration;
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader};
 use std::io::IoSlice;
 
-/// At most one challenge ACK per connection in this time (RFC 5961, section 7, leaves the number open).
+/// Least time between two challenge ACKs of a connection (RFC 5961, section 7, leaves the number open).
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Connection {
@@ -24,30 +23,29 @@ impl Connection {
         if !segment.flags.contains(TcpFlags::SYN) || segment.flags.intersects(TcpFlags::ACK | TcpFlags::RST) {
             return false;
         }
+        let last = self.rx.nxt() - 1;
         match self.state() {
-            State::TimeWait => self.rx.state == ReceiverState::Finished && segment.seq.gt(self.rx.nxt - 1),
-            State::SynReceived => self.tx.state == SenderState::Connecting && segment.seq != self.rx.nxt - 1,
+            State::TimeWait => self.rx.state() == ReceiverState::Finished && segment.seq.gt(last),
+            State::SynReceived => self.tx.is_connecting() && segment.seq != last,
             _ => false,
         }
     }
 
     /// Handles one segment.
     pub(crate) fn segment<P: Platform>(&mut self, cx: &mut Cx<'_, P>, segment: &TcpHeader, payload: &[u8]) {
-        self.heard_at = cx.now;
-        self.probes = 0;
-        match self.tx.state {
+        self.keep_alive.heard(cx.now);
+        match self.tx.state() {
             SenderState::Connecting => return self.segment_while_connecting(cx, segment),
             SenderState::SynSent => return self.segment_in_syn_sent(cx, segment),
             SenderState::SynAckSent
-                if segment.flags.contains(TcpFlags::SYN) && segment.seq == self.rx.nxt - 1 =>
+                if segment.flags.contains(TcpFlags::SYN) && segment.seq == self.rx.nxt() - 1 =>
             {
-                // It may be this one that is acknowledged then, or the first (Karn).
                 self.tx.forget_timing();
                 return self.send_syn_ack(cx);
             }
             _ => {}
         }
-        if self.rx.delayed_ack.is_waiting() {
+        if self.rx.ack().is_waiting() {
             self.list_ack(cx.shared);
         }
         let fin = segment.flags.contains(TcpFlags::FIN);
@@ -69,7 +67,7 @@ impl Connection {
         if !payload.is_empty() || fin {
             self.payload(cx, segment.seq, payload, fin);
         }
-        self.go_on(cx);
+        self.follow_up(cx);
     }
 
     /// Handles several segments at once that carry nothing but payload from `seq` on, each beginning where
@@ -84,62 +82,57 @@ impl Connection {
         payload: &[IoSlice<'_>],
     ) -> bool {
         let len: usize = payload.iter().map(|slice| slice.len()).sum();
-        let open = self.tx.state != SenderState::Connecting && !self.is_shaking_hands();
-        let in_window = seq == self.rx.nxt && len <= self.rx.window() as usize;
-        if !open || self.broken || !in_window || !self.rx.is_streaming() {
+        let synchronised = !self.tx.is_connecting() && !self.tx.is_shaking_hands();
+        let in_window = seq == self.rx.nxt() && len <= self.rx.window() as usize;
+        if !synchronised || self.broken || !in_window || !self.rx.is_streaming() {
             return false;
         }
-        self.heard_at = cx.now;
-        self.probes = 0;
+        self.keep_alive.heard(cx.now);
         if !self.acknowledgement(cx, last, true) {
             return true;
         }
         match self.rx.stream(cx, self.socket, payload) {
             Ok(()) => {
-                self.segments[0] = self.segments[0].saturating_add(payload.len() as u32);
+                self.segments_taken = self.segments_taken.saturating_add(payload.len() as u32);
                 self.tune_receiver(cx);
                 self.owe_ack(cx.shared, payload.len() as u8, len);
             }
             Err(error) => self.host_failed(cx.shared, error),
         }
-        self.go_on(cx);
+        self.follow_up(cx);
         true
     }
 
     /// Follow-up of a segment: lists the flow for service, or watches a closed window.
-    fn go_on<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+    fn follow_up<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         self.settle(cx);
-        if self.wants_service() {
-            self.list_ready(cx.shared);
-        } else {
-            self.watch_closed_window(cx);
-        }
+        self.list_or_watch(cx);
     }
 
-    /// Nothing was sent yet, so only the guest's own SYN, again, and its reset make sense.
+    /// Segment before the SYN-ACK. Nothing was sent yet, so only the guest's own SYN, again, and its reset
+    /// make sense.
     fn segment_while_connecting<P: Platform>(&mut self, cx: &mut Cx<'_, P>, segment: &TcpHeader) {
         if segment.flags.contains(TcpFlags::RST) {
-            if segment.seq == self.rx.nxt {
-                self.close_socket(cx.host, Close::Reset);
-                self.cause = EndCause::ResetByGuest;
-                self.ended = true;
+            if segment.seq == self.rx.nxt() {
+                self.end(cx.host, EndCause::ResetByGuest);
             }
         } else if segment.flags.contains(TcpFlags::ACK) {
             reset::answer(cx, &self.key, segment, 0);
         }
     }
 
-    /// RFC 9293, table 6, with Linux's two extensions: a segment without payload may stand at the very edge,
-    /// where a guest that has filled the window is, and payload at a closed window still has its
-    /// acknowledgement read.
+    /// Acceptability test (RFC 9293, table 6), with Linux's two extensions: a segment without payload may
+    /// stand at the very edge, where a guest that has filled the window is, and payload at a closed window
+    /// still has its acknowledgement read.
     fn is_acceptable(&self, segment: &TcpHeader, len: u32) -> bool {
-        let edge = self.rx.nxt + self.rx.window();
-        if !segment.seq.le(edge) {
+        let nxt = self.rx.nxt();
+        if !segment.seq.le(nxt + self.rx.window()) {
             return false;
         }
-        if len == 0 { segment.seq.ge(self.rx.nxt) } else { (segment.seq + len).gt(self.rx.nxt) }
+        if len == 0 { segment.seq.ge(nxt) } else { (segment.seq + len).gt(nxt) }
     }
 
+    /// Unacceptable segment: it is acknowledged, and dropped (RFC 9293, 3.10.7.4, first check).
     fn unacceptable<P: Platform>(
         &mut self,
         cx: &mut Cx<'_, P>,
@@ -153,7 +146,7 @@ impl Connection {
         }
         if payload.is_empty() && !fin {
             // A keep-alive or window probe, or an attempt to draw acknowledgements.
-            if segment.seq == self.rx.nxt - 1
+            if segment.seq == self.rx.nxt() - 1
                 && !segment.flags.contains(TcpFlags::SYN)
                 && let Some(socket) = self.socket
             {
@@ -162,25 +155,23 @@ impl Connection {
             return self.challenge(cx);
         }
         cx.shared.counters.tcp_duplicate_bytes += payload.len() as u64;
-        if (segment.seq + payload.len() as u32).le(self.rx.nxt) && !payload.is_empty() {
-            self.rx.note_duplicate(segment.seq, segment.seq + payload.len() as u32);
+        let end = segment.seq + payload.len() as u32;
+        if end.le(self.rx.nxt()) && !payload.is_empty() {
+            self.rx.note_duplicate(segment.seq, end);
         }
-        if self.time_wait_until.is_some() {
-            // Our last ACK was lost: the wait begins again (RFC 9293, 3.10.7.4, TIME-WAIT).
-            self.time_wait_until = Some(cx.now + cx.shared.config.timeouts.time_wait);
-        }
+        self.closer.restart_time_wait(cx.now + cx.shared.config.timeouts.time_wait);
         self.list_ack(cx.shared);
     }
 
-    /// RFC 5961, 3.2: exactly at RCV.NXT it counts, elsewhere in the window it is challenged.
+    /// Reset in the window (RFC 5961, 3.2): exactly at RCV.NXT it counts, elsewhere it is challenged.
     fn reset_by_guest<P: Platform>(&mut self, cx: &mut Cx<'_, P>, segment: &TcpHeader) {
-        if segment.seq != self.rx.nxt {
+        if segment.seq != self.rx.nxt() {
             return self.challenge(cx);
         }
-        if self.time_wait_until.is_none() {
+        if self.closer.time_wait_until().is_none() {
             self.cause = EndCause::ResetByGuest;
         }
-        if self.rx.state == ReceiverState::Open {
+        if self.rx.is_open() {
             self.close_socket(cx.host, Close::Reset);
             self.ended = true;
         } else {
@@ -188,11 +179,12 @@ impl Connection {
             // has forgotten the connection answers every late segment with a reset. The host's kernel itself
             // resets a peer that still sends.
             self.tx.abandon(cx.shared);
+            self.closer.abandoned();
             self.settle(cx);
         }
     }
 
-    /// A rate-limited acknowledgement of where we are (RFC 5961).
+    /// Challenge ACK (RFC 5961), rate-limited: an acknowledgement of where we are.
     fn challenge<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         if self.challenged_at.is_some_and(|at| cx.now - at < CHALLENGE_INTERVAL) {
             return;
@@ -209,12 +201,12 @@ impl Connection {
         segment: &TcpHeader,
         has_payload: bool,
     ) -> bool {
-        if self.tx.state == SenderState::SynAckSent {
-            if segment.ack != self.tx.nxt || self.tx.nxt == self.tx.una {
+        if self.tx.state() == SenderState::SynAckSent {
+            if !self.tx.is_syn_acked_by(segment.ack) {
                 reset::answer(cx, &self.key, segment, 0);
                 return false;
             }
-        } else if !self.tx.ack_acceptable(segment.ack) {
+        } else if !self.tx.is_ack_acceptable(segment.ack) {
             self.challenge(cx);
             return false;
         }
@@ -223,18 +215,18 @@ impl Connection {
     }
 
     fn payload<P: Platform>(&mut self, cx: &mut Cx<'_, P>, mut seq: Seq, mut payload: &[u8], mut fin: bool) {
-        if self.rx.state != ReceiverState::Open || self.broken {
+        if !self.rx.is_open() || self.broken {
             // After the guest's FIN nothing new can come; on a broken connection nothing is wanted.
             return self.list_ack(cx.shared);
         }
-        let old = (self.rx.nxt - seq).clamp(0, payload.len() as i32) as usize;
+        let old = (self.rx.nxt() - seq).clamp(0, payload.len() as i32) as usize;
         if old > 0 {
             cx.shared.counters.tcp_duplicate_bytes += old as u64;
             self.rx.note_duplicate(seq, seq + old as u32);
         }
         payload = &payload[old..];
         seq += old as u32;
-        let room = (self.rx.nxt + self.rx.window() - seq).max(0) as usize;
+        let room = (self.rx.nxt() + self.rx.window() - seq).max(0) as usize;
         if payload.len() > room {
             payload = &payload[..room];
             fin = false;
@@ -242,7 +234,7 @@ impl Connection {
         if fin {
             self.rx.finish_at(seq + payload.len() as u32);
         }
-        self.segments[0] = self.segments[0].saturating_add(u32::from(!payload.is_empty()));
+        self.segments_taken = self.segments_taken.saturating_add(u32::from(!payload.is_empty()));
         let first_gap = !self.rx.has_gaps();
         let end = seq + payload.len() as u32 + u32::from(fin);
         let in_order = payload.is_empty() || {
@@ -260,12 +252,13 @@ impl Connection {
             self.host_failed(cx.shared, error);
         }
         if !in_order {
-            // A gap: every segment beyond it is acknowledged at once (RFC 5681, 4.2), the first three times,
-            // because perhaps nothing follows it. On a link of one hop a gap is a loss and not reordering.
+            // RFC 5681, 4.2: "a TCP receiver SHOULD send an immediate ACK when a segment arrives out of
+            // order", here the first time three of them, because perhaps nothing follows it. On a link of one
+            // hop a gap is a loss and not reordering.
             for _ in 0..if first_gap { DUP_ACKS } else { 1 } {
                 self.send_ack(cx);
             }
-        } else if first_gap && old == 0 && self.rx.nxt == end {
+        } else if first_gap && old == 0 && self.rx.nxt() == end {
             self.owe_ack(cx.shared, 1, payload.len());
         } else {
             self.list_ack(cx.shared);

@@ -7,8 +7,8 @@
 //! held back by it is mostly seen not by where it stands but by how much it sends: a whole window per round
 //! trip. *Hit* means X >= 7/8 W, or that one batch came within max(MSS, W/8) of the edge, while the host
 //! socket took everything. Then W := max(W, 2X), up to `max`. If that would not grow it twice in a row, the
-//! round trip is not what we think it is: a probe to 5/4 W, taken back unless it brought 5 % more than
-//! was ever seen before it; each failure doubles the time to the next (32 ms to 8 s), so that a flow which
+//! round trip is not what we think it is: a *probe* to 5/4 W, taken back unless it brought 5 % more than was
+//! ever seen before it; each failure doubles the time to the next (32 ms to 8 s), so that a flow which
 //! has what it needs is left alone. A burst of more than half a MiB after a silence is such a case too, with
 //! a first step to 2X that has to bring a fifth more: a reader that sleeps for a fixed time gets twice as
 //! much from a limit of twice the size, one that sleeps for as long as its bytes take at a rate of its own
@@ -44,21 +44,21 @@ use crate::trace::{Cause, Direction};
 use core::num::NonZeroU32;
 use meter::{Measure, Meter};
 
-/// A limit that was not used for this long falls.
+/// Time without use after which a limit falls.
 const IDLE: Duration = Duration::from_secs(1);
-/// How often a limit that is more than is needed falls by an eighth.
+/// Interval at which a limit that is more than is needed falls by an eighth.
 const FALL: Duration = Duration::from_millis(50);
-/// After a probe that gained nothing: the least time to the next (or twice as long as the step was on
-/// trial), doubled with each failure up to [`PROBE_BACKOFF_MAX`] times.
+/// Least wait after a probe that gained nothing (or twice as long as the step was on trial), doubled with each
+/// failure up to [`PROBE_BACKOFF_MAX`] times.
 const PROBE_WAIT_MIN: Duration = Duration::from_millis(32);
 const PROBE_BACKOFF_MAX: u8 = 8;
-/// A fixed limit is never looked at.
+/// Next decision about a fixed limit.
 const NEVER: Instant = Instant::from_ns(u64::MAX);
 
-/// A limit that has changed.
+/// Change of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Change {
-    /// The limit before and now, bytes.
+    /// Limit before and now, bytes.
     pub(crate) from: u32,
     pub(crate) to: u32,
     pub(crate) cause: Cause,
@@ -66,35 +66,36 @@ pub(crate) struct Change {
     pub(crate) per_rtt: u32,
 }
 
-/// Probe steps. They are judged by how fast two whole windows move, and not by round trips: they are there
-/// for when the round trip is not what we think it is.
+/// Probe of a limit: a step that measurements do not explain, judged by how fast two whole windows move, and
+/// not by round trips, because it is there for when the round trip is not what we think it is.
 #[derive(Debug, Clone, Copy, Default)]
 struct Probe {
     /// Measurements at the limit that did not explain growth, since the two windows began.
     misses: u8,
-    /// When they began, and the total then.
+    /// Begin of the two windows, and the total then.
     since: (Instant, u32),
-    /// The fastest two since the limit last grew for a reason, in bytes per round trip.
+    /// Speed of the fastest two windows since measurements last explained growth, bytes per round trip.
     best: u32,
-    /// No step before.
+    /// Earliest time of the next step.
     not_before: Instant,
+    /// Steps in a row that gained nothing.
     failures: u8,
-    /// The limit before a step on trial.
+    /// Limit before a step on trial.
     trial: Option<u32>,
-    /// The next step goes down.
+    /// Direction of the next step: down.
     down: bool,
 }
 
 /// Falling of a send limit that is not reached.
 #[derive(Debug, Clone, Copy)]
 struct Fall {
-    /// When the last eighth went, or was found to be needed.
+    /// Time at which the last eighth went, or was found to be needed.
     since: Instant,
-    /// The largest 2X since then.
+    /// Largest 2X since then.
     need: u32,
-    /// The longest time without use of late, milliseconds; it counts half as much after each fall.
+    /// Longest time without use of late, milliseconds; it counts half as much after each fall.
     silence_ms: u16,
-    /// The limit was reached since then.
+    /// Limit reached since then.
     reached: bool,
 }
 
@@ -103,12 +104,12 @@ impl Fall {
         Self { since: now, need: 0, silence_ms: 0, reached: false }
     }
 
-    /// The flow was used again after `silence`.
+    /// Use of the flow after `silence`.
     fn used(&mut self, silence: Duration) {
         self.silence_ms = self.silence_ms.max(u16::try_from(silence.as_millis()).unwrap_or(u16::MAX));
     }
 
-    /// When the next eighth goes.
+    /// Time at which the next eighth goes.
     fn at(&self, rtt: Duration) -> Instant {
         let silence = Duration::from_millis(self.silence_ms.into()).min(IDLE);
         self.since + FALL.max(meter::interval(rtt).max(silence) * 2)
@@ -123,17 +124,18 @@ pub(crate) struct Limit {
     bounds: BufferBounds,
     now: u32,
     meter: Meter,
-    /// Nothing is to be decided before.
+    /// Time of the next decision.
     look_at: Instant,
+    /// Limit reached since the last measurement, while nothing else held the flow back.
     hit: bool,
-    /// The host socket was full since the last measurement; and since when it has been.
+    /// Host socket full since the last measurement; and since when it has been.
     blocked: bool,
     blocked_since: Option<Instant>,
-    /// When an eighth was last in use.
+    /// Last use of an eighth.
     used_at: Instant,
     probe: Probe,
     fall: Fall,
-    /// The limit before a loss (or a spurious one) changed it; not yet traced.
+    /// Limit before a loss (or a spurious one) changed it; not yet traced.
     lost_from: Option<NonZeroU32>,
     grows: u32,
     shrinks: u32,
@@ -187,28 +189,28 @@ impl Limit {
         }
     }
 
-    /// The highest that the limit can get, bytes.
+    /// Maximum of the limit, bytes.
     pub(crate) const fn max(&self) -> u32 {
         self.bounds.max
     }
 
-    /// How often it grew and shrank.
+    /// Number of times that it grew, and that it shrank.
     pub(crate) const fn changes(&self) -> (u32, u32) {
         (self.grows, self.shrinks)
     }
 
-    /// The flow is at the limit while nothing else holds it back.
+    /// Hit: the flow is at the limit while nothing else holds it back.
     pub(crate) fn hit(&mut self) {
         self.hit = true;
     }
 
-    /// Whether the host socket leaves us holding bytes.
+    /// Blocked: whether the host socket leaves us holding bytes.
     pub(crate) fn blocked(&mut self, now: Instant, blocked: bool) {
         self.blocked |= blocked;
         self.blocked_since = if blocked { self.blocked_since.or(Some(now)) } else { None };
     }
 
-    /// Something was lost: half the limit (sender only).
+    /// Loss: half the limit (sender only).
     pub(crate) fn halve(&mut self) {
         if self.tuning == Tuning::Rtt {
             let change = self.set((self.now / 2).max(self.bounds.initial), Cause::Loss, 0);
@@ -217,7 +219,7 @@ impl Limit {
         }
     }
 
-    /// A spurious loss: the limit is `before` again, unless it has grown beyond that (sender only).
+    /// Spurious loss: the limit is `before` again, unless it has grown beyond that (sender only).
     pub(crate) fn restore(&mut self, before: u32) {
         if self.now < before {
             let change = self.set(before, Cause::Undone, 0);
@@ -237,7 +239,7 @@ impl Limit {
         }
     }
 
-    /// Called as data flows: `total` bytes have moved so far (wraps).
+    /// Decision as data flows: `total` bytes have moved so far (wraps).
     pub(crate) fn update(
         &mut self,
         now: Instant,
@@ -309,7 +311,7 @@ impl Limit {
         }
         let doubled = if fills && measure.doubled { self.now } else { 0 };
         let need = measure.per_rtt().max(doubled).saturating_mul(2);
-        // Without the part of a burst that a silence may account for.
+        // Growth that is sure: without the part of a burst that a silence may account for.
         let sure = measure.per_rtt_at_once().max(doubled).saturating_mul(2);
         self.fall.need = self.fall.need.max(need);
         self.fall.reached |= hit;
@@ -336,7 +338,7 @@ impl Limit {
         u64::from(measure.rate) * 16 >= u64::from(self.now) * sixteenths
     }
 
-    /// Tries, judges and takes back probes; `up` is where one that goes up leads, bytes.
+    /// Makes, judges and takes back probes; `up` is the limit to which one leads that goes up, bytes.
     fn probe(&mut self, now: Instant, hit: bool, up: u32, rtt: &LinkRtt) -> Option<Change> {
         let ((_, total), round_trip) = (self.meter.last(), rtt.round_trip());
         self.probe.misses = self.probe.misses.saturating_add(u8::from(hit));
@@ -428,6 +430,7 @@ impl Limit {
     }
 
     fn set(&mut self, to: u32, cause: Cause, per_rtt: u32) -> Option<Change> {
+        debug_assert!(self.bounds.initial <= to && to <= self.bounds.max, "{to} within {:?}", self.bounds);
         let from = std::mem::replace(&mut self.now, to);
         self.grows += u32::from(to > from);
         self.shrinks += u32::from(to < from);

@@ -11,14 +11,14 @@ use std::net::SocketAddr;
 pub struct HalfInfo {
     /// Limiting factor, now and with times so far.
     pub limiting: LimitingFactors,
-    /// The automatic limit now, bytes: the largest window offered (from the guest), or most bytes in flight
+    /// Automatic limit now, bytes: the largest window offered (from the guest), or most bytes in flight
     /// (toward it).
     pub limit: u32,
     /// Number of times the limit grew.
     pub grows: u32,
     /// Number of times the limit shrank.
     pub shrinks: u32,
-    /// The window offered now, bytes: ours to the guest, or the guest's to us.
+    /// Window offered now, bytes: ours to the guest, or the guest's to us.
     pub window: u32,
     /// Payload held in memory, bytes.
     pub held: u32,

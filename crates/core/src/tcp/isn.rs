@@ -6,12 +6,12 @@ use crate::wire::tcp::Seq;
 use siphasher::sip::SipHasher13;
 use std::hash::{Hash, Hasher};
 
-/// The secret of this instance.
+/// Secret key of this instance (RFC 6528, section 3).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IsnKey(pub(crate) [u8; 16]);
 
 impl IsnKey {
-    /// The initial sequence number of a connection that starts now.
+    /// Initial sequence number of a connection that starts now.
     pub(crate) fn isn(self, key: &FlowKey, now: Instant) -> Seq {
         let mut hasher = SipHasher13::new_with_key(&self.0);
         key.hash(&mut hasher);

@@ -1,7 +1,7 @@
 //! Limiting factor of a connection, with the time of each.
 //!
-//! At any time exactly one thing limits each direction of a connection. A [`LimitingClock`] is updated whenever
-//! it may have changed and adds up the time; reading it answers "why is this connection slow?".
+//! At any time exactly one thing limits each direction of a connection. A [`LimitingClock`] is updated
+//! whenever it may have changed and adds up the time; reading it answers "why is this connection slow?".
 
 use crate::time::{Duration, Instant};
 
@@ -12,13 +12,13 @@ pub enum LimitingFactor {
     /// The sender has no data.
     #[default]
     Application,
-    /// The window the guest offers (toward the guest).
+    /// Window offered by the guest (toward the guest).
     GuestWindow,
     /// Our own limit: the window we offer (from the guest) or the bytes we put in flight (toward it).
     OurLimit,
     /// The host socket takes no more bytes (from the guest).
     HostSocket,
-    /// The guest link has no credit (toward the guest), or its ring no room (from the guest).
+    /// The guest link has no credit (toward the guest), or its TX queue no room (from the guest).
     Link,
     /// The memory budget.
     Memory,
@@ -27,7 +27,7 @@ pub enum LimitingFactor {
 }
 
 impl LimitingFactor {
-    /// Every one, in order of declaration: the index of [`LimitingFactors::times`].
+    /// All factors in order of declaration: the index of [`LimitingFactors::times`].
     pub const ALL: [Self; 7] = [
         Self::Application,
         Self::GuestWindow,
@@ -38,7 +38,7 @@ impl LimitingFactor {
         Self::Loss,
     ];
 
-    /// The name shown to people and written to metrics.
+    /// Name in messages, metrics and tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Application => "application",
@@ -61,48 +61,57 @@ pub struct LimitingFactors {
     pub times: [Duration; LimitingFactor::ALL.len()],
 }
 
-/// Time is added up in units of this many nanoseconds, so that three days fit into 32 bits: ten thousand idle
+/// Change of a limiting factor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FactorChange {
+    pub(super) from: LimitingFactor,
+    pub(super) to: LimitingFactor,
+    /// Time for which the former has limited, exact to a unit.
+    pub(super) after: Duration,
+}
+
+/// Unit of the times that are added up, nanoseconds, so that three days fit into 32 bits: ten thousand idle
 /// connections are to cost little. The rest of a unit goes to the next limiting factor, as in the accounting
 /// of processor time.
 const UNIT_NS: u64 = 1 << 16;
 
-/// Adds up time.
+/// Sum of the time of each limiting factor of one direction.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LimitingClock {
-    by: LimitingFactor,
+pub(super) struct LimitingClock {
+    current: LimitingFactor,
     since: Instant,
-    held_units: [u32; LimitingFactor::ALL.len()],
+    units: [u32; LimitingFactor::ALL.len()],
 }
 
 impl LimitingClock {
     /// A clock that begins with nothing to send.
-    pub(crate) fn new(now: Instant) -> Self {
-        Self { by: LimitingFactor::default(), since: now, held_units: [0; LimitingFactor::ALL.len()] }
+    pub(super) fn new(now: Instant) -> Self {
+        Self { current: LimitingFactor::default(), since: now, units: [0; LimitingFactor::ALL.len()] }
     }
 
-    /// From `now` on `by` is what limits. Gives what did before and for how long, if that is a change.
-    pub(crate) fn set(&mut self, now: Instant, by: LimitingFactor) -> Option<(LimitingFactor, Duration)> {
-        if by == self.by {
+    /// Limiting factor from `now` on; gives the change, if it is one.
+    pub(super) fn set(&mut self, now: Instant, to: LimitingFactor) -> Option<FactorChange> {
+        if to == self.current {
             return None;
         }
-        let (before, time) = (self.by, now - self.since);
-        let units = time.as_nanos() as u64 / UNIT_NS;
-        let held = &mut self.held_units[before as usize];
-        *held = held.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
+        let (from, after) = (self.current, now - self.since);
+        let units = after.as_nanos() as u64 / UNIT_NS;
+        let sum = &mut self.units[from as usize];
+        *sum = sum.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
         self.since = self.since + Duration::from_nanos(units * UNIT_NS);
-        self.by = by;
-        Some((before, time))
+        self.current = to;
+        Some(FactorChange { from, to, after })
     }
 
     /// Present limiting factor and its start, exact to a unit.
-    pub(crate) fn current(&self) -> (LimitingFactor, Instant) {
-        (self.by, self.since)
+    pub(super) fn current(&self) -> (LimitingFactor, Instant) {
+        (self.current, self.since)
     }
 
     /// Factors and times at `now`.
-    pub(crate) fn read(&self, now: Instant) -> LimitingFactors {
-        let mut times = self.held_units.map(|units| Duration::from_nanos(u64::from(units) * UNIT_NS));
-        times[self.by as usize] += now - self.since;
-        LimitingFactors { current: self.by, times }
+    pub(super) fn read(&self, now: Instant) -> LimitingFactors {
+        let mut times = self.units.map(|units| Duration::from_nanos(u64::from(units) * UNIT_NS));
+        times[self.current as usize] += now - self.since;
+        LimitingFactors { current: self.current, times }
     }
 }

@@ -1,8 +1,10 @@
-//! How a connection begins: the guest's SYN, the host's connect, the SYN-ACK, and how a failed connect looks.
+//! Passive open: the guest's SYN, the host's connect, the SYN-ACK, and the guest's view of a failed connect.
 
 use super::autosize::Limit;
+use super::closer::Closer;
 use super::receiver::Receiver;
-use super::sender::{PeerOptions, Sender, SenderState};
+use super::sender::{PeerOptions, Sender};
+use super::timeout::KeepAlive;
 use super::{Connection, NOT_CONNECTED, reset};
 use crate::context::{Cx, Platform, Shared};
 use crate::counters::DropReason;
@@ -19,9 +21,9 @@ use crate::upstream::{Dial, Upstream};
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
 use crate::wire::{TCP, ipv6::Ipv6Header};
 
-/// Payload sizes below this are not honoured: Linux's floor (tcp_min_snd_mss).
+/// Least MSS that is honoured: Linux's floor (tcp_min_snd_mss).
 const MSS_MIN: u16 = 48;
-/// What a guest that names no MSS takes (RFC 9293, 3.7.1).
+/// MSS of a guest that names none (RFC 9293, 3.7.1).
 const MSS_DEFAULT_V4: u16 = 536;
 const MSS_DEFAULT_V6: u16 = 1220;
 
@@ -30,7 +32,7 @@ pub(super) fn mss_of_mtu(key: &FlowKey, mtu: u16) -> u16 {
     mtu - (ip_header_len(key.guest.ip()) + TcpHeader::LEN) as u16
 }
 
-/// How far above the last connection's numbers the next one between the same ends begins: as Linux in
+/// Distance of an initial sequence number from the last one used between the same ends: as Linux in
 /// TIME-WAIT.
 const ISS_DISTANCE: u32 = 65_537;
 
@@ -39,15 +41,15 @@ fn scale_for(max: u32) -> u8 {
     (0..14).find(|s| 65_535 << s >= max).unwrap_or(14)
 }
 
-/// What a guest tells in its SYN, as far as it is honoured on a link of `mtu`.
+/// Options of a guest's SYN, as far as they are honoured on a link of `mtu`.
 pub(super) fn peer_options(key: &FlowKey, options: &TcpOptions, mtu: u16) -> PeerOptions {
     let default = if key.guest.is_ipv4() { MSS_DEFAULT_V4 } else { MSS_DEFAULT_V6 };
     let mss = options.mss.unwrap_or(default).max(MSS_MIN).min(mss_of_mtu(key, mtu));
     PeerOptions { mss, scale: options.window_scale, sack: options.sack_permitted }
 }
 
-/// Our first sequence number: above `after`, what an earlier connection between the same ends has used, if
-/// there was one.
+/// Our initial sequence number: above `after`, the last one that an earlier connection between the same ends
+/// has used.
 pub(super) fn iss(shared: &Shared, key: &FlowKey, now: Instant, after: Option<Seq>) -> Seq {
     match (shared.tcp.isn.isn(key, now), after) {
         (iss, Some(after)) if !iss.gt(after) => after + ISS_DISTANCE,
@@ -55,8 +57,7 @@ pub(super) fn iss(shared: &Shared, key: &FlowKey, now: Instant, after: Option<Se
     }
 }
 
-/// Our window scale, and the limit of what the guest may send, for a guest that does or does not scale
-/// windows.
+/// Our window scale and the receive limit, for a guest that does or does not scale windows.
 pub(super) fn receiving(shared: &Shared, scales: bool, now: Instant) -> (u8, Limit) {
     let (scale, cap) = if scales { (scale_for(shared.config.tcp_rx.max), 65_535 << 14) } else { (0, 65_535) };
     (scale, Limit::new(Direction::Receive, shared.config.tcp_tuning, shared.config.tcp_rx, cap, now))
@@ -72,23 +73,22 @@ impl Connection {
         iss: Seq,
         peer: PeerOptions,
     ) -> Self {
-        let (scale, limit) = receiving(shared, peer.scale.is_some(), now);
-        let mss = mss_of_mtu(&key, shared.config.mtu);
-        let mut rx = Receiver::new(irs, scale, limit, mss, shared.tcp.prompt_peers.of(&key.remote), now);
-        rx.sack = peer.sack;
-        let limit =
+        let receiving = receiving(shared, peer.scale.is_some(), now);
+        let mss = (peer.mss, mss_of_mtu(&key, shared.config.mtu));
+        let mut rx = Receiver::new(irs, receiving, mss, shared.tcp.prompt_peers.of(&key.remote), now);
+        rx.permit_sack(peer.sack);
+        let tx_limit =
             Limit::new(Direction::Send, shared.config.tcp_tuning, shared.config.tcp_tx, u32::MAX, now);
         Self {
             key,
             id,
             socket: None,
             rx,
-            tx: Sender::new(iss, peer, limit, now),
+            tx: Sender::new(iss, peer, tx_limit, now),
+            closer: Closer::default(),
+            keep_alive: KeepAlive::new(now),
             opened_at: now,
-            heard_at: now,
             challenged_at: None,
-            time_wait_until: None,
-            probes: 0,
             broken: false,
             turn: Turn::default(),
             inbound: false,
@@ -96,7 +96,8 @@ impl Connection {
             ended: false,
             cause: EndCause::default(),
             connect_us: NOT_CONNECTED,
-            segments: [0; 2],
+            segments_taken: 0,
+            segments_sent: 0,
         }
     }
 
@@ -130,10 +131,10 @@ impl Connection {
 
     /// The host socket is connected: the guest gets its SYN-ACK.
     pub(super) fn connected<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        self.tx.state = SenderState::SynAckSent;
+        self.tx.connected();
         let took = (cx.now - self.opened_at).as_micros();
         self.connect_us = u32::try_from(took).unwrap_or(NOT_CONNECTED);
-        self.rx.writable = true;
+        self.rx.socket_writable();
         self.send_syn_ack(cx);
     }
 
@@ -141,7 +142,7 @@ impl Connection {
     pub(super) fn syn_options(&self, shared: &Shared, scales: bool, sack_permitted: bool) -> TcpOptions {
         TcpOptions {
             mss: Some(mss_of_mtu(&self.key, shared.config.mtu)),
-            window_scale: scales.then_some(self.rx.scale),
+            window_scale: scales.then_some(self.rx.scale()),
             sack_permitted,
             ..TcpOptions::default()
         }
@@ -149,10 +150,11 @@ impl Connection {
 
     /// Sends the SYN-ACK, for the first time or again.
     pub(super) fn send_syn_ack<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        let options = self.syn_options(cx.shared, self.tx.peer_scales, self.tx.sack);
+        let (scales, sack) = self.tx.peer_permits();
+        let options = self.syn_options(cx.shared, scales, sack);
         let header = TcpHeader {
-            seq: self.tx.una,
-            window: self.rx.offer_unscaled(self.receive_cap(cx.shared)),
+            seq: self.tx.una(),
+            window: self.rx.offer_unscaled(cx.shared),
             options,
             ..self.header(TcpFlags::SYN | TcpFlags::ACK)
         };
@@ -160,18 +162,16 @@ impl Connection {
             self.list_ready(cx.shared);
             return;
         }
-        if self.tx.nxt == self.tx.una {
-            self.tx.sent(cx.shared, cx.now, 1);
-        }
+        self.tx.sent_syn(cx.shared, cx.now);
     }
 
-    /// The host could not connect: what the guest is told is what its own kernel would have met.
+    /// Failure of the host's connect: the guest gets what its own kernel would have met.
     pub(super) fn connect_failed<P: Platform>(&mut self, cx: &mut Cx<'_, P>, error: HostError) {
         if self.dial_next(cx, error) {
             return;
         }
         self.ended = true;
-        // Whatever the host calls a reset here: it did not take the connection.
+        // A reset during the connect is a refusal: the destination did not take the connection.
         self.cause = match EndCause::of(error) {
             EndCause::ResetByHost => EndCause::Refused,
             cause => cause,
@@ -185,14 +185,13 @@ impl Connection {
             HostError::HostUnreachable => IcmpCause::HostUnreachable,
             HostError::Prohibited => IcmpCause::Prohibited,
             HostError::Refused | HostError::Reset | HostError::TooBig(_) | HostError::Other(_) => {
-                return reset::refuse(cx, &self.key, self.rx.nxt);
+                return reset::refuse(cx, &self.key, self.rx.nxt());
             }
         };
         self.send_unreachable(cx, cause);
     }
 
-    /// Dials what else there is upstream after a connect has failed. False if there is nothing that takes the
-    /// connection.
+    /// Dials the next candidates upstream after a connect has failed. False if none takes the connection.
     fn dial_next<P: Platform>(&mut self, cx: &mut Cx<'_, P>, mut error: HostError) -> bool {
         while let Some(to) = self.upstream.next(cx.shared, error, cx.now) {
             self.close_socket(cx.host, Close::Graceful);
@@ -210,7 +209,7 @@ impl Connection {
         false
     }
 
-    /// An ICMP error that quotes the SYN.
+    /// Sends an ICMP error that quotes the SYN.
     fn send_unreachable<P: Platform>(&mut self, cx: &mut Cx<'_, P>, cause: IcmpCause) {
         let mut syn = [0; Ipv6Header::LEN + TcpHeader::LEN];
         let (guest, remote) = (self.key.guest, self.key.remote);
@@ -219,7 +218,7 @@ impl Connection {
         let header = TcpHeader {
             src_port: guest.port(),
             dst_port: remote.port(),
-            seq: self.rx.nxt - 1,
+            seq: self.rx.nxt() - 1,
             ack: Seq(0),
             flags: TcpFlags::SYN,
             window: 0,

@@ -15,10 +15,10 @@
 use crate::flow::Endpoint;
 use std::net::IpAddr;
 
-/// Prompt answers in a row that make a destination prompt: at first, and after repeated harm.
+/// Streak of prompt answers that makes a destination prompt: at first, and after repeated harm.
 const NEED_MIN: u8 = 4;
 const NEED_MAX: u8 = 128;
-/// Destinations remembered, as a power of two; those whose hashes meet take turns.
+/// Size of the table of destinations, as a power of two; destinations whose hashes meet take turns.
 const DESTINATIONS_BITS: u32 = 9;
 
 /// Record of one destination's answers.
@@ -26,17 +26,19 @@ const DESTINATIONS_BITS: u32 = 9;
 pub(crate) struct Promptness {
     /// Requests in a row that were one segment and were answered promptly, up to 255.
     streak: u8,
-    /// How many it takes.
+    /// Streak that makes it prompt.
     need: u8,
 }
 
 impl Promptness {
     const NONE: Self = Self { streak: 0, need: NEED_MIN };
 
+    /// Whether the destination is prompt.
     pub(super) fn is_prompt(self) -> bool {
         self.streak >= self.need
     }
 
+    /// Prompt answer to a request of one segment.
     pub(super) fn record_prompt(&mut self) {
         self.streak = self.streak.saturating_add(1);
         if self.streak == u8::MAX {
@@ -44,11 +46,12 @@ impl Promptness {
         }
     }
 
+    /// Late answer, or one to a request of several segments.
     pub(super) fn record_late(&mut self) {
         self.streak = 0;
     }
 
-    /// The guest held data back until the delayed acknowledgement came.
+    /// Harm: the guest held data back until the delayed acknowledgement came.
     pub(super) fn record_harm(&mut self) {
         *self = Self { streak: 0, need: self.need.saturating_mul(2).min(NEED_MAX) };
     }
@@ -65,20 +68,21 @@ impl Default for PromptPeers {
 }
 
 impl PromptPeers {
-    /// The record of `remote`; an empty one if it is not remembered.
+    /// Record of `remote`; an empty one if it is not remembered.
     pub(crate) fn of(&self, remote: &Endpoint) -> Promptness {
         let mark = mark(remote);
         let (known, record) = self.0[place(mark)];
         if known == mark { record } else { Promptness::NONE }
     }
 
+    /// Keeps the record of `remote`, in the place of any other.
     pub(super) fn keep(&mut self, remote: &Endpoint, record: Promptness) {
         let mark = mark(remote);
         self.0[place(mark)] = (mark, record);
     }
 }
 
-/// A hash of a destination. A guest that makes two meet spoils only its own acknowledgements.
+/// Hash of a destination. A guest that makes two meet spoils only its own acknowledgements.
 fn mark(remote: &Endpoint) -> u32 {
     let address = match remote.ip() {
         IpAddr::V4(ip) => u64::from(ip.to_bits()),
@@ -88,7 +92,7 @@ fn mark(remote: &Endpoint) -> u32 {
     (mixed >> 32) as u32
 }
 
-/// A multiplication carries what differs upward: the highest bits depend on all others.
+/// Place in the table. A multiplication carries differences upward: the highest bits depend on all others.
 const fn place(mark: u32) -> usize {
     (mark >> (u32::BITS - DESTINATIONS_BITS)) as usize
 }

@@ -1,4 +1,4 @@
-//! When something sent to the guest counts as lost: RACK (RFC 8985, section 6).
+//! RACK: detection of lost segments by the times at which they were sent (RFC 8985, section 6).
 //!
 //! A range is lost when something sent later has arrived and a round trip and a little more have passed since
 //! it was sent. The little more, the reordering window, is nothing until the guest has been seen to get
@@ -10,33 +10,35 @@ use super::scoreboard::{Range, Scoreboard};
 use crate::time::{Duration, Instant};
 use crate::wire::tcp::Seq;
 
-/// Segments selectively acknowledged that mean a loss even where reordering is known (RFC 8985, 6.2, step 4).
+/// Selectively acknowledged segments that mean a loss even where reordering is known (RFC 8985, 6.2, step 4:
+/// DupThresh).
 const DUP_THRESH: u32 = 3;
 /// Recoveries without duplicates after which the reordering window is as at the beginning.
 const PERSIST: u8 = 16;
-/// Most quarters of a round trip that the reordering window has; the smoothed round trip bounds it besides.
+/// Maximum of the reordering window, in quarters of a round trip; the smoothed round trip bounds it besides.
 const QUARTERS_MAX: u8 = 20;
 
 /// RACK's memory of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Rack {
-    /// The most recently sent range that was delivered: its send time and its end.
+    /// Most recently sent range that was delivered: its send time and its end (RACK.xmit_ts, RACK.end_seq).
     newest: Option<(Instant, Seq)>,
-    /// Its round trip.
+    /// Round trip of `newest` (RACK.rtt).
     rtt_ns: u64,
-    /// The highest sequence number that has arrived.
+    /// Highest sequence number that has arrived (RACK.fack).
     fack: Option<Seq>,
+    /// Reordering seen (RACK.reordering_seen).
     reordering: bool,
     /// Quarters of a round trip in the reordering window beyond the first.
     widened: u8,
-    /// Recoveries for which they stay.
+    /// Recoveries for which the widening stays (RACK.reo_wnd_persist).
     persist: u8,
     /// No further widening until this is acknowledged.
     widened_until: Option<Seq>,
 }
 
 impl Rack {
-    /// Something has arrived that was not known to (step 2 and 3).
+    /// Delivery of a range that was not known to have arrived (steps 2 and 3).
     pub(super) fn delivered(&mut self, now: Instant, range: &Range, min_rtt: Duration) {
         let rtt = now - range.at;
         if range.resent && rtt < min_rtt {
@@ -54,7 +56,7 @@ impl Rack {
         }
     }
 
-    /// The guest has got something twice; `nxt` is SND.NXT. Widens the reordering window once per round trip.
+    /// Duplicate reported by the guest; `nxt` is SND.NXT. Widens the reordering window once per round trip.
     pub(super) fn duplicate(&mut self, una: Seq, nxt: Seq) {
         if self.widened_until.is_some_and(|until| una.lt(until)) {
             return;
@@ -64,7 +66,7 @@ impl Rack {
         self.persist = PERSIST;
     }
 
-    /// A recovery has ended.
+    /// End of a recovery.
     pub(super) fn recovered(&mut self) {
         self.persist = self.persist.saturating_sub(1);
         if self.persist == 0 {
@@ -72,7 +74,7 @@ impl Rack {
         }
     }
 
-    /// Step 4.
+    /// Reordering window (step 4).
     fn window(&self, board: &Scoreboard, mss: u32, recovering: bool, rtts: (Duration, Duration)) -> Duration {
         let (min_rtt, srtt) = rtts;
         if !self.reordering && (recovering || board.sacked() >= DUP_THRESH * mss) {
@@ -108,7 +110,7 @@ impl Rack {
         wait
     }
 
-    /// The retransmission timer has expired: the first range is lost, and what is old enough (6.3).
+    /// Expiry of the retransmission timer: the first range is lost, and every one that is old enough (6.3).
     pub(super) fn timed_out(&self, now: Instant, board: &mut Scoreboard, srtt: Duration) {
         let first = board.first().map(|range| range.start);
         let patience = Duration::from_nanos(self.rtt_ns).max(srtt);

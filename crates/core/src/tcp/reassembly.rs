@@ -1,5 +1,5 @@
-//! Payload that arrived ahead of a gap: sorted, disjoint ranges of sequence space, each a queue of pooled
-//! bytes.
+//! Reassembly of payload that arrived ahead of a gap: sorted, disjoint ranges of sequence space, each a queue
+//! of pooled bytes.
 //!
 //! A link that loses nothing never uses it. The number of ranges is bounded so that a hostile guest cannot
 //! spread a window over thousands of one-byte islands; a segment that would add a range beyond the bound is
@@ -8,14 +8,14 @@
 use crate::memory::chunk::{ByteQueue, Pool};
 use crate::wire::tcp::{SackBlocks, Seq};
 
-/// Most ranges kept for one connection.
+/// Maximum of ranges of one connection.
 const RANGES_MAX: usize = 32;
 
 #[derive(Debug)]
 struct Range {
     start: Seq,
     bytes: ByteQueue,
-    /// The higher, the later something of it last came.
+    /// Order of arrival of its newest segment: the higher, the later.
     touched: u64,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Reassembly {
     ranges: Vec<Range>,
 }
 
-/// There are [`RANGES_MAX`] ranges already, or the memory budget is spent.
+/// No room: there are [`RANGES_MAX`] ranges already, or the memory budget is spent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
@@ -41,7 +41,7 @@ impl Reassembly {
         self.ranges.iter().map(|r| r.bytes.len()).sum()
     }
 
-    /// Bytes that the list of ranges takes.
+    /// Heap memory of the list of ranges, bytes.
     pub(crate) fn allocated(&self) -> usize {
         self.ranges.capacity() * size_of::<Range>()
     }
@@ -49,6 +49,12 @@ impl Reassembly {
     /// Whether nothing is held.
     pub(crate) fn is_empty(&self) -> bool {
         self.ranges.is_empty()
+    }
+
+    /// Whether ranges are sorted and do not touch, and none is empty.
+    fn is_consistent(&self) -> bool {
+        let apart = self.ranges.windows(2).all(|pair| pair[0].end().lt(pair[1].start));
+        apart && self.ranges.iter().all(|range| !range.bytes.is_empty())
     }
 
     /// Stores `data` at `seq`; bytes that are held already are kept as they are.
@@ -95,10 +101,11 @@ impl Reassembly {
                 pool.append(&mut self.ranges[i].bytes, next.bytes);
             }
         }
+        debug_assert!(self.is_consistent(), "ranges are disjoint and sorted: {:?}", self.ranges);
         Ok(())
     }
 
-    /// The first part of what lies between `start` and `end` that is held already.
+    /// First part between `start` and `end` that is held already.
     pub(crate) fn held(&self, start: Seq, end: Seq) -> Option<(Seq, Seq)> {
         let range = self.ranges.iter().find(|r| r.start.lt(end) && r.end().gt(start))?;
         let from = if range.start.gt(start) { range.start } else { start };
@@ -106,8 +113,8 @@ impl Reassembly {
         Some((from, to))
     }
 
-    /// The ranges as reported to the guest: at most `max`, the one that the newest segment belongs to first
-    /// (RFC 2018, section 4).
+    /// SACK blocks of the ranges: at most `max`, and first "the segment which triggered this ACK" (RFC 2018,
+    /// section 4).
     pub(crate) fn blocks(&self, max: usize) -> impl Iterator<Item = (Seq, Seq)> {
         let mut newest = [None::<&Range>; SackBlocks::MAX];
         for range in &self.ranges {
@@ -126,7 +133,7 @@ impl Reassembly {
         self.ranges.get(i).is_some_and(|r| r.end() == seq)
     }
 
-    /// The bytes that have become in order now that everything before `nxt` has arrived; moved, not copied.
+    /// Bytes that are in order once everything before `nxt` has arrived; moved, not copied.
     pub(crate) fn take(&mut self, pool: &mut Pool, nxt: Seq) -> Option<ByteQueue> {
         while self.ranges.first().is_some_and(|r| r.start.le(nxt)) {
             let mut range = self.ranges.remove(0);

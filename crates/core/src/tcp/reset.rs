@@ -5,12 +5,13 @@ use crate::counters::DropReason;
 use crate::flow::FlowKey;
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
 
-/// Refuses a SYN whose acknowledgement would be `ack`.
+/// Refusal of a SYN whose acknowledgement would be `ack`.
 pub(crate) fn refuse<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, ack: Seq) {
     send(cx, key, Seq(0), ack, TcpFlags::RST | TcpFlags::ACK);
 }
 
-/// Answers a segment for which there is no connection. A reset is never answered.
+/// Reset in answer to a segment for which there is no connection (RFC 9293, 3.5.2, group 1). A reset is never
+/// answered.
 pub(crate) fn answer<P: Platform>(
     cx: &mut Cx<'_, P>,
     key: &FlowKey,
@@ -30,7 +31,7 @@ pub(crate) fn answer<P: Platform>(
     }
 }
 
-/// Sends a reset with these numbers.
+/// Sends a reset with the given numbers.
 pub(super) fn send<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, seq: Seq, ack: Seq, flags: TcpFlags) {
     let header = TcpHeader {
         src_port: key.remote.port(),

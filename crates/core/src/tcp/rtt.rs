@@ -14,20 +14,21 @@
 
 use crate::time::{Duration, Instant};
 
-/// Least time by which the time-out is longer than a round trip. A guest may delay its acknowledgement by 200
+/// Least margin of the time-out above a round trip. A guest may delay its acknowledgement by 200
 /// ms, a tick of its timer, and the time until it gets a processor; and on a link whose round trip never
 /// varies the deviation leaves no room for that. Linux has 200 ms.
 const MARGIN_MIN: Duration = Duration::from_millis(220);
+/// Maximum of the time-out (RFC 6298, 2.5: "at least 60 seconds").
 const RTO_MAX: Duration = Duration::from_secs(60);
-/// Before the first sample (RFC 6298, 2.1).
+/// Time-out before the first sample (RFC 6298, 2.1).
 const RTO_INITIAL: Duration = Duration::from_secs(1);
-/// How long a minimum counts.
+/// Age at which a minimum no longer counts.
 const WINDOW: Duration = Duration::from_secs(10);
 /// Round-trip time for buffer tuning before the first sample.
 const UNKNOWN: Duration = Duration::from_micros(500);
 /// Resolution of samples: a guest may answer within the turn of the segment.
 const RESOLUTION: Duration = Duration::from_micros(20);
-/// Least time after which something unanswered is said again: a tick of the timer wheel.
+/// Least wait before a repetition: a tick of the timer wheel.
 const REPEAT_MIN: Duration = Duration::from_millis(1);
 
 /// Round-trip time of a link.
@@ -36,12 +37,12 @@ pub(crate) struct LinkRtt {
     /// Smoothed time and mean deviation; `None` before the first sample.
     estimate: Option<(Duration, Duration)>,
     least: WindowedMin,
-    /// A limit last held a flow back.
+    /// Last time at which a limit held a flow back.
     loaded_at: Option<Instant>,
 }
 
 impl LinkRtt {
-    /// Takes one sample (RFC 6298, 2.2 and 2.3) of a segment acknowledged at `now`.
+    /// Sample (RFC 6298, 2.2 and 2.3) of a segment acknowledged at `now`.
     pub(crate) fn sample(&mut self, now: Instant, rtt: Duration) {
         let (srtt, var) = match self.estimate {
             None => (rtt, rtt / 2),
@@ -55,42 +56,42 @@ impl LinkRtt {
         }
     }
 
-    /// A limit holds a flow back at `now`: there may be a queue on the link.
+    /// Load at `now`: a limit holds a flow back, so there may be a queue on the link.
     pub(crate) fn loaded(&mut self, now: Instant) {
         self.loaded_at = Some(now);
     }
 
-    /// The smoothed time, if there was a sample.
+    /// Smoothed round-trip time (SRTT), if there was a sample.
     pub(crate) fn srtt(&self) -> Option<Duration> {
         self.estimate.map(|(srtt, _)| srtt)
     }
 
-    /// The least round-trip time of late, if there was a sample.
+    /// Least round-trip time of late, if there was a sample.
     pub(crate) fn min(&self) -> Option<Duration> {
         self.least.get()
     }
 
-    /// The round trip by which buffers are measured (R*): the minimum, and not below what a clock that is
-    /// read once per turn can tell.
+    /// Round trip by which buffers are measured (R*): the minimum, and not below the resolution of a clock that
+    /// is read once per turn.
     pub(crate) fn round_trip(&self) -> Duration {
         self.min().unwrap_or(UNKNOWN).max(RESOLUTION)
     }
 
-    /// The time-out after `backoff` expiries in a row (RFC 6298, 5.5).
+    /// Retransmission time-out (RTO) after `backoff` expiries in a row (RFC 6298, 5.5).
     pub(crate) fn rto(&self, backoff: u8) -> Duration {
         let base = self.estimate.map_or(RTO_INITIAL, |(srtt, var)| srtt + (var * 4).max(MARGIN_MIN));
         (base * (1 << backoff.min(10))).min(RTO_MAX)
     }
 
-    /// How long to wait for the answer to something that costs little to say again, after `repeats`.
+    /// Wait for the answer to a segment that costs little to repeat, after `repeats` repetitions.
     pub(crate) fn repeat_after(&self, repeats: u8) -> Duration {
         let base = self.estimate.map_or(RTO_INITIAL, |(srtt, var)| (srtt + var * 4).max(REPEAT_MIN));
         (base * (1 << repeats.min(10))).min(RTO_MAX)
     }
 }
 
-/// The least sample of the last [`WINDOW`], from three of them: the best, the best after it, and the best
-/// after that (Kathleen Nichols' filter).
+/// Windowed minimum: the least sample of the last [`WINDOW`], from three of them: the best, the best after it,
+/// and the best after that (Kathleen Nichols' filter).
 #[derive(Debug, Clone, Copy, Default)]
 struct WindowedMin {
     best: [(Instant, Duration); 3],
@@ -116,8 +117,8 @@ impl WindowedMin {
         self.age(now, new);
     }
 
-    /// Lets the best go when it is too old; keeps the others spread over the window, so that there is one to
-    /// follow it.
+    /// Ageing: lets the best go when it is too old; keeps the others spread over the window, so that there is
+    /// one to follow it.
     fn age(&mut self, now: Instant, new: (Instant, Duration)) {
         if now - self.best[0].0 > WINDOW {
             self.best = [self.best[1], self.best[2], new];

@@ -13,23 +13,26 @@ use crate::time::Instant;
 use crate::wire::tcp::Seq;
 use std::collections::VecDeque;
 
-/// Most ranges kept: enough for five hundred holes, or for a thousand turns of the loop within a round trip.
+/// Maximum of ranges: enough for five hundred holes, or for a thousand turns of the loop within a round trip.
 /// Each acknowledgement looks at all of them while something is selectively acknowledged, so this is also
 /// what the worst guest can make one acknowledgement cost: a sixth of what it would with four thousand.
 const RANGES_MAX: usize = 1024;
 
-/// Most lists kept for use, and the most ranges that one of them has room for.
+/// Maximum of lists kept for use, and of ranges that one of them has room for.
 const LISTS_MAX: usize = 32;
 const LIST_RANGES_MAX: usize = 1024;
+
+/// Ranges up to which the assertions look at all of them.
+const CHECKED_MAX: usize = 64;
 
 /// State of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// On its way, as far as we know.
+    /// On its way, as far as is known.
     InFlight,
     /// Selectively acknowledged.
     Sacked,
-    /// Lost, to be sent again.
+    /// Lost, to be retransmitted.
     Lost,
 }
 
@@ -38,10 +41,10 @@ pub(super) enum Fate {
 pub(super) struct Range {
     pub(super) start: Seq,
     pub(super) len: u32,
-    /// When it was sent last.
+    /// Last transmission.
     pub(super) at: Instant,
     pub(super) fate: Fate,
-    /// It was sent more than once.
+    /// Sent more than once (RFC 8985, 5.2: "retransmitted").
     pub(super) resent: bool,
 }
 
@@ -56,7 +59,7 @@ impl Range {
         self.fate == Fate::Sacked
     }
 
-    /// Whether `next`, which follows it, is in all respects the same.
+    /// Whether `next`, which follows it, differs in nothing that counts.
     fn joins(&self, next: &Self) -> bool {
         self.fate == next.fate
             && (self.fate == Fate::Sacked || (self.at == next.at && self.resent == next.resent))
@@ -83,14 +86,34 @@ impl Scoreboard {
         self.sacked
     }
 
-    /// Sequence space that is lost and was not sent again.
+    /// Sequence space that is lost and was not retransmitted.
     pub(super) fn lost(&self) -> u32 {
         self.lost
     }
 
-    /// Bytes that the list of ranges takes.
+    /// Heap memory of the list of ranges, bytes.
     pub(super) fn allocated(&self) -> usize {
         self.ranges.capacity() * size_of::<Range>()
+    }
+
+    /// Sequence space on the board.
+    pub(super) fn len(&self) -> u32 {
+        match (self.ranges.front(), self.ranges.back()) {
+            (Some(first), Some(last)) => (last.end() - first.start) as u32,
+            _ => 0,
+        }
+    }
+
+    /// Whether ranges adjoin, none is empty, and both sums are those of the ranges. Long lists are taken to be
+    /// as short ones: looking at all of a thousand ranges each time would be most of a test.
+    fn is_consistent(&self) -> bool {
+        if self.ranges.len() > CHECKED_MAX {
+            return true;
+        }
+        let sum = |fate| self.ranges.iter().filter(|range| range.fate == fate).map(|range| range.len).sum();
+        let adjoin = self.ranges.iter().zip(self.ranges.iter().skip(1)).all(|(a, b)| a.end() == b.start);
+        let (sacked, lost): (u32, u32) = (sum(Fate::Sacked), sum(Fate::Lost));
+        adjoin && self.ranges.iter().all(|r| r.len > 0) && (sacked, lost) == (self.sacked, self.lost)
     }
 
     /// All ranges, in order.
@@ -104,8 +127,10 @@ impl Scoreboard {
         self.ranges.front()
     }
 
-    /// Notes that `len` from `start` on, which is SND.NXT, was sent for the first time.
+    /// First transmission of `len` from `start` on, which is SND.NXT.
     pub(super) fn sent(&mut self, start: Seq, len: u32, at: Instant) {
+        debug_assert!(len > 0, "a segment takes sequence space");
+        debug_assert!(self.ranges.back().is_none_or(|last| last.end() == start), "sent without gaps");
         let full = self.ranges.len() >= RANGES_MAX;
         let fresh = Range { start, len, at, fate: Fate::InFlight, resent: false };
         match self.ranges.back_mut() {
@@ -118,7 +143,8 @@ impl Scoreboard {
         }
     }
 
-    /// Removes ranges before `una`; calls `delivered` for every part that was not known to have arrived.
+    /// Cumulative acknowledgement up to `una`; calls `delivered` for every part that was not known to have
+    /// arrived.
     pub(super) fn acknowledge(&mut self, una: Seq, mut delivered: impl FnMut(&Range)) {
         while let Some(first) = self.ranges.front_mut() {
             if first.start.ge(una) {
@@ -140,6 +166,7 @@ impl Scoreboard {
                 self.ranges.pop_front();
             }
         }
+        debug_assert!(self.is_consistent(), "ranges and sums after an acknowledgement: {self:?}");
     }
 
     /// Takes a list from `lists` unless it has one; to be called before something is sent.
@@ -160,8 +187,8 @@ impl Scoreboard {
         }
     }
 
-    /// Marks the ranges between `start` and `end` as arrived; calls `delivered` for every part that was not
-    /// known to.
+    /// Selective acknowledgement from `start` to `end`; calls `delivered` for every part that was not known to
+    /// have arrived.
     pub(super) fn sack(&mut self, start: Seq, end: Seq, mut delivered: impl FnMut(&Range)) {
         let (Some(first), Some(last)) = (self.split(start), self.split(end)) else { return };
         if first == last {
@@ -182,6 +209,7 @@ impl Scoreboard {
         self.ranges[first].len = len;
         self.ranges.drain(first + 1..last);
         self.join(first);
+        debug_assert!(self.is_consistent(), "ranges and sums after a SACK block: {self:?}");
     }
 
     /// Marks as lost every range in flight for which `is_lost` holds.
@@ -192,6 +220,7 @@ impl Scoreboard {
                 self.lost += range.len;
             }
         }
+        debug_assert!(self.is_consistent(), "ranges and sums after a loss: {self:?}");
     }
 
     /// Marks up to `len` bytes from the front on as lost.
@@ -205,7 +234,7 @@ impl Scoreboard {
         }
     }
 
-    /// Forgets all selective acknowledgements: the guest has, too (RFC 2018, section 8).
+    /// Reneging: forgets all selective acknowledgements, as the guest may have (RFC 2018, section 8).
     pub(super) fn renege(&mut self) {
         for range in &mut self.ranges {
             if range.fate == Fate::Sacked {
@@ -213,6 +242,7 @@ impl Scoreboard {
             }
         }
         self.sacked = 0;
+        debug_assert!(self.is_consistent(), "ranges and sums after reneging: {self:?}");
     }
 
     /// The first lost range.
@@ -230,7 +260,7 @@ impl Scoreboard {
         Some((range.end() - len, len))
     }
 
-    /// Notes that `len` from `start` on, part of one range, was sent again.
+    /// Retransmission of `len` from `start` on, part of one range.
     pub(super) fn resent(&mut self, start: Seq, len: u32, at: Instant) {
         // Without room to split, all of the range counts as sent now: parts that were not are detected as
         // lost later.
@@ -245,6 +275,7 @@ impl Scoreboard {
         }
         *range = Range { at, fate: Fate::InFlight, resent: true, ..*range };
         self.join(index);
+        debug_assert!(self.is_consistent(), "ranges and sums after a retransmission: {self:?}");
     }
 
     /// Forgets everything.
@@ -253,8 +284,8 @@ impl Scoreboard {
         (self.sacked, self.lost) = (0, 0);
     }
 
-    /// The index of the range that begins at `at`, made by splitting one if need be; behind the last for the
-    /// end of all. `None` if `at` lies outside, or there are too many ranges.
+    /// Index of the range that begins at `at`, made by splitting one if need be; behind the last for the end
+    /// of all. `None` if `at` lies outside, or there are too many ranges.
     fn split(&mut self, at: Seq) -> Option<usize> {
         let (first, last) = (self.ranges.front()?, self.ranges.back()?);
         if at.lt(first.start) || at.gt(last.end()) {

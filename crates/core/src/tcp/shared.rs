@@ -13,9 +13,9 @@ pub(crate) struct TcpShared {
     pub(crate) isn: IsnKey,
     /// Round-trip time of the guest link.
     pub(crate) rtt: LinkRtt,
-    /// Flows that owe the guest an acknowledgement at the end of this turn, each at most once.
+    /// Acknowledgements due at the end of this turn, by flow, each at most once.
     pub(crate) ack_due: Vec<FlowId>,
-    /// Memory of the scoreboards.
+    /// Free lists of the scoreboards.
     pub(crate) lists: Lists,
     /// Destinations that answer promptly.
     pub(crate) prompt_peers: PromptPeers,

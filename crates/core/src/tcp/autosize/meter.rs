@@ -23,12 +23,13 @@
 use crate::time::{Duration, Instant};
 use core::num::NonZeroU32;
 
+/// Bounds of a measurement's interval.
 const INTERVAL_MIN: Duration = Duration::from_micros(500);
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
 const MARKS: usize = 3;
-/// Most that a burst counts, bytes.
+/// Maximum that counts of a burst, bytes.
 const BURST_MAX: u32 = 512 << 10;
-/// A silence after which it counts in full.
+/// Silence after which a burst counts in full.
 const SILENCE: Duration = Duration::from_millis(30);
 
 /// Result of a measurement.
@@ -38,7 +39,7 @@ pub(super) struct Measure {
     pub(super) rate: u32,
     /// Most bytes in one turn.
     pub(super) burst: u32,
-    /// It covers the first round after the limit has about doubled.
+    /// First round after the limit has about doubled.
     pub(super) doubled: bool,
 }
 
@@ -48,14 +49,14 @@ impl Measure {
         self.rate.saturating_add(self.burst)
     }
 
-    /// The same without what a burst after a silence has beyond any other.
+    /// X without the excess of a burst after a silence over any other.
     pub(super) fn per_rtt_at_once(&self) -> u32 {
         self.rate.saturating_add(self.burst.min(BURST_MAX))
     }
 }
 
-/// Times and totals stand apart so that no room is lost between them: ten thousand idle connections have two
-/// each.
+/// Marks of time and total. They stand apart so that no room is lost between them: ten thousand idle
+/// connections have two meters each.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Meter {
     /// Newest first.
@@ -66,11 +67,11 @@ pub(super) struct Meter {
     /// Bytes moved in the turn of `last`, and the maximum of any turn.
     turn: u32,
     burst: u32,
-    /// Bytes that the first round after growth brings, and whether it has about doubled.
+    /// First round after growth: the bytes that it brings, and whether the limit has about doubled.
     round: Option<(NonZeroU32, bool)>,
 }
 
-/// How often a flow of this round trip is looked at.
+/// Interval of measurements for a round trip.
 pub(super) fn interval(rtt: Duration) -> Duration {
     rtt.clamp(INTERVAL_MIN, INTERVAL_MAX)
 }
@@ -104,7 +105,7 @@ impl Meter {
         }
     }
 
-    /// When something last moved, and the total then.
+    /// Last movement, and the total then.
     pub(super) fn last(&self) -> (Instant, u32) {
         (self.last_at, self.last)
     }
@@ -151,7 +152,7 @@ impl Meter {
         Measure { rate, burst: self.burst, doubled: self.round.is_some_and(|(_, doubled)| doubled) }
     }
 
-    /// The limit has grown: measures from now on, until a window of the new size has moved.
+    /// Growth of the limit: measures from now on, until a window of the new size has moved.
     pub(super) fn begin_round(&mut self, from: u32, limit: u32) {
         *self = Self {
             // Whole segments may not fill it.
@@ -160,7 +161,7 @@ impl Meter {
         };
     }
 
-    /// When [`Meter::measure`] is worth calling next.
+    /// Time at which [`Meter::measure`] is worth calling next.
     pub(super) fn next(&self, rtt: Duration) -> Instant {
         match self.round {
             Some(_) => self.marked_at[0] + interval(rtt),

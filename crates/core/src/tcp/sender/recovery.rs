@@ -1,12 +1,12 @@
-//! The sender's processing of acknowledgements, and loss recovery.
+//! Acknowledgements that arrive at the sender, and loss recovery.
 //!
 //! A link that pushes back loses nothing, but a guest may be far away (a VPN, a wireless hop) or drop what it
-//! gets. With a guest that understands SACK, RACK ([`super::rack`]) tells which ranges are lost about one
-//! round trip after they were sent, and only those are sent again. When the end of a flight is lost nothing
-//! follows that could show it, so its last segment is sent once more after two round trips (tail loss probe,
-//! RFC 8985, section 7). With a guest without SACK three duplicate acknowledgements resend the first segment,
-//! and partial acknowledgements the next hole (RFC 6582). When all else fails the retransmission timer (RFC
-//! 6298) resends the first segment, and each acknowledgement of it twice as much.
+//! gets. With a guest that understands SACK, RACK ([`crate::tcp::rack`]) tells which ranges are lost about
+//! one round trip after they were sent, and only those are sent again. When the end of a flight is lost
+//! nothing follows that could show it, so its last segment is sent once more after two round trips (tail loss
+//! probe, RFC 8985, section 7). With a guest without SACK three duplicate acknowledgements resend the first
+//! segment, and partial acknowledgements the next hole (RFC 6582). When all else fails the retransmission
+//! timer (RFC 6298) resends the first segment, and each acknowledgement of it twice as much.
 //!
 //! A loss halves the limit L once per recovery. A guest that was only late (its kernel was off the processor
 //! for longer than a time-out, say) reports all that was sent again as duplicates (RFC 2883); then L is
@@ -14,33 +14,55 @@
 //! own limit. There is no congestion window beside L: the path is one link with a known queue, and L is what
 //! may be in it.
 
-use super::loss::{Recovery, Timer, Undo};
-use super::scoreboard::Range;
-use super::sender::{Sender, SenderState};
+use super::{Piece, Sender, SenderState, Timer};
 use crate::context::Shared;
-use crate::memory::chunk::Cursor;
+use crate::memory::chunk::{Cursor, Pool, SLICES_MAX};
+use crate::tcp::scoreboard::Range;
 use crate::time::{Duration, Instant};
 use crate::trace::Resend;
 use crate::wire::tcp::{SackBlocks, Seq, TcpHeader};
 use core::num::NonZeroU32;
+use std::io::IoSlice;
 
 /// Duplicate acknowledgements that mean a loss (RFC 5681, 3.2).
-pub(crate) const DUP_ACKS: u8 = 3;
-/// The shortest wait before a tail loss probe. On a link of 50 us two round trips are less than the time for
+pub(in crate::tcp) const DUP_ACKS: u8 = 3;
+/// Shortest wait before a tail loss probe. On a link of 50 us two round trips are less than the time for
 /// which a busy guest may be off its processor; and Linux holds its acknowledgement back for 40 ms and a
 /// tick, however much has arrived, while its program does not read. A probe that was not needed is a segment
 /// sent twice.
 const PROBE_WAIT_MIN: Duration = Duration::from_millis(60);
 
+/// State to restore after a spurious recovery.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Undo {
+    /// Limit before, bytes.
+    limit: NonZeroU32,
+    /// Retransmitted bytes that the guest has not reported as duplicates.
+    resent: u32,
+}
+
+/// A loss under repair.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Recovery {
+    /// Recovery point: SND.NXT when it began, with whose acknowledgement it ends.
+    until: Seq,
+    /// Evidence of the loss.
+    why: Resend,
+    /// Most sequence space in flight: after a time-out nothing is known of the path, and it grows with what
+    /// is acknowledged. Otherwise `u32::MAX`.
+    burst: u32,
+}
+
 impl Sender {
     /// Takes an acceptable acknowledgement with the window beside it.
-    pub(crate) fn acknowledge(
+    pub(in crate::tcp) fn acknowledge(
         &mut self,
         shared: &mut Shared,
         now: Instant,
         segment: &TcpHeader,
         has_payload: bool,
     ) {
+        debug_assert!(segment.ack.le(self.nxt), "only what was sent is acknowledged (RFC 5961, 5.2)");
         let (ack, wnd_before) = (segment.ack, self.wnd);
         let advances = ack.gt(self.una);
         self.take_window(segment);
@@ -67,21 +89,21 @@ impl Sender {
             self.timer = None;
             self.backoff = 0;
         }
+        self.check();
     }
 
     /// SND.UNA moves to `ack`.
     fn advance(&mut self, shared: &mut Shared, now: Instant, ack: Seq) {
         let mut bytes = (ack - self.una) as u32;
         let acknowledged = bytes;
+        // SYN and FIN take a sequence number each, and no byte.
         if self.state == SenderState::SynAckSent {
             bytes -= 1;
-            self.state = SenderState::Open;
+            self.enter(SenderState::Open);
         }
-        if let SenderState::FinSent { passive } = self.state
-            && ack == self.nxt
-        {
+        if self.state == SenderState::FinSent && ack == self.nxt {
             bytes -= 1;
-            self.state = SenderState::Finished { passive };
+            self.enter(SenderState::Finished);
         }
         shared.memory.pool.consume(&mut self.queue, bytes);
         self.bytes += u64::from(bytes);
@@ -114,12 +136,12 @@ impl Sender {
         self.timer = self.waiting(shared, now);
     }
 
-    /// Takes selective acknowledgements (RFC 2018). True if one reports a duplicate (RFC 2883, section 4).
+    /// Selective acknowledgements (RFC 2018). True if one reports a duplicate (RFC 2883, section 4).
     fn take_sack(&mut self, shared: &mut Shared, now: Instant, ack: Seq, blocks: &SackBlocks) -> bool {
-        let told = blocks.as_slice();
-        let first = told[0];
+        let all = blocks.as_slice();
+        let first = all[0];
         let within = |outer: (Seq, Seq)| outer.0.le(first.0) && first.1.le(outer.1);
-        let duplicate = first.0.lt(ack) || told.get(1).is_some_and(|&second| within(second));
+        let duplicate = first.0.lt(ack) || all.get(1).is_some_and(|&second| within(second));
         if duplicate {
             shared.counters.tcp_duplicates_reported += 1;
             self.rack.duplicate(self.una, self.nxt);
@@ -136,7 +158,8 @@ impl Sender {
         duplicate
     }
 
-    /// The guest has got `len` bytes twice. If that was all that a recovery has sent again, it was needless.
+    /// Duplicate of `len` bytes, reported by the guest. If that was all that a recovery has sent again, it was
+    /// spurious.
     fn undo_recovery(&mut self, len: u32) {
         let Some(undo) = self.undo.as_mut().filter(|undo| undo.resent > 0) else { return };
         undo.resent = undo.resent.saturating_sub(len);
@@ -150,8 +173,8 @@ impl Sender {
         }
     }
 
-    /// Ends the wait for the answer to a tail loss probe (RFC 8985, 7.4.2): if it repaired a loss, the limit
-    /// falls. A guest that does not report duplicates repeats its acknowledgement.
+    /// Answer to a tail loss probe (RFC 8985, 7.4.2): if it repaired a loss, the limit falls. A guest that does
+    /// not report duplicates repeats its acknowledgement.
     fn answer_to_probe(&mut self, ack: Seq, duplicate: bool, repeated: bool) {
         let Some(probe) = self.tail_probe.filter(|&probe| ack.ge(probe)) else { return };
         if duplicate || (repeated && ack == probe) {
@@ -162,7 +185,7 @@ impl Sender {
         }
     }
 
-    /// Lets RACK look for losses.
+    /// Loss detection by RACK.
     fn detect(&mut self, shared: &mut Shared, now: Instant) {
         let Self { board, recovery, tail_probe, .. } = &self;
         if board.sacked() == 0 && board.lost() == 0 && recovery.is_none() && tail_probe.is_none() {
@@ -183,7 +206,7 @@ impl Sender {
         }
     }
 
-    /// One more acknowledgement that acknowledges nothing, from a guest without SACK.
+    /// Duplicate acknowledgement of a guest without SACK.
     fn duplicate_ack(&mut self, shared: &mut Shared, now: Instant) {
         self.dup_acks = self.dup_acks.saturating_add(1);
         if self.dup_acks == DUP_ACKS && self.recovery.is_none() {
@@ -194,6 +217,7 @@ impl Sender {
 
     /// Begins a recovery, unless one is under way.
     fn recover(&mut self, shared: &mut Shared, now: Instant, why: Resend, burst: u32) {
+        debug_assert!(self.in_flight() > 0, "only what is in flight can be lost");
         // Karn: retransmitted segments are not timed.
         self.timed = None;
         if self.recovery.is_none() {
@@ -207,8 +231,8 @@ impl Sender {
         }
     }
 
-    /// The retransmission timer has expired: the first segment is lost, and every range sent long enough ago.
-    pub(crate) fn timed_out(&mut self, shared: &mut Shared, now: Instant) {
+    /// Expiry of the retransmission timer: the first segment is lost, and every range sent long enough ago.
+    pub(in crate::tcp) fn timed_out(&mut self, shared: &mut Shared, now: Instant) {
         self.backoff = self.backoff.saturating_add(1);
         self.dup_acks = 0;
         shared.counters.tcp_timeouts += 1;
@@ -219,20 +243,20 @@ impl Sender {
         self.recover(shared, now, Resend::Timeout, self.mss.into());
     }
 
-    /// The wait for segments out of order has ended.
-    pub(crate) fn reorder_wait_over(&mut self, shared: &mut Shared, now: Instant) {
+    /// End of the reordering window.
+    pub(in crate::tcp) fn reorder_wait_over(&mut self, shared: &mut Shared, now: Instant) {
         self.start_retransmission_timer(shared, now);
         self.detect(shared, now);
     }
 
-    /// Tail loss probe: the range to retransmit.
-    pub(crate) fn probe_tail(&mut self, shared: &mut Shared, now: Instant) -> Option<(Seq, u32)> {
+    /// Range that a tail loss probe retransmits.
+    pub(in crate::tcp) fn probe_tail(&mut self, shared: &mut Shared, now: Instant) -> Option<(Seq, u32)> {
         self.start_retransmission_timer(shared, now);
         self.board.tail(self.mss.into())
     }
 
-    /// The tail was probed.
-    pub(crate) fn tail_probed(&mut self, shared: &mut Shared) {
+    /// Transmission of a tail loss probe.
+    pub(in crate::tcp) fn tail_probed(&mut self, shared: &mut Shared) {
         self.timed = None;
         // A later D-SACK may be for this segment.
         self.undo = None;
@@ -240,12 +264,17 @@ impl Sender {
         shared.counters.tcp_tail_probes += 1;
     }
 
-    /// The next lost piece that may be sent again now, of at most `max`.
-    pub(crate) fn next_resend(&self, max: u32) -> Option<(Seq, u32)> {
+    /// Evidence of the loss that is being repaired, if one is.
+    pub(in crate::tcp) fn resend_reason(&self) -> Option<Resend> {
+        self.recovery.map(|recovery| recovery.why)
+    }
+
+    /// Next lost range that may be sent again now, of at most `max`.
+    pub(in crate::tcp) fn next_resend(&self, max: u32) -> Option<(Seq, u32)> {
         let range = self.board.next_lost()?;
         let mss = u32::from(self.mss);
         let pipe = self.in_flight() - self.board.sacked() - self.board.lost();
-        let cap = self.recovery.map_or(u32::MAX, |r| r.burst).min(self.tx_limit()).max(mss);
+        let cap = self.recovery.map_or(u32::MAX, |r| r.burst).min(self.flight_max()).max(mss);
         let window = (self.una + self.wnd - range.start).max(0) as u32;
         // The first segment is sent even with others in flight: that is the purpose of a time-out (RFC 6298,
         // 5.4). It also tells whether a window that has closed meanwhile is open again.
@@ -254,9 +283,28 @@ impl Sender {
         (len > 0 && (len >= mss.min(range.len) || pipe == 0)).then_some((range.start, len))
     }
 
-    /// Notes that a piece was sent again.
-    pub(crate) fn resent(&mut self, shared: &mut Shared, now: Instant, seq: Seq, len: u32) {
-        self.board.resent(seq, len, now);
+    /// Payload of a retransmission of `len` of sequence space from `seq` on, or as much of it as slices have
+    /// room for.
+    pub(in crate::tcp) fn resend<'p>(
+        &self,
+        pool: &'p Pool,
+        (seq, len): (Seq, u32),
+        slices: &mut [IoSlice<'p>; SLICES_MAX],
+    ) -> Piece {
+        debug_assert!(seq.ge(self.una) && (seq + len).le(self.nxt), "only what is in flight is sent again");
+        let offset = ((seq - self.una) as u32).min(self.queue.len());
+        let data = len.min(self.queue.len() - offset);
+        let cursor = pool.seek(&self.queue, offset);
+        let (count, bytes, after) = pool.slices(&self.queue, cursor, data, slices);
+        // Sequence space beyond the data is the FIN.
+        let fin = bytes == data && data < len;
+        Piece { seq, slices: count, bytes, fin, push: false, after }
+    }
+
+    /// Retransmission of a piece.
+    pub(in crate::tcp) fn resent(&mut self, shared: &mut Shared, now: Instant, piece: &Piece) {
+        let len = piece.len();
+        self.board.resent(piece.seq, len, now);
         if let Some(undo) = self.undo.as_mut().filter(|_| self.recovery.is_some()) {
             undo.resent = undo.resent.saturating_add(len);
         }
@@ -265,19 +313,15 @@ impl Sender {
         if self.timer.is_none() {
             self.start_retransmission_timer(shared, now);
         }
+        self.check();
     }
 
-    /// From `now` on a window that is closed is waited for; then it is probed.
-    pub(super) fn start_window_timer(&mut self, shared: &Shared, now: Instant) {
-        self.timer = Some((now + shared.tcp.rtt.rto(self.backoff), Timer::Window));
-    }
-
-    /// From `now` on an acknowledgement is waited for, and nothing else.
+    /// Starts the retransmission timer, and ends any other.
     pub(super) fn start_retransmission_timer(&mut self, shared: &Shared, now: Instant) {
         self.timer = Some((now + shared.tcp.rtt.rto(self.backoff), Timer::Retransmit));
     }
 
-    /// Sees to the timer after something new was sent.
+    /// Timer after something new was sent.
     pub(super) fn wait_after_sending(&mut self, shared: &Shared, now: Instant) {
         match self.timer {
             None | Some((_, Timer::Window)) => self.timer = self.waiting(shared, now),
@@ -294,7 +338,7 @@ impl Sender {
         }
     }
 
-    /// The next timer from `now` on.
+    /// Timer of what is in flight, from `now` on.
     fn waiting(&self, shared: &Shared, now: Instant) -> Option<(Instant, Timer)> {
         if self.una == self.nxt {
             return None;
@@ -307,20 +351,20 @@ impl Sender {
         })
     }
 
-    /// How long to wait for an acknowledgement before the tail is probed.
+    /// Wait for an acknowledgement before the tail is probed.
     fn probe_wait(&self, shared: &Shared) -> Duration {
         let rto = shared.tcp.rtt.rto(self.backoff);
         shared.tcp.rtt.srtt().map_or(rto, |srtt| srtt * 2).max(PROBE_WAIT_MIN)
     }
 
-    /// Whether a tail loss probe would tell something (RFC 8985, 7.2). Less than two segments a guest may
-    /// acknowledge late, and then the retransmission timer is not much slower.
+    /// Whether a tail loss probe is of use (RFC 8985, 7.2). Less than two segments a guest may acknowledge
+    /// late, and then the retransmission timer is not much slower.
     fn may_probe_tail(&self) -> bool {
         self.sack
             && self.recovery.is_none()
             && self.board.sacked() == 0
             && self.backoff == 0
-            && !matches!(self.state, SenderState::SynAckSent | SenderState::SynSent)
+            && !self.is_shaking_hands()
             && self.in_flight() >= 2 * u32::from(self.mss)
             && self.tail_probe.is_none_or(|probe| self.una.ge(probe))
     }

@@ -1,10 +1,10 @@
 //! Conversion of the stack's flow records to the messages of the control socket and the flow log.
 
 use crate::timestamp::Timestamp;
-use brodo_control::flow::{self, Direction, FlowRef, Protocol};
+use brodo_control::flow::{self, Carrier, Direction, FlowRef, Protocol};
 use brodo_core::config::Config;
 use brodo_core::flow::end::FlowEnd;
-use brodo_core::flow::info::{FlowInfo, Initiator, Traffic};
+use brodo_core::flow::info::{self as core_info, FlowInfo, Initiator, Traffic};
 use brodo_core::flow::{self as core_flow, FlowId};
 use brodo_core::stack::FlowDetail;
 use brodo_core::tcp::info::{HalfInfo, TcpInfo};
@@ -57,6 +57,15 @@ pub(crate) fn direction(initiator: Initiator) -> Direction {
     }
 }
 
+/// The carrier of a flow, in the words of messages.
+pub(crate) fn carrier(carrier: core_info::Carrier) -> Carrier {
+    match carrier {
+        core_info::Carrier::Stack => Carrier::Stack,
+        core_info::Carrier::Splice => Carrier::Splice,
+        core_info::Carrier::Relay => Carrier::Relay,
+    }
+}
+
 fn traffic(traffic: Traffic) -> flow::Traffic {
     flow::Traffic { bytes: traffic.bytes, packets: traffic.packets }
 }
@@ -67,6 +76,7 @@ pub(crate) fn brief(worker: u32, info: &FlowInfo) -> flow::Flow {
         id: handle(worker, info.flow),
         protocol: protocol(info.key.protocol),
         direction: direction(info.initiator),
+        carrier: carrier(info.carrier),
         guest: info.key.guest.into(),
         remote: info.key.remote.into(),
         name: None,
@@ -153,6 +163,7 @@ pub(crate) fn end(worker: u32, end: &FlowEnd, clock: Clock) -> flow::FlowEnd {
         id: end.opened.then(|| handle(worker, info.flow)),
         protocol: protocol(info.key.protocol),
         direction: direction(info.initiator),
+        carrier: carrier(info.carrier),
         guest: info.key.guest.into(),
         remote: info.key.remote.into(),
         name: end.name.as_deref().map(str::to_owned),

@@ -131,6 +131,41 @@ impl fmt::Display for Direction {
     }
 }
 
+/// The mechanism that moves a flow's payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Carrier {
+    /// The guest's link and brodo's TCP/IP.
+    #[default]
+    Stack,
+    /// Two sockets joined by splice(2), past the link.
+    Splice,
+    /// Datagrams copied between two sockets, past the link.
+    Relay,
+    /// A carrier unknown to this version.
+    #[serde(other)]
+    Other,
+}
+
+impl Carrier {
+    /// As it is written in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stack => "stack",
+            Self::Splice => "splice",
+            Self::Relay => "relay",
+            Self::Other => "other",
+        }
+    }
+}
+
+impl fmt::Display for Carrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
 /// Traffic of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Traffic {
@@ -150,6 +185,9 @@ pub struct Flow {
     pub protocol: Protocol,
     /// Direction in which it was opened.
     pub direction: Direction,
+    /// The mechanism that moves its payload.
+    #[serde(default)]
+    pub carrier: Carrier,
     /// The guest's end.
     pub guest: SocketAddr,
     /// The other end as the guest names it.
@@ -247,6 +285,9 @@ pub struct FlowEnd {
     pub protocol: Protocol,
     /// Direction in which it was opened.
     pub direction: Direction,
+    /// The mechanism that moves its payload.
+    #[serde(default)]
+    pub carrier: Carrier,
     /// The guest's end.
     pub guest: SocketAddr,
     /// The other end as the guest named it.

@@ -9,6 +9,7 @@
 //! [`Platform`] names the three implementations as one type parameter; everything is monomorphised,
 //! nothing is boxed.
 
+use crate::carried::Released;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::dns::state::Dns;
@@ -96,6 +97,8 @@ pub(crate) struct Shared {
     pub(crate) datagrams_held: usize,
     /// Rate limit of ICMP errors to the guest.
     pub(crate) icmp_errors: Bucket,
+    /// Carried flows that were ended here, for the driver to close their sockets.
+    pub(crate) released: Vec<Released>,
     /// State shared by DNS queries: cache, host entries, resolver preference.
     pub(crate) dns: Dns,
 }
@@ -117,6 +120,7 @@ impl Shared {
             tx: TxState::new(&config, caps),
             tcp: TcpShared::new(isn),
             datagrams_held: 0,
+            released: Vec::new(),
             icmp_errors: Bucket::new(icmp_error::INTERVAL, icmp_error::BURST),
             dns: Dns::new(&config, dns),
             config,

@@ -231,6 +231,16 @@ counters! {
     udp_held,
     /// Datagrams marked instead of dropped after too long a wait (ECN, RFC 3168).
     udp_marked,
+    /// Connections between loopbacks, carried by a splice.
+    splice_opened,
+    /// Bytes moved by splices, both ways.
+    splice_bytes,
+    /// UDP conversations between loopbacks, carried by a relay.
+    relay_opened,
+    /// Bytes moved by relays, both ways.
+    relay_bytes,
+    /// Flows of splices and relays closed.
+    carried_closed,
     /// Queries to the DNS address over UDP.
     dns_questions,
     /// Queries answered from host entries.

@@ -3,7 +3,7 @@
 //! In this order; the first that refuses decides and is counted, under a text that names it:
 //!
 //! 1. the [`floor`], which holds for every guest: the host's loopback (reached only through an address mapped
-//!    to it), link-local addresses, and the metadata services of clouds;
+//!    to it, or a forward), link-local addresses, and the metadata services of clouds;
 //! 2. the *deny rules*, in the order of the configuration. A rule matches the address and port of the guest's
 //!    packet or their translation: the mapped loopback can be denied under either address;
 //! 3. the *limits*: flows to one destination at a time, then new flows in a time. Last, so that flows refused
@@ -184,6 +184,8 @@ pub(crate) struct Request {
     pub(crate) remote: SocketAddr,
     /// Destination on the host.
     pub(crate) to: SocketAddr,
+    /// Destination of a forward: the user's permission, to which the floor yields.
+    pub(crate) forwarded: bool,
 }
 
 /// Decision on a new flow. A rule that needs the flow's first bytes (a name in a TLS or HTTP request) adds a
@@ -356,11 +358,11 @@ impl Policy {
     }
 }
 
-/// Index of the floor's rule that forbids the request. A translated destination is exempt: its mapping is
-/// deliberate.
+/// Index of the floor's rule that forbids the request. A destination behind a mapped address or a forward is
+/// exempt: the mapping is deliberate.
 fn forbidden(request: &Request) -> Option<usize> {
-    let translated = request.remote.ip() != request.to.ip();
-    if translated { None } else { floor::forbids(request.remote.ip()) }
+    let intended = request.forwarded || request.remote.ip() != request.to.ip();
+    if intended { None } else { floor::forbids(request.remote.ip()) }
 }
 
 /// Canonical address of `destination` for the limit per destination, which holds for all its forms together.

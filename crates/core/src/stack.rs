@@ -42,6 +42,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 mod admission;
+mod carried;
 mod dispatch;
 mod eviction;
 mod gro;
@@ -53,6 +54,7 @@ mod resteer;
 
 pub use crate::context::{Io, Platform};
 pub use crate::inbox::Arrived;
+pub use carried::{CarriedProgress, Opening, Released};
 pub use records::FlowDetail;
 pub use resteer::Resteer;
 
@@ -329,7 +331,7 @@ impl Stack {
     pub fn tcp_infos(&self, now: Instant) -> impl Iterator<Item = TcpInfo> {
         self.flows.iter().filter_map(move |(_, flow)| match flow {
             Flow::Tcp(connection) => Some(connection.tcp_info(&self.shared, now)),
-            Flow::Datagram(_) | Flow::Dns(_) => None,
+            _ => None,
         })
     }
 
@@ -412,6 +414,19 @@ impl Stack {
             Some(flow) if flow.has_ended() => self.remove(io, id),
             Some(flow) => flow.reschedule(&mut self.shared),
         }
+    }
+
+    /// Counts a flow that was inserted in its share of the table, which [`Stack::remove`] undoes, and records
+    /// it: after every insertion.
+    fn count_opened(&mut self, id: FlowId) {
+        let Some(flow) = self.flows.get(id) else { return };
+        match flow.eviction_group() {
+            EvictionGroup::Peer => self.inbound.opened(flow.key().remote.ip()),
+            EvictionGroup::GuestUdp => self.guest_udp += 1,
+            EvictionGroup::Guest => {}
+        }
+        debug_assert!(self.guest_udp <= self.shared.config.max_udp_flows.max(1), "admitted beyond the bound");
+        self.note_opened(id);
     }
 
     fn remove<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId) {

@@ -56,7 +56,7 @@ mod window;
 
 use crate::context::{Cx, Platform, Shared};
 use crate::flow::end::EndCause;
-use crate::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
+use crate::flow::info::{Carrier, FlowInfo, FlowState, Initiator, Traffic};
 pub use crate::flow::state::State;
 use crate::flow::table::Keyed;
 use crate::flow::{EvictionClass, EvictionRank, FlowId, FlowKey};
@@ -263,6 +263,7 @@ impl FlowKind for Connection {
             flow: self.id,
             key: self.key,
             initiator: self.initiator(),
+            carrier: Carrier::Stack,
             state: FlowState::Tcp(self.state()),
             age: now - self.opened_at,
             idle: Duration::ZERO,

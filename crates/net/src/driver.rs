@@ -306,7 +306,7 @@ impl<L: GuestLink> Worker<L> {
             self.serve();
         }
         self.port.link.flush();
-        self.busy |= self.intake.readable || self.port.sent || forwarding;
+        self.busy |= self.intake.readable || self.port.sent || forwarding || self.stack.has_released();
         self.follow_credit()?;
         self.handle.wake(self.stack.take_wakes());
         if self.sources.waker.is_woken() {

@@ -47,6 +47,7 @@ use crate::socket_broker::SocketBroker;
 use crate::sockets::{Published, Sockets};
 use crate::source::SourceId;
 use crate::splice::{SpliceCounters, Splices};
+use brodo_core::flow::FlowId;
 use brodo_core::time::{Duration, Instant};
 use brodo_link::poller::Token;
 use datagrams::Datagrams;
@@ -156,7 +157,7 @@ pub struct ForwardCounters {
 
 impl ForwardCounters {
     /// Names and values, for reports.
-    pub fn named(&self) -> [(&'static str, u64); 10] {
+    pub fn named(&self) -> [(&'static str, u64); 8] {
         [
             ("forward_accepted", self.accepted),
             ("forward_rejected", self.rejected),
@@ -164,10 +165,8 @@ impl ForwardCounters {
             ("forward_datagrams", self.datagrams),
             ("forward_relayed", self.relayed),
             ("forward_lost", self.lost),
-            ("splice_opened", self.splices.opened),
             ("splice_reset", self.splices.reset),
             ("splice_refused", self.splices.refused),
-            ("splice_bytes", self.splices.bytes),
         ]
     }
 }
@@ -189,6 +188,7 @@ struct Entry {
 /// An accepted connection that waits for a socket of the guest's namespace.
 struct PendingSplice {
     accepted: OwnedFd,
+    peer: SocketAddr,
     to: SocketAddr,
 }
 
@@ -238,6 +238,8 @@ pub struct Forwards {
     events: Vec<(u32, EventFlags)>,
     /// A joined connection has reported since the last turn.
     joined: bool,
+    /// Flows of relays that were closed, which the flow table is to learn of in the next turn.
+    closed: Vec<FlowId>,
     notices: VecDeque<String>,
     counters: ForwardCounters,
 }
@@ -278,6 +280,7 @@ impl Forwards {
             scan_at: None,
             events: Vec::new(),
             joined: false,
+            closed: Vec::new(),
             notices: VecDeque::new(),
             counters: ForwardCounters::default(),
         })
@@ -525,10 +528,10 @@ impl Forwards {
 
     /// Ends relays of listeners that were closed, of all at once, and discards datagrams read from them.
     fn end_orphans(&mut self) {
-        let Self { datagrams, listeners, epoll, counters, paused, .. } = self;
+        let Self { datagrams, listeners, epoll, counters, paused, closed, .. } = self;
         let is_there = |slot: u32| listeners.get(slot).is_some();
         paused.retain(|&slot| is_there(slot));
-        counters.lost += datagrams.retain_listeners(epoll, is_there);
+        counters.lost += datagrams.retain_listeners(epoll, is_there, closed);
     }
 }
 

@@ -40,7 +40,7 @@ use brodo_core::host::{
     Close, Connect, Host, HostError, IcmpReport, IpHeaderFields, Readiness, Received, SocketId,
 };
 use datagram::Datagram;
-use errors::host_error;
+pub(crate) use errors::host_error;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt;

@@ -35,6 +35,9 @@
 //! pipe holds a number of buffers, not of bytes, so a splice into it that would block may mean that either is
 //! at its end; it is settled when the pipe is empty.
 //!
+//! *Flows.* Each connection is a flow of the flow table. After its turn its progress, and its end, are reported
+//! ([`SpliceReport`]), once per turn and not per call; a connection whose flow was evicted is aborted.
+//!
 //! A slot that has become free is given away only after the turn in which that happened: an event of the same
 //! batch may still name it.
 //!
@@ -44,7 +47,12 @@
 
 pub(crate) use crate::connect::connect;
 use crate::connect::connected;
-use brodo_core::host::Connect;
+use crate::sockets::host_error;
+use brodo_core::carried::CarriedProgress;
+use brodo_core::flow::FlowId;
+use brodo_core::flow::end::EndCause;
+use brodo_core::flow::info::{Initiator, Traffic};
+use brodo_core::host::{Connect, HostError};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
@@ -76,17 +84,25 @@ const PIPES_IDLE_MAX: usize = 32;
 /// Most pipes at a time.
 pub const PIPES_MAX: usize = 4096;
 
-/// Counters since the start.
+/// Counters since the start. Connections and bytes are counted with their flows
+/// ([`brodo_core::counters::Counters`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SpliceCounters {
-    /// Connections joined.
-    pub opened: u64,
-    /// Those of them that ended with a reset.
+    /// Connections that ended with a reset.
     pub reset: u64,
     /// Connections reset at once: there were too many, or epoll did not take one of their sockets.
     pub refused: u64,
-    /// Bytes moved, both ways.
-    pub bytes: u64,
+}
+
+/// Outcome of one connection's turn, for its flow.
+#[derive(Debug)]
+pub struct SpliceReport {
+    /// The flow.
+    pub flow: FlowId,
+    /// Progress since the last report.
+    pub progress: CarriedProgress,
+    /// Cause of the end, if the connection has ended and its sockets are closed.
+    pub end: Option<EndCause>,
 }
 
 /// One socket of a pair.
@@ -108,19 +124,26 @@ struct Way {
     pipe: Option<Pipe>,
     /// Bytes in the pipe.
     held: usize,
+    /// Bytes given to the receiver since the last report.
+    moved: u64,
     /// The sender has ended.
     ended: bool,
     /// The end was passed on: shutdown(SHUT_WR).
     fin_sent: bool,
 }
 
-/// Two joined sockets. Way 0 leads from end 0 to end 1.
+/// Two joined sockets. End 0 is the initiator's; way 0 leads from end 0 to end 1.
 #[derive(Debug)]
 struct Pair {
+    flow: FlowId,
+    /// The side of end 0.
+    initiator: Initiator,
     ends: [End; 2],
     ways: [Way; 2],
     /// End 1 is not connected yet.
     connecting: bool,
+    /// Its flow is not known as connected yet.
+    unreported: bool,
     /// It stands in the queue of those with something to do.
     listed: bool,
     /// It stands in the queue for a pipe.
@@ -192,7 +215,18 @@ enum Next {
     /// Both directions have ended.
     Done,
     /// One of the sockets has failed.
-    Failed,
+    Failed(EndCause),
+}
+
+/// Reason why a direction cannot go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// The socket that it leads from has failed.
+    Source,
+    /// The socket that it leads to has failed.
+    Sink,
+    /// The kernel gives no pipe at all.
+    NoPipe,
 }
 
 impl Next {
@@ -253,18 +287,24 @@ impl Splices {
         self.counters
     }
 
-    /// Joins an accepted connection with a socket toward its destination. Their events carry the data that
-    /// `event` makes of a number, which [`Splices::event`] is to be given back.
+    /// Joins an accepted connection with a socket toward its destination, for a flow that this initiator
+    /// begins; gives the number for [`Splices::abort`]. Their events carry the data that `event` makes of a
+    /// number, which [`Splices::event`] is to be given back.
+    ///
+    /// # Errors
+    /// There are too many, or epoll did not take a socket; the connection is reset.
     pub fn join(
         &mut self,
         epoll: BorrowedFd<'_>,
+        (flow, initiator): (FlowId, Initiator),
         accepted: OwnedFd,
         (toward, connect): (OwnedFd, Connect),
         event: impl Fn(u32) -> EventData,
-    ) {
+    ) -> Result<u32, HostError> {
         if self.open >= self.max {
             self.counters.refused += 1;
-            return reset(accepted);
+            reset(accepted);
+            return Err(HostError::Exhausted);
         }
         let slot = self.free.pop().unwrap_or_else(|| {
             self.pairs.push(None);
@@ -280,15 +320,24 @@ impl Splices {
                 self.counters.refused += 1;
                 self.freed.push(slot);
                 let [accepted, _] = ends;
-                return reset(accepted.fd);
+                reset(accepted.fd);
+                return Err(HostError::Exhausted);
             }
         }
-        let connecting = connect == Connect::Pending;
-        let pair = Pair { ends, ways: Default::default(), connecting, listed: false, starved: false };
+        let (connecting, ways) = (connect == Connect::Pending, Default::default());
+        let (listed, starved, unreported) = (false, false, true);
+        let pair = Pair { flow, initiator, ends, ways, connecting, unreported, listed, starved };
         self.pairs[slot as usize] = Some(pair);
         self.open += 1;
-        self.counters.opened += 1;
         self.list(slot);
+        Ok(slot)
+    }
+
+    /// Resets both ends of a connection whose flow was ended, if the number is still its own.
+    pub fn abort(&mut self, epoll: BorrowedFd<'_>, slot: u32, flow: FlowId) {
+        if self.pairs.get(slot as usize).is_some_and(|pair| pair.as_ref().is_some_and(|it| it.flow == flow)) {
+            self.remove(epoll, slot, true);
+        }
     }
 
     fn list(&mut self, slot: u32) {
@@ -312,15 +361,21 @@ impl Splices {
         self.list(slot);
     }
 
-    /// Serves those that have something to do, within bounds; true if there is more to do at once.
-    pub fn turn(&mut self, epoll: BorrowedFd<'_>) -> bool {
-        let before = self.counters.bytes;
+    /// Serves those that have something to do, within bounds, and reports what became of each; true if there
+    /// is more to do at once.
+    pub fn turn(&mut self, epoll: BorrowedFd<'_>, mut report: impl FnMut(&SpliceReport)) -> bool {
+        let mut bytes = 0;
         for _ in 0..self.listed.len().min(TURN_PAIRS) {
             let Some(slot) = self.listed.pop_front() else { break };
-            let Self { pairs, pipes, counters, .. } = self;
+            let Self { pairs, pipes, .. } = self;
             let Some(Some(pair)) = pairs.get_mut(slot as usize) else { continue };
             pair.listed = false;
-            let next = pair.serve(pipes, &mut counters.bytes);
+            let next = pair.serve(pipes);
+            if let Some(done) = pair.report(next) {
+                let CarriedProgress { from_initiator, from_responder, .. } = done.progress;
+                bytes += from_initiator.bytes + from_responder.bytes;
+                report(&done);
+            }
             match next {
                 Next::Wait => {}
                 Next::More => self.list(slot),
@@ -329,9 +384,10 @@ impl Splices {
                         self.starved.push_back(slot);
                     }
                 }
-                Next::Done | Next::Failed => self.remove(epoll, slot, next == Next::Failed),
+                Next::Done => self.remove(epoll, slot, false),
+                Next::Failed(_) => self.remove(epoll, slot, true),
             }
-            if self.counters.bytes - before >= ROUND_BYTES {
+            if bytes >= ROUND_BYTES {
                 break;
             }
         }
@@ -378,23 +434,49 @@ impl Splices {
 }
 
 impl Pair {
-    fn serve(&mut self, pipes: &mut Pipes, bytes: &mut u64) -> Next {
+    /// What its flow is to learn of after a turn.
+    fn report(&mut self, next: Next) -> Option<SpliceReport> {
+        let [from_initiator, from_responder] =
+            [0, 1].map(|way| Traffic { bytes: std::mem::take(&mut self.ways[way].moved), packets: 0 });
+        let connected = !self.connecting && std::mem::take(&mut self.unreported);
+        let progress = CarriedProgress { connected, from_initiator, from_responder };
+        let end = match next {
+            Next::Done => Some(EndCause::Finished),
+            Next::Failed(cause) => Some(cause),
+            Next::Wait | Next::More | Next::Starved => None,
+        };
+        let news = end.is_some() || progress != CarriedProgress::default();
+        news.then_some(SpliceReport { flow: self.flow, progress, end })
+    }
+
+    /// The cause of an end by a failure of one socket, by its number.
+    fn reset_by(&self, end: usize) -> EndCause {
+        if (end == 0) == (self.initiator == Initiator::Guest) {
+            EndCause::ResetByGuest
+        } else {
+            EndCause::ResetByHost
+        }
+    }
+
+    fn serve(&mut self, pipes: &mut Pipes) -> Next {
         if self.connecting {
             let [_, toward] = &self.ends;
             match connected(&toward.fd) {
                 Ok(Connect::Done) => self.connecting = false,
                 Ok(Connect::Pending) => return Next::Wait,
-                Err(_) => return Next::Failed,
+                Err(errno) => return Next::Failed(EndCause::of(host_error(errno))),
             }
         }
         let ([a, b], [there, back]) = (&mut self.ends, &mut self.ways);
-        let next = match (there.carry((a, b), pipes, bytes), back.carry((b, a), pipes, bytes)) {
-            (Err(_), _) | (_, Err(_)) => return Next::Failed,
+        let next = match (there.carry((a, b), pipes), back.carry((b, a), pipes)) {
+            (Err(Fault::NoPipe), _) | (_, Err(Fault::NoPipe)) => return Next::Failed(EndCause::NoResources),
+            (Err(Fault::Source), _) | (_, Err(Fault::Sink)) => return Next::Failed(self.reset_by(0)),
+            (Err(Fault::Sink), _) | (_, Err(Fault::Source)) => return Next::Failed(self.reset_by(1)),
             (Ok(there), Ok(back)) => there.and(back),
         };
-        for end in &mut self.ends {
+        for (number, end) in self.ends.iter_mut().enumerate() {
             if std::mem::take(&mut end.failed) && sockopt::socket_error(&end.fd) != Ok(Ok(())) {
-                return Next::Failed;
+                return Next::Failed(self.reset_by(number));
             }
         }
         if self.ways.iter().all(|way| way.fin_sent) { Next::Done } else { next }
@@ -433,13 +515,8 @@ impl End {
 }
 
 impl Way {
-    /// Moves what can be moved, within bounds. An error is that of a socket.
-    fn carry(
-        &mut self,
-        (source, sink): (&mut End, &mut End),
-        pipes: &mut Pipes,
-        bytes: &mut u64,
-    ) -> Result<Next, Errno> {
+    /// Moves what can be moved, within bounds.
+    fn carry(&mut self, (source, sink): (&mut End, &mut End), pipes: &mut Pipes) -> Result<Next, Fault> {
         let mut moved = 0;
         while !self.fin_sent {
             let mut idle = true;
@@ -448,21 +525,20 @@ impl Way {
                     self.pipe = pipes.take();
                 }
                 let Some(pipe) = &self.pipe else {
-                    return if pipes.made == 0 { Err(Errno::MFILE) } else { Ok(Next::Starved) };
+                    return if pipes.made == 0 { Err(Fault::NoPipe) } else { Ok(Next::Starved) };
                 };
                 match source.read_into(pipe, self.held) {
                     Ok(0) => (self.ended, idle) = (true, false),
                     Ok(count) => (self.held, idle) = (self.held + count, false),
                     Err(Errno::AGAIN) => source.readable = self.held > 0,
-                    Err(errno) => {
+                    Err(_) => {
                         // Bytes from before the error go first, if they go at once.
                         let _ = self.offer(sink);
-                        return Err(errno);
+                        return Err(Fault::Source);
                     }
                 }
             }
-            let sent = self.offer(sink)?;
-            *bytes += sent as u64;
+            let sent = self.offer(sink).map_err(|_| Fault::Sink)?;
             (moved, idle) = (moved + sent, idle && sent == 0);
             if self.held == 0 {
                 if let Some(pipe) = self.pipe.take() {
@@ -472,7 +548,7 @@ impl Way {
                     match rustix::net::shutdown(&sink.fd, Shutdown::Write) {
                         // A reset from over there is what its own error tells.
                         Ok(()) | Err(Errno::NOTCONN) => self.fin_sent = true,
-                        Err(errno) => return Err(errno),
+                        Err(_) => return Err(Fault::Sink),
                     }
                 }
             }
@@ -492,6 +568,7 @@ impl Way {
         match move_pages(pipe.from.as_fd(), sink.fd.as_fd(), self.held) {
             Ok(count) => {
                 self.held -= count;
+                self.moved += count as u64;
                 Ok(count)
             }
             Err(Errno::AGAIN) => {

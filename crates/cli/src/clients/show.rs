@@ -4,7 +4,7 @@ use super::table::{Column, table};
 use crate::escape::printable;
 use crate::units::{bytes, time};
 use brodo_control::event::Event;
-use brodo_control::flow::{Flow, FlowEnd, Half, Protocol, TuningStep};
+use brodo_control::flow::{Carrier, Flow, FlowEnd, Half, Protocol, TuningStep};
 use brodo_control::method::{CaptureStatus, Counters, FlowDetail, Forward, Side, Status};
 use std::fmt::Write as _;
 
@@ -69,10 +69,11 @@ pub(super) fn capture(capture: Option<&CaptureStatus>) -> String {
     capture.map_or_else(|| "no capture is under way\n".to_owned(), |c| capture_words(c) + "\n")
 }
 
-const FLOW_COLUMNS: [Column; 13] = [
+const FLOW_COLUMNS: [Column; 14] = [
     Column { title: "ID", right: false, rank: 4 },
     Column { title: "PROTO", right: false, rank: 1 },
     Column { title: "DIR", right: false, rank: 8 },
+    Column { title: "CARRIER", right: false, rank: 11 },
     Column { title: "GUEST", right: false, rank: 7 },
     Column { title: "REMOTE", right: false, rank: 0 },
     Column { title: "STATE", right: false, rank: 5 },
@@ -97,6 +98,7 @@ fn flow_row(flow: &Flow) -> Vec<String> {
         flow.id.to_string(),
         flow.protocol.to_string(),
         if flow.direction == brodo_control::flow::Direction::Inbound { "in" } else { "out" }.to_owned(),
+        flow.carrier.to_string(),
         flow.guest.to_string(),
         peer(flow),
         flow.state.clone(),
@@ -136,9 +138,10 @@ fn limited_by(flow: &Flow) -> String {
 pub(super) fn flow(detail: &FlowDetail) -> String {
     let flow = &detail.flow;
     let mut text = format!(
-        "{} {} {} {} {} {}\n  age        {}, idle {}\n",
+        "{} {} {}{} {} {} {}\n  age        {}, idle {}\n",
         flow.id,
         flow.protocol,
+        by(flow.carrier),
         flow.guest,
         if flow.direction == brodo_control::flow::Direction::Inbound { "<-" } else { "->" },
         flow.remote,
@@ -276,13 +279,19 @@ pub(super) fn event(event: &Event) -> String {
     }
 }
 
+/// A carrier other than the stack, and a space.
+fn by(carrier: Carrier) -> String {
+    if carrier == Carrier::Stack { String::new() } else { format!("{carrier} ") }
+}
+
 fn ended(flow: &FlowEnd) -> String {
     let name = flow.name.as_deref().map(|name| format!(" {}", printable(name))).unwrap_or_default();
     let rule = flow.rule.as_deref().map(|rule| format!(" by {}", printable(rule))).unwrap_or_default();
     format!(
-        "{} ended {} {} {}{name} {}{rule} after {}, out {}, in {}\n",
+        "{} ended {} {}{} {}{name} {}{rule} after {}, out {}, in {}\n",
         printable(&flow.time),
         flow.protocol,
+        by(flow.carrier),
         flow.guest,
         flow.remote,
         printable(&flow.cause),

@@ -3,7 +3,7 @@
 use super::*;
 use brodo_core::config::Config;
 use brodo_core::flow::end::EndCause;
-use brodo_core::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
+use brodo_core::flow::info::{Carrier, FlowInfo, FlowState, Initiator, Traffic};
 use brodo_core::flow::{Endpoint, FlowId, FlowKey, Protocol};
 use brodo_core::time::{Duration, Instant};
 use brodo_net::FlowRecords;
@@ -51,6 +51,7 @@ fn ended(port: u16) -> FlowEnd {
         flow: FlowId { index: 3, generation: 1 },
         key,
         initiator: Initiator::Guest,
+        carrier: Carrier::Stack,
         state: FlowState::Active,
         age: Duration::from_millis(1500),
         idle: Duration::ZERO,
@@ -93,6 +94,7 @@ fn a_line_says_who_how_much_how_long_and_why() {
     assert_eq!(lines.len(), 3);
     let expected = serde_json::json!({
         "time": lines[0]["time"], "id": "1:3.1", "protocol": "tcp", "direction": "outbound",
+        "carrier": "stack",
         "guest": "10.0.2.15:4001", "remote": "192.0.2.7:443", "duration_us": 1_500_000,
         "from_guest": {"bytes": 100, "packets": 2}, "to_guest": {"bytes": 3000, "packets": 3},
         "rtt_us": 20, "remote_rtt_us": 30_000, "retransmissions": 1, "cause": "finished",

@@ -100,10 +100,12 @@ fn counters(text: &mut Text, view: &View) {
 
 fn flows(text: &mut Text, view: &View) {
     let flows = view.workers.iter().flat_map(|worker| &worker.flows);
-    let flows = sums(flows).map(|((protocol, direction), count)| {
-        ([("protocol", protocol.to_owned()), ("direction", direction.to_owned())], count)
+    let flows = sums(flows).map(|((protocol, direction, carrier), count)| {
+        let labels = [("protocol", protocol), ("direction", direction), ("carrier", carrier)];
+        (labels.map(|(label, word)| (label, word.to_owned())), count)
     });
-    text.family("brodo_flows", Kind::Gauge, "Flows open now, by protocol and direction of opening", flows);
+    let help = "Flows open now, by protocol, direction of opening and carrier";
+    text.family("brodo_flows", Kind::Gauge, help, flows);
     let limited = view.workers.iter().flat_map(|worker| &worker.limited);
     let limited = sums(limited).map(|((direction, by), count)| {
         ([("direction", direction.to_owned()), ("by", by.replace(' ', "-"))], count)
@@ -125,10 +127,8 @@ fn forwards(text: &mut Text, view: &View) {
             "forward_datagrams" => "Datagrams read from published ports, or runs of them",
             "forward_relayed" => "Datagrams passed between loopbacks, or runs of them",
             "forward_lost" => "Datagrams at forwarded ports that could not be passed on",
-            "splice_opened" => "Connections between loopbacks",
             "splice_reset" => "Connections between loopbacks that ended with a reset",
             "splice_refused" => "Connections between loopbacks refused: too many, or an error of epoll",
-            "splice_bytes" => "Bytes moved between loopbacks",
             _ => "Counted of forwarded ports",
         };
         text.one(&format!("brodo_{name}_total"), Kind::Counter, help, value);
@@ -136,9 +136,9 @@ fn forwards(text: &mut Text, view: &View) {
 }
 
 /// Adds up what has the same key, in order of the keys.
-fn sums<'a>(
-    counts: impl Iterator<Item = (&'a (&'static str, &'static str), &'a u64)>,
-) -> impl Iterator<Item = ((&'static str, &'static str), u64)> {
+fn sums<'a, K: Ord + Copy + 'a>(
+    counts: impl Iterator<Item = (&'a K, &'a u64)>,
+) -> impl Iterator<Item = (K, u64)> {
     let mut sums = BTreeMap::new();
     counts.for_each(|(&key, count)| *sums.entry(key).or_default() += count);
     sums.into_iter()

@@ -19,14 +19,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Counts by two words.
 type Tally = BTreeMap<(&'static str, &'static str), u64>;
+/// Protocol, direction and carrier of flows.
+pub(super) type FlowKind = (&'static str, &'static str, &'static str);
 
 /// One worker.
 #[derive(Debug, Clone, Default)]
 pub(super) struct WorkerMetrics {
     pub(super) counters: Counters,
     pub(super) activity: Activity,
-    /// Flows open now, by protocol and direction.
-    pub(super) flows: Tally,
+    /// Flows open now, by protocol, direction and carrier.
+    pub(super) flows: BTreeMap<FlowKind, u64>,
     /// TCP connections by direction and limiting factor.
     pub(super) limited: Tally,
     /// Flows that rules have refused, by the rule.
@@ -43,7 +45,7 @@ impl WorkerMetrics {
         Self {
             counters: report.counters,
             activity: report.activity,
-            flows: Tally::new(),
+            flows: BTreeMap::new(),
             limited: every_limit(),
             rules: report.rules.into_iter().collect(),
             forwards: forwards.map(|forwards| (forwards.entries as u64, forwards.listeners as u64)),
@@ -70,6 +72,7 @@ impl WorkerMetrics {
         let kind = (
             flow_messages::protocol(info.key.protocol).name(),
             flow_messages::direction(info.initiator).name(),
+            info.carrier.name(),
         );
         *self.flows.entry(kind).or_default() += 1;
         let halves = detail.tcp.iter().flat_map(|tcp| [("from_guest", &tcp.rx), ("to_guest", &tcp.tx)]);

@@ -85,7 +85,14 @@ impl Row {
     fn contains(&self, text: &str) -> bool {
         let flow = &self.flow;
         let limited = self.half().map_or("", |half| &half.limited_by);
-        let words = [flow.protocol.name(), flow.direction.name(), &flow.state, limited, &self.peer()];
+        let words = [
+            flow.protocol.name(),
+            flow.direction.name(),
+            flow.carrier.name(),
+            &flow.state,
+            limited,
+            &self.peer(),
+        ];
         let ends = [flow.guest.to_string(), flow.remote.to_string()];
         let words = words.iter().copied().chain(ends.iter().map(String::as_str));
         words.map(str::to_lowercase).any(|word| word.contains(text))

@@ -63,7 +63,7 @@ impl EndCause {
     ];
 
     /// The cause for a host socket's error.
-    pub(crate) fn of(error: HostError) -> Self {
+    pub fn of(error: HostError) -> Self {
         match error {
             HostError::WouldBlock | HostError::TimedOut => Self::TimedOut,
             HostError::Refused => Self::Refused,

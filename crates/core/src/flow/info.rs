@@ -6,6 +6,7 @@
 use super::state::State;
 use super::{FlowId, FlowKey};
 use crate::time::Duration;
+use std::ops::AddAssign;
 
 /// The side that has begun a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -14,6 +15,49 @@ pub enum Initiator {
     Guest,
     /// A peer on the host's side, by a published port.
     Peer,
+}
+
+/// The mechanism that moves a flow's payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Carrier {
+    /// Frames of the link on one side, a host socket on the other, and the stack between.
+    Stack,
+    /// Two sockets joined by splice(2).
+    Splice,
+    /// Datagrams copied between two sockets.
+    Relay,
+}
+
+impl Carrier {
+    /// All carriers.
+    pub const ALL: [Self; 3] = [Self::Stack, Self::Splice, Self::Relay];
+
+    /// The name shown to people and written to messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stack => "stack",
+            Self::Splice => "splice",
+            Self::Relay => "relay",
+        }
+    }
+}
+
+/// A flow that is to begin: its ends, its initiator, its carrier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opening {
+    /// Both ends, as the guest's side names them.
+    pub key: FlowKey,
+    /// The side that begins it.
+    pub initiator: Initiator,
+    /// The mechanism that will move its payload.
+    pub carrier: Carrier,
+}
+
+/// A flow that the guest begins by a packet.
+impl From<FlowKey> for Opening {
+    fn from(key: FlowKey) -> Self {
+        Self { key, initiator: Initiator::Guest, carrier: Carrier::Stack }
+    }
 }
 
 /// How far a flow has come.
@@ -53,7 +97,7 @@ pub struct Traffic {
     /// Bytes of payload; of TCP those taken in order or acknowledged, of an echo the whole ICMP message.
     pub bytes: u64,
     /// Datagrams, or TCP segments with payload as they crossed the link: a run that crossed as one counts as
-    /// one, one that was sent again once more. Of TCP it stays at 2^32 - 1.
+    /// one, one that was sent again once more. Of TCP it stays at 2^32 - 1, and of a splice at 0.
     pub packets: u64,
 }
 
@@ -62,6 +106,13 @@ impl Traffic {
     pub(crate) fn add(&mut self, packets: usize, bytes: usize) {
         self.packets = self.packets.wrapping_add(packets as u64);
         self.bytes = self.bytes.wrapping_add(bytes as u64);
+    }
+}
+
+impl AddAssign for Traffic {
+    fn add_assign(&mut self, more: Self) {
+        self.bytes = self.bytes.wrapping_add(more.bytes);
+        self.packets = self.packets.wrapping_add(more.packets);
     }
 }
 
@@ -74,6 +125,8 @@ pub struct FlowInfo {
     pub key: FlowKey,
     /// Who began.
     pub initiator: Initiator,
+    /// The mechanism that moves its payload.
+    pub carrier: Carrier,
     /// How far it has come.
     pub state: FlowState,
     /// Time since it began.
@@ -100,6 +153,7 @@ impl FlowInfo {
             flow,
             key,
             initiator,
+            carrier: Carrier::Stack,
             state: FlowState::Unanswered,
             age: Duration::ZERO,
             idle: Duration::ZERO,

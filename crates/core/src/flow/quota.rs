@@ -3,7 +3,8 @@
 //! A published port lets any peer outside begin flows. Without shares idle connections from outside would
 //! fill the table until the guest's own connects were refused. So a part of the table is the guest's own, and
 //! of the rest one peer takes only a part. An IPv6 peer is a network of 64 bits, which is what a single host
-//! is given (RFC 4291, 2.5.1).
+//! is given (RFC 4291, 2.5.1). The host's loopback is no single peer but all programs of the host: one peer's
+//! part does not bound it.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -41,7 +42,8 @@ impl InboundQuota {
 
     /// Whether this peer has begun as many flows as one may.
     pub(crate) fn is_spent_by(&self, peer: IpAddr) -> bool {
-        self.by_peer.get(&peer_of(peer)).is_some_and(|&flows| flows >= self.peer_max)
+        let spent = |&flows: &usize| flows >= self.peer_max;
+        !peer.is_loopback() && self.by_peer.get(&peer_of(peer)).is_some_and(spent)
     }
 
     /// A flow of this peer's is in the table.

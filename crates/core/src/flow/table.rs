@@ -111,12 +111,12 @@ impl<F: Keyed> FlowTable<F> {
 
     /// Flows in the table.
     pub fn len(&self) -> usize {
-        self.index.len()
+        self.slots.len() - self.free.len()
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.index.is_empty()
+        self.len() == 0
     }
 
     /// Bytes that the table takes. Room behind the last slot, kept for growth, is not counted: no page of it
@@ -151,15 +151,20 @@ impl<F: Keyed> FlowTable<F> {
 
     /// Adds a flow, made by `make` from its id, to the end of `list`. Its key must be free.
     pub fn insert(&mut self, list: usize, now: Instant, make: impl FnOnce(FlowId) -> F) -> FlowId {
-        let id = self.reserve();
-        self.free.pop();
-        let flow = make(id);
-        debug_assert!(self.find(flow.key()).is_none(), "the key was in use");
+        let id = self.insert_unindexed(list, now, make);
+        debug_assert!(self.key_at(id.index).and_then(|key| self.find(key)).is_none(), "the key was in use");
         let Self { slots, index, secret, .. } = self;
         let hash_of = |flow: &Option<F>| flow.as_ref().map_or(0, |flow| hash(secret, flow.key()));
-        slots[id.index as usize].flow = Some(flow);
         let own = hash_of(&slots[id.index as usize].flow);
         index.insert_unique(own, id.index, |&slot| hash_of(&slots[slot as usize].flow));
+        id
+    }
+
+    /// Adds a flow that [`FlowTable::find`] does not find; its key may be another's too.
+    pub fn insert_unindexed(&mut self, list: usize, now: Instant, make: impl FnOnce(FlowId) -> F) -> FlowId {
+        let id = self.reserve();
+        self.free.pop();
+        self.slots[id.index as usize].flow = Some(make(id));
         self.link(id.index, list, now);
         id
     }

@@ -17,7 +17,7 @@ fn deny(address: &str, prefix_len: u8, ports: Option<(u16, u16)>) -> Deny {
 
 fn request(remote: &str) -> Request {
     let remote = remote.parse().unwrap();
-    Request { protocol: Protocol::Tcp, remote, to: remote }
+    Request { protocol: Protocol::Tcp, remote, to: remote, forwarded: false }
 }
 
 fn id(index: u32) -> FlowId {
@@ -228,7 +228,8 @@ fn peers_that_may_begin_a_conversation() {
         ("100.100.100.200:80", Some("floor cloud-metadata")),
         ("[fd00:ec2::254]:80", Some("floor cloud-metadata")),
     ] {
-        let request = Request { protocol: Protocol::Udp, remote: seen, to: peer.parse().unwrap() };
+        let request =
+            Request { protocol: Protocol::Udp, remote: seen, to: peer.parse().unwrap(), forwarded: true };
         let refusal = Policy::new(&Rules::default()).decide_inbound(&request).err();
         let text = refusal.and_then(|refusal| policy.text(refusal));
         assert_eq!(text.as_deref(), rule, "{peer}");
@@ -237,7 +238,9 @@ fn peers_that_may_begin_a_conversation() {
     let peer: SocketAddr = "10.1.2.3:5000".parse().unwrap();
     let remote = "192.0.2.1:5000".parse().unwrap();
     for (remote, to) in [(peer, peer), (remote, peer)] {
-        assert!(policy.decide_inbound(&Request { protocol: Protocol::Udp, remote, to }).is_err());
+        assert!(
+            policy.decide_inbound(&Request { protocol: Protocol::Udp, remote, to, forwarded: true }).is_err()
+        );
     }
     assert_eq!(refused(&policy), [("deny 10.0.0.0/8", 2)]);
 }

@@ -1,5 +1,5 @@
-//! Whether and where a new flow of the guest's goes: the one place in which this is decided, for TCP, UDP and
-//! echo alike.
+//! Admission of new flows: whether and where a new flow goes, decided in one place for TCP, UDP and echo, and
+//! for every carrier.
 //!
 //! Three questions in a row: where the address leads ([`crate::destination`]), whether rules and limits allow
 //! it ([`crate::policy`]), and whether the table has room for it. The caller answers a refusal at once: a
@@ -8,6 +8,7 @@
 use super::{DropReason, FlowKey, IcmpCause, Io, Platform, Protocol, Stack};
 use crate::destination::{self, Destination};
 use crate::flow::end::EndCause;
+use crate::flow::info::{Initiator, Opening};
 use crate::policy::{Refusal, Request, Verdict};
 use crate::time::Instant;
 use crate::upstream::{Dial, Upstream};
@@ -45,23 +46,70 @@ impl Stack {
         };
         // The DNS address is brodo's own service.
         if dial.upstream == Upstream::Destination {
-            match self.policy.decide(now, &Request { protocol: key.protocol, remote, to: dial.to }) {
-                Verdict::Allow => {}
-                Verdict::Deny(refusal) => {
-                    self.note_unopened(*key, EndCause::Denied, self.policy.text(refusal));
-                    return Ok(refusal.into());
-                }
+            let request = Request { protocol: key.protocol, remote, to: dial.to, forwarded: false };
+            if let Err(refusal) = self.decide((*key).into(), now, &request) {
+                return Ok(refusal.into());
             }
         }
-        if key.protocol == Protocol::Udp {
+        match self.make_room_outbound(io, (*key).into(), now) {
+            Ok(()) => Ok(Admission::Granted(dial)),
+            Err(refusal) => Ok(refusal.into()),
+        }
+    }
+
+    /// Decides about a flow that another carrier will move; if it is admitted, there is room for it.
+    ///
+    /// # Errors
+    /// The rule or bound that refuses it.
+    pub(super) fn admit_carried<P: Platform>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        opening: Opening,
+    ) -> Result<(), DropReason> {
+        let Opening { key: FlowKey { protocol, remote, .. }, initiator, .. } = opening;
+        let peer = remote.into();
+        let request = Request { protocol, remote: peer, to: peer, forwarded: true };
+        match initiator {
+            Initiator::Guest => {
+                self.decide(opening, io.now, &request).map_err(|refusal| refusal.reason)?;
+                self.make_room_outbound(io, opening, io.now).map_err(|refusal| refusal.reason)
+            }
+            Initiator::Peer => {
+                if protocol == Protocol::Udp {
+                    self.policy.decide_inbound(&request).map_err(|refusal| refusal.reason)?;
+                }
+                self.make_room_inbound(io, remote.ip(), io.now)
+            }
+        }
+    }
+
+    /// Asks the policy, and records a refusal.
+    fn decide(&mut self, opening: Opening, now: Instant, request: &Request) -> Result<(), Refusal> {
+        match self.policy.decide(now, request) {
+            Verdict::Allow => Ok(()),
+            Verdict::Deny(refusal) => {
+                self.note_unopened(opening, EndCause::Denied, self.policy.text(refusal));
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Makes room for a flow of the guest's, and records a refusal.
+    fn make_room_outbound<P: Platform>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        opening: Opening,
+        now: Instant,
+    ) -> Result<(), Refusal> {
+        if opening.key.protocol == Protocol::Udp {
             self.make_room_for_udp(io, now);
         }
-        if !self.make_room(io, now) {
-            let refusal = self.policy.table_full();
-            self.note_unopened(*key, EndCause::NoResources, self.policy.text(refusal));
-            return Ok(refusal.into());
+        if self.make_room(io, now) {
+            return Ok(());
         }
-        Ok(Admission::Granted(dial))
+        let refusal = self.policy.table_full();
+        self.note_unopened(opening, EndCause::NoResources, self.policy.text(refusal));
+        Err(refusal)
     }
 }
 

@@ -1,10 +1,11 @@
 //! The one match over the kinds of flow.
 //!
-//! A flow is a TCP connection, a conversation in datagrams or echoes, or the DNS questions of one guest
-//! port. The stack knows them as [`Flow`], whose methods are those of [`FlowKind`]; only code about one
+//! A flow is a TCP connection, a conversation in datagrams or echoes, the DNS questions of one guest port, or
+//! a conversation that another carrier than the stack moves. The stack knows them as [`Flow`], whose methods are those of [`FlowKind`]; only code about one
 //! kind (an arriving segment, a question) names it. The dispatch is a match, so that everything is
 //! inlined and nothing is boxed.
 
+use crate::carried::CarriedFlow;
 use crate::context::{Cx, Platform, Shared};
 use crate::datagram::DatagramFlow;
 use crate::dns::flow::DnsFlow;
@@ -23,6 +24,7 @@ pub(crate) enum Flow {
     Tcp(Connection),
     Datagram(DatagramFlow),
     Dns(DnsFlow),
+    Carried(CarriedFlow),
 }
 
 /// A call of the same method of each kind.
@@ -32,6 +34,7 @@ macro_rules! dispatch {
             Flow::Tcp($kind) => $call,
             Flow::Datagram($kind) => $call,
             Flow::Dns($kind) => $call,
+            Flow::Carried($kind) => $call,
         }
     };
 }
@@ -47,7 +50,9 @@ impl Flow {
     pub(crate) fn eviction_group(&self) -> EvictionGroup {
         match self {
             flow if flow.initiator() == Initiator::Peer => EvictionGroup::Peer,
-            Self::Datagram(flow) if flow.key().protocol == Protocol::Udp => EvictionGroup::GuestUdp,
+            Self::Datagram(_) | Self::Carried(_) if self.key().protocol == Protocol::Udp => {
+                EvictionGroup::GuestUdp
+            }
             _ => EvictionGroup::Guest,
         }
     }

@@ -90,7 +90,7 @@ impl Stack {
         let Some(id) = self.flows.find(&first.key) else { return 0 };
         let taken = self.use_flow(io, id, |flow, cx, _| match flow {
             Flow::Tcp(connection) => connection.segments(cx, &last, first.header.seq, &payload[..count]),
-            Flow::Datagram(_) | Flow::Dns(_) => false,
+            _ => false,
         });
         if taken != Some(true) {
             return 0;

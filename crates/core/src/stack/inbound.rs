@@ -90,8 +90,7 @@ impl Stack {
         self.flows.insert(EvictionClass::Unanswered.list(EvictionGroup::Peer), io.now, |id| {
             Flow::Tcp(Connection::active_open(&mut io.cx(&mut self.shared), (id, key), socket, iss_after))
         });
-        self.inbound.opened(key.remote.ip());
-        self.note_opened(id);
+        self.count_opened(id);
         self.settle(io, id);
         Ok(id)
     }
@@ -177,7 +176,8 @@ impl Stack {
         peer: SocketAddr,
         adopt: impl FnOnce(&mut P::Host, FlowId, Option<SocketId>) -> Result<SocketId, HostError>,
     ) -> Result<FlowId, DropReason> {
-        let request = Request { protocol: Protocol::Udp, remote: key.remote.into(), to: peer };
+        let request =
+            Request { protocol: Protocol::Udp, remote: key.remote.into(), to: peer, forwarded: true };
         self.policy.decide_inbound(&request).map_err(|refusal| refusal.reason)?;
         self.make_room_inbound(io, key.remote.ip(), io.now)?;
         let id = self.flows.reserve();
@@ -186,8 +186,7 @@ impl Stack {
         let id = self.flows.insert(EvictionClass::Unanswered.list(EvictionGroup::Peer), io.now, |id| {
             Flow::Datagram(DatagramFlow::inbound(id, key, socket, io.now))
         });
-        self.inbound.opened(key.remote.ip());
-        self.note_opened(id);
+        self.count_opened(id);
         Ok(id)
     }
 }

@@ -181,7 +181,7 @@ impl Stack {
         let id = self.flows.insert(EvictionClass::Unanswered.list(EvictionGroup::Guest), io.now, |id| {
             Flow::Tcp(Connection::open(&mut io.cx(&mut self.shared), id, (key, dial), syn, iss_after))
         });
-        self.note_opened(id);
+        self.count_opened(id);
         self.policy.opened(key.remote.ip(), id);
         self.settle(io, id);
         Ok(())
@@ -294,14 +294,12 @@ impl Stack {
             EvictionGroup::Guest
         } else {
             self.shared.counters.udp_opened += 1;
-            self.guest_udp += 1;
             EvictionGroup::GuestUdp
         };
         let id = self.flows.insert(EvictionClass::Unanswered.list(group), io.now, |id| {
             Flow::Datagram(DatagramFlow::new(id, key, socket, io.now))
         });
-        debug_assert!(self.guest_udp <= self.shared.config.max_udp_flows.max(1), "admitted beyond the bound");
-        self.note_opened(id);
+        self.count_opened(id);
         self.policy.opened(key.remote.ip(), id);
         Ok(Ok(id))
     }

@@ -91,7 +91,7 @@ impl Stack {
             let Some((ticket, id)) = self.shared.dns.first_to_go() else { return };
             let found = self.notify_flow(io, id, |flow, cx, _| match flow {
                 Flow::Dns(questions) => questions.give_way(cx, ticket),
-                Flow::Tcp(_) | Flow::Datagram(_) => debug_assert!(false, "a question's flow is of DNS"),
+                _ => debug_assert!(false, "a question's flow is of DNS"),
             });
             if found.is_none() {
                 debug_assert!(false, "every question that waits has a flow");
@@ -128,7 +128,7 @@ impl Stack {
                 let list = EvictionClass::Unanswered.list(EvictionGroup::Guest);
                 let id =
                     self.flows.insert(list, io.now, |id| Flow::Dns(DnsFlow::new(id, key, epoch, io.now)));
-                self.note_opened(id);
+                self.count_opened(id);
                 id
             }
         };

@@ -1,9 +1,9 @@
 //! Observation of flows: snapshots of open flows on request, and a bounded record of opened and ended flows
 //! for subscribers.
 
-use super::{Flow, FlowId, FlowKey, Stack};
+use super::{Flow, FlowId, Stack};
 use crate::flow::end::{EndCause, FlowEnd};
-use crate::flow::info::{FlowInfo, Initiator};
+use crate::flow::info::{FlowInfo, Opening};
 use crate::flow_kind::FlowKind;
 use crate::host::SocketId;
 use crate::tcp::info::TcpInfo;
@@ -45,7 +45,7 @@ impl Stack {
         let info = self.info(id, flow, now);
         let tcp = match flow {
             Flow::Tcp(connection) => Some(connection.tcp_info(&self.shared, now)),
-            Flow::Datagram(_) | Flow::Dns(_) => None,
+            _ => None,
         };
         FlowDetail { info, name: self.name_for(info.key.remote.ip()), socket: flow.socket(), tcp }
     }
@@ -86,17 +86,23 @@ impl Stack {
     }
 
     /// Records that a flow was not opened: a rule denied it (`rule` is its text), or the host could not.
-    pub(crate) fn note_unopened(&mut self, key: FlowKey, cause: EndCause, rule: Option<Arc<str>>) {
+    pub(crate) fn note_unopened(
+        &mut self,
+        opening: impl Into<Opening>,
+        cause: EndCause,
+        rule: Option<Arc<str>>,
+    ) {
         if !self.recorder.records_ends() {
             return;
         }
+        let Opening { key, initiator, carrier } = opening.into();
         let nowhere = FlowId { index: u32::MAX, generation: 0 };
-        let info = FlowInfo::blank(nowhere, key, Initiator::Guest);
+        let info = FlowInfo { carrier, ..FlowInfo::blank(nowhere, key, initiator) };
         let name = self.name_for(key.remote.ip());
         self.recorder.ended(FlowEnd { at: self.recorder.now, info, opened: false, cause, name, rule });
     }
 
-    /// Records that a flow was opened: to be called for each.
+    /// Records that a flow was opened.
     pub(super) fn note_opened(&mut self, id: FlowId) {
         if self.recorder.records_openings()
             && let Some(flow) = self.flows.get(id)

@@ -7,21 +7,22 @@
 //!
 //! *Relayed.* A peer on one side's loopback whose datagrams are for the other's gets a socket over there that
 //! is connected to the destination. Its answers go back through the port, from the address that the peer has
-//! asked last. It ends after [`IDLE_ANSWERED`] without a datagram, or [`IDLE`] if there never was an answer;
-//! of more than [`RELAYS_MAX`] the longest idle goes.
+//! asked last. Each is a flow of the flow table, which bounds their number and ends idle ones.
 //!
 //! Datagrams are read by recvmmsg and several of one size at a time (`UDP_GRO`), and leave as they were read
 //! (`UDP_SEGMENT`).
 
+use super::turn::key;
 use super::{Body, Direction, Forwards, NAT_PORT_TRIES, Topic, auto, listen};
 use crate::socket_broker::Kind;
-use crate::sockets::{Published, Sockets, describe};
+use crate::sockets::{Published, Sockets, describe, host_error};
 use crate::sys;
 use crate::sys::addressed::{Source, recv_addressed, sent_to};
-use brodo_core::flow::Endpoint;
-use brodo_core::host::{IpHeaderFields, Received};
-use brodo_core::stack::{Arrived, Io, Platform, Stack};
-use brodo_core::time::{Duration, Instant};
+use brodo_core::carried::CarriedProgress;
+use brodo_core::flow::info::{Carrier, Initiator, Traffic};
+use brodo_core::flow::{Endpoint, FlowId, Protocol};
+use brodo_core::host::{HostError, IpHeaderFields, Received};
+use brodo_core::stack::{Arrived, Io, Opening, Platform, Stack};
 use rustix::event::epoll::{self, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -35,13 +36,6 @@ const BATCH: usize = 32;
 /// Room for any datagram, and not a multiple of a power of two, so that the beginnings do not compete for the
 /// same lines of the cache.
 const STRIDE: usize = (64 << 10) + 1472;
-/// Peers that are relayed at a time.
-const RELAYS_MAX: usize = 1024;
-/// A peer is forgotten after so long without a datagram, if it was answered, and if it was not.
-const IDLE_ANSWERED: Duration = Duration::from_secs(180);
-const IDLE: Duration = Duration::from_secs(30);
-/// How often idle ones are looked for.
-const SWEEP: Duration = Duration::from_secs(5);
 
 /// One datagram in an arena.
 #[derive(Debug, Clone, Copy, Default)]
@@ -106,13 +100,18 @@ impl Arena {
 
 /// A peer and its socket on the other side.
 struct Relay {
+    flow: FlowId,
     slot: u32,
     peer: SocketAddr,
     /// The address that it has asked last.
     source: Option<Source>,
     fd: OwnedFd,
-    used_at: Instant,
-    answered: bool,
+}
+
+/// Traffic that a datagram is, or several that the kernel has coalesced.
+fn traffic(received: &Received) -> Traffic {
+    let datagrams = received.segment.map_or(1, |size| received.len.div_ceil(usize::from(size.max(1))).max(1));
+    Traffic { bytes: received.len as u64, packets: datagrams as u64 }
 }
 
 /// An address to answer from, whichever way the answer goes.
@@ -133,35 +132,34 @@ pub(super) struct Datagrams {
     freed: Vec<u32>,
     /// By listener and peer.
     index: HashMap<(u32, SocketAddr), u32>,
-    sweep_at: Option<Instant>,
 }
 
 impl Datagrams {
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.sweep_at
+    /// Gives away numbers of relays that were freed in this turn.
+    pub(super) fn reuse_numbers(&mut self) {
+        self.free.append(&mut self.freed);
     }
 
-    /// Ends relays that have been idle for long.
-    pub(super) fn expire(&mut self, epoll: &OwnedFd, now: Instant) {
-        self.free.append(&mut self.freed);
-        if self.sweep_at.is_none_or(|at| at > now) {
-            return;
+    /// Closes the relay of a flow that was ended, if the number is still its own.
+    pub(super) fn close(&mut self, epoll: &OwnedFd, number: u32, flow: FlowId) {
+        let relay = self.relays.get(number as usize).and_then(Option::as_ref);
+        if relay.is_some_and(|relay| relay.flow == flow) {
+            self.end(epoll, number);
         }
-        for number in 0..self.relays.len() as u32 {
-            let Some(relay) = &self.relays[number as usize] else { continue };
-            if now - relay.used_at >= if relay.answered { IDLE_ANSWERED } else { IDLE } {
-                self.end(epoll, number);
-            }
-        }
-        self.sweep_at = (!self.index.is_empty()).then(|| now + SWEEP);
     }
 
     /// Ends all relays of listeners that are closed, and discards what was read from such a one and waits for
-    /// the link: its slot may be another listener's by the time the link has credit. Gives the number of
-    /// datagrams discarded.
-    pub(super) fn retain_listeners(&mut self, epoll: &OwnedFd, is_there: impl Fn(u32) -> bool) -> u64 {
+    /// the link: its slot may be another listener's by the time the link has credit. Flows of the relays are
+    /// added to `closed`. Gives the number of datagrams discarded.
+    pub(super) fn retain_listeners(
+        &mut self,
+        epoll: &OwnedFd,
+        is_there: impl Fn(u32) -> bool,
+        closed: &mut Vec<FlowId>,
+    ) -> u64 {
         for number in 0..self.relays.len() as u32 {
-            if self.relays[number as usize].as_ref().is_some_and(|relay| !is_there(relay.slot)) {
+            if let Some(relay) = self.relays[number as usize].as_ref().filter(|relay| !is_there(relay.slot)) {
+                closed.push(relay.flow);
                 self.end(epoll, number);
             }
         }
@@ -170,23 +168,26 @@ impl Datagrams {
         orphaned.map_or(0, Arena::discard)
     }
 
+    /// Registers and keeps a relay; its number.
+    fn open(&mut self, epoll: &OwnedFd, relay: Relay) -> Result<u32, HostError> {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.relays.push(None);
+            self.relays.len() as u32 - 1
+        });
+        if epoll::add(epoll, &relay.fd, Topic::Relay.data(number), EventFlags::IN).is_err() {
+            self.free.push(number);
+            return Err(HostError::Exhausted);
+        }
+        self.index.insert((relay.slot, relay.peer), number);
+        self.relays[number as usize] = Some(relay);
+        Ok(number)
+    }
+
     fn end(&mut self, epoll: &OwnedFd, number: u32) {
         if let Some(relay) = self.relays.get_mut(number as usize).and_then(Option::take) {
             let _ = epoll::delete(epoll, &relay.fd);
             self.index.remove(&(relay.slot, relay.peer));
             self.freed.push(number);
-        }
-    }
-
-    /// Ends the one that has been idle for longest if there are as many as may be.
-    fn make_room(&mut self, epoll: &OwnedFd) {
-        if self.index.len() < RELAYS_MAX {
-            return;
-        }
-        let idlest =
-            (0..).zip(&self.relays).filter_map(|(number, relay)| Some((relay.as_ref()?.used_at, number)));
-        if let Some((_, number)) = idlest.min() {
-            self.end(epoll, number);
         }
     }
 }
@@ -239,7 +240,7 @@ impl Forwards {
         let Some(listener) = self.listeners.get_mut(slot) else { return };
         let Body::Datagrams(port) = &listener.body else { return };
         if listener.direction == Direction::Out || listener.to_address.is_some_and(|to| to.is_loopback()) {
-            return self.relay(slot, io.now);
+            return self.relay(slot, stack, io);
         }
         let arena = self.datagrams.published.get_or_insert_default();
         if !arena.is_empty() || !stack.takes_datagrams() {
@@ -302,7 +303,7 @@ impl Forwards {
     }
 
     /// Passes what a loopback's peer has sent on to the other loopback.
-    fn relay(&mut self, slot: u32, now: Instant) {
+    fn relay<P: Platform<Host = Sockets>>(&mut self, slot: u32, stack: &mut Stack, io: &mut Io<'_, P>) {
         let Some(listener) = self.listeners.get_mut(slot) else { return };
         let Body::Datagrams(port) = &listener.body else { return };
         let mut arena = self.datagrams.relayed.take().unwrap_or_default();
@@ -310,12 +311,15 @@ impl Forwards {
             for index in 0..arena.count {
                 let read = arena.reads[index];
                 let payload = [IoSlice::new(arena.payload(index))];
-                let Some(number) = read.from.and_then(|peer| self.relay_of(slot, peer, now)) else {
+                let Some(number) = read.from.and_then(|peer| self.relay_of(slot, peer, stack, io)) else {
                     self.counters.lost += 1;
                     continue;
                 };
                 let Some(Some(relay)) = self.datagrams.relays.get_mut(number as usize) else { continue };
-                (relay.used_at, relay.source) = (now, read.to.map(by_any_interface));
+                relay.source = read.to.map(by_any_interface);
+                let progress =
+                    CarriedProgress { from_initiator: traffic(&read.received), ..Default::default() };
+                stack.carried_progress(io, relay.flow, &progress);
                 let segment = read.received.segment.filter(|&size| read.received.len > usize::from(size));
                 let send = || sys::send_datagrams(relay.fd.as_fd(), &payload, segment);
                 // An error may be an earlier datagram's; reading clears it.
@@ -330,7 +334,13 @@ impl Forwards {
     }
 
     /// The relay of a peer, which is made if there is none.
-    fn relay_of(&mut self, slot: u32, peer: SocketAddr, now: Instant) -> Option<u32> {
+    fn relay_of<P: Platform<Host = Sockets>>(
+        &mut self,
+        slot: u32,
+        peer: SocketAddr,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+    ) -> Option<u32> {
         if let Some(&number) = self.datagrams.index.get(&(slot, peer)) {
             return Some(number);
         }
@@ -338,32 +348,31 @@ impl Forwards {
         let ipv6 = listener.at.0.is_ipv6();
         let to = SocketAddr::new(listener.to_address.unwrap_or(auto::loopback(ipv6)), listener.to_port);
         let kind = Kind::of(false, to.is_ipv6());
-        let fd = match listener.direction {
-            Direction::Out => kind.open().ok()?,
+        let (fd, initiator, key) = match listener.direction {
+            Direction::Out => (kind.open().ok()?, Initiator::Guest, key(Protocol::Udp, peer, to)),
             // The first of all is lost while the broker opens some; a peer that wants an answer asks again.
-            Direction::In => self.broker.as_mut()?.take(kind).ok()?,
+            Direction::In => {
+                (self.broker.as_mut()?.take(kind).ok()?, Initiator::Peer, key(Protocol::Udp, to, peer))
+            }
         };
-        listen::datagram_options(&fd, to.is_ipv6());
-        rustix::net::connect(&fd, &to).ok()?;
-        self.datagrams.make_room(&self.epoll);
-        let datagrams = &mut self.datagrams;
-        let number = datagrams.free.pop().unwrap_or_else(|| {
-            datagrams.relays.push(None);
-            datagrams.relays.len() as u32 - 1
+        let opening = Opening { key, initiator, carrier: Carrier::Relay };
+        let Self { datagrams, epoll, .. } = self;
+        let opened = stack.open_carried(io, opening, |flow| {
+            listen::datagram_options(&fd, to.is_ipv6());
+            rustix::net::connect(&fd, &to).map_err(host_error)?;
+            datagrams.open(epoll, Relay { flow, slot, peer, source: None, fd })
         });
-        if epoll::add(&self.epoll, &fd, Topic::Relay.data(number), EventFlags::IN).is_err() {
-            datagrams.free.push(number);
-            return None;
-        }
-        let relay = Relay { slot, peer, source: None, fd, used_at: now, answered: false };
-        datagrams.relays[number as usize] = Some(relay);
-        datagrams.index.insert((slot, peer), number);
-        datagrams.sweep_at = datagrams.sweep_at.or(Some(now + SWEEP));
-        Some(number)
+        // A refusal is counted by the stack.
+        opened.ok().and_then(|_| self.datagrams.index.get(&(slot, peer)).copied())
     }
 
     /// Passes what a relay has received back to its peer.
-    pub(super) fn relay_event(&mut self, number: u32, now: Instant) {
+    pub(super) fn relay_event<P: Platform<Host = Sockets>>(
+        &mut self,
+        number: u32,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+    ) {
         let Self { listeners, datagrams, counters, .. } = self;
         let Some(Some(relay)) = datagrams.relays.get_mut(number as usize) else { return };
         let listener = listeners.get(relay.slot);
@@ -378,7 +387,9 @@ impl Forwards {
         });
         // A port unreachable cannot be passed on; reading the error clears it.
         let Ok(count) = read else { return };
-        (relay.used_at, relay.answered) = (now, true);
+        let mut progress = CarriedProgress::default();
+        arena.reads[..count].iter().for_each(|read| progress.from_responder += traffic(&read.received));
+        stack.carried_progress(io, relay.flow, &progress);
         for index in 0..count {
             let Received { segment, tos, .. } = arena.reads[index].received;
             let payload = [IoSlice::new(arena.payload(index))];

@@ -5,13 +5,16 @@ use super::{
     Topic, auto,
 };
 use crate::socket_broker::Kind;
-use crate::sockets::Sockets;
+use crate::sockets::{Sockets, host_error};
 use crate::source::{Source, Turn};
 use crate::splice::{self, reset};
+use brodo_core::carried::CarriedProgress;
 use brodo_core::counters::DropReason;
-use brodo_core::flow::Endpoint;
-use brodo_core::host::Readiness;
-use brodo_core::stack::{Io, Platform, Stack};
+use brodo_core::flow::end::EndCause;
+use brodo_core::flow::info::{Carrier, Initiator};
+use brodo_core::flow::{Endpoint, FlowKey, Protocol};
+use brodo_core::host::{HostError, Readiness};
+use brodo_core::stack::{Io, Opening, Platform, Released, Stack};
 use brodo_core::time::Instant;
 use brodo_link::GuestLink;
 use brodo_link::poller::Poller;
@@ -34,7 +37,7 @@ impl<L: GuestLink> Source<L> for Forwards {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        [self.resume_at, self.scan_at, self.datagrams.deadline()].into_iter().flatten().min()
+        [self.resume_at, self.scan_at].into_iter().flatten().min()
     }
 
     fn turn(&mut self, turn: &mut Turn<'_, L>) -> bool {
@@ -75,8 +78,8 @@ impl Forwards {
         for (key, flags) in events.drain(..) {
             match Topic::read(key) {
                 Some((Topic::Listener, slot)) => self.listener_event(slot, flags, stack, io),
-                Some((Topic::Relay, number)) => self.relay_event(number, now),
-                Some((Topic::SocketBroker, _)) => self.broker_event(),
+                Some((Topic::Relay, number)) => self.relay_event(number, stack, io),
+                Some((Topic::SocketBroker, _)) => self.broker_event(stack, io),
                 Some((Topic::Splice, _)) | None => {}
             }
         }
@@ -85,10 +88,32 @@ impl Forwards {
             self.scan();
             self.scan_at = Some(now + SCAN);
         }
-        self.datagrams.expire(&self.epoll, now);
-        let busy = self.splices.turn(self.epoll.as_fd());
+        self.datagrams.reuse_numbers();
+        self.close_released(stack, io);
+        let busy = self.splices.turn(self.epoll.as_fd(), |report| {
+            if report.progress != CarriedProgress::default() {
+                stack.carried_progress(io, report.flow, &report.progress);
+            }
+            if let Some(cause) = report.end {
+                stack.close_carried(io, report.flow, cause);
+            }
+        });
         self.listeners.reuse_slots();
         busy
+    }
+
+    /// Closes the sockets of flows that the stack has ended, and ends the flows of relays that are closed.
+    fn close_released<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>) {
+        for flow in self.closed.drain(..) {
+            stack.close_carried(io, flow, EndCause::Finished);
+        }
+        for Released { flow, carrier, number } in stack.take_released() {
+            match carrier {
+                Carrier::Splice => self.splices.abort(self.epoll.as_fd(), number, flow),
+                Carrier::Relay => self.datagrams.close(&self.epoll, number, flow),
+                Carrier::Stack => {}
+            }
+        }
     }
 
     fn listener_event<P: Platform<Host = Sockets>>(
@@ -160,10 +185,15 @@ impl Forwards {
             peer.ip().to_canonical().is_loopback() || listener.to_address.is_some_and(|to| to.is_loopback());
         match listener.direction {
             Direction::Out => match Kind::of(true, to.is_ipv6()).open() {
-                Ok(socket) => self.join(accepted, socket, to),
+                Ok(socket) => {
+                    let key = key(Protocol::Tcp, peer, to);
+                    self.join(accepted, socket, (key, Initiator::Guest), to, stack, io);
+                }
                 Err(_) => self.reject(accepted),
             },
-            Direction::In if near && self.broker.is_some() => self.join_guest(PendingSplice { accepted, to }),
+            Direction::In if near && self.broker.is_some() => {
+                self.join_guest(PendingSplice { accepted, peer, to }, stack, io);
+            }
             Direction::In if to.ip().is_loopback() && listener.to_address.is_some() => {
                 self.reject(accepted);
             }
@@ -192,7 +222,7 @@ impl Forwards {
         let mut accepted = Some(accepted);
         for _ in 0..=NAT_PORT_TRIES {
             let result = stack.inbound_tcp(io, (guest, remote), |sockets, flow| {
-                let accepted = accepted.take().ok_or(brodo_core::host::HostError::Exhausted)?;
+                let accepted = accepted.take().ok_or(HostError::Exhausted)?;
                 sockets.adopt(flow, accepted)
             });
             // Of peers that look the same two may have one port.
@@ -211,28 +241,50 @@ impl Forwards {
         reset(accepted);
     }
 
-    /// Joins an accepted connection with a socket that is to be connected.
-    fn join(&mut self, accepted: OwnedFd, socket: OwnedFd, to: SocketAddr) {
-        match splice::connect(&socket, to) {
-            Ok(connected) => {
-                let event = |number| Topic::Splice.data(number);
-                self.splices.join(self.epoll.as_fd(), accepted, (socket, connected), event);
-            }
-            Err(_) => self.reject(accepted),
+    /// Joins an accepted connection with a socket that is to be connected, as a flow of the flow table.
+    fn join<P: Platform<Host = Sockets>>(
+        &mut self,
+        accepted: OwnedFd,
+        socket: OwnedFd,
+        (key, initiator): (FlowKey, Initiator),
+        to: SocketAddr,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+    ) {
+        let opening = Opening { key, initiator, carrier: Carrier::Splice };
+        let Self { splices, epoll, .. } = self;
+        let mut accepted = Some(accepted);
+        // A refusal is counted by the stack.
+        let _ = stack.open_carried(io, opening, |flow| {
+            let connected = splice::connect(&socket, to).map_err(host_error)?;
+            let accepted = accepted.take().ok_or(HostError::Exhausted)?;
+            let event = |number| Topic::Splice.data(number);
+            splices.join(epoll.as_fd(), (flow, initiator), accepted, (socket, connected), event)
+        });
+        if let Some(accepted) = accepted {
+            self.reject(accepted);
         }
     }
 
     /// The same with a socket of the guest's namespace, as soon as there is one.
-    fn join_guest(&mut self, pending: PendingSplice) {
+    fn join_guest<P: Platform<Host = Sockets>>(
+        &mut self,
+        pending: PendingSplice,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+    ) {
         let Some(broker) = &mut self.broker else { return self.reject(pending.accepted) };
         match broker.take(Kind::of(true, pending.to.is_ipv6())) {
-            Ok(socket) => self.join(pending.accepted, socket, pending.to),
+            Ok(socket) => {
+                let key = key(Protocol::Tcp, pending.to, pending.peer);
+                self.join(pending.accepted, socket, (key, Initiator::Peer), pending.to, stack, io);
+            }
             Err(Errno::AGAIN) if self.pending.len() < PENDING_MAX => self.pending.push_back(pending),
             Err(_) => self.reject(pending.accepted),
         }
     }
 
-    fn broker_event(&mut self) {
+    fn broker_event<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>) {
         let Some(broker) = &mut self.broker else { return };
         broker.receive();
         if broker.is_gone() {
@@ -242,7 +294,13 @@ impl Forwards {
         }
         for _ in 0..self.pending.len() {
             let Some(pending) = self.pending.pop_front() else { break };
-            self.join_guest(pending);
+            self.join_guest(pending, stack, io);
         }
     }
+}
+
+/// The key of a flow between two sockets, by the addresses that they have.
+pub(super) fn key(protocol: Protocol, guest: SocketAddr, remote: SocketAddr) -> FlowKey {
+    let end = |at: SocketAddr| Endpoint::new(at.ip().to_canonical(), at.port());
+    FlowKey { protocol, guest: end(guest), remote: end(remote) }
 }

@@ -10,7 +10,7 @@ const ECHO_V4: u8 = 8;
 const ECHO_V6: u8 = 128;
 
 /// The stack's error for that of a call on a host socket.
-pub(super) fn host_error(errno: Errno) -> HostError {
+pub(crate) fn host_error(errno: Errno) -> HostError {
     match errno {
         Errno::AGAIN | Errno::INPROGRESS | Errno::ALREADY => HostError::WouldBlock,
         Errno::CONNREFUSED => HostError::Refused,

@@ -9,11 +9,36 @@ use std::net::{Shutdown as End, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::thread;
 
+const FLOW: FlowId = FlowId { index: 7, generation: 1 };
+
 /// A thread that accepts on one port and joins with another, as a worker does.
 struct Joiner {
     at: SocketAddr,
     stop: mpsc::Sender<()>,
-    thread: Option<thread::JoinHandle<(SpliceCounters, usize)>>,
+    thread: Option<thread::JoinHandle<Outcome>>,
+}
+
+/// What has become of the connections.
+#[derive(Debug, Default)]
+struct Outcome {
+    counters: SpliceCounters,
+    /// Connections left.
+    open: usize,
+    /// Connections that were open for a while.
+    connected: usize,
+    /// Bytes from the accepted end, and to it.
+    from_initiator: u64,
+    from_responder: u64,
+    ends: Vec<EndCause>,
+}
+
+impl Outcome {
+    fn note(&mut self, report: &SpliceReport) {
+        self.connected += usize::from(report.progress.connected);
+        self.from_initiator += report.progress.from_initiator.bytes;
+        self.from_responder += report.progress.from_responder.bytes;
+        self.ends.extend(report.end);
+    }
 }
 
 impl Joiner {
@@ -26,12 +51,13 @@ impl Joiner {
             let poll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
             let mut splices = Splices::new(100);
             let mut events = Vec::with_capacity(16);
+            let mut outcome = Outcome::default();
             while stopped.try_recv() == Err(mpsc::TryRecvError::Empty) {
                 while let Ok((accepted, _)) = listener.accept() {
                     accepted.set_nonblocking(true).expect("non-blocking");
                     join(&mut splices, &poll, accepted.into(), to);
                 }
-                let busy = splices.turn(poll.as_fd());
+                let busy = splices.turn(poll.as_fd(), |report| outcome.note(report));
                 let timeout =
                     rustix::event::Timespec { tv_sec: 0, tv_nsec: if busy { 0 } else { 5_000_000 } };
                 events.clear();
@@ -41,13 +67,12 @@ impl Joiner {
                     splices.event({ event.data }.u64() as u32, event.flags);
                 }
             }
-            (splices.counters(), splices.open())
+            Outcome { counters: splices.counters(), open: splices.open(), ..outcome }
         });
         Self { at, stop, thread: Some(thread) }
     }
 
-    /// The counters, and the number of connections left.
-    fn end(mut self) -> (SpliceCounters, usize) {
+    fn end(mut self) -> Outcome {
         self.stop.send(()).expect("it runs");
         self.thread.take().expect("once").join().expect("no panic")
     }
@@ -58,8 +83,11 @@ fn join(splices: &mut Splices, poll: &OwnedFd, accepted: OwnedFd, to: SocketAddr
     let socket =
         rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).expect("socket");
     match connect(&socket, to) {
-        Ok(connected) => splices
-            .join(poll.as_fd(), accepted, (socket, connected), |number| EventData::new_u64(number.into())),
+        Ok(connected) => {
+            let event = |number: u32| EventData::new_u64(number.into());
+            let begun = (FLOW, Initiator::Guest);
+            splices.join(poll.as_fd(), begun, accepted, (socket, connected), event).expect("room");
+        }
         Err(_) => reset(accepted),
     }
 }
@@ -103,9 +131,12 @@ fn content_and_half_close_both_ways() {
         second.write_all(b"and back").expect("write after the other's end");
         drop(second);
         assert_eq!(sender.join().expect("sender"), b"and back");
-        let (counters, open) = joiner.end();
-        let bytes = (data.len() + b"and back".len()) as u64;
-        assert_eq!((counters, open), (SpliceCounters { opened: 1, bytes, ..Default::default() }, 0));
+        let outcome = joiner.end();
+        let moved = (outcome.from_initiator, outcome.from_responder);
+        let (there, back) = (data.len() as u64, b"and back".len() as u64);
+        assert_eq!(moved, if server_first { (back, there) } else { (there, back) });
+        assert_eq!((outcome.counters, outcome.open), (SpliceCounters::default(), 0));
+        assert_eq!((outcome.connected, outcome.ends), (1, vec![EndCause::Finished]));
     }
 }
 
@@ -118,8 +149,9 @@ fn a_reset_goes_through_and_what_came_before_it() {
     reset(client.into());
     let error = server.read(&mut words).expect_err("reset");
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
-    let (counters, open) = joiner.end();
-    assert_eq!((counters.reset, open), (1, 0));
+    let outcome = joiner.end();
+    assert_eq!((outcome.counters.reset, outcome.open), (1, 0));
+    assert_eq!((outcome.from_initiator, outcome.ends), (10, vec![EndCause::ResetByGuest]));
 }
 
 #[test]
@@ -134,7 +166,8 @@ fn a_receiver_that_goes_away_resets_the_sender() {
         }
     };
     assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
-    assert_eq!(joiner.end().1, 0);
+    let outcome = joiner.end();
+    assert_eq!((outcome.open, outcome.ends), (0, vec![EndCause::ResetByHost]));
 }
 
 #[test]
@@ -206,7 +239,7 @@ fn urgent_data_stands_in_line_and_holds_nothing_up() {
         server.read_to_string(&mut rest).expect("read");
         assert_eq!(rest, if later { "" } else { &whole }, "{parts:?}");
         drop((client, server));
-        assert_eq!(joiner.end().0.bytes, whole.len() as u64);
+        assert_eq!(joiner.end().from_initiator, whole.len() as u64);
     }
 }
 
@@ -247,14 +280,14 @@ fn many_with_much_to_move_leave_the_loop_its_turn() {
         (client, server.accept().expect("accept"))
     };
     let _open: Vec<_> = (0..16).map(fill).collect();
-    let mut busy = true;
+    let (mut busy, mut all) = (true, 0);
     while busy {
-        let before = splices.counters().bytes;
-        busy = splices.turn(poll.as_fd());
-        let moved = splices.counters().bytes - before;
+        let mut outcome = Outcome::default();
+        busy = splices.turn(poll.as_fd(), |report| outcome.note(report));
+        let moved = outcome.from_initiator + outcome.from_responder;
         assert!(moved < 2 * ROUND_BYTES, "{moved} bytes in one turn");
+        all += moved;
     }
-    let all = splices.counters().bytes;
     assert!(all > 2 * ROUND_BYTES, "{all} bytes would not have shown it");
 }
 
@@ -300,6 +333,25 @@ fn many_at_once_share_few_pipes() {
         client.join().expect("client");
     }
     echo.join().expect("server");
-    let (counters, open) = joiner.end();
-    assert_eq!((counters.opened, counters.reset, open), (60, 0, 0));
+    let outcome = joiner.end();
+    assert_eq!((outcome.connected, outcome.counters.reset, outcome.open), (60, 0, 0));
+}
+
+#[test]
+fn an_aborted_connection_resets_both_ends() {
+    let server = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let between = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let (to, at) = (server.local_addr().expect("address"), between.local_addr().expect("address"));
+    let poll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
+    let mut splices = Splices::new(1);
+    let mut client = TcpStream::connect(at).expect("connect");
+    join(&mut splices, &poll, between.accept().expect("accept").0.into(), to);
+    let (mut accepted, _) = server.accept().expect("accept");
+    splices.abort(poll.as_fd(), 0, FlowId { generation: 2, ..FLOW });
+    assert_eq!(splices.open(), 1, "the number is another flow's");
+    splices.abort(poll.as_fd(), 0, FLOW);
+    assert_eq!((splices.open(), splices.counters().reset), (0, 1));
+    for end in [&mut client, &mut accepted] {
+        assert_eq!(end.read(&mut [0]).expect_err("reset").kind(), ErrorKind::ConnectionReset);
+    }
 }

@@ -2,6 +2,7 @@
 //! TCP as the guest. Every script runs over IPv4 and IPv6, with and without checksum offload, unless it says
 //! otherwise.
 
+mod carried;
 mod datagrams;
 mod destinations;
 mod flows;

@@ -23,6 +23,7 @@ fn some_flow(out: &str, into: &str) -> Flow {
         id: "0:12.3".parse().unwrap(),
         protocol: Protocol::Tcp,
         direction: Direction::Outbound,
+        carrier: Carrier::Stack,
         guest: "10.0.2.15:40000".parse().unwrap(),
         remote: "192.0.2.7:443".parse().unwrap(),
         name: Some("exa\x1bmple.org".to_owned()),
@@ -41,8 +42,8 @@ fn some_flow(out: &str, into: &str) -> Flow {
 fn flows_fit_the_terminal_and_the_peer_is_never_left_out() {
     let list = [some_flow("application", "our-limit")];
     let wide = "\
-ID PROTO DIR GUEST REMOTE STATE AGE IDLE OUT IN RTT RETRANS LIMITED BY
-0:12.3 tcp out 10.0.2.15:40000 exa\\u{1b}mple.org:443 established 61.0s 4.0ms 1.21K 5M 23ms 2 in our-limit
+ID PROTO DIR CARRIER GUEST REMOTE STATE AGE IDLE OUT IN RTT RETRANS LIMITED BY
+0:12.3 tcp out stack 10.0.2.15:40000 exa\\u{1b}mple.org:443 established 61.0s 4.0ms 1.21K 5M 23ms 2 in our-limit
 ";
     assert_eq!(
         flows(&list, None).split_whitespace().collect::<Vec<_>>(),

@@ -11,14 +11,14 @@ pub(in crate::metrics) fn some_view() -> View {
     worker.counters.tcp_opened = 3;
     worker.counters.drop(DropReason::SpoofedSource);
     worker.activity.turns = 7;
-    worker.flows.insert(("tcp", "outbound"), 2);
+    worker.flows.insert(("tcp", "outbound", "stack"), 2);
     worker.limited.insert(("to_guest", "guest window"), 2);
     worker.rules.insert("--deny 10.0.0.0/8".into(), 4);
     worker.forwards = Some((2, 5));
     let mut other = worker.clone();
     worker.forwarded = ForwardCounters { accepted: 9, ..ForwardCounters::default() }.named().into();
     (other.forwards, other.flows) =
-        (None, BTreeMap::from([(("udp", "inbound"), 5), (("tcp", "outbound"), 2)]));
+        (None, BTreeMap::from([(("udp", "inbound", "relay"), 5), (("tcp", "outbound", "stack"), 2)]));
     View { workers: vec![worker, other], memory_used: 100, memory_budget: 1 << 28, ..View::default() }
 }
 
@@ -82,8 +82,8 @@ fn everything_that_is_counted_is_there_and_added_up() {
         ("brodo_rx_bytes_total", "0"),
         ("brodo_drops_total{reason=\"SpoofedSource\"}", "2"),
         ("brodo_drops_total{reason=\"MalformedTcp\"}", "0"),
-        ("brodo_flows{protocol=\"tcp\",direction=\"outbound\"}", "4"),
-        ("brodo_flows{protocol=\"udp\",direction=\"inbound\"}", "5"),
+        ("brodo_flows{protocol=\"tcp\",direction=\"outbound\",carrier=\"stack\"}", "4"),
+        ("brodo_flows{protocol=\"udp\",direction=\"inbound\",carrier=\"relay\"}", "5"),
         ("brodo_tcp_limited{direction=\"to_guest\",by=\"guest-window\"}", "4"),
         ("brodo_refused_total{rule=\"--deny 10.0.0.0/8\"}", "8"),
         ("brodo_forwards", "2"),

@@ -4,7 +4,7 @@ use super::super::model::{Model, Row};
 use super::super::screen::Screen;
 use super::colour;
 use crate::units;
-use brodo_control::flow::Direction;
+use brodo_control::flow::{Carrier, Direction};
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Rect};
 use ratatui::style::{Modifier, Style};
@@ -181,8 +181,13 @@ fn window(row: &Row) -> String {
     row.half().map_or(String::new(), |half| units::bytes(half.window.into()))
 }
 
+/// The limiting factor, or the carrier of a flow that bypasses the link.
 fn limited(row: &Row) -> Text<'static> {
-    row.half().map_or(Text::default(), |half| Text::styled(half.limited_by.clone(), colour(&half.limited_by)))
+    match (row.half(), row.flow.carrier) {
+        (Some(half), _) => Text::styled(half.limited_by.clone(), colour(&half.limited_by)),
+        (None, Carrier::Stack) => Text::default(),
+        (None, carrier) => carrier.name().into(),
+    }
 }
 
 fn retransmissions(row: &Row) -> String {

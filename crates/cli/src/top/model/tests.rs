@@ -63,6 +63,7 @@ pub(in crate::top) fn flow(index: u32, remote: &str, from: u64, to: u64, at_s: u
         id,
         protocol: Protocol::Tcp,
         direction: Direction::Outbound,
+        carrier: brodo_control::flow::Carrier::Stack,
         guest: format!("10.0.2.15:{}", 40_000 + index).parse().expect("an address"),
         remote: remote.parse().expect("an address"),
         name: None,

@@ -80,3 +80,15 @@ fn the_victim_is_the_worst_of_those_unused_longest() {
     let expected: Vec<_> = (2..99).filter(|&i| i != 4).chain([0, 1]).collect();
     assert_eq!(order, expected);
 }
+
+#[test]
+fn a_flow_without_index_is_found_by_its_id_alone() {
+    let mut table = FlowTable::new([1; 16]);
+    let indexed = table.insert(0, Instant::ZERO, |_| Named(key(1), "indexed"));
+    let twins = [0, 1].map(|_| table.insert_unindexed(1, Instant::ZERO, |_| Named(key(1), "carried")));
+    assert_eq!((table.len(), table.find(&key(1))), (3, Some(indexed)));
+    assert_eq!(table.remove(twins[0]), Some(Named(key(1), "carried")));
+    assert_eq!((table.len(), table.find(&key(1))), (2, Some(indexed)));
+    assert_eq!(table.remove(indexed), Some(Named(key(1), "indexed")));
+    assert_eq!((table.find(&key(1)), table.get(twins[1])), (None, Some(&Named(key(1), "carried"))));
+}

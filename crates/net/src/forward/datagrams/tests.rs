@@ -6,8 +6,11 @@ use super::*;
 use crate::platform::{Linux, Tracer};
 use crate::sockets::readiness;
 use brodo_core::config::Config;
+use brodo_core::counters::DropReason;
 use brodo_core::link::{Link, LinkCaps, NoCredit, RxChecksum, RxMeta, TxFrame};
+use brodo_core::policy::{Deny, Rules};
 use brodo_core::stack::Keys;
+use brodo_core::time::{Duration, Instant};
 use brodo_core::wire::UDP;
 use brodo_core::wire::ethernet::{EtherType, EthernetHeader, MacAddr};
 use brodo_core::wire::ipv4::Ipv4Header;
@@ -284,6 +287,36 @@ fn what_is_relayed_is_answered_from_the_address_that_was_asked_last() {
             assert_eq!(from.to_string(), to);
         }
         assert_eq!(world.forwards.datagrams.index.len(), 1);
+        let flows: Vec<_> = world.stack.flow_details(0, world.now).map(|detail| detail.info).collect();
+        let [info] = flows[..] else { panic!("one flow, not {flows:?}") };
+        assert_eq!((info.carrier, info.initiator), (Carrier::Relay, Initiator::Guest));
+        assert_eq!((info.from_guest, info.to_guest), (some(3, 24), some(3, 18)));
+
+        // The flow's time-out closes the relay's socket.
+        world.now = world.now + Duration::from_secs(181);
+        world.expire();
+        world.turn(0);
+        assert_eq!((world.stack.flows(), world.forwards.datagrams.index.len()), (0, 0));
+    });
+}
+
+fn some(packets: u64, bytes: u64) -> Traffic {
+    Traffic { bytes, packets }
+}
+
+#[test]
+fn a_relay_of_a_denied_destination_is_not_opened() {
+    world("a_relay_of_a_denied_destination_is_not_opened", |mut world| {
+        let deny = Deny::new([127, 0, 0, 1].into(), 32, Some((80, 80))).expect("a rule");
+        let rules = Rules { deny: vec![deny], ..Rules::default() };
+        let keys = Keys { table: [1; 16], isn: [2; 16], dns: [3; 16] };
+        world.stack = Stack::new(Config { rules, ..Config::default() }, keys, LinkCaps::default());
+        world.publish("7000:127.0.0.1/80");
+        world.forwards.listeners.get_mut(0).expect("a listener").direction = Direction::Out;
+        peer(OUTSIDE).send_to(b"question", "198.51.100.1:7000").expect("send");
+        world.turn(1000);
+        assert_eq!((world.stack.flows(), world.forwards.datagrams.index.len()), (0, 0));
+        assert_eq!(world.stack.counters().dropped(DropReason::Denied), 1);
     });
 }
 

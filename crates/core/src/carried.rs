@@ -1,0 +1,219 @@
+//! Flows that a carrier other than the stack moves: splices and relays.
+//!
+//! The driver owns their sockets and copies their payload; the flow table has their key, traffic, idle time
+//! and end, so that they are admitted, listed, counted, timed out and evicted as any flow. The driver reports
+//! progress and end; a flow that the stack ends is released to the driver ([`Released`]), which closes its
+//! sockets.
+//!
+//! *Time-outs.* A relayed conversation ends as a datagram flow does, when it has been silent for long. A
+//! splice has none: its ends are two kernels' TCP, which know of each other's death.
+
+use crate::context::{Cx, Platform, Shared};
+use crate::flow::end::EndCause;
+use crate::flow::info::{Carrier, FlowInfo, FlowState, Initiator, Opening, Traffic};
+use crate::flow::table::Keyed;
+use crate::flow::{EvictionClass, EvictionRank, FlowId, FlowKey, Protocol};
+use crate::flow_kind::{Buffers, FlowKind};
+use crate::host::{Readiness, SocketId};
+use crate::tcp::State;
+use crate::time::{Duration, Instant};
+
+/// Idle time after which a splice may be evicted, as a TCP connection of the stack, and a relayed
+/// conversation, as a datagram flow.
+const SPLICE_DORMANT_AFTER: Duration = Duration::from_secs(300);
+const RELAY_DORMANT_AFTER: Duration = Duration::from_secs(30);
+
+/// Progress of a carried flow since the last report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CarriedProgress {
+    /// The connection toward the responder is open, from now on or already.
+    pub connected: bool,
+    /// Traffic from the side that began the flow.
+    pub from_initiator: Traffic,
+    /// Traffic from the other side.
+    pub from_responder: Traffic,
+}
+
+/// A carried flow that the stack has ended (eviction, time-out): its sockets are to be closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Released {
+    /// Id that the flow had.
+    pub flow: FlowId,
+    /// Its carrier.
+    pub carrier: Carrier,
+    /// The carrier's number for it, as given when it was opened.
+    pub number: u32,
+}
+
+/// One carried flow.
+#[derive(Debug)]
+pub(crate) struct CarriedFlow {
+    id: FlowId,
+    number: u32,
+    opening: Opening,
+    opened_at: Instant,
+    used_at: Instant,
+    /// Connected, or answered by a datagram.
+    answered: bool,
+    /// Duration of the connect, of a splice.
+    connect: Option<Duration>,
+    from_initiator: Traffic,
+    from_responder: Traffic,
+    ended: bool,
+    /// The driver has closed it and needs no notice.
+    closed: bool,
+    cause: EndCause,
+}
+
+impl CarriedFlow {
+    /// A flow that begins at `now`; `number` is the carrier's.
+    pub(crate) fn new(id: FlowId, number: u32, opening: Opening, now: Instant) -> Self {
+        Self {
+            id,
+            number,
+            opening,
+            opened_at: now,
+            used_at: now,
+            answered: false,
+            connect: None,
+            from_initiator: Traffic::default(),
+            from_responder: Traffic::default(),
+            ended: false,
+            closed: false,
+            cause: EndCause::TimedOut,
+        }
+    }
+
+    /// Adds what has moved.
+    pub(crate) fn progress(&mut self, shared: &mut Shared, now: Instant, progress: &CarriedProgress) {
+        let CarriedProgress { connected, from_initiator, from_responder } = progress;
+        self.used_at = now;
+        self.from_initiator += *from_initiator;
+        self.from_responder += *from_responder;
+        let bytes = from_initiator.bytes + from_responder.bytes;
+        match self.opening.carrier {
+            Carrier::Splice => shared.counters.splice_bytes += bytes,
+            Carrier::Relay | Carrier::Stack => shared.counters.relay_bytes += bytes,
+        }
+        if *connected && self.connect.is_none() {
+            self.connect = Some(now - self.opened_at);
+        }
+        self.answered |= *connected || from_responder.packets > 0;
+    }
+
+    /// The driver has closed its sockets.
+    pub(crate) fn close(&mut self, cause: EndCause) {
+        (self.ended, self.closed, self.cause) = (true, true, cause);
+    }
+
+    fn is_relay(&self) -> bool {
+        self.opening.carrier == Carrier::Relay
+    }
+
+    fn state(&self) -> FlowState {
+        match (self.opening.key.protocol, self.answered) {
+            (Protocol::Tcp, true) => FlowState::Tcp(State::Established),
+            (Protocol::Tcp, false) => FlowState::Tcp(State::SynSent),
+            (_, true) => FlowState::Active,
+            (_, false) => FlowState::Unanswered,
+        }
+    }
+
+    fn timeout(&self, shared: &Shared) -> Duration {
+        let timeouts = &shared.config.timeouts;
+        if self.answered { timeouts.udp_stream } else { timeouts.udp_single }
+    }
+}
+
+impl Keyed for CarriedFlow {
+    fn key(&self) -> &FlowKey {
+        &self.opening.key
+    }
+}
+
+impl FlowKind for CarriedFlow {
+    fn initiator(&self) -> Initiator {
+        self.opening.initiator
+    }
+
+    /// None: its sockets are the carrier's.
+    fn socket(&self) -> Option<SocketId> {
+        None
+    }
+
+    fn info(&self, _: &Shared, now: Instant) -> FlowInfo {
+        let (from_guest, to_guest) = match self.opening.initiator {
+            Initiator::Guest => (self.from_initiator, self.from_responder),
+            Initiator::Peer => (self.from_responder, self.from_initiator),
+        };
+        FlowInfo {
+            carrier: self.opening.carrier,
+            state: self.state(),
+            age: now - self.opened_at,
+            from_guest,
+            to_guest,
+            connect: self.connect,
+            ..FlowInfo::blank(self.id, self.opening.key, self.opening.initiator)
+        }
+    }
+
+    fn allocated(&self) -> usize {
+        0
+    }
+
+    fn eviction_class(&self) -> EvictionClass {
+        if self.answered { EvictionClass::InUse } else { EvictionClass::Unanswered }
+    }
+
+    /// As of a connection or a conversation of the stack: a splice in use is not evicted.
+    fn eviction_rank(&self, idle: Duration) -> Option<EvictionRank> {
+        let dormant_after = if self.is_relay() { RELAY_DORMANT_AFTER } else { SPLICE_DORMANT_AFTER };
+        match self.eviction_class() {
+            EvictionClass::InUse if idle >= dormant_after => Some(EvictionRank(EvictionClass::Dormant, idle)),
+            EvictionClass::InUse if !self.is_relay() => None,
+            class => Some(EvictionRank(class, idle)),
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    fn cause(&self) -> EndCause {
+        self.cause
+    }
+
+    fn ends_by(&mut self, cause: EndCause) {
+        self.cause = cause;
+    }
+
+    /// No event of a carrier's socket comes here.
+    fn socket_event<P: Platform>(&mut self, _: &mut Cx<'_, P>, _: Readiness) {}
+
+    /// No payload of a carrier passes the stack.
+    fn serve<P: Platform>(&mut self, _: &mut Cx<'_, P>, _: &mut Buffers) {}
+
+    fn expire<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        if self.is_relay() && cx.now - self.used_at >= self.timeout(cx.shared) {
+            self.cause = if self.answered { EndCause::Finished } else { EndCause::TimedOut };
+            self.ended = true;
+        }
+    }
+
+    /// Loopbacks stay.
+    fn network_changed<P: Platform>(&mut self, _: &mut Cx<'_, P>) {}
+
+    fn reschedule(&mut self, shared: &mut Shared) {
+        if self.is_relay() {
+            shared.timers.arm(self.id, self.used_at + self.timeout(shared));
+        }
+    }
+
+    fn dispose<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        if !self.closed {
+            let Opening { carrier, .. } = self.opening;
+            cx.shared.released.push(Released { flow: self.id, carrier, number: self.number });
+        }
+        cx.shared.counters.carried_closed += 1;
+    }
+}

@@ -10,6 +10,7 @@
 
 use crate::context::{Cx, Platform, Shared};
 use crate::flow::end::EndCause;
+pub use crate::flow::info::Released;
 use crate::flow::info::{Carrier, FlowInfo, FlowState, Initiator, Opening, Traffic};
 use crate::flow::table::Keyed;
 use crate::flow::{EvictionClass, EvictionRank, FlowId, FlowKey, Protocol};
@@ -32,17 +33,6 @@ pub struct CarriedProgress {
     pub from_initiator: Traffic,
     /// Traffic from the other side.
     pub from_responder: Traffic,
-}
-
-/// A carried flow that the stack has ended (eviction, time-out): its sockets are to be closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Released {
-    /// Id that the flow had.
-    pub flow: FlowId,
-    /// Its carrier.
-    pub carrier: Carrier,
-    /// The carrier's number for it, as given when it was opened.
-    pub number: u32,
 }
 
 /// One carried flow.

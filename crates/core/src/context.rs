@@ -9,11 +9,11 @@
 //! [`Platform`] names the three implementations as one type parameter; everything is monomorphised,
 //! nothing is boxed.
 
-use crate::carried::Released;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::dns::state::Dns;
 use crate::egress::{Egress, TxState};
+use crate::flow::info::Released;
 use crate::host::Host;
 use crate::link::{Link, LinkCaps};
 use crate::memory::Memory;

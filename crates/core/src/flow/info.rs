@@ -60,6 +60,17 @@ impl From<FlowKey> for Opening {
     }
 }
 
+/// A carried flow that the stack has ended (eviction, time-out): its sockets are to be closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Released {
+    /// Id that the flow had.
+    pub flow: FlowId,
+    /// Its carrier.
+    pub carrier: Carrier,
+    /// The carrier's number for it, as given when it was opened.
+    pub number: u32,
+}
+
 /// How far a flow has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FlowState {

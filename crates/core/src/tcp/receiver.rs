@@ -329,7 +329,7 @@ impl Receiver {
         true
     }
 
-    /// When a window update is repeated, if it is.
+    /// Time at which a window update is repeated, if it is.
     pub(super) fn update_deadline(&self) -> Option<Instant> {
         self.updater.deadline()
     }

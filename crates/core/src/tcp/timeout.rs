@@ -47,7 +47,7 @@ impl KeepAlive {
         self.heard_at
     }
 
-    /// When the next probe is due, after a silence of `idle` before the first.
+    /// Time of the next probe, after a silence of `idle` before the first.
     fn deadline(&self, idle: Duration) -> Instant {
         self.heard_at + idle + PROBE_INTERVAL * u32::from(self.probes)
     }

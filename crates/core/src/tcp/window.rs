@@ -136,14 +136,14 @@ impl AdvertisedWindow {
 /// Repetition of the update that reopens a closed window.
 #[derive(Debug, Default)]
 pub(super) struct WindowUpdater {
-    /// When the update is repeated; `None` while there is nothing to repeat.
+    /// Time of the next repetition; `None` while there is nothing to repeat.
     at: Option<Instant>,
     /// Repetitions so far.
     repeats: u8,
 }
 
 impl WindowUpdater {
-    /// When [`WindowUpdater::expired`] is due.
+    /// Time at which [`WindowUpdater::expired`] is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.at
     }

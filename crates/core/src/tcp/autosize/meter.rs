@@ -1,4 +1,4 @@
-//! How many bytes move in one round trip, from a running total.
+//! Meter: bytes that move in one round trip, from a running total.
 //!
 //! A [`Meter`] keeps three marks of time and total, at least a third of an interval apart, and tells what has
 //! moved since the newest that is an interval old. An interval is a round trip, at least 500 us (below that a

@@ -21,7 +21,7 @@ struct Path {
     now: Instant,
     limit: Limit,
     estimate: LinkRtt,
-    /// When each segment arrives and when it was sent.
+    /// Times at which each segment arrives and was sent.
     flight: VecDeque<(Instant, Instant)>,
     free_at: Instant,
     total: u32,

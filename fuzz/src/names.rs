@@ -72,8 +72,8 @@ impl Play {
         self.driver.io(call);
     }
 
-    /// A resolver's message, in the shape of an answer to the last query on its socket if `fitting`: with the ID and
-    /// the letters that brodo drew.
+    /// A resolver's message, in the shape of an answer to the last query on its socket if `fitting`: with the
+    /// ID and the letters that brodo drew.
     fn says(&mut self, number: u8, fitting: bool, bytes: &[u8]) {
         let Some(socket) = self.socket(number) else { return };
         let query = self.driver.host.sent_datagrams(socket).last().map(<[u8]>::to_vec).unwrap_or_default();

@@ -58,7 +58,7 @@ impl fmt::Display for ClientError {
             }
             Self::Closed => f.write_str("brodo has closed the connection"),
             Self::TimedOut => f.write_str("brodo does not answer"),
-            Self::Protocol(what) => write!(f, "what answers there is no brodo: {what}"),
+            Self::Protocol(what) => write!(f, "the server is not brodo: {what}"),
             Self::OtherProtocol(theirs) => {
                 write!(
                     f,

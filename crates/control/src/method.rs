@@ -58,7 +58,7 @@ pub struct GetHello {
 /// Identification of the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// "brodo".
+    /// Name of the program: "brodo".
     pub program: String,
     /// Its version.
     pub version: String,

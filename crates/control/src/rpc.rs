@@ -82,7 +82,7 @@ impl std::error::Error for Error {}
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// "2.0".
+    /// Version of JSON-RPC: "2.0".
     pub jsonrpc: String,
     /// Id of the reply; without it there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -138,7 +138,7 @@ impl Request {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(bound(deserialize = "R: Deserialize<'de>"))]
 pub struct Message<R = Box<RawValue>> {
-    /// "2.0".
+    /// Version of JSON-RPC: "2.0".
     pub jsonrpc: String,
     /// The request that this answers; null if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]

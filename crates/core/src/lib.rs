@@ -30,6 +30,7 @@ pub mod host;
 mod icmp;
 mod inbox;
 mod ingress;
+pub mod key;
 pub mod link;
 pub mod memory;
 pub mod policy;

@@ -192,9 +192,9 @@ pub(crate) struct Request {
 /// variant for the gate that reads them, and one arm where admission matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Allowed.
+    /// The flow may be opened.
     Allow,
-    /// Denied by this rule.
+    /// The flow is denied by this rule.
     Deny(Refusal),
 }
 

@@ -16,7 +16,7 @@
 //! | For | System calls |
 //! |---|---|
 //! | open TCP | socket, setsockopt SO_OOBINLINE, connect, connect (completed?), epoll_ctl |
-//! | open UDP | socket, setsockopt IP_RECVERR, IP_RECVTOS, SO_RXQ_OVFL, SO_RCVBUF, UDP_GRO, connect, epoll_ctl |
+//! | open UDP | as echo; also setsockopt IP_RECVTOS, SO_RXQ_OVFL, SO_RCVBUF, UDP_GRO |
 //! | open echo | socket, setsockopt IP_RECVERR, connect, epoll_ctl |
 //! | stream | sendmsg (before the second setsockopt TCP_NODELAY; when full epoll_ctl), readv |
 //! | published UDP | sendmsg with the peer's address and ours (IP_PKTINFO), epoll_ctl when full |

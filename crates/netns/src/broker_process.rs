@@ -19,7 +19,7 @@
 //! System calls: socketpair, fork, setns, prctl, capset, `close_range`; those of
 //! [`brodo_net::socket_broker`].
 
-use crate::namespace::handoff::Message;
+use crate::handoff::Message;
 use crate::namespace::{self, Target};
 use crate::process::{self, Child, raw};
 use crate::setup::{SetupError, Step};

@@ -5,6 +5,7 @@
 //! ports. `unsafe` stands in `process/raw.rs` alone.
 
 pub mod broker_process;
+mod handoff;
 pub mod namespace;
 pub mod process;
 pub mod setup;

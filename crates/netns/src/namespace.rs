@@ -11,18 +11,17 @@
 //! System calls: socketpair, fork, unshare or setns; those of [`crate::setup`], [`id_map`] and
 //! [`crate::process`].
 
-pub(crate) mod handoff;
 mod id_map;
 mod target;
 
 pub use id_map::Identity;
 pub use target::{Target, Watch};
 
+use crate::handoff::{Handoff, Message};
 use crate::process::{self, Child, Signals, raw};
 use crate::setup::{self, Interface, SetupError, Step, resolv_conf};
 use brodo_link::tap::Wanted;
 use brodo_net::txqueuelen::TxQueueLenWatch;
-use handoff::{Handoff, Message};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions};

@@ -19,7 +19,7 @@ pub(crate) mod raw;
 
 pub use raw::inherited;
 
-use crate::namespace::handoff::{Handoff, Message};
+use crate::handoff::{Handoff, Message};
 use crate::setup::{SetupError, Step};
 use raw::Received;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -23,7 +23,7 @@ const STARVED: usize = 1 << 20;
 impl Run {
     /// Lets all connections come to their end, then resets what is left.
     pub(super) fn finish(mut self) {
-        self.say(|| "everyone behaves from here on".to_owned());
+        self.say(|| "no faults from here on".to_owned());
         (self.lose, self.credit) = (0, true);
         self.driver.link.set_credit(None);
         // Retransmissions delayed for lack of credit come now.
@@ -68,7 +68,7 @@ impl Run {
         for i in 0..self.conns.len() {
             self.check_delivered(i);
         }
-        self.reset_all();
+        self.reset_rest();
     }
 
     /// Whether everything of connection `i` has arrived, or never will.
@@ -146,8 +146,8 @@ impl Run {
         }
     }
 
-    /// A reset where it counts ends whatever is left; then nothing may be left.
-    fn reset_all(&mut self) {
+    /// Ends every remaining connection by an in-window reset, after which all must be freed.
+    fn reset_rest(&mut self) {
         for (i, info) in self.infos().into_iter().enumerate() {
             let Some(info) = info else { continue };
             let conn = &mut self.conns[i];
@@ -162,7 +162,7 @@ impl Run {
             }
         }
         let stack = &self.driver.stack;
-        // Invariant 8: everything is given back.
+        // Invariant 8: all resources are freed.
         let memory = stack.memory_used() + stack.memory_reserved();
         let left = (stack.flows(), memory, self.driver.host.open_sockets());
         assert_eq!(left, (0, 0, 0), "flows, bytes of memory and sockets left at the end");

@@ -255,7 +255,7 @@ fn a_line_that_is_too_long_is_not_read_to_its_end() {
     let megabyte = vec![b'x'; 1 << 20];
     // It closes before it has all of it.
     let _ = stream.write_all(&megabyte);
-    // What could not be read any more takes the error's place as a reset.
+    // Bytes left unread at the close: a reset in place of the error.
     if let Some(error) = line(&stream) {
         assert_eq!(error["error"]["code"], code::PARSE);
     }

@@ -148,7 +148,7 @@ fn memory(text: &mut Text, view: &View) {
     for (name, help, bytes) in [
         ("used", "Memory that holds payload of flows", view.memory_used),
         ("reserved", "Receive memory committed to advertised windows", view.memory_reserved),
-        ("budget", "What payload of flows may take at most", view.memory_budget),
+        ("budget", "Bound of the memory for payload of flows", view.memory_budget),
     ] {
         text.one(&format!("brodo_memory_{name}_bytes"), Kind::Gauge, help, bytes);
     }

@@ -37,7 +37,7 @@ const HELP: &[(&str, &str)] = &[
     ("RTT", "of the guest's link, smoothed"),
     ("LIMIT", "█ in flight to the guest, or window offered to it"),
     ("", "▒ up to the limit, · up to its maximum; logarithmic"),
-    ("LIMITED BY", "what holds the busier direction back now"),
+    ("LIMITED BY", "limiting factor of the busier direction"),
     ("RETRANS", "segments retransmitted to the guest"),
 ];
 

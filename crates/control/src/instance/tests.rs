@@ -31,7 +31,7 @@ fn the_dead_are_removed_and_the_living_found() {
     fs::write(path("14.txt"), "").unwrap();
     assert_eq!(running_in(&folder.0), [Instance { pid: 12, path: path("12.sock") }]);
     assert!(!path("13.sock").exists());
-    assert!(path("other.sock").exists() && path("14.txt").exists(), "what is not ours stays");
+    assert!(path("other.sock").exists() && path("14.txt").exists(), "a foreign file stays");
 }
 
 #[test]

@@ -243,7 +243,10 @@ proptest! {
     /// Arbitrary fragments: no panic, memory within its bound, and every reassembled packet is complete.
     #[test]
     fn anything_at_all(
-        pieces in proptest::collection::vec((0u32..20, 0u16..600, any::<bool>(), 0usize..200, 0u64..40_000), 1..200),
+        pieces in proptest::collection::vec(
+            (0u32..20, 0u16..600, any::<bool>(), 0usize..200, 0u64..40_000),
+            1..200,
+        ),
     ) {
         let mut bench = Bench::default();
         let mut now = NOW;

@@ -200,7 +200,13 @@ proptest! {
         icmp[1] = 0;
         icmpv6::fill_checksum(src, net.gateway, &mut icmp);
         let ip = Ipv6Header {
-            src, dst: net.gateway, next_header: ICMPV6, hop_limit: 255, traffic_class: 0, flow_label: 0, payload_len: 0,
+            src,
+            dst: net.gateway,
+            next_header: ICMPV6,
+            hop_limit: 255,
+            traffic_class: 0,
+            flow_label: 0,
+            payload_len: 0,
         };
         _ = services::ndp::answer(&config, eth.src, &ip, &icmp, &mut out);
         let cause = IcmpCause::TooBig(mtu);

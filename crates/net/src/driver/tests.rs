@@ -164,7 +164,7 @@ fn a_guest_that_has_gone_is_told_of() {
     rustix::net::send(&guest, &[0; 60], SendFlags::NOSIGNAL).expect("send");
     drop(guest);
     assert!(matches!(worker.run(), Ok(Wake::GuestGone)));
-    assert_eq!(worker.link().received, 1, "what it sent before still counts");
+    assert_eq!(worker.link().received, 1, "frames sent before still count");
 }
 
 #[test]

@@ -199,7 +199,7 @@ fn tcp_refused_unreachable_and_reset() {
         assert_eq!(sockets.tcp_connect(FLOW, out), Err(HostError::NetUnreachable));
         ip("route add prohibit 192.0.2.0/24");
         assert_eq!(sockets.tcp_connect(FLOW, out), Err(HostError::Prohibited));
-        assert_eq!(sockets.open(), 0, "what failed is closed");
+        assert_eq!(sockets.open(), 0, "a failed socket is closed");
     });
 }
 
@@ -610,7 +610,11 @@ fn what_may_not_be_fragmented_is_refused_with_the_paths_mtu() {
             let marks = IpHeaderFields { dont_fragment: true, ..IpHeaderFields::default() };
             let sent = sockets.datagram_send(udp, &[IoSlice::new(&[8; 4500])], Some(1500), marks);
             assert_eq!(sent, Err(HostError::TooBig(1400)));
-            assert_eq!(sockets.datagram_error(udp), None, "what the call has said is not said again");
+            assert_eq!(
+                sockets.datagram_error(udp),
+                None,
+                "an error returned by the call is not reported again"
+            );
             sockets.close(udp, Close::Graceful);
         }
     });

@@ -24,7 +24,7 @@ fn length_changes_and_drops_are_seen() {
         ip("link set tap0 up");
         ip("neigh add 10.0.2.2 lladdr 02:00:00:00:00:02 dev tap0");
         let watch = TxQueueLenWatch::new(TxQueueLenWatch::socket().expect("socket"), "tap0").expect("watch");
-        assert!(!is_readable(&watch), "what was before is not news");
+        assert!(!is_readable(&watch), "state from before the watch is not a change");
         assert_eq!(watch.ask(), Ok(QueueState { frames: 4, dropped: 0 }));
 
         ip("link set tap0 txqueuelen 10");
@@ -44,7 +44,7 @@ fn length_changes_and_drops_are_seen() {
         }
         assert_eq!(frames + dropped, 15);
 
-        assert_eq!((watch.frames(), watch.dropped()), (None, 0), "nobody has looked");
+        assert_eq!((watch.frames(), watch.dropped()), (None, 0), "no query so far");
         watch.look();
         assert_eq!((watch.frames(), watch.dropped()), (Some(10), dropped));
 

@@ -11,7 +11,7 @@ use brodo_core::link::NoCredit;
 use brodo_core::stack::Arrived;
 use std::net::SocketAddr;
 
-/// Connecting.
+/// Verbs about connects.
 impl Script {
     /// The socket that the current connection opened.
     ///
@@ -254,7 +254,7 @@ impl Script {
     }
 }
 
-/// Datagrams.
+/// Verbs about datagrams.
 impl Script {
     /// The socket has sent one datagram of the guest's, of this length.
     pub fn host_got_datagram(&mut self, bytes: usize) {

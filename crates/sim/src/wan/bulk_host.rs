@@ -2,9 +2,9 @@
 //! flow.
 //!
 //! Every connect succeeds at once. A socket compares the bytes written by the stack with the expected
-//! [`Payload`](crate::payload::Payload) and discards them; its program reads as fast as bytes come, or at a rate from a buffer of
-//! bounded size. Toward the guest it generates payload, as much as its program has written. Readiness is
-//! edge-triggered, as in [`crate::host`].
+//! [`Payload`](crate::payload::Payload) and discards them; its program reads as fast as bytes come, or at a
+//! rate from a buffer of bounded size. Toward the guest it generates payload, as much as its program has
+//! written. Readiness is edge-triggered, as in [`crate::host`].
 
 use crate::linux_guest::Content;
 use brodo_core::flow::FlowId;

@@ -239,7 +239,7 @@ fn nothing_is_kept_unless_asked_for() {
         t.guest("RST");
         assert!(t.driver.stack.has_records());
         t.driver.stack.record_ends(false);
-        assert!(!t.driver.stack.has_records(), "what nobody wants any more is forgotten");
+        assert!(!t.driver.stack.has_records(), "records without an observer are dropped");
     });
 }
 

@@ -470,7 +470,7 @@ fn a_network_of_ipv6_is_one_peer() {
         t.peer_connects().unwrap();
         t.expect("SYN seq=0");
     }
-    // Those that the guest has not accepted gave way to one another.
+    // Eviction among the connections that the guest has not accepted.
     assert_eq!((t.driver.stack.flows(), t.driver.stack.counters().flows_evicted), (2, 3));
 }
 
@@ -507,7 +507,7 @@ fn each_datagram_tells_anew_where_answers_leave_from() {
         t.guest("UDP data=5");
         t.peer_sends_first(10, None).unwrap();
         t.expect("UDP data=10");
-        assert_eq!(adopted(t), 3, "what the guest has begun keeps its socket");
+        assert_eq!(adopted(t), 3, "a flow of the guest keeps its socket");
     });
 }
 

@@ -312,7 +312,7 @@ fn a_refusal_hands_over_at_once_and_is_passed_on_if_nobody_knows_better() {
         t.expect_all_gone();
         t.ask(5000, &q);
         for resolver in resolvers() {
-            assert_eq!(t.asked(), [resolver], "who answers has not failed, whatever it says");
+            assert_eq!(t.asked(), [resolver], "an answer with a failure code is no failure of the resolver");
             t.expect_nothing();
             t.says(resolver, &answer(&q, REFUSED, &[]));
         }
@@ -703,7 +703,7 @@ fn another_resolver_gets_what_the_last_one_has_not_answered() {
         t.says(second, &answer(&q, 0, &[(0, &[1; 4])]));
         t.told(&q, 0);
         t.ask(5000, &known);
-        assert_eq!(t.asked(), [second], "what the last one said holds no longer");
+        assert_eq!(t.asked(), [second], "answers of the former resolver are flushed");
         t.call(|stack, _| stack.set_resolvers(Vec::new()));
         t.told(&known, SERVFAIL);
         t.expect_all_gone();

@@ -275,8 +275,8 @@ fn reaction(t: &mut Script, place: &Place, event: &Event) -> Option<[String; 3]>
 
 fn table() -> String {
     let mut text = String::from(
-        "What each event does in each state of RFC 9293: what is sent to the guest; what is asked of the host; the next\n\
-         state. The host closes its direction or sends data only where there is a socket. Numbers are relative to each\n\
+        "Reaction to each event in each state of RFC 9293: segments to the guest; calls to the host; the next state.\n\
+         The host closes its direction or sends data only where there is a socket. Numbers are relative to each\n\
          side's SYN; \"before\" and \"outside\" are said of RCV.NXT and the window.\n",
     );
     for place in &PLACES {

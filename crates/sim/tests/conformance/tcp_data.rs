@@ -132,7 +132,7 @@ fn down_stays_within_the_guests_window() {
         t.host_sends(10_000);
         // Two segments fit; the rest of the window is a sliver.
         assert_eq!(data_of(t), 2 * mss);
-        assert!(t.host_waiting() >= 10_000 - 3000 - 1500, "what cannot be sent stays in the kernel");
+        assert!(t.host_waiting() >= 10_000 - 3000 - 1500, "unsendable data stays in the kernel");
         t.guest("ACK");
         assert_eq!(data_of(t), 2 * mss);
         t.guest("ACK win=65535");

@@ -548,7 +548,7 @@ fn a_thousand_slow_readers_share_a_budget_and_none_stalls() {
         t.take_all();
         t.advance_ms(1);
         assert!(t.driver.stack.memory_used() <= 8 << 20, "in round {round}");
-        assert!(round - last_progress < 100, "nobody moved since round {last_progress}");
+        assert!(round - last_progress < 100, "no connection has moved since round {last_progress}");
         if open == 0 {
             break;
         }

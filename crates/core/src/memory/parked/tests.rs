@@ -29,7 +29,7 @@ fn round(waiting: &mut ParkedFlows) -> Vec<u32> {
 #[test]
 fn as_many_look_as_there_is_room_for() {
     let (budget, mut waiting) = crowd(4);
-    assert_eq!(round(&mut waiting), [], "nobody gave anything back");
+    assert_eq!(round(&mut waiting), [], "no memory was freed");
     assert!(!waiting.rest());
     assert_eq!(budget.give_back(2 * READ_ROOM), 1 << 3);
     assert_eq!(round(&mut waiting), [0, 1]);

@@ -17,7 +17,7 @@ fn answers_leave_from_the_address_that_was_asked() {
         let asked =
             SocketAddr::new(asked.parse().expect("address"), socket.local_addr().expect("address").port());
         let client = UdpSocket::bind(SocketAddr::new(asked.ip(), 0)).expect("bind");
-        client.send_to(b"who is there", asked).expect("send");
+        client.send_to(b"question", asked).expect("send");
 
         let mut buffer = [0; 100];
         let mut got = None;

@@ -38,7 +38,7 @@ fn queries_are_read_whole() {
     assert_eq!((opt.size, opt.dnssec_ok, opt.has_options, opt.version), (4096, true, false, 0));
     assert_eq!((parsed.answer_len_max(), parsed.is_ordinary()), (4096, true));
     let small = query("name.test", A, Some((100, 0, b"")));
-    assert_eq!(Query::parse(&small).unwrap().answer_len_max(), 512, "nobody takes less");
+    assert_eq!(Query::parse(&small).unwrap().answer_len_max(), 512, "the least that any client takes");
     // A cookie, another version of EDNS, ANY, a transfer, no recursion.
     let cookie = query("name.test", A, Some((1232, 0, &[0, 10, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8])));
     let mut directly = plain.clone();

@@ -1,5 +1,5 @@
 //! The command line as types: every option with its unit, range and default. Help, completions and manual
-//! pages are made from this file and nothing else.
+//! pages are made from this file alone.
 
 use crate::clients::args::{
     CAPTURE_EXAMPLES, CaptureOptions, EventsOptions, FLOWS_EXAMPLES, FlowsOptions, ForwardOptions,
@@ -60,8 +60,8 @@ Exit status: 0 when the target is gone or brodo was asked to end (SIGTERM, SIGIN
 
 /// A fast, complete network for a command or namespace, without root and without touching the host's.
 ///
-/// brodo gives a network namespace an interface, answers on it as router and DNS server, and carries what is
-/// sent there over ordinary sockets of the host: TCP, UDP and ping, IPv4 and IPv6.
+/// brodo gives a network namespace an interface, answers on it as router and DNS server, and carries its
+/// traffic over ordinary sockets of the host: TCP, UDP and ping, IPv4 and IPv6.
 #[derive(Debug, Parser)]
 #[command(name = "brodo", version, after_help = EXAMPLES, max_term_width = 110, disable_help_subcommand = true)]
 pub(crate) struct Cli {
@@ -77,7 +77,7 @@ pub(crate) enum Command {
     /// but with no rights it did not have. Terminal, signals and exit status are those of the command.
     #[command(after_help = RUN_EXAMPLES)]
     Run(Run),
-    /// Give a network to a namespace that exists, until it is gone
+    /// Give a network to an existing namespace, until it is gone
     ///
     /// Makes an interface in the network namespace of a process, or of a path, and serves it in the
     /// foreground. The namespace must have been made by the same user, unless brodo runs as root.
@@ -115,7 +115,7 @@ pub(crate) enum Command {
     ///
     /// To read it: brodo man run | man -l -
     Man {
-        /// The command it is about; without, brodo itself
+        /// The command that the page describes; without, brodo itself
         #[arg(value_parser = ["run", "attach", "top", "status", "flows", "counters", "events", "forward", "capture", "completions", "man"])]
         page: Option<String>,
     },
@@ -148,11 +148,11 @@ pub(crate) struct Attach {
     #[arg(value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) pid: Option<i32>,
 
-    /// The network namespace by path; brodo ends when the path no longer leads to it (looked at every second)
+    /// The network namespace by path; brodo ends when the path no longer leads to it (checked every second)
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) netns: Option<PathBuf>,
 
-    /// The user namespace to join first [default: the one that owns the network namespace]
+    /// The user namespace to join first [default: the owner of the network namespace]
     #[arg(long, value_name = "PATH", requires = "netns", conflicts_with = "pid", value_hint = ValueHint::FilePath)]
     pub(crate) userns: Option<PathBuf>,
 }
@@ -336,7 +336,7 @@ pub(crate) struct NetworkOptions {
     /// processors or more workers than processors]
     ///
     /// Lower latency for processor time: brodo keeps a processor busy while requests follow one another
-    /// faster than this, and sleeps at once when they do not.
+    /// faster than this, and sleeps at once otherwise.
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u16).range(0..=1000), help_heading = "Limits")]
     pub(crate) busy_poll: Option<u16>,
 
@@ -379,8 +379,8 @@ pub(crate) struct NetworkOptions {
 
     /// The control socket, or `none` [default: PID.sock in $XDG_RUNTIME_DIR/brodo]
     ///
-    /// For brodo status, flows, forward, capture and others. It admits the user that started brodo, and root;
-    /// the command that brodo runs is kept out. Without $XDG_RUNTIME_DIR it is in /run/user/UID/brodo or
+    /// For brodo status, flows, forward, capture and others. It admits the user that started brodo, and root,
+    /// but not the command that brodo runs. Without $XDG_RUNTIME_DIR it is in /run/user/UID/brodo or
     /// /tmp/brodo-UID.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, help_heading = "Diagnosis")]
     pub(crate) control: Option<PathBuf>,
@@ -419,7 +419,7 @@ impl NetworkOptions {
         self.flow_log_keep.unwrap_or(3)
     }
 
-    /// Whether the guest has this family, as far as the options say.
+    /// Whether the options leave the guest this family.
     pub(crate) fn wants(&self, family: Family) -> bool {
         match family {
             Family::V4 => !self.ipv6_only,

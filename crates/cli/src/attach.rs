@@ -1,4 +1,4 @@
-//! `brodo attach`: an interface in a namespace that exists, served until the namespace is gone.
+//! `brodo attach`: an interface in an existing namespace, served until the namespace is gone.
 
 use crate::args::Attach;
 use crate::failure::Failure;
@@ -9,7 +9,7 @@ use brodo_netns::namespace::{Target, attach as make_interface};
 use brodo_netns::process::Signals;
 use std::ops::ControlFlow;
 
-/// Serves the target; returns when there is no reason to go on.
+/// Serves the target until its end, or until a signal.
 pub(crate) fn attach(options: &Attach) -> Result<u8, Failure> {
     let preparation = Preparation::new(&options.network)?;
     let target = match (&options.netns, options.pid) {
@@ -31,7 +31,7 @@ pub(crate) fn attach(options: &Attach) -> Result<u8, Failure> {
         service.watch(descriptor)?;
     }
     service.announce();
-    // An interface that was deleted ends it too: there is nothing left to serve.
+    // A deleted interface ends it too: nothing is left to serve.
     service.run(|| {
         let ended = watch.ended()?;
         Ok(if ended { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })

@@ -1,4 +1,4 @@
-//! The commands that talk to running instances over their control sockets: tables for people, JSON for
+//! Client commands: queries to running instances over their control sockets; tables for people, JSON for
 //! programs.
 
 pub(crate) mod args;
@@ -30,12 +30,12 @@ use std::time::Duration;
 /// Bytes written at a time.
 const PRINT_SIZE: usize = 64 << 10;
 
-/// Prints to standard output. False if its reader has gone, which is no failure.
+/// Prints to standard output. False if its reader has gone, which is not an error.
 fn print(text: &str) -> Result<bool, Failure> {
     printed(|out| out.write_all(text.as_bytes()))
 }
 
-/// Standard output in large pieces.
+/// Prints to standard output in large pieces.
 fn printed(print: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<bool, Failure> {
     let mut out = BufWriter::with_capacity(PRINT_SIZE, io::stdout().lock());
     match print(&mut out).and_then(|()| out.flush()) {
@@ -47,7 +47,7 @@ fn printed(print: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<bool,
 
 /// A value as a line of JSON.
 fn json(value: &impl Serialize) -> String {
-    // Our own types have string keys and nothing that could fail.
+    // Infallible: our own types have string keys.
     serde_json::to_string(value).unwrap_or_default() + "\n"
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn client(which: Option<&Which>) -> Result<Client, Failure> {
     }
 }
 
-/// A line about each of several instances.
+/// One line for each of several instances.
 fn one_line_each(instances: &[Instance]) -> String {
     let line = |instance: &Instance| {
         let status = Client::connect(&instance.path).and_then(|mut client| client.call(&GetStatus {}));
@@ -92,12 +92,12 @@ fn one_line_each(instances: &[Instance]) -> String {
     instances.iter().map(line).collect()
 }
 
-/// `brodo status`: of one instance, or of all.
+/// `brodo status`: one instance, or all.
 pub(crate) fn status(options: &StatusOptions) -> Result<u8, Failure> {
     let InstanceOptions { instance, json: wants_json } = &options.instance;
     let clients = match instance::find(instance.as_ref()) {
         Ok(found) => vec![connect(&found.path)?],
-        // One that ends meanwhile is not running.
+        // An instance that ends meanwhile is not running.
         Err(FindError::Several(found)) => found.iter().filter_map(|one| connect(&one.path).ok()).collect(),
         Err(error) => return Err(Failure::Remote(error.to_string())),
     };
@@ -110,7 +110,7 @@ pub(crate) fn status(options: &StatusOptions) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// `brodo flows`: all of them, or one.
+/// `brodo flows`: all flows, or one.
 pub(crate) fn flows(options: &FlowsOptions) -> Result<u8, Failure> {
     let mut client = client(options.instance.instance.as_ref())?;
     let wants_json = options.instance.json;
@@ -124,7 +124,7 @@ pub(crate) fn flows(options: &FlowsOptions) -> Result<u8, Failure> {
     let mut flows = client.flows(&wanted).map_err(|e| refused(&e))?;
     sort(&mut flows, options.sort);
     if wants_json {
-        // A line at a time: all of them are larger than what they tell of.
+        // A line at a time: all lines together are larger than the flows.
         printed(|out| flows.iter().try_for_each(|flow| out.write_all(json(flow).as_bytes())))?;
     } else {
         print(&show::flows(&flows, table::terminal_width()))?;
@@ -180,7 +180,7 @@ pub(crate) fn events(options: &EventsOptions) -> Result<u8, Failure> {
 /// its terminal hung up.
 fn wait_while_read(client: &Client) -> Result<bool, Failure> {
     let stdout = io::stdout();
-    // Of standard output only what is reported unasked: POLLERR of a pipe, POLLHUP of a terminal.
+    // Standard output: only events reported without request, POLLERR of a pipe, POLLHUP of a terminal.
     let mut fds = [PollFd::new(client, PollFlags::IN), PollFd::new(&stdout, PollFlags::empty())];
     match poll(&mut fds, None) {
         Ok(_) | Err(Errno::INTR) => Ok(fds[1].revents().is_empty()),
@@ -208,7 +208,7 @@ pub(crate) fn forward(options: &ForwardOptions) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// One of the options is given: clap sees to it.
+/// At least one of the options is given, by clap's rule.
 fn to_add(wanted: &ForwardAdd) -> AddForward {
     let ForwardAdd { tcp, udp, tcp_guest, udp_guest } = wanted;
     let given = [
@@ -229,7 +229,7 @@ pub(crate) fn capture(options: &CaptureOptions) -> Result<u8, Failure> {
         None | Some(CaptureCommand::Status) => client.call(&GetStatus {}).map(|status| status.capture),
         Some(CaptureCommand::Stop) => client.call(&StopCapture {}).map(Some),
         Some(CaptureCommand::Start { file, filter }) => {
-            // brodo itself is in another folder, perhaps.
+            // The instance may have another working directory.
             let file = std::path::absolute(file)
                 .map_err(Failure::io(format!("find the place of {}: getcwd", file.display())))?;
             let filter = (!filter.is_empty()).then(|| filter.join(" "));

@@ -20,18 +20,18 @@ use std::time::Duration;
 /// Properties of the host that complete the options.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HostFacts {
-    /// Whether the kernel speaks IPv6.
+    /// Whether the kernel supports IPv6.
     pub(crate) ipv6: bool,
     /// Resolvers and search names.
     pub(crate) resolv_conf: ResolvConf,
 }
 
-/// Everything that follows from the options.
+/// Settings that follow from the options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// For the stack.
+    /// Configuration of the stack.
     pub(crate) stack: Config,
-    /// For the namespace.
+    /// Plan of the namespace.
     pub(crate) plan: Plan,
     /// The DNS server's addresses in the guest.
     pub(crate) dns: Vec<IpAddr>,
@@ -112,7 +112,7 @@ impl Settings {
     }
 }
 
-/// The forwarded ports, checked as far as that goes without the host.
+/// The forwarded ports, checked as far as possible without the host.
 fn forwards(options: &NetworkOptions) -> Result<Vec<Forward>, String> {
     let mut forwards = Vec::new();
     for (direction, transport, specs) in [
@@ -128,7 +128,7 @@ fn forwards(options: &NetworkOptions) -> Result<Vec<Forward>, String> {
     Ok(forwards)
 }
 
-/// The network of one family, if the guest is to have it.
+/// The network of one family, if the guest has it.
 fn network(
     options: &NetworkOptions,
     family: Family,
@@ -157,7 +157,7 @@ fn network(
         return Ok(None);
     }
     if !available {
-        // Not asked for by name, it is left out as on the host.
+        // A family not requested by name is left out, as on the host.
         let asked = options.ipv6_only || guest.or(gateway).or(dns).or(host_loopback).is_some();
         return if asked {
             Err(format!("this kernel runs without {name}, so the guest cannot have it"))
@@ -172,7 +172,7 @@ fn network(
     }
 }
 
-/// The rules about flows of the guest.
+/// Rules for flows of the guest.
 fn rules(options: &NetworkOptions) -> Rules {
     Rules {
         deny: options.deny.clone(),
@@ -182,7 +182,7 @@ fn rules(options: &NetworkOptions) -> Rules {
     }
 }
 
-/// A connection that may not even start with its initial limits would never move.
+/// Least memory: a connection without room for its initial limits would never move.
 fn check_memory(stack: &Config) -> Result<(), String> {
     let initial = stack.tcp_rx.initial.max(stack.tcp_tx.initial) as usize;
     if stack.memory < initial {
@@ -194,20 +194,20 @@ fn check_memory(stack: &Config) -> Result<(), String> {
     Ok(())
 }
 
-/// The search names that hold: those given, of which an empty one stands for none at all, or the host's.
+/// The search names in force: the given ones, of which an empty one means none at all, or the host's.
 fn search(given: &[String], host: &[String]) -> Vec<String> {
     let names = if given.is_empty() { host } else { given };
     names.iter().filter(|name| !name.is_empty()).cloned().collect()
 }
 
-/// A locally administered station address that is the same at every start, so that nothing that remembers
-/// neighbours or derives addresses from it is confused.
+/// A locally administered MAC address that is the same at every start, for the sake of neighbour caches and
+/// of addresses derived from it.
 fn station(octets: [u8; 4]) -> MacAddr {
     let [a, b, c, d] = octets;
     MacAddr([0x52, 0x55, a, b, c, d])
 }
 
-/// `wanted`, changed if the guest has it.
+/// `wanted`, changed if it is the guest's.
 fn other_than(guest: MacAddr, mut wanted: MacAddr) -> MacAddr {
     if wanted == guest {
         wanted.0[5] ^= 0x80;

@@ -1,15 +1,15 @@
 //! The configuration file (`--config FILE`, TOML): the command line's options in a file, under their own
 //! names.
 //!
-//! Nothing here knows an option. The file is read against clap's definition of the command: a key is the long
-//! name of an option, and its value becomes the word that would stand on the command line, which clap then
-//! parses before the words that do stand there. So an option has one definition, one set of limits and one
-//! error text, wherever it is written, and a new one needs nothing here.
+//! No option is named here. The file is read against clap's definition of the command: a key is the long name
+//! of an option, and its value becomes a word of the command line, which clap parses before the actual ones.
+//! So an option has one definition, one set of limits and one error text, wherever it is written, and a new
+//! one needs nothing here.
 //!
 //! 1. The command line is parsed leniently, to find the command and `--config`. Without it that is all.
 //! 2. The file is parsed. Keys outside a table hold for every command; those in `[run]` or `[attach]` for
-//!    that command, and go before. A key that no command has is an error with a suggestion; so is one outside
-//!    a table that this command has not.
+//!    that command, and take precedence. An unknown key is an error with a suggestion; so is one outside a
+//!    table that this command does not have.
 //! 3. Options given on the command line are dropped from the file, and so are those that conflict with it
 //!    (`-4` against `ipv6-only = true`).
 //! 4. Each word is parsed alone, so that the error about a bad value has its line. Then all are, in front of
@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// The option that names the file, in every command that can have one.
+/// The option for the file, in every command that can have one.
 const CONFIG: &str = "config";
 
 /// Longest file, in bytes: far more than all options in all spellings.
@@ -42,9 +42,9 @@ const ALIKE_MIN: f64 = 0.7;
 /// An invalid command line or file.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// An error of the command line alone, or the help that was asked for; clap prints it.
+    /// An error of the command line alone, or a request for help; clap prints it.
     Line(clap::Error),
-    /// The file, or what it says together with the command line.
+    /// An error of the file, or of its combination with the command line.
     File(Failure),
 }
 
@@ -60,7 +60,7 @@ impl From<Failure> for Refusal {
     }
 }
 
-/// The command line, merged with the file that it may name.
+/// The command line, merged with its configuration file if it has one.
 pub(crate) fn parse(words: &[OsString]) -> Result<Cli, Refusal> {
     Ok(Cli::from_arg_matches(&matches(&Cli::command(), words)?)?)
 }
@@ -94,14 +94,14 @@ fn matches(definition: &Command, words: &[OsString]) -> Result<ArgMatches, Refus
     })
 }
 
-/// The command, its matches and the file it names.
+/// The command, its matches and the path of its file.
 fn named_file(matches: &ArgMatches) -> Option<(&str, &ArgMatches, &Path)> {
     let (name, given) = matches.subcommand()?;
     let path = given.try_get_one::<PathBuf>(CONFIG).ok()??;
     Some((name, given, path))
 }
 
-/// Whether `option` is given on the command line, or something that goes not together with it.
+/// Whether `option` is given on the command line, or conflicts with an option there.
 fn is_overruled(command: &Command, option: &Arg, given: &ArgMatches) -> bool {
     let on_line = |arg: &Arg| given.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
     let conflict =
@@ -135,16 +135,16 @@ fn read(path: &Path) -> Result<String, Failure> {
     }
 }
 
-/// A file that is being read.
+/// A file under examination.
 struct File<'a> {
     path: &'a Path,
     text: String,
 }
 
-/// An option that the file gives.
+/// An option in the file.
 struct Entry<'a> {
     option: &'a Arg,
-    /// For the command line, each with where its value stands.
+    /// Words for the command line, each with the position of its value.
     words: Vec<(String, Range<usize>)>,
 }
 
@@ -247,7 +247,7 @@ impl File<'_> {
         }
     }
 
-    /// That clap takes this word for itself. Conflicts between options are found later.
+    /// Checks a word with clap alone. Conflicts between options are found later.
     fn check(&self, definition: &Command, name: &str, word: &str, at: Range<usize>) -> Result<(), Failure> {
         let alone = definition.clone().try_get_matches_from([definition.get_name(), name, word]);
         match alone {
@@ -258,7 +258,7 @@ impl File<'_> {
         }
     }
 
-    /// A key outside a table that this command has not.
+    /// A key outside a table that this command does not have.
     fn misplaced(&self, name: &str, at: &Range<usize>, commands: &[&Command]) -> Failure {
         match commands.iter().find(|command| option(command, name).is_some()) {
             Some(other) => {
@@ -269,7 +269,7 @@ impl File<'_> {
         }
     }
 
-    /// A key that is no option of these commands.
+    /// A key that is not an option of these commands.
     fn unknown(&self, name: &str, at: &Range<usize>, commands: &[&Command]) -> Failure {
         let options = || commands.iter().flat_map(|command| options(command));
         let short = options().find(|option| {
@@ -293,14 +293,14 @@ impl File<'_> {
         Failure::Usage(format!("{}: {what}", self.place(at)))
     }
 
-    /// The file and the line of a place in it.
+    /// File and line of a position.
     fn place(&self, at: &Range<usize>) -> String {
         let line = 1 + self.text.get(..at.start).unwrap_or(&self.text).matches('\n').count();
         format!("{} line {line}", self.path.display())
     }
 }
 
-/// The options of a command that a file can give.
+/// Options of a command that the file may contain.
 fn options(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|arg| {
         arg.get_long().is_some()
@@ -321,7 +321,7 @@ fn may_lack_value(option: &Arg) -> bool {
     option.get_num_args().is_some_and(|number| number.min_values() == 0)
 }
 
-/// A value as one would write it on the command line.
+/// A value as a word of the command line.
 fn scalar(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),
@@ -336,7 +336,7 @@ fn scalar(value: &DeValue<'_>) -> Option<String> {
     }
 }
 
-/// Keys as they stand in the file, so that of several errors the first is reported.
+/// Keys in the order of the file, so that of several errors the first is reported.
 fn in_order<'a, 'i>(
     table: &'a DeTable<'i>,
 ) -> Vec<(&'a Spanned<std::borrow::Cow<'i, str>>, &'a Spanned<DeValue<'i>>)> {

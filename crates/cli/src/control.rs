@@ -1,13 +1,13 @@
 //! The control socket: state, events and commands of a running instance.
 //!
 //! A thread of its own serves all clients ([`server`]). Workers are involved only by requests for their
-//! state, each time for a command between two turns of their loops ([`mod@ask`]); a long list takes many
-//! of them.
+//! state, each time for a command between two turns of their loops ([`mod@ask`]); a long list takes many of
+//! them.
 //!
 //! Trust: input of a client is hostile. The client must be the same user in the same user namespace, or root
-//! ([`brodo_net::control_auth`]). Clients are bounded in number, their lines in length, their output in
-//! bytes, and a pause in the middle of a line or of output in time ([`session`]). A client that breaks a rule
-//! loses its connection, without effect on others.
+//! ([`brodo_net::control_auth`]). Bounds: number of clients, length of lines, bytes of output, and the time
+//! of a pause in the middle of a line or of output ([`session`]). A client that breaks a rule loses its
+//! connection, without effect on others.
 //!
 //! The protocol is documented in `docs/src/control.md`, its types are [`brodo_control`].
 
@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-/// The path of the control socket.
+/// Path of the control socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SocketPath {
     /// `PID.sock` in the user's own folder.
@@ -54,7 +54,7 @@ impl SocketPath {
         }
     }
 
-    /// Listens there.
+    /// Binds the socket and listens.
     ///
     /// # Errors
     /// As [`PrivateListener::bind`]; the user's own folder cannot be made.
@@ -73,18 +73,18 @@ impl SocketPath {
 /// Properties of an instance that do not change.
 #[derive(Debug, Clone)]
 pub(crate) struct InstanceInfo {
-    /// "run" or "attach".
+    /// Command of brodo: "run" or "attach".
     pub(crate) command: &'static str,
-    /// The command line that runs, or the namespace.
+    /// Command line of the guest, or the namespace.
     pub(crate) target: String,
     /// The interface in the guest.
     pub(crate) interface: String,
     /// Largest IP packet on the link, in bytes.
     pub(crate) mtu: u16,
     pub(crate) networks: Vec<GuestNetwork>,
-    /// Memory for payload, in bytes.
+    /// Payload memory, in bytes.
     pub(crate) memory: usize,
-    /// Flows that may be open.
+    /// Most open flows.
     pub(crate) flows_max: u64,
     pub(crate) bounds: Bounds,
 }

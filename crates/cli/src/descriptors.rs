@@ -5,12 +5,12 @@ use crate::failure::Failure;
 use crate::log;
 use brodo_net::descriptors::Descriptors;
 
-/// Fewer flows than a web page takes.
+/// Few flows: fewer than a web page opens.
 const FLOWS_FEW: u64 = 256;
 /// The limit that messages recommend: the usual soft limit.
 const RECOMMENDED: u64 = 1024;
 
-/// Warns if there is room for few flows, or for fewer than were asked for (`--max-flows`).
+/// Warns if there is room for few flows, or for fewer than requested (`--max-flows`).
 ///
 /// # Errors
 /// A worker would have room for none.

@@ -1,8 +1,8 @@
-//! Escaping: text that a guest, a name server or a command line has chosen, fit for a terminal and for
+//! Escaping: text chosen by a guest, a name server or a command line, made safe for a terminal and for
 //! readers of lines.
 
-/// Writes control characters (line ends, escape sequences) and characters that turn the direction of text or
-/// take no room as Rust writes them, such as `\u{1b}`.
+/// Escapes control characters (line ends, escape sequences), and characters that change the direction of text
+/// or have no width, in Rust's notation such as `\u{1b}`.
 pub(crate) fn printable(text: &str) -> String {
     let mut printable = String::with_capacity(text.len());
     for c in text.chars() {

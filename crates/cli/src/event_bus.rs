@@ -3,7 +3,7 @@
 //!
 //! Workers pass on the records of their stacks after the turn in which they were made ([`EventBus::take`]):
 //! they put them into mailboxes and wake the readers. A [`Mailbox`] holds a bounded number of items; an item
-//! that finds it full is dropped and counted, and its reader gets the count. Without a subscriber nothing is
+//! without room is dropped and counted, and its reader gets the count. Without a subscriber nothing is
 //! recorded.
 
 use crate::log;
@@ -17,10 +17,10 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Items in a mailbox: about 16 MB of ended flows, a second of writing for a log on a disk.
+/// Most items in a mailbox: about 16 MB of ended flows, a second of writing for a log on a disk.
 const MAILBOX_MAX: usize = 64 << 10;
 
-/// A sentence for people.
+/// A message for the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Notice {
     pub(crate) unix_ns: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Notice {
     pub(crate) text: String,
 }
 
-/// One thing in a mailbox.
+/// One item of a mailbox.
 #[derive(Debug, Clone)]
 pub(crate) enum Item {
     Batch(Arc<FlowRecords>),
@@ -61,12 +61,12 @@ pub(crate) struct Mailbox {
 }
 
 impl Mailbox {
-    /// For a reader that waits for nothing else.
+    /// A mailbox for a reader that blocks on it.
     pub(crate) fn new() -> Self {
         Self { contents: Mutex::default(), filled: Condvar::new(), waker: None }
     }
 
-    /// For a reader that polls descriptors.
+    /// A mailbox for a reader that polls descriptors.
     ///
     /// # Errors
     /// eventfd failed: no descriptors.
@@ -102,7 +102,7 @@ impl Mailbox {
     pub(crate) fn wake(&self) {
         self.filled.notify_one();
         if let Some(waker) = &self.waker {
-            // It could only fail after 2^64 rings.
+            // It could only fail after 2^64 writes.
             let _ = rustix::io::write(waker, &1u64.to_ne_bytes());
         }
     }
@@ -154,7 +154,7 @@ pub(crate) struct EventBus {
     log: Option<Arc<Mailbox>>,
     /// For clients of the control socket, if it is served.
     clients: Option<Arc<Mailbox>>,
-    /// A client has subscribed.
+    /// Whether a client has subscribed.
     subscribed: AtomicBool,
 }
 
@@ -185,7 +185,7 @@ impl EventBus {
         self.log.is_some()
     }
 
-    /// Whether a client has subscribed to anything.
+    /// Sets whether a client has a subscription.
     pub(crate) fn set_subscribed(&self, subscribed: bool) {
         self.subscribed.store(subscribed, Ordering::Relaxed);
     }
@@ -205,7 +205,7 @@ impl EventBus {
         }
     }
 
-    /// Publishes a sentence, without a line end: to the log, and to clients that have subscribed to notices.
+    /// Publishes a message, without a line end: to the log, and to clients that have subscribed to notices.
     pub(crate) fn notify(&self, level: Level, text: &str) {
         log::say(level, text, &[]);
         let unix_ns = self.clock.unix_ns(self.clock.now());

@@ -6,34 +6,34 @@ use brodo_netns::setup::SetupError;
 use std::fmt;
 use std::io;
 
-/// The reason for which brodo ends without success.
+/// Failure that ends brodo.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The options contradict each other or the host; nothing was started.
     Usage(String),
-    /// A namespace, an interface or the command could not be made.
+    /// Set-up of a namespace, an interface or the command failed.
     Setup(SetupError),
-    /// The TAP that was made cannot be served.
+    /// The TAP cannot be served.
     Tap(TapError),
-    /// A running brodo could not be found, or says no.
+    /// A running brodo was not found, or refused a request.
     Remote(String),
     /// A port cannot be forwarded.
     Forward(ForwardError),
-    /// A limit of the host leaves no room for what was asked.
+    /// A limit of the host is too low for the options.
     Limit(String),
-    /// Something else, with what was tried and the system call.
+    /// Any other failure, with the attempted step and the system call.
     Io(String, io::Error),
 }
 
 impl Failure {
-    /// For an error of the system that came while doing `what`, which ends in the system call.
+    /// Failure for an error of the system during `what`, which ends in the system call.
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |error| Self::Io(what, error)
     }
 
-    /// 1 for what was asked of another; 2 for usage, as clap has it; 126 and 127 for a command that cannot be
-    /// run, as shells have it; 125 for the rest, as env and podman have it.
+    /// Exit status: 1 for a refused request; 2 for usage, as clap has it; 126 and 127 for a command that
+    /// cannot be run, as shells have it; 125 for the rest, as env and podman have it.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             Self::Remote(_) => 1,

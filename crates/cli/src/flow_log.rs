@@ -1,14 +1,13 @@
 //! `--flow-log`: one line of JSON for each flow that has ended.
 //!
-//! Lines are made and written by a thread of their own: workers leave what has ended in a mailbox
-//! ([`crate::event_bus`]) and go on. If the disk is slower than flows end for long enough that the mailbox is
-//! full, what finds no room is missing, and a line `{"lost": N}` says how many were. When brodo ends, flows
-//! that are still open are written too, with the cause `shut-down`, and the thread is waited for: nothing is
-//! missing at the end.
+//! Lines are made and written by a thread of their own: workers leave ended flows in a mailbox
+//! ([`crate::event_bus`]) and go on. If the disk is slower than flows end for so long that the mailbox is
+//! full, further ones are missing, and a line `{"lost": N}` gives their number. When brodo ends, open flows
+//! are written too, with the cause `shut-down`, and the thread is joined: nothing is missing at the end.
 //!
-//! The file is appended to. When a line would make it longer than its bound, it is renamed to FILE.1, what
-//! was FILE.1 to FILE.2, and so on; the oldest goes. A file that can no longer be written ends the log with
-//! one message; the network goes on.
+//! The file is appended to. When a line would exceed its bound, it is renamed to FILE.1, FILE.1 to FILE.2,
+//! and so on; the oldest is removed. A file that can no longer be written ends the log with one message; the
+//! network goes on.
 
 use crate::event_bus::{EventBus, Item, Mailbox};
 use crate::failure::plain;
@@ -83,7 +82,7 @@ fn append(path: &Path) -> io::Result<File> {
     File::options().append(true).create(true).mode(0o600).open(path)
 }
 
-/// A log that is being written.
+/// A log with its writing thread.
 #[derive(Debug)]
 pub(crate) struct FlowLog {
     mailbox: Arc<Mailbox>,
@@ -91,7 +90,7 @@ pub(crate) struct FlowLog {
 }
 
 impl FlowLog {
-    /// Writes what comes into `mailbox`, which is that of `bus`.
+    /// Starts to write the items of `mailbox`, which is that of `bus`.
     ///
     /// # Errors
     /// No thread could be started.
@@ -103,7 +102,7 @@ impl FlowLog {
         Ok(Self { mailbox, thread: Some(thread) })
     }
 
-    /// Writes `last`, which belongs to the flows that are still open, and waits until all is written.
+    /// Writes `last`, the flows that are still open, and waits until all is written.
     pub(crate) fn finish(mut self, last: Vec<Item>) {
         self.mailbox.close(last);
         if let Some(thread) = self.thread.take() {
@@ -122,7 +121,7 @@ impl Drop for FlowLog {
 fn write_all(files: Files, from: &Mailbox, bus: &EventBus) {
     let mut files = Some(files);
     while let Some((items, lost)) = from.wait() {
-        // With an error behind it the mailbox is emptied all the same.
+        // After an error the mailbox is emptied all the same.
         let Some(open) = &mut files else { continue };
         let mut written = items.iter().try_for_each(|item| write_item(open, item, bus));
         if lost > 0 {
@@ -147,7 +146,7 @@ fn write_item(files: &mut Files, item: &Item, bus: &EventBus) -> io::Result<()> 
 }
 
 fn line(worker: u32, end: &FlowEnd, bus: &EventBus) -> Vec<u8> {
-    // It has string keys and nothing that could fail.
+    // Infallible: string keys only.
     let mut line = serde_json::to_vec(&flow_messages::end(worker, end, bus.clock())).unwrap_or_default();
     line.push(b'\n');
     line

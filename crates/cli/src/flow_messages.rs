@@ -13,7 +13,7 @@ use brodo_core::time::{Duration, Instant};
 use brodo_core::trace::{self, Cause, Event};
 use brodo_net::clock::Clock;
 
-/// The limits beyond which none of a connection grows, in bytes: from the guest, and to it.
+/// Upper bounds of a connection's limits, in bytes: from the guest, and to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bounds {
     pub(crate) rx_max: u32,
@@ -44,7 +44,7 @@ pub(crate) fn protocol(protocol: core_flow::Protocol) -> Protocol {
     }
 }
 
-/// The reverse of [`protocol`]; `None` of one that no flow has.
+/// The reverse of [`protocol`]; `None` for a protocol without flows.
 pub(crate) fn core_protocol(wanted: Protocol) -> Option<core_flow::Protocol> {
     use core_flow::Protocol::{Echo, Tcp, Udp};
     [Tcp, Udp, Echo].into_iter().find(|&known| protocol(known) == wanted)
@@ -136,7 +136,7 @@ fn limit(by: LimitingFactor) -> String {
     by.name().replace(' ', "-")
 }
 
-/// A decision about a limit, seen from `now`; `None` of another event.
+/// A tuning decision, with its age at `now`; `None` for another event.
 pub(crate) fn step(at: Instant, event: &Event, now: Instant) -> Option<flow::TuningStep> {
     let Event::Tuned { direction, from, to, cause, per_rtt, rtt_us, .. } = *event else { return None };
     let cause = match cause {
@@ -154,7 +154,7 @@ pub(crate) fn step(at: Instant, event: &Event, now: Instant) -> Option<flow::Tun
     Some(flow::TuningStep { ago_us: micros(now - at), from_guest, from, to, cause, per_rtt, rtt_us })
 }
 
-/// A flow that has ended.
+/// An ended flow.
 pub(crate) fn end(worker: u32, end: &FlowEnd, clock: Clock) -> flow::FlowEnd {
     let info = &end.info;
     let is_tcp = info.key.protocol == core_flow::Protocol::Tcp;

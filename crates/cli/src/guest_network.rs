@@ -1,10 +1,10 @@
 //! The addresses on the guest's link, of either family: given, derived, and contradictory ones.
 //!
-//! Only the guest's address and prefix need be known. The gateway is the first of the prefix's addresses 2, 3
-//! and 1 that is free, and the DNS server the first of 3, 4, 2 and 1, which with the defaults gives .2 and
-//! .3. In a prefix too small for three the gateway answers DNS as well.
+//! Required are only the guest's address and prefix. The gateway is the first free one of the prefix's
+//! addresses 2, 3 and 1, and the DNS server the first free one of 3, 4, 2 and 1, which with the defaults
+//! gives .2 and .3. In a prefix too small for three the gateway answers DNS as well.
 //!
-//! Addresses are handled as numbers, so that both families go the same way.
+//! Addresses are handled as numbers, so that both families share the code.
 
 use crate::option_values::Cidr;
 use brodo_core::config::{Ipv4Net, Ipv6Net};
@@ -62,7 +62,7 @@ pub(crate) struct Given {
     pub(crate) host_loopback: Option<IpAddr>,
 }
 
-/// A guest's network that contradicts nothing.
+/// A consistent network of the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Network {
     guest: u128,
@@ -73,7 +73,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Completes what was given; the error is a sentence that names the option.
+    /// Completes the given addresses; the error is a sentence that names the option.
     pub(crate) fn new(given: &Given) -> Result<Self, String> {
         let Cidr { address, prefix_len } = given.guest;
         let prefix = Prefix::of(given.guest);
@@ -108,7 +108,7 @@ impl Network {
         Ok(Self { guest, prefix_len, gateway, dns, host_loopback })
     }
 
-    /// For the stack, if this is IPv4.
+    /// Configuration of the stack, for IPv4.
     pub(crate) fn v4(&self) -> Ipv4Net {
         let address = |bits: u128| Ipv4Addr::from_bits(bits as u32);
         Ipv4Net {
@@ -120,7 +120,7 @@ impl Network {
         }
     }
 
-    /// For the stack, if this is IPv6.
+    /// Configuration of the stack, for IPv6.
     pub(crate) fn v6(&self, gateway_link_local: Ipv6Addr) -> Ipv6Net {
         Ipv6Net {
             guest: Ipv6Addr::from_bits(self.guest),
@@ -151,7 +151,7 @@ impl Prefix {
         Self { family, first: address & !host_mask, last: address | host_mask }
     }
 
-    /// The reason for which a host may not have this address of the prefix, if there is one.
+    /// Reason why a host may not have this address of the prefix, if there is one.
     fn reserved(&self, address: u128) -> Option<&'static str> {
         match self.family {
             Family::V4 if address == self.first => Some("the network's own address"),
@@ -192,7 +192,7 @@ fn check_service(option: &str, address: IpAddr, guest: u128) -> Result<u128, Str
     Ok(bits(address))
 }
 
-/// The reason for which no host on a link can have this address, if there is one.
+/// Reason why no host on a link can have this address, if there is one.
 fn unusable(address: IpAddr) -> Option<&'static str> {
     let (link_local, mapped, reserved) = match address {
         IpAddr::V4(v4) => (false, false, v4.octets()[0] == 0 || v4.octets()[0] >= 240),

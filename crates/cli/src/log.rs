@@ -57,7 +57,7 @@ pub(crate) fn asked(quiet: bool, verbose: u8) -> Level {
     }
 }
 
-/// The form of a line.
+/// Format of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 #[repr(u8)]
 pub(crate) enum Format {
@@ -71,7 +71,7 @@ pub(crate) enum Format {
 /// Keys and values of a line.
 pub(crate) type Fields<'a> = &'a [(&'a str, Value)];
 
-/// Sets the form of lines.
+/// Sets the format of lines.
 pub(crate) fn set_format(format: Format) {
     FORMAT.store(format as u8, Ordering::Relaxed);
 }
@@ -135,8 +135,7 @@ pub(crate) fn say(level: Level, message: &str, fields: Fields<'_>) {
     if level > self::level() {
         return;
     }
-    // Held while it is written, so that lines stay whole and the count of those left out goes before the
-    // next.
+    // Held during the write, so that lines stay whole and the count of suppressed ones precedes the next.
     let mut gate = GATE.lock().unwrap_or_else(PoisonError::into_inner);
     if !gate.admits(Instant::now()) || !is_read() {
         gate.left_out += 1;
@@ -155,7 +154,7 @@ pub(crate) fn say(level: Level, message: &str, fields: Fields<'_>) {
 
 /// The rate limit.
 struct Gate {
-    /// With the time from which its own clock counts.
+    /// The bucket, and the zero of its clock.
     bucket: Option<(Instant, Bucket)>,
     left_out: u64,
 }
@@ -173,7 +172,7 @@ impl Gate {
     }
 }
 
-/// Whether a line can be written without waiting for a reader.
+/// Whether a line can be written without blocking.
 fn is_read() -> bool {
     let stderr = std::io::stderr();
     let ready = poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&Timespec::default()));
@@ -181,7 +180,7 @@ fn is_read() -> bool {
     ready.is_ok_and(|count| count > 0)
 }
 
-/// Writes to standard error, of which the other end may be gone.
+/// Writes to standard error, whose reader may be gone.
 fn write(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
@@ -202,13 +201,13 @@ fn line(format: Format, now: SystemTime, level: Level, message: &str, fields: Fi
 
 /// The line as JSON.
 fn object(now: SystemTime, level: Level, message: &str, fields: Map<String, Value>) -> String {
-    // Written by hand for the order of the keys, which is one to be read.
+    // Written by hand for a readable order of the keys.
     let message = Value::from(message);
     let (time, level, fields) = (rfc3339(now), level.name(), Value::from(fields));
     format!("{{\"time\":\"{time}\",\"level\":\"{level}\",\"message\":{message},\"fields\":{fields}}}\n")
 }
 
-/// A value as a person would write it: lists with blanks between.
+/// A value as text for people: lists separated by blanks.
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

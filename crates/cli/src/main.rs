@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         Err(refusal) => {
             log::set_format(asked_format(&words));
             match refusal {
-                // Help that was asked for, or an explanation for people.
+                // Requested help, or an explanation for people.
                 Refusal::Line(error) if !error.use_stderr() || !log::is_json() => error.exit(),
                 Refusal::Line(error) => failure::Failure::Usage(config_file::sentence(&error)),
                 Refusal::File(failure) => failure,
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     ExitCode::from(failure.exit_status())
 }
 
-/// Does what the command line says.
+/// Executes the command line.
 fn execute(cli: Cli) -> Result<u8, failure::Failure> {
     if let Command::Run(args::Run { network, .. }) | Command::Attach(args::Attach { network, .. }) =
         &cli.command

@@ -1,9 +1,9 @@
 //! `--metrics ADDR`: counters and gauges as text for Prometheus.
 //!
 //! A thread of its own answers `GET /metrics` ([`http`]). It has no part in the data path: for each answer it
-//! asks every worker ([`Workers::ask`]), which copies its counters between two turns and looks at some flows
-//! at a time, adds the copies up and writes them as text ([`exposition`]). Answers within
-//! [`FRESH`] of one another, or within [`PAUSE_PER_LOOK`] times what the last look took, are the same text,
+//! sends every worker commands ([`Workers::ask`]), which copy its counters and examine some flows at a time
+//! between two turns, adds the copies up and writes them as text ([`exposition`]). Answers within [`FRESH`]
+//! of one another, or within [`PAUSE_PER_LOOK`] times the duration of the last collection, are the same text,
 //! so that scraping without pause does not slow the workers.
 //!
 //! The address is bound before anything else is made, and an address that cannot be bound stops the start.
@@ -31,7 +31,7 @@ pub(crate) use http::CLIENTS_MAX;
 
 /// Age up to which one text answers all requests.
 const FRESH: Duration = Duration::from_millis(100);
-/// A slow look is kept for longer, so that collecting takes a tenth of the workers' time at most.
+/// Factor of a slow collection's age, so that collecting takes a tenth of the workers' time at most.
 const PAUSE_PER_LOOK: u32 = 10;
 
 /// The address of the metrics.
@@ -103,7 +103,7 @@ impl Metrics {
         let (listener, address) = match address {
             Address::Ip(wanted) => {
                 let listener = TcpListener::bind(wanted).map_err(cannot("bind"))?;
-                // With port 0 it is the kernel that has chosen.
+                // Port 0 is replaced by the kernel's choice.
                 let bound = listener.local_addr().map_err(cannot("getsockname"))?;
                 listener.set_nonblocking(true).map_err(cannot("ioctl"))?;
                 (Listener::Tcp(listener), Address::Ip(bound))
@@ -116,7 +116,7 @@ impl Metrics {
         Ok(Self { listener, address })
     }
 
-    /// Answers from now on, for as long as the process lives, about these workers.
+    /// Starts to answer, for as long as the process lives, about these workers.
     pub(crate) fn start(self, workers: Arc<Workers>, ring: Arc<TxQueueLenWatch>) -> Result<Serving, Failure> {
         log::info("metrics are served", &[("at", self.address.to_string().into())]);
         let mut cached: Option<(Instant, String)> = None;
@@ -152,7 +152,7 @@ impl AsFd for Metrics {
     }
 }
 
-/// Metrics that are served. Dropped, it removes the path of a Unix socket; the thread ends with the process.
+/// Served metrics. Dropped, it removes the path of a Unix socket; the thread ends with the process.
 #[derive(Debug)]
 pub(crate) struct Serving(Arc<Listener>);
 

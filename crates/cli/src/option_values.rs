@@ -1,7 +1,7 @@
 //! Values on the command line: networks, rules, sizes, buffer bounds, resolvers, names, MAC addresses,
 //! interface names.
 //!
-//! Each parser takes one word and says in one clause what it expected; clap adds the word and the option.
+//! Each parser takes one word and states in one clause the expected form; clap adds the word and the option.
 
 use brodo_core::config::BufferBounds;
 use brodo_core::policy::{Deny, FlowRate};
@@ -30,7 +30,7 @@ const LOG_MIN: u64 = 4 << 10;
 const DNS_CACHE_MIN: u64 = 4 << 10;
 const DNS_CACHE_MAX: u64 = 64 << 20;
 
-/// An address and the length of its network's prefix.
+/// An address and the prefix length of its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cidr {
     pub(crate) address: IpAddr,
@@ -201,7 +201,7 @@ pub(crate) fn resolver(word: &str) -> Result<SocketAddr, String> {
     Ok(resolver)
 }
 
-/// Six pairs of hexadecimal digits that name one station.
+/// A unicast MAC address: six pairs of hexadecimal digits.
 pub(crate) fn mac(word: &str) -> Result<MacAddr, String> {
     let expected = || "expected six pairs of hexadecimal digits, such as 52:55:0a:00:02:0f".to_owned();
     let mut octets = [0; 6];
@@ -263,7 +263,7 @@ pub(crate) fn dns_cache(word: &str) -> Result<usize, String> {
     }
 }
 
-/// The number of a descriptor that brodo was started with, other than the three standard ones.
+/// Number of an inherited descriptor, other than the three standard ones.
 pub(crate) fn descriptor(word: &str) -> Result<i32, String> {
     match word.parse() {
         Ok(number) if number > 2 => Ok(number),

@@ -4,7 +4,7 @@
 use brodo_core::counters::Counters;
 use serde_json::{Map, Value};
 
-/// Counters given for each of several workers.
+/// Counters listed for each of several workers.
 fn shares(counters: &Counters) -> [(&'static str, u64); 4] {
     [
         ("rx_frames", counters.rx_frames),
@@ -40,8 +40,8 @@ fn field((name, count): (&str, u64)) -> (String, Value) {
     (name.to_owned(), count.into())
 }
 
-/// The counters of all workers as one, with [`sum`]; of several workers also what each of them has had to do;
-/// then the rules that have refused flows.
+/// The counters of all workers as one, with [`sum`]; of several workers also the share of each; then the
+/// rules with refused flows.
 pub(crate) fn report_all(
     workers: &[&Counters],
     ring_dropped: u64,
@@ -67,8 +67,8 @@ fn sum(workers: &[&Counters]) -> Counters {
     sum
 }
 
-/// Every counter of the stack and what the guest's kernel dropped before brodo could read it; then, if above
-/// zero, what the link lost and every reason for a drop.
+/// Every counter of the stack and the drops of the guest's kernel at its transmit queue; then, if above zero,
+/// the losses of the link and every reason for a drop.
 fn report(counters: &Counters, ring_dropped: u64, link: &[(&str, u64)]) -> String {
     let counted = counters.named().chain([("link_ring_dropped", ring_dropped)]);
     let counted = counted.map(|(name, count)| (name.to_owned(), count));
@@ -78,7 +78,7 @@ fn report(counters: &Counters, ring_dropped: u64, link: &[(&str, u64)]) -> Strin
     lines.collect()
 }
 
-/// Every rule that has refused flows and how many, of all workers together. Their rules are the same, in the
+/// Every rule with refused flows and their number, of all workers together. Their rules are the same, in the
 /// same order.
 pub(crate) fn refusals<'a, R: Iterator<Item = (&'a str, u64)>>(
     workers: impl Iterator<Item = R>,

@@ -1,7 +1,7 @@
 //! `brodo run`: a command in namespaces of its own.
 //!
-//! Everything that can be refused is refused before anything is made, and everything that can fail is done
-//! before the command starts: it waits in its namespace until brodo serves its interface.
+//! Every check precedes the first change, and every step that can fail precedes the start of the command: it
+//! waits in its namespace until brodo serves its interface.
 
 use crate::args::Run;
 use crate::failure::Failure;
@@ -42,7 +42,7 @@ pub(crate) fn run(options: &Run) -> Result<u8, Failure> {
         Ok(ended.map_or(ControlFlow::Continue(()), ControlFlow::Break))
     })?;
     let Some(status) = served else {
-        // That is its right, and it may have other things to do.
+        // A deleted interface is the command's right, and it may have other things to do.
         log::info("the command has deleted its network interface, and has no network any more", &[]);
         return wait_for(&mut child);
     };
@@ -51,7 +51,7 @@ pub(crate) fn run(options: &Run) -> Result<u8, Failure> {
     Ok(status)
 }
 
-/// Waits for the command while there is no network to serve.
+/// Waits for the command without a network to serve.
 fn wait_for(child: &mut Child) -> Result<u8, Failure> {
     loop {
         if let Some(status) = child.handle()? {

@@ -59,12 +59,12 @@ pub(crate) struct Preparation {
 pub(crate) struct Purpose {
     /// The name of the command.
     pub(crate) command: &'static str,
-    /// The command line that runs, or the namespace.
+    /// Command line of the guest, or the namespace.
     pub(crate) target: String,
 }
 
 impl Preparation {
-    /// Checks the options and opens what they name.
+    /// Checks the options and opens their files.
     pub(crate) fn new(options: &NetworkOptions) -> Result<Self, Failure> {
         // First of all, while no descriptor but the inherited ones is open.
         let ready = options.ready_fd.map(|number| {
@@ -73,15 +73,15 @@ impl Preparation {
             })
         });
         let ready = ready.transpose()?;
-        // Before anything is written.
+        // Before the first write.
         process::block_file_size_signal()?;
         let host = HostFacts {
             ipv6: setup::ipv6_available(),
-            // Without a file there is no resolver to ask; everything else works.
+            // Without the file there is no resolver; everything else works.
             resolv_conf: ResolvConf::read(Path::new(RESOLV_CONF)).unwrap_or_default(),
         };
         let settings = Settings::new(options, &host).map_err(Failure::Usage)?;
-        // The hard limit: raised only when the command has been started, which is to have its own.
+        // The hard limit: raised only after the start of the command, which must have its own.
         let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         let needs = Needs {
             workers: settings.plan.queues.into(),
@@ -138,7 +138,7 @@ impl Preparation {
         Ok(start().map_err(unneeded).ok())
     }
 
-    /// A service for the interface that was made: a worker for each of its queues.
+    /// A service for an interface: a worker for each of its queues.
     pub(crate) fn serve(
         self,
         made: Made,
@@ -231,7 +231,7 @@ impl Preparation {
     }
 }
 
-/// The facts of an instance that never change, for the control socket.
+/// Constant properties of an instance, for the control socket.
 fn instance_info(purpose: Purpose, interface: String, config: &Config, flows_max: usize) -> InstanceInfo {
     let v4 = config.v4.map(|net| GuestNetwork {
         address: net.guest.into(),
@@ -307,7 +307,7 @@ fn log_setup(settings: &Settings, max_flows: usize) {
     );
 }
 
-/// The failure of a network in the words of this program.
+/// The failure of a network in terms of the options.
 fn network_failure(error: NetworkError) -> Failure {
     match error {
         NetworkError::Forward(error) => Failure::Forward(error),
@@ -319,7 +319,7 @@ fn network_failure(error: NetworkError) -> Failure {
     }
 }
 
-/// A network that is being served.
+/// A network in service.
 pub(crate) struct Service {
     network: Network<Tap>,
     workers: Arc<Workers>,
@@ -334,7 +334,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Asks to be called back by [`Service::run`] when `descriptor` is readable.
+    /// Registers `descriptor`: [`Service::run`] calls back when it is readable.
     pub(crate) fn watch(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), Failure> {
         self.network.watch(descriptor, 0).map_err(Failure::io("wait for the guest: epoll_ctl"))
     }
@@ -348,7 +348,7 @@ impl Service {
         }
     }
 
-    /// Serves until `check` breaks, which is asked whenever a watched descriptor is readable, or until the
+    /// Serves until `check` breaks, which is called whenever a watched descriptor is readable, or until the
     /// guest's interface is gone (`None`).
     pub(crate) fn run<T>(
         &mut self,
@@ -374,7 +374,7 @@ impl Service {
         ended.transpose()
     }
 
-    /// To be called when the command is done whose namespace was made for this service.
+    /// Leaves the interface to the end of its namespace; to be called after the end of the command.
     pub(crate) fn leave_interface(&self) {
         if let Some(worker) = self.network.workers().first() {
             leave_interface(worker.link());
@@ -383,7 +383,7 @@ impl Service {
 }
 
 impl Service {
-    /// The ends of all flows that are still open.
+    /// Records of all flows that are still open.
     fn last_ends(&self) -> Vec<Item> {
         let now = self.clock.now();
         let of_worker = |(worker, of): (u32, &Worker<Tap>)| {
@@ -395,8 +395,8 @@ impl Service {
 }
 
 impl Drop for Service {
-    /// Ends what goes with the service, however it ended: writes capture and flow log to their ends, and
-    /// prints the counters if they were asked for.
+    /// Ends the parts of the service, after success or failure: writes capture and flow log to their ends,
+    /// and prints the counters if requested.
     fn drop(&mut self) {
         drop(self.control.take());
         for error in self.network.workers_mut().iter_mut().filter_map(Worker::finish_capture) {

@@ -1,16 +1,16 @@
-//! `brodo top`: flows of a running instance, as they go.
+//! `brodo top`: live view of the flows of a running instance.
 //!
-//! Three threads and one queue. *watch* asks the instance over its control socket ([`watch`]), *keys* reads
-//! the terminal, *end* waits for signals and for the terminal's end ([`end`]); each puts an [`Input`] into
-//! the queue of the main thread, which alone draws. So a key is answered at once, also while an instance that
-//! was stopped does not answer. The data is in [`model`], the view's state in [`screen`], and [`draw`]
-//! renders both; none of these knows a terminal.
+//! Three threads and one queue. *watch* samples the instance over its control socket ([`watch`]), *keys*
+//! reads the terminal, *end* waits for signals and for the terminal's end ([`end`]); each puts an [`Input`]
+//! into the queue of the main thread, which alone draws. So a key is answered at once, also while a stopped
+//! instance does not answer. The data is in [`model`], the view's state in [`screen`], and [`draw`] renders
+//! both; none of these knows a terminal.
 //!
-//! Cost: the pause between two samples is at least a hundred times the processor time that the last one took
-//! here, drawing included. With a few hundred flows that changes nothing; with ten thousand the picture is
-//! renewed more slowly, which the header says.
+//! Cost: the pause between two samples is at least a hundred times the processor time of the last one here,
+//! drawing included. With a few hundred flows that changes nothing; with ten thousand the picture is renewed
+//! more slowly, which the header says.
 //!
-//! The terminal is given back however this ends: at `q`, at a signal, in a panic (ratatui's hook). A terminal
+//! The terminal is restored however this ends: at `q`, at a signal, in a panic (ratatui's hook). A terminal
 //! that has gone away (hang-up, end of file) ends it too.
 
 mod draw;
@@ -34,10 +34,10 @@ use watch::{Update, Watcher};
 /// Inputs of the main thread.
 #[derive(Debug)]
 enum Input {
-    /// A sample of the instance, or why there is none.
+    /// A sample of the instance, or the error instead.
     Update(Update),
     Key(KeyEvent),
-    /// The terminal has another size.
+    /// A new size of the terminal.
     Resized,
     /// A signal, or the end of the terminal.
     End,
@@ -98,7 +98,7 @@ fn show(
     loop {
         terminal.draw(|frame| draw::draw(frame, &model, &mut screen))?;
         let Ok(first) = inputs.recv() else { return Ok(()) };
-        // One picture for all that has arrived.
+        // One picture for all queued inputs.
         for input in std::iter::once(first).chain(inputs.try_iter()) {
             match input {
                 Input::End => return Ok(()),

@@ -69,16 +69,16 @@ pub(crate) fn sparkline(values: impl DoubleEndedIterator<Item = u64> + Clone, wi
 /// Smallest size that a [`gauge`] shows, in bytes: the least limit there is.
 const GAUGE_MIN: u32 = 4096;
 
-/// How often [`GAUGE_MIN`] has to be doubled to become `size`, straight between whole numbers: a logarithm
-/// would be the one thing that every brodo loads a library for.
+/// Number of doublings from [`GAUGE_MIN`] to `size`, linear between whole numbers: a logarithm would be the
+/// only use of the mathematical library in every brodo.
 fn doublings(size: u32) -> f64 {
     let size = size.max(GAUGE_MIN);
     let whole = size.ilog2();
     f64::from(whole - GAUGE_MIN.ilog2()) + f64::from(size) / f64::from(1_u32 << whole) - 1.0
 }
 
-/// A limit against its bound, and what is used of it, in so many letters: `███▒▒····`. Sizes are logarithmic,
-/// because limits begin at a hundredth of their bound and double.
+/// A limit against its bound, and the used part of it, in so many letters: `███▒▒····`. Sizes are
+/// logarithmic, because limits begin at a hundredth of their bound and double.
 pub(crate) fn gauge(used: u32, limit: u32, bound: u32, width: usize) -> String {
     let range = doublings(bound);
     let letters = |size: u32| {

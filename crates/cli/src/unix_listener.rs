@@ -1,11 +1,11 @@
-//! Listening on a Unix socket for one user: the control socket, and metrics at a path.
+//! Listening Unix socket for one user: the control socket, and metrics at a path.
 //!
 //! A socket is bound under a temporary name and renamed once it listens and has mode 0600, so that it can be
-//! used as soon as it can be found and by its owner alone. Renaming also replaces a socket that a killed
-//! instance has left behind. A socket that is listened on stays, and so does a file that is no socket.
+//! used as soon as it can be found and by its owner alone. Renaming also replaces a socket left behind by a
+//! killed instance. A socket in use stays, and so does a file of another type.
 //!
-//! At the end the path is removed if the file there is still the one that was made (device and inode), not if
-//! another process has replaced it.
+//! At the end the path is removed if it still leads to the same file (device and inode), not if another
+//! process has replaced it.
 
 use brodo_control::instance::{dial, is_dead};
 use std::fs::{self, Permissions};
@@ -28,11 +28,11 @@ impl PrivateListener {
     /// Listens at a path.
     ///
     /// # Errors
-    /// `AddrInUse` if another socket is listened on there, `AlreadyExists` if there is a file that is no
-    /// socket; errors of bind, chmod and rename.
+    /// `AddrInUse` if another process listens there, `AlreadyExists` for a file that is not a socket; errors
+    /// of bind, chmod and rename.
     pub(crate) fn bind(path: &Path) -> io::Result<Self> {
         remove_dead(path)?;
-        // In the same folder, which is where the user may make files. No other process has this number.
+        // In the same folder, which is where the user may make files. The process id makes the name unique.
         let temporary = path.with_file_name(format!(".brodo-{}", std::process::id()));
         remove_dead(&temporary)?;
         let listener = UnixListener::bind(&temporary)?;
@@ -41,7 +41,7 @@ impl PrivateListener {
             fs::set_permissions(&temporary, Permissions::from_mode(0o600))?;
             let found = temporary.symlink_metadata()?;
             fs::rename(&temporary, path)?;
-            // An absolute path holds wherever the process goes.
+            // An absolute path is valid in every working directory.
             Ok((found.dev(), found.ino(), std::path::absolute(path)?))
         })();
         match made {
@@ -53,7 +53,7 @@ impl PrivateListener {
         }
     }
 
-    /// The next connection.
+    /// Accepts a connection.
     ///
     /// # Errors
     /// As accept; `WouldBlock` if there is none.
@@ -76,7 +76,7 @@ impl PrivateListener {
     }
 }
 
-/// Removes a socket on which no process listens. Fails if there is anything else.
+/// Removes a socket without a listener. Fails for any other file.
 fn remove_dead(path: &Path) -> io::Result<()> {
     let Ok(found) = path.symlink_metadata() else { return Ok(()) };
     if !found.file_type().is_socket() {

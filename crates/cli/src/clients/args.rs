@@ -1,4 +1,4 @@
-//! Options of the commands that talk to running instances.
+//! Options of the client commands.
 
 use brodo_control::event::Topic;
 use brodo_control::flow::{FlowRef, Protocol};

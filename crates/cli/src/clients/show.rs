@@ -1,4 +1,4 @@
-//! Answers of instances as text for people: it fits the terminal, and control characters are escaped.
+//! Replies of instances as text for people: it fits the terminal, and control characters are escaped.
 
 use super::table::{Column, table};
 use crate::escape::printable;
@@ -8,13 +8,13 @@ use brodo_control::flow::{Carrier, Flow, FlowEnd, Half, Protocol, TuningStep};
 use brodo_control::method::{CaptureStatus, Counters, FlowDetail, Forward, Side, Status};
 use std::fmt::Write as _;
 
-/// Words with a comma between them, or a dash for none.
+/// Words separated by commas, or a dash for none.
 fn list(words: impl IntoIterator<Item = String>) -> String {
     let words: Vec<_> = words.into_iter().collect();
     if words.is_empty() { "-".to_owned() } else { words.join(", ") }
 }
 
-/// An instance: a heading, and a line for each thing.
+/// An instance: a heading, and a line for each property.
 pub(super) fn status(status: &Status) -> String {
     let networks = &status.networks;
     let addresses = list(networks.iter().map(|net| format!("{}/{}", net.address, net.prefix_len)));

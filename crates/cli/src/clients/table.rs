@@ -13,16 +13,16 @@ use std::fmt::Write as _;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Column {
     pub(crate) title: &'static str,
-    /// Numbers stand at the right.
+    /// Right-aligned, for numbers.
     pub(crate) right: bool,
     /// Columns with larger numbers are left out first; 0 is never left out.
     pub(crate) rank: u8,
 }
 
-/// The narrowest that a column is cut to.
+/// Least width of a cut column.
 const CUT_MIN: usize = 8;
 
-/// The width of the terminal that standard output is, in characters; `None` if it is none.
+/// Width in characters of the terminal at standard output; `None` without a terminal.
 pub(crate) fn terminal_width() -> Option<usize> {
     let size = tcgetwinsize(std::io::stdout()).ok()?;
     Some(usize::from(size.ws_col)).filter(|&width| width > 0)

@@ -1,4 +1,4 @@
-//! The methods: parameters in, a result or an error out. State of workers is asked for by commands.
+//! The methods: parameters in, a result or an error out. State of workers is read by commands.
 
 use super::ask::{FLOWS_PER_COMMAND, ask, ask_all};
 use super::capture::Captures;
@@ -29,7 +29,7 @@ fn with<M: Method>(request: Request, does: impl FnOnce(M) -> Result<M::Result, E
 }
 
 impl Server {
-    /// Carries out the request of a client and gives the line that answers it.
+    /// Executes the request of a client and returns the line with its reply.
     pub(super) fn answer(&mut self, client: usize, request: Request) -> Option<Vec<u8>> {
         let Self { controlled, captures, .. } = self;
         match request.method.as_str() {
@@ -79,7 +79,7 @@ fn status(controlled: &Controlled, captures: &Captures) -> Result<Status, Error>
     let seen = ask_all(&controlled.workers, |reply| Command::Report { reply })?;
     let info = &controlled.info;
     let flows = seen.iter().map(|report| report.flows as u64).sum();
-    // The budget is that of all workers, and each asks the same resolvers.
+    // Shared by all workers: the budget, and the resolvers.
     let WorkerReport { memory, resolvers, .. } = seen.into_iter().next().unwrap_or_default();
     let (cpu_user_us, cpu_system_us) = processor_time();
     Ok(Status {
@@ -146,7 +146,7 @@ fn counters(controlled: &Controlled) -> Result<Counters, Error> {
     Ok(counters)
 }
 
-/// The flows that are wanted.
+/// Filter of the requested flows.
 fn filter(wanted: &GetFlows) -> Option<FlowFilter> {
     let protocol = match wanted.protocol {
         None => None,

@@ -1,7 +1,7 @@
-//! Asking workers, for the control socket and for metrics: a command each, whose reply is waited for here.
+//! Requests to workers, for the control socket and for metrics: a command each, with a wait for its reply.
 //!
 //! A worker that does not reply within [`PATIENCE`] stands still (its machine is suspended, its link's driver
-//! hangs), and the client learns that. Nothing is lost by it: the command is carried out when the worker goes
+//! hangs), and the client learns that. Nothing is lost by it: the command is executed when the worker goes
 //! on, and its reply is dropped.
 
 use brodo_control::rpc::{Error, code};
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Longest wait for a worker. A turn takes about a millisecond.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Flows looked at by one command: the work of some hundred microseconds.
+/// Flows examined by one command: the work of some hundred microseconds.
 pub(crate) const FLOWS_PER_COMMAND: usize = 256;
 
 fn wait<T>(pending: Pending<T>) -> Result<T, Error> {
@@ -25,7 +25,7 @@ fn wait<T>(pending: Pending<T>) -> Result<T, Error> {
     })
 }
 
-/// Asks one worker.
+/// Sends a request to one worker.
 pub(crate) fn ask<T>(
     workers: &Workers,
     worker: u32,
@@ -34,7 +34,7 @@ pub(crate) fn ask<T>(
     wait(workers.ask(worker, command))
 }
 
-/// Asks all workers at once; replies in order of their numbers.
+/// Sends a request to all workers at once; replies in order of their numbers.
 pub(crate) fn ask_all<T>(
     workers: &Workers,
     command: impl Fn(ReplyTo<T>) -> Command,

@@ -1,8 +1,8 @@
 //! `capture.start` and `capture.stop`: one capture at a time, of all workers.
 //!
-//! Workers write to the capture themselves, through a handle each; one more is kept here, to tell how much
-//! was written and to write the rest when all others have been given back. The file must be an ordinary one:
-//! a pipe without a reader would stop this thread, and a slow one the workers.
+//! Workers write to the capture themselves, through a handle each; one more is kept here, for the amount
+//! written so far and for the last write after all others are dropped. The file must be an ordinary one: a
+//! pipe without a reader would stop this thread, and a slow one the workers.
 
 use super::ask::ask_all;
 use super::{Controlled, FirstCapture};
@@ -27,7 +27,7 @@ struct Current {
 }
 
 impl Captures {
-    /// With the capture of `--pcap`.
+    /// State with the capture of `--pcap`.
     pub(super) fn new(first: Option<FirstCapture>) -> Self {
         Self(first.map(|FirstCapture { file, capture }| Current { file, filter: None, handle: capture }))
     }

@@ -12,7 +12,7 @@ const FIRST: u32 = 0;
 /// Listening addresses given for each forward; further ones are only counted.
 const LISTENING_MAX: usize = 16;
 
-/// Asks the first worker.
+/// Sends a request to the first worker.
 fn ask<T>(
     controlled: &Controlled,
     command: impl FnOnce(ReplyTo<Result<T, ForwardRefusal>>) -> Command,
@@ -31,7 +31,7 @@ fn not_found(id: u64) -> Error {
     Error::new(code::NOT_FOUND, format!("there is no forward {id}"))
 }
 
-/// All of them, in order of their number.
+/// All forwards, in order of their number.
 pub(super) fn list(controlled: &Controlled) -> Result<Vec<Forward>, Error> {
     let listed = ask(controlled, |reply| Command::ListForwards { sockets_max: LISTENING_MAX, reply });
     match listed {
@@ -67,9 +67,9 @@ pub(super) fn add(controlled: &Controlled, wanted: &AddForward) -> Result<Forwar
     ask(controlled, added).map(message)
 }
 
-/// Removes a forward and gives it.
+/// Removes a forward and returns its last state.
 pub(super) fn remove(controlled: &Controlled, id: u64) -> Result<Forward, Error> {
-    // A number that no forward can have is not found either.
+    // A number beyond any forward's is not found either.
     let id = u32::try_from(id).map_err(|_| not_found(id))?;
     ask(controlled, |reply| Command::RemoveForward { id, sockets_max: LISTENING_MAX, reply }).map(message)
 }

@@ -1,8 +1,8 @@
 //! The thread that serves all clients: one loop over their descriptors, one request of each per turn.
 //!
-//! It sleeps without a time-out unless some client is in the middle of something. When all places are taken,
-//! a new client gets that of the longest silent client, if that is long enough and it has subscribed to no
-//! events; otherwise it gets an error.
+//! It sleeps without a time-out unless a client is in the middle of a line or of output. With all places
+//! taken, a new client replaces the longest silent one, if that is silent for long enough and has no
+//! subscription; otherwise it gets an error.
 
 use super::Controlled;
 use super::ask::ask_all;
@@ -36,9 +36,9 @@ pub(super) struct Server {
     pub(super) controlled: Controlled,
     pub(super) captures: Captures,
     clients: Vec<Session>,
-    /// Pause of accept until then.
+    /// Time until which accept pauses.
     accept_at: Option<Instant>,
-    /// A notice about an unauthorized client was published.
+    /// Whether a notice about an unauthorized client was published.
     unauthorized_noticed: bool,
 }
 
@@ -91,7 +91,7 @@ impl Server {
         if let Some(waker) = self.controlled.mailbox.waker() {
             fds.push(PollFd::from_borrowed_fd(waker, PollFlags::IN));
         }
-        // Interrupted, it looks at everything once more.
+        // Interrupted: everything is checked once more.
         let _ = poll(&mut fds, timeout.as_ref());
         let clients = fds[1..=self.clients.len()].iter().map(PollFd::revents).collect();
         Ready { listener: fds[0].revents().contains(PollFlags::IN), clients }
@@ -166,7 +166,7 @@ impl Server {
             listened |= !self.clients.swap_remove(index).topics.is_empty();
         }
         if listened {
-            // If the workers are gone, so is what they would record.
+            // Workers that are gone record nothing.
             let _ = self.record();
         }
     }
@@ -180,7 +180,7 @@ impl Server {
         Ok(topics)
     }
 
-    /// Has the workers record what some client has subscribed to, and nothing else.
+    /// Makes the workers record the subscribed kinds of events, and no others.
     fn record(&self) -> Result<(), Error> {
         let wants = |topic| self.clients.iter().any(|client| client.topics.contains(&topic));
         let openings = wants(Topic::FlowOpened);

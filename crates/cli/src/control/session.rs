@@ -1,10 +1,10 @@
 //! One client: bytes in, lines out, all of it bounded.
 //!
-//! A request is read only when the reply to the one before has left, so at most one reply waits for a client,
-//! and events as far as [`EVENTS_MAX`]; events beyond are dropped and counted for it. A client that begins a
-//! line and does not go on, or does not take what waits for it, is closed after [`PATIENCE`].
+//! A request is read only after the reply to the one before has left, so at most one reply waits for a
+//! client, and events as far as [`EVENTS_MAX`]; events beyond are dropped and counted for it. A client that
+//! stops in the middle of a line, or does not read its output, is closed after [`PATIENCE`].
 //!
-//! The stream is non-blocking, and nothing here waits.
+//! The stream is non-blocking, and no call here blocks.
 
 use brodo_control::event::{Event, Topic};
 use brodo_control::rpc::{self, Error, REQUEST_MAX, code};
@@ -14,9 +14,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Time-out of half a line, and of output that the client does not take.
+/// Time-out of an incomplete line, and of unread output.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of events that may wait for a client.
+/// Most bytes of events queued for a client.
 const EVENTS_MAX: usize = 256 << 10;
 /// Bytes read at a time.
 const READ_SIZE: usize = 16 << 10;
@@ -34,13 +34,13 @@ pub(super) struct Session {
     sent: usize,
     /// The client has shut down its direction.
     ended: bool,
-    /// Nothing more is read; the connection ends when the output has left.
+    /// No more is read; the connection ends when the output has left.
     closing: bool,
-    /// When something last moved.
+    /// Time of the last progress.
     moved_at: Instant,
     /// Its subscription.
     pub(super) topics: Vec<Topic>,
-    /// Events that found no room.
+    /// Events without room.
     lost: u64,
 }
 
@@ -67,12 +67,12 @@ impl Session {
         }
     }
 
-    /// Time at which it is closed unless something moves.
+    /// Time at which it is closed without progress.
     pub(super) fn deadline(&self) -> Option<Instant> {
         (self.waits_to_send() || !self.input.is_empty()).then(|| self.moved_at + PATIENCE)
     }
 
-    /// The start of its silence, if nothing is due from either side and it has no subscription.
+    /// Start of its silence, if nothing is due from either side and it has no subscription.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         (self.deadline().is_none() && self.topics.is_empty()).then_some(self.moved_at)
     }
@@ -81,7 +81,7 @@ impl Session {
         self.sent < self.output.len()
     }
 
-    /// Reads what has come, a bounded part of it at a time.
+    /// Reads available input, a bounded part of it at a time.
     pub(super) fn read(&mut self, now: Instant) -> Result<(), Disconnected> {
         if self.ended || self.closing || self.waits_to_send() || self.line_end().is_some() {
             return Ok(());
@@ -101,7 +101,7 @@ impl Session {
         Ok(())
     }
 
-    /// Whether a request that was read waits to be carried out.
+    /// Whether a complete request waits for execution.
     pub(super) fn has_line(&self) -> bool {
         let last = self.ended && (!self.input.is_empty() || self.topics.is_empty());
         !self.closing && !self.waits_to_send() && (self.line_end().is_some() || last)
@@ -160,7 +160,7 @@ impl Session {
         }
     }
 
-    /// The time in which a client has to take something begins when there is something.
+    /// The client's time for reading output begins with the output.
     fn begin_output(&mut self) {
         if !self.waits_to_send() {
             self.moved_at = Instant::now();
@@ -172,7 +172,7 @@ impl Session {
         self.lost += events;
     }
 
-    /// Sends as much as the client takes.
+    /// Writes as much as the client takes.
     pub(super) fn write(&mut self, now: Instant) -> Result<(), Disconnected> {
         loop {
             if !self.waits_to_send() {
@@ -183,7 +183,7 @@ impl Session {
                     self.output = rpc::event(&Event::Lost { count });
                     continue;
                 }
-                // A long list is no reason to keep so much for ever.
+                // Memory of a long list is not kept.
                 self.output.shrink_to(EVENTS_MAX);
                 return if self.closing { Err(Disconnected) } else { Ok(()) };
             }
@@ -194,8 +194,7 @@ impl Session {
                     self.sent += taken;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    // Of a client that always lags a little behind, what it has taken is forgotten now and
-                    // then.
+                    // Sent output of a client that always lags a little is discarded now and then.
                     if self.sent > EVENTS_MAX {
                         self.output.drain(..std::mem::take(&mut self.sent));
                     }

@@ -15,9 +15,9 @@ use std::fmt::{Display, Write};
 /// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Grows until the process ends.
+    /// Monotonic until the process ends.
     Counter,
-    /// Goes up and down.
+    /// A value that may fall.
     Gauge,
 }
 
@@ -135,7 +135,7 @@ fn forwards(text: &mut Text, view: &View) {
     }
 }
 
-/// Adds up what has the same key, in order of the keys.
+/// Adds up values with the same key, in order of the keys.
 fn sums<'a, K: Ord + Copy + 'a>(
     counts: impl Iterator<Item = (&'a K, &'a u64)>,
 ) -> impl Iterator<Item = (K, u64)> {

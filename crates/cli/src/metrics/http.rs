@@ -1,10 +1,10 @@
 //! HTTP/1.1 for scrapers, with a bound on everything.
 //!
-//! One thread waits for all connections at once, none of which it waits for alone. At most [`CLIENTS_MAX`]
-//! are open; a new one takes the place of the oldest that has not sent its request, so clients that connect
-//! and stay silent cannot keep a scraper out. Each has a few seconds from its first to its last byte and may
-//! send [`REQUEST_MAX`] bytes of header. One request per connection: `GET` or `HEAD` of `/metrics`. Anything
-//! else gets its status and is closed.
+//! One thread polls all connections at once and blocks on none. At most [`CLIENTS_MAX`] are open; a new one
+//! replaces the oldest that has not sent its request, so clients that connect and stay silent cannot keep a
+//! scraper out. Each has a few seconds from its first to its last byte and may send [`REQUEST_MAX`] bytes of
+//! header. One request per connection: `GET` or `HEAD` of `/metrics`. Any other request gets its status and
+//! is closed.
 //!
 //! Libraries weighed: hyper needs an async executor and its timer; tiny_http has a thread per busy connection
 //! and no time-out for reading a request. Neither bounds the number of connections.
@@ -40,13 +40,13 @@ struct Client {
     sent: Option<usize>,
 }
 
-/// Serves what `text` gives, or that there is nothing any more. Returns only if it cannot wait.
+/// Serves the result of `text`, or 503 without one. Returns only if poll fails.
 pub(super) fn serve(
     listener: BorrowedFd<'_>,
     patience: Duration,
     mut text: impl FnMut() -> Option<String>,
 ) -> Result<(), Errno> {
-    // In order of their arrival.
+    // Clients in order of their arrival.
     let mut clients: Vec<Client> = Vec::with_capacity(CLIENTS_MAX);
     let mut accept_from = Instant::now();
     loop {
@@ -65,8 +65,8 @@ pub(super) fn serve(
     }
 }
 
-/// Takes the connections that wait, at most [`CLIENTS_MAX`] at a time, and answers those whose request is
-/// there already, as it is when a scraper has connected. False if there are no descriptors for more.
+/// Accepts pending connections, at most [`CLIENTS_MAX`] at a time, and answers those whose request has
+/// arrived already, as it has when a scraper has connected. False if there are no descriptors for more.
 fn accept_all(
     listener: BorrowedFd<'_>,
     clients: &mut Vec<Client>,
@@ -81,7 +81,7 @@ fn accept_all(
                     continue;
                 }
                 if clients.len() == CLIENTS_MAX {
-                    // The oldest that has not even asked, else the oldest.
+                    // The oldest without a request, else the oldest.
                     let oldest = clients.iter().position(|client| client.sent.is_none()).unwrap_or(0);
                     clients.remove(oldest);
                 }
@@ -95,7 +95,7 @@ fn accept_all(
     true
 }
 
-/// Waits; for the listener and for each client, whether something is to be done.
+/// Waits; returns readiness of the listener and of each client.
 fn wait(
     listener: BorrowedFd<'_>,
     accepts: bool,
@@ -120,7 +120,7 @@ fn wait(
 }
 
 impl Client {
-    /// Reads or writes what it can; false if the connection is done.
+    /// Reads or writes as far as possible; false if the connection is done.
     fn go_on(&mut self, text: &mut impl FnMut() -> Option<String>) -> bool {
         if self.sent.is_none() {
             let mut buffer = [0; 2048];

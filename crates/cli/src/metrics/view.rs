@@ -17,7 +17,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Counts by two words.
+/// Numbers by two labels.
 type Tally = BTreeMap<(&'static str, &'static str), u64>;
 /// Protocol, direction and carrier of flows.
 pub(super) type FlowKind = (&'static str, &'static str, &'static str);
@@ -31,9 +31,9 @@ pub(super) struct WorkerMetrics {
     pub(super) flows: BTreeMap<FlowKind, u64>,
     /// TCP connections by direction and limiting factor.
     pub(super) limited: Tally,
-    /// Flows that rules have refused, by the rule.
+    /// Refused flows by rule.
     pub(super) rules: BTreeMap<String, u64>,
-    /// Forwards, and sockets that listen for them; of the worker that has them.
+    /// Numbers of forwards and of their listening sockets, of the worker that owns them.
     pub(super) forwards: Option<(u64, u64)>,
     /// Counters of the forwards.
     pub(super) forwarded: Vec<(&'static str, u64)>,
@@ -53,7 +53,7 @@ impl WorkerMetrics {
         }
     }
 
-    /// Adds what flows there are on `worker`, some at a time.
+    /// Adds the flows of `worker`, some at a time.
     fn count_flows(&mut self, workers: &Workers, worker: u32) -> Result<(), Error> {
         let (most, filter, mut from) = (FLOWS_PER_COMMAND, FlowFilter::default(), 0);
         loop {
@@ -82,7 +82,7 @@ impl WorkerMetrics {
     }
 }
 
-/// Every limit in both directions, none of them in force.
+/// Every limiting factor in both directions, with number zero.
 fn every_limit() -> Tally {
     let both = |by: LimitingFactor| ["from_guest", "to_guest"].map(|direction| ((direction, by.name()), 0));
     LimitingFactor::ALL.into_iter().flat_map(both).collect()
@@ -99,12 +99,12 @@ pub(super) struct View {
     pub(super) ring_frames: u32,
 }
 
-/// Looks at all workers; `None` if they have ended, or one does not answer.
+/// Collects from all workers; `None` if they have ended, or one does not reply.
 pub(super) fn look(workers: &Workers, ring: &Arc<TxQueueLenWatch>) -> Option<View> {
-    // The first worker alone may.
+    // A task of the first worker.
     ask(workers, 0, |reply| Command::ReadTxQueue { reply }).ok()?;
     let reports = ask_all(workers, |reply| Command::Report { reply }).ok()?;
-    // Of what all share the last one knows most.
+    // Shared figures: the last worker's are the newest.
     let memory = reports.last().map(|report| report.memory).unwrap_or_default();
     let mut metrics: Vec<WorkerMetrics> = reports.into_iter().map(WorkerMetrics::of).collect();
     for (number, worker) in (0..).zip(&mut metrics) {
@@ -146,7 +146,7 @@ impl Process {
             resident_bytes: bytes(1),
             virtual_bytes: bytes(0),
             start_seconds: start_seconds().unwrap_or(0.0),
-            // The directory that is being read is one of them.
+            // Less the descriptor of the directory being read.
             open_fds: entries("/proc/self/fd").saturating_sub(1),
             max_fds: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
             threads: entries("/proc/self/task"),
@@ -157,7 +157,7 @@ impl Process {
 /// When this process started, in seconds since 1970: now, less its age.
 fn start_seconds() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // Behind the name, which may contain anything, come the fields from the third on; the start is the 22nd.
+    // Fields behind the name, which may contain anything, start with the third; the start time is the 22nd.
     let ticks: f64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
     let boot = clock_gettime(ClockId::Boottime);
     let age = boot.tv_sec as f64 + boot.tv_nsec as f64 / 1e9

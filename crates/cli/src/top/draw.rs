@@ -72,7 +72,7 @@ fn is_detail(view: View) -> bool {
     matches!(view, View::Detail | View::Help { over_detail: true })
 }
 
-/// A line with something at each end; of two that do not fit the right one is left out.
+/// A line with a text at each end; the right one is left out if both do not fit.
 fn ends(frame: &mut Frame<'_>, area: Rect, left: Line<'_>, right: Line<'_>) {
     let fits = left.width() + right.width() < usize::from(area.width);
     frame.render_widget(left, area);
@@ -211,7 +211,7 @@ fn draw_help(frame: &mut Frame<'_>, area: Rect) {
     frame.render_widget(Paragraph::new(lines).block(block), place);
 }
 
-/// The colour of what limits.
+/// Colour of a limiting factor.
 fn colour(limited_by: &str) -> Style {
     match limited_by {
         "application" => Style::new().add_modifier(Modifier::DIM),

@@ -50,7 +50,7 @@ impl Watch {
     pub(super) fn start(self, queue: Sender<Input>) -> io::Result<()> {
         let body = move || {
             self.wait();
-            // An error: the main thread has come to its end already.
+            // An error: the main thread has ended already.
             let _ = queue.send(Input::End);
             thread::sleep(GRACE);
             let _ = disable_raw_mode();
@@ -62,7 +62,7 @@ impl Watch {
     fn wait(&self) {
         let stdin = io::stdin();
         loop {
-            // Of the terminal only what is reported unasked: POLLHUP and POLLERR.
+            // Terminal: only events reported without request, POLLHUP and POLLERR.
             let mut fds = [PollFd::new(&self.0, PollFlags::IN), PollFd::new(&stdin, PollFlags::empty())];
             match poll(&mut fds, None) {
                 Err(Errno::INTR) => {}

@@ -1,8 +1,8 @@
 //! The model of `brodo top`: samples in, rows with rates and histories out. No clock, no terminal, no socket.
 //!
-//! An instance counts totals. A rate is the difference of two samples over the time between them; of a flow
-//! that was not in the sample before, all its bytes have moved since then. In the first sample nothing has a
-//! rate. Flows that are in a sample no more are forgotten, but for the one whose details are looked at.
+//! An instance counts totals. A rate is the difference of two samples over the time between them; all bytes
+//! of a flow without a previous sample count as moved since then. In the first sample nothing has a rate.
+//! Flows that are no longer in a sample are forgotten, but for the one in the detail view.
 
 use brodo_control::flow::{Flow, FlowRef, Half, Tcp, TuningStep};
 use brodo_control::method::{Counters, FlowDetail, Status};
@@ -12,18 +12,18 @@ use std::time::Duration;
 
 /// Rates kept of each flow, for its sparkline.
 pub(super) const HISTORY: usize = 40;
-/// Samples kept of the flow whose details are looked at.
+/// Samples kept of the flow in the detail view.
 pub(super) const POINTS_MAX: usize = 600;
 
 /// One sample of an instance.
 #[derive(Debug, Clone)]
 pub(super) struct Sample {
-    /// When, since the program started.
+    /// Time of the sample, since the program started.
     pub(super) at: Duration,
     pub(super) status: Status,
     pub(super) counters: Counters,
     pub(super) flows: Vec<Flow>,
-    /// Of the flow whose details are looked at, if it is open.
+    /// The flow in the detail view, if it is open.
     pub(super) detail: Option<FlowDetail>,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Whether more goes to the guest than comes from it, now or, if nothing moves, so far.
+    /// Whether more goes to the guest than comes from it, now or, without traffic, so far.
     pub(super) fn is_to_guest(&self) -> bool {
         let so_far = || self.flow.to_guest.bytes >= self.flow.from_guest.bytes;
         match self.rates.to_guest.total_cmp(&self.rates.from_guest) {
@@ -60,13 +60,13 @@ impl Row {
         }
     }
 
-    /// The busier direction, of TCP.
+    /// The busier direction, for TCP.
     pub(super) fn half(&self) -> Option<&Half> {
         let tcp = self.flow.tcp.as_ref()?;
         Some(if self.is_to_guest() { &tcp.to_guest } else { &tcp.from_guest })
     }
 
-    /// The other end by its name, if the guest has learnt one, else by its address.
+    /// The remote end by its name, if the guest has learnt one, else by its address.
     pub(super) fn peer(&self) -> String {
         match &self.flow.name {
             Some(name) => format!("{name}:{}", self.flow.remote.port()),
@@ -107,9 +107,9 @@ pub(super) enum Sort {
     Bytes,
     Rtt,
     Retransmissions,
-    /// The youngest first.
+    /// Youngest first.
     Age,
-    /// In order of the alphabet.
+    /// Alphabetical order.
     Peer,
 }
 
@@ -137,12 +137,12 @@ impl Sort {
             Self::Age => a.flow.age_us.cmp(&b.flow.age_us),
             Self::Peer => a.peer().cmp(&b.peer()),
         };
-        // The same order in every picture, also of flows that are alike.
+        // A stable order of flows that are alike.
         most_first.then_with(|| a.flow.id.cmp(&b.flow.id))
     }
 }
 
-/// A flow at one time, as far as charts show it.
+/// Charted values of a flow at one time.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Point {
     pub(super) at: Duration,
@@ -151,11 +151,11 @@ pub(super) struct Point {
     pub(super) tcp: Option<Tcp>,
 }
 
-/// The flow whose details are looked at.
+/// The flow in the detail view.
 #[derive(Debug, Clone)]
 pub(super) struct Detail {
     pub(super) id: FlowRef,
-    /// As it was last seen.
+    /// Its row in the last sample with it.
     pub(super) row: Option<Row>,
     pub(super) points: VecDeque<Point>,
     /// Decisions about its limits, the oldest first, with the time of each.
@@ -174,26 +174,26 @@ pub(super) struct Totals {
     pub(super) cpu: f64,
 }
 
-/// Everything known.
+/// State of the view's data.
 #[derive(Debug, Default)]
 pub(super) struct Model {
     pub(super) last: Option<(Duration, Status, Counters)>,
     pub(super) totals: Totals,
     /// The error for which there is no new sample.
     pub(super) lost: Option<String>,
-    /// Time between samples as it is now, if that is longer than asked for.
+    /// Present time between samples, if longer than requested.
     pub(super) stretched: Option<Duration>,
     pub(super) detail: Option<Detail>,
     rows: HashMap<FlowRef, Row>,
 }
 
 impl Model {
-    /// Takes what the instance says.
+    /// Takes a sample.
     pub(super) fn update(&mut self, sample: Sample) {
         let Sample { at, status, counters, flows, detail } = sample;
         self.lost = None;
         if self.last.as_ref().is_some_and(|(_, before, _)| before.pid != status.pid) {
-            // Another instance: nothing of the old one goes on.
+            // Another instance: its data starts anew.
             *self = Self { stretched: self.stretched, ..Self::default() };
         }
         let seconds = self.last.as_ref().map(|(before, ..)| at.saturating_sub(*before).as_secs_f64());
@@ -218,7 +218,7 @@ impl Model {
         self.last = Some((at, status, counters));
     }
 
-    /// Begins to look at the details of a flow, or ends it.
+    /// Opens or closes the detail view of a flow.
     pub(super) fn look_at(&mut self, id: Option<FlowRef>) {
         self.detail = id.map(|id| Detail {
             id,

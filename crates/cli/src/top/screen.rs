@@ -22,12 +22,12 @@ pub(super) enum View {
     Help { over_detail: bool },
 }
 
-/// Result of a key.
+/// Effect of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Draw anew.
+    /// Draw the picture anew.
     Draw,
-    /// Look at the details of this flow, or of none.
+    /// Show the details of this flow, or of none.
     LookAt(Option<FlowRef>),
     Quit,
 }
@@ -39,12 +39,12 @@ pub(super) struct Screen {
     pub(super) sort: Sort,
     pub(super) reversed: bool,
     pub(super) filter: String,
-    /// The filter is being typed.
+    /// Whether the filter is being typed.
     pub(super) typing: bool,
-    /// The detail view shows the less busy direction.
+    /// Whether the detail view shows the less busy direction.
     pub(super) other_direction: bool,
-    /// The chosen row: by its flow, so that it stays chosen where it moves, and by its place for when that
-    /// has ended.
+    /// The chosen row: by its flow, so that it stays chosen when it moves, and by its index after the flow's
+    /// end.
     chosen: Option<FlowRef>,
     place: usize,
     /// Rows that fit, as of the last picture.
@@ -54,7 +54,7 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Does what a key asks for.
+    /// Acts on a key.
     pub(super) fn key(&mut self, key: KeyEvent, model: &Model) -> Outcome {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         if control && matches!(key.code, KeyCode::Char('c' | 'd')) {
@@ -140,8 +140,7 @@ impl Screen {
         }
     }
 
-    /// The place of the chosen row among these; the nearest if it is there no more, none if there are no
-    /// rows.
+    /// Index of the chosen row among these; the nearest if the row is gone, none without rows.
     pub(super) fn settle(&mut self, ids: &[FlowRef]) -> Option<usize> {
         let last = ids.len().checked_sub(1)?;
         let found = self.chosen.and_then(|chosen| ids.iter().position(|id| *id == chosen));
@@ -152,7 +151,7 @@ impl Screen {
         Some(self.place)
     }
 
-    /// Scrolls so that `place` is among the `page` rows that fit; the first row to be drawn.
+    /// Scrolls so that row `place` is among the `page` visible rows; returns the first visible row.
     pub(super) fn scroll(&mut self, place: usize, page: usize, count: usize) -> usize {
         self.page = page;
         self.top = self.top.min(place).max((place + 1).saturating_sub(page)).min(count.saturating_sub(page));

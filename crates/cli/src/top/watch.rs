@@ -1,7 +1,7 @@
-//! Samples of an instance at intervals; after its end, of the next one that fits the same option.
+//! Samples of an instance at intervals; after its end, of the next one that matches the same option.
 //!
-//! One sample is four calls: status, counters, all flows page by page, and the details of the flow that is
-//! looked at. They are not of the same instant; a flow may end between two of them.
+//! One sample is four calls: status, counters, all flows page by page, and the flow in the detail view. They
+//! are not of the same instant; a flow may end between two of them.
 
 use super::Input;
 use super::model::Sample;
@@ -13,18 +13,17 @@ use rustix::time::{ClockId, clock_gettime};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-/// The pause is at least so many times the processor time that the last sample has cost: a hundredth of a
-/// processor.
+/// Least pause in multiples of the last sample's processor time: a hundredth of a processor.
 const PAUSE_PER_COST: u32 = 100;
-/// Longest pause, unless a longer one was asked for.
+/// Longest pause, unless a longer one was requested.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// The result of one interval.
 #[derive(Debug)]
 pub(super) struct Update {
-    /// The instance's answer, or the error.
+    /// The sample, or the error.
     pub(super) sample: Result<Box<Sample>, String>,
-    /// The pause until the next, if it is longer than asked for.
+    /// Pause until the next, if longer than requested.
     pub(super) stretched: Option<Duration>,
 }
 
@@ -37,13 +36,13 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// Watches over `client`, and when that instance has ended whichever is meant then.
+    /// Watches the instance of `client`, and after its end the next one that `which` selects.
     pub(super) fn new(client: Client, which: Option<Which>) -> Self {
         Self { which, client: Some(client), started: Instant::now() }
     }
 
-    /// Puts an update into `queue` at every interval, until it has no reader. `selected` gives the flow to
-    /// look at in detail from then on.
+    /// Puts an update into `queue` at every interval, until it has no reader. `selected` yields the flow for
+    /// the detail view from then on.
     pub(super) fn run(
         mut self,
         interval: Duration,
@@ -54,7 +53,7 @@ impl Watcher {
         let mut spent = cpu_time();
         loop {
             let sample = self.sample(flow).map(Box::new);
-            // All that was spent since the sample before: the picture of that, and asking for this.
+            // Cost since the previous sample: its picture, and this sample.
             let before = std::mem::replace(&mut spent, cpu_time());
             let pause = pause(interval, spent.saturating_sub(before));
             let stretched = Some(pause).filter(|pause| *pause > interval);
@@ -77,7 +76,7 @@ impl Watcher {
         }
     }
 
-    /// Asks once.
+    /// Takes one sample.
     fn sample(&mut self, flow: Option<FlowRef>) -> Result<Sample, String> {
         let mut client = match self.client.take() {
             Some(client) => client,
@@ -115,14 +114,14 @@ fn ask(client: &mut Client, started: Instant, flow: Option<FlowRef>) -> Result<S
     let detail = flow.map(|id| client.call(&GetFlow { id }));
     let detail = match detail {
         Some(Ok(detail)) => Some(detail),
-        // It has ended, and is not among the flows either.
+        // Ended: it is not among the flows either.
         Some(Err(ClientError::Refused(_))) | None => None,
         Some(Err(error)) => return Err(error),
     };
     Ok(Sample { at, status, counters, flows, detail })
 }
 
-/// The pause after a sample, from its cost in processor time, drawing the one before included.
+/// Pause after a sample, from its cost in processor time, the previous picture included.
 fn pause(interval: Duration, cost: Duration) -> Duration {
     interval.max((cost * PAUSE_PER_COST).min(PAUSE_MAX))
 }

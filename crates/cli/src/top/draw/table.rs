@@ -11,23 +11,23 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Row as Cells, Table};
 
-/// A column.
+/// A column of the table.
 struct Column {
     title: &'static str,
-    /// In letters; the peer has what is left.
+    /// Width in letters; the peer has the rest.
     width: u16,
-    /// Widths of the screen in which it is there.
+    /// Least screen width with this column.
     from: u16,
     below: u16,
     right: bool,
     cell: fn(&Row, usize) -> Text<'static>,
 }
 
-/// For a column in every screen.
+/// A column in every screen.
 const ALWAYS: Column =
     Column { title: "", width: 0, from: 0, below: u16::MAX, right: false, cell: |_, _| Text::default() };
 
-/// From this width on the two directions have a column each.
+/// Screen width from which the two directions have a column each.
 const WIDE: u16 = 112;
 
 const COLUMNS: &[Column] = &[
@@ -155,7 +155,7 @@ pub(super) fn kind(row: &Row) -> String {
     format!("{arrow}{}", row.flow.protocol)
 }
 
-/// Both rates as one, with the direction that has more of it.
+/// Both rates as one, with the busier direction.
 fn rate(row: &Row) -> String {
     match row.rates.sum() {
         sum if sum * 8.0 < 0.5 => "-".to_owned(),
@@ -163,7 +163,7 @@ fn rate(row: &Row) -> String {
     }
 }
 
-/// Of the busier direction: use within the limit, and the limit within its maximum.
+/// Gauge of the busier direction: use within the limit, and the limit within its maximum.
 fn gauge(row: &Row, width: usize) -> String {
     row.half().map_or(String::new(), |half| {
         let used = if row.is_to_guest() { half.in_flight } else { half.window };
@@ -195,7 +195,7 @@ fn retransmissions(row: &Row) -> String {
     if count == 0 { String::new() } else { count.to_string() }
 }
 
-/// A text that is too long, without its middle: of an address both ends tell the most.
+/// A long text without its middle: of an address both ends tell the most.
 fn shortened(text: &str, width: usize) -> String {
     let letters: Vec<char> = text.chars().collect();
     if letters.len() <= width || width < 3 {

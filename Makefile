@@ -114,11 +114,11 @@ package:
 	$(CARGO) fetch --quiet
 	$(CARGO) package --quiet --offline --allow-dirty --target-dir $(TARGET_DIR)/package-check $(PUBLISHED:%=-p %)
 
-# Published crates compiled with the `rust-version` that they promise, by that very compiler, with their default
-# features and without. Not with `smoltcp`, whose dependency needs a younger one. rustup fetches the compiler
-# (minimal profile). Where it cannot (static.rust-lang.org out of reach, no rustup), the check is skipped, also
-# under CI=true: the registry's state is no property of the code, and clippy::incompatible_msrv still finds items
-# of the standard library that are too young.
+# Published crates compiled with the `rust-version` that they promise, by that very compiler, with their
+# default features and without. Not with `smoltcp`, whose dependency needs a younger one. rustup fetches the
+# compiler (minimal profile). Where it cannot (static.rust-lang.org out of reach, no rustup), the check is
+# skipped, also under CI=true: the registry's state is no property of the code, and clippy::incompatible_msrv
+# still finds items of the standard library that are too young.
 MSRV = $$(sed -n 's/^rust-version = "\(.*\)"/\1/p' crates/core/Cargo.toml)
 msrv:
 	@set -e; rust=$(MSRV); \

@@ -41,8 +41,8 @@ impl<T, E: fmt::Display> Context<T> for std::result::Result<T, E> {
     }
 }
 
-/// Deadline of what happens at once on an idle machine: the start of a server, an address, the end of a program.
-/// It ends what hangs, and says nothing about speed.
+/// Deadline of what happens at once on an idle machine: the start of a server, an address, the end of a
+/// program. It ends what hangs, and says nothing about speed.
 pub const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Interval at which a condition is polled.

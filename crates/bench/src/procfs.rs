@@ -139,8 +139,8 @@ pub fn is_bound(pid: u32, port: u16) -> bool {
     has_entered(pid) && has_socket(pid, ["udp", "udp6"], "07", port)
 }
 
-/// Whether the process is in another network namespace than this one: before that, sockets of the machine's own
-/// programs would be taken for its sockets.
+/// Whether the process is in another network namespace than this one: before that, sockets of the machine's
+/// own programs would be taken for its sockets.
 fn has_entered(pid: u32) -> bool {
     let [own, entered] =
         [std::process::id(), pid].map(|pid| fs::read_link(format!("/proc/{pid}/ns/net")).ok());

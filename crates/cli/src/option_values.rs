@@ -147,8 +147,8 @@ pub(crate) fn deny(word: &str) -> Result<Deny, String> {
     let rule = Deny::new(address, length, ports);
     let rule = rule.ok_or_else(|| format!("the prefix length is {length}, and must be 0 to {longest}"))?;
     match rule.network() {
-        Some((network, _)) if network != address => {
-            Err(format!("{address} has bits behind its prefix; the network is {network}/{length}"))
+        Some(network) if network.address() != address => {
+            Err(format!("{address} has bits behind its prefix; the network is {network}"))
         }
         _ => Ok(rule),
     }

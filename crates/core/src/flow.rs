@@ -12,7 +12,7 @@ pub(crate) use crate::key::{Addresses, Ends};
 pub use crate::key::{Endpoint, FlowId, FlowKey, Protocol};
 use crate::time::Duration;
 
-/// What a flow is good for when the table is full, the most useful first.
+/// Usefulness of a flow when the table is full, the most useful first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum EvictionClass {
     /// Both sides have spoken, and may any time.

@@ -16,6 +16,7 @@ mod atomic {
     pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 }
 pub mod carried;
+pub mod cidr;
 pub mod config;
 mod context;
 pub mod counters;

@@ -24,6 +24,7 @@
 mod embedded;
 mod floor;
 
+use crate::cidr::Cidr;
 use crate::counters::DropReason;
 use crate::flow::{FlowId, Protocol};
 use crate::rate::Bucket;
@@ -31,27 +32,13 @@ use crate::time::{Duration, Instant};
 use embedded::embedded_ipv4;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-
-/// An address range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Network {
-    /// Address with all bits behind the prefix zero.
-    address: IpAddr,
-    prefix_len: u8,
-}
-
-impl Network {
-    fn contains(&self, ip: IpAddr) -> bool {
-        self.address.is_ipv4() == ip.is_ipv4() && masked(ip, self.prefix_len) == self.address
-    }
-}
 
 /// Destination of a deny rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
-    Network(Network),
+    Network(Cidr),
     /// All addresses that the host has at the time ([`Policy::set_host_addresses`]), except its loopback.
     Host,
 }
@@ -69,12 +56,8 @@ impl Deny {
     /// from the first to the last of `ports` or, without, for all traffic, echo included. `None` if the
     /// prefix is too long or the ports are in the wrong order.
     pub fn new(address: IpAddr, prefix_len: u8, ports: Option<(u16, u16)>) -> Option<Self> {
-        let bits = if address.is_ipv4() { 32 } else { 128 };
-        if prefix_len > bits || !in_order(ports) {
-            return None;
-        }
-        let network = Network { address: masked(address, prefix_len), prefix_len };
-        Some(Self { target: Target::Network(network), ports })
+        let network = Cidr::new(address, prefix_len)?;
+        in_order(ports).then_some(Self { target: Target::Network(network), ports })
     }
 
     /// A rule for the addresses that the host has at the time, except its loopback: that belongs to the
@@ -84,11 +67,10 @@ impl Deny {
         in_order(ports).then_some(Self { target: Target::Host, ports })
     }
 
-    /// The network of the rule, if it has one: its address with all bits behind the prefix zero, and the
-    /// prefix length.
-    pub fn network(&self) -> Option<(IpAddr, u8)> {
+    /// The network of the rule, if it has one.
+    pub fn network(&self) -> Option<Cidr> {
         match self.target {
-            Target::Network(network) => Some((network.address, network.prefix_len)),
+            Target::Network(network) => Some(network),
             Target::Host => None,
         }
     }
@@ -114,29 +96,15 @@ impl fmt::Display for Deny {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.target, self.ports) {
             (Target::Host, _) => f.write_str("host")?,
-            (Target::Network(Network { address: IpAddr::V6(ip), prefix_len }), Some(_)) => {
-                write!(f, "[{ip}]/{prefix_len}")?;
+            (Target::Network(network), Some(_)) if network.address().is_ipv6() => {
+                write!(f, "[{}]/{}", network.address(), network.prefix_len())?;
             }
-            (Target::Network(Network { address, prefix_len }), _) => write!(f, "{address}/{prefix_len}")?,
+            (Target::Network(network), _) => write!(f, "{network}")?,
         }
         match self.ports {
             Some((first, last)) if first == last => write!(f, ":{first}"),
             Some((first, last)) => write!(f, ":{first}-{last}"),
             None => Ok(()),
-        }
-    }
-}
-
-/// `address` with all bits behind the prefix zero.
-fn masked(address: IpAddr, prefix_len: u8) -> IpAddr {
-    match address {
-        IpAddr::V4(a) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(prefix_len.min(32))).unwrap_or(0);
-            Ipv4Addr::from_bits(a.to_bits() & mask).into()
-        }
-        IpAddr::V6(a) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(prefix_len.min(128))).unwrap_or(0);
-            Ipv6Addr::from_bits(a.to_bits() & mask).into()
         }
     }
 }

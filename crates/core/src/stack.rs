@@ -2,8 +2,8 @@
 //!
 //! One loop turn of a driver:
 //!
-//! 1. wait for descriptors until [`Stack::next_deadline`] (not at all if the last [`Stack::serve`] said there is
-//!    more to do), then read the clock once;
+//! 1. wait for descriptors until [`Stack::next_deadline`] (not at all if the last [`Stack::serve`] said there
+//!    is more to do), then read the clock once;
 //! 2. take a bounded batch of guest frames: [`Stack::frames`];
 //! 3. [`Stack::expire`]: after the frames, or a time-out would come before an answer that is already there;
 //! 4. [`Stack::socket_event`] for each ready socket, then [`Stack::serve`];
@@ -87,11 +87,11 @@ pub struct Stack {
     inbound: InboundQuota,
     /// Flows of [`EvictionGroup::GuestUdp`].
     guest_udp: usize,
-    /// What the guest has sent in pieces.
+    /// Reassembly of the guest's fragments.
     fragments: Fragments,
-    /// When the next router advertisement is due: once a guest has asked for one, it depends on them.
+    /// Time of the next router advertisement: a guest that has solicited one depends on them.
     advertise_at: Option<Instant>,
-    /// Flows that have begun and ended, for those who want to know.
+    /// Records of flows that have begun and ended, for observers.
     recorder: Recorder,
 }
 
@@ -271,7 +271,7 @@ impl Stack {
             }
             done += 1;
         }
-        // What the link had no credit for stays listed.
+        // Connections whose acknowledgement found no credit stay listed.
         due.drain(..done);
         due.append(&mut self.shared.tcp.ack_due);
         self.shared.tcp.ack_due = due;
@@ -316,7 +316,7 @@ impl Stack {
         &self.shared.config.resolvers
     }
 
-    /// What was counted since the start.
+    /// Counters since the start.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }
@@ -327,7 +327,7 @@ impl Stack {
         self.policy.counts()
     }
 
-    /// What is known of every TCP connection at `now`.
+    /// State of every TCP connection at `now`.
     pub fn tcp_infos(&self, now: Instant) -> impl Iterator<Item = TcpInfo> {
         self.flows.iter().filter_map(move |(_, flow)| match flow {
             Flow::Tcp(connection) => Some(connection.tcp_info(&self.shared, now)),

@@ -140,16 +140,17 @@
 //!
 //! # Features
 //!
-//! Both are on by default; an embedder that sets `default-features = false` and names neither pays for neither.
+//! Both are on by default; an embedder that sets `default-features = false` and names neither pays for
+//! neither.
 //!
-//! | Feature | With it | Without it |
-//! |---|---|---|
-//! | `capture` | [`Builder::capture`]: the guest's frames as a pcapng file, with a filter ([`capture`]) | no code for files on the path of a frame |
-//! | `probes` | static trace probes (USDT) of connections for bpftrace, perf and gdb | no dependency `probe`, no `.note.stapsdt` section, no load and branch per event |
+//! * `capture`: [`Builder::capture`], the guest's frames as a pcapng file, with a filter ([`capture`]).
+//!   Without it no code for files stands on the path of a frame.
+//! * `probes`: static trace probes (USDT) of connections for bpftrace, perf and gdb. Without it there is no
+//!   dependency `probe`, no `.note.stapsdt` section, no load and branch per event.
 //!
-//! The control socket, the metrics, the flow log and the configuration file need no feature: they belong to the
-//! program `brodo`, which builds them on [`Handle`] and [`command`]. Forwarded ports are no feature either: a
-//! network without them opens no socket for them.
+//! The control socket, the metrics, the flow log and the configuration file need no feature: they belong to
+//! the program `brodo`, which builds them on [`Handle`] and [`command`]. Forwarded ports are no feature
+//! either: a network without them opens no socket for them.
 //!
 //! # Inside
 //!

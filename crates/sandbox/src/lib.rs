@@ -1,8 +1,8 @@
 //! Confinement of a process that parses hostile bytes, in named stages.
 //!
-//! A process that reads the frames of an untrusted guest is assumed to be taken over one day. What it can do
-//! then is decided here: each [`Stage`] takes one kind of reach away, works without the others, and is tested
-//! without the others (`tests/villain`), so that a kernel or a policy that lacks one still has the rest.
+//! A process that reads the frames of an untrusted guest is assumed to be taken over one day. Its remaining
+//! reach is decided here: each [`Stage`] takes one kind away, works without the others, and is tested without
+//! the others (`tests/villain`), so that a kernel or a policy that lacks one still has the rest.
 //!
 //! ```text
 //! parent, one thread                 child
@@ -21,9 +21,9 @@
 //!
 //! *User namespace, and not only dropped capabilities.* The kernel gives a process every capability in a user
 //! namespace that its effective user owns and whose parent it is in (`cap_capable` in security/commoncap.c),
-//! dropped or not: a process that has made its guest's namespaces can reconfigure them for ever. Inside a user
-//! namespace of its own it is no ancestor of theirs. No user is mapped into it; for the rest of the system the
-//! process keeps its user's number, so its sockets are that user's.
+//! dropped or not: a process that has made its guest's namespaces can reconfigure them for ever. Inside a
+//! user namespace of its own it is no ancestor of theirs. No user is mapped into it; for the rest of the
+//! system the process keeps its user's number, so its sockets are that user's.
 //!
 //! *Failures.* A stage that this kernel or its policy refuses is skipped and stands in the [`Report`] with
 //! its reason; the caller decides whether that is an error.

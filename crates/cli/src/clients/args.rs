@@ -1,4 +1,4 @@
-//! Options of the client commands.
+//! Options of the client commands: instance, output format, filters and order.
 
 use brodo_control::event::Topic;
 use brodo_control::flow::{FlowRef, Protocol};

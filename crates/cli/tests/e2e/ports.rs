@@ -142,8 +142,8 @@ fn nobody(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// `reject` of nftables in the guest, by ICMP port unreachable or by a reset: the peer's connection is reset at
-/// the first SYN. A SYN that is retransmitted would be counted by the rule too.
+/// `reject` of nftables in the guest, by ICMP port unreachable or by a reset: the peer's connection is reset
+/// at the first SYN. A SYN that is retransmitted would be counted by the rule too.
 fn rejected(bed: &Bed) -> Result<()> {
     bed.serve_in_guest(GUEST_PORT)?;
     bed.root_run(&[

@@ -78,8 +78,8 @@ fn as_nobody(words: &[&str]) -> Command {
 }
 
 /// A command with the default disposition of every signal. Dispositions of the test run are not default under
-/// nohup (SIGHUP) or in the background of a script (SIGINT, SIGQUIT), and a shell cannot trap a signal that it
-/// was started to ignore.
+/// nohup (SIGHUP) or in the background of a script (SIGINT, SIGQUIT), and a shell cannot trap a signal that
+/// it was started to ignore.
 fn with_default_signals(words: &[&str]) -> Command {
     let mut command = Command::new("env");
     command.arg("--default-signal").args(words);

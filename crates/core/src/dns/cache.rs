@@ -122,6 +122,12 @@ impl Cache {
         self.bytes += cost;
         self.order.insert(self.uses, key.into());
         self.entries.insert(key.into(), entry);
+        debug_assert!(self.bytes <= self.bytes_max, "the cache exceeds its bound");
+        debug_assert_eq!(
+            self.entries.len(),
+            self.order.len(),
+            "each answer has one place in the order of use"
+        );
     }
 
     fn remove(&mut self, key: &[u8]) {

@@ -1,4 +1,4 @@
-//! What a flow tells about itself, whatever its protocol.
+//! Description of a flow, whatever its protocol.
 //!
 //! [`FlowInfo`] is small: it is also what is left of a flow that has ended ([`super::end`]). It is made on
 //! request; flows keep only what cannot be found out otherwise.
@@ -127,14 +127,14 @@ impl AddAssign for Traffic {
     }
 }
 
-/// What there is to say of any flow.
+/// Description of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowInfo {
     /// Its handle.
     pub flow: FlowId,
-    /// Who with whom.
+    /// Protocol and both ends.
     pub key: FlowKey,
-    /// Who began.
+    /// The side that began it.
     pub initiator: Initiator,
     /// The mechanism that moves its payload.
     pub carrier: Carrier,
@@ -144,9 +144,9 @@ pub struct FlowInfo {
     pub age: Duration,
     /// Time since it was last used, to a millisecond.
     pub idle: Duration,
-    /// What the guest sent.
+    /// Traffic from the guest.
     pub from_guest: Traffic,
-    /// What the guest received.
+    /// Traffic to the guest.
     pub to_guest: Traffic,
     /// Smoothed round-trip time of the guest link, if it is TCP and that was measured.
     pub rtt: Option<Duration>,

@@ -15,7 +15,7 @@ use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 use std::net::IpAddr;
 
-/// What is kept in the table knows its key, so that the index need not repeat it.
+/// An entry of the table, which knows its key, so that the index need not repeat it.
 pub trait Keyed {
     /// The key, the same for ever.
     fn key(&self) -> &FlowKey;

@@ -14,10 +14,10 @@
 //! Window reservation: bytes that a guest may still send into an advertised window are committed memory.
 //! Accepted by the host socket they take no chunk; refused, they must be buffered. So windows count against
 //! the budget beside the bytes held ([`Pool::reserve_window`]), except for a 4096th of it ([`first_window`];
-//! 64 KiB by default) in each window whose host socket takes everything: ten thousand idle connections reserve
-//! nothing. Reservations come out of the first half of the budget ([`Pool::receive_cap`]); the other half
-//! is for the uncounted 4096ths, and for the minimum window of a connection when the first half is used up.
-//! So two thousand connections find room for their whole windows, even if all their host sockets block at
+//! 64 KiB by default) in each window whose host socket takes everything: ten thousand idle connections
+//! reserve nothing. Reservations come out of the first half of the budget ([`Pool::receive_cap`]); the other
+//! half is for the uncounted 4096ths, and for the minimum window of a connection when the first half is used
+//! up. So two thousand connections find room for their whole windows, even if all their host sockets block at
 //! once; with more, some segments would have to be retransmitted.
 
 use crate::memory::budget::{Budget, Pressure, READ_ROOM};

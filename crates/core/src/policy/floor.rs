@@ -4,23 +4,23 @@
 //! address alone. Most are in 169.254.0.0/16; the others have unique local addresses (RFC 4193) or public
 //! ones and are listed here.
 
-use super::Network;
 use super::embedded::embedded_ipv4;
+use crate::cidr::Cidr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The rules of the floor, in the order of their counts.
 pub(super) const NAMES: [&str; 3] = ["floor host-loopback", "floor link-local", "floor cloud-metadata"];
 
-const fn v4(a: u8, b: u8, c: u8, d: u8) -> Network {
-    Network { address: IpAddr::V4(Ipv4Addr::new(a, b, c, d)), prefix_len: 32 }
+const fn v4(a: u8, b: u8, c: u8, d: u8) -> Cidr {
+    Cidr::new(IpAddr::V4(Ipv4Addr::new(a, b, c, d)), 32).unwrap()
 }
 
-const fn v6(address: Ipv6Addr, prefix_len: u8) -> Network {
-    Network { address: IpAddr::V6(address), prefix_len }
+const fn v6(address: Ipv6Addr, prefix_len: u8) -> Cidr {
+    Cidr::new(IpAddr::V6(address), prefix_len).unwrap()
 }
 
 /// Metadata and credential services outside the link-local ranges.
-const METADATA: [Network; 9] = [
+const METADATA: [Cidr; 9] = [
     // Alibaba Cloud, "Instance metadata" of its ECS guide; the IPv6 address is that of cloud-init's issue
     // 6892.
     v4(100, 100, 100, 200),

@@ -5,6 +5,7 @@
 //! key.
 
 use super::{IPV4_PAYLOAD, IPV6_PAYLOAD, finish};
+use crate::cidr;
 use crate::config::Config;
 use crate::counters::DropReason;
 use crate::egress::headers::Ip;
@@ -58,8 +59,7 @@ pub fn icmp_error(
         Some(4) => {
             let (header, payload) = Ipv4Header::parse(packet)?;
             let Some(net) = &config.v4 else { return Ok(None) };
-            let mask = u32::MAX.checked_shl(32 - u32::from(net.prefix_len)).unwrap_or(0);
-            let link_broadcast = Ipv4Addr::from_bits(net.guest.to_bits() | !mask);
+            let link_broadcast = Ipv4Addr::from_bits(net.guest.to_bits() | !cidr::mask_v4(net.prefix_len));
             let single = |a: Ipv4Addr| {
                 !a.is_unspecified() && !a.is_multicast() && !a.is_broadcast() && a != link_broadcast
             };

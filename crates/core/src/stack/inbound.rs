@@ -1,7 +1,7 @@
 //! Flows that begin on the host's side: a published port has accepted a connection, or a datagram has come to
 //! one.
 //!
-//! Whoever listens on the host (the driver) calls these with the ends as the guest is to see them. The guest
+//! The driver, which listens on the host, calls these with the ends as the guest is to see them. The guest
 //! sees the peer's own address wherever it can answer to it ([`Stack::translate_source`]). From then on such
 //! a flow is a flow like any other.
 
@@ -9,6 +9,7 @@ use super::{
     Arrived, Connection, DatagramFlow, DropReason, Endpoint, Flow, FlowKey, HostError, Io, Platform, Protocol,
 };
 use super::{EvictionClass, EvictionGroup, Stack};
+use crate::cidr;
 use crate::flow::FlowId;
 use crate::flow_kind::FlowKind;
 use crate::host::SocketId;
@@ -30,16 +31,14 @@ impl Stack {
         let ip = match peer.ip().to_canonical() {
             IpAddr::V4(ip) => {
                 let n = self.shared.config.v4?;
-                let mask = u32::MAX.checked_shl(32 - u32::from(n.prefix_len)).unwrap_or(0);
-                let on_link = (ip.to_bits() ^ n.guest.to_bits()) & mask == 0;
+                let on_link = (ip.to_bits() ^ n.guest.to_bits()) & cidr::mask_v4(n.prefix_len) == 0;
                 let far = !(on_link || ip.is_loopback() || ip.is_link_local() || ip.is_unspecified());
                 let ours = self.shared.config.is_ours(ip.into());
                 IpAddr::V4(if far && !ours { ip } else { n.host_loopback.unwrap_or(n.gateway) })
             }
             IpAddr::V6(ip) => {
                 let n = self.shared.config.v6?;
-                let mask = u128::MAX.checked_shl(128 - u32::from(n.prefix_len)).unwrap_or(0);
-                let on_link = (ip.to_bits() ^ n.guest.to_bits()) & mask == 0;
+                let on_link = (ip.to_bits() ^ n.guest.to_bits()) & cidr::mask_v6(n.prefix_len) == 0;
                 let local = ip.is_loopback() || ip.is_unicast_link_local() || ip.is_unspecified();
                 let ours = self.shared.config.is_ours(ip.into());
                 IpAddr::V6(if on_link || local || ours { n.host_loopback.unwrap_or(n.gateway) } else { ip })
@@ -95,7 +94,7 @@ impl Stack {
         Ok(id)
     }
 
-    /// What came to a published port goes to the guest. `adopt` gives a socket that sends to the peer from
+    /// Passes datagrams of a published port on to the guest. `adopt` gives a socket that sends to the peer from
     /// the published port, and of which nothing can be received. If such a datagram has begun the flow
     /// before, `adopt` is told of its socket, has that send from where the peer has asked now, and gives it
     /// back: a peer may ask several ports and addresses that lead here, and a port may be closed and opened

@@ -6,7 +6,6 @@ use super::{
     FlowId, FlowKey, Gso, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Io, IpAddr,
     Ipv6Header, Platform, Protocol, Stack, TCP, TcpFlags, TcpHeader, UDP, icmp, reset, services,
 };
-use crate::destination;
 use crate::flow_kind::FlowKind;
 use crate::fragments::IpHeader;
 use crate::host::Host;
@@ -15,6 +14,7 @@ use crate::ingress::{Frame, L4, Packet};
 use crate::wire::ethernet::MacAddr;
 use crate::wire::tcp::Seq;
 use crate::wire::{icmpv4, icmpv6};
+use crate::{cidr, destination};
 use std::io::IoSlice;
 
 mod reassembly;
@@ -95,15 +95,14 @@ impl Stack {
         match ip {
             IpAddr::V4(ip) => self.shared.config.v4.is_some_and(|n| n.guest == ip),
             IpAddr::V6(ip) => self.shared.config.v6.is_some_and(|n| {
-                let mask = u128::MAX.checked_shl(128 - u32::from(n.prefix_len)).unwrap_or(0);
-                let in_prefix = (ip.to_bits() ^ n.guest.to_bits()) & mask == 0;
+                let in_prefix = (ip.to_bits() ^ n.guest.to_bits()) & cidr::mask_v6(n.prefix_len) == 0;
                 (in_prefix || ip.is_unicast_link_local()) && !self.shared.config.is_ours(ip.into())
             }),
         }
     }
 
-    /// Whether a router forwards a packet to `dst` no further (RFC 1812, 5.3.1). What is for brodo
-    /// itself has arrived.
+    /// Whether a router forwards a packet to `dst` no further (RFC 1812, 5.3.1). Packets for
+    /// brodo itself have arrived.
     pub(super) fn ends_here(&self, dst: IpAddr, ttl: u8) -> bool {
         let broadcast = matches!(dst, IpAddr::V4(dst) if dst.is_broadcast());
         ttl <= 1 && !(dst.is_multicast() || broadcast || self.shared.config.is_ours(dst))

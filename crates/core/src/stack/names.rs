@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 impl Stack {
-    /// Replaces the host's resolvers. What was asked and not answered is asked again; the cache is empty.
+    /// Replaces the host's resolvers. Pending queries are sent anew; the cache is emptied.
     pub fn set_resolvers(&mut self, resolvers: Vec<SocketAddr>) {
         self.shared.config.resolvers = resolvers;
         self.ask_anew();
@@ -36,9 +36,9 @@ impl Stack {
         self.advertise_at = self.advertise_at.map(|_| crate::time::Instant::ZERO);
     }
 
-    /// The host has other addresses or other ways out. What is known of names may no longer hold; flows whose
-    /// host socket has an address that is gone ([`crate::host::Host::is_stranded`]) can get no answer: connections end
-    /// with a reset, others begin anew with the guest's next datagram.
+    /// Change of the host's addresses or default routes. Learnt names may no longer hold; flows whose host
+    /// socket has lost its address ([`crate::host::Host::is_stranded`]) can get no answer:
+    /// connections end with a reset, others begin anew with the guest's next datagram.
     pub fn network_changed<P: Platform>(&mut self, io: &mut Io<'_, P>) {
         self.ask_anew();
         let ids: Vec<FlowId> = self.flows.iter().map(|(id, _)| id).collect();

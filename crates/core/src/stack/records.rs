@@ -14,13 +14,13 @@ use std::sync::Arc;
 /// All that is known of an open flow, made on request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowDetail {
-    /// What any flow has.
+    /// Description common to all flows.
     pub info: FlowInfo,
     /// The name by which the guest learnt the remote address.
     pub name: Option<Box<str>>,
     /// Its socket on the host, while it has one.
     pub socket: Option<SocketId>,
-    /// What only TCP has.
+    /// State of a TCP connection.
     pub tcp: Option<TcpInfo>,
 }
 

@@ -3,6 +3,7 @@
 
 use super::ethernet::MacAddr;
 use super::{Writer, dns, ipv4_at, u16_at, u32_at};
+use crate::cidr;
 use crate::counters::DropReason;
 use std::net::Ipv4Addr;
 
@@ -235,8 +236,7 @@ impl Reply<'_> {
             out.bytes(id);
         }
         if let Some(network) = &self.network {
-            let mask = u32::MAX.checked_shl(32 - u32::from(network.prefix_len)).unwrap_or(0);
-            address(&mut out, SUBNET_MASK, mask.into());
+            address(&mut out, SUBNET_MASK, cidr::mask_v4(network.prefix_len).into());
             address(&mut out, ROUTER, network.router);
             address(&mut out, DNS_SERVER, network.dns);
             out.bytes(&[INTERFACE_MTU, 2]);

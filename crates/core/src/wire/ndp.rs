@@ -7,6 +7,7 @@
 
 use super::ethernet::MacAddr;
 use super::{Writer, dns, icmpv6, ipv6_at};
+use crate::cidr;
 use crate::counters::DropReason;
 use std::net::Ipv6Addr;
 
@@ -234,7 +235,7 @@ impl RouterAdvertisement<'_> {
         out.u32(prefix.lifetime_s);
         out.u32(prefix.lifetime_s);
         out.zeros(4);
-        let mask = u128::MAX.checked_shl(128 - u32::from(prefix.prefix_len)).unwrap_or(0);
+        let mask = cidr::mask_v6(prefix.prefix_len);
         out.bytes(&(prefix.prefix.to_bits() & mask).to_be_bytes());
 
         out.bytes(&[RDNSS, 3, 0, 0]);

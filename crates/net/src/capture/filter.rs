@@ -14,6 +14,7 @@
 //!
 //! Frames are parsed only up to their layer-4 ports; a truncated frame matches no word.
 
+use brodo_core::cidr::Cidr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
@@ -35,7 +36,7 @@ enum What {
     Arp,
     Ipv4,
     Ipv6,
-    Net { address: IpAddr, prefix_len: u8 },
+    Net(Cidr),
     Port(u16),
 }
 
@@ -93,15 +94,13 @@ impl FromStr for Filter {
 
 fn host(word: &str) -> Result<What, String> {
     let address: IpAddr = word.parse().map_err(|_| format!("`{word}` is no IP address"))?;
-    Ok(What::Net { address, prefix_len: if address.is_ipv4() { 32 } else { 128 } })
+    Ok(What::Net(Cidr::of_host(address)))
 }
 
 fn net(word: &str) -> Result<What, String> {
     let parse = || {
         let (address, length) = word.split_once('/')?;
-        let (address, prefix_len): (IpAddr, u8) = (address.parse().ok()?, length.parse().ok()?);
-        let longest = if address.is_ipv4() { 32 } else { 128 };
-        (prefix_len <= longest).then_some(What::Net { address, prefix_len })
+        Cidr::new(address.parse().ok()?, length.parse().ok()?).map(What::Net)
     };
     parse().ok_or_else(|| format!("`{word}` is no network, such as 192.0.2.0/24"))
 }
@@ -185,23 +184,9 @@ impl Seen {
             What::Arp => self.arp,
             What::Ipv4 => self.ends.is_some_and(|(from, _)| from.is_ipv4()),
             What::Ipv6 => self.ends.is_some_and(|(from, _)| from.is_ipv6()),
-            What::Net { address, prefix_len } => self
-                .ends
-                .is_some_and(|(from, to)| is_in(from, address, prefix_len) || is_in(to, address, prefix_len)),
+            What::Net(net) => self.ends.is_some_and(|(from, to)| net.contains(from) || net.contains(to)),
             What::Port(port) => self.ports.is_some_and(|(from, to)| from == port || to == port),
         }
-    }
-}
-
-fn is_in(address: IpAddr, net: IpAddr, prefix_len: u8) -> bool {
-    match (address, net) {
-        (IpAddr::V4(a), IpAddr::V4(n)) => {
-            (a.to_bits() ^ n.to_bits()).checked_shr(32 - u32::from(prefix_len)).unwrap_or(0) == 0
-        }
-        (IpAddr::V6(a), IpAddr::V6(n)) => {
-            (a.to_bits() ^ n.to_bits()).checked_shr(128 - u32::from(prefix_len)).unwrap_or(0) == 0
-        }
-        _ => false,
     }
 }
 

@@ -1,5 +1,5 @@
-//! Without the feature `capture`: a type without values in place of an open capture. An `Option` of it takes no
-//! room and is always `None`, so the compiler removes every branch on a capture.
+//! Without the feature `capture`: a type without values in place of an open capture. An `Option` of it takes
+//! no room and is always `None`, so the compiler removes every branch on a capture.
 
 use brodo_core::link::TxFrame;
 use brodo_core::time::Instant;

@@ -426,7 +426,7 @@ fn mapping(item: &str) -> Result<Mapping, String> {
         Some((text, to)) => {
             let to_address = address(text).ok_or_else(|| format!("{text} is no address"))?;
             if to_address.is_unspecified() || to_address.is_multicast() {
-                return Err(format!("nobody can be reached at {to_address}"));
+                return Err(format!("no host can be reached at {to_address}"));
             }
             (Some(to_address), to)
         }

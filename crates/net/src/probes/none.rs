@@ -1,4 +1,5 @@
-//! Without the feature `probes`: events of a connection reach no tracer, and the compiler removes their arguments.
+//! Without the feature `probes`: events of a connection reach no tracer, and the compiler removes their
+//! arguments.
 
 use brodo_core::flow::FlowId;
 use brodo_core::trace::Event;

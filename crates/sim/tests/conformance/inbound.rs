@@ -411,8 +411,8 @@ fn a_table_full_of_the_guest_s_least_useful_flows_has_no_place_for_a_peer() {
     });
 }
 
-/// The guest's unanswered datagrams rank below conversations that a peer has begun and the guest has answered,
-/// and still these go first.
+/// The guest's unanswered datagrams rank below conversations that a peer has begun and the guest has
+/// answered, and still these go first.
 #[test]
 fn a_new_flow_of_the_guest_replaces_a_peer_s_before_its_own() {
     each_with_a_small_table(|t| {

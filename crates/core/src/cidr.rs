@@ -1,5 +1,5 @@
-//! CIDR networks (RFC 4632): address ranges with a common prefix, for rules, the floor, capture filters and the
-//! guest's own networks.
+//! CIDR networks (RFC 4632): address ranges with a common prefix, for rules, the floor, capture filters and
+//! the guest's own networks.
 //!
 //! Own code and not the crate `ipnet`: these few lines are `const`, and core has two dependencies.
 

@@ -20,8 +20,8 @@
 //!   closed when both have happened; if our FIN was first the connection waits in TIME-WAIT without socket or
 //!   memory.
 //! * *Failing.* A reset from the guest resets the host's peer. An error of the host socket resets the guest,
-//!   after the bytes that had arrived before it. Out-of-window resets, SYNs and acknowledgements get at most a
-//!   rate-limited challenge ACK (RFC 5961).
+//!   after the bytes that had arrived before it. Out-of-window resets, SYNs and acknowledgements get at most
+//!   a rate-limited challenge ACK (RFC 5961).
 //!
 //! A connection connects the halves with the frame, the host socket and the timer: `open` and `active_open`
 //! begin it, `arrival` takes segments, `output` sends, `timeout` expires, `tune` traces.

@@ -35,8 +35,9 @@
 //! pipe holds a number of buffers, not of bytes, so a splice into it that would block may mean that either is
 //! at its end; it is settled when the pipe is empty.
 //!
-//! *Flows.* Each connection is a flow of the flow table. After its turn its progress, and its end, are reported
-//! ([`SpliceReport`]), once per turn and not per call; a connection whose flow was evicted is aborted.
+//! *Flows.* Each connection is a flow of the flow table. After its turn its progress, and its end, are
+//! reported ([`SpliceReport`]), once per turn and not per call; a connection whose flow was evicted is
+//! aborted.
 //!
 //! A slot that has become free is given away only after the turn in which that happened: an event of the same
 //! batch may still name it.

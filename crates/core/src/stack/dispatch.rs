@@ -1,9 +1,9 @@
 //! The one match over the kinds of flow.
 //!
 //! A flow is a TCP connection, a conversation in datagrams or echoes, the DNS questions of one guest port, or
-//! a conversation that another carrier than the stack moves. The stack knows them as [`Flow`], whose methods are those of [`FlowKind`]; only code about one
-//! kind (an arriving segment, a question) names it. The dispatch is a match, so that everything is
-//! inlined and nothing is boxed.
+//! a conversation that another carrier than the stack moves. The stack knows them as [`Flow`], whose methods
+//! are those of [`FlowKind`]; only code about one kind (an arriving segment, a question) names it. The
+//! dispatch is a match, so that everything is inlined and nothing is boxed.
 
 use crate::carried::CarriedFlow;
 use crate::context::{Cx, Platform, Shared};

@@ -94,8 +94,8 @@ impl Stack {
         Ok(id)
     }
 
-    /// Passes datagrams of a published port on to the guest. `adopt` gives a socket that sends to the peer from
-    /// the published port, and of which nothing can be received. If such a datagram has begun the flow
+    /// Passes datagrams of a published port on to the guest. `adopt` gives a socket that sends to the peer
+    /// from the published port, and of which nothing can be received. If such a datagram has begun the flow
     /// before, `adopt` is told of its socket, has that send from where the peer has asked now, and gives it
     /// back: a peer may ask several ports and addresses that lead here, and a port may be closed and opened
     /// again. A flow that the guest has begun keeps its socket as it is.

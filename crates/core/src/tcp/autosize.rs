@@ -48,8 +48,8 @@ use meter::{Measure, Meter};
 const IDLE: Duration = Duration::from_secs(1);
 /// Interval at which a limit that is more than is needed falls by an eighth.
 const FALL: Duration = Duration::from_millis(50);
-/// Least wait after a probe that gained nothing (or twice as long as the step was on trial), doubled with each
-/// failure up to [`PROBE_BACKOFF_MAX`] times.
+/// Least wait after a probe that gained nothing (or twice as long as the step was on trial), doubled with
+/// each failure up to [`PROBE_BACKOFF_MAX`] times.
 const PROBE_WAIT_MIN: Duration = Duration::from_millis(32);
 const PROBE_BACKOFF_MAX: u8 = 8;
 /// Next decision about a fixed limit.

@@ -1,9 +1,9 @@
 //! Closer: the order of both halves' FINs, TIME-WAIT, and the state of RFC 9293 (sections 3.3.2 and 3.6).
 //!
 //! Each half keeps its own FIN, as its state: [`ReceiverState`] that of the guest (awaited, received, passed
-//! on to the host as a shutdown), [`SenderState`] ours (unsent, sent, acknowledged). The closer knows which of
-//! both came first. Sent first, ours makes the close an active one, and TIME-WAIT is brodo's; otherwise it is
-//! the guest's, and the connection ends with the acknowledgement of our FIN.
+//! on to the host as a shutdown), [`SenderState`] ours (unsent, sent, acknowledged). The closer knows which
+//! of both came first. Sent first, ours makes the close an active one, and TIME-WAIT is brodo's; otherwise it
+//! is the guest's, and the connection ends with the acknowledgement of our FIN.
 
 use super::receiver::ReceiverState;
 use super::sender::SenderState;

@@ -83,8 +83,8 @@ impl DelayedAck {
         self.promptness
     }
 
-    /// Answer of the host's, data or the end of its stream, sent `delay` after the last segment. Gives whether
-    /// it was prompt, and the record of the destination; `None` if there was no request.
+    /// Answer of the host's, data or the end of its stream, sent `delay` after the last segment. Gives
+    /// whether it was prompt, and the record of the destination; `None` if there was no request.
     pub(super) fn answered(&mut self, delay: Duration) -> Option<(bool, Promptness)> {
         if self.segments == 0 {
             return None;

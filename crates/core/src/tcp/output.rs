@@ -176,8 +176,8 @@ impl Connection {
         Ok(len)
     }
 
-    /// Sees to the acknowledgement of `segments` that have come in order, `len` bytes together: delayed, or at
-    /// the end of the batch.
+    /// Sees to the acknowledgement of `segments` that have come in order, `len` bytes together: delayed, or
+    /// at the end of the batch.
     pub(super) fn owe_ack(&mut self, shared: &mut Shared, segments: u8, len: usize) {
         self.rx.ack_mut().segments_arrived(segments);
         if self.may_delay_ack(shared, len) {

@@ -316,8 +316,8 @@ impl Receiver {
         self.window.last_advertised()
     }
 
-    /// Transmission of a segment without payload; before it, `last` was advertised. True if it has updated the
-    /// window and nothing else. An update that reopens the window is repeated.
+    /// Transmission of a segment without payload; before it, `last` was advertised. True if it has updated
+    /// the window and nothing else. An update that reopens the window is repeated.
     pub(super) fn was_window_update(&mut self, last: (Seq, Seq), now: Instant, rtt: &LinkRtt) -> bool {
         let (nxt, edge) = last;
         if nxt != self.nxt() || self.last_advertised().1 == edge {

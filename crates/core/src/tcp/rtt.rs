@@ -71,8 +71,8 @@ impl LinkRtt {
         self.least.get()
     }
 
-    /// Round trip by which buffers are measured (R*): the minimum, and not below the resolution of a clock that
-    /// is read once per turn.
+    /// Round trip by which buffers are measured (R*): the minimum, and not below the resolution of a clock
+    /// that is read once per turn.
     pub(crate) fn round_trip(&self) -> Duration {
         self.min().unwrap_or(UNKNOWN).max(RESOLUTION)
     }
@@ -90,8 +90,8 @@ impl LinkRtt {
     }
 }
 
-/// Windowed minimum: the least sample of the last [`WINDOW`], from three of them: the best, the best after it,
-/// and the best after that (Kathleen Nichols' filter).
+/// Windowed minimum: the least sample of the last [`WINDOW`], from three of them: the best, the best after
+/// it, and the best after that (Kathleen Nichols' filter).
 #[derive(Debug, Clone, Copy, Default)]
 struct WindowedMin {
     best: [(Instant, Duration); 3],

@@ -104,8 +104,8 @@ impl Scoreboard {
         }
     }
 
-    /// Whether ranges adjoin, none is empty, and both sums are those of the ranges. Long lists are taken to be
-    /// as short ones: looking at all of a thousand ranges each time would be most of a test.
+    /// Whether ranges adjoin, none is empty, and both sums are those of the ranges. Long lists are taken to
+    /// be as short ones: looking at all of a thousand ranges each time would be most of a test.
     fn is_consistent(&self) -> bool {
         if self.ranges.len() > CHECKED_MAX {
             return true;
@@ -187,8 +187,8 @@ impl Scoreboard {
         }
     }
 
-    /// Selective acknowledgement from `start` to `end`; calls `delivered` for every part that was not known to
-    /// have arrived.
+    /// Selective acknowledgement from `start` to `end`; calls `delivered` for every part that was not known
+    /// to have arrived.
     pub(super) fn sack(&mut self, start: Seq, end: Seq, mut delivered: impl FnMut(&Range)) {
         let (Some(first), Some(last)) = (self.split(start), self.split(end)) else { return };
         if first == last {

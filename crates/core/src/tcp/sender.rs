@@ -357,15 +357,16 @@ impl Sender {
         self.wnd == 0
     }
 
-    /// Whether an acknowledgement number is acceptable (RFC 5961, 5.2: "((SND.UNA - MAX.SND.WND) <= SEG.ACK <=
-    /// SND.NXT)").
+    /// Whether an acknowledgement number is acceptable (RFC 5961, 5.2: "((SND.UNA - MAX.SND.WND) <= SEG.ACK
+    /// <= SND.NXT)").
     pub(super) fn is_ack_acceptable(&self, ack: Seq) -> bool {
         ack.le(self.nxt) && (self.una - ack) <= self.wnd_max.min(i32::MAX as u32) as i32
     }
 
     /// Window of the newest segment (RFC 9293, 3.10.7.4). One that acknowledges something new is newer than
-    /// any before it, even as a repetition with an old sequence number: SND.UNA moves, so the old window would
-    /// reach further than the guest has offered. One with an old acknowledgement offers less than it says.
+    /// any before it, even as a repetition with an old sequence number: SND.UNA moves, so the old window
+    /// would reach further than the guest has offered. One with an old acknowledgement offers less than it
+    /// says.
     fn take_window(&mut self, segment: &TcpHeader) {
         let newer = segment.ack.gt(self.una)
             || (segment.ack == self.una && self.wl1.lt(segment.seq))

@@ -33,8 +33,8 @@ pub(super) struct AdvertisedWindow {
 }
 
 impl AdvertisedWindow {
-    /// A closed window of a guest whose first sequence number is `irs`; `scale` is our window scale, `mss` the
-    /// largest payload of a segment, bytes.
+    /// A closed window of a guest whose first sequence number is `irs`; `scale` is our window scale, `mss`
+    /// the largest payload of a segment, bytes.
     pub(super) fn new(irs: Seq, scale: u8, mss: u16) -> Self {
         debug_assert!(scale <= 14, "RFC 7323, 2.3: a shift count of at most 14");
         Self { nxt: irs + 1, edge: irs + 1, last_ack: irs, mss, scale }

@@ -1,10 +1,10 @@
 //! Sockets that listen, in the host's namespace or the guest's, and why one could not be had.
 //!
-//! | For  | System calls                                                                                   |
+//! | For  | System calls |
 //! |------|---------|
-//! | both | socket (or one from the broker), setsockopt `IPV6_V6ONLY`, `SO_BINDTODEVICE`, bind                 |
-//! | TCP  | setsockopt `SO_REUSEADDR` (connections of an earlier life may linger in `TIME_WAIT`), listen      |
-//! | UDP  | setsockopt `IP_PKTINFO`, `IP_RECVTOS`, `SO_RXQ_OVFL`, `SO_RCVBUF` and `UDP_GRO`                    |
+//! | both | socket (or one from the broker), setsockopt `IPV6_V6ONLY`, `SO_BINDTODEVICE`, bind |
+//! | TCP  | setsockopt `SO_REUSEADDR` (connections of an earlier life may linger in `TIME_WAIT`), listen |
+//! | UDP  | setsockopt `IP_PKTINFO`, `IP_RECVTOS`, `SO_RXQ_OVFL`, `SO_RCVBUF` and `UDP_GRO` |
 //!
 //! A UDP socket does not reuse its address: two programs would then share the port and one of them hear
 //! nothing. It needs not, because nothing of it lingers.

@@ -158,8 +158,8 @@ impl Sender {
         duplicate
     }
 
-    /// Duplicate of `len` bytes, reported by the guest. If that was all that a recovery has sent again, it was
-    /// spurious.
+    /// Duplicate of `len` bytes, reported by the guest. If that was all that a recovery has sent again, it
+    /// was spurious.
     fn undo_recovery(&mut self, len: u32) {
         let Some(undo) = self.undo.as_mut().filter(|undo| undo.resent > 0) else { return };
         undo.resent = undo.resent.saturating_sub(len);
@@ -173,8 +173,8 @@ impl Sender {
         }
     }
 
-    /// Answer to a tail loss probe (RFC 8985, 7.4.2): if it repaired a loss, the limit falls. A guest that does
-    /// not report duplicates repeats its acknowledgement.
+    /// Answer to a tail loss probe (RFC 8985, 7.4.2): if it repaired a loss, the limit falls. A guest that
+    /// does not report duplicates repeats its acknowledgement.
     fn answer_to_probe(&mut self, ack: Seq, duplicate: bool, repeated: bool) {
         let Some(probe) = self.tail_probe.filter(|&probe| ack.ge(probe)) else { return };
         if duplicate || (repeated && ack == probe) {

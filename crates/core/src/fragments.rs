@@ -232,6 +232,7 @@ impl Fragments {
             buffer: self.spare.pop().unwrap_or_else(made),
             condemned: false,
         });
+        debug_assert!(self.partial.len() <= DATAGRAMS_MAX, "more packets in reassembly than allowed");
         self.partial.len() - 1
     }
 
@@ -267,6 +268,8 @@ impl Partial {
         if self.condemned {
             return Err(DropReason::FragmentOverlap);
         }
+        debug_assert!(end <= PACKET_MAX, "a fragment behind the end of the longest packet");
+        debug_assert_eq!(end - start, data.len(), "offsets disagree with the content");
         let blocks = start / BLOCK..end.div_ceil(BLOCK);
         let there = blocks.clone().filter(|&block| self.has(block)).count();
         if there == blocks.len() && (!last || self.end == Some(end)) && self.content(start, end) == data {
@@ -285,6 +288,7 @@ impl Partial {
         }
         self.buffer[HEADROOM + start..HEADROOM + end].copy_from_slice(data);
         self.received += data.len();
+        debug_assert!(self.end.is_none_or(|end| self.received <= end), "more bytes than the packet has");
         self.congested |= *header.tos() & 3 == 3;
         if start == 0 {
             self.header = Some(header);

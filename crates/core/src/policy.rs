@@ -281,6 +281,7 @@ impl Policy {
         if self.per_destination.is_some() && self.counted.insert(flow) {
             *self.destinations.entry(counted_as(destination)).or_default() += 1;
         }
+        debug_assert!(self.destinations.len() <= self.counted.len(), "a destination without a flow");
     }
 
     /// Notes the end of any flow, counted or not.
@@ -294,6 +295,7 @@ impl Policy {
                 self.destinations.remove(&destination);
             }
         }
+        debug_assert!(self.destinations.len() <= self.counted.len(), "a destination without a flow");
     }
 
     /// Text of the rule that refused a flow.

@@ -105,6 +105,7 @@ impl Wheel {
         if index == NONE {
             return None;
         }
+        debug_assert!(self.nodes[index as usize].tick <= self.now, "an entry is due at its tick, not before");
         self.unlink(index);
         Some(FlowId { index, generation: self.nodes[index as usize].generation })
     }
@@ -166,6 +167,7 @@ impl Wheel {
 
     fn unlink(&mut self, index: u32) {
         let Node { list, previous, next, .. } = self.nodes[index as usize];
+        debug_assert!(list != NONE, "an entry is unlinked once");
         match previous {
             NONE => self.heads[list as usize] = next,
             previous => self.nodes[previous as usize].next = next,

@@ -139,6 +139,8 @@ impl TxQueueBudget {
             return Err(NoCredit);
         }
         self.sent = self.sent.saturating_add(1);
+        let within = self.frames.is_none_or(|frames| self.sent <= (frames / 2).max(1));
+        debug_assert!(within, "frames of data leave no room for their acknowledgements");
         Ok(())
     }
 

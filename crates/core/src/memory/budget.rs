@@ -127,7 +127,8 @@ impl Budget {
         if now >= before {
             self.reserved.fetch_add(now - before, Ordering::Relaxed);
         } else {
-            self.reserved.fetch_sub(before - now, Ordering::Relaxed);
+            let reserved = self.reserved.fetch_sub(before - now, Ordering::Relaxed);
+            debug_assert!(reserved >= before - now, "more is released than was reserved");
         }
     }
 
@@ -163,7 +164,8 @@ impl Budget {
     /// Returns `bytes` to the budget; the workers to wake, one bit each.
     #[must_use = "a worker that is not woken now waits for ever"]
     pub fn give_back(&self, bytes: usize) -> u64 {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        let used = self.used.fetch_sub(bytes, Ordering::Relaxed);
+        debug_assert!(used >= bytes, "more memory is returned than was taken");
         self.reads.freed(|| self.has_room(Need::Read)) | self.windows.freed(|| self.has_room(Need::Window))
     }
 

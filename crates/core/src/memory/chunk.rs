@@ -295,7 +295,7 @@ impl Pool {
 
     /// Removes `n` bytes from the front; emptied chunks return to the pool.
     pub fn consume(&mut self, queue: &mut ByteQueue, mut n: u32) {
-        debug_assert!(n <= queue.len);
+        debug_assert!(n <= queue.len, "consumes more than the queue holds");
         queue.len -= n;
         while n > 0 {
             let head = queue.head;
@@ -342,7 +342,7 @@ impl Pool {
 
     /// The cursor `offset` bytes from the front.
     pub fn seek(&self, queue: &ByteQueue, mut offset: u32) -> Cursor {
-        debug_assert!(offset <= queue.len);
+        debug_assert!(offset <= queue.len, "a cursor behind the end of the queue");
         let mut at = queue.head;
         while at != NONE {
             let chunk = &self.chunks[at as usize];
@@ -443,6 +443,7 @@ impl Pool {
     fn set_free(&mut self, index: u32) {
         let chunk = &mut self.chunks[index as usize];
         let size = chunk.buf.len();
+        debug_assert!(size == LARGE || size == SMALL, "a chunk is freed once, with its buffer");
         (chunk.start, chunk.end, chunk.next) = (0, 0, NONE);
         let (free, keep) = if size == LARGE {
             (&mut self.free_large, FREE_LARGE_MAX)

@@ -64,6 +64,7 @@ impl ParkedFlows {
         if !self.budget.stopped(self.need).is_stopped(self.worker) {
             self.due = self.flows.len();
         }
+        debug_assert!(self.due <= self.flows.len(), "due flows are listed");
         if self.due == 0 || !self.budget.has_room(self.need) {
             return 0;
         }

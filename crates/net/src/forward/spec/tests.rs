@@ -94,7 +94,7 @@ fn what_makes_no_sense_is_told_in_one_clause() {
         ("%/22", "no interface's name"),
         ("%a-very-long-name-indeed/22", "no interface's name"),
         ("224.0.0.1/22", "multicast"),
-        ("22:0.0.0.0/22", "nobody"),
+        ("22:0.0.0.0/22", "no host"),
         ("22:1.2.3/22", "no address"),
         ("127.0.0.1/22:[::1]/22", "different families"),
         ("twenty-two", "expected"),

@@ -4,8 +4,8 @@
 use crate::support::{Running, User, eventually, program_str, text, users};
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -340,5 +340,93 @@ fn auto_leaves_out_the_listener_of_metrics() {
         writeln!(brodo.stdin(), "{metrics}").expect("it reads");
         assert_eq!(brodo.line(), "refused");
         assert_eq!(brodo.status(), Some(0));
+    }
+}
+
+/// Connections by splice and datagrams by relay, past the link: ids, traffic and ends as of any flow.
+#[test]
+fn spliced_and_relayed_traffic_are_flows() {
+    for &user in users() {
+        let folder = Folder::new(&format!("carried-{user:?}"));
+        let (socket, log) = (folder.path("socket"), folder.path("log"));
+        let server = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let names = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let [tcp, udp] = [server.local_addr(), names.local_addr()].map(|at| at.expect("its number").port());
+        let script = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/{tcp}; echo held >&3; read -r answer <&3; \
+             exec 4<>/dev/udp/127.0.0.1/{udp}; echo question >&4; head -n 1 <&4; echo up; \
+             read -r go; exec 3>&-; echo closed; read -r end"
+        );
+        let (tcp, udp) = (tcp.to_string(), udp.to_string());
+        let options = ["--control", &socket, "--flow-log", &log, "-T", &tcp, "-U", &udp];
+        let words = [&["run"], &options[..], &["--", "bash", "-c", &script]].concat();
+        let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()));
+        let (mut guest, _) = server.accept().expect("the guest connects");
+        guest.read_exact(&mut [0; 5]).expect("a line");
+        guest.write_all(b"answer\n").expect("it listens");
+        let mut question = [0; 16];
+        let (length, from) = names.recv_from(&mut question).expect("a datagram");
+        names.send_to(&question[..length], from).expect("it listens");
+        assert_eq!([brodo.line(), brodo.line()], ["question", "up"]);
+
+        let flow = |protocol: &str| {
+            let mut flows = json(user, &socket, &["flows", "--protocol", protocol]);
+            assert_eq!(flows.len(), 1, "{flows:?}");
+            flows.remove(0)
+        };
+        let bytes = |flow: &Value| {
+            ["from_guest", "to_guest"].map(|way| flow[way]["bytes"].as_u64().expect("a number"))
+        };
+        // Progress is reported after the turn that moved the bytes.
+        eventually("both ways of the splice are counted", || bytes(&flow("tcp")) == [5, 7]);
+        let (splice, relay) = (flow("tcp"), flow("udp"));
+        assert_eq!((&splice["carrier"], &splice["state"]), (&"splice".into(), &"established".into()));
+        assert_eq!(splice["remote"], format!("127.0.0.1:{tcp}"), "{splice}");
+        assert_eq!((&splice["direction"], &relay["direction"]), (&"outbound".into(), &"outbound".into()));
+        assert_eq!((&relay["carrier"], &relay["state"]), (&"relay".into(), &"active".into()), "{relay}");
+        assert_eq!(bytes(&relay), [9, 9], "{relay}");
+        let id = splice["id"].as_str().expect("a handle");
+        assert_eq!(json(user, &socket, &["flows", id])[0]["flow"]["id"], id);
+        let (_, table, _) = asked(user, &socket, &["flows"]);
+        assert!(table.contains("CARRIER") && table.contains("splice") && table.contains("relay"), "{table}");
+        let counters = &json(user, &socket, &["counters"])[0]["counters"];
+        assert_eq!((&counters["splice_opened"], &counters["splice_bytes"]), (&1.into(), &12.into()));
+        assert_eq!((&counters["relay_opened"], &counters["relay_bytes"]), (&1.into(), &18.into()));
+
+        brodo.stdin().write_all(b"\n").expect("it reads");
+        assert_eq!(brodo.line(), "closed");
+        drop(guest);
+        eventually("the splice is over", || json(user, &socket, &["status"])[0]["flows"] == 1);
+        brodo.stdin().write_all(b"\n").expect("it reads");
+        assert_eq!(brodo.status(), Some(0));
+        let lines = fs::read_to_string(&log).expect("a flow log");
+        let ends: Vec<Value> =
+            lines.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
+        let shown: Vec<_> = ends.iter().map(|end| (end["carrier"].as_str(), bytes(end))).collect();
+        assert_eq!(shown, [(Some("splice"), [5, 7]), (Some("relay"), [9, 9])], "{lines}");
+        assert_eq!((&ends[0]["id"], &ends[0]["cause"]), (&splice["id"], &"finished".into()), "{lines}");
+    }
+}
+
+/// A forward to the host's loopback is a permission past the floor, not past a rule of the user's.
+#[test]
+fn a_deny_rule_holds_for_ports_of_the_host() {
+    for &user in users() {
+        let folder = Folder::new(&format!("denied-{user:?}"));
+        let (log, server) = (folder.path("log"), TcpListener::bind("127.0.0.1:0").expect("a port"));
+        let port = server.local_addr().expect("its number").port().to_string();
+        let script = format!("(exec 3<>/dev/tcp/127.0.0.1/{port}; read -r line <&3) 2>&-; echo status=$?");
+        let options = ["--flow-log", &log, "--deny", "127.0.0.0/8", "-T", &port];
+        let words = [&["run"], &options[..], &["--", "bash", "-c", &script]].concat();
+        let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()));
+        assert_eq!(brodo.line(), "status=1");
+        assert_eq!(brodo.status(), Some(0));
+        server.set_nonblocking(true).expect("an option");
+        let reached = server.accept().map(drop).map_err(|error| error.kind());
+        assert_eq!(reached, Err(ErrorKind::WouldBlock), "the server was reached");
+        let line: Value =
+            serde_json::from_str(fs::read_to_string(&log).expect("a flow log").trim()).expect("one line");
+        assert_eq!((&line["cause"], &line["carrier"]), (&"denied".into(), &"splice".into()), "{line}");
+        assert_eq!(line["rule"], "deny 127.0.0.0/8", "{line}");
     }
 }

@@ -109,10 +109,14 @@ doc:
 
 # Published crates built from their packages alone: with the files and dependencies that their manifests name,
 # and with the packages of the other two in place of this workspace. Offline: what Cargo.lock names is there
-# after the other steps.
+# after the other steps. cargo takes a package of a registry to be the same as long as its version is, so what
+# it has unpacked and built of the earlier run goes first.
+PACKAGE_DIR = $(TARGET_DIR)/package-check
 package:
 	$(CARGO) fetch --quiet
-	$(CARGO) package --quiet --offline --allow-dirty --target-dir $(TARGET_DIR)/package-check $(PUBLISHED:%=-p %)
+	rm -rf $${CARGO_HOME:-$$HOME/.cargo}/registry/src/-*/brodo-*
+	rm -rf $(PACKAGE_DIR)/package $(PACKAGE_DIR)/debug/.fingerprint/brodo-* $(PACKAGE_DIR)/debug/deps/*brodo_*
+	$(CARGO) package --quiet --offline --allow-dirty --target-dir $(PACKAGE_DIR) $(PUBLISHED:%=-p %)
 
 # Published crates compiled with the `rust-version` that they promise, by that very compiler, with their
 # default features and without. Not with `smoltcp`, whose dependency needs a younger one. rustup fetches the

@@ -23,6 +23,7 @@ mod manual;
 mod metrics;
 mod notices;
 mod option_values;
+mod own_process;
 mod report;
 mod run;
 mod serve;

@@ -15,6 +15,7 @@ mod view;
 
 use crate::failure::Failure;
 use crate::log;
+use crate::own_process::OwnProcess;
 use crate::unix_listener::PrivateListener;
 use brodo_net::txqueuelen::TxQueueLenWatch;
 use brodo_net::workers::Workers;
@@ -128,7 +129,7 @@ impl Metrics {
                 return Some(text.clone());
             }
             let views = view::look(&workers, &ring)?;
-            let text = exposition::text(&views, &view::Process::look());
+            let text = exposition::text(&views, &OwnProcess::read());
             cached = Some((Instant::now() + FRESH.max(begun.elapsed() * PAUSE_PER_LOOK), text.clone()));
             Some(text)
         };

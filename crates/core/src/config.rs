@@ -5,6 +5,9 @@ use crate::time::Duration;
 use crate::wire::ethernet::MacAddr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+/// Most upstream resolvers in use; the C library uses three.
+pub const RESOLVERS_MAX: usize = 8;
+
 /// The guest's IPv4 network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ipv4Net {
@@ -116,7 +119,7 @@ pub struct Config {
     pub v6: Option<Ipv6Net>,
     /// DNS search names, offered by DHCP and router advertisements.
     pub search: Vec<String>,
-    /// Upstream resolvers in order of preference; the first eight are used.
+    /// Upstream resolvers in order of preference; the first [`RESOLVERS_MAX`] are used.
     pub resolvers: Vec<SocketAddr>,
     /// Size of the cache of DNS answers, in bytes (default 512 KiB); 0 for none.
     pub dns_cache: usize,

@@ -178,13 +178,13 @@ impl Stack {
     /// The link's ring toward us holds so many frames, and loses those that find it full: windows are offered
     /// so that together they fit. `None`, as at the start: it loses none. It may change while flows are open;
     /// advertised windows stand.
-    pub fn set_ring(&mut self, frames: Option<u32>) {
-        self.shared.tx.queue.set_ring(frames);
+    pub fn set_tx_queue_len(&mut self, frames: Option<u32>) {
+        self.shared.tx.queue.set_len(frames);
     }
 
     /// Frames of the link's ring that windows may claim, and how many they do; `None` if that is not bounded.
-    pub fn use_of_ring(&self) -> Option<(u32, u32)> {
-        self.shared.tx.queue.use_of_ring()
+    pub fn tx_queue_usage(&self) -> Option<(u32, u32)> {
+        self.shared.tx.queue.tx_queue_usage()
     }
 
     /// The link was read until it had nothing more.
@@ -193,7 +193,7 @@ impl Stack {
     }
 
     /// Whether [`Stack::serve`] does nothing until [`Stack::link_drained`]: what answers to more frames might
-    /// find the link's ring full ([`Stack::set_ring`]).
+    /// find the link's ring full ([`Stack::set_tx_queue_len`]).
     pub fn awaits_drain(&self) -> bool {
         self.shared.tx.queue.sendable() == 0
     }

@@ -109,7 +109,7 @@ pub(crate) struct TxQueueBudget {
 
 impl TxQueueBudget {
     /// Sets the length of the TX queue in frames; `None` if it loses none.
-    pub(crate) fn set_ring(&mut self, frames: Option<u32>) {
+    pub(crate) fn set_len(&mut self, frames: Option<u32>) {
         self.frames = frames;
         self.bound = (u64::from(frames.unwrap_or(0)) * 4 / 5).max(1) as u32;
         if frames.is_none() {
@@ -118,7 +118,7 @@ impl TxQueueBudget {
     }
 
     /// Frames that may be claimed and frames claimed, if there is a bound.
-    pub(crate) fn use_of_ring(&self) -> Option<(u32, u32)> {
+    pub(crate) fn tx_queue_usage(&self) -> Option<(u32, u32)> {
         self.frames.map(|_| (self.bound, self.claimed()))
     }
 

@@ -6,14 +6,13 @@
 //! renamed over, a symbolic link turned elsewhere anywhere along the path), where notifications would need a
 //! watch per directory and link.
 
+use brodo_core::config::RESOLVERS_MAX;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::path::{Path, PathBuf};
 
 /// Most bytes of a file that are read; a longer one is not a resolv.conf.
 const LEN_MAX: u64 = 64 << 10;
-/// Name servers that are used; the C library uses three.
-const RESOLVERS_MAX: usize = 8;
 /// Most search names in use; the C library had a bound of six for long.
 const SEARCH_MAX: usize = 32;
 const DNS_PORT: u16 = 53;

@@ -31,31 +31,31 @@ const REQUEST_LEN: usize = 56;
 /// Bytes of `struct inet_diag_msg`, which attributes follow.
 const MESSAGE_LEN: usize = 72;
 /// Most sockets of a protocol and family that are listed; a guest may have any number.
-pub const LISTENERS_MAX: usize = 4096;
+pub(crate) const LISTENERS_MAX: usize = 4096;
 
 /// A socket that can be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Listener {
+pub(crate) struct Listener {
     /// The address it is bound to.
-    pub address: IpAddr,
+    pub(crate) address: IpAddr,
     /// Its port.
-    pub port: u16,
+    pub(crate) port: u16,
     /// Whether a socket bound to the unspecified address of IPv6 refuses IPv4.
-    pub only_v6: bool,
+    pub(crate) only_v6: bool,
     /// Its inode number.
-    pub inode: u32,
+    pub(crate) inode: u32,
 }
 
 /// A netlink socket that lists the sockets of its namespace.
 #[derive(Debug)]
-pub struct SockDiag {
+pub(crate) struct SockDiag {
     socket: OwnedFd,
     sequence: u32,
 }
 
 impl SockDiag {
     /// For a netlink socket of the protocol `NETLINK_SOCK_DIAG`.
-    pub fn new(socket: OwnedFd) -> Self {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
         Self { socket, sequence: 0 }
     }
 
@@ -63,7 +63,7 @@ impl SockDiag {
     ///
     /// # Errors
     /// The kernel does not list sockets of this kind (`ENOENT`: the module is missing).
-    pub fn listeners(&mut self, tcp: bool) -> Result<Vec<Listener>, Errno> {
+    pub(crate) fn listeners(&mut self, tcp: bool) -> Result<Vec<Listener>, Errno> {
         let mut found = Vec::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
             let request = |sequence| request(family as u8, tcp, sequence);

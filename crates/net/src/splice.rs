@@ -83,7 +83,7 @@ const ROUND_BYTES: u64 = 2 * TURN_BYTES as u64;
 /// Pipes kept for the next who needs one.
 const PIPES_IDLE_MAX: usize = 32;
 /// Most pipes at a time.
-pub const PIPES_MAX: usize = 4096;
+pub(crate) const PIPES_MAX: usize = 4096;
 
 /// Counters since the start. Connections and bytes are counted with their flows
 /// ([`brodo_core::counters::Counters`]).
@@ -97,13 +97,13 @@ pub struct SpliceCounters {
 
 /// Outcome of one connection's turn, for its flow.
 #[derive(Debug)]
-pub struct SpliceReport {
+pub(crate) struct SpliceReport {
     /// The flow.
-    pub flow: FlowId,
+    pub(crate) flow: FlowId,
     /// Progress since the last report.
-    pub progress: CarriedProgress,
+    pub(crate) progress: CarriedProgress,
     /// Cause of the end, if the connection has ended and its sockets are closed.
-    pub end: Option<EndCause>,
+    pub(crate) end: Option<EndCause>,
 }
 
 /// One socket of a pair.
@@ -243,7 +243,7 @@ impl Next {
 
 /// All joined connections of one worker.
 #[derive(Debug)]
-pub struct Splices {
+pub(crate) struct Splices {
     pairs: Vec<Option<Pair>>,
     free: Vec<u32>,
     /// Free after this turn.
@@ -257,14 +257,14 @@ pub struct Splices {
 }
 
 /// Closes a connection with a reset.
-pub fn reset(socket: OwnedFd) {
+pub(crate) fn reset(socket: OwnedFd) {
     let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
     drop(socket);
 }
 
 impl Splices {
     /// None yet, and at most `max` at a time.
-    pub fn new(max: usize) -> Self {
+    pub(crate) fn new(max: usize) -> Self {
         Self {
             pairs: Vec::new(),
             free: Vec::new(),
@@ -278,13 +278,14 @@ impl Splices {
         }
     }
 
-    /// How many connections there are.
-    pub fn open(&self) -> usize {
+    /// Connections joined now.
+    #[cfg(test)]
+    pub(crate) fn open(&self) -> usize {
         self.open
     }
 
     /// The counters.
-    pub fn counters(&self) -> SpliceCounters {
+    pub(crate) fn counters(&self) -> SpliceCounters {
         self.counters
     }
 
@@ -294,7 +295,7 @@ impl Splices {
     ///
     /// # Errors
     /// There are too many, or epoll did not take a socket; the connection is reset.
-    pub fn join(
+    pub(crate) fn join(
         &mut self,
         epoll: BorrowedFd<'_>,
         (flow, initiator): (FlowId, Initiator),
@@ -335,7 +336,7 @@ impl Splices {
     }
 
     /// Resets both ends of a connection whose flow was ended, if the number is still its own.
-    pub fn abort(&mut self, epoll: BorrowedFd<'_>, slot: u32, flow: FlowId) {
+    pub(crate) fn abort(&mut self, epoll: BorrowedFd<'_>, slot: u32, flow: FlowId) {
         if self.pairs.get(slot as usize).is_some_and(|pair| pair.as_ref().is_some_and(|it| it.flow == flow)) {
             self.remove(epoll, slot, true);
         }
@@ -350,7 +351,7 @@ impl Splices {
     }
 
     /// Notes an event of a socket.
-    pub fn event(&mut self, number: u32, flags: EventFlags) {
+    pub(crate) fn event(&mut self, number: u32, flags: EventFlags) {
         let slot = number >> 1;
         let Some(Some(pair)) = self.pairs.get_mut(slot as usize) else { return };
         let end = &mut pair.ends[(number & 1) as usize];
@@ -364,7 +365,7 @@ impl Splices {
 
     /// Serves those that have something to do, within bounds, and reports what became of each; true if there
     /// is more to do at once.
-    pub fn turn(&mut self, epoll: BorrowedFd<'_>, mut report: impl FnMut(&SpliceReport)) -> bool {
+    pub(crate) fn turn(&mut self, epoll: BorrowedFd<'_>, mut report: impl FnMut(&SpliceReport)) -> bool {
         let mut bytes = 0;
         for _ in 0..self.listed.len().min(TURN_PAIRS) {
             let Some(slot) = self.listed.pop_front() else { break };

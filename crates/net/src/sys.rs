@@ -5,7 +5,7 @@
 //! [`std::io::Result`] with the errno, and keeps no state. The bytes are interpreted elsewhere, in safe code.
 //! `rustix` covers everything else. [`addressed`] has the datagrams of sockets with many peers.
 
-pub mod addressed;
+pub(crate) mod addressed;
 
 use rustix::event::epoll;
 use rustix::io::{Errno, Result};
@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 /// TCP_INFO: the smoothed round-trip time of a connection, in microseconds; 0 before there is one.
-pub fn tcp_round_trip_us(socket: BorrowedFd<'_>) -> Result<u32> {
+pub(crate) fn tcp_round_trip_us(socket: BorrowedFd<'_>) -> Result<u32> {
     // SAFETY: tcp_info is a C structure of integers; all zeroes is a value of it.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -37,7 +37,7 @@ pub fn tcp_round_trip_us(socket: BorrowedFd<'_>) -> Result<u32> {
 
 /// SO_PEERPIDFD: the process at the other end of a Unix socket, as a descriptor. `ENOPROTOOPT` before Linux
 /// 6.5.
-pub fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
+pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
     /// As the kernel's uapi/asm-generic/socket.h has it.
     const SO_PEERPIDFD: c_int = 77;
     let (mut fd, mut len): (c_int, libc::socklen_t) = (-1, size_of::<c_int>() as _);
@@ -58,7 +58,7 @@ pub fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
 }
 
 /// setsockopt with one int, for the options rustix does not have.
-pub fn set_socket_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> Result<()> {
+pub(crate) fn set_socket_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> Result<()> {
     // SAFETY: the kernel reads `size_of::<c_int>()` bytes at the address of `value`, which lives through the
     // call.
     let status = unsafe {
@@ -75,7 +75,7 @@ pub fn set_socket_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c
 
 /// setsockopt SO_BINDTODEVICE: the socket sends and receives by this interface alone. Needs no right since
 /// Linux 5.7.
-pub fn bind_to_device(fd: BorrowedFd<'_>, name: &str) -> Result<()> {
+pub(crate) fn bind_to_device(fd: BorrowedFd<'_>, name: &str) -> Result<()> {
     // SAFETY: the kernel reads `name.len()` bytes at its address.
     let status = unsafe {
         libc::setsockopt(
@@ -161,14 +161,18 @@ fn send_message(
 
 /// sendmsg, with UDP_SEGMENT if `segment` is given: `data`, gathered, leaves as datagrams of `segment` bytes,
 /// the last one may be shorter. Gives the bytes sent, which is all.
-pub fn send_datagrams(fd: BorrowedFd<'_>, data: &[IoSlice<'_>], segment: Option<u16>) -> Result<usize> {
+pub(crate) fn send_datagrams(
+    fd: BorrowedFd<'_>,
+    data: &[IoSlice<'_>],
+    segment: Option<u16>,
+) -> Result<usize> {
     let mut control = SendControl::new();
     control.push_segment(segment);
     send_message(fd, data, &[], &control)
 }
 
 /// Most datagrams that are received in one call.
-pub const DATAGRAMS_MAX: usize = 32;
+pub(crate) const DATAGRAMS_MAX: usize = 32;
 /// Room for a control message of one word.
 const CONTROL_WORD: usize = 24;
 /// Room for those of a connected socket: UDP_GRO, IP_TOS or IPV6_TCLASS, SO_RXQ_OVFL.
@@ -226,7 +230,7 @@ fn recv_messages<const NAME: usize, const CONTROL: usize>(
 /// recvmmsg on a connected socket: one datagram, or several coalesced ones, into each buffer, until there are
 /// no more, and into [`DATAGRAMS_MAX`] at most. `each` gets the index, the length and the control messages of
 /// each, which [`control_messages`] takes apart. Gives how many there were.
-pub fn recv_datagrams(
+pub(crate) fn recv_datagrams(
     fd: BorrowedFd<'_>,
     into: &mut [IoSliceMut<'_>],
     mut each: impl FnMut(usize, usize, &[u8]),
@@ -235,7 +239,7 @@ pub fn recv_datagrams(
 }
 
 /// Takes control messages apart: level, kind and data of each.
-pub fn control_messages(mut control: &[u8]) -> impl Iterator<Item = (c_int, c_int, &[u8])> {
+pub(crate) fn control_messages(mut control: &[u8]) -> impl Iterator<Item = (c_int, c_int, &[u8])> {
     const WORD: usize = size_of::<usize>();
     const HEADER: usize = size_of::<libc::cmsghdr>();
     std::iter::from_fn(move || {
@@ -253,20 +257,20 @@ pub fn control_messages(mut control: &[u8]) -> impl Iterator<Item = (c_int, c_in
 
 /// One entry of a socket's error queue, as the kernel wrote it.
 #[derive(Debug, Clone, Copy)]
-pub struct ErrorEntry {
+pub(crate) struct ErrorEntry {
     /// `sock_extended_err` and behind it the offender's socket address.
-    pub data: [u8; ERROR_ENTRY_LEN],
+    pub(crate) data: [u8; ERROR_ENTRY_LEN],
     /// The start of what the error quotes of the datagram, behind its UDP header or from its ICMP header on;
     /// zero where nothing is quoted.
-    pub quoted: [u8; 8],
+    pub(crate) quoted: [u8; 8],
 }
 
 /// `sock_extended_err` (16 bytes) and a `sockaddr_in6` (28), padded.
-pub const ERROR_ENTRY_LEN: usize = 48;
+pub(crate) const ERROR_ENTRY_LEN: usize = 48;
 
 /// recvmmsg with MSG_ERRQUEUE: takes one entry; of the datagram that caused it the start is kept.
 /// `WOULDBLOCK` if there is none, `PROTO` if the kernel gave something that is not an error report.
-pub fn recv_error(fd: BorrowedFd<'_>) -> Result<ErrorEntry> {
+pub(crate) fn recv_error(fd: BorrowedFd<'_>) -> Result<ErrorEntry> {
     // Other control messages of the socket come before the error.
     const LEN: usize = size_of::<libc::cmsghdr>() + ERROR_ENTRY_LEN + 2 * CONTROL_WORD;
     let (mut quoted, mut data) = ([0; 8], None);
@@ -288,7 +292,7 @@ fn error_report(control: &[u8]) -> Option<[u8; ERROR_ENTRY_LEN]> {
 
 /// Events of an epoll instance, whose data are numbers.
 #[derive(Default)]
-pub struct Events(pub Vec<epoll::Event>);
+pub(crate) struct Events(pub Vec<epoll::Event>);
 
 // SAFETY: an event is not Send because its data may be a pointer; here it is always a number, which any
 // thread may copy.
@@ -296,7 +300,7 @@ unsafe impl Send for Events {}
 
 /// epoll_pwait2: waits with a resolution of nanoseconds, `NOSYS` before Linux 5.11. The events replace the
 /// content of `events`, as many as its capacity takes; `None` waits for ever.
-pub fn epoll_wait(
+pub(crate) fn epoll_wait(
     epoll: BorrowedFd<'_>,
     events: &mut Vec<epoll::Event>,
     timeout: Option<Duration>,

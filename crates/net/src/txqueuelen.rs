@@ -214,7 +214,7 @@ impl<L: GuestLink> Source<L> for TxQueueLenFollower {
         let frames = if turn.guest_link().has_lossy_ring() { self.watch.frames() } else { None };
         if frames != self.frames {
             self.frames = frames;
-            turn.stack.set_ring(frames);
+            turn.stack.set_tx_queue_len(frames);
         }
         false
     }

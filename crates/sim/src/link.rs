@@ -9,7 +9,7 @@
 //! gives more; the stack must then neither lose nor reorder anything.
 
 use crate::fragments::{Joined, Joint};
-use crate::packet::{self, Layout, Stations, pseudo_sum};
+use crate::packet::{self, Layout, Macs, pseudo_sum};
 use brodo_core::link::{FRAME_MAX, Gso, HEADERS_MAX, Link, LinkCaps, NoCredit, TxFrame};
 use smoltcp::wire::checksum;
 use std::collections::VecDeque;
@@ -305,8 +305,8 @@ fn cut_one(headers: &[u8], at: Layout, piece: &[u8], index: usize, last: bool, s
 }
 
 /// MAC addresses of a frame from the guest to a stack with the address `mac`.
-pub const fn to_stack(mac: [u8; 6]) -> Stations {
-    (mac, GUEST_MAC)
+pub const fn to_stack(mac: [u8; 6]) -> Macs {
+    Macs { to: mac, from: GUEST_MAC }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ mod sender;
 pub mod wire;
 
 use crate::link::GUEST_MAC;
-use crate::packet::{TcpSegment, flags};
+use crate::packet::{Macs, TcpSegment, flags};
 use crate::payload::Payload;
 use brodo_core::time::{Duration, Instant};
 pub use congestion::Algorithm;
@@ -185,7 +185,7 @@ impl Connection {
             sack_ok: true,
             ..TcpSegment::new(self.local, self.remote)
         };
-        wire::frame(&syn, (self.stack_mac, GUEST_MAC), 0, |_| {})
+        wire::frame(&syn, Macs { to: self.stack_mac, from: GUEST_MAC }, 0, |_| {})
     }
 
     /// Takes a segment that is for this connection.
@@ -294,7 +294,9 @@ impl Connection {
             ..TcpSegment::new(self.local, self.remote)
         };
         let up = &self.content.up;
-        wire::frame(&header, (self.stack_mac, GUEST_MAC), len, |into| up.fill(bytes.start, into))
+        wire::frame(&header, Macs { to: self.stack_mac, from: GUEST_MAC }, len, |into| {
+            up.fill(bytes.start, into);
+        })
     }
 }
 

@@ -41,8 +41,14 @@ pub mod flags {
     ];
 }
 
-/// MAC addresses of a frame: destination, source.
-pub type Stations = ([u8; 6], [u8; 6]);
+/// MAC addresses of a frame.
+#[derive(Debug, Clone, Copy)]
+pub struct Macs {
+    /// Destination.
+    pub to: [u8; 6],
+    /// Source.
+    pub from: [u8; 6],
+}
 
 /// One TCP segment with absolute sequence numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,7 +140,7 @@ impl TcpSegment {
     }
 
     /// The whole frame, checksums filled in.
-    pub fn to_frame(&self, stations: Stations) -> Vec<u8> {
+    pub fn to_frame(&self, macs: Macs) -> Vec<u8> {
         let options = self.options();
         let mut l4 = Vec::with_capacity(20 + options.len() + self.data.len());
         l4.extend(self.src.port().to_be_bytes());
@@ -147,7 +153,7 @@ impl TcpSegment {
         l4.extend(self.urgent.to_be_bytes());
         l4.extend(options);
         l4.extend(&self.data);
-        ip_frame(stations, self.src.ip(), self.dst.ip(), 6, l4)
+        ip_frame(macs, self.src.ip(), self.dst.ip(), 6, l4)
     }
 }
 
@@ -164,14 +170,14 @@ pub struct UdpDatagram {
 
 impl UdpDatagram {
     /// The whole frame, checksums filled in.
-    pub fn to_frame(&self, stations: Stations) -> Vec<u8> {
+    pub fn to_frame(&self, macs: Macs) -> Vec<u8> {
         let mut l4 = Vec::with_capacity(8 + self.data.len());
         l4.extend(self.src.port().to_be_bytes());
         l4.extend(self.dst.port().to_be_bytes());
         l4.extend((8 + self.data.len() as u16).to_be_bytes());
         l4.extend([0, 0]);
         l4.extend(&self.data);
-        ip_frame(stations, self.src.ip(), self.dst.ip(), 17, l4)
+        ip_frame(macs, self.src.ip(), self.dst.ip(), 17, l4)
     }
 }
 
@@ -194,11 +200,11 @@ pub struct IcmpMessage {
 
 impl IcmpMessage {
     /// The whole frame, checksums filled in.
-    pub fn to_frame(&self, stations: Stations) -> Vec<u8> {
+    pub fn to_frame(&self, macs: Macs) -> Vec<u8> {
         let mut l4 = vec![self.kind, self.code, 0, 0];
         l4.extend(self.word.to_be_bytes());
         l4.extend(&self.body);
-        ip_frame(stations, self.src, self.dst, if self.src.is_ipv4() { 1 } else { 58 }, l4)
+        ip_frame(macs, self.src, self.dst, if self.src.is_ipv4() { 1 } else { 58 }, l4)
     }
 }
 
@@ -218,7 +224,7 @@ pub enum Packet {
 /// An IP packet in an Ethernet frame; fills in the checksum of `l4`, the message of protocol `protocol`.
 ///
 /// Both addresses are of the same family; if not, or if the packet is longer than IP can say, this panics.
-pub fn ip_frame((to, from): Stations, src: IpAddr, dst: IpAddr, protocol: u8, mut l4: Vec<u8>) -> Vec<u8> {
+pub fn ip_frame(Macs { to, from }: Macs, src: IpAddr, dst: IpAddr, protocol: u8, mut l4: Vec<u8>) -> Vec<u8> {
     let at = checksum_offset(protocol, src.is_ipv4());
     if let Some(at) = at {
         l4[at..at + 2].fill(0);

@@ -28,7 +28,7 @@ use crate::host::{ConnectPlan, UNLIMITED};
 use crate::link::{SentFrame, to_stack};
 use crate::notation::{ICMP, Kind, Line, Number};
 use crate::observer::{after, later};
-use crate::packet::{self, IcmpMessage, Packet, TcpSegment, UdpDatagram, flags};
+use crate::packet::{self, IcmpMessage, Macs, Packet, TcpSegment, UdpDatagram, flags};
 use crate::rng::{Pattern, Rng};
 use brodo_core::config::Config;
 use brodo_core::host::{Close, HostError, IcmpCause, IcmpReport, IpHeaderFields, SocketId};
@@ -344,7 +344,7 @@ impl Script {
     fn build(&mut self, text: &str) -> (RxMeta, Vec<u8>) {
         let line = Line::parse(text).unwrap_or_else(|e| panic!("not understood: {e}"));
         self.note("guest >", &line.to_string());
-        let stations = to_stack(self.setup.config.mac.0);
+        let macs = to_stack(self.setup.config.mac.0);
         let mut meta = RxMeta::default();
         let mut frame = match &line.kind {
             Kind::Tcp(bits) => {
@@ -353,15 +353,15 @@ impl Script {
                     meta.gso = if self.setup.v6 { Gso::Tcp6(size) } else { Gso::Tcp4(size) };
                     meta.checksum = RxChecksum::Valid;
                 }
-                self.build_tcp(*bits, &line).to_frame(stations)
+                self.build_tcp(*bits, &line).to_frame(macs)
             }
             Kind::Udp => {
                 if let Some(size) = line.value("gso") {
                     meta = RxMeta { checksum: RxChecksum::Valid, gso: Gso::Udp(size as u16) };
                 }
-                self.build_udp(&line).to_frame(stations)
+                self.build_udp(&line).to_frame(macs)
             }
-            Kind::Icmp(name) => self.build_echo(name, &line).to_frame(stations),
+            Kind::Icmp(name) => self.build_echo(name, &line).to_frame(macs),
             Kind::Arp => panic!("ARP is sent as a raw frame"),
         };
         if let Some(tos) = line.value("tos") {
@@ -464,7 +464,8 @@ impl Script {
 
     /// The guest answers a datagram that it got with an ICMP port unreachable.
     pub fn guest_refuses_datagram(&mut self, got: &UdpDatagram) {
-        let quoted = got.to_frame((crate::link::GUEST_MAC, self.setup.config.mac.0)).split_off(14);
+        let quoted =
+            got.to_frame(Macs { to: crate::link::GUEST_MAC, from: self.setup.config.mac.0 }).split_off(14);
         let (kind, code) = if self.setup.v6 { (1, 4) } else { (3, 3) };
         let (src, dst) = (got.dst.ip(), got.src.ip());
         let error = IcmpMessage { src, dst, kind, code, word: 0, body: quoted };

@@ -173,7 +173,7 @@ impl Wan {
         };
         let mut stack = Stack::new(config.clone(), keys, link.caps());
         if let Some((frames, tun::WhenFull::DropKnown)) = path.tun {
-            stack.set_ring(u32::try_from(frames).ok());
+            stack.set_tx_queue_len(u32::try_from(frames).ok());
         }
         Self {
             stack,

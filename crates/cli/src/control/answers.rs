@@ -5,6 +5,7 @@ use super::capture::Captures;
 use super::{Controlled, forwards, server::Server};
 use crate::flow_messages;
 use crate::log;
+use crate::own_process::OwnProcess;
 use brodo_control::flow::{Flow, FlowRef};
 use brodo_control::method::{
     AddForward, Counters, FlowDetail, FlowPage, Forwards, GetCounters, GetFlow, GetFlows, GetHello,
@@ -15,7 +16,6 @@ use brodo_control::rpc::{self, Error, PROTOCOL, Request, code};
 use brodo_core::counters::Counters as Counted;
 use brodo_core::flow::FlowId;
 use brodo_net::command::{Command, FlowFilter, FlowReport, WorkerReport};
-use std::fs;
 
 /// The reply to a request, made by `does` of its parameters; none if the request has no id.
 fn with<M: Method>(request: Request, does: impl FnOnce(M) -> Result<M::Result, Error>) -> Option<Vec<u8>> {
@@ -81,7 +81,7 @@ fn status(controlled: &Controlled, captures: &Captures) -> Result<Status, Error>
     let flows = seen.iter().map(|report| report.flows as u64).sum();
     // Shared by all workers: the budget, and the resolvers.
     let WorkerReport { memory, resolvers, .. } = seen.into_iter().next().unwrap_or_default();
-    let (cpu_user_us, cpu_system_us) = processor_time();
+    let own = OwnProcess::read();
     Ok(Status {
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -101,30 +101,12 @@ fn status(controlled: &Controlled, captures: &Captures) -> Result<Status, Error>
         },
         flows,
         flows_max: info.flows_max,
-        cpu_user_us,
-        cpu_system_us,
-        rss_bytes: resident(),
+        cpu_user_us: own.cpu_user_us,
+        cpu_system_us: own.cpu_system_us,
+        rss_bytes: own.resident_bytes,
         capture: captures.status(),
         log_level: log::level(),
     })
-}
-
-/// Time in user mode and in the kernel, in microseconds; precise to a tick of 10 ms.
-fn processor_time() -> (u64, u64) {
-    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name, in parentheses, may hold anything; the times are the 12th and 13th words behind it
-    // (proc_pid_stat(5)).
-    let mut words = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11);
-    let tick_us = 1_000_000 / rustix::param::clock_ticks_per_second().max(1);
-    let mut time = || words.next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0) * tick_us;
-    (time(), time())
-}
-
-/// Resident memory, in bytes.
-fn resident() -> u64 {
-    let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: u64 = statm.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
-    pages * rustix::param::page_size() as u64
 }
 
 fn counters(controlled: &Controlled) -> Result<Counters, Error> {

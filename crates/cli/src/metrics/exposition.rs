@@ -6,7 +6,8 @@
 //! Names: a counter of the stack's `x` is `brodo_x_total`; metrics of the process have the names of
 //! Prometheus' own libraries. Sums over all workers, except what says which worker it is about.
 
-use super::view::{Process, View};
+use super::view::View;
+use crate::own_process::OwnProcess;
 use brodo_core::counters::{Counters, DropReason};
 use brodo_net::driver::Activity;
 use std::collections::BTreeMap;
@@ -64,7 +65,7 @@ impl Text {
 }
 
 /// All metrics.
-pub(super) fn text(view: &View, process: &Process) -> String {
+pub(super) fn text(view: &View, process: &OwnProcess) -> String {
     let mut text = Text::default();
     let version = [("version", env!("CARGO_PKG_VERSION").to_owned())];
     text.family("brodo_build_info", Kind::Gauge, "Always 1; the version of brodo", [(version, 1)]);
@@ -172,7 +173,7 @@ fn workers(text: &mut Text, view: &View) {
     }
 }
 
-fn facts(text: &mut Text, process: &Process) {
+fn facts(text: &mut Text, process: &OwnProcess) {
     let help = "Processor time of brodo, in user mode and in the kernel, in seconds";
     text.one("process_cpu_seconds_total", Kind::Counter, help, process.cpu_seconds);
     text.one(

@@ -1,5 +1,4 @@
-//! The source of metrics: copies of the state of each worker, taken on its own thread, and properties of the
-//! process.
+//! The source of metrics: copies of the state of each worker, taken on its own thread.
 
 use crate::control::ask::{FLOWS_PER_COMMAND, ask, ask_all};
 use crate::flow_messages;
@@ -10,12 +9,8 @@ use brodo_core::tcp::limiting_factor::LimitingFactor;
 use brodo_net::command::{Activity, Command, FlowFilter, WorkerReport};
 use brodo_net::txqueuelen::TxQueueLenWatch;
 use brodo_net::workers::Workers;
-use rustix::process::{Resource, getrlimit};
-use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
-use std::fs;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Numbers by two labels.
 type Tally = BTreeMap<(&'static str, &'static str), u64>;
@@ -119,49 +114,4 @@ pub(super) fn look(workers: &Workers, ring: &Arc<TxQueueLenWatch>) -> Option<Vie
         ring_dropped,
         ring_frames,
     })
-}
-
-/// This process as the kernel sees it. Unreadable figures are zero.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Process {
-    pub(super) cpu_seconds: f64,
-    pub(super) resident_bytes: u64,
-    pub(super) virtual_bytes: u64,
-    pub(super) start_seconds: f64,
-    pub(super) open_fds: u64,
-    pub(super) max_fds: u64,
-    pub(super) threads: u64,
-}
-
-impl Process {
-    pub(super) fn look() -> Self {
-        let cpu = clock_gettime(ClockId::ProcessCPUTime);
-        let pages: Vec<u64> = fs::read_to_string("/proc/self/statm")
-            .map(|text| text.split_whitespace().map_while(|word| word.parse().ok()).collect())
-            .unwrap_or_default();
-        let bytes = |index: usize| pages.get(index).copied().unwrap_or(0) * rustix::param::page_size() as u64;
-        let entries = |path: &str| fs::read_dir(path).map_or(0, |entries| entries.count() as u64);
-        Self {
-            cpu_seconds: cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9,
-            resident_bytes: bytes(1),
-            virtual_bytes: bytes(0),
-            start_seconds: start_seconds().unwrap_or(0.0),
-            // Less the descriptor of the directory being read.
-            open_fds: entries("/proc/self/fd").saturating_sub(1),
-            max_fds: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
-            threads: entries("/proc/self/task"),
-        }
-    }
-}
-
-/// When this process started, in seconds since 1970: now, less its age.
-fn start_seconds() -> Option<f64> {
-    let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // Fields behind the name, which may contain anything, start with the third; the start time is the 22nd.
-    let ticks: f64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
-    let boot = clock_gettime(ClockId::Boottime);
-    let age = boot.tv_sec as f64 + boot.tv_nsec as f64 / 1e9
-        - ticks / rustix::param::clock_ticks_per_second() as f64;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
-    Some(now.as_secs_f64() - age)
 }

@@ -13,9 +13,9 @@
 //! A query equal to another port's pending one joins it in that port's flow ([`super::question`]).
 
 use super::askers::Ticket;
-use super::preference::RESOLVERS_MAX;
 use super::question::{Asker, Question};
 use super::{answer, answer_len_max, refuse};
+use crate::config::RESOLVERS_MAX;
 use crate::context::{Cx, Platform, Shared};
 use crate::counters::DropReason;
 use crate::flow::end::EndCause;

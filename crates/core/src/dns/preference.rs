@@ -8,10 +8,9 @@
 //! resolver slow for once. After [`OUTRUN_MAX`] such cases without an answer of it between, it counts as
 //! silent; after one if it was silent before.
 
+use crate::config::RESOLVERS_MAX;
 use crate::time::{Duration, Instant};
 
-/// Most resolvers in use; the C library uses three.
-pub(crate) const RESOLVERS_MAX: usize = 8;
 /// Time for which a failed resolver is queried last.
 const PENALTY: Duration = Duration::from_secs(60);
 

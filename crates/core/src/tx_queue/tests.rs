@@ -7,7 +7,7 @@ const MSS: u16 = 1460;
 
 fn ring(frames: u32) -> TxQueueBudget {
     let mut slots = TxQueueBudget::default();
-    slots.set_ring(Some(frames));
+    slots.set_len(Some(frames));
     slots.advance(Instant::from_ms(1));
     slots
 }
@@ -41,7 +41,7 @@ fn one_gets_nearly_all_and_several_share_without_a_number_to_tune() {
         let mut slots = ring(frames);
         let mut claims = vec![TxQueueShare::new(MSS); n];
         let windows = settle(&mut slots, &mut claims);
-        let (bound, claimed) = slots.use_of_ring().unwrap();
+        let (bound, claimed) = slots.tx_queue_usage().unwrap();
         assert!(claimed <= bound, "{claimed} of {bound}");
         for window in windows {
             let got = window / u32::from(MSS);
@@ -76,11 +76,11 @@ fn a_claim_is_forgotten_after_silence_and_counts_again_with_the_next_segment() {
     set(&mut slots, &mut busy, 600 * u32::from(MSS));
     set(&mut slots, &mut idle, 400 * u32::from(MSS));
     // More than there is, because advertised windows stand: neither may advance.
-    assert_eq!(slots.use_of_ring(), Some((800, 1000)));
+    assert_eq!(slots.tx_queue_usage(), Some((800, 1000)));
     assert_eq!(window_max(&slots, idle), 150 * u32::from(MSS));
     assert_eq!(window_max(&slots, busy), 300 * u32::from(MSS));
     set(&mut slots, &mut idle, 0);
-    assert_eq!(slots.use_of_ring(), Some((800, 600)));
+    assert_eq!(slots.tx_queue_usage(), Some((800, 600)));
 }
 
 #[test]
@@ -89,9 +89,9 @@ fn a_pause_of_ours_forgets_nothing() {
     let mut claim = TxQueueShare::new(MSS);
     set(&mut slots, &mut claim, 400 * u32::from(MSS));
     slots.advance(Instant::from_ms(60_000));
-    assert_eq!(slots.use_of_ring(), Some((800, 400)));
+    assert_eq!(slots.tx_queue_usage(), Some((800, 400)));
     slots.advance(Instant::from_ms(60_000) + PERIOD / 2);
-    assert_eq!(slots.use_of_ring(), Some((800, 400)));
+    assert_eq!(slots.tx_queue_usage(), Some((800, 400)));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn what_a_frame_carries_is_measured() {
     // A segment of less than that.
     assert_eq!(window_max(&slots, TxQueueShare::new(536)), 600 * 536);
     set(&mut slots, &mut claim, 10 * 1460 + 1);
-    assert_eq!(slots.use_of_ring(), Some((800, 11)));
+    assert_eq!(slots.tx_queue_usage(), Some((800, 11)));
 }
 
 #[test]
@@ -129,13 +129,13 @@ fn without_a_bound_nothing_is_claimed() {
     let mut slots = ring(10);
     let mut claim = TxQueueShare::new(MSS);
     set(&mut slots, &mut claim, 100_000);
-    slots.set_ring(None);
-    assert_eq!((window_max(&slots, claim), slots.use_of_ring()), (u32::MAX, None));
+    slots.set_len(None);
+    assert_eq!((window_max(&slots, claim), slots.tx_queue_usage()), (u32::MAX, None));
     set(&mut slots, &mut claim, 200_000);
-    slots.set_ring(Some(1000));
+    slots.set_len(Some(1000));
     // The old claim, of which nothing is counted any more, takes nothing from others when it changes.
     set(&mut slots, &mut claim, 3 * u32::from(MSS));
-    assert_eq!(slots.use_of_ring(), Some((800, 3)));
+    assert_eq!(slots.tx_queue_usage(), Some((800, 3)));
 }
 
 #[test]
@@ -148,5 +148,5 @@ fn a_ring_of_one_has_room_for_one_and_every_number_is_safe() {
             let _ = window_max(&slots, claim);
         }
     }
-    assert_eq!(ring(1).use_of_ring(), Some((1, 0)));
+    assert_eq!(ring(1).tx_queue_usage(), Some((1, 0)));
 }

@@ -37,11 +37,6 @@ const MTU: u8 = 5;
 const RDNSS: u8 = 25;
 const DNSSL: u8 = 31;
 
-/// Whether an ICMPv6 type is one of neighbour discovery.
-pub const fn is_ndp(kind: u8) -> bool {
-    matches!(kind, ROUTER_SOLICITATION..=REDIRECT)
-}
-
 /// The group to which solicitations for `address` are sent (RFC 4291 section 2.7.1).
 pub const fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., six, seven] = address.segments();

@@ -86,7 +86,7 @@ impl Published {
     }
 
     /// Sends one datagram, or several of `segment` bytes; returns the number of bytes taken.
-    pub fn send(
+    pub(crate) fn send(
         &self,
         data: &[IoSlice<'_>],
         ends: (SocketAddr, Option<Source>),
@@ -151,7 +151,7 @@ impl Sockets {
     ///
     /// # Errors
     /// Room in the port cannot be waited for.
-    pub fn share(
+    pub(crate) fn share(
         &mut self,
         (flow, socket): (FlowId, Option<SocketId>),
         (port, event): (&Arc<Published>, EventData),

@@ -20,11 +20,11 @@ const ADDRESSED_CONTROL_LEN: usize = 40 + CONTROL_LEN;
 
 /// A local address, and the interface of the datagram; 0 for any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Source {
+pub(crate) struct Source {
     /// The address.
-    pub address: IpAddr,
+    pub(crate) address: IpAddr,
     /// Index of the interface.
-    pub interface: u32,
+    pub(crate) interface: u32,
 }
 
 /// A socket address in the kernel's format, and the number of bytes used.
@@ -65,7 +65,7 @@ fn from_name(bytes: &[u8]) -> Option<SocketAddr> {
 }
 
 /// recvmmsg with addresses: as [`super::recv_datagrams`]; `each` also gets the source.
-pub fn recv_addressed(
+pub(crate) fn recv_addressed(
     fd: BorrowedFd<'_>,
     into: &mut [IoSliceMut<'_>],
     mut each: impl FnMut(usize, usize, Option<SocketAddr>, &[u8]),
@@ -76,7 +76,7 @@ pub fn recv_addressed(
 }
 
 /// The address to which a datagram was sent, from its control messages (`IP_PKTINFO`, `IPV6_PKTINFO`).
-pub fn sent_to(control: &[u8]) -> Option<Source> {
+pub(crate) fn sent_to(control: &[u8]) -> Option<Source> {
     control_messages(control).find_map(|(level, kind, data)| match (level, kind) {
         // in_pktinfo: interface, the local address, the one in the header (which may be a broadcast address).
         (libc::SOL_IP, libc::IP_PKTINFO) => {
@@ -97,7 +97,7 @@ pub fn sent_to(control: &[u8]) -> Option<Source> {
 /// sendmsg to an address, with UDP_SEGMENT if `segment` is given. `from` is the source address, if it
 /// matters; of `marks` all but "don't fragment", which no control message has. Returns the bytes sent, which
 /// is all.
-pub fn send_addressed(
+pub(crate) fn send_addressed(
     fd: BorrowedFd<'_>,
     data: &[IoSlice<'_>],
     (to, from): (SocketAddr, Option<Source>),

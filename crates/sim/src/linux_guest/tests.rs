@@ -3,7 +3,7 @@
 use super::receiver::Receiver;
 use super::sender::{Outgoing, Sender};
 use super::{Algorithm, wire};
-use crate::packet::{self, Packet, TcpSegment, flags};
+use crate::packet::{self, Macs, Packet, TcpSegment, flags};
 use crate::rng::Pattern;
 use crate::script::REMOTE_V4;
 use brodo_core::time::{Duration, Instant};
@@ -178,14 +178,14 @@ fn frames_are_what_smoltcp_reads_and_the_other_way_round() {
         ..segment.clone()
     };
     for segment in [segment, syn] {
-        let stations = ([1; 6], [2; 6]);
+        let macs = Macs { to: [1; 6], from: [2; 6] };
         let mut frame =
-            wire::frame(&segment, stations, segment.data.len(), |into| into.copy_from_slice(&segment.data));
+            wire::frame(&segment, macs, segment.data.len(), |into| into.copy_from_slice(&segment.data));
         let sum = !packet::l4_sum(segment.src.ip(), segment.dst.ip(), 6, &frame[34..]);
         frame[50..52].copy_from_slice(&sum.to_be_bytes());
         assert_eq!(packet::parse(&frame), Ok(Packet::Tcp(segment.clone())));
 
-        let frame = segment.to_frame(stations);
+        let frame = segment.to_frame(macs);
         let (mut read, payload) = wire::read(&frame).expect("TCP over IPv4");
         read.data = frame[payload].to_vec();
         assert_eq!(read, segment);

@@ -5,7 +5,7 @@
 //! header checksum of IPv4 is there. Everything else is as in [`crate::packet`], which checks more and is too
 //! slow for 10 Gbit/s.
 
-use crate::packet::{Stations, TcpSegment};
+use crate::packet::{Macs, TcpSegment};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 
@@ -16,20 +16,15 @@ const L4: usize = 34;
 ///
 /// # Panics
 /// If an address is not IPv4.
-pub fn frame(
-    header: &TcpSegment,
-    stations: Stations,
-    len: usize,
-    payload: impl FnOnce(&mut [u8]),
-) -> Vec<u8> {
+pub fn frame(header: &TcpSegment, macs: Macs, len: usize, payload: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let (IpAddr::V4(src), IpAddr::V4(dst)) = (header.src.ip(), header.dst.ip()) else {
         panic!("bulk transfers are over IPv4");
     };
     let options = options(header);
     let l4_len = 20 + options.len();
     let mut out = Vec::with_capacity(L4 + l4_len + len);
-    out.extend(stations.0);
-    out.extend(stations.1);
+    out.extend(macs.to);
+    out.extend(macs.from);
     out.extend([0x08, 0x00]);
     out.extend(ipv4_header(src, dst, l4_len + len));
     out.extend(header.src.port().to_be_bytes());

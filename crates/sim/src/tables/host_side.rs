@@ -307,14 +307,14 @@ fn sparse_beside_bulk(progress: &mut Progress) -> Vec<Figure> {
 fn idle_connections(count: u32) -> SimDriver {
     let mut driver = SimDriver::new(ethernet(), CAPS, 1);
     driver.host.set_record(false);
-    let stations = to_stack(ethernet().mac.0);
+    let macs = to_stack(ethernet().mac.0);
     let guest = ethernet().v4.expect("the default has it").guest;
     for n in 0..count {
         let from = SocketAddr::new(guest.into(), 1024 + (n % 50_000) as u16);
         let to = SocketAddr::new(REMOTE_V4, 80);
         let now = Instant::from_ms(1 + u64::from(n));
         let mut turn = |segment: TcpSegment| {
-            let frame = (RxMeta::default(), segment.to_frame(stations));
+            let frame = (RxMeta::default(), segment.to_frame(macs));
             driver.turn(now, &[frame]).iter().rev().find_map(|sent| tcp(&sent.bytes))
         };
         let base = TcpSegment { window: 65_535, ..TcpSegment::new(from, to) };
@@ -328,7 +328,7 @@ fn idle_connections(count: u32) -> SimDriver {
         driver.host.peer_send(socket, b"!");
         driver.turn(now, &[]);
         let all = TcpSegment { seq: 2, ack: ack.wrapping_add(1), ..after };
-        driver.turn(now, &[(RxMeta::default(), all.to_frame(stations))]);
+        driver.turn(now, &[(RxMeta::default(), all.to_frame(macs))]);
     }
     driver
 }

@@ -588,9 +588,9 @@ fn udp_of_the_guest_is_bounded_by_its_share_of_the_hosts_ports() {
 #[test]
 fn a_hundred_thousand_flows_do_not_push_out_those_in_use() {
     let config = Config { mtu: 1500, max_flows: 1000, ..Config::default() };
-    let stations = to_stack(config.mac.0);
+    let macs = to_stack(config.mac.0);
     let guest = |port| SocketAddr::from(([10, 0, 2, 15], port));
-    let datagram = |src, dst| (RxMeta::default(), UdpDatagram { src, dst, data: vec![7] }.to_frame(stations));
+    let datagram = |src, dst| (RxMeta::default(), UdpDatagram { src, dst, data: vec![7] }.to_frame(macs));
     let mut driver = SimDriver::new(config.clone(), LinkCaps::default(), 1);
     driver.host.set_record(false);
     // Fifty conversations that are answered from time to time, and very many questions that never are.

@@ -223,7 +223,7 @@ fn rejection(t: &Script, (kind, code): (u8, u8), seq: u32) -> Vec<u8> {
     let seq = t.stack_isn().unwrap().wrapping_add(seq);
     let quoted = TcpSegment { flags: flags::SYN, seq, ..TcpSegment::new(remote, guest) };
     let mac = t.setup().config.mac.0;
-    let body = quoted.to_frame((GUEST_MAC, mac)).split_off(14);
+    let body = quoted.to_frame(brodo_sim::packet::Macs { to: GUEST_MAC, from: mac }).split_off(14);
     let error = IcmpMessage { src: guest.ip(), dst: remote.ip(), kind, code, word: 0, body };
     error.to_frame(to_stack(mac))
 }

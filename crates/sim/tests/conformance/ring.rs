@@ -8,7 +8,7 @@ use brodo_sim::script::{Script, Setup};
 const RINGS: [u32; 3] = [1, 2, 3];
 
 fn ring(t: &mut Script, frames: u32) {
-    t.driver.stack.set_ring(Some(frames));
+    t.driver.stack.set_tx_queue_len(Some(frames));
 }
 
 /// Bytes that the current connection may send.
@@ -52,7 +52,7 @@ fn a_connection_alone_gets_most_of_the_ring() {
         // Four fifths can be claimed, and a quarter of that is left for others.
         t.establish();
         assert_eq!(segments(t), 12);
-        assert_eq!(t.driver.stack.use_of_ring(), Some((16, 12)));
+        assert_eq!(t.driver.stack.tx_queue_usage(), Some((16, 12)));
         for _ in 0..10 {
             assert_eq!(send(t, 12), 12);
             assert_eq!(segments(t), 12);
@@ -69,7 +69,7 @@ fn connections_share_the_ring_and_never_more() {
             for (i, &flow) in flows.iter().enumerate() {
                 t.select(flow);
                 send(t, 1 + (i as u32 + round) % 5);
-                let (bound, claimed) = t.driver.stack.use_of_ring().expect("there is a bound");
+                let (bound, claimed) = t.driver.stack.tx_queue_usage().expect("there is a bound");
                 // One more for each that came when all was taken.
                 let most = if round == 0 { bound + 8 } else { bound };
                 assert!(claimed <= most, "{claimed} of {bound}");
@@ -171,10 +171,10 @@ fn another_length_holds_for_what_is_promised_from_then_on() {
         }
         send(t, 20);
         assert_eq!(segments(t), 12);
-        t.driver.stack.set_ring(None);
+        t.driver.stack.set_tx_queue_len(None);
         send(t, 1);
         assert_eq!(segments(t), all);
-        assert_eq!(t.driver.stack.use_of_ring(), None);
+        assert_eq!(t.driver.stack.tx_queue_usage(), None);
     });
 }
 

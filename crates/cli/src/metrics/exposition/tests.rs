@@ -41,7 +41,7 @@ fn sample(line: &str) -> (&str, Vec<(String, String)>, &str) {
 
 #[test]
 fn the_text_obeys_the_format() {
-    let text = text(&some_view(), &Process::default());
+    let text = text(&some_view(), &OwnProcess::default());
     assert!(text.ends_with('\n') && !text.contains("\n\n"));
     let (mut families, mut series) = (BTreeSet::new(), BTreeSet::new());
     let mut family: Option<(&str, &str)> = None;
@@ -74,7 +74,7 @@ fn the_text_obeys_the_format() {
 
 #[test]
 fn everything_that_is_counted_is_there_and_added_up() {
-    let text = text(&some_view(), &Process { resident_bytes: 4096, ..Process::default() });
+    let text = text(&some_view(), &OwnProcess { resident_bytes: 4096, ..OwnProcess::default() });
     let samples: BTreeMap<_, _> =
         text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(' ')).collect();
     for (series, value) in [

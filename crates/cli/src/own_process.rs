@@ -9,8 +9,8 @@ use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Words of /proc/self/stat behind the name, which is in parentheses and may hold anything: the first is field
-/// 3 of proc_pid_stat(5).
+/// Fields of /proc/self/stat by their numbers in proc_pid_stat(5). The first behind the name, which stands in
+/// parentheses and may hold anything, is the third.
 const FIELD_FIRST: usize = 3;
 const FIELD_USER_TIME: usize = 14;
 const FIELD_SYSTEM_TIME: usize = 15;

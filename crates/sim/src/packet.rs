@@ -44,9 +44,9 @@ pub mod flags {
 /// MAC addresses of a frame.
 #[derive(Debug, Clone, Copy)]
 pub struct Macs {
-    /// Destination.
+    /// MAC address of the receiver.
     pub to: [u8; 6],
-    /// Source.
+    /// MAC address of the sender.
     pub from: [u8; 6],
 }
 

@@ -38,7 +38,7 @@ fn send(caps: LinkCaps, frame: &[u8], at: usize, partial: bool, gso: Gso) -> Res
 }
 
 fn frame(v4: bool, len: usize) -> (Vec<u8>, usize) {
-    (tcp(v4, len).to_frame(crate::packet::Macs { to: GUEST_MAC, from: MAC }), if v4 { 54 } else { 74 })
+    (tcp(v4, len).to_frame(Macs { to: GUEST_MAC, from: MAC }), if v4 { 54 } else { 74 })
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn udp_segmentation() {
         dst: "10.0.2.15:40000".parse().expect("address"),
         data: Pattern(2).bytes(0, 2500),
     };
-    let bytes = udp.to_frame(crate::packet::Macs { to: GUEST_MAC, from: MAC });
+    let bytes = udp.to_frame(Macs { to: GUEST_MAC, from: MAC });
     let pieces = send(ALL, &bytes, 42, true, Gso::Udp(1000)).expect("valid").cut();
     let mut data = Vec::new();
     for piece in &pieces {

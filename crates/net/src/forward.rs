@@ -2,26 +2,25 @@
 //! `-U`).
 //!
 //! ```text
-//! peer of the network --TCP--> listener --accept--> Stack::inbound_tcp ------> SYN on the TAP, the peer's
-//! address kept peer of the network --UDP--> published socket --> Stack::inbound_datagram -> datagram on the
-//! TAP, the same host's loopback --TCP--> listener --accept--> splice <--> socket of the guest's namespace
-//! --> guest's loopback guest's loopback --TCP--> listener in there, the same to the host's loopback guest's
-//! loopback --UDP--> socket in there --relay--> connected socket on the host's loopback
+//! outside peer     --TCP--> listener --accept--> Stack::inbound_tcp --> SYN on the TAP, same address
+//! outside peer     --UDP--> published socket --> Stack::inbound_datagram --> the TAP, same address
+//! host's loopback  --TCP--> listener --accept--> splice <--> socket in the guest --> guest's loopback
+//! guest's loopback --TCP--> listener in the guest, the same to the host's loopback
+//! guest's loopback --UDP--> socket in the guest --relay--> connected socket on the host's loopback
 //! ```
 //!
 //! All of it belongs to the first worker, and runs in its loop: listeners are in its epoll instance
-//! (level-triggered, so that what a bounded batch leaves behind is reported again), and its turn as a source
-//! does what their events ask for. What a stack, a splice or a relay does with a connection afterwards is
-//! told in their files.
+//! (level-triggered, so that the rest of a bounded batch is reported again), and its turn as a source handles
+//! their events. The further life of a connection stands in the files of the stack, the splice and the relay.
 //!
-//! *When there is too much.* At most [`ACCEPTS`] connections per listener and turn. Without a descriptor for
+//! *Bounds.* At most [`ACCEPTS`] connections per listener and turn. Without a descriptor for
 //! one more (EMFILE) the listener is left alone for [`PAUSE`], as it would report at once again. Connections
 //! that wait for a socket of the guest's namespace are at most [`PENDING_MAX`], then they are reset.
 //! Datagrams stay in the kernel while the link to the guest has no credit.
 //!
 //! *Entries.* Each value of an option is an entry, with an id by which it can be removed while the program
-//! runs ([`Forwards::add`], [`Forwards::remove`]); the same value again is the same entry. What was accepted
-//! before outlives it. There are at most [`ENTRIES_MAX`], and one that comes to no port is refused.
+//! runs ([`Forwards::add`], [`Forwards::remove`]); the same value again is the same entry. Connections
+//! accepted before outlive it. There are at most [`ENTRIES_MAX`], and one that comes to no port is refused.
 //!
 //! *Time.* A listener takes some 17 us to open and 8 to close, and all of an entry's are opened in one visit,
 //! so that a port that cannot be had leaves nothing behind. `all` is some 70,000 of them, so it stops the
@@ -89,7 +88,7 @@ pub enum Direction {
     Out,
 }
 
-/// What is forwarded.
+/// A forward: direction, transport and ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Transport {
     /// TCP connections.
@@ -130,18 +129,18 @@ pub struct Forward {
 pub struct Listed {
     /// By which it can be removed.
     pub id: u32,
-    /// What was asked for.
+    /// The forward as it was requested.
     pub forward: Forward,
     /// Sockets that listen for it now.
     pub listeners: usize,
 }
 
-/// What has been counted since the start.
+/// Counters since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ForwardCounters {
     /// Connections accepted by all listeners.
     pub accepted: u64,
-    /// Those that were reset at once: the stack refused them, or too many were waiting.
+    /// Connections reset at once: the stack refused them, or too many were waiting.
     pub rejected: u64,
     /// How often a listener had to be left alone for want of descriptors.
     pub pauses: u64,
@@ -171,7 +170,7 @@ impl ForwardCounters {
     }
 }
 
-/// What forwards need to know of the guest.
+/// Properties of the guest that forwards depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Guest {
     /// Its addresses, IPv4 and IPv6, as far as it has them.
@@ -192,7 +191,7 @@ struct PendingSplice {
     to: SocketAddr,
 }
 
-/// What an event is about: the upper bits of the number in its data.
+/// Subject of an event: the upper bits of the number in its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Topic {
     Listener,
@@ -291,7 +290,7 @@ impl Forwards {
         self.listeners.announce(resteering);
     }
 
-    /// What has been counted.
+    /// The counters.
     pub fn counters(&self) -> ForwardCounters {
         ForwardCounters { splices: self.splices.counters(), ..self.counters }
     }
@@ -312,7 +311,7 @@ impl Forwards {
         self.listeners.leave_out(socket.as_fd());
     }
 
-    /// What is in force.
+    /// The forwards in force.
     pub fn list(&self) -> Vec<Listed> {
         let mut listeners = BTreeMap::new();
         for listener in self.listeners.iter() {

@@ -436,7 +436,7 @@ impl Splices {
 }
 
 impl Pair {
-    /// What its flow is to learn of after a turn.
+    /// The report for its flow after a turn: progress, and the end.
     fn report(&mut self, next: Next) -> Option<SpliceReport> {
         let [from_initiator, from_responder] =
             [0, 1].map(|way| Traffic { bytes: std::mem::take(&mut self.ways[way].moved), packets: 0 });

@@ -180,7 +180,7 @@ impl Listeners {
         Ok(())
     }
 
-    /// Closes a listener. What others keep of it is to be ended before its slot is given away.
+    /// Closes a listener. State of other parts that names its slot is to be ended before the slot is reused.
     pub(super) fn close(&mut self, slot: u32) {
         let Some(listener) = self.slots.get_mut(slot as usize).and_then(Option::take) else { return };
         // Not left to the close: the broker may still hold a copy.

@@ -1,4 +1,4 @@
-//! What forwards do in a turn of the loop: accept, join, call the stack, and have their pauses.
+//! The turn of the forwards: accept, join, call the stack, and pause.
 
 use super::{
     ACCEPTS, Body, Direction, Forwards, Listener, NAT_PORT_TRIES, PAUSE, PENDING_MAX, PendingSplice, SCAN,

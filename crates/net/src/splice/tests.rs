@@ -18,7 +18,7 @@ struct Joiner {
     thread: Option<thread::JoinHandle<Outcome>>,
 }
 
-/// What has become of the connections.
+/// State of the connections.
 #[derive(Debug, Default)]
 struct Outcome {
     counters: SpliceCounters,

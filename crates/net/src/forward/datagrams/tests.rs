@@ -25,7 +25,7 @@ const HEADERS: usize = EthernetHeader::LEN + Ipv4Header::LEN + UdpHeader::LEN;
 /// Longer than anything here takes.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What has reached the guest: who has sent it, to which port, and what.
+/// Datagrams that have reached the guest: sender, port, payload.
 #[derive(Default)]
 struct Wire {
     full: bool,
@@ -258,7 +258,7 @@ fn an_address_that_the_host_has_lost_is_answered_from_no_more() {
         let peer = peer(OUTSIDE);
         let seen = world.arrives(&peer, "198.51.100.1:7000");
         ip("addr del 198.51.100.1/32 dev lo");
-        // Nobody knows yet.
+        // No reader has asked yet.
         world.answers(seen, b"lost");
         world.sockets.set_addresses([[198, 51, 100, 2].into(), [198, 51, 100, 9].into()].into());
         world.answers(seen, b"from another");

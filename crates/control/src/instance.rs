@@ -189,7 +189,7 @@ pub fn dial(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// The instance that is meant: that one, or the only one.
+/// The instance selected by the option, or the only one.
 ///
 /// # Errors
 /// There is none, or it is not clear which.

@@ -32,7 +32,7 @@ pub struct TapQueue {
 pub struct Upload {
     /// Payload over the whole time.
     pub mbit: f64,
-    /// Packets that found the TAP's queue full.
+    /// Packets dropped at a full TAP queue.
     pub dropped: u64,
     /// Segments that the guest's kernel sent again.
     pub retransmitted: u64,

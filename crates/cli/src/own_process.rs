@@ -16,16 +16,24 @@ const FIELD_USER_TIME: usize = 14;
 const FIELD_SYSTEM_TIME: usize = 15;
 const FIELD_START_TIME: usize = 22;
 
-/// Properties of this process.
+/// Processor time and memory of this process, at the price of two small files: a live view asks every second.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct OwnProcess {
+pub(crate) struct Usage {
     /// Processor time in user mode and in the kernel, microseconds, precise to a tick of 10 ms.
     pub(crate) cpu_user_us: u64,
     pub(crate) cpu_system_us: u64,
-    /// The sum of both, seconds, to the nanosecond.
-    pub(crate) cpu_seconds: f64,
     pub(crate) resident_bytes: u64,
     pub(crate) virtual_bytes: u64,
+    /// Start, in microseconds since the boot.
+    pub(crate) start_since_boot_us: u64,
+}
+
+/// All properties of this process. Descriptors are counted one by one.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct OwnProcess {
+    pub(crate) usage: Usage,
+    /// Processor time in user mode and in the kernel, seconds, to the nanosecond.
+    pub(crate) cpu_seconds: f64,
     /// Start, in seconds since 1970.
     pub(crate) start_seconds: f64,
     pub(crate) open_fds: u64,
@@ -33,22 +41,33 @@ pub(crate) struct OwnProcess {
     pub(crate) threads: u64,
 }
 
-impl OwnProcess {
-    /// Reads them all.
+impl Usage {
+    /// Reads them.
     pub(crate) fn read() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
         let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
         let tick_us = 1_000_000 / rustix::param::clock_ticks_per_second().max(1);
         let pages = |index: usize| number(statm.split_whitespace().nth(index));
         let page_bytes = rustix::param::page_size() as u64;
-        let entries = |path: &str| fs::read_dir(path).map_or(0, |entries| entries.count() as u64);
         Self {
             cpu_user_us: field(&stat, FIELD_USER_TIME) * tick_us,
             cpu_system_us: field(&stat, FIELD_SYSTEM_TIME) * tick_us,
-            cpu_seconds: seconds(ClockId::ProcessCPUTime),
             resident_bytes: pages(1) * page_bytes,
             virtual_bytes: pages(0) * page_bytes,
-            start_seconds: start_seconds(field(&stat, FIELD_START_TIME) * tick_us),
+            start_since_boot_us: field(&stat, FIELD_START_TIME) * tick_us,
+        }
+    }
+}
+
+impl OwnProcess {
+    /// Reads them all.
+    pub(crate) fn read() -> Self {
+        let usage = Usage::read();
+        let entries = |path: &str| fs::read_dir(path).map_or(0, |entries| entries.count() as u64);
+        Self {
+            usage,
+            cpu_seconds: seconds(ClockId::ProcessCPUTime),
+            start_seconds: start_seconds(usage.start_since_boot_us),
             // Less the descriptor of the directory being read.
             open_fds: entries("/proc/self/fd").saturating_sub(1),
             max_fds: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
@@ -96,7 +115,8 @@ mod tests {
     fn this_process_has_properties() {
         let own = OwnProcess::read();
         assert!(own.cpu_seconds > 0.0 && own.start_seconds > 1e9, "{own:?}");
-        assert!(own.resident_bytes > 1 << 20 && own.virtual_bytes >= own.resident_bytes, "{own:?}");
+        let Usage { resident_bytes, virtual_bytes, .. } = own.usage;
+        assert!(resident_bytes > 1 << 20 && virtual_bytes >= resident_bytes, "{own:?}");
         assert!(own.open_fds >= 3 && own.max_fds >= own.open_fds && own.threads >= 1, "{own:?}");
     }
 }

@@ -5,7 +5,7 @@ use super::capture::Captures;
 use super::{Controlled, forwards, server::Server};
 use crate::flow_messages;
 use crate::log;
-use crate::own_process::OwnProcess;
+use crate::own_process::Usage;
 use brodo_control::flow::{Flow, FlowRef};
 use brodo_control::method::{
     AddForward, Counters, FlowDetail, FlowPage, Forwards, GetCounters, GetFlow, GetFlows, GetHello,
@@ -81,7 +81,7 @@ fn status(controlled: &Controlled, captures: &Captures) -> Result<Status, Error>
     let flows = seen.iter().map(|report| report.flows as u64).sum();
     // Shared by all workers: the budget, and the resolvers.
     let WorkerReport { memory, resolvers, .. } = seen.into_iter().next().unwrap_or_default();
-    let own = OwnProcess::read();
+    let own = Usage::read();
     Ok(Status {
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),

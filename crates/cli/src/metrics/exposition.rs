@@ -180,9 +180,14 @@ fn facts(text: &mut Text, process: &OwnProcess) {
         "process_resident_memory_bytes",
         Kind::Gauge,
         "Resident memory of brodo",
-        process.resident_bytes,
+        process.usage.resident_bytes,
     );
-    text.one("process_virtual_memory_bytes", Kind::Gauge, "Address space of brodo", process.virtual_bytes);
+    text.one(
+        "process_virtual_memory_bytes",
+        Kind::Gauge,
+        "Address space of brodo",
+        process.usage.virtual_bytes,
+    );
     let help = "When brodo started, in seconds since 1970";
     text.one("process_start_time_seconds", Kind::Gauge, help, process.start_seconds);
     text.one("process_open_fds", Kind::Gauge, "Open descriptors of brodo", process.open_fds);

@@ -2,6 +2,7 @@
 
 use super::super::view::WorkerMetrics;
 use super::*;
+use crate::own_process::Usage;
 use brodo_net::forward::ForwardCounters;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -74,7 +75,10 @@ fn the_text_obeys_the_format() {
 
 #[test]
 fn everything_that_is_counted_is_there_and_added_up() {
-    let text = text(&some_view(), &OwnProcess { resident_bytes: 4096, ..OwnProcess::default() });
+    let text = text(
+        &some_view(),
+        &OwnProcess { usage: Usage { resident_bytes: 4096, ..Usage::default() }, ..OwnProcess::default() },
+    );
     let samples: BTreeMap<_, _> =
         text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(' ')).collect();
     for (series, value) in [

@@ -1,5 +1,5 @@
 # `make run` shows brodo at work, `make test` passes every test; both set up what they need. `make bench`
-# measures brodo beside its peers, `make soak` loads one brodo for SOAK_MINUTES.
+# measures brodo beside other forwarders, `make soak` loads one brodo for SOAK_MINUTES.
 
 CARGO ?= cargo
 # Root: the end-to-end tests and the benchmark build network namespaces. The program under test runs as
@@ -16,12 +16,12 @@ PUBLISHED := brodo-core brodo-link brodo-net
 	package msrv
 
 help:
-	@echo 'make run      the release built and at work: a download through brodo, checked and timed'
+	@echo 'make run      demonstration with the release build: a download through brodo, checked and timed'
 	@echo 'make test     every test: format, lints, licences, unit, simulation, fuzz replay, end to end, documentation'
-	@echo 'make bench    throughput, latency, CPU and memory beside the direct path and the peers (BENCH_ARGS=...)'
+	@echo 'make bench    throughput, latency, CPU and memory beside the direct path and other forwarders (BENCH_ARGS=...)'
 	@echo 'make soak     one brodo under every load for SOAK_MINUTES=20: growth, drops, wrong bytes'
 	@echo 'make package  the published crates as crates.io would get them, each built from its package'
-	@echo 'make msrv     the published crates with the oldest compiler they promise'
+	@echo 'make msrv     the published crates with their minimum Rust version'
 
 run: setup
 	$(CARGO) build --release -p brodo -p brodo-bench
@@ -73,10 +73,10 @@ unit:
 
 # Two parts of `unit` by themselves.
 sim:
-	$(CARGO) test --workspace --test conformance --test tables
+	$(CARGO) test --workspace --test conformance --test handover --test tables
 
 replay:
-	$(CARGO) test --workspace --test replay --test seeds
+	$(CARGO) test --workspace --test replay --test seeds --test snapshots
 
 # Built as the user, run as root, with the brodo of the same build. With one worker all tests run; with two
 # and four workers a fifth of the short connections, without the tests that take long and concern one flow or
@@ -118,11 +118,11 @@ package:
 	rm -rf $(PACKAGE_DIR)/package $(PACKAGE_DIR)/debug/.fingerprint/brodo-* $(PACKAGE_DIR)/debug/deps/*brodo_*
 	$(CARGO) package --quiet --offline --allow-dirty --target-dir $(PACKAGE_DIR) $(PUBLISHED:%=-p %)
 
-# Published crates compiled with the `rust-version` that they promise, by that very compiler, with their
-# default features and without. Not with `smoltcp`, whose dependency needs a younger one. rustup fetches the
-# compiler (minimal profile). Where it cannot (static.rust-lang.org out of reach, no rustup), the check is
-# skipped, also under CI=true: the registry's state is no property of the code, and clippy::incompatible_msrv
-# still finds items of the standard library that are too young.
+# Published crates compiled by the compiler of their `rust-version`, with default features and without. Not
+# with `smoltcp`, whose dependency needs a younger one. rustup fetches the compiler (minimal profile). Where
+# it cannot (static.rust-lang.org out of reach, no rustup), the check is skipped, also under CI=true: the
+# registry's state is no property of the code, and clippy::incompatible_msrv still finds items of the standard
+# library that are too young.
 MSRV = $$(sed -n 's/^rust-version = "\(.*\)"/\1/p' crates/core/Cargo.toml)
 msrv:
 	@set -e; rust=$(MSRV); \

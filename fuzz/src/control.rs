@@ -1,6 +1,5 @@
-//! A line that a client sends to the control socket: taken or refused, never both and never with a panic. A
-//! line that was taken is written and taken again and must be the same, and so are the parameters of its
-//! method.
+//! A client's line on the control socket: accepted or refused, never with a panic. An accepted line survives
+//! writing and parsing unchanged, and so do the parameters of its method.
 
 use brodo_control::method::{
     AddForward, GetCounters, GetFlow, GetFlows, GetHello, GetStatus, ListForwards, Method, RemoveForward,
@@ -9,7 +8,7 @@ use brodo_control::method::{
 use brodo_control::rpc::{self, REQUEST_MAX, Request, code};
 use std::fmt::Debug;
 
-/// The parameters of a method, there and back.
+/// Round trip of the parameters of a method.
 fn params<M: Method + PartialEq + Debug>(request: &Request) {
     if request.method != M::NAME {
         return;

@@ -1,5 +1,5 @@
-//! Reassembly under any sequence of fragments: each byte of the result is one sent for its place, and memory
-//! stays bounded.
+//! Reassembly of arbitrary sequences of fragments: each byte of the result was sent for its offset, and
+//! memory stays bounded.
 //!
 //! An input is a series of six bytes each: identification, more fragments, version of the content and family
 //! in the first; offset in units of eight bytes; length; and the time that has passed, in units of 300 ms.
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 /// Longest fragment of an input, bytes.
 const LEN_MAX: usize = 2000;
-/// More than all buffers and lists take.
+/// Bound of the memory of all buffers and lists, bytes.
 const MEMORY_MAX: usize = (DATAGRAMS_MAX + 1) * (70 << 10);
 
 fn header(v6: bool, ident: u32) -> IpHeader {
@@ -42,7 +42,7 @@ fn header(v6: bool, ident: u32) -> IpHeader {
 /// Fragments that were sent: where each begins, and what it holds.
 type Pieces = Vec<(usize, Vec<u8>)>;
 
-/// Whether `content` consists of pieces that were sent, each in its place.
+/// Whether `content` consists of fragments sent, each at its offset.
 fn is_made_of(content: &[u8], pieces: &[(usize, Vec<u8>)]) -> bool {
     let mut at = 0;
     while at < content.len() {

@@ -1,15 +1,16 @@
-//! Bodies of the fuzz targets, one per parser: each takes any bytes and checks more than that nothing panics.
-//! Round trip: a parsed packet is emitted and parsed again and must be the same. The answer of a service must
-//! be a frame that our own parsers take, checksums included.
+//! Bodies of the fuzz targets, one per parser: each takes arbitrary bytes. Beside the absence of panics it
+//! checks the round trip (a parsed packet, emitted and parsed, is the same) and the answers of services,
+//! which our own parsers must accept, checksums included.
 //!
-//! Where a checksum would keep nearly all input out, the body also parses the input with the checksum made
-//! right. The bodies are plain functions: libFuzzer calls them (`fuzz_targets`), and so does an ordinary
-//! test, with the committed corpus and a fixed series of mutations of it (`tests/replay.rs`).
+//! Where a checksum would reject nearly all input, the body also parses the input with a corrected checksum.
+//! The bodies are plain functions: libFuzzer calls them (`fuzz_targets`), and so does an ordinary test, with
+//! the committed corpus and a fixed series of mutations of it (`tests/replay.rs`).
 
 pub mod control;
 pub mod fragments;
 pub mod names;
 pub mod ports;
+pub mod restore;
 pub mod stack;
 
 use brodo_core::config::Config;
@@ -33,7 +34,7 @@ use brodo_core::wire::udp::UdpHeader;
 use brodo_core::wire::{ICMPV6, UDP, checksum};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A name, which is also that of a program and of a corpus, and the body.
+/// Name of a target, of its program and its corpus; and its body.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every body.
@@ -55,6 +56,7 @@ pub const TARGETS: &[Target] = &[
     ("fragments", fragments::run),
     ("names", names::run),
     ("ports", ports::run),
+    ("restore", restore::run),
     ("stack", stack::run),
 ];
 
@@ -65,7 +67,7 @@ fn config() -> Config {
     Config { search: vec!["lan.example".into(), "corp.example".into()], ..Config::default() }
 }
 
-/// Takes an answer apart: every layer must be one that our parsers take, and nothing may follow the last.
+/// Parses an answer: every layer must be valid, and no byte may follow the last.
 fn check_frame(frame: &[u8]) {
     let (eth, packet) = EthernetHeader::parse(frame).expect("a frame");
     assert_eq!(eth.src, config().mac);
@@ -99,7 +101,7 @@ fn check_udp(src: IpAddr, dst: IpAddr, datagram: &[u8]) {
     assert_eq!(checksum::finish(checksum::sum(datagram, sum)), 0);
 }
 
-/// Makes the checksum at `offset` of `data`, where `covered` bytes count, right; false if it is too short.
+/// Corrects the checksum at `offset` of `data`, which covers `covered` bytes; false if it is too short.
 fn fix_checksum(data: &mut [u8], offset: usize, covered: usize) -> bool {
     let Some(covered) = data.get_mut(..covered).filter(|c| c.len() >= offset + 2) else { return false };
     covered[offset..offset + 2].fill(0);
@@ -130,7 +132,7 @@ pub fn arp(data: &[u8]) {
     }
 }
 
-/// IPv4 header, as it is and with its checksum made right.
+/// IPv4 header, as it is and with a corrected checksum.
 pub fn ipv4(data: &[u8]) {
     ipv4_once(data);
     let mut data = data.to_vec();
@@ -207,7 +209,7 @@ pub fn udp(data: &[u8]) {
     }
 }
 
-/// ICMP message, as it is and with its checksum made right.
+/// ICMP message, as it is and with a corrected checksum.
 pub fn icmpv4(data: &[u8]) {
     _ = Icmpv4Message::parse(data);
     let mut data = data.to_vec();
@@ -225,7 +227,7 @@ pub fn icmpv4(data: &[u8]) {
     }
 }
 
-/// ICMPv6 message, as it is and with its checksum made right.
+/// ICMPv6 message, as it is and with a corrected checksum.
 pub fn icmpv6(data: &[u8]) {
     let (src, dst) = (SRC_V6, config().v6.expect("IPv6").gateway);
     _ = Icmpv6Message::parse(src, dst, data);

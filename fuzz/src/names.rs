@@ -1,9 +1,9 @@
-//! The DNS service as a whole: a guest that asks anything, resolvers that say anything, time, errors,
+//! The DNS service as a whole: arbitrary queries of a guest, arbitrary messages of resolvers, time, errors,
 //! changes.
 //!
 //! An input is a series of steps, each two bytes (what happens, and a number) and, for messages, as many
-//! bytes as the number says. After each step what was sent to the guest must be responses, no longer than a
-//! packet and no more of them than questions; in the end nothing may be left but what the bounds allow.
+//! bytes as the number says. After each step the frames to the guest must be responses, no longer than a
+//! packet and no more of them than questions; at the end the remaining state is within the bounds.
 
 use brodo_core::config::Config;
 use brodo_core::host::{HostError, IcmpCause, IcmpReport, SocketId};
@@ -13,10 +13,10 @@ use brodo_core::time::{Duration, Instant};
 use brodo_core::wire::dns::Header;
 use brodo_sim::driver::{SimDriver, Simulated};
 use brodo_sim::link::to_stack;
-use brodo_sim::packet::{self, Packet, UdpDatagram};
+use brodo_sim::packet::{self, ParsedFrame, UdpDatagram};
 use std::net::{Ipv4Addr, SocketAddr};
 
-/// Steps that an input is at most looked at for.
+/// Most steps of an input; further ones are ignored.
 const STEPS_MAX: usize = 200;
 
 struct Play {
@@ -55,7 +55,7 @@ impl Play {
     fn turn(&mut self, frames: &[(RxMeta, Vec<u8>)]) {
         for sent in self.driver.turn(self.now, frames) {
             for piece in sent.cut() {
-                let Ok(Packet::Udp(datagram)) = packet::parse(&piece) else {
+                let Ok(ParsedFrame::Udp(datagram)) = packet::parse(&piece) else {
                     panic!("something else was sent")
                 };
                 assert_eq!((datagram.src, datagram.dst.ip()), (self.dns, self.guest.into()));

@@ -4,7 +4,7 @@ use brodo_net::forward::spec::{PortRange, Ports, Spec, check};
 
 const EPHEMERAL: PortRange = PortRange { first: 32768, last: 60999 };
 
-/// Lines are values of one option, as they come together on a command line.
+/// Lines are values of one option, as repeated on a command line.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let mut specs: Vec<Spec> = Vec::new();

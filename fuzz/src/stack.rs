@@ -1,11 +1,10 @@
 //! Fuzz target for the whole stack: an input is a configuration and a sequence of operations (see `op`) of
 //! three connections of a guest, their host sockets, the link and the clock.
 //!
-//! The guest does what it likes. For every input, invariants must hold after every turn (`check`), every
+//! The guest is unconstrained. For every input, invariants must hold after every turn (`check`), every
 //! segment must keep the rules of [`brodo_sim::observer`], and every call the contract of
-//! [`brodo_sim::host`]. At the end the guest and the host behave: everything that was sent must arrive then,
-//! on every connection that nobody gave a reason to end; and when all are gone nothing may be left
-//! (`finish`).
+//! [`brodo_sim::host`]. At the end guest and host behave correctly: then all bytes sent must arrive, on every
+//! connection without a reason to end; and once all are closed no state may be left (`finish`).
 //!
 //! `BRODO_FUZZ_TRACE=1` prints what an input does, line by line.
 
@@ -17,6 +16,7 @@ pub mod op;
 mod ranges;
 
 use brodo_core::config::Config;
+use brodo_core::flow::{FlowKey, Protocol};
 use brodo_core::host::HostError;
 use brodo_core::link::RxMeta;
 use brodo_core::stack::{Io, Stack};
@@ -26,7 +26,7 @@ use brodo_core::time::{Duration, Instant};
 use brodo_sim::driver::{SimDriver, Simulated};
 use brodo_sim::host::{ConnectPlan, SimHost};
 use brodo_sim::link::to_stack;
-use brodo_sim::packet::{self, Packet, TcpSegment};
+use brodo_sim::packet::{self, ParsedFrame, TcpSegment};
 use brodo_sim::script::{REMOTE_V4, REMOTE_V6};
 use conn::Conn;
 use op::{Kind, Op, Setup};
@@ -39,9 +39,9 @@ const CONNS: usize = 3;
 const DOWN_MAX: u32 = 400_000;
 /// Deadlines that one passing of time stops at.
 const STEPS_MAX: usize = 100;
-/// Virtual time after which a guest may be taken to be gone.
+/// Virtual time of silence after which a guest may be given up.
 const PATIENCE: Duration = Duration::from_secs(50);
-/// The same for one that has not answered the SYN-ACK.
+/// Virtual time of silence after which a guest that has not answered the SYN-ACK may be given up.
 const OPENING_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A stack, a guest and a host in the middle of an input.
@@ -55,7 +55,7 @@ struct Run {
     batch: Vec<(RxMeta, Vec<u8>)>,
     /// Frames to the guest that are still to be lost.
     lose: u32,
-    /// The link has as much credit as it is asked for.
+    /// The link has unlimited credit.
     credit: bool,
     trace: bool,
 }
@@ -71,7 +71,7 @@ pub fn run(data: &[u8]) {
     run.finish();
 }
 
-/// Whether every operation is printed, to read what an input does.
+/// Whether every operation is printed.
 static TRACE: OnceLock<bool> = OnceLock::new();
 
 impl Run {
@@ -139,12 +139,12 @@ impl Run {
         }
     }
 
-    /// One turn of the driver, and all that must hold after it.
+    /// One turn of the driver, and the checks after it.
     fn turn(&mut self) {
         self.turn_with(|_, _| ());
     }
 
-    /// The same with something that the driver does before.
+    /// One turn preceded by `body`, an action of the driver.
     fn turn_with(&mut self, body: impl FnOnce(&mut Stack, &mut Io<'_, Simulated>)) {
         let before = self.infos();
         for conn in &mut self.conns {
@@ -158,7 +158,7 @@ impl Run {
             for piece in sent.cut() {
                 let lost = self.lose > 0;
                 self.lose = self.lose.saturating_sub(1);
-                self.hear(&piece, lost, &before);
+                self.receive(&piece, lost, &before);
             }
         }
         let after = self.infos();
@@ -180,13 +180,13 @@ impl Run {
         self.check(&flows, &before, &after);
     }
 
-    fn hear(&mut self, frame: &[u8], lost: bool, before: &[Option<TcpInfo>; CONNS]) {
-        let Ok(Packet::Tcp(segment)) = packet::parse(frame) else { return };
+    fn receive(&mut self, frame: &[u8], lost: bool, before: &[Option<TcpInfo>; CONNS]) {
+        let Ok(ParsedFrame::Tcp(segment)) = packet::parse(frame) else { return };
         let verb = if lost { "lost" } else { "<" };
         self.say(|| format!("guest {verb} {}", brief(&segment)));
         let ends = (segment.dst, segment.src);
         if let Some(i) = self.conns.iter().position(|c| (c.guest, c.remote) == ends) {
-            self.conns[i].hear(&segment, lost, self.now, before[i].as_ref());
+            self.conns[i].receive(&segment, lost, self.now, before[i].as_ref());
         }
     }
 
@@ -206,7 +206,7 @@ impl Run {
             self.turn();
         }
         if self.driver.next_deadline().is_some_and(|at| at < end) {
-            // Events due earlier happen late: nothing follows from when it does.
+            // Events due earlier happen late: no check of their times.
             self.conns.iter_mut().for_each(|c| c.resent_at.clear());
         }
         self.now = end;
@@ -279,16 +279,17 @@ impl Run {
         self.turn_with(|stack, io| {
             let adopt = |host: &mut SimHost, flow| Ok(host.adopt_tcp(flow, remote));
             // Bytes that the host socket of the one before has not taken keep that in place.
-            let _ = stack.inbound_tcp(io, (guest.into(), remote.into()), adopt);
+            let key = FlowKey { protocol: Protocol::Tcp, guest: guest.into(), remote: remote.into() };
+            let _ = stack.inbound_tcp(io, key, adopt);
         });
         if accept {
             self.accept(i);
         }
-        // Its patience is that of one who opens.
+        // Its time-out is that of an active open.
         self.conns[i].excused |= self.info(i).is_none_or(|info| info.state == State::SynSent);
     }
 
-    /// The guest answers the SYN that it has got.
+    /// The guest answers the SYN that it has received.
     fn accept(&mut self, i: usize) {
         if self.conns[i].called {
             let segment = self.conns[i].syn_ack();
@@ -371,8 +372,7 @@ fn ends(config: &Config, v6: bool, i: u16) -> (SocketAddr, SocketAddr) {
     (SocketAddr::new(guest.expect("both are configured"), 40_000 + i), SocketAddr::new(remote, 80 + i))
 }
 
-/// When a stack must be started for the first connection's numbers to begin `before` the end of sequence
-/// space.
+/// Start time of a stack for which the first connection's numbers begin `before` the end of sequence space.
 fn start_for(v6: bool, before: u32) -> Instant {
     static AT_ZERO: [OnceLock<u32>; 2] = [OnceLock::new(), OnceLock::new()];
     let iss = *AT_ZERO[usize::from(v6)].get_or_init(|| {
@@ -382,7 +382,7 @@ fn start_for(v6: bool, before: u32) -> Instant {
         let mut driver = SimDriver::new(config.clone(), brodo_core::link::LinkCaps::default(), 1);
         let sent = driver.turn(Instant::ZERO, &[(RxMeta::default(), syn.to_frame(to_stack(config.mac.0)))]);
         match packet::parse(&sent[0].bytes) {
-            Ok(Packet::Tcp(answer)) => answer.seq,
+            Ok(ParsedFrame::Tcp(answer)) => answer.seq,
             other => panic!("not an answer to a SYN: {other:?}"),
         }
     });

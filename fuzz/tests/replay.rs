@@ -8,12 +8,12 @@ use std::path::Path;
 
 /// Mutations per target.
 const MUTATIONS: usize = 20_000;
-/// The same for `stack` and `names`, where each is a conversation.
+/// Mutations of `stack` and `names`, where each is a conversation.
 const STACK_MUTATIONS: usize = 5000;
 /// Longest input tried, in bytes.
 const LEN_MAX: usize = 2048;
 
-/// SplitMix64: all that is asked of it is that the series is always the same.
+/// SplitMix64, for a reproducible series.
 struct Series(u64);
 
 impl Series {
@@ -74,7 +74,8 @@ fn corpus_and_mutations() {
             run(target, body, seed);
         }
         let mut series = Series(0x6272_6f64_6f00 + target.len() as u64);
-        let mutations = if matches!(target, "stack" | "names") { STACK_MUTATIONS } else { MUTATIONS };
+        let mutations =
+            if matches!(target, "stack" | "names" | "restore") { STACK_MUTATIONS } else { MUTATIONS };
         for _ in 0..mutations {
             let mut data = seeds[series.below(seeds.len())].clone();
             let other = &seeds[series.below(seeds.len())];

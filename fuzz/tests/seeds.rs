@@ -36,14 +36,14 @@ fn on(f: u8, steps: &[(Kind, u8, u16)]) -> Vec<Step> {
     steps.iter().map(|&(kind, a, v)| (kind, f, a, v)).collect()
 }
 
-/// A name and what happens.
+/// A seed: its name and its operations.
 type Conversation = (&'static str, Vec<Step>);
 
 fn conversations() -> Vec<Conversation> {
     [plain_transfers(), losses(), obstacles(), ends()].concat()
 }
 
-/// Data flows, and comes.
+/// Seeds with data in both directions.
 fn plain_transfers() -> Vec<Conversation> {
     use Kind::*;
     vec![
@@ -78,7 +78,7 @@ fn plain_transfers() -> Vec<Conversation> {
     ]
 }
 
-/// Something does not arrive.
+/// Seeds with losses.
 fn losses() -> Vec<Conversation> {
     use Kind::*;
     vec![
@@ -147,7 +147,7 @@ fn losses() -> Vec<Conversation> {
     ]
 }
 
-/// Windows, credit and hostile segments.
+/// Seeds with windows, credit and hostile segments.
 fn obstacles() -> Vec<Conversation> {
     use Kind::*;
     vec![
@@ -230,7 +230,7 @@ fn obstacles() -> Vec<Conversation> {
     ]
 }
 
-/// Several connections, and how they end.
+/// Seeds with several connections and their ends.
 fn ends() -> Vec<Conversation> {
     use Kind::*;
     vec![

@@ -1,11 +1,11 @@
-//! The benchmark: every workload on every system, interleaved, so that what else the machine does hits all of
+//! The benchmark: every workload on every system, interleaved, so that other load of the machine hits all of
 //! them.
 //!
-//! Workloads are data ([`workload`]), beside four parts that are not a matter of one probe's run
-//! ([`Part`]). All systems stand ready in one world while one after the other is measured ([`matrix`]); idle
-//! they cost nothing. [`start`] times fresh namespaces, [`allocations`] counts what brodo asks of its
-//! allocator; idle connections and long paths have modules of their own ([`crate::idle`], [`crate::wan`]).
-//! Results ([`results`]) become a document ([`pages`]) and are held against the [`goals`].
+//! Workloads are data ([`workload`]), beside four parts that are more than one run of a probe ([`Part`]). All
+//! systems stand ready in one world while one after the other is measured ([`matrix`]); idle they cost
+//! nothing. [`start`] times fresh namespaces, [`allocations`] counts brodo's heap allocations; idle
+//! connections and long paths have modules of their own ([`crate::idle`], [`crate::wan`]). Results
+//! ([`results`]) become a document ([`pages`]) and are compared with the [`goals`].
 
 pub mod allocations;
 pub mod goals;
@@ -44,7 +44,7 @@ impl Part {
     /// All, in order.
     pub const ALL: [Self; 4] = [Self::Start, Self::Allocations, Self::Idle, Self::Wan];
 
-    /// Its name on the command line.
+    /// Name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Start => "start",
@@ -55,7 +55,7 @@ impl Part {
     }
 }
 
-/// One thing that may be asked for.
+/// One item of the list of workloads and parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
     /// All of the others.
@@ -199,7 +199,7 @@ pub fn measure(options: &Options, depth: &Depth) -> Result<Results> {
     Ok(results)
 }
 
-/// About how long a part takes.
+/// Estimated duration of a part.
 fn planned(part: Part, depth: &Depth, rows: &[wan::rows::Row], results: &Results) -> Duration {
     let forwarders = results.systems.iter().filter(|system| system.is_forwarder()).count() as u32;
     match part {

@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Size of the file that is sent.
+/// Size of the served file, MiB.
 const FILE_MIB: u64 = 512;
 /// TCP port of the web server.
 const PORT: u16 = 8000;
@@ -23,7 +23,7 @@ const LIMIT: Duration = Duration::from_mins(2);
 const SERVERS: [(&str, &str); 3] =
     [(HOST_V4, "the host, IPv4"), (HOST_V6, "the host, IPv6"), (WORLD_V4, "another machine")];
 
-/// Runs it, printing each step to standard output.
+/// Runs the demonstration and prints each step to standard output.
 pub fn run(programs: &Programs) -> Result<()> {
     for program in ["curl", "python3", "sha256sum", "ss"] {
         find_program(program).ok_or_else(|| Failure(format!("{program} is not installed (make setup)")))?;
@@ -99,7 +99,7 @@ fn next_steps(program: &Path) -> String {
     format!(
         "\nNext, as any user:\n\n\
          \x20 {brodo} run -- curl -sI https://example.org    one command with a network of its own\n\
-         \x20 {brodo} run                                    a shell in there\n\
+         \x20 {brodo} run                                    a shell with a network of its own\n\
          \x20 {brodo} top                                    its connections, from another terminal\n\
          \x20 {brodo} run --help                             every option\n\n\
          The guide begins at docs/src/introduction.md.\n"
@@ -130,7 +130,7 @@ fn download(world: &World, guest: &Guest, server: &str, sent: &str) -> Result<Do
     let finished = job.wait(LIMIT)?.success()?;
     let words: Vec<&str> = finished.stdout.split('|').collect();
     let [from, port, bytes, seconds] = words[..] else {
-        return Err(finished.failure("curl printed something else"));
+        return Err(finished.failure("unexpected output of curl"));
     };
     let number = |text: &str| text.parse::<f64>().context(|| format!("curl printed {text:?}"));
     let socket = socket.flatten().unwrap_or_else(|| "a socket that was gone before it was listed".into());

@@ -1,5 +1,4 @@
-//! Cost of idle connections: the forwarder's resident memory with none, a thousand and ten thousand of them
-//! open.
+//! Memory of idle connections: the forwarder's resident set with none, a thousand and ten thousand open.
 //!
 //! The connections are opened by a probe in the guest and accepted by one in the host namespace; nothing is
 //! ever sent on them. The first thousand also pay for what grows once (tables, the allocator's pages), so the
@@ -16,7 +15,7 @@ use std::time::Duration;
 
 /// Connections open when memory is read.
 pub const COUNTS: [usize; 3] = [0, 1000, 10_000];
-/// The forwarder has freed the memory of the handshakes by then.
+/// Pause before memory is read: the forwarder frees the memory of the handshakes meanwhile.
 pub const SETTLE: Duration = Duration::from_secs(2);
 /// Limit of the memory per connection, bytes.
 const BYTES_MAX: f64 = 1024.0;
@@ -46,7 +45,7 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// Bytes that one connection takes.
+    /// Resident bytes per connection.
     pub fn bytes_each(&self) -> f64 {
         let more = self.rss_kib[2] as f64 - self.rss_kib[1] as f64;
         more * 1024.0 / (self.counts[2] - self.counts[1]) as f64
@@ -61,7 +60,8 @@ impl Idle {
     }
 }
 
-/// `brodo-bench idle`: every forwarder that is installed; fails if brodo's connections cost too much.
+/// `brodo-bench idle`: all installed forwarders. Fails if a connection of brodo takes more than
+/// [`BYTES_MAX`].
 pub fn run(options: &Options) -> Result<()> {
     let machine = Machine::now();
     eprintln!("{}", machine.text());
@@ -94,7 +94,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// About how long one forwarder takes.
+/// Estimated duration for one forwarder.
 pub fn planned((counts, settle): ([usize; 3], Duration)) -> Duration {
     // A connection takes about 100 us to open.
     (settle + Duration::from_millis(100)) * 3 + Duration::from_micros(100) * counts[2] as u32
@@ -113,7 +113,7 @@ pub fn measure(
         let (counts, settle) = depth;
         let rss_kib = match memory(system, programs, counts, settle) {
             Ok(rss_kib) => rss_kib,
-            // A peer that cannot hold so many connections does not void the other figures.
+            // Another forwarder that cannot hold so many connections does not void the other figures.
             Err(e) if system != System::Brodo => {
                 progress.remark(&format!("idle {}: {e}", system.name()));
                 continue;
@@ -128,7 +128,7 @@ pub fn measure(
     Ok(found)
 }
 
-/// Memory and what one connection takes.
+/// Table of resident memory and bytes per connection.
 pub fn table(found: &[Idle]) -> Table {
     let counts = found.first().map_or(COUNTS, |idle| idle.counts);
     let head = ["forwarder".to_owned()].into_iter().chain(counts.map(|count| format!("with {count}, KiB")));

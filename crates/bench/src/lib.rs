@@ -1,5 +1,5 @@
-//! Common ground of the end-to-end tests and the benchmark: network namespaces to run forwarders in,
-//! the programs that talk through them, and the figures that the kernel keeps about them.
+//! Common ground of the end-to-end tests and the benchmark: network namespaces to run forwarders in, the
+//! programs that talk through them, and the kernel's figures about them.
 //!
 //! ```text
 //!   guest                         host namespace                                   world namespace
@@ -10,18 +10,17 @@
 //!
 //! - [`world`] builds the namespaces, with names unique to the process, and removes them at the end in every
 //!   case.
-//! - [`system`] starts a system under test in them, as an ordinary user, and says how to run a program as its
-//!   guest.
-//! - [`probe`] is the program that runs there: servers and clients small enough to know exactly what they do.
-//!   It is the calling program itself, started again with `probe` as its first argument, so nothing else has
-//!   to be installed.
-//! - [`process`] runs programs with a time limit; [`procfs`] reads what `/proc` knows about them.
+//! - [`system`] starts a system under test in them, as an ordinary user, and runs programs as its guest.
+//! - [`probe`] is the program that runs there: servers and clients small enough to be exact about their
+//!   behaviour. It is the calling program itself, started again with `probe` as its first argument, so
+//!   nothing else has to be installed.
+//! - [`process`] runs programs with a time limit; [`procfs`] reads their state from `/proc`.
 //! - [`wan`] puts a long path with a bottleneck between two of the namespaces.
 //! - [`mod@bench`] interleaves workloads and systems, with [`progress`] on the terminal; [`report`] makes
 //!   tables and charts.
-//! - [`idle`] counts what connections cost that do nothing; [`soak`] works one brodo for long and looks
-//!   whether it grows; [`smoke`] runs all of the benchmark in a minute to see that it works; [`demo`] shows
-//!   one download.
+//! - [`idle`] measures the memory of idle connections; [`soak`] loads one brodo for long and checks that it
+//!   does not grow; [`smoke`] runs all of the benchmark once, briefly, as a test of it; [`demo`] shows one
+//!   download.
 
 pub mod bench;
 pub mod demo;

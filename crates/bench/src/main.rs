@@ -1,7 +1,7 @@
-//! `brodo-bench`: measures brodo against the direct path, a veth pair and its peers; `brodo-bench demo` shows
-//! it at work.
+//! `brodo-bench`: brodo measured against the direct path, a veth pair and other forwarders; `brodo-bench
+//! demo` is a guided download.
 //!
-//! It builds network namespaces and therefore wants root; the measured programs run as an ordinary user.
+//! Building network namespaces takes root; the measured programs run as an ordinary user.
 
 use brodo_bench::system::Programs;
 use brodo_bench::wan::{emulator, measure};
@@ -9,7 +9,7 @@ use brodo_bench::{bench, demo, idle, probe, smoke, soak};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Measures brodo and its peers, interleaved, and prints medians, ratios and goals as Markdown.
+/// Measures brodo and other forwarders, interleaved, and prints medians, ratios and goals as Markdown.
 #[derive(Debug, Parser)]
 #[command(name = "brodo-bench", version, args_conflicts_with_subcommands = true, max_term_width = 110)]
 struct CommandLine {
@@ -25,21 +25,21 @@ struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Watch brodo work: downloads through it, checked and timed
+    /// Demonstration: downloads through brodo, checked and timed
     Demo(Programs),
-    /// Measure what idle connections cost: memory with none, a thousand and ten thousand of them
+    /// Measure the memory of idle connections: none, a thousand and ten thousand of them
     Idle(idle::Options),
-    /// Work one brodo with everything at once for long; fails if it grows, drops or corrupts anything
+    /// Endurance test: all kinds of load on one brodo for long; fails if it grows, drops or corrupts anything
     Soak(soak::Options),
-    /// Connect two network namespaces by a long path with a bottleneck, until killed; prints what passes
+    /// Connect two network namespaces by a long path with a bottleneck, until killed; prints its traffic
     /// every second
     WanEmulator(emulator::Emulator),
     /// Measure over emulated long paths, through brodo and directly, and print both as Markdown
     Wan(measure::Options),
 }
 
-/// Under `cargo run`, builds the brodo beside this program, so that what is measured is never missing or
-/// older than its source. Started by itself this program takes what is there.
+/// Under `cargo run`, builds the brodo beside this program, so that it is never missing or older than its
+/// source. Started directly, this program measures the brodo that is there.
 fn build_brodo() -> Result<(), String> {
     let (Some(cargo), Some(manifest)) = (std::env::var_os("CARGO"), std::env::var_os("CARGO_MANIFEST_PATH"))
     else {

@@ -1,7 +1,7 @@
 //! The program at both ends of a connection under test: `PROGRAM probe SUBCOMMAND`.
 //!
-//! Clients print one line of JSON and exit with 0 if they could do what they were asked; the outcome (an
-//! errno, a hash, a time) is in the JSON, for the caller to judge. Servers run until they are killed.
+//! Clients print one line of JSON and exit with 0 if the probe itself ran; the outcome (an errno, a hash, a
+//! time) is in the JSON, for the caller to judge. Servers run until they are killed.
 //!
 //! One server listens on one port, TCP and UDP. Over UDP it echoes. Over TCP it obeys the first line:
 //!
@@ -18,14 +18,14 @@
 //! | `flood MS` | sends for that many milliseconds, then waits for the end |
 //! | `datagram-sink` | names a port, and counts datagrams on it until the connection's end |
 //! | `datagram-source SIZE MS RATE` | names a port, and sends datagrams from it to its peer |
-//! | `echo` | sends back what comes |
-//! | `who` | sends the address it was called from |
+//! | `echo` | sends received bytes back |
+//! | `who` | sends the client's address as the server sees it |
 //! | `reset` | sends a line, then resets the connection |
 //! | `hold` | neither reads nor closes |
-//! | `restless-sink SEED` | reads with stalls, then tells whether it was the pattern |
+//! | `restless-sink SEED` | reads with stalls, then sends whether it was the pattern |
 //! | `restless-source N SEED` | sends N patterned bytes with stalls, then waits for the end |
-//! | `slow-sink RATE MS SEED` | reads RATE bytes per second for MS, then to the end; sends what it was |
-//! | `swift-sink SEED` | reads to the end, then tells whether it was the pattern |
+//! | `slow-sink RATE MS SEED` | reads RATE bytes per second for MS, then to the end; sends its figures |
+//! | `swift-sink SEED` | reads to the end, then sends whether it was the pattern |
 //! | `swift-source SEED` | sends patterned bytes until the client ends its half |
 
 mod bulk;
@@ -72,10 +72,33 @@ impl Peer {
     }
 }
 
-/// Which way the bytes go.
+/// Exchanges of a request and its response, for a time.
+#[derive(Debug, Args)]
+struct Exchanges {
+    #[command(flatten)]
+    peer: Peer,
+    flows: usize,
+    seconds: f64,
+    #[arg(long, default_value_t = 0)]
+    pause_us: u64,
+}
+
+impl Exchanges {
+    /// Measures them, each over a connection of its own or all over one.
+    fn measure(&self, connect: bool) -> io::Result<Value> {
+        let pause = Duration::from_micros(self.pause_us);
+        let duration = Duration::from_secs_f64(self.seconds);
+        let exchange = round_trip::Exchange { connect, duration, pause };
+        round_trip::measure(self.peer.socket(), self.flows, exchange)
+    }
+}
+
+/// Direction of bulk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Direction {
+pub enum BulkDirection {
+    /// From the guest, which runs the probe, to the server.
     Up,
+    /// From the server to the guest.
     Down,
 }
 
@@ -86,7 +109,7 @@ enum Probe {
     Wait { token: String },
     /// Serve TCP and UDP on a port
     Serve { port: u16 },
-    /// Copy what comes in by a device for some ports of a server to that server, and back
+    /// Relay connections that arrive by a device for some ports of a server to that server
     Relay {
         device: String,
         #[command(flatten)]
@@ -112,14 +135,14 @@ enum Probe {
         #[arg(long)]
         stall: Option<String>,
     },
-    /// Let the server end its half first, then send
+    /// Send after the server has ended its half
     FinFirst {
         #[command(flatten)]
         peer: Peer,
         bytes: u64,
         token: String,
     },
-    /// Connect and tell how that went
+    /// Connect, and print the outcome
     Connect {
         #[command(flatten)]
         peer: Peer,
@@ -129,12 +152,12 @@ enum Probe {
         #[command(flatten)]
         peer: Peer,
     },
-    /// Be reset by the server and tell what that looked like
+    /// Have the server reset the connection, and print the outcome
     Reset {
         #[command(flatten)]
         peer: Peer,
     },
-    /// Reset the connection ourselves and let the server tell what that looked like
+    /// Reset the connection, and print the outcome at the server
     Abort {
         #[command(flatten)]
         peer: Peer,
@@ -145,14 +168,14 @@ enum Probe {
         #[command(flatten)]
         peer: Peer,
     },
-    /// Ask for a flood and never read it; hold the connection until standard input ends
+    /// Request a flood and never read it; hold the connection until standard input ends
     Ignore {
         #[command(flatten)]
         peer: Peer,
     },
-    /// Accept connections on a port and keep them, doing nothing
+    /// Accept connections on a port and keep them idle
     Accept { port: u16 },
-    /// Open connections and keep them, doing nothing, until standard input ends
+    /// Open connections and keep them idle until standard input ends
     Open {
         #[command(flatten)]
         peer: Peer,
@@ -186,7 +209,7 @@ enum Probe {
         ttl: u8,
         size: usize,
     },
-    /// Send a datagram to a closed port and tell what that looked like
+    /// Send a datagram to a closed port, and print the outcome
     DatagramRefused {
         #[command(flatten)]
         peer: Peer,
@@ -222,26 +245,12 @@ enum Probe {
         dwell_ms: u64,
     },
     /// Measure connect-request-response
-    Crr {
-        #[command(flatten)]
-        peer: Peer,
-        flows: usize,
-        seconds: f64,
-        #[arg(long, default_value_t = 0)]
-        pause_us: u64,
-    },
+    Crr(Exchanges),
     /// Measure request-response
-    Rr {
-        #[command(flatten)]
-        peer: Peer,
-        flows: usize,
-        seconds: f64,
-        #[arg(long, default_value_t = 0)]
-        pause_us: u64,
-    },
+    Rr(Exchanges),
     /// Measure sparse request-response beside bulk, up or down
     Mix {
-        direction: mix::Direction,
+        direction: BulkDirection,
         #[command(flatten)]
         peer: Peer,
         /// Port of the server for single bytes
@@ -267,7 +276,7 @@ enum Probe {
         #[arg(default_value_t = 0)]
         rate: u64,
     },
-    /// Ask with one small datagram on a socket of its own, as names are asked for, again and again
+    /// Send one small datagram on a socket of its own and await the answer, as a DNS query, repeatedly
     Queries {
         #[command(flatten)]
         peer: Peer,
@@ -290,7 +299,7 @@ enum Probe {
     },
     /// Open many connections whose readers, the server's or the probe's, are slow for a time
     Slow {
-        direction: Direction,
+        direction: BulkDirection,
         #[command(flatten)]
         peer: Peer,
         count: usize,
@@ -298,20 +307,20 @@ enum Probe {
         rate: u64,
         duration_ms: u64,
     },
-    /// Let flows run in one direction until standard input ends; a line for every round that all have made
+    /// Run flows in one direction until standard input ends; a line for every round that all have completed
     Watch {
-        direction: Direction,
+        direction: BulkDirection,
         #[command(flatten)]
         peer: Peer,
         flows: usize,
     },
     /// Send datagrams back, each after MS milliseconds
     Late { port: u16, ms: u64 },
-    /// Print what datagrams arrive at a port, a line for each
+    /// Print each datagram that arrives at a port, one line each
     Collect { port: u16 },
     /// Send mutated frames through the guest's interface
     HostileFrames { count: u64, seed: u64 },
-    /// Open connections without a kernel and misbehave on them
+    /// Open connections without the kernel's TCP and violate the protocol on them
     HostileConversations { count: u64, seed: u64 },
     /// Send a datagram with any source address through the guest's interface
     ForgedDatagram {
@@ -387,21 +396,17 @@ fn run(probe: Probe) -> io::Result<Value> {
             let span = timed::Span::from_ms(duration_ms, bucket_ms);
             timed::down(peer.socket(), span, Duration::from_millis(dwell_ms))
         }
-        Probe::Crr { peer, flows, seconds, pause_us } => {
-            round_trip::measure(peer.socket(), flows, exchange(true, seconds, pause_us))
-        }
-        Probe::Rr { peer, flows, seconds, pause_us } => {
-            round_trip::measure(peer.socket(), flows, exchange(false, seconds, pause_us))
-        }
+        Probe::Crr(exchanges) => exchanges.measure(true),
+        Probe::Rr(exchanges) => exchanges.measure(false),
         Probe::Transfers { peer, count, at_once, bytes_max, seed } => {
             Ok(stress::transfers(peer.socket(), count, at_once, bytes_max, seed))
         }
         Probe::Slow { direction, peer, count, bytes, rate, duration_ms } => {
             let slow = stress::Slow { count, bytes, rate, time: Duration::from_millis(duration_ms) };
-            stress::slow(peer.socket(), direction == Direction::Up, slow)
+            stress::slow(peer.socket(), direction == BulkDirection::Up, slow)
         }
         Probe::Watch { direction, peer, flows } => {
-            stress::watch(peer.socket(), direction == Direction::Up, flows)
+            stress::watch(peer.socket(), direction == BulkDirection::Up, flows)
         }
         Probe::Mix { direction, peer, respond, flows, seconds } => {
             mix::measure(direction, peer.socket(), respond, flows, Duration::from_secs_f64(seconds))
@@ -425,11 +430,6 @@ fn run(probe: Probe) -> io::Result<Value> {
     }
 }
 
-fn exchange(connect: bool, seconds: f64, pause_us: u64) -> round_trip::Exchange {
-    let pause = Duration::from_micros(pause_us);
-    round_trip::Exchange { connect, duration: Duration::from_secs_f64(seconds), pause }
-}
-
 fn datagrams(size: usize, seconds: f64, rate: u64) -> stream::Stream {
     stream::Stream { size, duration: Duration::from_secs_f64(seconds), rate }
 }
@@ -438,7 +438,7 @@ fn wait_for_end_of_input() -> io::Result<()> {
     io::copy(&mut io::stdin().lock(), &mut io::sink()).map(drop)
 }
 
-/// The name of an error as C programs know it: "ECONNREFUSED".
+/// Symbolic name of an errno: "ECONNREFUSED".
 fn errno_name(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(number) => format!("{:?}", nix::errno::Errno::from_raw(number)),

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Something went wrong: one sentence for people, with the output of what failed after it.
+/// A failure: one sentence for people, followed by the output of the failed program.
 #[derive(Debug, Clone)]
 pub struct Failure(pub String);
 
@@ -26,7 +26,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Result of everything in this crate.
+/// Result type of this crate.
 pub type Result<T> = std::result::Result<T, Failure>;
 
 /// Adds the failed action to an error that has only the reason.
@@ -41,14 +41,14 @@ impl<T, E: fmt::Display> Context<T> for std::result::Result<T, E> {
     }
 }
 
-/// Deadline of what happens at once on an idle machine: the start of a server, an address, the end of a
-/// program. It ends what hangs, and says nothing about speed.
+/// Deadline of events that are immediate on an idle machine: the start of a server, an address, the end of a
+/// program. It ends hanging tests, and judges no speed.
 pub const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Interval at which a condition is polled.
 const POLL: Duration = Duration::from_millis(2);
 
-/// Waits until `condition` yields something; `None` when the limit has passed.
+/// Waits until `condition` yields a value; `None` when the limit has passed.
 pub fn wait_until<T>(limit: Duration, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
     let end = Instant::now() + limit;
     loop {
@@ -78,12 +78,12 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// An error that shows everything unless the program ended with status 0.
+    /// The finished program; an error with its command line and output unless it ended with status 0.
     pub fn success(self) -> Result<Self> {
         if self.code == Some(0) { Ok(self) } else { Err(self.failure("failed")) }
     }
 
-    /// Everything known about the program, as the reason `why` a test fails.
+    /// A failure for the reason `why`, with command line, status and output of the program.
     pub fn failure(&self, why: &str) -> Failure {
         let code = self.code.map_or_else(|| "a signal".to_owned(), |code| code.to_string());
         Failure(format!(
@@ -221,7 +221,7 @@ fn read(path: &Path) -> String {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
-/// A command as one would type it.
+/// A command as typed in a shell.
 fn command_line(command: &Command) -> String {
     let mut line = command.get_program().to_string_lossy().into_owned();
     for argument in command.get_args() {

@@ -17,9 +17,13 @@ pub fn cpu_ms(pid: u32) -> f64 {
     threads.flatten().filter_map(|thread| thread_ns(thread.path())).sum::<u64>() as f64 / 1e6
 }
 
-/// Resident memory in KiB: pages in use, shared ones counted in full.
-pub fn rss_kib(pid: u32) -> u64 {
-    field_kib(&format!("/proc/{pid}/status"), "VmRSS:")
+/// Resident memory of processes that are one program, in KiB: pages in use, shared ones counted in full, but
+/// pages of files, which all of them map, only for the process with most.
+pub fn rss_kib(pids: &[u32]) -> u64 {
+    let field = |pid: &u32, name| field_kib(&format!("/proc/{pid}/status"), name);
+    let of_files = pids.iter().map(|pid| field(pid, "RssFile:"));
+    let others = pids.iter().map(|pid| field(pid, "VmRSS:").saturating_sub(field(pid, "RssFile:")));
+    others.sum::<u64>() + of_files.max().unwrap_or_default()
 }
 
 /// Resident memory in KiB, shared pages divided among the processes that share them.

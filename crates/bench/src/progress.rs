@@ -1,5 +1,4 @@
-//! How far a measurement is: one line that is written over and over on a terminal, a line for each result
-//! elsewhere.
+//! Progress of a measurement: one line, rewritten in place on a terminal; elsewhere a line for each result.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -17,14 +16,14 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Says how long everything will take.
+    /// Prints the estimated duration of the whole measurement.
     pub fn new(planned: Duration) -> Self {
         eprintln!("This takes about {}.", words(planned));
         let terminal = std::io::stderr().is_terminal();
         Self { planned, done: Duration::ZERO, start: Instant::now(), terminal }
     }
 
-    /// Something begins.
+    /// Start of a step.
     pub fn begin(&mut self, what: &str) {
         if self.terminal {
             let share = self.done.as_secs_f64() / self.planned.as_secs_f64().max(1e-9);
@@ -38,7 +37,7 @@ impl Progress {
         }
     }
 
-    /// Something that was planned to take so long has ended, with this result if it has one.
+    /// End of a step with this planned duration, and its result if it has one.
     pub fn done(&mut self, planned: Duration, result: &str) {
         self.done += planned;
         if !self.terminal && !result.is_empty() {
@@ -46,7 +45,7 @@ impl Progress {
         }
     }
 
-    /// Something that must be seen.
+    /// A message that stays on the terminal.
     pub fn remark(&self, text: &str) {
         if self.terminal {
             eprint!("\r\x1b[2K");

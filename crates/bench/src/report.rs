@@ -1,9 +1,8 @@
 //! Reports: a document of headings, tables and charts, built once and written as Markdown and as a
 //! page of HTML.
 //!
-//! The main benchmark, long paths and idle connections all say what they found out as [`Block`]s; where it
-//! goes is the same for all of them ([`Outputs`]): Markdown to standard output, and to files if asked for.
-//! Samples go to JSON as they are.
+//! The main benchmark, long paths and idle connections give their results as [`Block`]s, with the same
+//! [`Outputs`]: Markdown to standard output, and files by option. Samples go to JSON unchanged.
 
 mod html;
 mod machine;
@@ -25,7 +24,7 @@ pub struct Outputs {
     /// Write every sample to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write a page with tables and charts to this file; it needs nothing else
+    /// Write a page with tables and charts to this file, self-contained
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// Write a short table to this file: the main figures, and whether the goals are reached
@@ -71,13 +70,13 @@ pub enum Block {
     Heading(u8, String),
     /// A paragraph.
     Text(String),
-    /// A paragraph that must not be overlooked.
+    /// A paragraph shown as a warning.
     Warning(String),
     /// A table.
     Table(Table),
-    /// A bar chart; only where pictures can be, and never of figures that are not also in a table.
+    /// A bar chart, left out of Markdown; its figures are also in a table.
     Bars(Bars),
-    /// A line chart; the same.
+    /// A line chart, under the same rule as a bar chart.
     Lines(brodo_plot::Chart),
 }
 

@@ -1,9 +1,8 @@
-//! All of the benchmark as briefly as possible: every workload on every system that is installed, once, and
-//! everything written.
+//! Smoke test of the benchmark: every workload on every installed system once, as briefly as possible, with
+//! all outputs.
 //!
-//! Proof that every part works; its figures mean nothing, and no time is judged. It fails if a
-//! workload has no figure on a system, if a part found nothing, or if one of the outputs cannot be read by
-//! those it is for.
+//! The figures mean nothing, and no time is judged. The test fails if a workload has no figure on a system,
+//! if a part has no result, or if an output is malformed.
 
 use crate::bench::{self, Depth, Options, Part, Wanted, pages, results::Results};
 use crate::process::{Failure, Result};
@@ -11,7 +10,7 @@ use crate::wan::measure::Choice;
 use serde_json::Value;
 use std::time::Duration;
 
-/// Rows of long paths that stand for all: each place, each direction, each kind of queue and loss.
+/// Representative rows of long paths: each place, each direction, each kind of queue and loss.
 const ROWS: [&str; 5] = ["2c-up", "4-wait-5000", "loss-0.1", "8", "6"];
 
 /// Runs all workloads; only programs and outputs are taken from `options`.

@@ -1,4 +1,4 @@
-//! Endurance: one brodo, everything at once, for long; and whether it grows, drops or corrupts anything.
+//! Endurance test: one brodo under all kinds of load for long, checked for growth, drops and corruption.
 //!
 //! Each [`LOADS`] line is a program of the guest that is started again as soon as it has ended: content in
 //! both directions, compared by hash; the same with stalls that fill every buffer on the way; connections
@@ -22,15 +22,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Interval between readings of brodo.
-const LOOK: Duration = Duration::from_secs(5);
+/// Interval between samples of brodo's process.
+const INTERVAL: Duration = Duration::from_secs(5);
 /// Readings per line of output.
-const LOOKS_PER_LINE: usize = 12;
-/// No program of the load takes longer, even on a busy machine.
+const SAMPLES_PER_LINE: usize = 12;
+/// Time limit of one program of the load, even on a busy machine.
 const LIMIT: Duration = Duration::from_mins(2);
-/// The longest that a flow without traffic is kept, and as much again for a busy machine.
+/// Twice the longest time that a flow without traffic is kept; the double is for a busy machine.
 const FLOWS_END: Duration = Duration::from_mins(6);
-/// A UDP flow is kept for three minutes after its last datagram: only then as many end as begin.
+/// Warm-up: a UDP flow is kept for three minutes after its last datagram, so only then as many end as begin.
 const WARM_UP: Duration = Duration::from_secs(200);
 /// Bound of growth: the median of the second half over that of the first.
 const GROWTH_MAX: f64 = 1.1;
@@ -50,19 +50,19 @@ pub struct Options {
     /// Path of brodo.
     #[command(flatten)]
     programs: Programs,
-    /// Write everything that was read to this file
+    /// Write all samples to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// A program of the guest that is run again and again.
+/// A program of the guest, run repeatedly.
 struct Load {
     name: &'static str,
-    /// The probe's words; `{}` is what only a run knows.
+    /// Arguments of the probe, with `{}` for values known only at the run.
     probe: &'static str,
     /// Pause before the next.
     pause: Duration,
-    /// Whether it went as it should.
+    /// Whether its output is correct.
     is_right: fn(&Value) -> bool,
 }
 
@@ -93,14 +93,14 @@ const LOADS: [Load; 11] = [
     load("questions", "queries {v4} {bulk} 5 50000", 0, equal),
 ];
 
-/// Packets that brodo may not use without anything being wrong: late segments of connections that are gone,
-/// probes of a closed window, unsolicited multicast. Every other drop is a fault.
+/// Legitimate drops: late segments of closed connections, probes of a closed window, unsolicited multicast.
+/// Every other drop is a fault.
 const HARMLESS: [&str; 5] =
     ["NoConnection", "OutOfWindow", "BadDestination", "UnknownIcmp", "UnknownProtocol"];
 
-/// Readings of one moment.
+/// One sample of process, interfaces and retransmissions.
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct Sample {
     at_s: f64,
     rss_kib: u64,
     pss_kib: u64,
@@ -112,7 +112,7 @@ struct Look {
     resent_host: u64,
 }
 
-impl Look {
+impl Sample {
     fn take(start: Instant, guest: &Guest, server: u32) -> Self {
         let counters = procfs::interface(guest.pid, "eth0");
         Self {
@@ -130,7 +130,7 @@ impl Look {
 
     fn line(&self, runs: u64, faults: usize) -> String {
         format!(
-            "{:5.1} min: {:.1} MiB resident ({:.1} its share), {} descriptors, {} threads; {} GiB moved in {runs} programs; \
+            "{:5.1} min: {:.1} MiB resident ({:.1} proportional), {} descriptors, {} threads; {} GiB moved in {runs} programs; \
              retransmissions: guest {}, host {}; dropped by the TAP {}; faults {faults}",
             self.at_s / 60.0,
             self.rss_kib as f64 / 1024.0,
@@ -153,7 +153,7 @@ impl Look {
     }
 }
 
-/// Runs it; fails with everything that was wrong.
+/// Runs the test; the error lists all faults.
 pub fn run(options: &Options) -> Result<()> {
     println!("{}", Machine::now().text());
     let seconds = options.minutes * 60.0 + WARM_UP.as_secs_f64();
@@ -175,17 +175,17 @@ pub fn run(options: &Options) -> Result<()> {
     let guest = Guest::forwarder(&world, &world.enter_host_as_user(), &words)?;
 
     let start = Instant::now();
-    let before = Look::take(start, &guest, server);
+    let before = Sample::take(start, &guest, server);
     println!("{}", before.line(0, 0));
     let bed = Bed { world: &world, guest: &guest, server, start };
-    let (looks, mut faults) = bed.work(WARM_UP + Duration::from_secs_f64(options.minutes * 60.0));
-    faults.extend(growth(&looks));
-    if looks.last().is_some_and(|last| last.tap_dropped > before.tap_dropped) {
+    let (samples, mut faults) = bed.work(WARM_UP + Duration::from_secs_f64(options.minutes * 60.0));
+    faults.extend(growth(&samples));
+    if samples.last().is_some_and(|last| last.tap_dropped > before.tap_dropped) {
         faults.push("the TAP has dropped packets of the guest".into());
     }
     println!("The load has ended; waiting for the last flow to end.");
     let ended = wait_until(FLOWS_END, || (guest.fd_count() <= before.descriptors).then_some(()));
-    let after = Look::take(start, &guest, server);
+    let after = Sample::take(start, &guest, server);
     println!("{}", after.line(0, faults.len()));
     if ended.is_none() {
         faults.push(format!(
@@ -197,12 +197,13 @@ pub fn run(options: &Options) -> Result<()> {
     print!("{counted}");
     faults.extend(drops(&counted));
     if let Some(path) = &options.json {
-        let looks: Vec<Value> = looks.iter().map(Look::json).collect();
-        let text = json!({ "looks": looks, "after": after.json(), "faults": faults, "counters": counted });
+        let samples: Vec<Value> = samples.iter().map(Sample::json).collect();
+        let text =
+            json!({ "samples": samples, "after": after.json(), "faults": faults, "counters": counted });
         std::fs::write(path, text.to_string()).context(|| format!("cannot write {}", path.display()))?;
     }
     if faults.is_empty() {
-        println!("Nothing grew, nothing was dropped, and everything was right.");
+        println!("No growth, no drops, no corruption.");
         Ok(())
     } else {
         Err(Failure(format!("the soak found:\n{}", faults.join("\n"))))
@@ -219,10 +220,10 @@ struct Bed<'a> {
 
 impl Bed<'_> {
     /// Runs every load for `duration`; returns the samples and the failures.
-    fn work(&self, duration: Duration) -> (Vec<Look>, Vec<String>) {
+    fn work(&self, duration: Duration) -> (Vec<Sample>, Vec<String>) {
         let (stop, runs) = (AtomicBool::new(false), AtomicU64::new(0));
         let faults = Mutex::new(Vec::new());
-        let mut looks = Vec::new();
+        let mut samples = Vec::new();
         thread::scope(|scope| {
             for load in &LOADS {
                 let (stop, runs, faults) = (&stop, &runs, &faults);
@@ -238,17 +239,17 @@ impl Bed<'_> {
                 });
             }
             while self.start.elapsed() < duration {
-                thread::sleep(LOOK);
-                let look = Look::take(self.start, self.guest, self.server);
-                if looks.len() % LOOKS_PER_LINE == LOOKS_PER_LINE - 1 {
+                thread::sleep(INTERVAL);
+                let sample = Sample::take(self.start, self.guest, self.server);
+                if samples.len() % SAMPLES_PER_LINE == SAMPLES_PER_LINE - 1 {
                     let faults = faults.lock().map_or(0, |faults| faults.len());
-                    println!("{}", look.line(runs.load(Ordering::Relaxed), faults));
+                    println!("{}", sample.line(runs.load(Ordering::Relaxed), faults));
                 }
-                looks.push(look);
+                samples.push(sample);
             }
             stop.store(true, Ordering::Relaxed);
         });
-        (looks, faults.into_inner().unwrap_or_default())
+        (samples, faults.into_inner().unwrap_or_default())
     }
 
     fn once(&self, load: &Load, token: &str) -> Result<()> {
@@ -264,11 +265,15 @@ impl Bed<'_> {
         };
         let words = self.world.probe().into_iter().chain(load.probe.split(' ').map(word));
         let finished = self.world.run(&self.guest.enter, words, LIMIT)?.success()?;
-        if (load.is_right)(&finished.json()?) { Ok(()) } else { Err(finished.failure("not as it should be")) }
+        if (load.is_right)(&finished.json()?) {
+            Ok(())
+        } else {
+            Err(finished.failure("unexpected output of the probe"))
+        }
     }
 }
 
-/// Sleeps, but not beyond the end.
+/// Sleeps for `pause`, or until `stop`.
 fn sleep(pause: Duration, stop: &AtomicBool) {
     let end = Instant::now() + pause;
     while Instant::now() < end && !stop.load(Ordering::Relaxed) {
@@ -277,19 +282,19 @@ fn sleep(pause: Duration, stop: &AtomicBool) {
 }
 
 /// Growth from the first half to the second, after the warm-up.
-fn growth(looks: &[Look]) -> Vec<String> {
-    type Quantity = (&'static str, fn(&Look) -> f64, f64);
-    let begin = looks.partition_point(|look| look.at_s < WARM_UP.as_secs_f64());
-    let (first, second) = looks[begin..].split_at((looks.len() - begin) / 2);
+fn growth(samples: &[Sample]) -> Vec<String> {
+    type Quantity = (&'static str, fn(&Sample) -> f64, f64);
+    let begin = samples.partition_point(|sample| sample.at_s < WARM_UP.as_secs_f64());
+    let (first, second) = samples[begin..].split_at((samples.len() - begin) / 2);
     let quantities: [Quantity; 4] = [
-        ("resident memory, KiB", |look| look.rss_kib as f64, GROWTH_KIB_MAX),
-        ("its share of it, KiB", |look| look.pss_kib as f64, GROWTH_KIB_MAX),
-        ("descriptors", |look| look.descriptors as f64, GROWTH_DESCRIPTORS_MAX),
-        ("threads", |look| look.threads as f64, 0.0),
+        ("resident memory, KiB", |sample| sample.rss_kib as f64, GROWTH_KIB_MAX),
+        ("proportional set size, KiB", |sample| sample.pss_kib as f64, GROWTH_KIB_MAX),
+        ("descriptors", |sample| sample.descriptors as f64, GROWTH_DESCRIPTORS_MAX),
+        ("threads", |sample| sample.threads as f64, 0.0),
     ];
     let mut faults = Vec::new();
     for (name, of, more_max) in quantities {
-        let median = |looks: &[Look]| Spread::of(looks.iter().map(of)).map(|spread| spread.median);
+        let median = |samples: &[Sample]| Spread::of(samples.iter().map(of)).map(|spread| spread.median);
         let (Some(first), Some(second)) = (median(first), median(second)) else {
             faults.push("too short to tell whether anything grows".into());
             break;
@@ -320,8 +325,8 @@ mod tests {
 
     use super::*;
 
-    fn looks(rss_kib: impl Fn(u64) -> u64) -> Vec<Look> {
-        let look = |i| Look {
+    fn samples(rss_kib: impl Fn(u64) -> u64) -> Vec<Sample> {
+        let sample = |i| Sample {
             at_s: 5.0 * i as f64,
             rss_kib: rss_kib(i),
             pss_kib: 1000,
@@ -332,14 +337,14 @@ mod tests {
             resent_guest: 0,
             resent_host: 0,
         };
-        (0..100).map(look).collect()
+        (0..100).map(sample).collect()
     }
 
     #[test]
     fn a_leak_is_growth_and_peaks_are_not() {
-        assert_eq!(growth(&looks(|i| if i % 5 == 0 { 50_000 } else { 4000 })), Vec::<String>::new());
-        assert_eq!(growth(&looks(|i| 4000 + 100 * i.min(40))), Vec::<String>::new());
-        assert_eq!(growth(&looks(|i| 4000 + 100 * i)).len(), 1);
+        assert_eq!(growth(&samples(|i| if i % 5 == 0 { 50_000 } else { 4000 })), Vec::<String>::new());
+        assert_eq!(growth(&samples(|i| 4000 + 100 * i.min(40))), Vec::<String>::new());
+        assert_eq!(growth(&samples(|i| 4000 + 100 * i)).len(), 1);
         assert_eq!(growth(&[]).len(), 1);
     }
 

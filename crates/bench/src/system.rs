@@ -23,11 +23,11 @@ pub const RESPOND_PORT: u16 = 10_000;
 /// The forwarder between guest and host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum System {
-    /// Nothing: the guest's programs run in the host namespace.
+    /// No forwarder: the guest's programs run in the host namespace.
     HostDirect,
     /// The kernel alone: a veth pair into the guest's namespace, made by root.
     Veth,
-    /// veth, with a process between guest and server that only copies. For bulk only.
+    /// veth, with a process between guest and server that only copies; bulk workloads only.
     Relay,
     /// pasta, of the passt project.
     Pasta,
@@ -35,7 +35,7 @@ pub enum System {
     Slirp4netns,
     /// brodo itself.
     Brodo,
-    /// The same with `--busy-poll 0`: it sleeps whenever there is nothing to do.
+    /// brodo with `--busy-poll 0`: it sleeps whenever it is idle.
     BrodoCalm,
 }
 
@@ -74,7 +74,7 @@ impl System {
         matches!(self, Self::Pasta | Self::Slirp4netns | Self::Brodo | Self::BrodoCalm)
     }
 
-    /// Whether it stands for a workload of this name.
+    /// Whether the system runs the workload of this name.
     pub fn does(self, workload: &str) -> bool {
         self != Self::Relay || matches!(workload, "up" | "down" | "crr" | "rr")
     }
@@ -134,9 +134,9 @@ impl Programs {
 /// A running guest.
 #[derive(Debug)]
 pub struct Guest {
-    /// The words that run a program in the guest as the guest's user.
+    /// Command prefix that runs a program in the guest as the guest's user.
     pub enter: Vec<String>,
-    /// The words that run a program in the guest's network namespace with all rights over it.
+    /// Command prefix that runs a program in the guest's network namespace with all rights over it.
     pub enter_as_root: Vec<String>,
     /// The waiting process in the guest.
     pub pid: u32,
@@ -184,7 +184,7 @@ impl Guest {
         let all: Vec<&str> = words.iter().copied().chain(waiter.iter().map(String::as_str)).collect();
         let mut job = world.start(enter, &all)?;
         let pid = wait_for_guest(&waiter, &mut job)?;
-        // Wrappers have replaced themselves by the forwarder; some forwarders divide into several processes.
+        // Wrappers exec the forwarder; some forwarders consist of several processes.
         let program = procfs::program(job.pid());
         let mut forwarder = vec![job.pid()];
         forwarder.extend(
@@ -212,10 +212,11 @@ impl Guest {
         Self::in_namespaces_of(pid, forwarder, vec![job, guest])
     }
 
-    /// Behind a veth pair; gives the name of its device on the host too.
+    /// A guest behind a veth pair, and the name of the pair's device on the host.
     fn veth(world: &World, mtu: &str) -> Result<(Self, String)> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        // At most 15 letters, and only one such guest of a host has this address.
+        // A number in name and address: interface names have at most 15 letters, and each guest needs an
+        // address of its own.
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let netns = world.add_namespace(&format!("guest{number}"))?;
         let name = netns.name();
@@ -292,9 +293,9 @@ impl Guest {
         self.forwarder.iter().map(|pid| procfs::cpu_ms(*pid)).sum()
     }
 
-    /// The forwarder's resident memory in KiB.
+    /// The forwarder's resident memory in KiB, file pages that its processes share once.
     pub fn rss_kib(&self) -> u64 {
-        self.forwarder.iter().map(|pid| procfs::rss_kib(*pid)).sum()
+        procfs::rss_kib(&self.forwarder)
     }
 
     /// The forwarder's resident memory in KiB, its share of shared pages only.
@@ -302,9 +303,9 @@ impl Guest {
         self.forwarder.iter().map(|pid| procfs::pss_kib(*pid)).sum()
     }
 
-    /// The forwarder's open descriptors.
+    /// Open descriptors of the forwarder's process that has most: brodo's keeper and engine have one table.
     pub fn fd_count(&self) -> usize {
-        self.forwarder.iter().map(|pid| procfs::fd_count(*pid)).sum()
+        self.forwarder.iter().map(|pid| procfs::fd_count(*pid)).max().unwrap_or(0)
     }
 
     /// Whether the forwarder still runs.
@@ -355,7 +356,7 @@ fn wait_for_route(pid: u32, job: &mut Job) -> Result<()> {
     wait_for(job, "its guest got no default route", || procfs::has_default_route(pid).then_some(()))
 }
 
-/// Waits for something a forwarder must bring about; fails early if it ends.
+/// Waits for a condition that the forwarder brings about; fails early if the forwarder ends.
 fn wait_for<T>(job: &mut Job, failure: &str, mut condition: impl FnMut() -> Option<T>) -> Result<T> {
     let found = wait_until(PATIENCE, || match condition() {
         Some(value) => Some(Some(value)),

@@ -45,8 +45,8 @@ use std::thread::JoinHandle;
 /// The name of the device at either end.
 pub const DEVICE: &str = "wan0";
 
-/// Packets the devices themselves can hold. They are emptied at once unless the emulated queue makes senders
-/// wait; that is what this is for. A packet costs the kernel a pointer.
+/// Queue of the devices themselves, in packets: it fills only where the emulated queue makes senders wait. A
+/// packet costs the kernel a pointer.
 const DEVICE_QUEUE: u32 = 100_000;
 
 /// One end of the path.
@@ -58,14 +58,14 @@ pub struct End {
     pub address: Ipv4Addr,
 }
 
-/// A path that exists as long as this.
+/// An emulated path, which exists as long as this value.
 #[derive(Debug)]
 pub struct Wan {
     end: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
     /// Traffic from the first end to the second.
     pub there: Arc<Counters>,
-    /// Traffic the other way.
+    /// Traffic from the second end to the first.
     pub back: Arc<Counters>,
 }
 
@@ -98,13 +98,13 @@ impl Drop for Wan {
     fn drop(&mut self) {
         self.end.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // A thread that has panicked has said so.
+            // A panic has been printed by the thread itself.
             let _ = thread.join();
         }
     }
 }
 
-/// Makes one end's device. A thread can enter a network namespace alone, and what it starts is there too.
+/// Makes one end's device, on a thread that enters the network namespace alone.
 fn device(end: &End, peer: Ipv4Addr, mtu: u32) -> Result<File> {
     let make = || {
         let path = end.netns.display();

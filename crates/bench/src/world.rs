@@ -6,8 +6,8 @@
 //! is allowed in namespaces.
 //!
 //! The host has an address on the veth pair and, as some forwarders give the guest that very address, a
-//! second one on its loopback interface. The world routes a few prefixes to nowhere, in each of the ways
-//! networks fail.
+//! second one on its loopback interface. The world answers for a few prefixes with each kind of network
+//! failure.
 
 use crate::process::{Context, Failure, Finished, Job, PATIENCE, Result, find_program, wait_until};
 use crate::procfs;
@@ -41,10 +41,10 @@ pub const BLACKHOLE: [&str; 2] = ["198.18.203.1", "fd00:203::1"];
 /// Destinations for which the host itself has no route.
 pub const NO_ROUTE: [&str; 2] = ["198.18.204.1", "fd00:204::1"];
 
-/// The ordinary user that forwarders and guests run as: nobody.
+/// The ordinary user that forwarders and guests run as: `nobody`.
 pub const USER: u32 = 65534;
 
-/// The environment variable by which everything started in a world is found again.
+/// Environment variable that marks every program started in a world, to find it at the end.
 const MARK: &str = "BRODO_WORLD";
 
 const HOST_LINKS: &str = "
@@ -73,8 +73,8 @@ const WORLD_LINKS: &str = "
     route add blackhole fd00:203::/64
 ";
 
-/// Congestion control is a choice of the machine; comparisons and tests want the same everywhere. ICMP errors
-/// are not rationed, as tests need many, and ping sockets are open to all groups.
+/// Sysctls of the host: the same congestion control on every machine, ICMP errors without a rate limit, as
+/// tests need many, and ping sockets open to all groups.
 const HOST_SYSCTLS: &[(&str, &str)] = &[
     ("ipv4/tcp_congestion_control", "cubic"),
     ("ipv4/ping_group_range", "0 2147483647"),
@@ -98,7 +98,7 @@ const WORLD_SYSCTLS: &[(&str, &str)] = &[
 pub struct Netns(String);
 
 impl Netns {
-    /// The words before a command line that make it run here, as root.
+    /// Command prefix that runs a program in this namespace, as root.
     pub fn enter(&self) -> Vec<String> {
         ["ip", "netns", "exec", &self.0].map(str::to_owned).to_vec()
     }
@@ -113,7 +113,7 @@ impl Netns {
         set_sysctls(&self.enter(), parameters)
     }
 
-    /// The file that stands for it.
+    /// File of the namespace, for setns(2).
     pub fn path(&self) -> PathBuf {
         Path::new("/run/netns").join(&self.0)
     }
@@ -179,7 +179,7 @@ impl World {
 
         let (host, world) = (&self.host, &self.world);
         ip_batch(&[], &format!("netns add {}\nnetns add {}\n", host.0, world.0))?;
-        // Before any link comes up, so that its defaults apply to all of them.
+        // Sysctls before any link comes up, so that their defaults apply to all links.
         host.set(HOST_SYSCTLS)?;
         world.set(WORLD_SYSCTLS)?;
         host.ip(&format!("link add outside type veth peer name inside netns {}\n", world.0))?;
@@ -187,7 +187,7 @@ impl World {
         host.ip(HOST_LINKS)
     }
 
-    /// Copies a program to where the ordinary user may run it: a checkout may lie in a private folder.
+    /// Copies a program into a folder that the ordinary user may enter: a checkout may lie in a private one.
     fn install(&self, from: &Path, to: &Path) -> Result<()> {
         let link = fs::hard_link(from, to);
         if link.is_err() {
@@ -216,7 +216,7 @@ impl World {
         self.folder.join("home")
     }
 
-    /// The words that run the probe.
+    /// Command line of the probe, without its arguments.
     pub fn probe(&self) -> [String; 2] {
         [self.probe.to_string_lossy().into_owned(), "probe".to_owned()]
     }
@@ -242,7 +242,7 @@ impl World {
         command
     }
 
-    /// The words before a command line that make it run in the host namespace as the ordinary user.
+    /// Command prefix that runs a program in the host namespace as the ordinary user.
     pub fn enter_host_as_user(&self) -> Vec<String> {
         let mut words = self.host.enter();
         words.extend(become_user());
@@ -278,7 +278,7 @@ impl World {
         self.serve_behind(&netns.enter(), words, port)
     }
 
-    /// The same behind words that enter any namespace.
+    /// Starts a server behind `enter`, any command prefix, as [`World::serve`] does.
     pub fn serve_behind<S: AsRef<OsStr>>(
         &self,
         enter: &[String],
@@ -303,7 +303,7 @@ impl World {
         }
     }
 
-    /// Keeps a program running as long as the world exists.
+    /// Keeps a job running as long as the world exists.
     pub fn keep(&self, job: Job) {
         if let Ok(mut services) = self.services.lock() {
             services.push(job);
@@ -315,7 +315,7 @@ impl World {
         self.serve_probe_behind(&netns.enter(), port)
     }
 
-    /// The same behind words that enter any namespace.
+    /// Starts the probe's server behind `enter`, any command prefix.
     pub fn serve_probe_behind(&self, enter: &[String], port: u16) -> Result<u32> {
         let [probe, name] = self.probe();
         self.serve_behind(enter, [probe, name, "serve".into(), port.to_string()], port)
@@ -347,7 +347,7 @@ impl Drop for World {
     }
 }
 
-/// The words before a command line that make it run as the ordinary user.
+/// Command prefix that runs a program as the ordinary user.
 pub fn become_user() -> Vec<String> {
     let user = format!("--reuid={USER}");
     let group = format!("--regid={USER}");

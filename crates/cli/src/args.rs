@@ -8,7 +8,7 @@ use crate::clients::args::{
 use crate::guest_network::Family;
 use crate::log::Format;
 use crate::metrics::Address;
-use crate::option_values::{self as value, Cidr};
+use crate::option_values::{self as value, Cidr, Confine};
 use brodo_control::instance::Which;
 use brodo_core::config::BufferBounds;
 use brodo_core::policy::{Deny, FlowRate};
@@ -26,7 +26,7 @@ use std::time::Duration;
 const EXAMPLES: &str = "\
 Examples:
   brodo run -- curl https://example.org      one command with a network of its own
-  brodo run                                  a shell in there
+  brodo run                                  a shell with a network of its own
   brodo run --pcap trace.pcapng -- ./test    and every frame in a file for Wireshark
   brodo attach 4711                          a network for process 4711, as long as it lives
   brodo attach --netns /run/netns/blue       the same for a namespace with a name
@@ -388,6 +388,13 @@ pub(crate) struct NetworkOptions {
     /// No segmentation or checksum offload: frames of at most the MTU with complete checksums; slower
     #[arg(long, help_heading = "Diagnosis")]
     pub(crate) no_offload: bool,
+
+    /// Confinement of the engine, the process that parses what guest and network send
+    ///
+    /// An engine without files, capabilities or processes, in namespaces of its own, with a list of system
+    /// calls. `brodo status` shows what is in force, and why something is not.
+    #[arg(long, value_name = "MODE", value_enum, default_value = "on", help_heading = "Diagnosis")]
+    pub(crate) confine: Confine,
 
     /// Readiness: write a line to this descriptor and close it once the network is up
     #[arg(long, value_name = "N", value_parser = value::descriptor, help_heading = "Diagnosis")]

@@ -7,7 +7,6 @@ use crate::serve::{Preparation, Purpose};
 use brodo_netns::broker_process;
 use brodo_netns::namespace::{Target, attach as make_interface};
 use brodo_netns::process::Signals;
-use std::ops::ControlFlow;
 
 /// Serves the target until its end, or until a signal.
 pub(crate) fn attach(options: &Attach) -> Result<u8, Failure> {
@@ -32,10 +31,7 @@ pub(crate) fn attach(options: &Attach) -> Result<u8, Failure> {
     }
     service.announce();
     // A deleted interface ends it too: nothing is left to serve.
-    service.run(|| {
-        let ended = watch.ended()?;
-        Ok(if ended { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-    })?;
+    service.run(|| Ok(watch.ended()?.then_some(())))?;
     log::info("the target is gone, or brodo was asked to end", &[]);
     Ok(0)
 }

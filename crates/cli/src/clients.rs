@@ -59,7 +59,7 @@ fn refused(error: &ClientError) -> Failure {
 fn connect(path: &Path) -> Result<Client, Failure> {
     Client::connect(path).map_err(|error| match error {
         ClientError::Io(_) | ClientError::Closed | ClientError::TimedOut => {
-            Failure::Remote(format!("cannot talk to {}: connect: {error}", path.display()))
+            Failure::Remote(format!("cannot reach brodo at {}: connect: {error}", path.display()))
         }
         other => refused(&other),
     })
@@ -119,8 +119,8 @@ pub(crate) fn flows(options: &FlowsOptions) -> Result<u8, Failure> {
         print(&if wants_json { json(&detail) } else { show::flow(&detail) })?;
         return Ok(0);
     }
-    let FlowsOptions { protocol, address, port, .. } = *options;
-    let wanted = GetFlows { protocol, address, port, ..GetFlows::default() };
+    let FlowsOptions { protocol, carrier, address, port, .. } = *options;
+    let wanted = GetFlows { protocol, carrier, address, port, ..GetFlows::default() };
     let mut flows = client.flows(&wanted).map_err(|e| refused(&e))?;
     sort(&mut flows, options.sort);
     if wants_json {

@@ -9,7 +9,7 @@ use brodo_core::wire::ethernet::MacAddr;
 use brodo_link::tap::Wanted;
 use brodo_net::driver::busy_poll_default;
 use brodo_net::forward::spec::{self, Ports};
-use brodo_net::forward::{Direction, Forward, Transport, option};
+use brodo_net::forward::{Forward, ForwardDirection, Transport, option};
 use brodo_net::host_network::HostNetFollow;
 use brodo_net::resolv::ResolvConf;
 use brodo_netns::namespace::Plan;
@@ -59,10 +59,10 @@ impl Settings {
 
         let guest_mac = options.mac.unwrap_or_else(|| {
             let low_v6 = || v6.map_or([0; 4], |net| low_octets(net.guest.octets()));
-            station(v4.map_or_else(low_v6, |net| net.guest.octets()))
+            mac_from(v4.map_or_else(low_v6, |net| net.guest.octets()))
         });
         let mut stack = Config {
-            mac: other_than(guest_mac, v4.map_or(defaults.mac, |net| station(net.gateway.octets()))),
+            mac: other_than(guest_mac, v4.map_or(defaults.mac, |net| mac_from(net.gateway.octets()))),
             guest_mac: Some(guest_mac),
             v4,
             v6,
@@ -116,10 +116,10 @@ impl Settings {
 fn forwards(options: &NetworkOptions) -> Result<Vec<Forward>, String> {
     let mut forwards = Vec::new();
     for (direction, transport, specs) in [
-        (Direction::In, Transport::Tcp, &options.tcp_ports),
-        (Direction::In, Transport::Udp, &options.udp_ports),
-        (Direction::Out, Transport::Tcp, &options.tcp_ns),
-        (Direction::Out, Transport::Udp, &options.udp_ns),
+        (ForwardDirection::In, Transport::Tcp, &options.tcp_ports),
+        (ForwardDirection::In, Transport::Udp, &options.udp_ports),
+        (ForwardDirection::Out, Transport::Tcp, &options.tcp_ns),
+        (ForwardDirection::Out, Transport::Udp, &options.udp_ns),
     ] {
         spec::check(specs).map_err(|why| format!("{}: {why}", option(direction, transport)))?;
         let given = specs.iter().filter(|spec| spec.ports != Ports::None);
@@ -202,7 +202,7 @@ fn search(given: &[String], host: &[String]) -> Vec<String> {
 
 /// A locally administered MAC address that is the same at every start, for the sake of neighbour caches and
 /// of addresses derived from it.
-fn station(octets: [u8; 4]) -> MacAddr {
+fn mac_from(octets: [u8; 4]) -> MacAddr {
     let [a, b, c, d] = octets;
     MacAddr([0x52, 0x55, a, b, c, d])
 }

@@ -1,8 +1,7 @@
 //! The control socket: state, events and commands of a running instance.
 //!
-//! A thread of its own serves all clients ([`server`]). Workers are involved only by requests for their
-//! state, each time for a command between two turns of their loops ([`mod@ask`]); a long list takes many of
-//! them.
+//! A thread of its own serves all clients ([`server`]). The state of flows is the engine's, which is asked
+//! for it request by request ([`crate::warden::client`]).
 //!
 //! Trust: input of a client is hostile. The client must be the same user in the same user namespace, or root
 //! ([`brodo_net::control_auth`]). Bounds: number of clients, length of lines, bytes of output, and the time
@@ -12,24 +11,20 @@
 //! The protocol is documented in `docs/src/control.md`, its types are [`brodo_control`].
 
 mod answers;
-pub(crate) mod ask;
 mod capture;
-mod forwards;
 mod server;
 mod session;
 
-use crate::event_bus::{EventBus, Mailbox};
-use crate::flow_messages::Bounds;
+use crate::event_bus::{EventBus, Events};
 use crate::unix_listener::PrivateListener;
+use crate::warden::client::EngineClient;
+use crate::warden::desired::Desired;
 use brodo_control::instance;
 use brodo_control::method::GuestNetwork;
-use brodo_net::capture::Capture;
-use brodo_net::txqueuelen::TxQueueLenWatch;
-use brodo_net::workers::Workers;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -82,37 +77,34 @@ pub(crate) struct InstanceInfo {
     /// Largest IP packet on the link, in bytes.
     pub(crate) mtu: u16,
     pub(crate) networks: Vec<GuestNetwork>,
-    /// Payload memory, in bytes.
-    pub(crate) memory: usize,
     /// Most open flows.
     pub(crate) flows_max: u64,
-    pub(crate) bounds: Bounds,
-}
-
-/// The capture of `--pcap`.
-#[derive(Debug)]
-pub(crate) struct FirstCapture {
-    pub(crate) file: PathBuf,
-    pub(crate) capture: Capture,
+    /// `full`, or the stages that are not in force.
+    pub(crate) confinement: String,
 }
 
 /// State and handles that requests use.
 pub(crate) struct Controlled {
-    pub(crate) workers: Arc<Workers>,
-    /// Frames dropped by the guest's kernel, at a full transmit queue.
-    pub(crate) ring: Option<Arc<TxQueueLenWatch>>,
+    pub(crate) engine: Arc<EngineClient>,
+    /// State that an engine starts with, changed by requests.
+    pub(crate) desired: Arc<Mutex<Desired>>,
     pub(crate) bus: Arc<EventBus>,
     /// Events for clients.
-    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) mailbox: Arc<Events>,
     pub(crate) info: InstanceInfo,
     pub(crate) started: Instant,
-    pub(crate) capture: Option<FirstCapture>,
+}
+
+impl Controlled {
+    fn desired(&self) -> MutexGuard<'_, Desired> {
+        self.desired.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A control socket that is being served, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Control {
-    mailbox: Arc<Mailbox>,
+    mailbox: Arc<Events>,
     stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }

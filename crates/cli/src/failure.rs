@@ -19,6 +19,8 @@ pub(crate) enum Failure {
     Remote(String),
     /// A port cannot be forwarded.
     Forward(ForwardError),
+    /// The engine failed, with its sentence.
+    Engine(String),
     /// A limit of the host is too low for the options.
     Limit(String),
     /// Any other failure, with the attempted step and the system call.
@@ -39,7 +41,7 @@ impl Failure {
             Self::Remote(_) => 1,
             Self::Usage(_) => 2,
             Self::Setup(error) => error.exit_status(),
-            Self::Tap(_) | Self::Forward(_) | Self::Limit(_) | Self::Io(..) => 125,
+            Self::Tap(_) | Self::Forward(_) | Self::Engine(_) | Self::Limit(_) | Self::Io(..) => 125,
         }
     }
 }
@@ -47,7 +49,10 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(sentence) | Self::Remote(sentence) | Self::Limit(sentence) => f.write_str(sentence),
+            Self::Usage(sentence)
+            | Self::Remote(sentence)
+            | Self::Limit(sentence)
+            | Self::Engine(sentence) => f.write_str(sentence),
             Self::Setup(error) => error.fmt(f),
             Self::Tap(error) => error.fmt(f),
             Self::Forward(error) => error.fmt(f),

@@ -1,20 +1,19 @@
 //! `--flow-log`: one line of JSON for each flow that has ended.
 //!
-//! Lines are made and written by a thread of their own: workers leave ended flows in a mailbox
-//! ([`crate::event_bus`]) and go on. If the disk is slower than flows end for so long that the mailbox is
-//! full, further ones are missing, and a line `{"lost": N}` gives their number. When brodo ends, open flows
-//! are written too, with the cause `shut-down`, and the thread is joined: nothing is missing at the end.
+//! Lines are written by a thread of their own, which gets ended flows from a mailbox ([`crate::event_bus`]).
+//! If the disk is slower than flows end for so long that the mailbox is full, further ones are missing, and a
+//! line `{"lost": N}` gives their number. When brodo ends, open flows are written too, with the cause
+//! `shut-down`, and the thread is joined: nothing is missing at the end.
 //!
 //! The file is appended to. When a line would exceed its bound, it is renamed to FILE.1, FILE.1 to FILE.2,
 //! and so on; the oldest is removed. A file that can no longer be written ends the log with one message; the
 //! network goes on.
 
-use crate::event_bus::{EventBus, Item, Mailbox};
+use crate::event_bus::{EventBus, Events};
 use crate::failure::plain;
-use crate::flow_messages;
 use crate::timestamp::Timestamp;
-use brodo_control::event::Level;
-use brodo_core::flow::end::FlowEnd;
+use brodo_control::event::{Event, Level};
+use brodo_control::flow::FlowEnd;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -85,7 +84,7 @@ fn append(path: &Path) -> io::Result<File> {
 /// A log with its writing thread.
 #[derive(Debug)]
 pub(crate) struct FlowLog {
-    mailbox: Arc<Mailbox>,
+    mailbox: Arc<Events>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -94,7 +93,7 @@ impl FlowLog {
     ///
     /// # Errors
     /// No thread could be started.
-    pub(crate) fn start(files: Files, mailbox: Arc<Mailbox>, bus: Arc<EventBus>) -> io::Result<Self> {
+    pub(crate) fn start(files: Files, mailbox: Arc<Events>, bus: Arc<EventBus>) -> io::Result<Self> {
         let from = mailbox.clone();
         let thread = thread::Builder::new().name("flow log".into()).spawn(move || {
             write_all(files, &from, &bus);
@@ -102,9 +101,9 @@ impl FlowLog {
         Ok(Self { mailbox, thread: Some(thread) })
     }
 
-    /// Writes `last`, the flows that are still open, and waits until all is written.
-    pub(crate) fn finish(mut self, last: Vec<Item>) {
-        self.mailbox.close(last);
+    /// Waits until all is written.
+    pub(crate) fn finish(mut self) {
+        self.mailbox.close(Vec::new());
         if let Some(thread) = self.thread.take() {
             // A panic there has been logged by its hook.
             let _ = thread.join();
@@ -118,7 +117,7 @@ impl Drop for FlowLog {
     }
 }
 
-fn write_all(files: Files, from: &Mailbox, bus: &EventBus) {
+fn write_all(files: Files, from: &Events, bus: &EventBus) {
     let mut files = Some(files);
     while let Some((items, lost)) = from.wait() {
         // After an error the mailbox is emptied all the same.
@@ -137,17 +136,17 @@ fn write_all(files: Files, from: &Mailbox, bus: &EventBus) {
     }
 }
 
-fn write_item(files: &mut Files, item: &Item, bus: &EventBus) -> io::Result<()> {
-    let Item::Batch(batch) = item else { return Ok(()) };
-    for end in &batch.ends {
-        files.write(&line(batch.worker, end, bus))?;
+fn write_item(files: &mut Files, item: &Event, bus: &EventBus) -> io::Result<()> {
+    match item {
+        Event::FlowEnded { flow } => files.write(&line(flow)),
+        Event::Lost { count } => write_lost(files, *count, bus),
+        _ => Ok(()),
     }
-    if batch.lost > 0 { write_lost(files, batch.lost, bus) } else { Ok(()) }
 }
 
-fn line(worker: u32, end: &FlowEnd, bus: &EventBus) -> Vec<u8> {
+fn line(end: &FlowEnd) -> Vec<u8> {
     // Infallible: string keys only.
-    let mut line = serde_json::to_vec(&flow_messages::end(worker, end, bus.clock())).unwrap_or_default();
+    let mut line = serde_json::to_vec(end).unwrap_or_default();
     line.push(b'\n');
     line
 }
@@ -157,7 +156,7 @@ fn write_lost(files: &mut Files, lost: u64, bus: &EventBus) -> io::Result<()> {
     let time = Timestamp(clock.unix_ns(clock.now()));
     bus.notify(
         Level::Warn,
-        &format!("the flow log lacks {lost} flows: they ended faster than it is written"),
+        &format!("the flow log lacks {lost} flows: they ended faster than they could be written"),
     );
     files.write(format!("{{\"time\":\"{time}\",\"lost\":{lost}}}\n").as_bytes())
 }

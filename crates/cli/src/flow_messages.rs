@@ -1,7 +1,7 @@
 //! Conversion of the stack's flow records to the messages of the control socket and the flow log.
 
 use crate::timestamp::Timestamp;
-use brodo_control::flow::{self, Carrier, Direction, FlowRef, Protocol};
+use brodo_control::flow::{self, Carrier, FlowDirection, FlowRef, Protocol};
 use brodo_core::config::Config;
 use brodo_core::flow::end::FlowEnd;
 use brodo_core::flow::info::{self as core_info, FlowInfo, Initiator, Traffic};
@@ -50,10 +50,10 @@ pub(crate) fn core_protocol(wanted: Protocol) -> Option<core_flow::Protocol> {
     [Tcp, Udp, Echo].into_iter().find(|&known| protocol(known) == wanted)
 }
 
-pub(crate) fn direction(initiator: Initiator) -> Direction {
+pub(crate) fn direction(initiator: Initiator) -> FlowDirection {
     match initiator {
-        Initiator::Guest => Direction::Outbound,
-        Initiator::Peer => Direction::Inbound,
+        Initiator::Guest => FlowDirection::Outbound,
+        Initiator::Peer => FlowDirection::Inbound,
     }
 }
 
@@ -64,6 +64,11 @@ pub(crate) fn carrier(carrier: core_info::Carrier) -> Carrier {
         core_info::Carrier::Splice => Carrier::Splice,
         core_info::Carrier::Relay => Carrier::Relay,
     }
+}
+
+/// The reverse of [`carrier`]; `None` for a carrier without flows.
+pub(crate) fn core_carrier(wanted: Carrier) -> Option<core_info::Carrier> {
+    core_info::Carrier::ALL.into_iter().find(|&known| carrier(known) == wanted)
 }
 
 fn traffic(traffic: Traffic) -> flow::Traffic {

@@ -1,4 +1,4 @@
-//! brodo: user-mode networking for containers, network namespaces and virtual machines.
+//! brodo: user-mode networking for network namespaces and containers.
 //!
 //! The command parses its line ([`args`]) and the file that it may name ([`config_file`]), completes and
 //! checks it ([`config`], [`guest_network`]), makes a namespace or enters one ([`run`], [`attach`]), and
@@ -11,7 +11,9 @@ mod clients;
 mod config;
 mod config_file;
 mod control;
+mod conversation;
 mod descriptors;
+mod engine;
 mod escape;
 mod event_bus;
 mod failure;
@@ -19,11 +21,12 @@ mod flow_log;
 mod flow_messages;
 mod guest_network;
 mod log;
+mod mailbox;
 mod manual;
 mod metrics;
-mod notices;
 mod option_values;
 mod own_process;
+mod prometheus;
 mod report;
 mod run;
 mod serve;
@@ -31,6 +34,7 @@ mod timestamp;
 mod top;
 mod units;
 mod unix_listener;
+mod warden;
 
 use args::{Cli, Command};
 use clap::CommandFactory;

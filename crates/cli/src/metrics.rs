@@ -1,24 +1,25 @@
 //! `--metrics ADDR`: counters and gauges as text for Prometheus.
 //!
-//! A thread of its own answers `GET /metrics` ([`http`]). It has no part in the data path: for each answer it
-//! sends every worker commands ([`Workers::ask`]), which copy its counters and examine some flows at a time
-//! between two turns, adds the copies up and writes them as text ([`exposition`]). Answers within [`FRESH`]
-//! of one another, or within [`PAUSE_PER_LOOK`] times the duration of the last collection, are the same text,
-//! so that scraping without pause does not slow the workers.
+//! A thread of the warden answers `GET /metrics` ([`http`]). It asks the engine for the text of each answer
+//! and adds the figures of the processes. The engine's answering thread sends every worker commands
+//! (`engine/view.rs`), which copy its counters and examine some flows at a time between two turns,
+//! adds the copies up and writes them as text. Answers within [`FRESH`] of one another, or within
+//! [`PAUSE_PER_LOOK`] times the duration of the last collection, are the same text, so that scraping without
+//! pause does not slow the workers.
 //!
 //! The address is bound before anything else is made, and an address that cannot be bound stops the start.
 //! Privacy: all values are sums, without addresses or names of the guest's peers.
 
-mod exposition;
 mod http;
-mod view;
 
+use crate::conversation::message::GetMetrics;
 use crate::failure::Failure;
 use crate::log;
-use crate::own_process::OwnProcess;
+use crate::own_process::{Processes, Properties};
+use crate::prometheus::Text;
 use crate::unix_listener::PrivateListener;
-use brodo_net::txqueuelen::TxQueueLenWatch;
-use brodo_net::workers::Workers;
+use crate::warden::client::EngineClient;
+use brodo_core::metric::Kind;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -27,8 +28,6 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
-
-pub(crate) use http::CLIENTS_MAX;
 
 /// Age up to which one text answers all requests.
 const FRESH: Duration = Duration::from_millis(100);
@@ -117,8 +116,8 @@ impl Metrics {
         Ok(Self { listener, address })
     }
 
-    /// Starts to answer, for as long as the process lives, about these workers.
-    pub(crate) fn start(self, workers: Arc<Workers>, ring: Arc<TxQueueLenWatch>) -> Result<Serving, Failure> {
+    /// Starts to answer, for as long as the process lives, about the workers of the engine.
+    pub(crate) fn start(self, engine: Arc<EngineClient>) -> Result<Serving, Failure> {
         log::info("metrics are served", &[("at", self.address.to_string().into())]);
         let mut cached: Option<(Instant, String)> = None;
         let text = move || {
@@ -128,8 +127,9 @@ impl Metrics {
             {
                 return Some(text.clone());
             }
-            let views = view::look(&workers, &ring)?;
-            let text = exposition::text(&views, &OwnProcess::read());
+            let workers = engine.call(&GetMetrics {}).ok()?.text;
+            let properties = Processes::of(engine.keeper()).properties();
+            let text = checked(workers)? + &process_text(&properties);
             cached = Some((Instant::now() + FRESH.max(begun.elapsed() * PAUSE_PER_LOOK), text.clone()));
             Some(text)
         };
@@ -163,6 +163,42 @@ impl Drop for Serving {
             listener.remove();
         }
     }
+}
+
+/// A text of the engine's, if it is one line after the other of printable characters. Its content is the
+/// engine's claim.
+fn checked(text: String) -> Option<String> {
+    let is_text = text.chars().all(|c| c == '\n' || !c.is_control());
+    (is_text && text.ends_with('\n')).then_some(text)
+}
+
+/// Metrics of brodo's processes; their names are those of Prometheus' own libraries.
+fn process_text(properties: &Properties) -> String {
+    let mut text = Text::default();
+    facts(&mut text, properties);
+    text.into_string()
+}
+
+fn facts(text: &mut Text, process: &Properties) {
+    let help = "Processor time of brodo, in user mode and in the kernel, in seconds";
+    text.one("process_cpu_seconds_total", Kind::Counter, help, process.usage.cpu_seconds());
+    text.one(
+        "process_resident_memory_bytes",
+        Kind::Gauge,
+        "Resident memory of brodo",
+        process.usage.resident_bytes,
+    );
+    text.one(
+        "process_virtual_memory_bytes",
+        Kind::Gauge,
+        "Address space of brodo",
+        process.usage.virtual_bytes,
+    );
+    let help = "When brodo started, in seconds since 1970";
+    text.one("process_start_time_seconds", Kind::Gauge, help, process.start_seconds);
+    text.one("process_open_fds", Kind::Gauge, "Open descriptors of brodo", process.open_fds);
+    text.one("process_max_fds", Kind::Gauge, "Limit on open descriptors", process.max_fds);
+    text.one("process_threads", Kind::Gauge, "Threads of brodo", process.threads);
 }
 
 #[cfg(test)]

@@ -5,8 +5,10 @@
 
 use brodo_core::config::BufferBounds;
 use brodo_core::policy::{Deny, FlowRate};
+use brodo_core::port_range::PortRange;
 use brodo_core::wire::dns::{NAME_LEN_MAX, encode_name};
 use brodo_core::wire::ethernet::MacAddr;
+use clap::ValueEnum;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
@@ -118,7 +120,7 @@ pub(crate) fn deny(word: &str) -> Result<Deny, String> {
     };
     if let Some(rest) = word.strip_prefix("host") {
         let ports = match rest.strip_prefix(':') {
-            Some(ports) => Some(port_range(ports).ok_or_else(expected)?),
+            Some(ports) => Some(ports.parse::<PortRange>().map_err(|_| expected())?),
             None if rest.is_empty() => None,
             None => return Err(expected()),
         };
@@ -135,7 +137,7 @@ pub(crate) fn deny(word: &str) -> Result<Deny, String> {
         return Err(expected());
     }
     let (length, ports) = match rest.split_once(':') {
-        Some((length, ports)) => (length, Some(port_range(ports).ok_or_else(expected)?)),
+        Some((length, ports)) => (length, Some(ports.parse::<PortRange>().map_err(|_| expected())?)),
         None => (rest, None),
     };
     let longest = if address.is_ipv4() { 32 } else { 128 };
@@ -162,14 +164,6 @@ fn first_port(word: &str) -> Option<usize> {
 /// Digits and nothing else.
 fn decimal(digits: &str) -> Option<u32> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
-}
-
-/// `PORT` or `FIRST-LAST`.
-fn port_range(word: &str) -> Option<(u16, u16)> {
-    let port = |digits: &str| decimal(digits).and_then(|n| u16::try_from(n).ok()).filter(|&port| port > 0);
-    let (first, last) = word.split_once('-').unwrap_or((word, word));
-    let (first, last) = (port(first)?, port(last)?);
-    (first <= last).then_some((first, last))
 }
 
 /// `N/s`, or `N/s:BURST`.
@@ -214,8 +208,9 @@ pub(crate) fn mac(word: &str) -> Result<MacAddr, String> {
         return Err(expected());
     }
     if octets[0] & 1 != 0 || octets == [0; 6] {
-        return Err("not the address of one station: the first octet must be even, and not all may be zero"
-            .to_owned());
+        return Err(
+            "not a unicast MAC address: the first octet must be even, and not all may be zero".to_owned()
+        );
     }
     Ok(MacAddr(octets))
 }
@@ -277,6 +272,20 @@ pub(crate) fn interval(word: &str) -> Result<Duration, String> {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err("expected seconds, 0.1 to 3600".to_owned()),
     }
+}
+
+/// Confinement of the process that parses the guest's frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Confine {
+    /// As far as this system allows
+    #[default]
+    On,
+    /// Completely, or brodo does not start
+    Required,
+    /// As on, but a system call that is not allowed is only logged by the kernel
+    Log,
+    /// Not at all
+    Off,
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
-//! Properties of this process as the kernel reports them, for the status and the metrics: processor time,
-//! memory, descriptors, threads, start.
+//! Properties of brodo's processes as the kernel reports them, for the status and the metrics: processor
+//! time, memory, descriptors, threads, start.
 //!
-//! /proc/self and getrusage's clock are read at each request. A figure that cannot be read is zero: an
-//! incomplete /proc is no reason to refuse the rest.
+//! brodo is several processes: the warden, the keeper and its child, the engine. Figures are the sums of all
+//! three; pages of files, which they share, count once. /proc is read at each request. A figure that cannot
+//! be read is zero: an incomplete /proc is no reason to refuse the rest.
 
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
@@ -16,24 +17,25 @@ const FIELD_USER_TIME: usize = 14;
 const FIELD_SYSTEM_TIME: usize = 15;
 const FIELD_START_TIME: usize = 22;
 
-/// Processor time and memory of this process, at the price of two small files: a live view asks every second.
+/// Processor time and memory, at the price of two small files for each process: a live view asks every
+/// second.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Usage {
     /// Processor time in user mode and in the kernel, microseconds, precise to a tick of 10 ms.
     pub(crate) cpu_user_us: u64,
     pub(crate) cpu_system_us: u64,
     pub(crate) resident_bytes: u64,
+    /// Resident pages of files, among the above.
+    pub(crate) file_bytes: u64,
     pub(crate) virtual_bytes: u64,
-    /// Start, in microseconds since the boot.
+    /// Start, in microseconds since the boot; the earliest of several processes.
     pub(crate) start_since_boot_us: u64,
 }
 
-/// All properties of this process. Descriptors are counted one by one.
+/// All properties. Descriptors are counted one by one.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct OwnProcess {
+pub(crate) struct Properties {
     pub(crate) usage: Usage,
-    /// Processor time in user mode and in the kernel, seconds, to the nanosecond.
-    pub(crate) cpu_seconds: f64,
     /// Start, in seconds since 1970.
     pub(crate) start_seconds: f64,
     pub(crate) open_fds: u64,
@@ -41,11 +43,55 @@ pub(crate) struct OwnProcess {
     pub(crate) threads: u64,
 }
 
+/// The processes of this brodo, as folders of /proc.
+#[derive(Debug)]
+pub(crate) struct Processes(Vec<String>);
+
+impl Processes {
+    /// This process, the keeper and the engine that runs now.
+    pub(crate) fn of(keeper: i32) -> Self {
+        let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
+        let children = children.unwrap_or_default();
+        let engine = children.split_whitespace().map(|pid| format!("/proc/{pid}"));
+        Self(["/proc/self".to_owned(), format!("/proc/{keeper}")].into_iter().chain(engine).collect())
+    }
+
+    /// Processor time and memory.
+    pub(crate) fn usage(&self) -> Usage {
+        self.0.iter().map(|folder| Usage::read(folder)).reduce(Usage::and).unwrap_or_default()
+    }
+
+    /// All properties.
+    pub(crate) fn properties(&self) -> Properties {
+        let usage = self.usage();
+        let entries = |folder: &String, what| count(&format!("{folder}/{what}"));
+        let sum = |what| self.0.iter().map(|folder| entries(folder, what)).sum();
+        // Keeper and engine have one table of descriptors, and it is the engine's that may run out.
+        let fds = self.0.iter().take(2).map(|folder| entries(folder, "fd")).sum();
+        Properties {
+            usage,
+            start_seconds: start_seconds(usage.start_since_boot_us),
+            open_fds: fds,
+            max_fds: getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX),
+            threads: sum("task"),
+        }
+    }
+}
+
+/// Entries of a folder. The descriptors of another process can be counted by their folder's size alone, since
+/// Linux 6.2: it may not be listed.
+fn count(folder: &str) -> u64 {
+    match fs::read_dir(folder) {
+        Ok(entries) => entries.count() as u64,
+        Err(_) => fs::metadata(folder).map_or(0, |folder| folder.len()),
+    }
+}
+
 impl Usage {
-    /// Reads them.
-    pub(crate) fn read() -> Self {
-        let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    /// Reads those of one process.
+    fn read(folder: &str) -> Self {
+        let stat = fs::read_to_string(format!("{folder}/stat")).unwrap_or_default();
+        let statm = fs::read_to_string(format!("{folder}/statm")).unwrap_or_default();
         let tick_us = 1_000_000 / rustix::param::clock_ticks_per_second().max(1);
         let pages = |index: usize| number(statm.split_whitespace().nth(index));
         let page_bytes = rustix::param::page_size() as u64;
@@ -53,26 +99,28 @@ impl Usage {
             cpu_user_us: field(&stat, FIELD_USER_TIME) * tick_us,
             cpu_system_us: field(&stat, FIELD_SYSTEM_TIME) * tick_us,
             resident_bytes: pages(1) * page_bytes,
+            file_bytes: pages(2) * page_bytes,
             virtual_bytes: pages(0) * page_bytes,
             start_since_boot_us: field(&stat, FIELD_START_TIME) * tick_us,
         }
     }
-}
 
-impl OwnProcess {
-    /// Reads them all.
-    pub(crate) fn read() -> Self {
-        let usage = Usage::read();
-        let entries = |path: &str| fs::read_dir(path).map_or(0, |entries| entries.count() as u64);
+    /// These and those of a later process.
+    fn and(self, other: Self) -> Self {
+        let first = self.start_since_boot_us;
         Self {
-            usage,
-            cpu_seconds: seconds(ClockId::ProcessCPUTime),
-            start_seconds: start_seconds(usage.start_since_boot_us),
-            // Less the descriptor of the directory being read.
-            open_fds: entries("/proc/self/fd").saturating_sub(1),
-            max_fds: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
-            threads: entries("/proc/self/task"),
+            cpu_user_us: self.cpu_user_us + other.cpu_user_us,
+            cpu_system_us: self.cpu_system_us + other.cpu_system_us,
+            resident_bytes: self.resident_bytes + other.resident_bytes.saturating_sub(other.file_bytes),
+            file_bytes: self.file_bytes.max(other.file_bytes),
+            virtual_bytes: self.virtual_bytes + other.virtual_bytes,
+            start_since_boot_us: if first == 0 { other.start_since_boot_us } else { first },
         }
+    }
+
+    /// Processor time in seconds.
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        (self.cpu_user_us + self.cpu_system_us) as f64 / 1e6
     }
 }
 
@@ -91,7 +139,7 @@ fn seconds(clock: ClockId) -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// The start in seconds since 1970, from microseconds since the boot: now, less the age.
+/// Start in seconds since 1970, from microseconds since the boot: now, less the age.
 fn start_seconds(since_boot_us: u64) -> f64 {
     let age = seconds(ClockId::Boottime) - since_boot_us as f64 / 1e6;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -112,11 +160,15 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_properties() {
-        let own = OwnProcess::read();
-        assert!(own.cpu_seconds > 0.0 && own.start_seconds > 1e9, "{own:?}");
-        let Usage { resident_bytes, virtual_bytes, .. } = own.usage;
-        assert!(resident_bytes > 1 << 20 && virtual_bytes >= resident_bytes, "{own:?}");
-        assert!(own.open_fds >= 3 && own.max_fds >= own.open_fds && own.threads >= 1, "{own:?}");
+    fn processes_have_properties_and_their_sums() {
+        let own = i32::try_from(std::process::id()).expect("a process id");
+        let properties = Processes::of(own).properties();
+        assert!(properties.start_seconds > 1e9, "{properties:?}");
+        let Usage { resident_bytes, virtual_bytes, .. } = properties.usage;
+        assert!(resident_bytes > 2 << 20 && virtual_bytes >= resident_bytes, "{properties:?}");
+        assert!(properties.open_fds >= 6 && properties.threads >= 2, "{properties:?}");
+        let once = Usage::read("/proc/self");
+        assert!(properties.usage.virtual_bytes >= 2 * (once.virtual_bytes - (1 << 26)), "twice this process");
+        assert_eq!(Usage::read("/proc/0").resident_bytes, 0);
     }
 }

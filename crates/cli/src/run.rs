@@ -15,7 +15,6 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::ffi::OsString;
-use std::ops::ControlFlow;
 
 /// Runs the command; the result is its exit status.
 pub(crate) fn run(options: &Run) -> Result<u8, Failure> {
@@ -37,10 +36,7 @@ pub(crate) fn run(options: &Run) -> Result<u8, Failure> {
     service.announce();
     log::info("started the command", &[("command", words.into())]);
 
-    let served = service.run(|| {
-        let ended = child.handle()?;
-        Ok(ended.map_or(ControlFlow::Continue(()), ControlFlow::Break))
-    })?;
+    let served = service.run(|| Ok(child.handle()?))?;
     let Some(status) = served else {
         // A deleted interface is the command's right, and it may have other things to do.
         log::info("the command has deleted its network interface, and has no network any more", &[]);

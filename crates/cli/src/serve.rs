@@ -1,41 +1,39 @@
-//! Service of a guest, for `run` and `attach`: properties of the host before, the workers during, the report
-//! after.
+//! Service of a guest, for `run` and `attach`: properties of the host before, warden and engine during, the
+//! report after.
 
 use crate::args::NetworkOptions;
 use crate::config::{HostFacts, Settings};
-use crate::control::{Control, Controlled, FirstCapture, InstanceInfo, SocketPath};
+use crate::control::{Control, Controlled, InstanceInfo, SocketPath};
+use crate::conversation::message::{Ready, Recorded};
 use crate::descriptors;
-use crate::event_bus::{EventBus, Item, Mailbox};
+use crate::engine::launch::Launch;
+use crate::event_bus::EventBus;
 use crate::failure::Failure;
 use crate::flow_log::{Files, FlowLog};
-use crate::flow_messages::Bounds;
 use crate::log;
+use crate::mailbox::Mailbox;
 use crate::metrics::{self, Metrics};
-use crate::notices::Notices;
-use crate::report;
+use crate::option_values::Confine;
 use crate::unix_listener::PrivateListener;
+use crate::warden::Warden;
+use crate::warden::desired::{Desired, DesiredCapture};
 use brodo_control::method::GuestNetwork;
 use brodo_core::config::{BufferBounds, Config};
-use brodo_link::FailedCall;
-use brodo_link::tap::{Tap, TapLosses};
-use brodo_net::capture::Capture;
 use brodo_net::clock::Clock;
 use brodo_net::descriptors::{Descriptors, Needs};
-use brodo_net::driver::Worker;
-use brodo_net::host_network::HostNetwork;
+use brodo_net::ephemeral_ports::ephemeral_ports;
 use brodo_net::resolv::ResolvConf;
 use brodo_net::socket_broker::SocketBroker;
 use brodo_net::sockets::raise_nofile;
-use brodo_net::txqueuelen::TxQueueLenWatch;
-use brodo_net::workers::Workers;
-use brodo_net::{FlowRecords, Network, NetworkError, Recording, Wake};
 use brodo_netns::namespace::{Made, leave_interface};
 use brodo_netns::setup::SetupError;
 use brodo_netns::{process, setup};
-use rustix::fd::{BorrowedFd, OwnedFd};
+use brodo_sandbox::{OnViolation, Stages};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::{Resource, getrlimit};
 use serde_json::Value;
-use std::ops::ControlFlow;
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -45,13 +43,14 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Options checked and files opened, before namespaces and interfaces are made.
 pub(crate) struct Preparation {
     pub(crate) settings: Settings,
-    host: Arc<HostNetwork>,
+    /// Content of resolv.conf.
+    conf: ResolvConf,
     ready: Option<OwnedFd>,
-    capture: Option<FirstCapture>,
+    capture: Option<DesiredCapture>,
     flow_log: Option<Files>,
     metrics: Option<Metrics>,
     control: SocketPath,
-    needs: Needs,
+    confine: Confine,
     clock: Clock,
 }
 
@@ -85,22 +84,19 @@ impl Preparation {
         let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         let needs = Needs {
             workers: settings.plan.queues.into(),
-            clients: if options.metrics.is_some() { metrics::CLIENTS_MAX as u64 } else { 0 },
+            clients: 0,
             forwards: !settings.forwards.is_empty(),
         };
         descriptors::check(Descriptors::divide(limit, needs), needs.workers, options.max_flows)?;
         if let Some(path) = &options.config {
             log::info("read options from a file", &[("file", path.display().to_string().into())]);
         }
-        let network = HostNetwork::new(RESOLV_CONF.into(), host.resolv_conf)
-            .map_err(|e| Failure::Io("follow the host's network: rtnetlink".into(), e.into()))?;
-        let host = Arc::new(network);
         let clock = Clock::start();
         let capture = options.pcap.as_deref().map(|path| {
-            let capture = Capture::create(path, &options.ifname, clock)
-                .map_err(Failure::io(format!("write the capture {}: open", path.display())))?;
-            let file = std::path::absolute(path).unwrap_or_else(|_| path.into());
-            Ok::<_, Failure>(FirstCapture { file, capture })
+            let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
+            let file = file.map_err(Failure::io(format!("write the capture {}: open", path.display())))?;
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
+            Ok::<_, Failure>(DesiredCapture { path, filter: None, file })
         });
         let capture = capture.transpose()?;
         let flow_log = options.flow_log.as_deref().map(|path| {
@@ -114,7 +110,8 @@ impl Preparation {
             log::info(&format!("writing a {what}"), &[("file", path.display().to_string().into())]);
         }
         let control = SocketPath::of(options.control.as_deref());
-        Ok(Self { settings, host, ready, capture, flow_log, metrics, control, needs, clock })
+        let (conf, confine) = (host.resolv_conf, options.confine);
+        Ok(Self { settings, conf, ready, capture, flow_log, metrics, control, confine, clock })
     }
 
     /// Starts a broker in the guest's namespace, if ports are forwarded now or may be later. Before there are
@@ -147,72 +144,69 @@ impl Preparation {
     ) -> Result<Service, Failure> {
         let Made { taps, watch } = made;
         let listener = self.listen()?;
+        let tap = taps.first().map(OwnedFd::try_clone).transpose();
+        let tap = tap.map_err(Failure::io("serve the network interface: dup"))?;
         let clients = listener.is_some().then(Mailbox::with_waker).transpose();
         let clients = clients.map_err(Failure::io("serve the control socket: eventfd"))?.map(Arc::new);
         let log = self.flow_log.is_some().then(|| Arc::new(Mailbox::new()));
         let bus = EventBus::new(self.clock).with_log(log.clone()).with_clients(clients.clone());
         let bus = Arc::new(bus);
-        let ring = TxQueueLenWatch::new(watch, &self.settings.plan.interface.name)
-            .map_err(|e| Failure::Io("watch the network interface: ioctl SIOCGIFINDEX".into(), e.into()))?;
-        let ring = Arc::new(ring);
-        let config = self.settings.stack.clone();
-        let interface = self.settings.plan.interface.name.clone();
-        let to = bus.clone();
-        let mut builder = Network::builder()
-            .config(config.clone())
-            .clock(self.clock)
-            .descriptors(raise_nofile())
-            .clients(self.needs.clients)
-            .busy_poll(self.settings.busy_poll)
-            .socket_broker(broker)
-            .forwards(self.settings.forwards.clone())
-            .host_network(self.host.clone(), self.settings.follow)
-            .tx_queue_len(ring.clone())
-            .capture(self.capture.as_ref().map(|first| first.capture.clone()))
-            .on_flow_records(Recording { ends: bus.keeps_log(), ..Recording::default() }, move |records| {
-                to.take(records);
-            });
-        if let Some(metrics) = &self.metrics {
-            builder = builder.leave_out(metrics).map_err(Failure::io("wait for ports: dup"))?;
-        }
         for forward in &self.settings.forwards {
             let option = brodo_net::forward::option(forward.direction, forward.transport);
             log::info("forwarding ports", &[(option, forward.spec.to_string().into())]);
         }
-        let links = taps.into_iter().map(|tap| Tap::from_fd(tap, self.settings.plan.offload));
-        let links = links.collect::<Result<Vec<_>, _>>().map_err(Failure::Tap)?;
-        let network = builder.links(links).build().map_err(network_failure)?;
-        let workers = network.handle().workers().clone();
-        log_setup(&self.settings, network.flows_max());
-        let info = instance_info(purpose, interface, &config, network.flows_max());
+        let launch = self.launch(taps, watch)?;
+        let desired = Desired {
+            forwards: self.settings.forwards.clone(),
+            record: Recorded { ends: bus.keeps_log(), ..Recorded::default() },
+            capture: self.capture,
+        };
+        let names = (Path::new(RESOLV_CONF), self.conf);
+        let (warden, ready) = Warden::start(&launch, desired, broker, bus.clone(), names)?;
+        // The command must have its own limit, and has it by now; here clients take descriptors.
+        raise_nofile();
+        let confinement = confinement(self.confine, &ready)?;
+        log_setup(&self.settings, ready.flows_max);
+        log::info("confined the engine", &[("confinement", confinement.clone().into())]);
+        let interface = launch.interface.clone();
+        let info = instance_info(purpose, interface, &launch.config, ready.flows_max, confinement);
         let flow_log = self.flow_log.zip(log).map(|(files, log)| FlowLog::start(files, log, bus.clone()));
         let flow_log = flow_log.transpose().map_err(Failure::io("write the flow log: clone"))?;
         let control = listener.zip(clients).map(|(listener, mailbox)| {
             let controlled = Controlled {
-                workers: workers.clone(),
-                ring: Some(ring.clone()),
+                engine: warden.engine().clone(),
+                desired: warden.desired().clone(),
                 bus: bus.clone(),
                 mailbox,
                 info,
                 started: Instant::now(),
-                capture: self.capture,
             };
             Control::start(listener, controlled)
         });
         let control = control.transpose().map_err(Failure::io("serve the control socket: clone"))?;
-        let notices = Notices::new(bus.clone());
-        let Self { ready, metrics, clock, .. } = self;
-        Ok(Service {
-            network,
-            workers,
-            ring,
-            notices,
-            ready,
-            metrics,
-            serving: None,
-            control,
-            flow_log,
-            clock,
+        let Self { ready, metrics, .. } = self;
+        Ok(Service { warden, tap, ready, metrics, serving: None, control, flow_log })
+    }
+
+    /// Settings and descriptors for engines.
+    fn launch(&self, taps: Vec<OwnedFd>, watch: OwnedFd) -> Result<Launch, Failure> {
+        let own = self.metrics.iter().map(|metrics| brodo_net::forward::inode(metrics.as_fd()));
+        let own_sockets = own.collect::<Result<_, _>>().map_err(Failure::io("wait for ports: fstat"))?;
+        let stages = if self.confine == Confine::Off { Stages::NONE } else { Stages::ALL };
+        let on_violation = if self.confine == Confine::Log { OnViolation::Log } else { OnViolation::Kill };
+        Ok(Launch {
+            config: self.settings.stack.clone(),
+            clock: self.clock,
+            busy_poll: self.settings.busy_poll,
+            follow: self.settings.follow,
+            ephemeral_ports: ephemeral_ports(),
+            interface: self.settings.plan.interface.name.clone(),
+            offload: self.settings.plan.offload,
+            taps,
+            watch,
+            own_sockets,
+            stages,
+            on_violation,
         })
     }
 
@@ -232,7 +226,13 @@ impl Preparation {
 }
 
 /// Constant properties of an instance, for the control socket.
-fn instance_info(purpose: Purpose, interface: String, config: &Config, flows_max: usize) -> InstanceInfo {
+fn instance_info(
+    purpose: Purpose,
+    interface: String,
+    config: &Config,
+    flows_max: u64,
+    confinement: String,
+) -> InstanceInfo {
     let v4 = config.v4.map(|net| GuestNetwork {
         address: net.guest.into(),
         prefix_len: net.prefix_len,
@@ -253,14 +253,13 @@ fn instance_info(purpose: Purpose, interface: String, config: &Config, flows_max
         interface,
         mtu: config.mtu,
         networks: v4.into_iter().chain(v6).collect(),
-        memory: config.memory,
-        flows_max: flows_max as u64,
-        bounds: Bounds::of(config),
+        flows_max,
+        confinement,
     }
 }
 
 /// Logs the set-up.
-fn log_setup(settings: &Settings, max_flows: usize) {
+fn log_setup(settings: &Settings, max_flows: u64) {
     let texts = |list: Vec<String>| Value::from(list);
     let (stack, interface) = (&settings.stack, &settings.plan.interface);
     let v4 = stack.v4.map(|net| (format!("{}/{}", net.guest, net.prefix_len), net.gateway.to_string()));
@@ -307,36 +306,42 @@ fn log_setup(settings: &Settings, max_flows: usize) {
     );
 }
 
-/// The failure of a network in terms of the options.
-fn network_failure(error: NetworkError) -> Failure {
-    match error {
-        NetworkError::Forward(error) => Failure::Forward(error),
-        NetworkError::Io { call, error } => Failure::Io(call.to_owned(), error),
-        NetworkError::Failed(FailedCall { call, error }) => {
-            Failure::Io(format!("serve the network interface: {call}"), error)
-        }
-        other => Failure::Usage(other.to_string()),
+/// The confinement of the engine in words.
+///
+/// # Errors
+/// It is not full, and `--confine required`.
+fn confinement(wanted: Confine, ready: &Ready) -> Result<String, Failure> {
+    if wanted == Confine::Off {
+        return Ok("off".to_owned());
+    }
+    let gaps: Vec<_> = ready.gaps.iter().map(|(stage, reason)| format!("{stage}: {reason}")).collect();
+    match (gaps.is_empty(), wanted) {
+        (true, Confine::Log) => Ok("full, but a system call that is not allowed is only logged".to_owned()),
+        (true, _) => Ok("full".to_owned()),
+        (false, Confine::Required) => Err(Failure::Limit(format!(
+            "--confine required: this system does not allow full confinement ({})",
+            gaps.join("; ")
+        ))),
+        (false, _) => Ok(format!("partial ({})", gaps.join("; "))),
     }
 }
 
 /// A network in service.
 pub(crate) struct Service {
-    network: Network<Tap>,
-    workers: Arc<Workers>,
-    ring: Arc<TxQueueLenWatch>,
-    notices: Notices,
+    warden: Warden,
+    /// A queue of the interface, to leave it at the end.
+    tap: Option<OwnedFd>,
     ready: Option<OwnedFd>,
     metrics: Option<Metrics>,
     serving: Option<metrics::Serving>,
     control: Option<Control>,
     flow_log: Option<FlowLog>,
-    clock: Clock,
 }
 
 impl Service {
     /// Registers `descriptor`: [`Service::run`] calls back when it is readable.
     pub(crate) fn watch(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), Failure> {
-        self.network.watch(descriptor, 0).map_err(Failure::io("wait for the guest: epoll_ctl"))
+        self.warden.watch(descriptor).map_err(Failure::io("wait for the guest: epoll_ctl"))
     }
 
     /// Readiness: writes to `--ready-fd`.
@@ -348,76 +353,37 @@ impl Service {
         }
     }
 
-    /// Serves until `check` breaks, which is called whenever a watched descriptor is readable, or until the
-    /// guest's interface is gone (`None`).
+    /// Serves until `check` returns a value, which is called whenever a watched descriptor is readable, or
+    /// until the guest's interface is gone (`None`).
     pub(crate) fn run<T>(
         &mut self,
-        mut check: impl FnMut() -> Result<ControlFlow<T>, Failure>,
+        check: impl FnMut() -> Result<Option<T>, Failure>,
     ) -> Result<Option<T>, Failure> {
-        // Not before the last fork, which needs a process of one thread.
         if let Some(metrics) = self.metrics.take() {
-            self.serving = Some(metrics.start(self.workers.clone(), self.ring.clone())?);
+            self.serving = Some(metrics.start(self.warden.engine().clone())?);
         }
-        let notices = &self.notices;
-        let on_wake = |wake| match wake {
-            Wake::Extra(_) => match check() {
-                Ok(ControlFlow::Continue(())) => ControlFlow::Continue(()),
-                Ok(ControlFlow::Break(value)) => ControlFlow::Break(Ok(value)),
-                Err(failure) => ControlFlow::Break(Err(failure)),
-            },
-            notice => {
-                notices.publish(&notice);
-                ControlFlow::Continue(())
-            }
-        };
-        let ended = self.network.run(on_wake, &|wake| notices.publish(&wake)).map_err(network_failure)?;
-        ended.transpose()
+        self.warden.run(check)
     }
 
     /// Leaves the interface to the end of its namespace; to be called after the end of the command.
     pub(crate) fn leave_interface(&self) {
-        if let Some(worker) = self.network.workers().first() {
-            leave_interface(worker.link());
+        if let Some(tap) = &self.tap {
+            leave_interface(tap);
         }
-    }
-}
-
-impl Service {
-    /// Records of all flows that are still open.
-    fn last_ends(&self) -> Vec<Item> {
-        let now = self.clock.now();
-        let of_worker = |(worker, of): (u32, &Worker<Tap>)| {
-            let ends = of.stack().ends_at_shutdown(now).collect();
-            Item::Batch(Arc::new(FlowRecords { worker, ends, ..FlowRecords::default() }))
-        };
-        (0..).zip(self.network.workers()).map(of_worker).collect()
     }
 }
 
 impl Drop for Service {
-    /// Ends the parts of the service, after success or failure: writes capture and flow log to their ends,
-    /// and prints the counters if requested.
+    /// Ends the parts of the service, after success or failure: the engine, which writes its capture to the
+    /// end; the flow log; the counters if requested.
     fn drop(&mut self) {
         drop(self.control.take());
-        for error in self.network.workers_mut().iter_mut().filter_map(Worker::finish_capture) {
-            self.notices.capture_failed(&error);
-        }
+        let report = self.warden.stop();
         if let Some(log) = self.flow_log.take() {
-            log.finish(self.last_ends());
+            log.finish();
         }
-        let mut losses = TapLosses::default();
-        self.network.workers().iter().for_each(|worker| losses.add(worker.link().losses()));
-        let mut link = vec![("link_down", losses.down), ("link_refused", losses.refused)];
-        let forwards = self.network.workers().iter().filter_map(Worker::forwards);
-        link.extend(forwards.flat_map(|forwards| forwards.counters().named()));
-        let (passed, lost) = self.workers.resteered();
-        link.extend([("frames_resteered", passed), ("frames_resteered_lost", lost)]);
-        let counters: Vec<_> =
-            self.network.workers().iter().map(|worker| worker.stack().counters()).collect();
-        self.ring.look();
-        let dropped = self.ring.dropped();
-        let refusals = report::refusals(self.network.workers().iter().map(|worker| worker.stack().rules()));
-        let text = || report::report_all(&counters, dropped, &link, &refusals);
-        log::report("counters", text, || report::fields(&counters, dropped, &link, &refusals));
+        if let Some(report) = report {
+            log::report("counters", || report.text(), || report.fields());
+        }
     }
 }

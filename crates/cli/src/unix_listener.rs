@@ -80,7 +80,7 @@ impl PrivateListener {
 fn remove_dead(path: &Path) -> io::Result<()> {
     let Ok(found) = path.symlink_metadata() else { return Ok(()) };
     if !found.file_type().is_socket() {
-        return Err(io::Error::new(ErrorKind::AlreadyExists, "there is a file that is no socket"));
+        return Err(io::Error::new(ErrorKind::AlreadyExists, "a file other than a socket is there"));
     }
     match dial(path) {
         Err(error) if is_dead(&error) => fs::remove_file(path),

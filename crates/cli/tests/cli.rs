@@ -34,7 +34,7 @@ fn help_has_examples_units_and_defaults() {
     }
 }
 
-/// Whether a line of help starts an option, and does not merely continue a text with one.
+/// Whether a line of help begins an option, as opposed to a text that mentions one.
 fn is_option(line: &str) -> bool {
     line.starts_with("  -") || line.starts_with("      --")
 }
@@ -62,7 +62,7 @@ fn a_line_that_makes_no_sense_ends_with_status_2_and_starts_nothing() {
         (&["run", "-4", "-6", "true"], "cannot be used with"),
         (&["run", "-v", "-q", "true"], "cannot be used with"),
         (&["run", "--address", "10.0.0.1"], "ADDRESS/LENGTH"),
-        (&["run", "--mac", "ff:ff:ff:ff:ff:ff"], "one station"),
+        (&["run", "--mac", "ff:ff:ff:ff:ff:ff"], "not a unicast MAC address"),
         (&["run", "--ifname", "lo"], "not lo"),
         (&["run", "--tcp-rx-buffer", "4M..64K"], "above the maximum"),
         (&["run", "--tcp-rx-buffer", "0"], "4K to 1048560K"),
@@ -152,7 +152,7 @@ fn a_failure_of_brodo_itself_ends_with_status_125() {
             &["run", "--config", "/no-such-file", "true"],
             "the configuration /no-such-file: open: No such file",
         ),
-        (&["attach", "2147483647"], "no process has this number"),
+        (&["attach", "2147483647"], "no process has this id"),
         (&["attach", "--netns", "/dev/null"], "as a namespace"),
         (&["attach", "--netns", "/proc/self/ns/net"], "brodo itself runs in"),
     ] {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// One place in the code where a probe is.
+/// One site of a probe in the code.
 #[derive(Debug)]
 struct Site {
     provider: String,

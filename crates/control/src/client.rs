@@ -26,10 +26,10 @@ use std::time::{Duration, Instant};
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Events kept while a reply is awaited; later ones are dropped and counted.
 const EVENTS_MAX: usize = 4096;
-/// Flows asked for at once: the flows of one visit to a worker. Their page, some 160 KiB, fits into the
+/// Flows of one page: as many as a worker lists between two of its turns. A page, some 160 KiB, fits into the
 /// socket's buffer and the nearer caches of both sides.
 const PAGE_FLOWS: u32 = 256;
-/// Bytes asked for at once.
+/// Size of one read, in bytes.
 const READ_SIZE: usize = 64 << 10;
 
 /// The reason for which a call has no result.
@@ -62,7 +62,7 @@ impl fmt::Display for ClientError {
             Self::OtherProtocol(theirs) => {
                 write!(
                     f,
-                    "that brodo speaks protocol {theirs}, this one {PROTOCOL}: use programs of one version"
+                    "the instance speaks protocol {theirs}, this program {PROTOCOL}: use the same version"
                 )
             }
             Self::Refused(error) => error.fmt(f),
@@ -117,7 +117,7 @@ impl Client {
         Ok(client)
     }
 
-    /// A client on a connection that was made otherwise; nothing has been said on it.
+    /// A client on a connected socket that no message has crossed yet.
     ///
     /// # Errors
     /// Its time-outs cannot be set.
@@ -167,8 +167,8 @@ impl Client {
         }
     }
 
-    /// All flows that `filter` lets through, by as many calls as it takes. The next page is asked for before
-    /// this one is read, so that both sides work at a time.
+    /// All flows that pass `filter`, page by page. The next page is requested before this one is decoded, so
+    /// that client and server work in parallel.
     ///
     /// # Errors
     /// As [`Client::call`].
@@ -201,7 +201,7 @@ impl Client {
         self.call(&Subscribe { events: topics.to_vec() }).map(drop)
     }
 
-    /// The next event, for which it waits as long as `timeout` says, or for ever; `None` if none came.
+    /// The next event; `None` after `timeout` without one. Without a time-out the wait is unbounded.
     ///
     /// # Errors
     /// As [`Client::call`].
@@ -222,7 +222,7 @@ impl Client {
         }
     }
 
-    /// Keeps an event. One of a kind that is not known here is none for this client.
+    /// Keeps an event; kinds unknown to this version are ignored.
     fn keep(&mut self, event: Option<Box<RawValue>>) {
         let event = event.and_then(|params| serde_json::from_str(params.get()).ok());
         match event {
@@ -232,7 +232,7 @@ impl Client {
         }
     }
 
-    /// The next message; `None` if none came before the deadline.
+    /// The next message; `None` if the deadline came first.
     fn message<R: DeserializeOwned>(
         &mut self,
         deadline: Option<Instant>,

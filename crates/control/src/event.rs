@@ -24,7 +24,7 @@ impl Topic {
     /// All topics.
     pub const ALL: [Self; 3] = [Self::FlowOpened, Self::FlowEnded, Self::Notice];
 
-    /// As it is written in messages.
+    /// Name in messages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::FlowOpened => "flow_opened",
@@ -67,7 +67,7 @@ impl Level {
     /// All levels, the most severe first.
     pub const ALL: [Self; 4] = [Self::Error, Self::Warn, Self::Info, Self::Debug];
 
-    /// As it is written in messages.
+    /// Name in messages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -109,11 +109,11 @@ pub enum Event {
     },
     /// A notice to the user.
     Notice {
-        /// When, as in [`FlowEnd::time`].
+        /// Time of the notice, as in [`FlowEnd::time`].
         time: String,
         /// Severity of the notice.
         level: Level,
-        /// The sentence.
+        /// Text of the notice, one sentence.
         text: String,
     },
     /// Events were dropped because there were too many.

@@ -58,6 +58,18 @@ impl TryFrom<String> for FlowRef {
     }
 }
 
+/// Shows types by the names that they have in messages.
+macro_rules! display_by_name {
+    ($($type:ty),+) => {
+        $(impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        })+
+    };
+}
+display_by_name!(Protocol, FlowDirection, Carrier);
+
 /// Protocol of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -69,13 +81,13 @@ pub enum Protocol {
     Udp,
     /// Ping; the ports are its identifier.
     Echo,
-    /// Something that this version does not know.
+    /// A protocol unknown to this version.
     #[serde(other)]
     Other,
 }
 
 impl Protocol {
-    /// As it is written in messages.
+    /// Name in messages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -83,12 +95,6 @@ impl Protocol {
             Self::Echo => "echo",
             Self::Other => "other",
         }
-    }
-}
-
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
     }
 }
 
@@ -108,26 +114,20 @@ impl FromStr for Protocol {
 /// The direction in which a flow was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Direction {
+pub enum FlowDirection {
     /// By the guest.
     Outbound,
     /// By a peer at a published port.
     Inbound,
 }
 
-impl Direction {
-    /// As it is written in messages.
+impl FlowDirection {
+    /// Name in messages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Outbound => "outbound",
             Self::Inbound => "inbound",
         }
-    }
-}
-
-impl fmt::Display for Direction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
     }
 }
 
@@ -149,7 +149,7 @@ pub enum Carrier {
 }
 
 impl Carrier {
-    /// As it is written in messages.
+    /// Name in messages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Stack => "stack",
@@ -160,9 +160,12 @@ impl Carrier {
     }
 }
 
-impl fmt::Display for Carrier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+impl FromStr for Carrier {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let known = [Self::Stack, Self::Splice, Self::Relay].into_iter().find(|known| known.name() == word);
+        known.ok_or_else(|| "expected stack, splice or relay".to_owned())
     }
 }
 
@@ -184,7 +187,7 @@ pub struct Flow {
     /// Its protocol.
     pub protocol: Protocol,
     /// Direction in which it was opened.
-    pub direction: Direction,
+    pub direction: FlowDirection,
     /// The mechanism that moves its payload.
     #[serde(default)]
     pub carrier: Carrier,
@@ -269,22 +272,22 @@ pub struct TuningStep {
     pub cause: String,
     /// Bytes that moved in a round trip.
     pub per_rtt: u32,
-    /// That round trip, in microseconds.
+    /// Length of that round trip, in microseconds.
     pub rtt_us: u32,
 }
 
 /// A flow that has ended: an event, and a line of the flow log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FlowEnd {
-    /// When, in UTC as RFC 3339 has it, with microseconds.
+    /// Time of the end, in UTC (RFC 3339), with microseconds.
     pub time: String,
-    /// Its handle, if it was ever opened: one that was denied was not.
+    /// Its handle; none for a denied flow, which was never opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<FlowRef>,
     /// Its protocol.
     pub protocol: Protocol,
     /// Direction in which it was opened.
-    pub direction: Direction,
+    pub direction: FlowDirection,
     /// The mechanism that moves its payload.
     #[serde(default)]
     pub carrier: Carrier,

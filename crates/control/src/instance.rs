@@ -1,9 +1,9 @@
-//! Running instances: the paths of their sockets, and how they are found.
+//! Running instances: paths of their sockets, and the search for them.
 //!
 //! An instance listens on `PID.sock` in a folder that only its user can enter: `$XDG_RUNTIME_DIR/brodo`, else
 //! `/run/user/UID/brodo`, else `/tmp/brodo-UID`. The last may have been made by another user first, so a
 //! folder counts only if it is a folder (no link), belongs to this user and admits no other ([`check`]). A
-//! search covers all three, because the environment of an instance may differ from the client's.
+//! search covers all three folders, because the environment of an instance may differ from the client's.
 //!
 //! A socket of an instance that was killed stays behind. Its connect fails at once, and the search removes it
 //! ([`running`]). A socket gets its name only when it listens, so one that is being made is never taken for
@@ -31,9 +31,9 @@ pub struct Instance {
 /// The selection of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Which {
-    /// The one with this process id.
+    /// The instance with this process id.
     Pid(u32),
-    /// The one with this socket.
+    /// The instance with this socket.
     Path(PathBuf),
 }
 
@@ -67,7 +67,7 @@ impl fmt::Display for FindError {
             Self::None => f.write_str("no brodo of this user is running"),
             Self::NoSuchPid(pid, _) => write!(f, "no brodo of this user with process id {pid} is running"),
             Self::Several(instances) => {
-                f.write_str("several brodos are running, so say which by --instance:")?;
+                f.write_str("several brodos are running: choose one with --instance:")?;
                 instances.iter().try_for_each(|instance| write!(f, " {}", instance.pid))
             }
         }
@@ -88,10 +88,10 @@ pub fn folders() -> Vec<PathBuf> {
     folders
 }
 
-/// Checks that a folder is one, this user's, and closed to others.
+/// Checks that a folder is a directory, belongs to this user and admits no other.
 ///
 /// # Errors
-/// It is not, and why; or it cannot be looked at.
+/// The condition that does not hold, or the error of lstat(2).
 pub fn check(folder: &Path) -> io::Result<()> {
     let found = folder.symlink_metadata()?;
     let why = if !found.is_dir() {
@@ -99,7 +99,7 @@ pub fn check(folder: &Path) -> io::Result<()> {
     } else if found.uid() != rustix::process::geteuid().as_raw() {
         "belongs to another user"
     } else if found.mode() & 0o077 != 0 {
-        "lets other users in"
+        "is open to other users"
     } else {
         return Ok(());
     };
@@ -113,7 +113,7 @@ pub fn check(folder: &Path) -> io::Result<()> {
 pub fn folder() -> io::Result<PathBuf> {
     let mut last = io::Error::from(ErrorKind::NotFound);
     for folder in folders() {
-        // A runtime folder that is another user's (after su) or missing is passed over.
+        // Runtime folders that are missing, or another user's (after su), are skipped.
         match DirBuilder::new().mode(0o700).create(&folder) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
@@ -172,10 +172,10 @@ pub fn is_dead(error: &io::Error) -> bool {
     error.kind() == ErrorKind::ConnectionRefused
 }
 
-/// Connects to a socket; never waits.
+/// Connects to a socket without blocking.
 ///
 /// # Errors
-/// As connect; `WouldBlock` if more clients wait there than it takes.
+/// As connect(2); `WouldBlock` if the backlog is full.
 pub fn dial(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -189,10 +189,10 @@ pub fn dial(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// The instance selected by the option, or the only one.
+/// The instance selected by `--instance`, or the only one.
 ///
 /// # Errors
-/// There is none, or it is not clear which.
+/// No instance matches, or several do.
 pub fn find(which: Option<&Which>) -> Result<Instance, FindError> {
     match which {
         // The process id comes from the instance itself.

@@ -1,22 +1,36 @@
-//! Every method: its name, its parameters and its result.
+//! Methods: name, parameters and result of each.
 //!
-//! Parameters that are not known are errors, so that a misspelt one is not silently ignored; results may
-//! grow.
+//! Unknown parameters are errors, so that a misspelt one is not ignored; results may gain fields.
 
 use crate::event::{Level, Topic};
-use crate::flow::{Flow, FlowRef, Protocol, TuningStep};
+use crate::flow::{Carrier, Flow, FlowRef, Protocol, TuningStep};
+use crate::rpc::{self, Error, Request};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-/// Parameters, which know the method they belong to.
+/// Parameters of a method, tied to its name and its result.
 pub trait Method: Serialize + DeserializeOwned {
     /// The name in messages.
     const NAME: &'static str;
     /// Result of the method.
     type Result: Serialize + DeserializeOwned;
+}
+
+/// The reply to a request, made by `does` of its parameters, as a line; none if the request has no id.
+pub fn reply<M: Method>(
+    request: Request,
+    does: impl FnOnce(M) -> Result<M::Result, Error>,
+) -> Option<Vec<u8>> {
+    let id = request.id.clone();
+    let done = request.params::<M>().and_then(does);
+    let id = id?;
+    Some(match done {
+        Ok(result) => rpc::result(&id, &result),
+        Err(error) => rpc::error(Some(&id), &error),
+    })
 }
 
 macro_rules! methods {
@@ -106,15 +120,21 @@ pub struct Status {
     pub flows: u64,
     /// Most flows at a time.
     pub flows_max: u64,
-    /// Processor time of the whole process, in user mode, in microseconds.
+    /// Processor time of all processes, in user mode, in microseconds.
     pub cpu_user_us: u64,
     /// Processor time in the kernel, in microseconds.
     pub cpu_system_us: u64,
-    /// Resident memory of the whole process, in bytes.
+    /// Resident memory of all processes, in bytes; file pages, which they share, once.
     pub rss_bytes: u64,
     /// The current capture.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capture: Option<CaptureStatus>,
+    /// `full`, or `partial` with the stages of confinement that are not in force, and why.
+    #[serde(default)]
+    pub confinement: String,
+    /// Engines that have crashed; another one was started each time.
+    #[serde(default)]
+    pub crashes: u32,
     /// Level of the log on standard error.
     pub log_level: Level,
 }
@@ -169,12 +189,15 @@ pub struct GetFlows {
     /// [`FlowPage::next`] of the page before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<FlowRef>,
-    /// Most flows in the page: 1 to [`PAGE_MAX`], which is also what holds if it is not given.
+    /// Most flows in the page: 1 to [`PAGE_MAX`], which is the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// Only flows of this protocol.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
+    /// Only flows whose payload this carrier moves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carrier: Option<Carrier>,
     /// Only flows with this address at either end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
@@ -210,8 +233,7 @@ pub struct GetFlow {
 pub struct FlowDetail {
     /// The flow.
     pub flow: Flow,
-    /// Decisions about its limits, the oldest first, as far as the worker remembers: it keeps the last
-    /// thousand of all its flows.
+    /// Decisions about its limits, the oldest first; each worker keeps the last thousand of all its flows.
     pub history: Vec<TuningStep>,
 }
 
@@ -280,7 +302,7 @@ pub struct RemoveForward {
 pub struct StartCapture {
     /// The file to make or replace: an absolute path, opened by brodo with its rights.
     pub file: PathBuf,
-    /// Filter of frames, in the words of the documentation; without it all frames.
+    /// Filter of frames, in the syntax of `brodo capture`; without it all frames.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
 }
@@ -300,7 +322,7 @@ pub struct CaptureStatus {
     pub filter: Option<String>,
     /// Frames written so far.
     pub frames: u64,
-    /// Bytes of them.
+    /// Bytes of these frames.
     pub bytes: u64,
 }
 

@@ -5,7 +5,7 @@
 //! reply bears the request's `id` and either `result` or `error`. Events are messages of the server's with a
 //! method and no `id`.
 //!
-//! [`Request::parse`] takes any bytes of a client and never panics; its error is the reply to send.
+//! [`Request::parse`] accepts arbitrary bytes and never panics; its error is the reply to send.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -89,7 +89,7 @@ pub struct Request {
     pub id: Option<Id>,
     /// Name of the method.
     pub method: String,
-    /// With what.
+    /// Parameters of the method, an object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<Value>,
 }
@@ -98,7 +98,7 @@ impl Request {
     /// Takes a line, without its end.
     ///
     /// # Errors
-    /// It is no request: the reply to that, after which the connection should be closed.
+    /// The error to send for a line that is no request; the connection should then be closed.
     pub fn parse(line: &[u8]) -> Result<Self, Error> {
         if line.len() > REQUEST_MAX {
             return Err(Error::new(code::PARSE, format!("a request has at most {REQUEST_MAX} bytes")));
@@ -133,20 +133,20 @@ impl Request {
     }
 }
 
-/// Message of a server: a reply, or an event. `R` is the result of the method that was called; text of any
-/// shape if that is not known.
+/// Message of a server: a reply, or an event. `R` is the result type of the called method; raw JSON where
+/// that is unknown.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(bound(deserialize = "R: Deserialize<'de>"))]
 pub struct Message<R = Box<RawValue>> {
     /// Version of JSON-RPC: "2.0".
     pub jsonrpc: String,
-    /// The request that this answers; null if it could not be read.
+    /// Id of the answered request; none if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<Id>,
     /// Result of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<R>,
-    /// The error, of a reply.
+    /// Error of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Error>,
     /// [`EVENT`], if this is one.
@@ -175,18 +175,18 @@ struct Notification<'a, P> {
 }
 
 fn line(message: &impl Serialize) -> Vec<u8> {
-    // Our own messages have string keys and no maps that fail.
+    // Serialisation of these messages cannot fail: their maps have strings as keys.
     let mut line = serde_json::to_vec(message).unwrap_or_default();
     line.push(b'\n');
     line
 }
 
-/// The line that answers a request with a result.
+/// The line of a reply with a result.
 pub fn result(id: &Id, result: &impl Serialize) -> Vec<u8> {
     line(&Reply { jsonrpc: "2.0", id: Some(id), result: Some(result), error: None })
 }
 
-/// The line that answers a request with an error; without `id` one that could not be read.
+/// The line of an error reply; without `id` for a request that could not be read.
 pub fn error(id: Option<&Id>, error: &Error) -> Vec<u8> {
     line(&Reply::<()> { jsonrpc: "2.0", id, result: None, error: Some(error) })
 }
@@ -194,6 +194,11 @@ pub fn error(id: Option<&Id>, error: &Error) -> Vec<u8> {
 /// The line of an event.
 pub fn event(event: &crate::event::Event) -> Vec<u8> {
     line(&Notification { jsonrpc: "2.0", method: EVENT, params: event })
+}
+
+/// The line of a request without an id, which has no reply.
+pub fn notification(method: &str, params: &impl Serialize) -> Vec<u8> {
+    line(&Notification { jsonrpc: "2.0", method, params })
 }
 
 /// The line of a request.

@@ -16,6 +16,8 @@ use crate::flow::table::Keyed;
 use crate::flow::{EvictionClass, EvictionRank, FlowId, FlowKey, Protocol};
 use crate::flow_kind::{Buffers, FlowKind};
 use crate::host::{Readiness, SocketId};
+use crate::snapshot::saved::{Invalid, Saved, valid};
+use crate::snapshot::v1::CarriedV1;
 use crate::tcp::State;
 use crate::time::{Duration, Instant};
 
@@ -29,6 +31,10 @@ const RELAY_DORMANT_AFTER: Duration = Duration::from_secs(30);
 pub struct CarriedProgress {
     /// The connection toward the responder is open, from now on or already.
     pub connected: bool,
+    /// The initiator's stream has ended, and the responder has its FIN, from now on or already.
+    pub initiator_finished: bool,
+    /// The responder's stream has ended, and the initiator has its FIN, from now on or already.
+    pub responder_finished: bool,
     /// Traffic from the side that began the flow.
     pub from_initiator: Traffic,
     /// Traffic from the other side.
@@ -45,6 +51,9 @@ pub(crate) struct CarriedFlow {
     used_at: Instant,
     /// Connected, or answered by a datagram.
     answered: bool,
+    /// A splice's streams that have ended.
+    initiator_finished: bool,
+    responder_finished: bool,
     /// Duration of the connect, of a splice.
     connect: Option<Duration>,
     from_initiator: Traffic,
@@ -52,7 +61,7 @@ pub(crate) struct CarriedFlow {
     ended: bool,
     /// The driver has closed it and needs no notice.
     closed: bool,
-    cause: EndCause,
+    pub(crate) cause: EndCause,
 }
 
 impl CarriedFlow {
@@ -65,6 +74,8 @@ impl CarriedFlow {
             opened_at: now,
             used_at: now,
             answered: false,
+            initiator_finished: false,
+            responder_finished: false,
             connect: None,
             from_initiator: Traffic::default(),
             from_responder: Traffic::default(),
@@ -74,10 +85,12 @@ impl CarriedFlow {
         }
     }
 
-    /// Adds what has moved.
+    /// Adds moved payload to the counts.
     pub(crate) fn progress(&mut self, shared: &mut Shared, now: Instant, progress: &CarriedProgress) {
-        let CarriedProgress { connected, from_initiator, from_responder } = progress;
+        let CarriedProgress { connected, from_initiator, from_responder, .. } = progress;
         self.used_at = now;
+        self.initiator_finished |= progress.initiator_finished;
+        self.responder_finished |= progress.responder_finished;
         self.from_initiator += *from_initiator;
         self.from_responder += *from_responder;
         let bytes = from_initiator.bytes + from_responder.bytes;
@@ -102,10 +115,25 @@ impl CarriedFlow {
 
     fn state(&self) -> FlowState {
         match (self.opening.key.protocol, self.answered) {
-            (Protocol::Tcp, true) => FlowState::Tcp(State::Established),
+            (Protocol::Tcp, true) => FlowState::Tcp(self.tcp_state()),
             (Protocol::Tcp, false) => FlowState::Tcp(State::SynSent),
             (_, true) => FlowState::Active,
             (_, false) => FlowState::Unanswered,
+        }
+    }
+
+    /// State of an open splice toward the guest, as far as the streams' ends tell it.
+    fn tcp_state(&self) -> State {
+        let finished = [self.initiator_finished, self.responder_finished];
+        let [guest, host] = match self.opening.initiator {
+            Initiator::Guest => finished,
+            Initiator::Peer => [finished[1], finished[0]],
+        };
+        match (guest, host) {
+            (false, false) => State::Established,
+            (true, false) => State::CloseWait,
+            (false, true) => State::FinWait2,
+            (true, true) => State::Closed,
         }
     }
 
@@ -169,14 +197,6 @@ impl FlowKind for CarriedFlow {
         self.ended
     }
 
-    fn cause(&self) -> EndCause {
-        self.cause
-    }
-
-    fn ends_by(&mut self, cause: EndCause) {
-        self.cause = cause;
-    }
-
     /// No event of a carrier's socket comes here.
     fn socket_event<P: Platform>(&mut self, _: &mut Cx<'_, P>, _: Readiness) {}
 
@@ -205,5 +225,63 @@ impl FlowKind for CarriedFlow {
             cx.shared.released.push(Released { flow: self.id, carrier, number: self.number });
         }
         cx.shared.counters.carried_closed += 1;
+    }
+}
+/// For a snapshot.
+impl CarriedFlow {
+    /// Saved form.
+    pub(crate) fn save(&self) -> CarriedV1 {
+        let Self { id: _, number, opening, opened_at, used_at, answered, connect, .. } = self;
+        let Self { from_initiator, from_responder, initiator_finished, responder_finished, .. } = self;
+        let Self { ended, closed, cause, .. } = self;
+        debug_assert!(!ended && !closed, "a flow that is over is removed at once");
+        let Opening { key: _, initiator, carrier } = opening;
+        CarriedV1 {
+            number: *number,
+            initiator: initiator.save(),
+            carrier: carrier.save(),
+            opened_at: opened_at.save(),
+            used_at: used_at.save(),
+            answered: *answered,
+            connect: connect.save(),
+            from_initiator: from_initiator.save(),
+            from_responder: from_responder.save(),
+            initiator_finished: *initiator_finished,
+            responder_finished: *responder_finished,
+            cause: cause.save(),
+        }
+    }
+
+    /// Flow of a saved form; `number` is the carrier's present number for it.
+    ///
+    /// # Errors
+    /// [`Invalid`] if it contradicts itself.
+    pub(crate) fn restore(
+        (id, key): (FlowId, FlowKey),
+        number: u32,
+        saved: &CarriedV1,
+    ) -> Result<Self, Invalid> {
+        let carrier = Carrier::restore(saved.carrier)?;
+        valid(match carrier {
+            Carrier::Stack => false,
+            Carrier::Splice => key.protocol == Protocol::Tcp,
+            Carrier::Relay => key.protocol == Protocol::Udp,
+        })?;
+        Ok(Self {
+            id,
+            number,
+            opening: Opening { key, initiator: Initiator::restore(saved.initiator)?, carrier },
+            opened_at: Instant::restore(saved.opened_at)?,
+            used_at: Instant::restore(saved.used_at)?,
+            answered: saved.answered,
+            connect: Saved::restore(saved.connect)?,
+            from_initiator: Traffic::restore(saved.from_initiator)?,
+            from_responder: Traffic::restore(saved.from_responder)?,
+            initiator_finished: saved.initiator_finished,
+            responder_finished: saved.responder_finished,
+            ended: false,
+            closed: false,
+            cause: EndCause::restore(saved.cause)?,
+        })
     }
 }

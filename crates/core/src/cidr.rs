@@ -1,7 +1,7 @@
 //! CIDR networks (RFC 4632): address ranges with a common prefix, for rules, the floor, capture filters and
 //! the guest's own networks.
 //!
-//! Own code and not the crate `ipnet`: these few lines are `const`, and core has two dependencies.
+//! Own code and not the crate `ipnet`: these few lines are `const`, and core has few dependencies.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -130,7 +130,7 @@ pub struct Config {
     pub tcp_rx: BufferBounds,
     /// Send limit (host to guest), default 64 KiB to 4 MiB.
     pub tcp_tx: BufferBounds,
-    /// How both limits find their size.
+    /// Rule by which both limits are sized.
     pub tcp_tuning: Tuning,
     /// Memory for the payload of all connections, in bytes (default 256 MiB).
     pub memory: usize,
@@ -196,4 +196,15 @@ impl Config {
             }),
         }
     }
+}
+
+/// Entropy, given once.
+#[derive(Debug, Clone, Copy)]
+pub struct Keys {
+    /// Key of the flow table's hash.
+    pub table: [u8; 16],
+    /// Key of TCP initial sequence numbers (RFC 6528).
+    pub isn: [u8; 16],
+    /// Key of the identifiers and letter case of DNS queries (RFC 5452).
+    pub dns: [u8; 16],
 }

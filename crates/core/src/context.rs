@@ -9,9 +9,9 @@
 //! [`Platform`] names the three implementations as one type parameter; everything is monomorphised,
 //! nothing is boxed.
 
-use crate::config::Config;
+use crate::config::{Config, Keys};
 use crate::counters::Counters;
-use crate::dns::state::Dns;
+use crate::dns::Dns;
 use crate::egress::{Egress, TxState};
 use crate::flow::info::Released;
 use crate::host::Host;
@@ -105,24 +105,18 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// State of worker number `worker`, which shares `budget` with the others.
-    pub(crate) fn new(
-        config: Config,
-        caps: LinkCaps,
-        (isn, dns): ([u8; 16], [u8; 16]),
-        budget: Arc<Budget>,
-        worker: u32,
-    ) -> Self {
+    pub(crate) fn new(config: Config, caps: LinkCaps, keys: &Keys, budget: Arc<Budget>, worker: u32) -> Self {
         Self {
             memory: Memory::new(budget, worker),
             counters: Counters::default(),
             timers: Wheel::default(),
             ready: Schedule::default(),
             tx: TxState::new(&config, caps),
-            tcp: TcpShared::new(isn),
+            tcp: TcpShared::new(keys.isn),
             datagrams_held: 0,
             released: Vec::new(),
             icmp_errors: Bucket::new(icmp_error::INTERVAL, icmp_error::BURST),
-            dns: Dns::new(&config, dns),
+            dns: Dns::new(&config, keys.dns),
             config,
         }
     }

@@ -1,7 +1,8 @@
 //! Counters: one documented line for each thing counted.
 //!
 //! An unusable packet is never an error and never a log line: it increments exactly one [`DropReason`]. Plain
-//! integers, owned by one worker; observers copy or add them.
+//! integers, owned by one worker; observers copy or add them, and list them by what [`crate::counters!`]
+//! makes.
 
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
@@ -137,151 +138,142 @@ drop_reasons! {
     BadOffload,
 }
 
-macro_rules! counters {
-    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// Counters of one worker since its start.
-        #[derive(Debug, Clone, PartialEq, Eq)]
-        pub struct Counters {
-            $($(#[doc = $doc])+ pub $name: u64,)+
-            drops: [u64; DropReason::ALL.len()],
-        }
+/// Number of drops by reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Drops([u64; DropReason::ALL.len()]);
 
-        impl Default for Counters {
-            fn default() -> Self {
-                Self { $($name: 0,)+ drops: [0; DropReason::ALL.len()] }
-            }
-        }
-
-        impl Counters {
-            /// Adds the counters of another worker.
-            pub fn add(&mut self, other: &Self) {
-                $(self.$name += other.$name;)+
-                for (sum, count) in self.drops.iter_mut().zip(&other.drops) {
-                    *sum += count;
-                }
-            }
-
-            /// Every counter except drops: name, description of a sentence or more, value.
-            pub fn described(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
-                [$((stringify!($name), concat!($($doc),+).trim_ascii(), self.$name),)+].into_iter()
-            }
-
-            /// Every counter except drops: name and value.
-            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($name), self.$name),)+].into_iter()
-            }
-        }
-    };
+impl Default for Drops {
+    fn default() -> Self {
+        Self([0; DropReason::ALL.len()])
+    }
 }
 
-counters! {
-    /// Frames taken from the guest.
-    rx_frames,
-    /// Bytes of those frames.
-    rx_bytes,
-    /// Frames sent to the guest.
-    tx_frames,
-    /// Bytes of those frames.
-    tx_bytes,
-    /// TCP connections opened.
-    tcp_opened,
-    /// Connections accepted on published ports for the guest.
-    tcp_inbound,
-    /// TCP connections closed, in whatever way.
-    tcp_closed,
-    /// TCP resets sent to the guest.
-    tcp_resets_sent,
-    /// TCP segments retransmitted to the guest.
-    tcp_retransmissions,
-    /// Loss recoveries toward the guest, however the loss was detected.
-    tcp_recoveries,
-    /// Expiries of the retransmission timer.
-    tcp_timeouts,
-    /// Tail loss probes sent (RFC 8985).
-    tcp_tail_probes,
-    /// Segments that the guest reports as duplicates (DSACK, RFC 2883).
-    tcp_duplicates_reported,
-    /// Delayed acknowledgements carried by an answer.
-    tcp_acks_carried,
-    /// Delayed acknowledgements sent alone, because no answer came in time.
-    tcp_acks_late,
-    /// TCP challenge ACKs sent (RFC 5961).
-    tcp_challenge_acks,
-    /// Duplicate TCP payload bytes from the guest.
-    tcp_duplicate_bytes,
-    /// Times a receive limit grew.
-    rx_buffer_grows,
-    /// Times a send limit grew.
-    tx_buffer_grows,
-    /// Times a receive limit shrank.
-    rx_buffer_shrinks,
-    /// Times a send limit shrank.
-    tx_buffer_shrinks,
-    /// UDP flows opened.
-    udp_opened,
-    /// UDP flows begun by a datagram to a published port.
-    udp_inbound,
-    /// Echo flows opened.
-    echo_opened,
-    /// UDP and echo flows closed.
-    datagram_closed,
-    /// Datagrams dropped by the host's kernel because its socket's buffer was full.
-    udp_host_overflows,
-    /// Datagrams queued for lack of room in their host socket.
-    udp_held,
-    /// Datagrams marked instead of dropped after too long a wait (ECN, RFC 3168).
-    udp_marked,
-    /// Connections between loopbacks, carried by a splice.
-    splice_opened,
-    /// Bytes moved by splices, both ways.
-    splice_bytes,
-    /// UDP conversations between loopbacks, carried by a relay.
-    relay_opened,
-    /// Bytes moved by relays, both ways.
-    relay_bytes,
-    /// Flows of splices and relays closed.
-    carried_closed,
-    /// Queries to the DNS address over UDP.
-    dns_questions,
-    /// Queries answered from host entries.
-    dns_host_entries,
-    /// Queries answered from the cache.
-    dns_cached,
-    /// Queries joined with an equal pending one.
-    dns_joined,
-    /// Queries to resolvers, each under a random ID and with letters in random case.
-    dns_queries,
-    /// Of those, queries to a resolver that does not keep the case of letters; a second ID distinguishes
-    /// their answers.
-    dns_queries_folding,
-    /// Queries sent again to another resolver.
-    dns_retries,
-    /// Queries without an answer of any resolver: the guest got SERVFAIL.
-    dns_unanswered,
-    /// Answers truncated because they are longer than the guest takes over UDP; the guest repeats the query
-    /// over TCP.
-    dns_truncated,
-    /// Flows evicted because the table was full, or because their share of it or of the host's UDP ports was
-    /// used up.
-    flows_evicted,
-    /// Of those, UDP flows of the guest evicted because their share of the host's ephemeral ports was used
-    /// up.
-    udp_flows_evicted,
-    /// Times the link had no credit.
-    link_stalls,
-    /// Flows parked for memory that no waker woke, found by the watchdog: a defect, so always 0.
-    lost_wakeups,
+impl Drops {
+    fn add(&mut self, other: &Self) {
+        self.0.iter_mut().zip(&other.0).for_each(|(sum, count)| *sum += count);
+    }
+}
+
+crate::counters! {
+    /// Counters of one worker since its start.
+    #[derive(Debug, Clone, PartialEq, Eq, Default)]
+    pub struct Counters named "" {
+        /// Frames taken from the guest.
+        rx_frames,
+        /// Bytes of frames taken from the guest.
+        rx_bytes in bytes,
+        /// Frames sent to the guest.
+        tx_frames,
+        /// Bytes of frames sent to the guest.
+        tx_bytes in bytes,
+        /// TCP connections opened.
+        tcp_opened,
+        /// Connections accepted on published ports for the guest.
+        tcp_inbound,
+        /// TCP connections closed, in whatever way.
+        tcp_closed,
+        /// TCP resets sent to the guest.
+        tcp_resets_sent,
+        /// TCP segments retransmitted to the guest.
+        tcp_retransmissions,
+        /// Loss recoveries toward the guest, however the loss was detected.
+        tcp_recoveries,
+        /// Expiries of the retransmission timer.
+        tcp_timeouts,
+        /// Tail loss probes sent (RFC 8985).
+        tcp_tail_probes,
+        /// Segments that the guest reports as duplicates (DSACK, RFC 2883).
+        tcp_duplicates_reported,
+        /// Delayed acknowledgements carried by an answer.
+        tcp_acks_carried,
+        /// Delayed acknowledgements sent alone, because no answer came in time.
+        tcp_acks_late,
+        /// TCP challenge ACKs sent (RFC 5961).
+        tcp_challenge_acks,
+        /// Duplicate TCP payload bytes from the guest.
+        tcp_duplicate_bytes in bytes,
+        /// Times a receive limit grew.
+        rx_buffer_grows,
+        /// Times a send limit grew.
+        tx_buffer_grows,
+        /// Times a receive limit shrank.
+        rx_buffer_shrinks,
+        /// Times a send limit shrank.
+        tx_buffer_shrinks,
+        /// UDP flows opened.
+        udp_opened,
+        /// UDP flows begun by a datagram to a published port.
+        udp_inbound,
+        /// Echo flows opened.
+        echo_opened,
+        /// UDP and echo flows closed.
+        datagram_closed,
+        /// Datagrams dropped by the host's kernel because its socket's buffer was full.
+        udp_host_overflows,
+        /// Datagrams queued for lack of room in their host socket.
+        udp_held,
+        /// Datagrams marked instead of dropped after too long a wait (ECN, RFC 3168).
+        udp_marked,
+        /// Connections between loopbacks, carried by a splice.
+        splice_opened,
+        /// Bytes moved by splices, both ways.
+        splice_bytes in bytes,
+        /// UDP conversations between loopbacks, carried by a relay.
+        relay_opened,
+        /// Bytes moved by relays, both ways.
+        relay_bytes in bytes,
+        /// Flows of splices and relays closed.
+        carried_closed,
+        /// Queries to the DNS address over UDP.
+        dns_questions,
+        /// Queries answered from host entries.
+        dns_host_entries,
+        /// Queries answered from the cache.
+        dns_cached,
+        /// Queries joined with an equal pending one.
+        dns_joined,
+        /// Queries to resolvers, each under a random ID and with letters in random case.
+        dns_queries,
+        /// Queries to a resolver that does not keep the case of letters; a second ID distinguishes
+        /// their answers.
+        dns_queries_folding,
+        /// Queries sent again to another resolver.
+        dns_retries,
+        /// Queries without an answer of any resolver: the guest got SERVFAIL.
+        dns_unanswered,
+        /// Answers truncated because they are longer than the guest takes over UDP; the guest repeats the
+        /// query over TCP.
+        dns_truncated,
+        /// Flows evicted because the table was full, or because their share of it or of the host's UDP ports
+        /// was used up.
+        flows_evicted,
+        /// UDP flows of the guest evicted because their share of the host's ephemeral ports was used
+        /// up.
+        udp_flows_evicted,
+        /// Times the link had no credit.
+        link_stalls,
+        /// Flows parked for memory that no waker woke, found by the watchdog: a defect, so always 0.
+        lost_wakeups,
+    }
+    with drops: Drops;
 }
 
 impl Counters {
     /// Counts one drop.
     pub fn drop(&mut self, reason: DropReason) {
-        self.drops[reason as usize] += 1;
+        self.drops.0[reason as usize] += 1;
     }
 
-    /// How often `reason` occurred.
+    /// Sets the number of drops for a reason, by its name.
+    pub(crate) fn set_dropped(&mut self, name: &str, drops: u64) {
+        if let Some(&reason) = DropReason::ALL.iter().find(|reason| reason.name() == name) {
+            self.drops.0[reason as usize] = drops;
+        }
+    }
+
+    /// Number of drops for `reason`.
     pub fn dropped(&self, reason: DropReason) -> u64 {
-        self.drops[reason as usize]
+        self.drops.0[reason as usize]
     }
 
     /// All drops with a count above zero.

@@ -30,8 +30,11 @@ use crate::flow_kind::{Buffers, FlowKind};
 use crate::host::{Close, Host, HostError, IcmpCause, IpHeaderFields, Readiness, SocketId};
 use crate::icmp;
 use crate::inbox::BATCH;
+use crate::memory::chunk::Pool;
 use crate::schedule::Turn;
 use crate::services::icmp_error::{QUOTE_LEN_MAX, quote};
+use crate::snapshot::saved::{Invalid, Saved, valid};
+use crate::snapshot::v1::DatagramV1;
 use crate::time::{Duration, Instant};
 use backlog::Backlog;
 use std::io::IoSlice;
@@ -72,7 +75,7 @@ pub(crate) struct DatagramFlow {
     turn: Turn,
     ended: bool,
     /// Cause of the end if the flow ends before a reply.
-    cause: EndCause,
+    pub(crate) cause: EndCause,
 }
 
 impl DatagramFlow {
@@ -110,20 +113,21 @@ impl DatagramFlow {
 
     /// Accounts for datagrams toward the guest received outside of this flow (on the published port's
     /// socket): their number and bytes.
-    pub(crate) fn heard(&mut self, now: Instant, datagrams: usize, bytes: usize) {
+    pub(crate) fn record_received(&mut self, now: Instant, datagrams: usize, bytes: usize) {
         self.to_guest.add(datagrams, bytes);
         self.used_at = now;
         self.answered |= !self.inbound;
     }
 
     /// Sends the guest's datagrams: each slice of `data` holds one, or with `segment` several of that size,
-    /// of which the very last may be shorter. `marks` are the fields of their IP headers; `packet` gives the
+    /// of which the very last may be shorter. `fields` are those of their IP headers; `packet` gives the
     /// IP packet of the nth, for an ICMP error to quote.
     pub(crate) fn send<'p, P: Platform>(
         &mut self,
         cx: &mut Cx<'_, P>,
         mut data: &mut [IoSlice<'_>],
-        (segment, marks): (Option<u16>, IpHeaderFields),
+        segment: Option<u16>,
+        fields: IpHeaderFields,
         packet: impl Fn(usize) -> &'p [u8],
     ) {
         self.used_at = cx.now;
@@ -134,7 +138,7 @@ impl DatagramFlow {
         self.from_guest.add(left.div_ceil(size).max(1), left);
         let (mut index, mut reported) = (0, false);
         while self.backlog.is_empty() {
-            let gone = match cx.host.datagram_send(socket, data, segment.filter(|_| left > size), marks) {
+            let gone = match cx.host.datagram_send(socket, data, segment.filter(|_| left > size), fields) {
                 Ok(taken) => taken,
                 Err(HostError::WouldBlock) => break,
                 // Pending ICMP error of an earlier datagram: the socket reports it instead of sending this
@@ -164,10 +168,10 @@ impl DatagramFlow {
         }
         for slice in data {
             for datagram in slice.chunks(size) {
-                self.backlog.push(cx.shared, cx.now, datagram, marks);
+                self.backlog.push(cx.shared, cx.now, datagram, fields);
             }
             if slice.is_empty() && left == 0 {
-                self.backlog.push(cx.shared, cx.now, &[], marks);
+                self.backlog.push(cx.shared, cx.now, &[], fields);
             }
         }
     }
@@ -282,14 +286,6 @@ impl FlowKind for DatagramFlow {
         self.ended
     }
 
-    fn cause(&self) -> EndCause {
-        self.cause
-    }
-
-    fn ends_by(&mut self, cause: EndCause) {
-        self.cause = cause;
-    }
-
     fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness) {
         if ready.error {
             self.report_errors(cx);
@@ -316,7 +312,7 @@ impl FlowKind for DatagramFlow {
             }
             let fit = (BYTES_MAX.saturating_sub(bytes) / self.longest as usize).max(1);
             let want = usize::from(self.want).min(fit);
-            match inbox.receive(cx.host, (self.key, socket), want) {
+            match inbox.receive(cx.host, self.key, socket, want) {
                 Ok(batch) => {
                     self.used_at = cx.now;
                     self.answered = true;
@@ -384,5 +380,76 @@ fn refused<P: Platform>(cx: &mut Cx<'_, P>, error: HostError, packet: &[u8]) {
         Some(cause) => icmp::send_error(cx, cause, None, packet),
         None if error == HostError::Exhausted => cx.shared.counters.drop(DropReason::HostSocketFull),
         None => cx.shared.counters.drop(DropReason::HostSendFailed),
+    }
+}
+/// For a snapshot.
+impl DatagramFlow {
+    /// Saved form, with slices of the pool's memory.
+    pub(crate) fn save<'p>(&self, pool: &'p Pool) -> DatagramV1<'p> {
+        let Self { key: _, id: _, socket: _, inbound, answered, opened_at, used_at, from_guest, .. } = self;
+        let Self { to_guest, want, longest, backlog, readable, turn, ended, cause, .. } = self;
+        debug_assert!(!ended, "a flow that is over is removed at once");
+        DatagramV1 {
+            inbound: *inbound,
+            answered: *answered,
+            opened_at: opened_at.save(),
+            used_at: used_at.save(),
+            from_guest: from_guest.save(),
+            to_guest: to_guest.save(),
+            want: *want,
+            longest: *longest,
+            backlog: backlog.save(pool),
+            readable: *readable,
+            turn: turn.save(),
+            cause: cause.save(),
+        }
+    }
+
+    /// Flow of a saved form.
+    ///
+    /// # Errors
+    /// [`Invalid`] if it contradicts itself, or memory does not suffice: then it holds none.
+    pub(crate) fn restore(
+        shared: &mut Shared,
+        (id, key): (FlowId, FlowKey),
+        socket: SocketId,
+        saved: &DatagramV1<'_>,
+    ) -> Result<Self, Invalid> {
+        valid(key.protocol == Protocol::Udp || (key.protocol == Protocol::Echo && !saved.inbound))?;
+        valid((1..=BATCH as u8).contains(&saved.want) && saved.longest > 0)?;
+        Ok(Self {
+            key,
+            id,
+            socket: Some(socket),
+            inbound: saved.inbound,
+            answered: saved.answered,
+            opened_at: Instant::restore(saved.opened_at)?,
+            used_at: Instant::restore(saved.used_at)?,
+            from_guest: Traffic::restore(saved.from_guest)?,
+            to_guest: Traffic::restore(saved.to_guest)?,
+            want: saved.want,
+            longest: saved.longest,
+            readable: saved.readable,
+            turn: Turn::restore(saved.turn)?,
+            ended: false,
+            cause: EndCause::restore(saved.cause)?,
+            // Last: the others hold no memory.
+            backlog: Backlog::restore(shared, &saved.backlog)?,
+        })
+    }
+
+    /// Takes the socket that the driver has for it.
+    pub(crate) fn adopt_socket(&mut self, socket: SocketId) {
+        self.socket = Some(socket);
+    }
+
+    /// Gives back the memory of a flow that is not restored after all.
+    pub(crate) fn release(&mut self, shared: &mut Shared) {
+        self.backlog.clear(shared);
+    }
+
+    /// The flow's state in the schedule.
+    pub(crate) fn turn_mut(&mut self) -> &mut Turn {
+        &mut self.turn
     }
 }

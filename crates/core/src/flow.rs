@@ -12,27 +12,27 @@ pub(crate) use crate::key::{Addresses, Ends};
 pub use crate::key::{Endpoint, FlowId, FlowKey, Protocol};
 use crate::time::Duration;
 
-/// Usefulness of a flow when the table is full, the most useful first.
+/// Eviction class: rank by which a full table chooses the flow to replace, the one to keep longest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum EvictionClass {
-    /// Both sides have spoken, and may any time.
+    /// Traffic in both directions, and recent.
     InUse,
-    /// The same, but both have been silent for long.
+    /// Traffic in both directions, but none for long.
     Dormant,
-    /// Nothing has come back yet.
+    /// No answer yet.
     Unanswered,
-    /// A question that was answered, a connection that is over.
+    /// Over: an answered query or ping, a closed connection.
     Spent,
 }
 
-/// Flows among which a victim is sought without a look at the others.
+/// Group of flows with lists of its own, so that a victim is found among them alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EvictionGroup {
-    /// Begun by the guest, and in no other group.
+    /// Outbound, and in no other group.
     Guest,
-    /// UDP begun by the guest: each holds a port of the host.
+    /// Outbound UDP: each holds a port of the host.
     GuestUdp,
-    /// Begun by a peer, by a published port.
+    /// Inbound, by a published port.
     Peer,
 }
 
@@ -43,12 +43,12 @@ impl EvictionClass {
     }
 }
 
-/// How little is lost if a flow goes to make room: by what it is good for, then by how long it has been idle.
+/// Rank of a flow for eviction from a full table: its class, then its idle time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EvictionRank(pub(crate) EvictionClass, pub(crate) Duration);
 
 impl EvictionRank {
-    /// Whether the flow has done what it was for.
+    /// Whether the flow has served its purpose.
     pub(crate) fn is_over(self) -> bool {
         self.0 == EvictionClass::Spent
     }

@@ -2,7 +2,6 @@
 //! kinds in `stack/dispatch.rs`.
 
 use crate::context::{Cx, Platform, Shared};
-use crate::flow::end::EndCause;
 use crate::flow::info::{FlowInfo, Initiator};
 use crate::flow::table::Keyed;
 use crate::flow::{EvictionClass, EvictionRank};
@@ -40,12 +39,6 @@ pub(crate) trait FlowKind: Keyed {
 
     /// Whether it is over and is to be removed.
     fn has_ended(&self) -> bool;
-
-    /// The reason of its end, so far as it is known.
-    fn cause(&self) -> EndCause;
-
-    /// Notes the reason of its end, before it is removed.
-    fn ends_by(&mut self, cause: EndCause);
 
     /// Notes the readiness of its host socket.
     fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness);

@@ -167,7 +167,7 @@ impl Fragments {
             None => self.begin(counters, now, key, header.lifetime()),
         };
         let Some(partial) = self.partial.get_mut(place) else { return Err(DropReason::FragmentMalformed) };
-        partial.insert(header, (start, end, !fragment.more), data)?;
+        partial.insert(header, start, !fragment.more, data)?;
         if !partial.is_complete() {
             return Ok(None);
         }
@@ -199,6 +199,11 @@ impl Fragments {
     /// Time at which the next incomplete packet expires.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.partial.iter().map(|partial| partial.until).min()
+    }
+
+    /// Number of incomplete packets.
+    pub fn incomplete(&self) -> usize {
+        self.partial.len()
     }
 
     /// Bytes allocated, now and when nothing is in reassembly; bounded by [`DATAGRAMS_MAX`] packets.
@@ -258,18 +263,19 @@ impl Fragments {
 }
 
 impl Partial {
-    /// Adds the bytes from `start` to `end`.
+    /// Adds `data`, which begins at byte `start` of the packet; `last` if the packet ends with it.
     fn insert(
         &mut self,
         mut header: IpHeader,
-        (start, end, last): (usize, usize, bool),
+        start: usize,
+        last: bool,
         data: &[u8],
     ) -> Result<(), DropReason> {
+        let end = start + data.len();
         if self.condemned {
             return Err(DropReason::FragmentOverlap);
         }
         debug_assert!(end <= PACKET_MAX, "a fragment behind the end of the longest packet");
-        debug_assert_eq!(end - start, data.len(), "offsets disagree with the content");
         let blocks = start / BLOCK..end.div_ceil(BLOCK);
         let there = blocks.clone().filter(|&block| self.has(block)).count();
         if there == blocks.len() && (!last || self.end == Some(end)) && self.content(start, end) == data {

@@ -177,15 +177,15 @@ pub trait Host {
     fn ping_open(&mut self, flow: FlowId, to: IpAddr) -> Result<SocketId, HostError>;
 
     /// Sends one datagram gathered from `data`, or with `segment` several of that size cut from it, the last
-    /// of which may be shorter (UDP_SEGMENT), in packets with the header fields `marks`. Returns the bytes
-    /// taken: whole datagrams, in order, at least one. For a ping socket `data` is a whole ICMP echo message,
-    /// whose identifier and checksum the kernel fills in.
+    /// of which may be shorter (UDP_SEGMENT), in packets with the IP header fields `fields`. Returns the
+    /// bytes taken: whole datagrams, in order, at least one. For a ping socket `data` is a whole ICMP echo
+    /// message, whose identifier and checksum the kernel fills in.
     fn datagram_send(
         &mut self,
         socket: SocketId,
         data: &[IoSlice<'_>],
         segment: Option<u16>,
-        marks: IpHeaderFields,
+        fields: IpHeaderFields,
     ) -> Result<usize, HostError>;
 
     /// Receives datagrams, or coalesced ones, each into a buffer of its own, and describes them in

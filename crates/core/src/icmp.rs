@@ -84,7 +84,8 @@ pub(crate) fn reply<P: Platform>(
 /// Answers an echo request to one of brodo's own addresses.
 pub(crate) fn answer_own<P: Platform>(
     cx: &mut Cx<'_, P>,
-    (guest, ours): (IpAddr, IpAddr),
+    guest: IpAddr,
+    ours: IpAddr,
     echo: Echo<'_>,
     scratch: &mut [u8],
 ) {

@@ -17,6 +17,8 @@ use crate::flow::{FlowKey, Protocol};
 use crate::host::{Host, HostError, Received, SEGMENTS_MAX, SEND_BYTES_MAX, SocketId};
 use crate::icmp;
 use crate::link::NoCredit;
+use crate::snapshot::saved::{Invalid, Saved, valid};
+use crate::snapshot::v1::{Bytes, InboxV1, ReceivedV1};
 use crate::wire::udp::UdpHeader;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
@@ -92,7 +94,8 @@ impl Inbox {
     pub(crate) fn receive<H: Host>(
         &mut self,
         host: &mut H,
-        (key, socket): (FlowKey, SocketId),
+        key: FlowKey,
+        socket: SocketId,
         want: usize,
     ) -> Result<Batch, HostError> {
         debug_assert!(self.is_empty(), "a batch is still on its way");
@@ -219,6 +222,49 @@ fn follows(received: &Received, size: usize, tos: u8) -> bool {
     let own = datagram_size(received);
     // A single one may be shorter, and is the last then.
     received.tos == tos && (own == size || (own == received.len && (1..size).contains(&own)))
+}
+
+/// For a snapshot.
+impl Inbox {
+    /// Saved form of what is not sent yet, if anything is.
+    pub(crate) fn save(&self) -> Option<InboxV1<'_>> {
+        let Self { buffers, received, key, count, next, offset, progress } = self;
+        let key = key.as_ref().filter(|_| !self.is_empty())?;
+        let left = received[..*count].iter().zip(buffers.chunks_exact(STRIDE)).skip(*next);
+        let left = left.map(|(Received { len, segment, tos, lost: _ }, buffer)| ReceivedV1 {
+            bytes: Bytes(&buffer[..*len]),
+            segment: *segment,
+            tos: *tos,
+        });
+        Some(InboxV1 {
+            key: key.save(),
+            received: left.collect(),
+            offset: *offset as u32,
+            progress: progress.save(),
+        })
+    }
+
+    /// Batch of a saved form.
+    ///
+    /// # Errors
+    /// [`Invalid`] if it contradicts itself; then the batch is empty.
+    pub(crate) fn restore(&mut self, saved: &InboxV1<'_>) -> Result<(), Invalid> {
+        debug_assert!(self.is_empty(), "a batch is still on its way");
+        let InboxV1 { key, received, offset, progress } = saved;
+        let (key, progress) = (FlowKey::restore(*key)?, FragmentProgress::restore(*progress)?);
+        let (offset, first) = (*offset as usize, received.first().ok_or(Invalid)?);
+        valid(key.protocol != Protocol::Tcp && received.len() <= BATCH)?;
+        valid(received.iter().all(|one| one.bytes.0.len() <= STRIDE))?;
+        let len = first.bytes.0.len();
+        valid(offset == 0 || offset < len)?;
+        for (i, ReceivedV1 { bytes, segment, tos }) in received.iter().enumerate() {
+            self.buffers[i * STRIDE..][..bytes.0.len()].copy_from_slice(bytes.0);
+            self.received[i] = Received { len: bytes.0.len(), segment: *segment, tos: *tos, lost: 0 };
+        }
+        (self.key, self.count, self.next, self.offset) = (Some(key), received.len(), 0, offset);
+        self.progress = progress;
+        Ok(())
+    }
 }
 
 #[cfg(test)]

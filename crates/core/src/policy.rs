@@ -27,7 +27,10 @@ mod floor;
 use crate::cidr::Cidr;
 use crate::counters::DropReason;
 use crate::flow::{FlowId, Protocol};
+use crate::port_range::PortRange;
 use crate::rate::Bucket;
+use crate::snapshot::saved::{Saved, is_count};
+use crate::snapshot::v1::PolicyV1;
 use crate::time::{Duration, Instant};
 use embedded::embedded_ipv4;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,15 +50,14 @@ enum Target {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deny {
     target: Target,
-    /// First and last port.
-    ports: Option<(u16, u16)>,
+    ports: Option<PortRange>,
 }
 
 impl Deny {
-    /// A rule for the network of `address` with a prefix of so many bits (0 to 32 or 128), and for the ports
-    /// from the first to the last of `ports` or, without, for all traffic, echo included. `None` if the
+    /// A rule for the network of `address` with a prefix of so many bits (0 to 32 or 128), and for `ports`
+    /// or, without, for all traffic, echo included. `None` if the
     /// prefix is too long or the ports are in the wrong order.
-    pub fn new(address: IpAddr, prefix_len: u8, ports: Option<(u16, u16)>) -> Option<Self> {
+    pub fn new(address: IpAddr, prefix_len: u8, ports: Option<PortRange>) -> Option<Self> {
         let network = Cidr::new(address, prefix_len)?;
         in_order(ports).then_some(Self { target: Target::Network(network), ports })
     }
@@ -63,7 +65,7 @@ impl Deny {
     /// A rule for the addresses that the host has at the time, except its loopback: that belongs to the
     /// floor, and its mapping to an address of the link is deliberate. `None` if the ports are in the wrong
     /// order.
-    pub fn host(ports: Option<(u16, u16)>) -> Option<Self> {
+    pub fn host(ports: Option<PortRange>) -> Option<Self> {
         in_order(ports).then_some(Self { target: Target::Host, ports })
     }
 
@@ -78,7 +80,7 @@ impl Deny {
     /// Whether the rule matches this destination, literally or by its embedded IPv4 address; an echo has no
     /// port. `host` has the host's addresses, sorted.
     fn names(&self, ip: IpAddr, port: Option<u16>, host: &[IpAddr]) -> bool {
-        let port_fits = |(first, last)| port.is_some_and(|port| (first..=last).contains(&port));
+        let port_fits = |ports: PortRange| port.is_some_and(|port| ports.contains(port));
         let is_target = |ip: IpAddr| match self.target {
             Target::Network(network) => network.contains(ip),
             Target::Host => !ip.is_loopback() && host.binary_search(&ip).is_ok(),
@@ -88,8 +90,8 @@ impl Deny {
     }
 }
 
-fn in_order(ports: Option<(u16, u16)>) -> bool {
-    ports.is_none_or(|(first, last)| first <= last)
+fn in_order(ports: Option<PortRange>) -> bool {
+    ports.is_none_or(|ports| ports.first <= ports.last)
 }
 
 impl fmt::Display for Deny {
@@ -102,8 +104,7 @@ impl fmt::Display for Deny {
             (Target::Network(network), _) => write!(f, "{network}")?,
         }
         match self.ports {
-            Some((first, last)) if first == last => write!(f, ":{first}"),
-            Some((first, last)) => write!(f, ":{first}-{last}"),
+            Some(ports) => write!(f, ":{ports}"),
             None => Ok(()),
         }
     }
@@ -325,6 +326,33 @@ impl Policy {
             *count += 1;
         }
         Refusal { reason, rule }
+    }
+}
+
+/// For a snapshot.
+impl Policy {
+    /// Saved form: counts and rate limit. Rules are settings, and open flows are counted as they are
+    /// restored.
+    pub(crate) fn save(&self) -> PolicyV1<'_> {
+        let Self { deny: _, host_addresses: _, new_flows, per_destination: _, .. } = self;
+        let Self { destinations: _, counted: _, counts, .. } = self;
+        let refused = counts.iter().filter(|(_, count)| *count > 0);
+        PolicyV1 {
+            refusals: refused.map(|(text, count)| (&**text, *count)).collect(),
+            new_flows_full_at: new_flows.as_ref().map(|bucket| bucket.full_at().save()),
+        }
+    }
+
+    /// Takes the counts of rules with the same texts, and the state of the rate limit.
+    pub(crate) fn restore(&mut self, now: Instant, saved: &PolicyV1<'_>) {
+        for (text, refusals) in saved.refusals.iter().filter(|(_, refusals)| is_count(*refusals)) {
+            if let Some((_, count)) = self.counts.iter_mut().find(|(own, _)| **own == **text) {
+                *count = *refusals;
+            }
+        }
+        if let (Some(bucket), Some(at)) = (&mut self.new_flows, saved.new_flows_full_at) {
+            bucket.restore(now, Instant::from_ns(at));
+        }
     }
 }
 

@@ -32,5 +32,18 @@ impl Bucket {
     }
 }
 
+/// For a snapshot.
+impl Bucket {
+    /// Time at which it is full.
+    pub(crate) const fn full_at(&self) -> Instant {
+        self.full_at
+    }
+
+    /// A bucket that is full at `full_at`, and empty at `now` at worst.
+    pub(crate) fn restore(&mut self, now: Instant, full_at: Instant) {
+        self.full_at = full_at.min(now + self.depth);
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -14,6 +14,8 @@
 
 use crate::flow::FlowId;
 use crate::memory::chunk::{FILL_CHUNKS, LARGE};
+use crate::snapshot::saved::{Invalid, Saved, valid};
+use crate::snapshot::v1::TurnV1;
 use std::collections::VecDeque;
 
 /// Bytes that a sparse flow may send before the bulk list: one super-segment.
@@ -69,6 +71,19 @@ impl Turn {
     }
 }
 
+/// Whether a flow is listed is known by the lists.
+impl Saved<TurnV1> for Turn {
+    fn save(&self) -> TurnV1 {
+        let Self { credit, listed: _, waits } = *self;
+        TurnV1 { credit, waits }
+    }
+
+    fn restore(TurnV1 { credit, waits }: TurnV1) -> Result<Self, Invalid> {
+        valid(credit <= TURN)?;
+        Ok(Self { credit, listed: false, waits })
+    }
+}
+
 /// The ready flows, each listed at most once.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
@@ -118,6 +133,27 @@ impl Schedule {
     /// Capacity in flows, for the account of memory.
     pub(crate) fn capacity(&self) -> usize {
         self.sparse.capacity() + self.bulk.capacity()
+    }
+}
+
+/// For a snapshot.
+impl Schedule {
+    /// Sparse flows in order.
+    pub(crate) fn sparse(&self) -> impl Iterator<Item = FlowId> {
+        self.sparse.iter().copied()
+    }
+
+    /// Bulk flows in order.
+    pub(crate) fn bulk(&self) -> impl Iterator<Item = FlowId> {
+        self.bulk.iter().copied()
+    }
+
+    /// Lists a restored flow behind the others, in the bulk list if it `waits`. One without a turn is gone.
+    pub(crate) fn restore(&mut self, id: FlowId, turn: Option<&mut Turn>, waits: bool) {
+        if turn.is_some_and(|turn| std::mem::replace(&mut turn.listed, true)) {
+            return;
+        }
+        if waits { self.bulk.push_back(id) } else { self.sparse.push_back(id) }
     }
 }
 

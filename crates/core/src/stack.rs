@@ -11,6 +11,7 @@
 //! 6. read the link again before sleeping, because what was sent may have been answered already.
 
 use crate::config::Config;
+use crate::connection::{Connection, reset};
 use crate::context::{Cx, Shared};
 use crate::counters::{Counters, DropReason};
 use crate::datagram::DatagramFlow;
@@ -29,7 +30,6 @@ use crate::memory::budget::{Budget, Need};
 use crate::policy::Policy;
 use crate::services;
 use crate::tcp::info::TcpInfo;
-use crate::tcp::{Connection, reset};
 use crate::time::Instant;
 use crate::wire::ethernet::EthernetHeader;
 use crate::wire::icmpv4::{Echo, Icmpv4Message};
@@ -51,29 +51,21 @@ mod input;
 mod names;
 mod records;
 mod resteer;
+mod snapshot;
 
+pub use crate::config::Keys;
 pub use crate::context::{Io, Platform};
 pub use crate::inbox::Arrived;
 pub use carried::{CarriedProgress, Opening, Released};
 pub use records::FlowDetail;
 pub use resteer::Resteer;
+pub use snapshot::{Adopt, Lost, Omitted, Restored, Settings, SocketKind};
 
 /// Bytes to the guest after which a round ends, with those that had no turn first in the next: frames from
 /// the guest, its acknowledgements among them, do not wait until a thousand bulk transfers have had theirs.
 const ROUND_BYTES: u64 = 256 << 10;
 /// Room for any packet that brodo itself answers with.
 const SCRATCH: usize = 64 << 10;
-
-/// Entropy, given once.
-#[derive(Debug, Clone, Copy)]
-pub struct Keys {
-    /// Key of the flow table's hash.
-    pub table: [u8; 16],
-    /// Key of TCP initial sequence numbers (RFC 6528).
-    pub isn: [u8; 16],
-    /// Key of the identifiers and letter case of DNS queries (RFC 5452).
-    pub dns: [u8; 16],
-}
 
 /// The network stack of one worker.
 pub struct Stack {
@@ -110,7 +102,7 @@ impl Stack {
             policy: Policy::new(&config.rules),
             inbound: InboundQuota::new(config.max_flows),
             guest_udp: 0,
-            shared: Shared::new(config, caps, (keys.isn, keys.dns), budget, worker),
+            shared: Shared::new(config, caps, &keys, budget, worker),
             flows: FlowTable::new(keys.table),
             buffers: Buffers { inbox: Inbox::default(), scratch: vec![0; SCRATCH].into_boxed_slice() },
             fragments: Fragments::default(),
@@ -182,7 +174,7 @@ impl Stack {
         self.shared.tx.queue.set_len(frames);
     }
 
-    /// Frames of the link's ring that windows may claim, and how many they do; `None` if that is not bounded.
+    /// Frames of the TX queue that windows may occupy, and how many they do; `None` without a bound.
     pub fn tx_queue_usage(&self) -> Option<(u32, u32)> {
         self.shared.tx.queue.tx_queue_usage()
     }
@@ -294,14 +286,13 @@ impl Stack {
         self.expire_fragments(io);
         if self.advertise_at.is_some_and(|at| at <= io.now) {
             self.advertise_at = Some(io.now + services::ndp::ADVERTISE_EVERY);
-            if let Some(len) = services::ndp::advertise(&self.shared.config, None, &mut self.buffers.scratch)
-            {
+            if let Some(len) = services::ndp::advertise(&self.shared.config, &mut self.buffers.scratch) {
                 icmp::send(&mut io.cx(&mut self.shared), &self.buffers.scratch[..len]);
             }
         }
     }
 
-    /// When [`Stack::expire`] must be called next, if at all.
+    /// Deadline of the next [`Stack::expire`]; `None` without timers.
     pub fn next_deadline(&self) -> Option<Instant> {
         let watch = [self.shared.memory.reads.watch_at(), self.shared.memory.windows.watch_at()];
         watch
@@ -309,6 +300,11 @@ impl Stack {
             .chain([self.shared.timers.next(), self.advertise_at, self.fragments.next_deadline()])
             .flatten()
             .min()
+    }
+
+    /// The configuration now in force: as given, with resolvers and search names as set since.
+    pub fn config(&self) -> &Config {
+        &self.shared.config
     }
 
     /// The host's resolvers.
@@ -340,12 +336,12 @@ impl Stack {
         self.flows.len()
     }
 
-    /// Bytes of payload memory in use now, by all who share the budget.
+    /// Bytes of payload memory in use now, by all workers of the budget.
     pub fn memory_used(&self) -> usize {
         self.shared.memory.pool.budget().used()
     }
 
-    /// Bytes of payload memory that there may be, for all who share the budget.
+    /// Bytes of payload memory of the whole budget, for all its workers.
     pub fn memory_budget(&self) -> usize {
         self.shared.memory.pool.budget().total()
     }
@@ -416,9 +412,14 @@ impl Stack {
         }
     }
 
-    /// Counts a flow that was inserted in its share of the table, which [`Stack::remove`] undoes, and records
-    /// it: after every insertion.
+    /// Counts a flow that was inserted, and records it: after every insertion.
     fn count_opened(&mut self, id: FlowId) {
+        self.count_in_share(id);
+        self.note_opened(id);
+    }
+
+    /// Counts a flow in its share of the table, which [`Stack::remove`] undoes.
+    fn count_in_share(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get(id) else { return };
         match flow.eviction_group() {
             EvictionGroup::Peer => self.inbound.opened(flow.key().remote.ip()),
@@ -426,7 +427,6 @@ impl Stack {
             EvictionGroup::Guest => {}
         }
         debug_assert!(self.guest_udp <= self.shared.config.max_udp_flows.max(1), "admitted beyond the bound");
-        self.note_opened(id);
     }
 
     fn remove<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId) {

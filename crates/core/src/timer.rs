@@ -182,5 +182,6 @@ impl Wheel {
     }
 }
 
+mod snapshot;
 #[cfg(test)]
 mod tests;

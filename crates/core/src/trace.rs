@@ -7,36 +7,7 @@
 
 use crate::flow::FlowId;
 use crate::tcp::limiting_factor::LimitingFactor;
-
-/// Direction of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Direction {
-    /// Guest to host: the receive window W.
-    Receive,
-    /// Host to guest: the send limit L.
-    Send,
-}
-
-/// Cause of a changed limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Cause {
-    /// The limit was the limiting factor.
-    Hit,
-    /// The limit was the limiting factor, but measured bytes do not explain it: a probe.
-    Probe,
-    /// A probe gained nothing.
-    ProbeFailed,
-    /// Larger than needed.
-    Unused,
-    /// The host socket takes bytes more slowly than they arrive.
-    Blocked,
-    /// Unused for a second.
-    Idle,
-    /// A loss.
-    Loss,
-    /// A spurious loss: the segment had arrived.
-    Undone,
-}
+pub use crate::tcp::{Cause, Direction};
 
 /// Cause of a retransmission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

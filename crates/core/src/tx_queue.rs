@@ -9,8 +9,8 @@
 //! without a window: acknowledgements, datagrams, neighbour discovery.
 //!
 //! *Acknowledgements* arrive while data is sent, on a TAP inside the same call. So the number of data frames
-//! sent before the link has been read empty is at most half of the unclaimed frames, which leaves room for an
-//! acknowledgement and a window update for each.
+//! sent before the link has been read empty is at most half of the frames outside of all shares, which leaves
+//! room for an acknowledgement and a window update for each.
 //!
 //! *Payload per frame* is measured for each connection: an average that moves by an eighth per frame, less
 //! half of how far frames are from it on average, as round-trip times are smoothed (RFC 6298). So a guest
@@ -19,7 +19,7 @@
 //! lower bound is [`PAYLOAD_MIN`]: a request-response program sends one byte per frame, and never many
 //! frames.
 //!
-//! *Sharing*: a connection may claim the frames that the others leave, less a quarter of that. A single one
+//! *Sharing*: a connection may take the frames that the others leave, less a quarter of that. A single one
 //! gets three quarters of all, n settle at 3/(3n + 1) each, as with the memory budget
 //! ([`crate::memory::chunk`]), and a newcomer finds room. A share counts from the segment that advertised the
 //! window until the next such segment, and expires when the guest has sent nothing for one to two
@@ -37,6 +37,8 @@
 //! here.
 
 use crate::link::NoCredit;
+use crate::snapshot::saved::{Invalid, Saved, saved_struct, valid};
+use crate::snapshot::v1::{ShareV1, TxQueueV1};
 use crate::time::{Duration, Instant};
 
 /// Least payload assumed per frame, in bytes, unless a segment is smaller: a segment on Ethernet. Otherwise
@@ -44,7 +46,7 @@ use crate::time::{Duration, Instant};
 const PAYLOAD_MIN: u16 = 1460;
 /// Payload per frame, in bytes, from which a guest is known to send super-segments.
 const PAYLOAD_LEARNT: u32 = 32 << 10;
-/// Divisor of the part that a connection leaves of the frames it might claim.
+/// Divisor of the part that a connection leaves of the frames it might share.
 const LEAVE: u32 = 4;
 /// Lifetime of a share: one not renewed in this period or the one before expires. Longer than the shortest
 /// retransmission timeout of guests (200 ms), after which they restart with a small congestion window.
@@ -55,7 +57,7 @@ const PERIOD: Duration = Duration::from_millis(250);
 pub(crate) struct TxQueueShare {
     /// Frames that its window may bring.
     frames: u16,
-    /// Period in which the share was claimed.
+    /// Period in which the share was renewed last.
     period: u16,
     /// Payload of a frame, measured: mean and mean deviation, bytes.
     mean: u16,
@@ -96,13 +98,13 @@ impl TxQueueShare {
 /// The shares of all connections.
 #[derive(Debug, Default)]
 pub(crate) struct TxQueueBudget {
-    /// Length of the TX queue in frames, if there is a bound, and the number of them that may be claimed.
+    /// Length of the TX queue in frames, if there is a bound, and the number of them that shares may cover.
     frames: Option<u32>,
     bound: u32,
     /// Frames of data sent since the link was found empty.
     sent: u32,
-    /// Frames claimed in this period, and in the one before without renewal.
-    claimed: [u32; 2],
+    /// Frames of shares renewed in this period, and of those renewed only in the one before.
+    allotted: [u32; 2],
     period: u16,
     period_ends: Instant,
 }
@@ -113,24 +115,24 @@ impl TxQueueBudget {
         self.frames = frames;
         self.bound = (u64::from(frames.unwrap_or(0)) * 4 / 5).max(1) as u32;
         if frames.is_none() {
-            self.claimed = [0; 2];
+            self.allotted = [0; 2];
         }
     }
 
-    /// Frames that may be claimed and frames claimed, if there is a bound.
+    /// Frames that shares may cover and frames that they do, if there is a bound.
     pub(crate) fn tx_queue_usage(&self) -> Option<(u32, u32)> {
-        self.frames.map(|_| (self.bound, self.claimed()))
+        self.frames.map(|_| (self.bound, self.allotted()))
     }
 
-    /// Frames claimed.
-    const fn claimed(&self) -> u32 {
-        self.claimed[0] + self.claimed[1]
+    /// Frames of all shares.
+    const fn allotted(&self) -> u32 {
+        self.allotted[0] + self.allotted[1]
     }
 
     /// Frames of data that may be sent before the link is read.
     pub(crate) fn sendable(&self) -> u32 {
         let Some(frames) = self.frames else { return u32::MAX };
-        (frames.saturating_sub(self.claimed()) / 2).max(1).saturating_sub(self.sent)
+        (frames.saturating_sub(self.allotted()) / 2).max(1).saturating_sub(self.sent)
     }
 
     /// Reserves a slot for the acknowledgement of a frame of data about to be sent.
@@ -154,41 +156,61 @@ impl TxQueueBudget {
     pub(crate) fn advance(&mut self, now: Instant) {
         if now >= self.period_ends {
             self.period = self.period.wrapping_add(1);
-            self.claimed = [0, self.claimed[0]];
+            self.allotted = [0, self.allotted[0]];
             self.period_ends = now + PERIOD;
         }
     }
 
     /// Largest window, in bytes, that the share may grow to; `u32::MAX` without a bound. `tso`: the guest may
     /// send super-segments of segments of `mss` bytes.
-    pub(crate) fn window_max(&self, claim: TxQueueShare, tso: bool, mss: u16) -> u32 {
+    pub(crate) fn window_max(&self, share: TxQueueShare, tso: bool, mss: u16) -> u32 {
         let Some(frames) = self.frames else { return u32::MAX };
-        let others = self.claimed() - self.counted(claim).map_or(0, |(_, frames)| frames);
+        let others = self.allotted() - self.counted(share).map_or(0, |(_, frames)| frames);
         let left = self.bound.saturating_sub(others);
-        let payload = claim.payload();
+        let payload = share.payload();
         let may_grow = tso && others + 2 <= frames && payload < PAYLOAD_LEARNT;
         let more = if may_grow { (payload / 2).max(mss.into()) } else { 0 };
         (left - left.div_ceil(LEAVE)).saturating_mul(payload).max(payload + more)
     }
 
     /// Renews a share for an advertised window of `window` bytes, rounded to `unit` bytes.
-    pub(crate) fn claim(&mut self, claim: &mut TxQueueShare, window: u32, unit: u32) {
+    pub(crate) fn renew(&mut self, share: &mut TxQueueShare, window: u32, unit: u32) {
         if self.frames.is_none() {
             return;
         }
-        if let Some((age, frames)) = self.counted(*claim) {
-            self.claimed[age] -= frames;
+        if let Some((age, frames)) = self.counted(*share) {
+            self.allotted[age] -= frames;
         }
-        (claim.frames, claim.period) = (claim.frames_of(window, unit), self.period);
-        self.claimed[0] += u32::from(claim.frames);
+        (share.frames, share.period) = (share.frames_of(window, unit), self.period);
+        self.allotted[0] += u32::from(share.frames);
     }
 
     /// Period in which a share is counted, and its frames.
-    fn counted(&self, claim: TxQueueShare) -> Option<(usize, u32)> {
-        let age = usize::from(self.period.wrapping_sub(claim.period));
+    fn counted(&self, share: TxQueueShare) -> Option<(usize, u32)> {
+        let age = usize::from(self.period.wrapping_sub(share.period));
         // A share as old as the counter is wide looks new; the error is corrected within two periods.
-        let frames = u32::from(claim.frames).min(*self.claimed.get(age)?);
+        let frames = u32::from(share.frames).min(*self.allotted.get(age)?);
         Some((age, frames))
+    }
+}
+
+saved_struct!(TxQueueShare as ShareV1 { frames, period, mean, deviation, payload_min } if |share| {
+    share.payload_min > 0
+});
+
+impl Saved<TxQueueV1> for TxQueueBudget {
+    fn save(&self) -> TxQueueV1 {
+        let Self { frames, bound: _, sent, allotted, period, period_ends } = self;
+        let period_ends = period_ends.save();
+        TxQueueV1 { frames: *frames, sent: *sent, allotted: *allotted, period: *period, period_ends }
+    }
+
+    fn restore(saved: TxQueueV1) -> Result<Self, Invalid> {
+        let TxQueueV1 { frames, sent, allotted, period, period_ends } = saved;
+        valid(allotted.iter().all(|&frames| frames < 1 << 30))?;
+        let mut queue = Self::default();
+        queue.set_len(frames);
+        Ok(Self { sent, allotted, period, period_ends: Instant::restore(period_ends)?, ..queue })
     }
 }
 

@@ -6,6 +6,8 @@
 
 use crate::context::Shared;
 use crate::host::HostError;
+use crate::snapshot::saved::{Invalid, Saved};
+use crate::snapshot::v1::UpstreamV1;
 use crate::time::Instant;
 use std::net::SocketAddr;
 
@@ -42,6 +44,22 @@ impl Upstream {
         *current = next as u8;
         shared.counters.dns_retries += 1;
         shared.config.resolvers.get(next).copied()
+    }
+}
+
+impl Saved<UpstreamV1> for Upstream {
+    fn save(&self) -> UpstreamV1 {
+        match *self {
+            Self::Destination => UpstreamV1::Destination,
+            Self::Resolvers { current, failed } => UpstreamV1::Resolvers { current, failed },
+        }
+    }
+
+    fn restore(saved: UpstreamV1) -> Result<Self, Invalid> {
+        Ok(match saved {
+            UpstreamV1::Destination => Self::Destination,
+            UpstreamV1::Resolvers { current, failed } => Self::Resolvers { current, failed },
+        })
     }
 }
 

@@ -3,10 +3,10 @@
 //!
 //! `src/memory/budget.rs` is compiled here a second time, with loom's atomic integers in the place of the
 //! standard library's; the shipped code is unaffected. The rules are those at the head of that file. For each
-//! there is a variant that breaks it, and the checker must find out: a model that cannot fail shows nothing.
+//! there is a variant that breaks it, which the checker must find: a model that cannot fail proves nothing.
 //!
-//! A lost wake-up: a worker has gone to sleep and its flag is not in any wake mask. Nothing here sleeps: each
-//! thread says how it ended, and the verdict is spoken when all have.
+//! A lost wake-up: a worker has gone to sleep and its flag is in no wake mask. No thread really sleeps: each
+//! returns its final state, and the check runs when all have ended.
 
 #![allow(
     dead_code,
@@ -29,8 +29,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// The worker that waits.
 const WAITER: u32 = 0;
 
-/// The same for three threads, with three preemptions at most: more have never been seen to be needed, and
-/// all would take long.
+/// Exploration of three threads, with three preemptions at most: every known fault shows with these, and an
+/// unbounded search would take long.
 fn model_of_three(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -66,12 +66,12 @@ fn by_the_rules(budget: &Budget) -> bool {
 }
 
 #[test]
-fn who_waits_is_woken() {
+fn a_waiter_wakes() {
     loom::model(|| one_waits(&[READ_ROOM], by_the_rules));
 }
 
 #[test]
-fn who_waits_is_woken_when_only_two_together_make_room() {
+fn a_waiter_wakes_when_only_two_together_make_room() {
     model_of_three(|| one_waits(&[READ_ROOM / 2, READ_ROOM / 2], by_the_rules));
 }
 
@@ -134,9 +134,9 @@ fn both_fences_are_needed() {
 }
 
 #[test]
-fn whoever_takes_what_was_freed_wakes_in_turn() {
-    // One gives back, another worker takes that at once and gives it back again; the waiter must hear of one
-    // of both.
+fn a_worker_that_takes_freed_memory_wakes_the_next() {
+    // One thread gives back, another worker takes that at once and gives it back; one of both must wake the
+    // waiter.
     model_of_three(|| {
         let budget = Arc::new(Budget::new(READ_ROOM));
         assert!(budget.take(READ_ROOM));

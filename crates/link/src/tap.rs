@@ -92,8 +92,8 @@ impl fmt::Display for TapError {
                 f,
                 "TUNSETIFF {name}: {e}; CAP_NET_ADMIN is needed in the user namespace that owns the network namespace"
             ),
-            Self::Attach(name, e) => write!(f, "TUNSETIFF {name}: {e}; is the kernel module tun complete?"),
-            Self::NotTap => f.write_str("TUNGETIFF: the descriptor is not a TAP made with IFF_NO_PI; pass such a one"),
+            Self::Attach(name, e) => write!(f, "TUNSETIFF {name}: {e}; the kernel's tun driver lacks a flag"),
+            Self::NotTap => f.write_str("TUNGETIFF: the descriptor is not a TAP made with IFF_NO_PI; pass one that is"),
             Self::Header(e) => write!(f, "TUNSETVNETHDRSZ: {e}; run with --no-offload"),
             Self::NonBlocking(e) => write!(f, "fcntl O_NONBLOCK on the TAP: {e}; pass an open descriptor"),
         }
@@ -102,14 +102,16 @@ impl fmt::Display for TapError {
 
 impl std::error::Error for TapError {}
 
-/// Frames that were taken from the stack and did not reach the guest, since the start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TapLosses {
-    /// The interface was down (EIO), or deleted (EBADFD).
-    pub down: u64,
-    /// The kernel refused the frame (EINVAL and the like): a defect of ours, or an interface whose features
-    /// changed.
-    pub refused: u64,
+brodo_core::counters! {
+    /// Frames that were taken from the stack and did not reach the guest, since the start.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct TapLosses named "link_" {
+        /// Frames lost because the interface was down (EIO), or deleted (EBADFD).
+        down,
+        /// Frames that the kernel refused (EINVAL and the like): a defect of ours, or an interface whose
+        /// features changed.
+        refused,
+    }
 }
 
 /// An open TAP interface.
@@ -123,14 +125,6 @@ pub struct Tap {
     wait: Option<CreditWait>,
     gone: bool,
     losses: TapLosses,
-}
-
-impl TapLosses {
-    /// Adds what another queue has lost.
-    pub fn add(&mut self, other: Self) {
-        self.down += other.down;
-        self.refused += other.refused;
-    }
 }
 
 impl Tap {

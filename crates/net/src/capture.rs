@@ -46,7 +46,7 @@ const OPT_EPB_FLAGS: u16 = 2;
 
 /// Direction of a frame, as seen from the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
+pub enum FrameDirection {
     /// To the guest.
     Inbound,
     /// From the guest.
@@ -60,8 +60,16 @@ struct Writer {
     /// Ended by an error: no more is written.
     ended: bool,
     error: Option<io::Error>,
-    /// Frames written, and their bytes.
-    written: (u64, u64),
+    written: Written,
+}
+
+/// Progress of a capture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Written {
+    /// Frames written so far.
+    pub frames: u64,
+    /// Bytes of those frames.
+    pub bytes: u64,
 }
 
 impl Writer {
@@ -122,7 +130,7 @@ impl Capture {
         option(&mut description, OPT_END, &[]);
         block(&mut out, INTERFACE_DESCRIPTION, &description)?;
         out.flush()?;
-        let writer = Writer { out, ended: false, error: None, written: (0, 0) };
+        let writer = Writer { out, ended: false, error: None, written: Written::default() };
         Ok(Self { writer: Arc::new(Mutex::new(writer)), filter: None, clock, flush_at: None })
     }
 
@@ -133,8 +141,8 @@ impl Capture {
         self
     }
 
-    /// Frames written so far by all handles, and their bytes.
-    pub fn written(&self) -> (u64, u64) {
+    /// Progress of all handles together.
+    pub fn written(&self) -> Written {
         self.lock().written
     }
 
@@ -143,7 +151,7 @@ impl Capture {
         if !self.keeps(frame) {
             return;
         }
-        self.packet(now, Direction::Outbound, frame.len(), |out| out.write_all(frame));
+        self.packet(now, FrameDirection::Outbound, frame.len(), |out| out.write_all(frame));
     }
 
     /// Adds a frame to the guest.
@@ -151,7 +159,7 @@ impl Capture {
         if !self.keeps(frame.headers) {
             return;
         }
-        self.packet(now, Direction::Inbound, frame.len(), |out| {
+        self.packet(now, FrameDirection::Inbound, frame.len(), |out| {
             out.write_all(frame.headers)?;
             frame.payload.iter().try_for_each(|slice| out.write_all(slice))
         });
@@ -196,7 +204,7 @@ impl Capture {
     fn packet(
         &mut self,
         now: Instant,
-        direction: Direction,
+        direction: FrameDirection,
         len: usize,
         data: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
     ) {
@@ -216,7 +224,7 @@ impl Writer {
     fn write_packet(
         &mut self,
         unix_ns: u64,
-        direction: Direction,
+        direction: FrameDirection,
         len: usize,
         data: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
     ) -> io::Result<()> {
@@ -231,15 +239,16 @@ impl Writer {
         data(&mut self.out)?;
         self.out.write_all(&[0; 3][..padding])?;
         let flags: u32 = match direction {
-            Direction::Inbound => 1,
-            Direction::Outbound => 2,
+            FrameDirection::Inbound => 1,
+            FrameDirection::Outbound => 2,
         };
         self.out.write_all(&OPT_EPB_FLAGS.to_ne_bytes())?;
         self.out.write_all(&4u16.to_ne_bytes())?;
         self.out.write_all(&flags.to_ne_bytes())?;
         self.out.write_all(&[0; 4])?;
         self.out.write_all(&total.to_ne_bytes())?;
-        self.written = (self.written.0 + 1, self.written.1 + len as u64);
+        self.written.frames += 1;
+        self.written.bytes += len as u64;
         Ok(())
     }
 }

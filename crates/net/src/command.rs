@@ -10,6 +10,7 @@
 use crate::capture::Capture;
 use crate::forward::{Forward, ForwardCounters, ForwardError, Listed};
 use brodo_core::counters::Counters;
+use brodo_core::flow::info::Carrier;
 use brodo_core::flow::{FlowId, Protocol};
 use brodo_core::stack::FlowDetail;
 use brodo_core::time::Instant;
@@ -109,6 +110,8 @@ pub enum Command {
 pub struct FlowFilter {
     /// Protocol of the flow.
     pub protocol: Option<Protocol>,
+    /// Carrier of the payload.
+    pub carrier: Option<Carrier>,
     /// Address at either end.
     pub address: Option<IpAddr>,
     /// Port at either end.
@@ -121,6 +124,7 @@ impl FlowFilter {
         let key = &detail.info.key;
         let ends = [key.guest, key.remote];
         self.protocol.is_none_or(|protocol| key.protocol == protocol)
+            && self.carrier.is_none_or(|carrier| detail.info.carrier == carrier)
             && self.address.is_none_or(|address| ends.iter().any(|end| end.ip() == address))
             && self.port.is_none_or(|port| ends.iter().any(|end| end.port() == port))
     }
@@ -145,17 +149,19 @@ pub struct WorkerReport {
     pub forwards: Option<ForwardsReport>,
 }
 
-/// Activity of a worker's loop since its start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Activity {
-    /// Turns of the loop, each with one wait.
-    pub turns: u64,
-    /// Waits that slept: no work was left, and none came during busy polling.
-    pub sleeps: u64,
-    /// Busy polls made instead of sleeping (`busy_poll`).
-    pub polls: u64,
-    /// Waits that busy polling has ended.
-    pub polled: u64,
+brodo_core::counters! {
+    /// Activity of a worker's loop since its start.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct Activity named "worker_" {
+        /// Turns of a worker's loop, each with one wait.
+        turns,
+        /// Waits that slept: no work was left, and none came during busy polling.
+        sleeps,
+        /// Busy polls made instead of sleeping (`busy_poll`).
+        polls,
+        /// Waits that busy polling has ended.
+        polled,
+    }
 }
 
 /// Payload memory, in bytes.

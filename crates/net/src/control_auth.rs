@@ -34,7 +34,7 @@ impl fmt::Display for Unauthorized {
         match self {
             Self::User(uid) => write!(f, "user {uid} may not control this brodo"),
             Self::Namespace => f.write_str("a process in another user namespace may not control this brodo"),
-            Self::Unknown(call, error) => write!(f, "it cannot be found out who asks: {call}: {error}"),
+            Self::Unknown(call, error) => write!(f, "the client cannot be identified: {call}: {error}"),
         }
     }
 }

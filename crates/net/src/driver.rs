@@ -56,10 +56,10 @@ use waker::Waker;
 const ROUNDS: usize = 4;
 /// Bytes sent to the guest after which a turn makes no further round.
 const SENT_BYTES: usize = 512 << 10;
-/// How much later than its deadline a sleep may end: a tick of a kernel with 250 of them a second. Nothing
-/// here is more precise than a few milliseconds, and a timer that may wait for the next tick need not be
-/// programmed into the processor and out again with every sleep: on a virtual machine that is an exit each,
-/// which was measured to cost more than the rest of the sleep.
+/// Timer slack: largest delay of a sleep's end beyond its deadline, a tick of a kernel with 250 of them a
+/// second. Nothing here is more precise than a few milliseconds, and a timer that may wait for the next tick
+/// need not be programmed into the processor and out again with every sleep: on a virtual machine that is an
+/// exit each, which was measured to cost more than the rest of the sleep.
 const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(4_000_000).unwrap();
 
 /// Reason for the return of [`Worker::run`], which may be called again after each.
@@ -272,7 +272,7 @@ impl<L: GuestLink> Worker<L> {
     fn wait(&mut self) -> Result<(), FailedCall> {
         let moved = std::mem::take(&mut self.port.moved);
         let deadline = if self.busy { None } else { self.deadline() };
-        if self.waiter.wait(self.sockets.epoll(), (self.busy, deadline), moved)? {
+        if self.waiter.wait(self.sockets.epoll(), self.busy, deadline, moved)? {
             self.intake.paused(self.waiter.now);
         }
         self.stack.set_suspended(self.waiter.suspended);

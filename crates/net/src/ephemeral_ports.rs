@@ -15,9 +15,10 @@ pub fn ephemeral_ports() -> RangeInclusive<u16> {
     parse(&text).unwrap_or(32768..=60999)
 }
 
-/// Most UDP flows of a guest at a time: [`brodo_core::config::Config::max_udp_flows`].
-pub fn udp_flows_max() -> usize {
-    (ephemeral_ports().len() / GUEST_PART).max(1)
+/// Most UDP flows of a guest at a time, of a host with this range:
+/// [`brodo_core::config::Config::max_udp_flows`].
+pub fn udp_flows_max(range: &RangeInclusive<u16>) -> usize {
+    (range.len() / GUEST_PART).max(1)
 }
 
 fn parse(text: &str) -> Option<RangeInclusive<u16>> {

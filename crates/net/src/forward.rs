@@ -20,14 +20,13 @@
 //!
 //! *Entries.* Each value of an option is an entry, with an id by which it can be removed while the program
 //! runs ([`Forwards::add`], [`Forwards::remove`]); the same value again is the same entry. Connections
-//! accepted before outlive it. There are at most [`ENTRIES_MAX`], and one that comes to no port is refused.
+//! accepted before outlive it. There are at most [`ENTRIES_MAX`], and one without any port left is refused.
 //!
-//! *Time.* A listener takes some 17 us to open and 8 to close, and all of an entry's are opened in one visit,
-//! so that a port that cannot be had leaves nothing behind. `all` is some 70,000 of them, so it stops the
-//! first worker for more than a second.
+//! *Time.* A listener takes some 17 us to open and 8 to close, and all of an entry's are opened in one call,
+//! so that a port that cannot be bound leaves no listener behind. `all` is some 70,000 of them, so it stops
+//! the first worker for more than a second.
 //!
-//! *auto* is looked at every [`SCAN`], with one dump of listening sockets per protocol and side; see
-//! [`auto`].
+//! *auto* is scanned every [`SCAN`], with one dump of listening sockets per protocol and side; see [`auto`].
 
 mod auto;
 mod datagrams;
@@ -37,58 +36,59 @@ mod scan;
 pub mod spec;
 mod turn;
 
-pub use listen::ForwardError;
+pub use listen::{ForwardError, ListenSpec, Opener, open};
+pub use listeners::inode;
 
-use crate::ephemeral_ports::ephemeral_ports;
 use crate::resteer::Resteering;
 use crate::sock_diag::SockDiag;
-use crate::socket_broker::SocketBroker;
+use crate::socket_broker::{Kind, SocketBroker};
 use crate::sockets::{Published, Sockets};
 use crate::source::SourceId;
 use crate::splice::{SpliceCounters, Splices};
 use brodo_core::flow::FlowId;
+use brodo_core::port_range::PortRange;
 use brodo_core::time::{Duration, Instant};
 use brodo_link::poller::Token;
 use datagrams::Datagrams;
-use listen::Place;
 use listeners::{Body, Listener, Listeners};
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use spec::{PortRange, PortRule, Ports, Spec};
+use spec::{PortRule, Ports, Spec};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// Connections accepted from one listener before others have their turn.
 const ACCEPTS: usize = 32;
-/// How long a listener is left alone when there are no descriptors.
+/// Pause of a listener when there are no descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Accepted connections that wait for a socket of the guest's namespace.
 const PENDING_MAX: usize = 1024;
-/// How often `auto` looks.
+/// Interval between scans of `auto`.
 const SCAN: Duration = Duration::from_millis(400);
-/// Most entries: each is compared with a new one, and each `auto` with every look.
+/// Most entries: each is compared with a new one, and each `auto` in every scan.
 const ENTRIES_MAX: usize = 256;
 /// Ports by which another one is tried when two peers look the same to the guest.
 const NAT_PORT_TRIES: u16 = 16;
-/// Most things to tell the user that are kept until somebody tells them.
+/// Most notices to the user kept until the front end takes them.
 const NOTICES_MAX: usize = 64;
 /// The part of all descriptors that sockets which listen may have.
 const LISTENERS_SHARE: usize = 2;
 
-/// Which way connections go.
+/// ForwardDirection of the connections of a forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Direction {
+pub enum ForwardDirection {
     /// From the host's side to the guest.
     In,
     /// From the guest's loopback to the host's.
     Out,
 }
 
-/// A forward: direction, transport and ports.
+/// Transport protocol of a forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Transport {
     /// TCP connections.
@@ -103,13 +103,13 @@ impl fmt::Display for Transport {
     }
 }
 
-/// The option that asks for a forward.
-pub fn option(direction: Direction, transport: Transport) -> &'static str {
+/// The option of a forward.
+pub fn option(direction: ForwardDirection, transport: Transport) -> &'static str {
     match (direction, transport) {
-        (Direction::In, Transport::Tcp) => "-t",
-        (Direction::In, Transport::Udp) => "-u",
-        (Direction::Out, Transport::Tcp) => "-T",
-        (Direction::Out, Transport::Udp) => "-U",
+        (ForwardDirection::In, Transport::Tcp) => "-t",
+        (ForwardDirection::In, Transport::Udp) => "-u",
+        (ForwardDirection::Out, Transport::Tcp) => "-T",
+        (ForwardDirection::Out, Transport::Udp) => "-U",
     }
 }
 
@@ -117,8 +117,8 @@ pub fn option(direction: Direction, transport: Transport) -> &'static str {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Forward {
     /// Which way.
-    pub direction: Direction,
-    /// Of which protocol.
+    pub direction: ForwardDirection,
+    /// Protocol of the ports.
     pub transport: Transport,
     /// The ports.
     pub spec: Spec,
@@ -127,7 +127,7 @@ pub struct Forward {
 /// A forward that is in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// By which it can be removed.
+    /// Number by which it can be removed.
     pub id: u32,
     /// The forward as it was requested.
     pub forward: Forward,
@@ -135,39 +135,26 @@ pub struct Listed {
     pub listeners: usize,
 }
 
-/// Counters since the start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ForwardCounters {
-    /// Connections accepted by all listeners.
-    pub accepted: u64,
-    /// Connections reset at once: the stack refused them, or too many were waiting.
-    pub rejected: u64,
-    /// How often a listener had to be left alone for want of descriptors.
-    pub pauses: u64,
-    /// Datagrams read from published ports, or several at a time that the kernel had coalesced.
-    pub datagrams: u64,
-    /// Datagrams passed between loopbacks, the same.
-    pub relayed: u64,
-    /// Datagrams that could not be passed on.
-    pub lost: u64,
-    /// Connections between loopbacks.
-    pub splices: SpliceCounters,
-}
-
-impl ForwardCounters {
-    /// Names and values, for reports.
-    pub fn named(&self) -> [(&'static str, u64); 8] {
-        [
-            ("forward_accepted", self.accepted),
-            ("forward_rejected", self.rejected),
-            ("forward_pauses", self.pauses),
-            ("forward_datagrams", self.datagrams),
-            ("forward_relayed", self.relayed),
-            ("forward_lost", self.lost),
-            ("splice_reset", self.splices.reset),
-            ("splice_refused", self.splices.refused),
-        ]
+brodo_core::counters! {
+    /// Counters since the start.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct ForwardCounters named "forward_" {
+        /// Connections accepted at forwarded ports.
+        accepted,
+        /// Connections at forwarded ports reset at once: the stack refused them, or too many were waiting.
+        rejected,
+        /// Pauses of accept for lack of descriptors.
+        pauses,
+        /// Datagrams read from published ports; several that the kernel had coalesced count as one.
+        datagrams,
+        /// Datagrams passed between loopbacks; several that the kernel had coalesced count as one.
+        relayed,
+        /// Datagrams at forwarded ports that could not be passed on.
+        lost,
     }
+    and
+    /// Connections between loopbacks.
+    splices: SpliceCounters;
 }
 
 /// Properties of the guest that forwards depend on.
@@ -180,7 +167,7 @@ pub struct Guest {
 struct Entry {
     id: u32,
     forward: Forward,
-    /// Of `auto`: what could not be had, so that it is told once.
+    /// Of `auto`: addresses and ports that could not be bound, so that each is reported once.
     failed: BTreeSet<(IpAddr, u16)>,
 }
 
@@ -221,6 +208,8 @@ impl Topic {
 pub struct Forwards {
     guest: Guest,
     ephemeral: PortRange,
+    /// Opens listening sockets; this process by itself without one.
+    opener: Option<Opener>,
     broker: Option<SocketBroker>,
     /// Lists the sockets of the host, and of the guest.
     diag: [Option<SockDiag>; 2],
@@ -247,7 +236,7 @@ impl Forwards {
     /// None yet. `broker` opens sockets of the guest's namespace: without one connections from the host's
     /// loopback reach the guest by its interface, and nothing can be offered on its own loopback. Of
     /// `descriptors` that there may be, half are for sockets that listen; there are at most `splices_max`
-    /// connections between loopbacks.
+    /// connections between loopbacks. `ephemeral` are the ports that the host hands out to clients.
     ///
     /// # Errors
     /// No descriptor is left, or the broker's cannot be registered with epoll.
@@ -255,18 +244,19 @@ impl Forwards {
         guest: Guest,
         broker: Option<SocketBroker>,
         sockets: &Sockets,
+        ephemeral: &RangeInclusive<u16>,
         (descriptors, splices_max): (usize, usize),
     ) -> io::Result<Self> {
         let epoll = Arc::new(sockets.epoll().try_clone_to_owned()?);
-        let ports = ephemeral_ports();
         if let Some(broker) = &broker {
             epoll::add(&epoll, broker.descriptor(), Topic::SocketBroker.data(0), EventFlags::IN)?;
         }
         Ok(Self {
             guest,
-            ephemeral: PortRange { first: *ports.start(), last: *ports.end() },
+            ephemeral: PortRange { first: *ephemeral.start(), last: *ephemeral.end() },
+            opener: None,
             broker,
-            diag: [None, None],
+            diag: [Kind::Diag.open().map(SockDiag::new).ok(), None],
             listeners: Listeners::new(epoll.clone(), descriptors / LISTENERS_SHARE),
             epoll,
             entries: Vec::new(),
@@ -285,6 +275,11 @@ impl Forwards {
         })
     }
 
+    /// Has listening sockets opened by another process.
+    pub fn open_by(&mut self, opener: Opener) {
+        self.opener = Some(opener);
+    }
+
     /// Tells the other workers which flows may begin here, now and when that changes.
     pub(crate) fn announce(&mut self, resteering: &Arc<Resteering>) {
         self.listeners.announce(resteering);
@@ -295,7 +290,7 @@ impl Forwards {
         ForwardCounters { splices: self.splices.counters(), ..self.counters }
     }
 
-    /// Something the user may want to know, such as a port that `auto` could not have.
+    /// A notice for the user, such as a port that `auto` could not bind.
     pub fn take_notice(&mut self) -> Option<String> {
         self.notices.pop_front()
     }
@@ -306,9 +301,9 @@ impl Forwards {
         }
     }
 
-    /// `auto` does not follow this socket of brodo's own.
-    pub fn leave_out(&mut self, socket: impl AsFd) {
-        self.listeners.leave_out(socket.as_fd());
+    /// `auto` does not follow these sockets of brodo's own.
+    pub fn leave_out(&mut self, inodes: &[u32]) {
+        self.listeners.leave_out(inodes);
     }
 
     /// The forwards in force.
@@ -325,7 +320,7 @@ impl Forwards {
         self.entries.iter().map(listed).collect()
     }
 
-    /// Where a forward listens now, as far as a bounded list goes.
+    /// Addresses at which a forward listens now, up to a bound.
     pub fn listening(&self, id: u32, max: usize) -> Vec<SocketAddr> {
         self.listeners.places_of(id, max)
     }
@@ -333,7 +328,7 @@ impl Forwards {
     /// Puts a forward in force; its id. One that is in force already keeps its own.
     ///
     /// # Errors
-    /// It contradicts others, comes to no port, is one too many, or one of its ports cannot be had: then
+    /// A contradiction to others, no port left, one forward too many, or a port that cannot be bound: then
     /// nothing of it is in force.
     pub fn add(&mut self, forward: Forward) -> Result<u32, ForwardError> {
         if let Some(entry) = self.entries.iter().find(|entry| entry.forward == forward) {
@@ -346,7 +341,7 @@ impl Forwards {
         let is_auto = forward.spec.ports == Ports::Auto;
         let rules = forward.spec.rules(self.ephemeral);
         if rules.is_empty() && !is_auto {
-            return Err(invalid(&forward, "it comes to no port"));
+            return Err(invalid(&forward, "it has no port left"));
         }
         self.check_room(&forward, rules.len())?;
         let (optional, count) = (forward.spec.is_optional(), rules.len());
@@ -384,7 +379,7 @@ impl Forwards {
         Ok(id)
     }
 
-    fn specs(&self, direction: Direction, transport: Transport) -> Vec<&Spec> {
+    fn specs(&self, direction: ForwardDirection, transport: Transport) -> Vec<&Spec> {
         let same = move |forward: &&Forward| (forward.direction, forward.transport) == (direction, transport);
         self.entries.iter().map(|entry| &entry.forward).filter(same).map(|forward| &forward.spec).collect()
     }
@@ -394,7 +389,7 @@ impl Forwards {
         let Forward { direction, transport, spec } = forward;
         let invalid = |why: String| Err(invalid(forward, why));
         if self.entries.len() >= ENTRIES_MAX {
-            return invalid(format!("there are {ENTRIES_MAX} forwards already, which is as many as may be"));
+            return invalid(format!("there are {ENTRIES_MAX} forwards already, the maximum"));
         }
         if spec.ports == Ports::None {
             return invalid("there is nothing to forward".to_owned());
@@ -402,9 +397,9 @@ impl Forwards {
         if let Err(why) = spec::check_beside(spec, &self.specs(*direction, *transport)) {
             return invalid(why);
         }
-        if self.broker.is_none() && (*direction == Direction::Out || spec.ports == Ports::Auto) {
+        if self.broker.is_none() && (*direction == ForwardDirection::Out || spec.ports == Ports::Auto) {
             return invalid(
-                "it needs sockets of the guest's namespace, for which there is nobody: start brodo with it"
+                "it needs sockets of the guest's namespace, and no socket broker runs: start brodo with this forward"
                     .into(),
             );
         }
@@ -417,7 +412,7 @@ impl Forwards {
         }
         for to in targets {
             let its_own = self.guest.addresses.contains(&Some(to));
-            if *direction == Direction::In && !its_own && !to.is_loopback() {
+            if *direction == ForwardDirection::In && !its_own && !to.is_loopback() {
                 return invalid(format!("{to} is neither an address of the guest nor its loopback"));
             }
         }
@@ -447,7 +442,7 @@ impl Forwards {
         )))
     }
 
-    /// Opens what one port asks for: a socket of each family.
+    /// Opens the sockets of one port: one of each family.
     fn open_rule(&mut self, id: u32, rule: PortRule) -> Result<(), ForwardError> {
         let Some(entry) = self.entries.iter().find(|entry| entry.id == id) else { return Ok(()) };
         let Forward { direction, transport, ref spec } = entry.forward;
@@ -461,11 +456,11 @@ impl Forwards {
             let address = match given {
                 Some(address) if address.is_ipv6() == ipv6 => address,
                 Some(_) => continue,
-                None if direction == Direction::In || interface.is_some() => auto::unspecified(ipv6),
+                None if direction == ForwardDirection::In || interface.is_some() => auto::unspecified(ipv6),
                 None => auto::loopback(ipv6),
             };
             let place =
-                Place { direction, transport, address, port: rule.port, interface: interface.clone() };
+                ListenSpec { direction, transport, address, port: rule.port, interface: interface.clone() };
             match self.listen(id, &place, rule.to_address, rule.to) {
                 Ok(()) => opened += 1,
                 Err(error) => {
@@ -489,7 +484,7 @@ impl Forwards {
     fn listen(
         &mut self,
         entry: u32,
-        place: &Place,
+        place: &ListenSpec,
         to_address: Option<IpAddr>,
         to_port: u16,
     ) -> Result<(), ForwardError> {
@@ -497,18 +492,21 @@ impl Forwards {
             let max = self.listeners.max();
             return Err(ForwardError::Invalid(format!("there are {max} listening sockets already")));
         }
-        let fd = listen::open(place, self.broker.as_mut())?;
+        let fd = match &mut self.opener {
+            Some(opener) => opener(place)?,
+            None => open(place, self.broker.as_mut())?,
+        };
         let body = match place.transport {
             Transport::Tcp => Body::Stream(fd),
             Transport::Udp => Body::Datagrams(Published::new(fd)),
         };
-        let listener = Listener::new(entry, place, body, (to_address, to_port));
+        let listener = Listener::new(entry, place, body, to_address, to_port);
         self.listeners.insert(listener).map_err(|errno| ForwardError::Socket {
             direction: place.direction,
             transport: place.transport,
             at: SocketAddr::new(place.address, place.port),
             interface: place.interface.clone(),
-            call: "epoll_ctl",
+            call: "epoll_ctl".into(),
             errno,
         })
     }

@@ -10,21 +10,22 @@
 //! The network has changed if they differ, or if a default route was added or removed. Link-local addresses
 //! do not count: every container that starts brings one.
 //!
+//! A process that cannot open files has another one read resolv.conf: [`HostNetwork::asking`] asks for a
+//! check where [`HostNetwork::new`] makes it, and the answer comes by [`HostNetwork::set_conf`].
+//!
 //! Each worker compares two numbers per turn to learn of a change, and acts on it in its own time.
 //!
-//! System calls: socket, bind, recvfrom, sendto (rtnetlink); stat and read of resolv.conf.
+//! System calls: socket, bind, getsockname, recvfrom, sendto (rtnetlink); stat and read of resolv.conf.
 
 use crate::netlink::Netlink;
+use crate::netlink::socket::{NetlinkSocket, messages};
 use crate::resolv::{ResolvConf, Watch};
 use crate::source::{Source, Turn};
 use brodo_core::time::{Duration, Instant};
 use brodo_link::poller::Poller;
 use brodo_link::{EventFlags, GuestLink};
-use netlink_packet_core::NetlinkBuffer;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -56,10 +57,20 @@ pub(crate) struct Changes {
     pub(crate) network: u64,
 }
 
+/// Request for a check of resolv.conf, which must not block.
+pub type AskForNames = Box<dyn Fn() + Send + Sync>;
+
+/// Source of resolvers and search names.
+enum Names {
+    /// The file, read by this process.
+    File(Watch),
+    /// Another process.
+    Asked(AskForNames),
+}
+
 /// Known state of the host.
-#[derive(Debug)]
 struct State {
-    watch: Watch,
+    names: Names,
     conf: ResolvConf,
     netlink: Netlink,
     /// Addresses of the host, sorted.
@@ -69,9 +80,8 @@ struct State {
 }
 
 /// Follows the host's network.
-#[derive(Debug)]
 pub struct HostNetwork {
-    notices: OwnedFd,
+    notices: NetlinkSocket,
     state: Mutex<State>,
     /// Time of the last check of resolv.conf in nanoseconds, [`NEVER`] before the first.
     checked: AtomicU64,
@@ -88,18 +98,28 @@ impl HostNetwork {
     /// # Errors
     /// No route socket could be opened.
     pub fn new(resolv_conf: PathBuf, conf: ResolvConf) -> Result<Self, Errno> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        // NETLINK_ROUTE is number zero, which is what no number means.
-        let notices = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        Self::with(Names::File(Watch::new(resolv_conf)), conf)
+    }
+
+    /// A subscription to the network of the caller's namespace, with names from another process: `ask` is
+    /// called where the file would be checked, and a change comes by [`HostNetwork::set_conf`].
+    ///
+    /// # Errors
+    /// No route socket could be opened.
+    pub fn asking(ask: AskForNames, conf: ResolvConf) -> Result<Self, Errno> {
+        Self::with(Names::Asked(ask), conf)
+    }
+
+    fn with(names: Names, conf: ResolvConf) -> Result<Self, Errno> {
         let groups = libc::RTMGRP_IPV4_IFADDR
             | libc::RTMGRP_IPV6_IFADDR
             | libc::RTMGRP_IPV4_ROUTE
             | libc::RTMGRP_IPV6_ROUTE;
-        rustix::net::bind(&notices, &SocketAddrNetlink::new(0, groups as u32))?;
+        let notices = NetlinkSocket::subscribed(groups)?;
         // Later changes are notified.
-        let mut netlink = Netlink::open()?;
+        let netlink = Netlink::open()?;
         let addresses = sorted(netlink.addresses()?);
-        let state = State { watch: Watch::new(resolv_conf), conf, netlink, addresses, rerouted: false };
+        let state = State { names, conf, netlink, addresses, rerouted: false };
         Ok(Self {
             notices,
             state: Mutex::new(state),
@@ -112,7 +132,7 @@ impl HostNetwork {
 
     /// Readable when the host's network may have changed: [`HostNetwork::notice`].
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.notices.as_fd()
+        self.notices.descriptor()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -144,10 +164,22 @@ impl HostNetwork {
         if self.checked.compare_exchange(before, now.as_ns(), set, failed).is_err() {
             return;
         }
+        let changed = match &mut self.state().names {
+            Names::File(watch) => watch.poll(),
+            Names::Asked(ask) => {
+                ask();
+                None
+            }
+        };
+        if let Some(conf) = changed {
+            self.set_conf(conf);
+        }
+    }
+
+    /// Takes the content of resolv.conf, of which workers learn at their next turns.
+    pub fn set_conf(&self, conf: ResolvConf) {
         let mut state = self.state();
-        if let Some(conf) = state.watch.poll()
-            && conf != state.conf
-        {
+        if conf != state.conf {
             state.conf = conf;
             self.names.fetch_add(1, Ordering::Release);
         }
@@ -158,13 +190,12 @@ impl HostNetwork {
         let (mut moved, mut rerouted) = (false, false);
         let mut buffer = [0; MESSAGE_MAX];
         loop {
-            match rustix::net::recv(&self.notices, &mut buffer[..], RecvFlags::empty()) {
-                Ok((length, _)) => {
-                    let (addresses, routes) = read(&buffer[..length.min(MESSAGE_MAX)]);
-                    moved |= addresses;
-                    rerouted |= routes;
+            match self.notices.receive(&mut buffer) {
+                Ok(bytes) => {
+                    let subjects = Subjects::of(bytes);
+                    moved |= subjects.addresses;
+                    rerouted |= subjects.default_routes;
                 }
-                Err(Errno::INTR) => {}
                 // Some messages were lost: a full read is due.
                 Err(Errno::NOBUFS) => (moved, rerouted) = (true, true),
                 Err(_) => break,
@@ -176,13 +207,13 @@ impl HostNetwork {
         }
     }
 
-    /// Time at which [`HostNetwork::look`] is due.
+    /// Time at which [`HostNetwork::check`] is due.
     pub(crate) fn due(&self) -> Option<Instant> {
         Some(self.due.load(Ordering::Relaxed)).filter(|&due| due != NEVER).map(Instant::from_ns)
     }
 
     /// Reads the addresses, if that is due. True if the network has changed.
-    pub(crate) fn look(&self, now: Instant) -> bool {
+    pub(crate) fn check(&self, now: Instant) -> bool {
         if self.due().is_none_or(|due| due > now) {
             return false;
         }
@@ -234,7 +265,7 @@ impl<L: GuestLink> Source<L> for HostNetSubscription {
 
     /// A change may have been noticed by this worker or another.
     fn turn(&mut self, turn: &mut Turn<'_, L>) -> bool {
-        if self.is_poller && self.network.look(turn.now) {
+        if self.is_poller && self.network.check(turn.now) {
             turn.wakes = u64::MAX;
         }
         let HostNetFollow { resolvers, search } = self.follow;
@@ -277,25 +308,27 @@ fn counts(address: &IpAddr) -> bool {
     }
 }
 
-/// Whether messages concern addresses, and default routes.
-fn read(mut bytes: &[u8]) -> (bool, bool) {
-    let (mut addresses, mut routes) = (false, false);
-    while let Ok(message) = NetlinkBuffer::new_checked(bytes) {
-        let kind = message.message_type();
-        if matches!(kind, libc::RTM_NEWADDR | libc::RTM_DELADDR) {
-            addresses = true;
+/// Subjects of notices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Subjects {
+    addresses: bool,
+    default_routes: bool,
+}
+
+impl Subjects {
+    /// Those of the messages in what was received.
+    fn of(bytes: &[u8]) -> Self {
+        let mut subjects = Self::default();
+        for message in messages(bytes) {
+            let kind = message.message_type();
+            subjects.addresses |= matches!(kind, libc::RTM_NEWADDR | libc::RTM_DELADDR);
+            // `struct rtmsg`: family, length of the destination's prefix, and further on the kind of route.
+            let route = message.payload().first_chunk::<8>();
+            subjects.default_routes |= matches!(kind, libc::RTM_NEWROUTE | libc::RTM_DELROUTE)
+                && route.is_some_and(|route| route[1] == 0 && route[7] == libc::RTN_UNICAST);
         }
-        // `struct rtmsg`: family, length of the destination's prefix, and further on the kind of route.
-        let route = message.payload().first_chunk::<8>();
-        if matches!(kind, libc::RTM_NEWROUTE | libc::RTM_DELROUTE)
-            && route.is_some_and(|route| route[1] == 0 && route[7] == libc::RTN_UNICAST)
-        {
-            routes = true;
-        }
-        let length = (message.length() as usize).next_multiple_of(4);
-        bytes = bytes.get(length..).unwrap_or_default();
+        subjects
     }
-    (addresses, routes)
 }
 
 #[cfg(test)]

@@ -178,6 +178,7 @@ pub mod platform;
 mod probes;
 pub mod resolv;
 mod resteer;
+mod slab;
 mod sock_diag;
 pub mod socket_broker;
 pub mod sockets;

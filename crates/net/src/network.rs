@@ -36,7 +36,7 @@ use crate::command::{NoReply, ReplyTo, WorkerReport};
 use crate::descriptors::{Descriptors, Needs};
 use crate::driver::{Listener, Parts, Wake, Worker};
 use crate::ephemeral_ports;
-use crate::forward::{Forward, ForwardError, Forwards, Guest};
+use crate::forward::{self, Forward, ForwardError, Forwards, Guest, Opener};
 use crate::host_network::{HostNetFollow, HostNetwork};
 use crate::socket_broker::SocketBroker;
 use crate::sockets::Sockets;
@@ -54,9 +54,10 @@ use rustix::process::{Resource, getrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt;
 use std::io;
-use std::ops::ControlFlow;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::ops::{ControlFlow, RangeInclusive};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -155,7 +156,9 @@ pub struct Builder<L> {
     busy_poll: Duration,
     descriptors: Option<u64>,
     clients: u64,
-    not_followed: Vec<OwnedFd>,
+    not_followed: Vec<u32>,
+    ephemeral_ports: Option<RangeInclusive<u16>>,
+    opener: Option<Opener>,
     forwards: Vec<Forward>,
     broker: Option<SocketBroker>,
     host: Option<(Arc<HostNetwork>, HostNetFollow)>,
@@ -176,6 +179,8 @@ impl Network<()> {
             descriptors: None,
             clients: 0,
             not_followed: Vec::new(),
+            ephemeral_ports: None,
+            opener: None,
             forwards: Vec::new(),
             broker: None,
             host: None,
@@ -198,6 +203,7 @@ impl Builder<()> {
     /// queues of a TAP ([`crate::workers`]).
     pub fn links<L: GuestLink>(self, links: impl IntoIterator<Item = L>) -> Builder<L> {
         let Self { config, clock, busy_poll, descriptors, clients, not_followed, .. } = self;
+        let Self { ephemeral_ports, opener, .. } = self;
         let Self { forwards, broker, host, tx_queue_len, capture, on_records, recording, .. } = self;
         let links = links.into_iter().collect();
         Builder {
@@ -208,6 +214,8 @@ impl Builder<()> {
             descriptors,
             clients,
             not_followed,
+            ephemeral_ports,
+            opener,
             forwards,
             broker,
             host,
@@ -261,10 +269,27 @@ impl<L> Builder<L> {
     /// Listening socket of the caller's own, which a forward of all ports (`auto`) excludes.
     ///
     /// # Errors
-    /// No descriptor is left for a copy of it.
-    pub fn leave_out(mut self, socket: impl AsFd) -> io::Result<Self> {
-        self.not_followed.push(socket.as_fd().try_clone_to_owned()?);
-        Ok(self)
+    /// It is no descriptor of this process.
+    pub fn leave_out(self, socket: impl AsFd) -> io::Result<Self> {
+        Ok(self.leave_out_inodes(&[forward::inode(socket.as_fd())?]))
+    }
+
+    /// The same by the inodes of sockets ([`forward::inode`]), also of another process.
+    pub fn leave_out_inodes(mut self, inodes: &[u32]) -> Self {
+        self.not_followed.extend(inodes);
+        self
+    }
+
+    /// Ports that the host hands out to clients; by default read from /proc at [`Builder::build`].
+    pub fn ephemeral_ports(mut self, range: RangeInclusive<u16>) -> Self {
+        self.ephemeral_ports = Some(range);
+        self
+    }
+
+    /// Another process that opens the listening sockets of forwards; by default this one does.
+    pub fn open_listeners_by(mut self, opener: Opener) -> Self {
+        self.opener = Some(opener);
+        self
     }
 
     /// Forwarded ports, in force from the start. More can be added at run time.
@@ -333,7 +358,8 @@ impl<L: GuestLink> Builder<L> {
         let flows_max = self.config.max_flows.min(flows_max);
         let per_worker = |total: usize| total / count as usize;
         self.config.max_flows = per_worker(flows_max).max(1);
-        let udp_flows_max = self.config.max_udp_flows.min(ephemeral_ports::udp_flows_max());
+        let ports = self.ephemeral_ports.take().unwrap_or_else(ephemeral_ports::ephemeral_ports);
+        let udp_flows_max = self.config.max_udp_flows.min(ephemeral_ports::udp_flows_max(&ports));
         self.config.max_udp_flows = per_worker(udp_flows_max).max(1);
         self.config.dns_cache = per_worker(self.config.dns_cache);
         self.config.rules.workers = count;
@@ -343,7 +369,7 @@ impl<L: GuestLink> Builder<L> {
         for (number, link) in (0..count).zip(std::mem::take(&mut self.links)) {
             let mut parts = self.parts(number, link, &budget, &handle)?;
             if number == 0 {
-                parts.forwards = Some(self.forwards_of(&parts.sockets, descriptors)?);
+                parts.forwards = Some(self.forwards_of(&parts.sockets, &ports, descriptors)?);
             }
             let worker = Worker::new(parts).map_err(NetworkError::io("wait for the link: epoll_ctl"))?;
             workers.push(worker);
@@ -380,13 +406,19 @@ impl<L: GuestLink> Builder<L> {
     }
 
     /// Forwarded ports of the first worker, bound.
-    fn forwards_of(&mut self, sockets: &Sockets, of: Descriptors) -> Result<Forwards, NetworkError> {
+    fn forwards_of(
+        &mut self,
+        sockets: &Sockets,
+        ephemeral: &RangeInclusive<u16>,
+        of: Descriptors,
+    ) -> Result<Forwards, NetworkError> {
         let bounds = (usize::try_from(of.limit).unwrap_or(usize::MAX), of.splices_max as usize);
-        let mut forwards = Forwards::new(guest(&self.config), self.broker.take(), sockets, bounds)
+        let mut forwards = Forwards::new(guest(&self.config), self.broker.take(), sockets, ephemeral, bounds)
             .map_err(NetworkError::io("wait for ports: epoll_ctl"))?;
-        for socket in &self.not_followed {
-            forwards.leave_out(socket);
+        if let Some(opener) = self.opener.take() {
+            forwards.open_by(opener);
         }
+        forwards.leave_out(&self.not_followed);
         for forward in std::mem::take(&mut self.forwards) {
             forwards.add(forward).map_err(NetworkError::Forward)?;
         }
@@ -472,14 +504,14 @@ impl<L: GuestLink> Network<L> {
         }
     }
 
-    /// Runs until `on_wake` breaks, the guest is gone (`None`) or [`Handle::stop`]: the first worker on this
-    /// thread, the others on threads of their own, which pass their reports to `on_other`. The end of one
-    /// worker, by an error or a panic too, ends all.
+    /// As [`Network::run`], with `on_started` called on this thread once all threads run and before any of
+    /// them works: for a process that confines itself, and can start no thread from then on.
     ///
     /// # Errors
-    /// epoll or a link is broken for good, or a thread could not be started.
-    pub fn run<T>(
+    /// As [`Network::run`].
+    pub fn run_after<T>(
         &mut self,
+        on_started: impl FnOnce(),
         mut on_wake: impl FnMut(Wake) -> ControlFlow<T>,
         on_other: &(impl Fn(Wake) + Sync),
     ) -> Result<Option<T>, NetworkError>
@@ -490,15 +522,23 @@ impl<L: GuestLink> Network<L> {
         let _close = CloseOnDrop(&shared);
         let Some((first, others)) = self.workers.split_first_mut() else { return Ok(None) };
         if others.is_empty() {
+            on_started();
             return drive(first, &mut on_wake);
         }
+        // Held until all threads run; each waits for it before its first turn.
+        let gate = Mutex::new(());
+        let (arrival, arrivals) = sync_channel(others.len());
         thread::scope(|scope| {
+            let closed = gate.lock();
             let stop = StopOnDrop(&shared);
             let mut threads = Vec::with_capacity(others.len());
             for (number, worker) in (2..).zip(others) {
-                let shared = &shared;
+                let (shared, gate, arrival) = (&shared, &gate, arrival.clone());
                 let body = move || {
                     let _stop = StopOnDrop(shared);
+                    // Its set-up by the C library is over, which takes system calls of its own.
+                    let _ = arrival.send(());
+                    drop(gate.lock());
                     drive(worker, &mut |wake| -> ControlFlow<()> {
                         on_other(wake);
                         ControlFlow::Continue(())
@@ -508,6 +548,11 @@ impl<L: GuestLink> Network<L> {
                     thread::Builder::new().name(format!("worker {number}")).spawn_scoped(scope, body);
                 threads.push(spawned.map_err(NetworkError::io("start a worker: clone"))?);
             }
+            for _ in &threads {
+                let _ = arrivals.recv();
+            }
+            on_started();
+            drop(closed);
             let result = drive(first, &mut on_wake);
             drop(stop);
             for thread in threads {
@@ -520,6 +565,23 @@ impl<L: GuestLink> Network<L> {
             }
             result
         })
+    }
+
+    /// Runs until `on_wake` breaks, the guest is gone (`None`) or [`Handle::stop`]: the first worker on this
+    /// thread, the others on threads of their own, which pass their reports to `on_other`. The end of one
+    /// worker, by an error or a panic too, ends all.
+    ///
+    /// # Errors
+    /// epoll or a link is broken for good, or a thread could not be started.
+    pub fn run<T>(
+        &mut self,
+        on_wake: impl FnMut(Wake) -> ControlFlow<T>,
+        on_other: &(impl Fn(Wake) + Sync),
+    ) -> Result<Option<T>, NetworkError>
+    where
+        L: Send,
+    {
+        self.run_after(|| {}, on_wake, on_other)
     }
 
     /// Runs on a new thread until the guest is gone or [`Running::stop`].

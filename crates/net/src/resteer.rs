@@ -17,11 +17,28 @@ pub(crate) const FRAMES_MAX: usize = 256;
 /// UDP ports, one bit each.
 const PORT_WORDS: usize = 1 << 10;
 
+brodo_core::counters! {
+    /// Frames of inbound flows that the kernel gave to another worker than the first.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct ResteerCounters named "frames_" {
+        /// Frames re-steered to the first worker.
+        resteered,
+        /// Frames dropped because the queue to the first worker was full.
+        resteered_lost,
+    }
+}
+
+/// A frame on its way to the first worker.
+#[derive(Debug)]
+pub(crate) struct ResteeredFrame {
+    pub(crate) meta: RxMeta,
+    pub(crate) bytes: Box<[u8]>,
+}
+
 #[derive(Default)]
 struct Queue {
-    frames: Vec<(RxMeta, Box<[u8]>)>,
-    passed: u64,
-    lost: u64,
+    frames: Vec<ResteeredFrame>,
+    counters: ResteerCounters,
 }
 
 /// Frames on their way to the first worker, and the criteria for such frames.
@@ -75,21 +92,20 @@ impl Resteering {
     pub(crate) fn put(&self, meta: RxMeta, frame: &[u8]) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if queue.frames.len() < FRAMES_MAX {
-            queue.frames.push((meta, frame.into()));
-            queue.passed += 1;
+            queue.frames.push(ResteeredFrame { meta, bytes: frame.into() });
+            queue.counters.resteered += 1;
         } else {
-            queue.lost += 1;
+            queue.counters.resteered_lost += 1;
         }
     }
 
     /// Takes all frames left here.
-    pub(crate) fn take(&self) -> Vec<(RxMeta, Box<[u8]>)> {
+    pub(crate) fn take(&self) -> Vec<ResteeredFrame> {
         std::mem::take(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner).frames)
     }
 
-    /// Frames left since the start, and frames without room.
-    pub(crate) fn counts(&self) -> (u64, u64) {
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        (queue.passed, queue.lost)
+    /// Counters since the start.
+    pub(crate) fn counters(&self) -> ResteerCounters {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).counters
     }
 }

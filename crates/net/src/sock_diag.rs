@@ -4,14 +4,14 @@
 //! reached: listening TCP sockets, and UDP sockets that are bound but not connected. The kernel answers
 //! within the calls, so they do not block.
 //!
-//! The envelope, its attributes and the dump are `netlink-packet-core`'s and [`crate::netlink`]'s. The two
-//! structures inside, of which four fields are used, are read here: `netlink-packet-sock-diag` needs another
-//! version of `netlink-packet-core` than `netlink-packet-route` does, and parses every attribute of every
-//! socket into a vector.
+//! The envelope, its attributes and the dump are `netlink-packet-core`'s and [`crate::netlink::socket`]'s.
+//! The two structures inside, of which four fields are used, are read here: `netlink-packet-sock-diag` needs
+//! another version of `netlink-packet-core` than `netlink-packet-route` does, and parses every attribute of
+//! every socket into a vector.
 //!
-//! System calls: sendto, recvfrom (netlink).
+//! System calls: getsockname, sendto, recvfrom (netlink).
 
-use crate::netlink::dump;
+use crate::netlink::socket::NetlinkSocket;
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkBuffer, NlasIterator};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -49,26 +49,25 @@ pub(crate) struct Listener {
 /// A netlink socket that lists the sockets of its namespace.
 #[derive(Debug)]
 pub(crate) struct SockDiag {
-    socket: OwnedFd,
-    sequence: u32,
+    socket: NetlinkSocket,
 }
 
 impl SockDiag {
     /// For a netlink socket of the protocol `NETLINK_SOCK_DIAG`.
     pub(crate) fn new(socket: OwnedFd) -> Self {
-        Self { socket, sequence: 0 }
+        Self { socket: NetlinkSocket::adopt(socket) }
     }
 
     /// All listeners of TCP, or of UDP, of both families.
     ///
     /// # Errors
     /// The kernel does not list sockets of this kind (`ENOENT`: the module is missing).
-    pub(crate) fn listeners(&mut self, tcp: bool) -> Result<Vec<Listener>, Errno> {
+    pub(crate) fn listeners(&self, tcp: bool) -> Result<Vec<Listener>, Errno> {
         let mut found = Vec::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
             let request = |sequence| request(family as u8, tcp, sequence);
             let parse = |_, payload: &[u8]| parse(payload);
-            found.append(&mut dump(&self.socket, &mut self.sequence, request, LISTENERS_MAX, parse)?);
+            found.append(&mut self.socket.dump(request, LISTENERS_MAX, parse)?);
         }
         Ok(found)
     }

@@ -11,7 +11,12 @@
 //! brodo                                   broker
 //! kind, number           -->
 //!                        <-- kind, errno, descriptors
+//! 255 and a channel      -->
 //! ```
+//!
+//! *Several clients.* The first client may give the broker further channels ([`SocketBroker::another`]), each
+//! for a process of its own: one binds and listens, another connects. A client on a further channel can ask
+//! for sockets and for nothing else.
 //!
 //! *Trust.* A request is two bytes without room for misinterpretation. Received descriptors are checked
 //! before use: each is a socket of the requested family and type.
@@ -39,6 +44,10 @@ use std::time::{Duration, Instant};
 const STORE: usize = 32;
 /// Number of remaining sockets below which more are requested.
 const LOW: usize = 16;
+/// First byte of the request that passes a further channel.
+const CHANNEL: u8 = 255;
+/// Most channels of a broker: that of the first client, and some whose ends it has yet to notice.
+const CHANNELS_MAX: usize = 4;
 /// Longest wait in [`SocketBroker::socket`]: the broker has to be given a processor.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -108,7 +117,8 @@ impl Kind {
 /// brodo's end.
 #[derive(Debug)]
 pub struct SocketBroker {
-    pid: Pid,
+    /// The child to wait for at the end, of the first client.
+    pid: Option<Pid>,
     channel: OwnedFd,
     stores: [Store; Kind::ALL.len()],
     gone: bool,
@@ -128,18 +138,38 @@ impl SocketBroker {
     /// # Errors
     /// The descriptor cannot be made non-blocking.
     pub fn new(pid: Pid, channel: OwnedFd) -> Result<Self, Errno> {
+        let mut broker = Self::on(channel)?;
+        broker.pid = Some(pid);
+        Ok(broker)
+    }
+
+    /// The client at the end of a further channel ([`SocketBroker::another`]).
+    ///
+    /// # Errors
+    /// The descriptor cannot be made non-blocking.
+    pub fn on(channel: OwnedFd) -> Result<Self, Errno> {
         rustix::io::ioctl_fionbio(&channel, true)?;
-        Ok(Self { pid, channel, stores: Default::default(), gone: false })
+        Ok(Self { pid: None, channel, stores: Default::default(), gone: false })
+    }
+
+    /// A further channel to the same broker, for a client in another process: [`SocketBroker::on`].
+    ///
+    /// # Errors
+    /// No descriptors are left, or the broker has ended.
+    pub fn another(&self) -> Result<OwnedFd, Errno> {
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let theirs = [theirs.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&theirs));
+        sendmsg(&self.channel, &[IoSlice::new(&[CHANNEL, 0])], &mut control, SendFlags::NOSIGNAL)?;
+        Ok(ours)
     }
 
     /// Readable when [`SocketBroker::receive`] has something to do.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
-    }
-
-    /// Process id of the broker.
-    pub fn pid(&self) -> Pid {
-        self.pid
     }
 
     /// Whether it has ended, for example killed by a signal.
@@ -207,7 +237,7 @@ impl SocketBroker {
     pub fn receive(&mut self) {
         loop {
             match receive(&self.channel) {
-                Ok(Some((kind, refusal, sockets))) => {
+                Ok(Some(Opened { kind, refusal, sockets })) => {
                     let store = &mut self.stores[kind as usize];
                     store.asked = false;
                     // The kernel omits a descriptor that cannot be received, for want of descriptors.
@@ -226,17 +256,25 @@ impl SocketBroker {
 }
 
 impl Drop for SocketBroker {
-    /// Ends the broker and reaps it.
+    /// Ends the broker and reaps it, if this is its first client.
     fn drop(&mut self) {
+        let Some(pid) = self.pid else { return };
         // To close the channel would do, if the field could be dropped before the wait.
         let _ = rustix::net::shutdown(&self.channel, rustix::net::Shutdown::Both);
-        let _ = rustix::process::waitpid(Some(self.pid), WaitOptions::empty());
+        let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
     }
 }
 
-/// One answer; `None` at the end of the conversation.
-#[allow(clippy::type_complexity, reason = "read where it is called")]
-fn receive(channel: &OwnedFd) -> Result<Option<(Kind, Option<Errno>, Vec<OwnedFd>)>, Errno> {
+/// One answer of the broker.
+struct Opened {
+    kind: Kind,
+    /// Error of the socket call that ended the answer early, if one did.
+    refusal: Option<Errno>,
+    sockets: Vec<OwnedFd>,
+}
+
+/// Reads one answer; `None` at the end of the conversation.
+fn receive(channel: &OwnedFd) -> Result<Option<Opened>, Errno> {
     let mut bytes = [0; 5];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STORE))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -252,48 +290,86 @@ fn receive(channel: &OwnedFd) -> Result<Option<(Kind, Option<Errno>, Vec<OwnedFd
         _ if length == 0 => Ok(None),
         Some(kind) if length == bytes.len() => {
             let errno = i32::from_ne_bytes([e0, e1, e2, e3]);
-            Ok(Some((kind, (errno > 0).then(|| Errno::from_raw_os_error(errno)), sockets)))
+            let refusal = (errno > 0).then(|| Errno::from_raw_os_error(errno));
+            Ok(Some(Opened { kind, refusal, sockets }))
         }
         _ => Err(Errno::BADMSG),
     }
 }
 
-/// In the broker: answers requests until the other end is closed.
-pub fn serve(channel: &OwnedFd) {
-    let mut request = [0; 2];
+/// In the broker: answers requests of all channels until the first client has closed its own.
+pub fn serve(channel: OwnedFd) {
+    let mut channels = vec![channel];
     loop {
-        match rustix::net::recv(channel, &mut request, RecvFlags::empty()) {
+        let mut ready: Vec<PollFd<'_>> =
+            channels.iter().map(|channel| PollFd::new(channel, PollFlags::IN)).collect();
+        match poll(&mut ready, None) {
+            Ok(_) => {}
             Err(Errno::INTR) => continue,
-            Ok((2, 2)) => {}
-            _ => return,
+            Err(_) => return,
         }
-        let [kind, count] = request;
-        let Some(kind) = Kind::from_byte(kind) else { return };
-        let mut sockets = Vec::with_capacity(STORE);
-        let mut refusal = 0;
-        while sockets.len() < usize::from(count).min(STORE) {
-            match kind.open() {
-                Ok(socket) => sockets.push(socket),
-                Err(errno) => {
-                    refusal = errno.raw_os_error();
-                    break;
-                }
+        let ready: Vec<usize> =
+            (0..ready.len()).filter(|&index| !ready[index].revents().is_empty()).collect();
+        for index in ready.into_iter().rev() {
+            match serve_one(&channels[index]) {
+                Ok(Some(further)) if index == 0 && channels.len() < CHANNELS_MAX => channels.push(further),
+                Ok(_) => {}
+                Err(Ended) if index == 0 => return,
+                Err(Ended) => drop(channels.remove(index)),
             }
         }
-        let mut answer = [0; 5];
-        answer[0] = kind as u8;
-        if sockets.is_empty() {
-            answer[1..].copy_from_slice(&refusal.to_ne_bytes());
+    }
+}
+
+/// The other end of a channel is closed, or does not keep to the conversation.
+struct Ended;
+
+/// Answers one request; a further channel is returned.
+fn serve_one(channel: &OwnedFd) -> Result<Option<OwnedFd>, Ended> {
+    let mut request = [0; 2];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received =
+        recvmsg(channel, &mut [IoSliceMut::new(&mut request)], &mut control, RecvFlags::CMSG_CLOEXEC);
+    match received {
+        Err(Errno::INTR) => return Ok(None),
+        Ok(received) if received.bytes == request.len() => {}
+        _ => return Err(Ended),
+    }
+    let [kind, count] = request;
+    if kind == CHANNEL {
+        let further = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
+            _ => None,
+        });
+        return Ok(further);
+    }
+    let kind = Kind::from_byte(kind).ok_or(Ended)?;
+    let mut sockets = Vec::with_capacity(STORE);
+    let mut refusal = 0;
+    while sockets.len() < usize::from(count).min(STORE) {
+        match kind.open() {
+            Ok(socket) => sockets.push(socket),
+            Err(errno) => {
+                refusal = errno.raw_os_error();
+                break;
+            }
         }
-        let descriptors: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STORE))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !descriptors.is_empty() {
-            control.push(SendAncillaryMessage::ScmRights(&descriptors));
-        }
-        if sendmsg(channel, &[IoSlice::new(&answer)], &mut control, SendFlags::NOSIGNAL).is_err() {
-            return;
-        }
+    }
+    let mut answer = [0; 5];
+    answer[0] = kind as u8;
+    if sockets.is_empty() {
+        answer[1..].copy_from_slice(&refusal.to_ne_bytes());
+    }
+    let descriptors: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STORE))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    }
+    match sendmsg(channel, &[IoSlice::new(&answer)], &mut control, SendFlags::NOSIGNAL) {
+        Ok(_) => Ok(None),
+        Err(_) => Err(Ended),
     }
 }
 

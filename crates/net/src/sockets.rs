@@ -33,7 +33,9 @@ mod published;
 
 pub(crate) use datagram::describe;
 pub use published::Published;
+pub(crate) use published::Sharing;
 
+use crate::slab::Slab;
 use crate::{connect, probes, sys};
 use brodo_core::flow::FlowId;
 use brodo_core::host::{
@@ -89,8 +91,7 @@ pub struct Sockets {
     /// The host's addresses, sorted, if they are known.
     addresses: Option<Arc<[IpAddr]>>,
     /// Flows that send through the socket of a published port.
-    shared: Vec<Option<published::Shared>>,
-    shared_free: Vec<u32>,
+    shared: Slab<published::Shared>,
 }
 
 impl Sockets {
@@ -100,8 +101,8 @@ impl Sockets {
     /// epoll_create1 failed: no descriptor or no memory.
     pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let (by_fd, shared, shared_free) = Default::default();
-        Ok(Self { epoll, by_fd, open: 0, addresses: None, shared, shared_free })
+        let (by_fd, shared) = Default::default();
+        Ok(Self { epoll, by_fd, open: 0, addresses: None, shared })
     }
 
     /// The epoll instance. Events of sockets carry [`FlowId::to_bits`]; the driver adds its own descriptors.
@@ -298,11 +299,11 @@ impl Host for Sockets {
         socket: SocketId,
         data: &[IoSlice<'_>],
         segment: Option<u16>,
-        marks: IpHeaderFields,
+        fields: IpHeaderFields,
     ) -> Result<usize, HostError> {
         match self.shared(socket) {
-            Some(shared) => shared.send(data, segment, marks),
-            None => self.send_datagrams(socket, data, segment, marks),
+            Some(shared) => shared.send(data, segment, fields),
+            None => self.send_datagrams(socket, data, segment, fields),
         }
     }
 

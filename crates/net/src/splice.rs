@@ -13,16 +13,16 @@
 //!
 //! *As a direct connection.* The end of a direction is passed on when all before it is: shutdown(SHUT_WR),
 //! and the other direction goes on. An error of either socket closes both with a reset (SO_LINGER 0), as does
-//! a connect that fails: a connection to a port without a listener is reset. (It was accepted already; a
-//! refusal is not to be had any more.) Bytes that reached a socket before its peer's reset are still offered
-//! to the other, as far as that takes them at once. Nagle's algorithm is off on both ends, because the
-//! sender's own TCP has decided what to send when.
+//! a connect that fails: a connection to a port without a listener is reset. (It was accepted already, too
+//! late for a refusal.) Bytes that reached a socket before its peer's reset are still offered to the other,
+//! as far as that takes them at once. Nagle's algorithm is off on both ends, because the sender's own TCP has
+//! decided what to send when.
 //!
 //! *Urgent data* is carried in line, where it stands among the rest (`SO_OOBINLINE`), as RFC 6093 asks of
 //! programs and as connections over frames carry it ([`crate::sockets`]). splice(2) stops at the urgent mark
-//! and does not step over it: it says EAGAIN with bytes behind the mark, and 0 once the peer has ended. So
-//! neither is believed before recv(2), which does step over it, has been asked: after a 0 always, after
-//! EAGAIN if an event has reported urgent data (EPOLLPRI). Its bytes go into the pipe by write(2).
+//! and does not step over it: it returns EAGAIN with bytes behind the mark, and 0 once the peer has ended. So
+//! both are verified by recv(2), which does step over the mark: a 0 always, EAGAIN if an event has reported
+//! urgent data (EPOLLPRI). Its bytes go into the pipe by write(2).
 //!
 //! *Flow control.* Bytes that the receiver's socket does not take stay in the pipe, which is bounded, and
 //! then in the sender's socket, whose window closes. A pipe belongs to a direction only while bytes are in
@@ -39,8 +39,7 @@
 //! reported ([`SpliceReport`]), once per turn and not per call; a connection whose flow was evicted is
 //! aborted.
 //!
-//! A slot that has become free is given away only after the turn in which that happened: an event of the same
-//! batch may still name it.
+//! The slot of an ended connection is given away only after the turn ([`crate::slab`]).
 //!
 //! System calls: splice, pipe2, fcntl `F_SETPIPE_SZ`, shutdown, connect, getsockopt `SO_ERROR`, setsockopt
 //! `TCP_NODELAY`, `SO_OOBINLINE` and `SO_LINGER`, `epoll_ctl`; recv and write at an urgent mark and at the
@@ -48,6 +47,7 @@
 
 pub(crate) use crate::connect::connect;
 use crate::connect::connected;
+use crate::slab::Slab;
 use crate::sockets::host_error;
 use brodo_core::carried::CarriedProgress;
 use brodo_core::flow::FlowId;
@@ -66,7 +66,7 @@ use std::time::Duration;
 /// buffer takes what a socket has in one piece, up to 32 KiB. The more it holds, the rarer its two neighbours
 /// are woken: 38 Gbit/s with 1 MiB, 33 with 256 KiB.
 const PIPE_BYTES: usize = 1 << 20;
-/// The same when there are more than [`PIPES_LARGE`]: a user without privileges may have 64 MiB of pipes
+/// Size of pipes beyond [`PIPES_LARGE`]: a user without privileges may have 64 MiB of pipes
 /// (/proc/sys/fs/pipe-user-pages-soft), and gets those of two buffers after that.
 const PIPE_BYTES_MANY: usize = 256 << 10;
 /// Pipes that are large.
@@ -80,19 +80,37 @@ const TURN_PAIRS: usize = 64;
 /// Bytes after which no further connection is served in one turn of the loop: as much as a single one may
 /// move, some milliseconds.
 const ROUND_BYTES: u64 = 2 * TURN_BYTES as u64;
-/// Pipes kept for the next who needs one.
+/// Empty pipes kept for later splices.
 const PIPES_IDLE_MAX: usize = 32;
 /// Most pipes at a time.
 pub(crate) const PIPES_MAX: usize = 4096;
 
-/// Counters since the start. Connections and bytes are counted with their flows
-/// ([`brodo_core::counters::Counters`]).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SpliceCounters {
-    /// Connections that ended with a reset.
-    pub reset: u64,
-    /// Connections reset at once: there were too many, or epoll did not take one of their sockets.
-    pub refused: u64,
+brodo_core::counters! {
+    /// Counters since the start. Connections and bytes are counted with their flows
+    /// ([`brodo_core::counters::Counters`]).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct SpliceCounters named "splice_" {
+        /// Connections between loopbacks that ended with a reset.
+        reset,
+        /// Connections between loopbacks reset at once: there were too many, or epoll did not take one of
+        /// their sockets.
+        refused,
+    }
+}
+
+/// A connection that is to be spliced.
+#[derive(Debug)]
+pub(crate) struct Joining {
+    /// Its flow.
+    pub(crate) flow: FlowId,
+    /// The side that begins it, which has the accepted end.
+    pub(crate) initiator: Initiator,
+    /// The accepted socket.
+    pub(crate) accepted: OwnedFd,
+    /// The socket toward the destination.
+    pub(crate) toward: OwnedFd,
+    /// Whether `toward` is connected yet.
+    pub(crate) connect: Connect,
 }
 
 /// Outcome of one connection's turn, for its flow.
@@ -131,6 +149,8 @@ struct Way {
     ended: bool,
     /// The end was passed on: shutdown(SHUT_WR).
     fin_sent: bool,
+    /// End not reported yet.
+    fin_unreported: bool,
 }
 
 /// Two joined sockets. End 0 is the initiator's; way 0 leads from end 0 to end 1.
@@ -161,14 +181,14 @@ struct Pipe {
 #[derive(Debug, Default)]
 struct Pipes {
     idle: Vec<Pipe>,
-    /// Those and the ones in use.
+    /// Number of pipes, free and in use.
     made: usize,
     /// The kernel gave none when it was last asked, and none has come back since.
     refused: bool,
 }
 
 impl Pipes {
-    /// One that is empty; `None` if there are too many or the kernel gives none.
+    /// An empty pipe; `None` beyond the bound or if the kernel gives none.
     fn take(&mut self) -> Option<Pipe> {
         if let Some(pipe) = self.idle.pop() {
             return Some(pipe);
@@ -181,7 +201,7 @@ impl Pipes {
             return None;
         };
         let size = if self.made < PIPES_LARGE { PIPE_BYTES } else { PIPE_BYTES_MANY };
-        // Refused to a user who has many pipes; the smaller one works too.
+        // Refused beyond the user's limit of pipe pages (pipe-user-pages-soft); the smaller size works too.
         let _ = fcntl_setpipe_size(&to, size);
         self.made += 1;
         Some(Pipe { from, to })
@@ -244,14 +264,10 @@ impl Next {
 /// All joined connections of one worker.
 #[derive(Debug)]
 pub(crate) struct Splices {
-    pairs: Vec<Option<Pair>>,
-    free: Vec<u32>,
-    /// Free after this turn.
-    freed: Vec<u32>,
+    pairs: Slab<Pair>,
     listed: VecDeque<u32>,
     starved: VecDeque<u32>,
     pipes: Pipes,
-    open: usize,
     max: usize,
     counters: SpliceCounters,
 }
@@ -266,13 +282,10 @@ impl Splices {
     /// None yet, and at most `max` at a time.
     pub(crate) fn new(max: usize) -> Self {
         Self {
-            pairs: Vec::new(),
-            free: Vec::new(),
-            freed: Vec::new(),
+            pairs: Slab::default(),
             listed: VecDeque::new(),
             starved: VecDeque::new(),
             pipes: Pipes::default(),
-            open: 0,
             max,
             counters: SpliceCounters::default(),
         }
@@ -281,7 +294,7 @@ impl Splices {
     /// Connections joined now.
     #[cfg(test)]
     pub(crate) fn open(&self) -> usize {
-        self.open
+        self.pairs.len()
     }
 
     /// The counters.
@@ -289,8 +302,8 @@ impl Splices {
         self.counters
     }
 
-    /// Joins an accepted connection with a socket toward its destination, for a flow that this initiator
-    /// begins; gives the number for [`Splices::abort`]. Their events carry the data that `event` makes of a
+    /// Joins an accepted connection with a socket toward its destination; gives the number for
+    /// [`Splices::abort`]. Their events carry the data that `event` makes of a
     /// number, which [`Splices::event`] is to be given back.
     ///
     /// # Errors
@@ -298,52 +311,45 @@ impl Splices {
     pub(crate) fn join(
         &mut self,
         epoll: BorrowedFd<'_>,
-        (flow, initiator): (FlowId, Initiator),
-        accepted: OwnedFd,
-        (toward, connect): (OwnedFd, Connect),
+        joining: Joining,
         event: impl Fn(u32) -> EventData,
     ) -> Result<u32, HostError> {
-        if self.open >= self.max {
+        let Joining { flow, initiator, accepted, toward, connect } = joining;
+        if self.pairs.len() >= self.max {
             self.counters.refused += 1;
             reset(accepted);
             return Err(HostError::Exhausted);
         }
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.pairs.push(None);
-            self.pairs.len() as u32 - 1
-        });
+        let slot = self.pairs.next_slot();
         let ends = [accepted, toward].map(End::new);
-        for (number, end) in (0..).zip(&ends) {
-            let _ = sockopt::set_tcp_nodelay(&end.fd, true);
-            let _ = sockopt::set_socket_oobinline(&end.fd, true);
-            let interest =
-                EventFlags::IN | EventFlags::PRI | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-            if epoll::add(epoll, &end.fd, event(slot << 1 | number), interest).is_err() {
-                self.counters.refused += 1;
-                self.freed.push(slot);
-                let [accepted, _] = ends;
-                reset(accepted.fd);
-                return Err(HostError::Exhausted);
-            }
+        let mut registered =
+            (0..).zip(&ends).map(|(number, end)| end.register(epoll, event(slot << 1 | number)));
+        if registered.any(|result| result.is_err()) {
+            self.counters.refused += 1;
+            let [accepted, toward] = ends;
+            // The slot is not taken, and the broker may hold a copy of either.
+            let _ = epoll::delete(epoll, &accepted.fd);
+            let _ = epoll::delete(epoll, &toward.fd);
+            reset(accepted.fd);
+            return Err(HostError::Exhausted);
         }
         let (connecting, ways) = (connect == Connect::Pending, Default::default());
         let (listed, starved, unreported) = (false, false, true);
         let pair = Pair { flow, initiator, ends, ways, connecting, unreported, listed, starved };
-        self.pairs[slot as usize] = Some(pair);
-        self.open += 1;
+        self.pairs.insert(pair);
         self.list(slot);
         Ok(slot)
     }
 
     /// Resets both ends of a connection whose flow was ended, if the number is still its own.
     pub(crate) fn abort(&mut self, epoll: BorrowedFd<'_>, slot: u32, flow: FlowId) {
-        if self.pairs.get(slot as usize).is_some_and(|pair| pair.as_ref().is_some_and(|it| it.flow == flow)) {
+        if self.pairs.get(slot).is_some_and(|pair| pair.flow == flow) {
             self.remove(epoll, slot, true);
         }
     }
 
     fn list(&mut self, slot: u32) {
-        if let Some(Some(pair)) = self.pairs.get_mut(slot as usize)
+        if let Some(pair) = self.pairs.get_mut(slot)
             && !std::mem::replace(&mut pair.listed, true)
         {
             self.listed.push_back(slot);
@@ -353,7 +359,7 @@ impl Splices {
     /// Notes an event of a socket.
     pub(crate) fn event(&mut self, number: u32, flags: EventFlags) {
         let slot = number >> 1;
-        let Some(Some(pair)) = self.pairs.get_mut(slot as usize) else { return };
+        let Some(pair) = self.pairs.get_mut(slot) else { return };
         let end = &mut pair.ends[(number & 1) as usize];
         let ended = flags.intersects(EventFlags::HUP | EventFlags::ERR);
         end.readable |= ended || flags.intersects(EventFlags::IN | EventFlags::RDHUP);
@@ -363,14 +369,14 @@ impl Splices {
         self.list(slot);
     }
 
-    /// Serves those that have something to do, within bounds, and reports what became of each; true if there
+    /// Serves the splices with pending work, within bounds, and reports the progress of each; true if there
     /// is more to do at once.
     pub(crate) fn turn(&mut self, epoll: BorrowedFd<'_>, mut report: impl FnMut(&SpliceReport)) -> bool {
         let mut bytes = 0;
         for _ in 0..self.listed.len().min(TURN_PAIRS) {
             let Some(slot) = self.listed.pop_front() else { break };
             let Self { pairs, pipes, .. } = self;
-            let Some(Some(pair)) = pairs.get_mut(slot as usize) else { continue };
+            let Some(pair) = pairs.get_mut(slot) else { continue };
             pair.listed = false;
             let next = pair.serve(pipes);
             if let Some(done) = pair.report(next) {
@@ -396,16 +402,16 @@ impl Splices {
         while self.has_pipe()
             && let Some(slot) = self.starved.pop_front()
         {
-            if let Some(Some(pair)) = self.pairs.get_mut(slot as usize) {
+            if let Some(pair) = self.pairs.get_mut(slot) {
                 pair.starved = false;
             }
             self.list(slot);
-            // One for each pipe that can be had now; the others keep their place.
+            // One for each pipe available now; the others keep their place.
             if self.listed.len() >= self.pipes.idle.len().max(1) {
                 break;
             }
         }
-        self.free.append(&mut self.freed);
+        self.pairs.reuse_freed();
         !self.listed.is_empty()
     }
 
@@ -414,7 +420,7 @@ impl Splices {
     }
 
     fn remove(&mut self, epoll: BorrowedFd<'_>, slot: u32, failed: bool) {
-        let Some(pair) = self.pairs.get_mut(slot as usize).and_then(Option::take) else { return };
+        let Some(pair) = self.pairs.remove(slot) else { return };
         for way in pair.ways {
             match way.pipe {
                 Some(pipe) if way.held == 0 => self.pipes.put(pipe),
@@ -430,8 +436,6 @@ impl Splices {
             }
         }
         self.counters.reset += u64::from(failed);
-        self.open -= 1;
-        self.freed.push(slot);
     }
 }
 
@@ -441,7 +445,15 @@ impl Pair {
         let [from_initiator, from_responder] =
             [0, 1].map(|way| Traffic { bytes: std::mem::take(&mut self.ways[way].moved), packets: 0 });
         let connected = !self.connecting && std::mem::take(&mut self.unreported);
-        let progress = CarriedProgress { connected, from_initiator, from_responder };
+        let [initiator_finished, responder_finished] =
+            [0, 1].map(|way| std::mem::take(&mut self.ways[way].fin_unreported));
+        let progress = CarriedProgress {
+            connected,
+            initiator_finished,
+            responder_finished,
+            from_initiator,
+            from_responder,
+        };
         let end = match next {
             Next::Done => Some(EndCause::Finished),
             Next::Failed(cause) => Some(cause),
@@ -470,7 +482,7 @@ impl Pair {
             }
         }
         let ([a, b], [there, back]) = (&mut self.ends, &mut self.ways);
-        let next = match (there.carry((a, b), pipes), back.carry((b, a), pipes)) {
+        let next = match (there.carry(a, b, pipes), back.carry(b, a, pipes)) {
             (Err(Fault::NoPipe), _) | (_, Err(Fault::NoPipe)) => return Next::Failed(EndCause::NoResources),
             (Err(Fault::Source), _) | (_, Err(Fault::Sink)) => return Next::Failed(self.reset_by(0)),
             (Err(Fault::Sink), _) | (_, Err(Fault::Source)) => return Next::Failed(self.reset_by(1)),
@@ -490,7 +502,16 @@ impl End {
         Self { fd, readable: true, writable: true, urgent: false, failed: false }
     }
 
-    /// Moves what has arrived into a pipe that holds so much; 0 at the end. EAGAIN with something in the pipe
+    /// Sets the options of a spliced socket and registers it.
+    fn register(&self, epoll: BorrowedFd<'_>, event: EventData) -> Result<(), Errno> {
+        let _ = sockopt::set_tcp_nodelay(&self.fd, true);
+        let _ = sockopt::set_socket_oobinline(&self.fd, true);
+        let interest =
+            EventFlags::IN | EventFlags::PRI | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        epoll::add(epoll, &self.fd, event, interest)
+    }
+
+    /// Moves arrived bytes into a pipe that holds so many; 0 at the end. EAGAIN with something in the pipe
     /// says little: that may be what is full, or the socket may be at its end or at an urgent mark. It is
     /// settled when the pipe is empty.
     fn read_into(&mut self, pipe: &Pipe, held: usize) -> Result<usize, Errno> {
@@ -518,7 +539,7 @@ impl End {
 
 impl Way {
     /// Moves what can be moved, within bounds.
-    fn carry(&mut self, (source, sink): (&mut End, &mut End), pipes: &mut Pipes) -> Result<Next, Fault> {
+    fn carry(&mut self, source: &mut End, sink: &mut End, pipes: &mut Pipes) -> Result<Next, Fault> {
         let mut moved = 0;
         while !self.fin_sent {
             let mut idle = true;
@@ -548,8 +569,8 @@ impl Way {
                 }
                 if self.ended {
                     match rustix::net::shutdown(&sink.fd, Shutdown::Write) {
-                        // A reset from over there is what its own error tells.
-                        Ok(()) | Err(Errno::NOTCONN) => self.fin_sent = true,
+                        // A reset by the other side shows as its own error.
+                        Ok(()) | Err(Errno::NOTCONN) => (self.fin_sent, self.fin_unreported) = (true, true),
                         Err(_) => return Err(Fault::Sink),
                     }
                 }
@@ -564,7 +585,7 @@ impl Way {
         Ok(Next::Wait)
     }
 
-    /// Gives the sink what is in the pipe, as far as it takes it; how much that was, in bytes.
+    /// Moves bytes from the pipe to the sink, as far as it takes them; returns their number.
     fn offer(&mut self, sink: &mut End) -> Result<usize, Errno> {
         let Some(pipe) = self.pipe.as_ref().filter(|_| self.held > 0 && sink.writable) else { return Ok(0) };
         match move_pages(pipe.from.as_fd(), sink.fd.as_fd(), self.held) {

@@ -186,7 +186,7 @@ struct Envelope<const NAME: usize, const CONTROL: usize> {
 }
 
 /// recvmmsg, as [`recv_datagrams`], with room for `NAME` bytes of the sender's socket address, which `each`
-/// is told before the control messages, and for `CONTROL` bytes of those.
+/// gets before the control messages, and for `CONTROL` bytes of those.
 fn recv_messages<const NAME: usize, const CONTROL: usize>(
     fd: BorrowedFd<'_>,
     into: &mut [IoSliceMut<'_>],
@@ -260,7 +260,7 @@ pub(crate) fn control_messages(mut control: &[u8]) -> impl Iterator<Item = (c_in
 pub(crate) struct ErrorEntry {
     /// `sock_extended_err` and behind it the offender's socket address.
     pub(crate) data: [u8; ERROR_ENTRY_LEN],
-    /// The start of what the error quotes of the datagram, behind its UDP header or from its ICMP header on;
+    /// The start of the datagram as quoted by the error, behind its UDP header or from its ICMP header on;
     /// zero where nothing is quoted.
     pub(crate) quoted: [u8; 8],
 }

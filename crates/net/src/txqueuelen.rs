@@ -6,26 +6,22 @@
 //!
 //! System calls: socket, bind, getsockname, ioctl SIOCGIFINDEX, sendto, recvfrom (rtnetlink).
 
-use crate::netlink::refusal;
+use crate::netlink::socket::NetlinkSocket;
 use crate::source::{Source, Turn};
 use brodo_core::time::Instant;
 use brodo_link::poller::Poller;
 use brodo_link::{EventFlags, GuestLink};
-use netlink_packet_core::{
-    NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader, NetlinkMessage, NetlinkPayload, NlasIterator,
-};
+use netlink_packet_core::NlasIterator;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::LinkMessage;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Longest message read, in bytes; the kernel's about a TAP have 1 to 2 KiB.
-const MESSAGE_MAX: usize = 16 << 10;
+/// Room for a notification, of which nothing is read, in bytes.
+const NOTIFICATION_MAX: usize = 512;
 /// Bytes of `struct ifinfomsg`, which attributes follow.
 const LINK_HEADER_LEN: usize = 16;
 /// Offset of `tx_dropped` in `struct rtnl_link_stats64`, in bytes.
@@ -42,10 +38,8 @@ struct QueueState {
 /// length.
 #[derive(Debug)]
 pub struct TxQueueLenWatch {
-    socket: OwnedFd,
+    socket: NetlinkSocket,
     index: u32,
-    port: u32,
-    sequence: AtomicU32,
     /// Length as of the last query.
     frames: AtomicU32,
     dropped: AtomicU64,
@@ -54,11 +48,7 @@ pub struct TxQueueLenWatch {
 impl TxQueueLenWatch {
     /// The socket for a watch, in the caller's network namespace.
     pub fn socket() -> Result<OwnedFd, Errno> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        // NETLINK_ROUTE is number zero, which is what no number means.
-        let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
-        rustix::net::bind(&socket, &SocketAddrNetlink::new(0, libc::RTMGRP_LINK as u32))?;
-        Ok(socket)
+        Ok(NetlinkSocket::subscribed(libc::RTMGRP_LINK)?.into_descriptor())
     }
 
     /// Watches the interface called `name` in the namespace that `socket` was made in.
@@ -66,15 +56,15 @@ impl TxQueueLenWatch {
     /// # Errors
     /// The interface does not exist.
     pub fn new(socket: OwnedFd, name: &str) -> Result<Self, Errno> {
-        let index = rustix::net::netdevice::name_to_index(&socket, name)?;
-        let port = SocketAddrNetlink::try_from(rustix::net::getsockname(&socket)?)?.pid();
-        let (sequence, frames, dropped) = Default::default();
-        Ok(Self { socket, index, port, sequence, frames, dropped })
+        let socket = NetlinkSocket::adopt(socket);
+        let index = socket.index_of(name)?;
+        let (frames, dropped) = Default::default();
+        Ok(Self { socket, index, frames, dropped })
     }
 
     /// Readable when a query may be worth while.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.socket.descriptor()
     }
 
     /// Length of each queue's ring in frames, as last read; `None` before the first read.
@@ -98,57 +88,25 @@ impl TxQueueLenWatch {
     }
 
     fn ask(&self) -> Result<QueueState, Errno> {
-        let mut buffer = vec![0; MESSAGE_MAX];
-        self.forget_notifications(&mut buffer)?;
-        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        self.send(sequence)?;
-        loop {
-            // The kernel answers within `send`, so an empty socket means no answer.
-            let length = self.receive(&mut buffer)?;
-            let message = NetlinkBuffer::new_checked(&buffer[..length]).map_err(|_| Errno::BADMSG)?;
-            // A notification bears the numbers of the request that made the change.
-            if (message.sequence_number(), message.port_number()) == (sequence, self.port) {
-                return match i32::from(message.message_type()) {
-                    kind if kind == i32::from(libc::RTM_NEWLINK) => parse(message.payload()),
-                    libc::NLMSG_ERROR => Err(refusal(message.payload())),
-                    _ => Err(Errno::BADMSG),
-                };
-            }
-        }
+        self.forget_notifications()?;
+        let mut link = LinkMessage::default();
+        link.header.index = self.index;
+        self.socket.query(RouteNetlinkMessage::GetLink(link), |kind, payload| match kind {
+            libc::RTM_NEWLINK => parse(payload),
+            _ => Err(Errno::BADMSG),
+        })
     }
 
-    fn forget_notifications(&self, buffer: &mut [u8]) -> Result<(), Errno> {
+    fn forget_notifications(&self) -> Result<(), Errno> {
+        let mut buffer = [0; NOTIFICATION_MAX];
         loop {
-            match self.receive(buffer) {
+            match self.socket.receive(&mut buffer) {
                 // Lost notifications matter as little as received ones.
                 Ok(_) | Err(Errno::NOBUFS) => {}
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(errno) => return Err(errno),
             }
         }
-    }
-
-    fn receive(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
-        loop {
-            match rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::empty()) {
-                Err(Errno::INTR) => {}
-                other => return other.map(|(length, _)| length),
-            }
-        }
-    }
-
-    fn send(&self, sequence: u32) -> Result<(), Errno> {
-        let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST;
-        header.sequence_number = sequence;
-        let mut link = LinkMessage::default();
-        link.header.index = self.index;
-        let mut message =
-            NetlinkMessage::new(header, NetlinkPayload::from(RouteNetlinkMessage::GetLink(link)));
-        message.finalize();
-        let mut request = vec![0; message.buffer_len()];
-        message.serialize(&mut request);
-        rustix::net::send(&self.socket, &request, SendFlags::empty()).map(drop)
     }
 }
 

@@ -33,7 +33,8 @@
 //! System calls: eventfd, write.
 
 use crate::command::{COMMANDS_MAX, Command, Pending, ReplyTo};
-use crate::resteer::Resteering;
+pub use crate::resteer::ResteerCounters;
+use crate::resteer::{ResteeredFrame, Resteering};
 use brodo_core::link::RxMeta;
 use brodo_core::memory::budget::WORKERS_MAX;
 use brodo_core::stack::Resteer;
@@ -44,8 +45,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Way to reach a worker.
-struct Place {
+/// Waker and queued commands of a worker.
+struct Mailbox {
     waker: OwnedFd,
     /// None once the worker has ended.
     commands: Mutex<Option<Vec<Command>>>,
@@ -53,14 +54,14 @@ struct Place {
 
 /// Shared state of the workers of one program: a way to reach each, and the frames re-steered to the first.
 pub struct Workers {
-    places: Vec<Place>,
+    mailboxes: Vec<Mailbox>,
     stopping: AtomicBool,
     resteering: Arc<Resteering>,
 }
 
 impl fmt::Debug for Workers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Workers").field("workers", &self.places.len()).finish_non_exhaustive()
+        f.debug_struct("Workers").field("workers", &self.mailboxes.len()).finish_non_exhaustive()
     }
 }
 
@@ -72,25 +73,25 @@ impl Workers {
     pub fn new(workers: u32) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         if workers > WORKERS_MAX {
-            let why = format!("{workers} workers are more than the {WORKERS_MAX} that may be");
+            let why = format!("{workers} workers, but at most {WORKERS_MAX} are possible");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        let place = |_| Ok(Place { waker: eventfd(0, flags)?, commands: Mutex::new(Some(Vec::new())) });
-        let places = (0..workers).map(place).collect::<rustix::io::Result<_>>()?;
-        Ok(Self { places, stopping: AtomicBool::new(false), resteering: Arc::default() })
+        let mailbox = |_| Ok(Mailbox { waker: eventfd(0, flags)?, commands: Mutex::new(Some(Vec::new())) });
+        let mailboxes = (0..workers).map(mailbox).collect::<rustix::io::Result<_>>()?;
+        Ok(Self { mailboxes, stopping: AtomicBool::new(false), resteering: Arc::default() })
     }
 
     /// Number of workers.
     pub fn workers(&self) -> u32 {
-        self.places.len() as u32
+        self.mailboxes.len() as u32
     }
 
     /// Leaves a command with a worker. It is refused, which is to say dropped, if there is no such worker, if
     /// it has ended, or if [`COMMANDS_MAX`] are queued for it already; a caller that waits for a reply learns
     /// that.
     pub fn send(&self, worker: u32, command: Command) {
-        let Some(place) = self.places.get(worker as usize) else { return };
-        if let Some(commands) = &mut *place.commands.lock().unwrap_or_else(PoisonError::into_inner)
+        let Some(mailbox) = self.mailboxes.get(worker as usize) else { return };
+        if let Some(commands) = &mut *mailbox.commands.lock().unwrap_or_else(PoisonError::into_inner)
             && commands.len() < COMMANDS_MAX
         {
             commands.push(command);
@@ -107,26 +108,26 @@ impl Workers {
 
     /// Takes the commands for `worker`.
     fn take_commands(&self, worker: u32) -> Vec<Command> {
-        let Some(place) = self.places.get(worker as usize) else { return Vec::new() };
-        let mut commands = place.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mailbox) = self.mailboxes.get(worker as usize) else { return Vec::new() };
+        let mut commands = mailbox.commands.lock().unwrap_or_else(PoisonError::into_inner);
         commands.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Drops all commands, queued and future: the workers have ended.
     pub fn close(&self) {
-        for place in &self.places {
-            place.commands.lock().unwrap_or_else(PoisonError::into_inner).take();
+        for mailbox in &self.mailboxes {
+            mailbox.commands.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
     }
 
-    /// Frames re-steered to the first worker since the start, and those without room.
-    pub fn resteered(&self) -> (u64, u64) {
-        self.resteering.counts()
+    /// Counters of frames re-steered to the first worker.
+    pub fn resteered(&self) -> ResteerCounters {
+        self.resteering.counters()
     }
 
     /// Descriptor to wait for, edge-triggered: every wake-up is an event, and it is never read.
     pub(crate) fn waker(&self, worker: u32) -> BorrowedFd<'_> {
-        self.places[worker as usize].waker.as_fd()
+        self.mailboxes[worker as usize].waker.as_fd()
     }
 
     /// Wakes workers, one bit each.
@@ -134,9 +135,9 @@ impl Workers {
         while workers != 0 {
             let worker = workers.trailing_zeros();
             workers &= workers - 1;
-            if let Some(place) = self.places.get(worker as usize) {
+            if let Some(mailbox) = self.mailboxes.get(worker as usize) {
                 // It could only fail after 2^64 writes.
-                let _ = rustix::io::write(&place.waker, &1u64.to_ne_bytes());
+                let _ = rustix::io::write(&mailbox.waker, &1u64.to_ne_bytes());
             }
         }
     }
@@ -203,7 +204,7 @@ impl WorkerHandle {
     }
 
     /// Takes the frames re-steered to this worker.
-    pub(crate) fn take_resteered(&self) -> Vec<(RxMeta, Box<[u8]>)> {
+    pub(crate) fn take_resteered(&self) -> Vec<ResteeredFrame> {
         if self.is_first() && self.resteering().expects_inbound() {
             self.resteering().take()
         } else {

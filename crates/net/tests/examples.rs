@@ -1,4 +1,4 @@
-//! The examples do what they say: each is run to its end, and its output is checked.
+//! The examples, each run to its end with its output checked.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};

@@ -45,7 +45,7 @@ pub fn inside(target: &Target) -> Result<SocketBroker, SetupError> {
         process::die_with_parent(brodo)?;
         let fail = |errno| SetupError::new(Step::Confine, errno, "");
         let channel = confine(handoff.as_fd()).map_err(fail)?;
-        serve(&channel);
+        serve(channel);
         Ok(())
     })?;
     let channel = match handoff.expect() {

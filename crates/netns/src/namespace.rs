@@ -22,6 +22,7 @@ use crate::process::{self, Child, Signals, raw};
 use crate::setup::{self, Interface, SetupError, Step, resolv_conf};
 use brodo_link::tap::Wanted;
 use brodo_net::txqueuelen::TxQueueLenWatch;
+use brodo_sandbox::Forked;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions};
@@ -139,15 +140,19 @@ pub(crate) fn fork(
     body: impl FnOnce(&Handoff) -> Result<(), SetupError>,
 ) -> Result<(Pid, Handoff), SetupError> {
     let (ours, theirs) = Handoff::pair()?;
-    match raw::fork().map_err(|errno| SetupError::new(Step::Fork, errno, ""))? {
-        raw::Forked::Parent(pid) => {
+    let refused = |error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        SetupError::new(Step::Fork, errno, "")
+    };
+    match brodo_sandbox::fork().map_err(refused)? {
+        Forked::Parent(pid) => {
             drop(theirs);
             Ok((pid, ours))
         }
-        raw::Forked::Child => {
+        Forked::Child => {
             // A copy of brodo's end would keep the child from noticing that brodo is gone.
             drop(ours);
-            raw::end_with(|| match body(&theirs) {
+            brodo_sandbox::end_with(|| match body(&theirs) {
                 Ok(()) => 0,
                 Err(error) => {
                     let status = error.exit_status();

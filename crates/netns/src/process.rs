@@ -32,7 +32,7 @@ use std::process::Command;
 
 /// Signals read by signalfd. SIGTTIN and SIGTTOU are not among them: they stop brodo when it writes to a
 /// terminal that is not its own, as they should.
-const HEARD: [Signal; 10] = [
+const HANDLED: [Signal; 10] = [
     Signal::HUP,
     Signal::INT,
     Signal::QUIT,
@@ -65,7 +65,7 @@ pub fn block_file_size_signal() -> Result<(), SetupError> {
 impl Signals {
     /// Blocks the signals of a session. To be called before any step that a signal should not interrupt.
     pub fn block() -> Result<Self, SetupError> {
-        raw::block_into_descriptor(&HEARD)
+        raw::block_into_descriptor(&HANDLED)
             .map(Self)
             .map_err(|errno| SetupError::new(Step::Signals, errno, ""))
     }

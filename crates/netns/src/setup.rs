@@ -72,7 +72,7 @@ pub fn configure(interface: &Interface) -> Result<(), SetupError> {
     let name = interface.name.as_str();
     let fail = |step, subject: String| move |errno| SetupError::new(step, errno, subject);
 
-    let mut netlink = Netlink::open().map_err(fail(Step::OpenNetlink, String::new()))?;
+    let netlink = Netlink::open().map_err(fail(Step::OpenNetlink, String::new()))?;
     let loopback = netlink.index_of("lo").map_err(fail(Step::LinkUp, "lo".into()))?;
     netlink.set_up(loopback).map_err(fail(Step::LinkUp, "lo".into()))?;
 
@@ -96,7 +96,7 @@ pub fn configure(interface: &Interface) -> Result<(), SetupError> {
     }
     netlink.set_up(index).map_err(fail(Step::LinkUp, name.into()))?;
 
-    let mut add = |address: IpAddr, prefix_len: u8| {
+    let add = |address: IpAddr, prefix_len: u8| {
         netlink
             .add_address(index, address, prefix_len)
             .map_err(fail(Step::AddAddress, format!("{address}/{prefix_len}")))

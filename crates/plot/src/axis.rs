@@ -1,11 +1,11 @@
-//! Axes: from values to places, and the round numbers at which they are labelled.
+//! Axes: positions of values on the picture, and round numbers as labels.
 
-/// How values are spread over an axis.
+/// Scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// Evenly, from 0.
+    /// Linear, from 0.
     Linear,
-    /// Each power of ten as long as the next.
+    /// Logarithmic: every power of ten has the same length.
     Log,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Span {
     scale: Scale,
     low: f64,
     high: f64,
-    /// Where `low` and `high` stand, pixels.
+    /// Positions of `low` and `high`, pixels.
     from: f64,
     to: f64,
 }
@@ -61,7 +61,7 @@ impl Span {
         Self { scale, low, high, from, to }
     }
 
-    /// Where `value` stands, pixels.
+    /// Position of `value`, pixels.
     pub(super) fn place(&self, value: f64) -> f64 {
         let share = match self.scale {
             Scale::Linear => (value - self.low) / (self.high - self.low),
@@ -103,7 +103,7 @@ fn round_down(value: f64) -> f64 {
     near.unwrap_or(1.0) * power * value.signum()
 }
 
-/// A tick's label: no more decimals than the smallest of all of them needs.
+/// A tick's label, with as many decimals as the smallest tick needs.
 pub(super) fn label(value: f64, ticks: &[f64]) -> String {
     let least = ticks.iter().copied().filter(|t| *t > 0.0).fold(f64::INFINITY, f64::min);
     let decimals =

@@ -1,21 +1,20 @@
-//! Bar charts: a few quantities, each of the same few things.
+//! Bar charts: a few quantities, each of the same few systems.
 //!
-//! Bars lie on their side, and what one is of and what it shows stands beside it in words, so nothing has to
-//! be read off an axis and no information is in colour alone. Text has the colour of the page that the
-//! picture is part of (`currentColor`). All that is drawn is also in the picture's description, for those who
-//! do not see it.
+//! Bars are horizontal, with name and value beside them in words, so nothing has to be read off an axis and
+//! no information is in colour alone. Text has the colour of the surrounding page (`currentColor`). The
+//! picture's description has all of it in words, for screen readers.
 
 use crate::{COLOURS, escape};
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 760.0;
-/// Where bars begin: the names are left of it.
+/// Left end of the bars; the names stand left of it.
 const LEFT: f64 = 108.0;
 /// The longest bar; its figure stands right of it.
 const LENGTH: f64 = 400.0;
 const BAR: f64 = 16.0;
 const STEP: f64 = 20.0;
-/// Room for the name of a group, and below it.
+/// Height of a group's name and the space below it.
 const HEAD: f64 = 24.0;
 const GAP: f64 = 12.0;
 
@@ -26,13 +25,13 @@ pub struct Bar {
     pub name: String,
     /// Its length, in the unit of the chart.
     pub value: f64,
-    /// Least and greatest of what `value` is the middle of; drawn as a thin line.
+    /// Least and greatest sample, `value` being the median; drawn as a thin line.
     pub range: (f64, f64),
     /// Text beside the bar: the value in words.
     pub text: String,
 }
 
-/// Bars that are compared with each other, with a scale of their own.
+/// Bars compared with each other, on a scale of their own.
 #[derive(Debug, Clone)]
 pub struct Group {
     /// Quantity and unit.
@@ -70,7 +69,7 @@ impl Bars {
         out
     }
 
-    /// The names of all bars, in the order in which they come.
+    /// The names of all bars, in order of first use.
     fn names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for bar in self.groups.iter().flat_map(|group| &group.bars) {
@@ -81,7 +80,7 @@ impl Bars {
         names
     }
 
-    /// All of it in words.
+    /// The whole chart in words.
     fn words(&self) -> String {
         let group = |group: &Group| {
             let bars: Vec<String> =
@@ -135,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_bar_is_drawn_to_scale_and_told_in_words() {
+    fn every_bar_is_drawn_to_scale_and_described_in_words() {
         let bar = |name: &str, value: f64| Bar {
             name: name.to_owned(),
             value,

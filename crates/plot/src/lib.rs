@@ -3,8 +3,8 @@
 //! A [`Chart`] is a stack of panels over one x axis, each with its own y axis; a series has one colour in all
 //! of them and stands in the legend once. The colours and the grey of the text are of middling lightness on a
 //! transparent ground, so that a page may be light or dark. The output depends on the values alone, and
-//! points that a line would not miss are left out, so that pictures are small and a change of them means
-//! something.
+//! points on the line between their neighbours are left out, so that pictures are small and change only with
+//! the values.
 //!
 //! Library weighed: plotters lays out one chart per area, so panels over one axis with one legend, and the
 //! dropping of points, would be written here just the same.
@@ -28,14 +28,14 @@ const FOOT: f64 = 44.0;
 const COLOURS: [&str; 6] = ["#3584d4", "#d9822b", "#3a9d5d", "#b45fc9", "#cf5050", "#7d8590"];
 const GREY: &str = "#7d8590";
 
-/// How a line is drawn.
+/// Stroke of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stroke {
     /// An unbroken line.
     Solid,
-    /// In dashes: something expected or derived, not measured.
+    /// Dashed: an expected or derived value, not a measured one.
     Dashed,
-    /// Through, with a mark at every point: few points that stand for themselves.
+    /// Solid with a mark at every point, for few points.
     Marked,
 }
 
@@ -44,13 +44,13 @@ pub enum Stroke {
 pub struct Series {
     /// Its name in the legend; series of one name have one colour.
     pub name: String,
-    /// How it is drawn.
+    /// Stroke of the line.
     pub stroke: Stroke,
     /// Its points, x in order.
     pub points: Vec<(f64, f64)>,
 }
 
-/// One part of a chart.
+/// One panel of a chart.
 #[derive(Debug, Clone)]
 pub struct Panel {
     /// Its y axis.
@@ -99,7 +99,7 @@ impl Chart {
         out
     }
 
-    /// The names of all series, each with how it is drawn where it comes first.
+    /// The names of all series, each with the stroke of its first use.
     fn names(&self) -> Vec<(&str, Stroke)> {
         let mut names: Vec<(&str, Stroke)> = Vec::new();
         for series in self.panels.iter().flat_map(|p| &p.series) {
@@ -142,7 +142,7 @@ fn draw_panel(out: &mut String, panel: &Panel, x: &Span, top: f64, last: bool, n
         "<text transform=\"translate(14 {middle:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
         escape(&panel.y.label)
     );
-    // The first is what the picture is about, and lies above the others.
+    // The first series is the subject of the picture, and is drawn above the others.
     for series in panel.series.iter().rev() {
         let colour = names.iter().position(|(name, _)| *name == series.name).unwrap_or(0);
         let pen = (COLOURS[colour % COLOURS.len()], if colour == 0 { 2.4 } else { 1.6 });

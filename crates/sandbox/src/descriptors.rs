@@ -15,6 +15,11 @@ pub(crate) fn close_all_but(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     dup2_stdout(&null)?;
     dup2_stderr(&null)?;
     drop(null);
+    close_others(kept)
+}
+
+/// The same without a change of the standard three.
+pub(crate) fn close_others(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut numbers: Vec<u32> = kept.iter().map(|fd| fd.as_raw_fd().cast_unsigned()).collect();
     numbers.extend([0, 1, 2]);
     numbers.sort_unstable();

@@ -8,16 +8,19 @@
 //! parent, one thread                 child
 //! ------------------                 -----
 //! opens all that the child needs
-//! spawn()  -- clone ---------------> namespaces (user, PID, mount, IPC, UTS, cgroup; not network)
+//! spawn()  -- clone ---------------> user, namespaces (user, PID, mount, IPC, UTS, cgroup; not network)
 //!                                    enter(): descriptors, root, dumps, executable memory, privileges,
 //!                                             Landlock, capabilities
-//!                                    starts its threads
-//!                                    seal():  limits, system calls
+//!                                    keep() -- clone --> starts its threads
+//!                                                        seal(): limits, system calls
 //! ```
 //!
 //! *Order.* The mounts of `root` come before Landlock, which forbids them, and before the capabilities of the
 //! new user namespace are dropped. Threads come before `limits` (RLIMIT_NPROC 0 forbids them) and before
 //! `system calls`, which has no clone.
+//!
+//! *Keeper.* The child of [`spawn()`] makes the process at work by [`keep`], and only waits for its end: it
+//! can start another one from the same state of memory.
 //!
 //! *User namespace, and not only dropped capabilities.* The kernel gives a process every capability in a user
 //! namespace that its effective user owns and whose parent it is in (`cap_capable` in security/commoncap.c),
@@ -31,6 +34,7 @@
 mod capabilities;
 mod descriptors;
 mod dumps;
+mod keeper;
 mod landlocked;
 mod limits;
 mod raw;
@@ -39,8 +43,11 @@ mod root;
 mod spawn;
 mod stage;
 mod system_calls;
+mod user;
 
+pub use keeper::keep;
 pub use limits::Limits;
+pub use raw::{Forked, end_with, fork};
 pub use report::{Gap, Report};
 pub use spawn::{Confined, spawn};
 pub use stage::{Stage, Stages};
@@ -55,6 +62,7 @@ use std::io;
 /// # Errors
 /// None: a stage that fails is noted in `report`.
 pub fn enter(stages: Stages, kept: &[BorrowedFd<'_>], report: &mut Report) {
+    raw::use_one_heap();
     let steps: [(Stage, &dyn Fn() -> io::Result<()>); 7] = [
         (Stage::Descriptors, &|| descriptors::close_all_but(kept)),
         (Stage::Root, &root::empty),
@@ -78,6 +86,7 @@ pub fn seal(
     on_violation: OnViolation,
     report: &mut Report,
 ) {
+    raw::default_faults();
     report.run(stages, Stage::Limits, || limits.set());
     report.run(stages, Stage::SystemCalls, || system_calls::allow_only(calls, on_violation));
 }

@@ -1,41 +1,95 @@
-//! System calls of confinement that have no safe wrapper in rustix. Each function is safe to call.
+//! System calls of forks and of confinement that have no safe wrapper in rustix. Each function is safe to
+//! call.
 
 use rustix::process::Pid;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Exit status of a child that panics.
+/// Exit status of a child that panics; its parent sees an end without a message.
 const PANICKED: i32 = 125;
 
 /// prctl(2), since Linux 6.3; not in libc yet.
 const PR_SET_MDWE: libc::c_int = 65;
 const PR_MDWE_REFUSE_EXEC_GAIN: libc::c_ulong = 1;
 
+/// Side of a fork.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Forked {
+    /// The new process; it must end in [`end_with`].
+    Child,
+    /// The parent, with the process id of the child.
+    Parent(Pid),
+}
+
 fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Forks into the namespaces of `flags` (`CLONE_NEW*`). The child ends with the result of `body`, past exit
-/// handlers and output buffers, which are its parent's too.
+/// Refuses a fork beside other threads: the child would hold locks whose owners it lacks.
 ///
 /// # Errors
-/// `EBUSY` if the process has more than one thread: the child would hold locks whose owners it lacks. Any
-/// error of clone(2).
+/// `EBUSY` if the process has more than one thread.
+fn only_thread() -> io::Result<()> {
+    // SAFETY: takes flags only. With this one alone unshare(2) has no effect but to fail in a process of
+    // several threads; unlike /proc it is there in an empty root.
+    match unsafe { libc::unshare(libc::CLONE_THREAD) } {
+        0 => Ok(()),
+        _ => Err(io::Error::from_raw_os_error(libc::EBUSY)),
+    }
+}
+
+/// Forks the process.
+///
+/// # Errors
+/// `EBUSY` if the process has more than one thread. Any error of fork(2).
+pub fn fork() -> io::Result<Forked> {
+    only_thread()?;
+    // SAFETY: fork has no safe wrapper. This is the only thread, so the child's copy of memory is consistent
+    // and it may go on as an ordinary process.
+    match check(unsafe { libc::fork() }.into())? {
+        0 => Ok(Forked::Child),
+        pid => pid_of(pid).map(Forked::Parent),
+    }
+}
+
+/// Forks into the namespaces of `flags` (`CLONE_NEW*`). The child ends with the result of `body`
+/// ([`end_with`]).
+///
+/// # Errors
+/// `EBUSY` if the process has more than one thread. Any error of clone(2).
 pub(crate) fn fork_into(flags: libc::c_int, body: impl FnOnce() -> i32) -> io::Result<Pid> {
     debug_assert_eq!(flags & !NAMESPACES, 0, "namespaces only");
-    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
-        return Err(io::Error::from_raw_os_error(libc::EBUSY));
-    }
+    fork_with(flags, body)
+}
+
+/// Forks a child that shares this process's table of descriptors; as [`fork_into`] otherwise.
+pub(crate) fn fork_sharing_descriptors(body: impl FnOnce() -> i32) -> io::Result<Pid> {
+    fork_with(libc::CLONE_FILES, body)
+}
+
+fn fork_with(flags: libc::c_int, body: impl FnOnce() -> i32) -> io::Result<Pid> {
+    only_thread()?;
     let flags = libc::c_long::from(flags | libc::SIGCHLD);
-    // SAFETY: clone(2) without CLONE_VM and with a null stack is fork(2) with namespaces. This is the only
-    // thread, so that the child's copy of memory is consistent; it ends in `_exit` below.
+    // SAFETY: clone(2) without CLONE_VM and with a null stack is fork(2), with namespaces or one table of
+    // descriptors. This is the only thread, so that the child's copy of memory is consistent; it ends in
+    // `_exit` below. With a shared table the parent is in waitpid(2) until then, and uses no descriptor.
     let pid = check(unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) })?;
-    if pid == 0 {
-        let status = catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED);
-        // SAFETY: `_exit` takes any value and does not return.
-        unsafe { libc::_exit(status) }
+    match pid {
+        0 => end_with(body),
+        pid => pid_of(pid),
     }
-    Pid::from_raw(pid as i32).ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))
+}
+
+fn pid_of(number: libc::c_long) -> io::Result<Pid> {
+    Pid::from_raw(number as i32).ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))
+}
+
+/// Runs `body` and ends the process with its result, past the exit handlers and output buffers that it shares
+/// with its parent.
+pub fn end_with(body: impl FnOnce() -> i32) -> ! {
+    let status = catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED);
+    // SAFETY: `_exit` takes any value and does not return.
+    unsafe { libc::_exit(status) }
 }
 
 /// The namespaces of an engine: all but network and time.
@@ -46,6 +100,23 @@ pub(crate) const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP;
 
+/// Moves the process, of one thread, into namespaces of its own; the PID namespace only for its children.
+pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
+    debug_assert_eq!(flags & !NAMESPACES, 0, "namespaces only");
+    // SAFETY: takes flags only, and none that touches memory or descriptors.
+    check(unsafe { libc::unshare(flags) }.into()).map(drop)
+}
+
+/// Sets user and group of all kinds, without further groups.
+pub(crate) fn set_user(user: u32, group: u32) -> io::Result<()> {
+    // SAFETY: an empty list is not read.
+    check(unsafe { libc::setgroups(0, std::ptr::null()) }.into())?;
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::setresgid(group, group, group) }.into())?;
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::setresuid(user, user, user) }.into()).map(drop)
+}
+
 /// Closes the descriptors `first..=last`, of whatever owner: for a process that knows by name all that it
 /// uses.
 pub(crate) fn close_range(first: u32, last: u32) -> io::Result<()> {
@@ -54,8 +125,41 @@ pub(crate) fn close_range(first: u32, last: u32) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
 }
 
+/// Has glibc's allocator serve all threads from one heap, which grows and shrinks by brk(2).
+///
+/// It gives each thread a heap of its own otherwise, and before it returns memory of such a heap it reads
+/// /proc/sys/vm/overcommit_memory (`check_may_shrink_heap` in malloc-sysdep.h); before it makes a third one
+/// it reads the number of processors from /sys. A list of system calls without openat(2) ends the process
+/// then. Threads rarely wait for each other: each has a cache of small blocks in front of the heap.
+pub(crate) fn use_one_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: sets a number of the allocator's, under its lock.
+    let _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+}
+
+/// Lets faults of memory end the process by their own signal: the standard library's handler, which looks for
+/// overflows of stacks, makes system calls that a list has no place for.
+pub(crate) fn default_faults() {
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: installs no handler, only the default disposition.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
 /// Forbids memory that becomes executable.
 pub(crate) fn forbid_executable_memory() -> io::Result<()> {
     // SAFETY: takes numbers only; the unused arguments must be 0.
     check(unsafe { libc::prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) }.into()).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_threads_does_not_fork() {
+        // A test runs in a thread of its own, beside the main one.
+        assert_eq!(fork().unwrap_err().raw_os_error(), Some(libc::EBUSY));
+        assert_eq!(fork_into(0, || 0).unwrap_err().raw_os_error(), Some(libc::EBUSY));
+    }
 }

@@ -1,7 +1,7 @@
-//! Stage `namespaces`: a child process in namespaces of its own.
+//! Stages `user` and `namespaces`: a child process of an ordinary user in namespaces of its own.
 
 use crate::raw::{self, NAMESPACES};
-use crate::{Report, Stage, Stages};
+use crate::{Report, Stage, Stages, user};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, set_parent_process_death_signal, waitpid};
 use std::io;
 
@@ -17,6 +17,12 @@ impl Confined {
         self.pid
     }
 
+    /// Ends it, and with it all processes of its PID namespace.
+    pub fn kill(&self) {
+        // It has ended already, or its end is near: both are what is wanted.
+        let _ = rustix::process::kill_process(self.pid, Signal::KILL);
+    }
+
     /// Waits until it ends.
     ///
     /// # Errors
@@ -27,18 +33,19 @@ impl Confined {
     }
 }
 
-/// Runs `body` in a child process, in new namespaces if `stages` has them; its result is the exit status.
+/// Runs `body` in a child process, as an ordinary user and in new namespaces if `stages` has them; its result
+/// is the exit status.
 ///
 /// The child dies with the caller's thread (SIGKILL). In a PID namespace it is number 1: its end ends all
-/// processes that it has made. Namespaces that the system refuses stand in the report with the error.
+/// processes that it has made. Stages that the system refuses stand in the report with the error.
 ///
 /// # Errors
 /// The process has several threads (`EBUSY`), or cannot fork.
 pub fn spawn(stages: Stages, body: impl FnOnce(Report) -> i32) -> io::Result<Confined> {
     let mut body = Some(body);
     let mut run = |report: Report| {
-        // The caller's end in between is noticed by the caller's own parent, not by this process: a death
-        // signal is sent from here on.
+        // Not earlier: the kernel forgets it when a process changes its credentials. The caller's end before
+        // this is noticed by the child at the end of their conversation.
         let guarded = set_parent_process_death_signal(Some(Signal::KILL));
         match (guarded, body.take()) {
             (Ok(()), Some(body)) => body(report),
@@ -46,8 +53,20 @@ pub fn spawn(stages: Stages, body: impl FnOnce(Report) -> i32) -> io::Result<Con
         }
     };
     let mut report = Report::default();
+    if stages.contains(Stage::User) && user::is_root() {
+        // Root needs no user namespace for a PID namespace, and makes the others as the user that it becomes.
+        let in_pid_namespace = stages.contains(Stage::Namespaces);
+        let others = || {
+            report.run(stages, Stage::User, user::become_nobody);
+            report.run(stages, Stage::Namespaces, || raw::unshare(NAMESPACES & !libc::CLONE_NEWPID));
+            run(report)
+        };
+        let flags = if in_pid_namespace { libc::CLONE_NEWPID } else { 0 };
+        return raw::fork_into(flags, others).map(|pid| Confined { pid });
+    }
+    report.run(stages, Stage::User, || Ok(()));
     if stages.contains(Stage::Namespaces) {
-        match raw::fork_into(NAMESPACES, || run(Report::default())) {
+        match raw::fork_into(NAMESPACES, || run(report.clone())) {
             Ok(pid) => return Ok(Confined { pid }),
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Err(error),
             Err(error) => report.add(Stage::Namespaces, &error.to_string()),

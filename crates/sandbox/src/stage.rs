@@ -8,6 +8,8 @@ use std::fmt;
 /// One kind of reach that is taken away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
+    /// The user `nobody` in the place of root.
+    User,
     /// New user, PID, mount, IPC, UTS and cgroup namespaces: no other process is visible, no capability is
     /// held over any namespace of the same user's.
     Namespaces,
@@ -33,7 +35,8 @@ pub enum Stage {
 
 impl Stage {
     /// All, in the order in which they are entered.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
+        Self::User,
         Self::Namespaces,
         Self::Descriptors,
         Self::Root,
@@ -49,6 +52,7 @@ impl Stage {
     /// Its name in reports and options.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::User => "user",
             Self::Namespaces => "namespaces",
             Self::Descriptors => "descriptors",
             Self::Root => "root",

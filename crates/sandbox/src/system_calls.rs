@@ -17,6 +17,8 @@ use std::io;
 /// An allowed system call.
 #[derive(Debug, Clone, Copy)]
 pub struct SystemCall {
+    /// Its name.
+    pub name: &'static str,
     /// Its number, `libc::SYS_*`.
     pub number: i64,
     /// Alternatives, one of which must hold; each is a list of conditions that must all hold. Without any the
@@ -110,11 +112,13 @@ mod tests {
     #[test]
     fn a_list_becomes_two_programs() {
         let socket = SystemCall {
+            name: "socket",
             number: libc::SYS_socket,
             alternatives: &[&[Argument::Is(0, 2), Argument::Bits(1, 0xf, 1)], &[Argument::Is(0, 10)]],
             needed_by: "this test",
         };
-        let plain = SystemCall { number: libc::SYS_write, alternatives: &[], needed_by: "this test" };
+        let plain =
+            SystemCall { name: "write", number: libc::SYS_write, alternatives: &[], needed_by: "this test" };
         let [absent, listed] = programs(&[plain, socket], OnViolation::Kill).unwrap();
         assert!(!absent.is_empty());
         let [_, shorter] = programs(&[plain], OnViolation::Kill).unwrap();

@@ -5,10 +5,11 @@
 
 use crate::events::EventLog;
 use crate::golden::Trace;
+use crate::handover::Handovers;
 use crate::host::SimHost;
 use crate::link::{SentFrame, SimLink};
 use crate::observer::Observer;
-use crate::packet::{self, Packet};
+use crate::packet::{self, ParsedFrame};
 use crate::rng::Rng;
 use brodo_core::config::Config;
 use brodo_core::link::{LinkCaps, RxFrame, RxMeta};
@@ -40,6 +41,9 @@ pub struct SimDriver {
     pub observer: Observer,
     /// Trace events, while the host records its calls.
     pub events: EventLog,
+    /// Hand-overs to a stack that is restored, in programs that have them.
+    pub handovers: Handovers,
+    caps: LinkCaps,
     now: Instant,
     trace: Trace,
     /// Host calls already in the trace.
@@ -55,7 +59,7 @@ pub(crate) fn keys(rng: &mut Rng) -> Keys {
         key
     };
     let (table, isn) = (key(), key());
-    // Not drawn, so that what a seed draws after its keys stays the same.
+    // A constant instead of a draw, so that later draws of a seed stay the same.
     Keys { table, isn, dns: isn.map(|byte| !byte) }
 }
 
@@ -69,6 +73,8 @@ impl SimDriver {
             host: SimHost::default(),
             observer: Observer::default(),
             events: EventLog::default(),
+            handovers: Handovers::default(),
+            caps,
             now: Instant::ZERO,
             trace: Trace::new(),
             calls_traced: 0,
@@ -88,13 +94,13 @@ impl SimDriver {
     /// One loop turn at `now`: all pending frames of the guest, timers, socket events, service until idle or
     /// until the link should be read again. Returns the frames sent to the guest.
     pub fn turn(&mut self, now: Instant, frames: &[(RxMeta, Vec<u8>)]) -> Vec<SentFrame> {
-        assert!(now >= self.now, "time went back");
+        assert!(now >= self.now, "time goes back");
         self.now = now;
         let mut sent = Vec::new();
         self.observer.begin_batch();
         for (_, frame) in frames {
             self.trace.add(frame);
-            if let Ok(Packet::Tcp(segment)) = packet::parse(frame) {
+            if let Ok(ParsedFrame::Tcp(segment)) = packet::parse(frame) {
                 self.observer.from_guest(&segment);
             }
         }
@@ -115,7 +121,11 @@ impl SimDriver {
             self.call(&mut sent, Stack::flush);
             let done = !more || self.stack.awaits_drain();
             if done && !self.host.has_events() {
-                assert_eq!(self.stack.counters().lost_wakeups, 0, "at {now:?} a flow was forgotten");
+                assert_eq!(
+                    self.stack.counters().lost_wakeups,
+                    0,
+                    "at {now:?} a parked flow lost its wake-up"
+                );
                 self.trace_turn();
                 return sent;
             }
@@ -129,7 +139,7 @@ impl SimDriver {
         now: Instant,
         body: impl FnOnce(&mut Stack, &mut Io<'_, Simulated>),
     ) -> Vec<SentFrame> {
-        assert!(now >= self.now, "time went back");
+        assert!(now >= self.now, "time goes back");
         self.now = now;
         let mut sent = Vec::new();
         self.call(&mut sent, body);
@@ -148,7 +158,7 @@ impl SimDriver {
         self.io(f);
         while let Some(frame) = self.link.take() {
             for piece in frame.cut() {
-                if let Ok(Packet::Tcp(segment)) = packet::parse(&piece)
+                if let Ok(ParsedFrame::Tcp(segment)) = packet::parse(&piece)
                     && let Err(rule) = self.observer.to_guest(&segment)
                 {
                     panic!("at {:?} the stack sent a segment that is wrong: {rule}\n{segment:?}", self.now);
@@ -159,9 +169,13 @@ impl SimDriver {
             self.trace.add(format!("{:?}", frame.gso).as_bytes());
             sent.push(frame);
         }
+        let Self { handovers, stack, caps, now, host, .. } = self;
+        if handovers.event(stack, *caps, *now, host) {
+            host.report_all();
+        }
     }
 
-    /// Adds to the trace what a turn left: the time, the calls on host sockets, the next deadline.
+    /// Adds the outcome of a turn to the trace: the time, the calls on host sockets, the next deadline.
     fn trace_turn(&mut self) {
         let calls = &self.host.calls()[self.calls_traced.min(self.host.calls().len())..];
         let left = format!("{:?} {calls:?} {:?}", self.now, self.stack.next_deadline());

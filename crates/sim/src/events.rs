@@ -19,7 +19,7 @@ impl EventLog {
         self.events.iter().map(|(_, event)| event)
     }
 
-    /// The events since the last call, and when each happened.
+    /// The events since the last call, each with its time.
     pub fn take(&mut self) -> Vec<(Instant, Event)> {
         std::mem::take(&mut self.events)
     }

@@ -49,7 +49,7 @@ pub fn cut(frame: &[u8], piece: usize, ident: u32) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Fragments that wait for the others of their packet.
+/// Fragments of incomplete packets.
 #[derive(Debug, Default)]
 pub struct Joint {
     /// By identification: headers, and the content so far.

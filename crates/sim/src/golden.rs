@@ -7,6 +7,9 @@
 //! line per test, one word for each of its first [`DRIVERS_MAX`] drivers in the order in which they were
 //! made.
 //!
+//! The test program `handover` runs the same tests with another stack after every event, and is held to the
+//! same record ([`crate::handover`]).
+//!
 //! A test without a line is not compared. After an intended change of behaviour, and for new tests, this
 //! command records the traces anew; the file belongs to the commit of the change:
 //!
@@ -56,12 +59,14 @@ impl Drop for Trace {
     fn drop(&mut self) {
         let thread = std::thread::current();
         let Some(test) = thread.name().filter(|name| name.contains("::")) else { return };
+        // The tests of `handover` are those of `conformance`, one module further down.
+        let test = test.strip_prefix("conformance::").unwrap_or(test);
         if std::thread::panicking() || self.driver >= DRIVERS_MAX || !applies() {
             return;
         }
         let hash = (self.hash ^ (self.hash >> 32)) as u32;
         let mut record = record().lock().expect("no test panics while it holds the record");
-        if std::env::var_os("BRODO_BLESS").is_some() {
+        if std::env::var_os("BRODO_BLESS").is_some() && !crate::handover::is_on() {
             note(&mut record, test, self.driver, hash);
             return;
         }
@@ -76,14 +81,16 @@ impl Drop for Trace {
     }
 }
 
-/// Whether traces are compared here: in the conformance tests, with the seeds that are on record.
+/// Whether traces are compared here: in the conformance tests and with hand-overs, with the seeds that are on
+/// record.
 fn applies() -> bool {
     static APPLIES: OnceLock<bool> = OnceLock::new();
     *APPLIES.get_or_init(|| {
         let program = std::env::current_exe().ok();
         let name = program.as_ref().and_then(|path| path.file_name()?.to_str());
         let drawn = ["BRODO_SIM_SEED", "BRODO_SIM_RUNS"].iter().any(|name| std::env::var_os(name).is_some());
-        name.is_some_and(|name| name.starts_with("conformance-")) && !drawn
+        let tests = ["conformance-", "handover-"];
+        name.is_some_and(|name| tests.iter().any(|test| name.starts_with(test))) && !drawn
     })
 }
 

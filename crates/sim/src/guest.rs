@@ -1,7 +1,7 @@
 //! An independent TCP/IP as the guest: smoltcp behind a virtual network card.
 //!
-//! It resolves its neighbours, routes through the gateway and speaks TCP by its own understanding of the
-//! RFCs, so that the stack does not only talk to itself. Frames go in with [`Guest::receive`] and come out of
+//! It resolves its neighbours, routes through the gateway and has an implementation of TCP of its own, so
+//! that the stack is not only tested against itself. Frames go in with [`Guest::receive`] and come out of
 //! [`Guest::poll`]; smoltcp counts microseconds, so its deadlines are rounded up to the next one.
 
 use crate::link::GUEST_MAC;
@@ -73,7 +73,7 @@ fn micros(now: Instant) -> smoltcp::time::Instant {
 }
 
 impl Guest {
-    /// A guest configured as `config` says a guest is, with its own random numbers from `seed`.
+    /// A guest with the addresses and routes of `config`, and random numbers from `seed`.
     pub fn new(config: &Config, seed: u64) -> Self {
         let mut card = Card { mtu: config.mtu.into(), received: VecDeque::new(), sent: Vec::new() };
         let mut setup = smoltcp::iface::Config::new(EthernetAddress(GUEST_MAC).into());
@@ -115,7 +115,7 @@ impl Guest {
         self.sockets.get_mut(handle)
     }
 
-    /// Forgets a connection that has ended.
+    /// Removes an ended connection.
     pub fn forget(&mut self, handle: SocketHandle) {
         self.sockets.remove(handle);
     }
@@ -125,13 +125,13 @@ impl Guest {
         self.card.received.push_back(frame);
     }
 
-    /// Lets the guest work at `now`; gives what it sends.
+    /// Runs the guest at `now`; returns the frames it sends.
     pub fn poll(&mut self, now: Instant) -> Vec<Vec<u8>> {
         self.interface.poll(micros(now), &mut self.card, &mut self.sockets);
         std::mem::take(&mut self.card.sent)
     }
 
-    /// When the guest wants to work next: after `now`.
+    /// The guest's next deadline, after `now`.
     pub fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
         let at = self.interface.poll_at(micros(now), &self.sockets)?;
         let at = Instant::from_ns(u64::try_from(at.total_micros()).unwrap_or(0) * 1000);

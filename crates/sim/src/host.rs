@@ -1,5 +1,5 @@
-//! The host's sockets, simulated: bounded kernel buffers, edge-triggered readiness, and a peer that the test
-//! plays.
+//! Simulated host sockets: bounded kernel buffers, edge-triggered readiness, and a peer under the test's
+//! control.
 //!
 //! The stack sees [`Host`]; the test sees the other side of each socket: it lets a connect succeed or fail,
 //! gives room in the send buffer, reads the stack's bytes, sends, closes, resets, or delivers datagrams and
@@ -20,6 +20,7 @@ use brodo_core::flow::FlowId;
 use brodo_core::host::{
     Close, Connect, Host, HostError, IcmpCause, IcmpReport, IpHeaderFields, Readiness, Received, SocketId,
 };
+use brodo_core::stack::SocketKind;
 use datagrams::DatagramSocket;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
@@ -36,7 +37,7 @@ pub enum ConnectPlan {
     Fail(HostError),
 }
 
-/// One call that the stack made, without payload.
+/// One call of the stack, without payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
     /// `tcp_connect` to this address.
@@ -107,7 +108,7 @@ struct Socket {
     flow: FlowId,
     to: SocketAddr,
     closed: Option<Close>,
-    /// Whether the next data is a new edge.
+    /// Whether the next data to arrive is a new edge.
     read_armed: bool,
     /// Whether the next room is a new edge.
     write_armed: bool,
@@ -260,14 +261,28 @@ impl SimHost {
         std::mem::take(&mut self.called).into_iter().map(SocketId)
     }
 
-    /// Where a socket is connected to.
+    /// Address to which a socket is connected.
     pub fn peer(&self, socket: SocketId) -> SocketAddr {
         self.get(socket).to
     }
 
-    /// How a socket was closed, if it was.
+    /// Kind of close of a socket, if it was closed.
     pub fn closed(&self, socket: SocketId) -> Option<Close> {
         self.get(socket).closed
+    }
+
+    /// Whether an open socket is that of a flow, and of this kind.
+    pub fn is_socket_of(&self, socket: SocketId, flow: FlowId, kind: SocketKind) -> bool {
+        let own = self.get(socket);
+        let is_kind = match (&own.kind, kind) {
+            // Connected perhaps since the stack has asked.
+            (Kind::Tcp(_), SocketKind::Connecting) => true,
+            (Kind::Tcp(tcp), SocketKind::Stream) => tcp.state == State::Open,
+            (Kind::Datagram(datagram), SocketKind::Echo) => datagram.is_ping(),
+            (Kind::Datagram(datagram), SocketKind::Udp | SocketKind::PublishedUdp) => !datagram.is_ping(),
+            _ => false,
+        };
+        own.flow == flow && own.closed.is_none() && is_kind
     }
 
     /// Removes a closed socket with its queued data.
@@ -281,7 +296,24 @@ impl SimHost {
         self.ready.drain(..).map(|(_, flow, ready)| (flow, ready)).collect()
     }
 
-    /// Whether [`SimHost::take_events`] would give something.
+    /// Reports the readiness of every open socket, as a new registration with epoll does.
+    pub fn report_all(&mut self) {
+        let open: Vec<SocketId> = self.all().filter(|&socket| self.closed(socket).is_none()).collect();
+        for socket in open {
+            let ready = match &self.get(socket).kind {
+                Kind::Tcp(tcp) => tcp.registered(),
+                Kind::Datagram(d) => {
+                    let (readable, writable) = (!d.inbox.is_empty(), d.space > 0);
+                    Readiness { readable, writable, ..Readiness::default() }
+                }
+            };
+            if ready != Readiness::default() {
+                self.raise(socket, ready);
+            }
+        }
+    }
+
+    /// Whether [`SimHost::take_events`] has events.
     pub fn has_events(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -451,6 +483,23 @@ fn error_of(cause: IcmpCause) -> HostError {
 }
 
 impl TcpSocket {
+    /// Readiness that a new registration reports.
+    fn registered(&self) -> Readiness {
+        match self.state {
+            State::Connecting => Readiness::default(),
+            State::Failed(_) => {
+                Readiness { readable: true, writable: true, read_closed: true, urgent: false, error: true }
+            }
+            State::Open => Readiness {
+                readable: !self.inbox.is_empty() || self.peer_fin || self.dead,
+                writable: self.space > 0 || self.dead,
+                read_closed: self.peer_fin || self.dead,
+                urgent: self.mark.is_some(),
+                error: self.error.is_some(),
+            },
+        }
+    }
+
     fn send(&mut self, data: &[IoSlice<'_>], at_most: usize) -> Result<usize, HostError> {
         if let Some(e) = self.error.take() {
             return Err(e);
@@ -619,11 +668,11 @@ impl Host for SimHost {
         socket: SocketId,
         data: &[IoSlice<'_>],
         segment: Option<u16>,
-        marks: IpHeaderFields,
+        fields: IpHeaderFields,
     ) -> Result<usize, HostError> {
         let data: Vec<u8> = data.iter().flat_map(|slice| slice.iter().copied()).collect();
         let (offered, result) =
-            (data.len(), self.datagram_used(socket, "datagram_send").send(data, segment, marks));
+            (data.len(), self.datagram_used(socket, "datagram_send").send(data, segment, fields));
         if result == Err(HostError::WouldBlock) || result.is_ok_and(|taken| taken < offered) {
             self.get_mut(socket).write_armed = true;
         }

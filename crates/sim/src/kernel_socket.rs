@@ -23,7 +23,7 @@ pub struct KernelSocket {
     /// Written by the peer program and not yet in the host's receive buffer.
     under_way: VecDeque<u8>,
     shut: bool,
-    end_told: bool,
+    end_reported: bool,
 }
 
 impl KernelSocket {
@@ -38,11 +38,11 @@ impl KernelSocket {
             taken: 0,
             under_way: VecDeque::new(),
             shut: false,
-            end_told: false,
+            end_reported: false,
         }
     }
 
-    /// When something happens next by itself.
+    /// Time of the next event of path or kernels.
     pub fn next(&self) -> Option<Instant> {
         [self.up.next(), self.down.next()].into_iter().flatten().min()
     }
@@ -69,8 +69,8 @@ impl KernelSocket {
             let bytes: Vec<u8> = self.under_way.drain(..arrived).collect();
             host.peer_send(self.socket, &bytes);
         }
-        if self.down.has_ended() && !self.end_told {
-            self.end_told = true;
+        if self.down.has_ended() && !self.end_reported {
+            self.end_reported = true;
             host.peer_fin(self.socket);
         }
         self.offer_room(host);
@@ -131,7 +131,7 @@ impl KernelSocket {
         self.up.has_ended() && self.up.readable() == 0
     }
 
-    /// Bytes that a write takes now; none while the program waits to be woken.
+    /// Bytes accepted by a write now; none while the program waits to be woken.
     pub fn peer_room(&self) -> usize {
         if self.down.is_blocked() { 0 } else { self.down.room() }
     }

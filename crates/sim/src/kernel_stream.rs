@@ -5,11 +5,11 @@
 //! modelled exactly, and the rest as simply as possible:
 //!
 //! - *Send buffer* (`tcp_sndbuf_expand`, `sk_stream_write_space`): memory for twice the congestion window,
-//!   grown only after a write has met the full buffer and only while the congestion window is not what
-//!   limits; 4 MiB at most. A writer that has met the full buffer is woken when a third of what is queued is
-//!   free. Memory counts, not payload.
+//!   grown only after a write has met the full buffer and only while the congestion window is not the
+//!   limiting factor; 4 MiB at most. A writer that has met the full buffer is woken when a third of what is
+//!   queued is free. Memory counts, not payload.
 //! - *Congestion window* (RFC 6928, `tcp_is_cwnd_limited`, RFC 9438's factor): ten segments, doubled per
-//!   round trip while it is used, until something is lost; then linear, and 0.7 of it after a loss. Not
+//!   round trip while it is used, until the first loss; then linear growth, and 0.7 of it after a loss. Not
 //!   modelled: HyStart, CUBIC's curve, pacing, Nagle (brodo switches it off), the decay after idling.
 //! - *Path*: a transmitter of limited rate behind a tail-drop queue, and a delay. Acknowledgements take the
 //!   delay and are never lost. A loss is known one round trip after the segment would have been sent, as if
@@ -29,7 +29,7 @@ const SEND_MEMORY_MAX: u64 = 4 << 20;
 /// Memory that the kernel reserves for one segment of an Ethernet's size, when it sizes a send buffer:
 /// payload and headers rounded up to a power of two, and the buffer's descriptor.
 const SEGMENT_MEMORY: u64 = 4096 + 256;
-/// A byte of queued payload takes this much more memory, one in so many: the descriptors of 64 KiB buffers.
+/// Divisor of queued payload for the memory of descriptors of 64 KiB buffers.
 const OVERHEAD_ONE_IN: u64 = 32;
 /// Payload that one buffer takes; a write fills the last one though memory is then exceeded.
 const BUFFER: u64 = 64 << 10;
@@ -44,7 +44,7 @@ pub struct Wire {
     pub delay: Duration,
     /// Rate of the narrowest place.
     pub bits_per_s: u64,
-    /// Bytes that wait there at most, beside the segment being sent.
+    /// Capacity of its queue in bytes, beside the segment being sent.
     pub queue: u64,
     /// Payload of a segment, bytes.
     pub mss: u64,
@@ -57,7 +57,7 @@ impl Wire {
         Self { delay: rtt / 2, bits_per_s, queue: (bdp as u64).max(64 << 10), mss: 1448 }
     }
 
-    /// Time there and back.
+    /// Round-trip time.
     pub fn rtt(&self) -> Duration {
         self.delay * 2
     }
@@ -107,7 +107,7 @@ struct CongestionWindow {
     slow_start_below: u64,
     /// Bytes acknowledged that linear growth has not used yet.
     credit: u64,
-    /// After a loss: nothing grows until this is acknowledged.
+    /// After a loss: the window does not grow until this is acknowledged.
     recover: u64,
     /// Whether the flow was window-limited, and its maximum in flight, in the round that ends at
     /// `usage_until`.
@@ -192,12 +192,12 @@ impl KernelStream {
         }
     }
 
-    /// When something happens next without either program's doing.
+    /// Time of the next event of path or kernels, without either program.
     pub fn next(&self) -> Option<Instant> {
         self.under_way.peek().map(|Reverse((at, ..))| *at)
     }
 
-    /// Lets everything happen that happens up to `now`.
+    /// Processes all events up to `now`.
     pub fn advance(&mut self, now: Instant) {
         while self.next().is_some_and(|at| at <= now) {
             let Some(Reverse((at, _, what))) = self.under_way.pop() else { return };
@@ -249,7 +249,7 @@ impl KernelStream {
 
 /// The writing program's side.
 impl KernelStream {
-    /// Bytes that a write takes now.
+    /// Bytes accepted by a write now.
     pub fn room(&self) -> usize {
         self.send.room() as usize
     }
@@ -259,7 +259,7 @@ impl KernelStream {
         self.send.written
     }
 
-    /// The program writes, no more than there is room for, and before it has closed.
+    /// The program writes at most as many bytes as have room, before it has closed.
     pub fn write(&mut self, now: Instant, bytes: usize) {
         assert!(bytes as u64 <= self.send.room() && !self.send.finished, "write of {bytes} bytes");
         self.send.written += bytes as u64;
@@ -315,7 +315,7 @@ impl KernelStream {
         self.receive.end && self.receive.in_order == self.send.written
     }
 
-    /// The program reads, no more than there is.
+    /// The program reads at most the bytes that have arrived.
     pub fn read(&mut self, now: Instant, bytes: usize) {
         assert!(bytes <= self.readable(), "read of {bytes} bytes");
         if self.receive.read(now, bytes as u64, self.wire) {
@@ -345,18 +345,18 @@ impl Sending {
     /// The next segment to send, if the windows allow one.
     fn next_segment(&mut self) -> Option<(u64, u64)> {
         let mss = self.window.mss;
-        let again = self.lost.front().copied();
+        let lost = self.lost.front().copied();
         let open = self.edge.saturating_sub(self.next);
         let waiting = self.written - self.next;
-        let len = again.map_or(mss.min(waiting).min(open), |(_, len)| len);
-        let sliver = again.is_none() && len < mss && open < waiting && self.pipe > 0;
+        let len = lost.map_or(mss.min(waiting).min(open), |(_, len)| len);
+        let sliver = lost.is_none() && len < mss && open < waiting && self.pipe > 0;
         let limited = len > 0 && !sliver && self.pipe > 0 && self.pipe + len > self.window.bytes;
         self.window.note_usage(limited, self.pipe, self.una, self.next);
         if len == 0 || sliver || limited {
             return None;
         }
         self.pipe += len;
-        if let Some(segment) = again {
+        if let Some(segment) = lost {
             self.lost.pop_front();
             self.retransmitted += 1;
             return Some(segment);

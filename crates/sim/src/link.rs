@@ -1,4 +1,5 @@
-//! The guest's end of the link: accepts frames of the stack, verifies them as a guest would, queues them.
+//! The guest's end of the link: accepts frames of the stack, verifies them as a guest's kernel would, and
+//! queues them.
 //!
 //! Every frame is checked when it is sent, so that the backtrace of a failure points at the sender: IP and
 //! layer-4 lengths, checksums (complete, or partial exactly as virtio-net wants them), segmentation that
@@ -6,7 +7,7 @@
 //! in every test.
 //!
 //! Credit is explicit. A link with `credit` refuses frames once it is used up, at any call, until the test
-//! gives more; the stack must then neither lose nor reorder anything.
+//! gives more; the stack must then neither lose nor reorder frames.
 
 use crate::fragments::{Joined, Joint};
 use crate::packet::{self, Layout, Macs, pseudo_sum};
@@ -17,7 +18,7 @@ use std::collections::VecDeque;
 /// The guest's MAC address in every simulation.
 pub const GUEST_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x15];
 
-/// One frame the stack sent, owned.
+/// One frame of the stack, owned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SentFrame {
     /// The bytes, with the checksum completed as the guest's kernel would.
@@ -147,7 +148,7 @@ fn check_fragment(frame: &TxFrame<'_>, len: usize, mtu: usize) -> Result<(), Str
 /// Checks of a reassembled packet: as of any other, but of any length and with headers in a separate buffer.
 fn check_whole(frame: &TxFrame<'_>, mac: [u8; 6]) -> Result<SentFrame, String> {
     let bytes = frame.headers.to_vec();
-    require(bytes[6..12] == mac, || format!("source station {:02x?}", &bytes[6..12]))?;
+    require(bytes[6..12] == mac, || format!("source MAC address {:02x?}", &bytes[6..12]))?;
     packet::parse(&bytes)?;
     Ok(SentFrame { headers_len: bytes.len(), bytes, partial: false, gso: Gso::None })
 }
@@ -162,8 +163,10 @@ fn check(frame: &TxFrame<'_>, caps: LinkCaps, mtu: usize, mac: [u8; 6]) -> Resul
     frame.payload.iter().for_each(|s| bytes.extend_from_slice(s));
     require(frame.headers.len() >= 14, || "headers shorter than Ethernet".to_owned())?;
     require(bytes.len() <= FRAME_MAX, || format!("{} bytes is longer than any frame", bytes.len()))?;
-    require(bytes[6..12] == mac, || format!("source station {:02x?}", &bytes[6..12]))?;
-    require(bytes[..6] == GUEST_MAC || bytes[0] & 1 == 1, || format!("to station {:02x?}", &bytes[..6]))?;
+    require(bytes[6..12] == mac, || format!("source MAC address {:02x?}", &bytes[6..12]))?;
+    require(bytes[..6] == GUEST_MAC || bytes[0] & 1 == 1, || {
+        format!("destination MAC address {:02x?}", &bytes[..6])
+    })?;
 
     let headers_len = frame.headers.len();
     let layout = packet::layout(&bytes)?;
@@ -179,7 +182,7 @@ fn check(frame: &TxFrame<'_>, caps: LinkCaps, mtu: usize, mac: [u8; 6]) -> Resul
     }
     complete_checksum(frame, caps, layout, &mut bytes)?;
     let parsed = packet::parse(&bytes)?;
-    if let packet::Packet::Tcp(segment) = &parsed {
+    if let packet::ParsedFrame::Tcp(segment) = &parsed {
         require(!segment.has(packet::flags::SYN) || segment.data.is_empty(), || "data in a SYN".to_owned())?;
     }
     check_size(frame, caps, layout, mtu, bytes.len())?;
@@ -230,7 +233,7 @@ fn finish_checksum(at: Layout, bytes: &mut [u8]) {
     bytes[field..field + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// The MTU, or segmentation that keeps to it.
+/// Checks the MTU, or segmentation within it.
 fn check_size(
     frame: &TxFrame<'_>,
     caps: LinkCaps,

@@ -8,8 +8,8 @@
 //!
 //! A [`Connection`] is one TCP connection of the guest. Content comes from a [`Payload`] each way, so nothing
 //! is stored: the sender generates it into the frame, the receiver compares and discards it. Closing is left
-//! out; bulk transfers end with the simulation, and the conformance scripts and smoltcp close in every way
-//! there is.
+//! out: bulk transfers end with the simulation, and the conformance scripts and smoltcp cover all ways to
+//! close.
 
 pub mod congestion;
 mod receiver;
@@ -30,7 +30,7 @@ use std::rc::Rc;
 /// Retransmission time-out of a SYN.
 const SYN_AGAIN: Duration = Duration::from_secs(1);
 
-/// How a guest's connection is set up.
+/// Set-up of a guest's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Options {
     /// Largest payload of a segment, bytes, both ways.
@@ -125,7 +125,7 @@ impl Connection {
         self.tx.write(bytes);
     }
 
-    /// The application reads up to `bytes`; how many there were.
+    /// The application reads up to `bytes`; returns the number read.
     pub fn read(&mut self, bytes: u64) -> u64 {
         self.rx.take(bytes)
     }
@@ -160,7 +160,7 @@ impl Connection {
         self.state == State::Open
     }
 
-    /// When [`Connection::poll`] must be called though nothing arrives.
+    /// Deadline of the next [`Connection::poll`] without an arrival.
     pub fn next_deadline(&self) -> Option<Instant> {
         match self.state {
             State::Closed => None,
@@ -188,7 +188,7 @@ impl Connection {
         wire::frame(&syn, Macs { to: self.stack_mac, from: GUEST_MAC }, 0, |_| {})
     }
 
-    /// Takes a segment that is for this connection.
+    /// Processes a segment of this connection.
     ///
     /// # Panics
     /// If the stack resets the connection or sends other bytes than the host did: no figure is valid then.
@@ -222,7 +222,7 @@ impl Connection {
             segment.sack.iter().map(|&(l, r)| (self.up_offset(l), self.up_offset(r))).collect();
         self.tx.acknowledge(now, ack, window, &blocks);
         let Some(start) = self.down_offset(segment.seq).filter(|_| !segment.has(flags::SYN)) else {
-            // The SYN-ACK again, or a probe before the first byte.
+            // A retransmitted SYN-ACK, or a probe before the first byte.
             return self.rx.acknowledge_now();
         };
         if payload.is_empty() {
@@ -251,7 +251,7 @@ impl Connection {
         self.rx.nxt().checked_add_signed(i64::from(seq.wrapping_sub(nxt) as i32))
     }
 
-    /// Timers, then everything that may be sent now.
+    /// Expires timers, then sends as far as the windows allow.
     pub fn poll(&mut self, now: Instant, out: &mut Vec<Vec<u8>>) {
         match self.state {
             State::Closed => return,

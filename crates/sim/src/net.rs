@@ -1,7 +1,7 @@
 //! The path between guest and stack: small nodes in a row, each with one fault or one limit.
 //!
-//! A node takes a frame at the time it arrives and says when, and how often, it leaves. [`Path`] keeps the
-//! frames under way in order of time (equal times in order of arrival), so nodes compose freely and a run
+//! A node takes a frame at its time of arrival and gives its departures: one, none or several. [`Path`] keeps
+//! the frames under way in order of time (equal times in order of arrival), so nodes compose freely and a run
 //! depends on nothing but its seed.
 
 use crate::rng::Rng;
@@ -12,13 +12,13 @@ use std::collections::{BinaryHeap, VecDeque};
 /// A frame leaving a node, and when.
 pub type Departure = (Instant, Vec<u8>);
 
-/// One thing that happens to frames. Frames are handed in in order of time.
+/// One node of a path. Frames enter in order of time.
 pub trait Node {
     /// Takes a frame that arrives at `at`; pushes the departing frames, none if it is lost.
     fn pass(&mut self, at: Instant, frame: Vec<u8>, out: &mut Vec<Departure>);
 }
 
-/// Every frame takes this long.
+/// A constant delay.
 #[derive(Debug, Clone)]
 pub struct Delay(pub Duration);
 
@@ -33,7 +33,7 @@ impl Node for Delay {
 pub struct Bottleneck {
     bits_per_s: u64,
     frames_max: usize,
-    /// When each frame in the queue will have been sent.
+    /// Time at which each frame in the queue will have been sent.
     leaving: VecDeque<Instant>,
     dropped: u64,
 }
@@ -72,7 +72,7 @@ impl Node for Bottleneck {
 pub struct Loss {
     /// Probability in thousandths.
     pub per_mille: u32,
-    /// Where the draws come from.
+    /// Source of the draws.
     pub rng: Rng,
 }
 
@@ -89,7 +89,7 @@ impl Node for Loss {
 pub struct Duplicate {
     /// Probability in thousandths.
     pub per_mille: u32,
-    /// Where the draws come from.
+    /// Source of the draws.
     pub rng: Rng,
 }
 
@@ -109,7 +109,7 @@ pub struct Reorder {
     pub per_mille: u32,
     /// The longest that a frame is held back.
     pub by_max: Duration,
-    /// Where the draws come from.
+    /// Source of the draws.
     pub rng: Rng,
 }
 
@@ -127,7 +127,7 @@ impl Node for Reorder {
 pub struct Corrupt {
     /// Probability in thousandths.
     pub per_mille: u32,
-    /// Where the draws come from.
+    /// Source of the draws.
     pub rng: Rng,
 }
 
@@ -142,7 +142,7 @@ impl Node for Corrupt {
     }
 }
 
-/// IP packets above a size are lost without a word (a black hole).
+/// IP packets above a size are lost without an ICMP error (a black hole).
 #[derive(Debug, Clone)]
 pub struct Mtu(pub usize);
 
@@ -182,7 +182,7 @@ impl Path {
         self.enter(now, 0, frame);
     }
 
-    /// When something happens next on the path.
+    /// Time of the next event on the path.
     pub fn next(&self) -> Option<Instant> {
         self.under_way.peek().map(|Reverse(u)| u.at)
     }

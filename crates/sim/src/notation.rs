@@ -18,10 +18,10 @@
 use crate::packet::flags;
 use std::fmt::Write as _;
 
-/// How a number is compared.
+/// Comparison of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Number {
-    /// Exactly this.
+    /// Equal to this.
     Is(i64),
     /// At least this.
     AtLeast(i64),
@@ -106,7 +106,7 @@ impl Line {
     /// Parses a line.
     ///
     /// # Errors
-    /// The word that is not understood.
+    /// The word that cannot be parsed.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut words = text.split_whitespace();
         let head = words.next().ok_or("an empty line")?;
@@ -169,7 +169,7 @@ impl Line {
         Some(value.unwrap_or_else(|| panic!("{name} needs an exact value to be sent")))
     }
 
-    /// Whether `seen`, a line with exact values, is what this line expects.
+    /// Whether `seen`, a line with exact values, matches this line.
     pub fn fits(&self, seen: &Self) -> bool {
         let kinds = match (&self.kind, &seen.kind) {
             (Kind::Tcp(want), Kind::Tcp(got)) => want & !flags::PSH == got & !flags::PSH,

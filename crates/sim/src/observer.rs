@@ -1,8 +1,8 @@
-//! Rules that every TCP connection keeps, checked on every segment of every simulation.
+//! Invariants of TCP, checked on every segment of every simulation.
 //!
-//! The observer stands on the link. It gets the guest's segments in the order in which the stack gets them,
-//! and the stack's segments as they are sent, and checks these invariants (numbers of the guide's page on
-//! testing):
+//! The observer stands on the link. It sees the guest's segments in the order in which the stack receives
+//! them, and the stack's segments as they are sent, and checks these invariants (numbers of the guide's page
+//! on testing):
 //!
 //! - the right edge of the offered window never moves left, across scaling and rounding (RFC 9293, 3.8.6;
 //!   invariant 1);
@@ -110,13 +110,13 @@ struct Connection {
 
 /// The stack's SYN for a connection that begins on the host's side.
 #[derive(Debug, Clone)]
-struct Call {
+struct ActiveOpen {
     iss: u32,
     scale: Option<u8>,
     window: u16,
 }
 
-/// The guest's end of a connection and the other.
+/// The guest's end of a connection and the peer's.
 type Ends = (SocketAddr, SocketAddr);
 
 /// The observer of one link.
@@ -125,7 +125,7 @@ pub struct Observer {
     /// The guest's SYNs, the last ones of each pair of ends.
     openings: BTreeMap<Ends, Vec<Opening>>,
     /// The stack's SYNs that the guest has not answered.
-    calls: BTreeMap<Ends, Call>,
+    active_opens: BTreeMap<Ends, ActiveOpen>,
     connections: BTreeMap<Ends, Connection>,
     /// Segments of this batch that begin beyond the window as it was before: connection, left and right edge.
     ahead: Vec<(Ends, u32, u32)>,
@@ -185,7 +185,7 @@ impl Observer {
         } else {
             c.guest_max = later(c.guest_max, end);
         }
-        // An ancient acknowledgement, from beyond half the sequence space, is no evidence.
+        // An acknowledgement more than half the sequence space old proves nothing.
         if s.has(flags::ACK) && c.max.wrapping_sub(s.ack) < 1 << 30 {
             let window = u32::from(s.window) << c.guest_scale;
             c.guest_edge = later(c.guest_edge, s.ack.wrapping_add(window));
@@ -227,21 +227,21 @@ impl Observer {
         if s.ack != 0 || s.len > 0 || s.has(flags::FIN) {
             return Err("a SYN that is more than one".to_owned());
         }
-        if let Some(call) = self.calls.get_mut(&key).filter(|call| call.iss == s.seq) {
+        if let Some(open) = self.active_opens.get_mut(&key).filter(|open| open.iss == s.seq) {
             self.retransmitted += 1;
-            call.window = call.window.max(s.window);
+            open.window = open.window.max(s.window);
             return Ok(());
         }
-        self.calls.insert(key, Call { iss: s.seq, scale: s.wscale, window: s.window });
+        self.active_opens.insert(key, ActiveOpen { iss: s.seq, scale: s.wscale, window: s.window });
         Ok(())
     }
 
     /// SYN-ACK of the guest to an active open of the stack; false without such a SYN.
     fn accepted(&mut self, key: Ends, s: &Seen) -> bool {
-        let Some(call) = self.calls.get(&key).filter(|call| call.iss.wrapping_add(1) == s.ack) else {
+        let Some(open) = self.active_opens.get(&key).filter(|open| open.iss.wrapping_add(1) == s.ack) else {
             return false;
         };
-        let scaled = call.scale.is_some() && s.wscale.is_some();
+        let scaled = open.scale.is_some() && s.wscale.is_some();
         let default_mss = if s.src.is_ipv4() { 536 } else { 1220 };
         let next = s.seq.wrapping_add(1);
         let connection = Connection {
@@ -251,22 +251,22 @@ impl Observer {
             guest_sack: s.sack_ok,
             guest_max: next,
             guest_edge: s.ack.wrapping_add(s.window.into()),
-            iss: call.iss,
-            scale: if scaled { call.scale.unwrap_or(0) } else { 0 },
+            iss: open.iss,
+            scale: if scaled { open.scale.unwrap_or(0) } else { 0 },
             max: s.ack,
             fin: None,
             ack: next,
-            edge: next.wrapping_add(call.window.into()),
+            edge: next.wrapping_add(open.window.into()),
         };
-        self.calls.remove(&key);
+        self.active_opens.remove(&key);
         self.connections.insert(key, connection);
         true
     }
 
     fn syn_ack(&mut self, s: &Seen) -> Result<(), String> {
         let key = (s.dst, s.src);
-        let again = |c: &Connection| c.iss == s.seq && c.guest_iss.wrapping_add(1) == s.ack;
-        if let Some(c) = self.connections.get_mut(&key).filter(|c| again(c)) {
+        let is_repeated = |c: &Connection| c.iss == s.seq && c.guest_iss.wrapping_add(1) == s.ack;
+        if let Some(c) = self.connections.get_mut(&key).filter(|c| is_repeated(c)) {
             self.retransmitted += 1;
             // Memory may have been freed; a window advertised with its scale by a segment after the first
             // counts all the same.
@@ -382,9 +382,9 @@ impl Connection {
             self.fin = Some(end);
         }
         let end = end.wrapping_add(u32::from(s.has(flags::FIN)));
-        let again = s.seq_len() > 0 && !after(end, self.max);
+        let is_repeated = s.seq_len() > 0 && !after(end, self.max);
         self.max = later(self.max, end);
-        Ok(again)
+        Ok(is_repeated)
     }
 }
 

@@ -1,8 +1,9 @@
-//! Frames as the simulator builds and reads them, with no help from the stack under test.
+//! Frames built and read by the simulator, independent of the stack under test.
 //!
 //! Building writes the bytes of the RFCs' figures; reading goes through smoltcp's checked views, which verify
-//! lengths and checksums. So a header that brodo-core would both write and read wrongly does not pass here. A
-//! frame that is invalid for a guest is an error `String` with the reason, because it ends in a failed test.
+//! lengths and checksums. So a mistake that brodo-core makes both in writing and in reading a header is found
+//! here. A frame that is invalid for a guest is an error `String` with the reason, because it ends in a
+//! failed test.
 
 use smoltcp::wire::{
     EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet, TcpOption, TcpPacket,
@@ -101,7 +102,7 @@ impl TcpSegment {
         }
     }
 
-    /// Whether all of `bits` are set.
+    /// Whether all `bits` are set.
     pub const fn has(&self, bits: u8) -> bool {
         self.flags & bits == bits
     }
@@ -210,7 +211,7 @@ impl IcmpMessage {
 
 /// A frame, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Packet {
+pub enum ParsedFrame {
     /// A TCP segment.
     Tcp(TcpSegment),
     /// A UDP datagram.
@@ -405,9 +406,9 @@ fn check(checks: &[(bool, &str)]) -> Result<(), String> {
 ///
 /// # Errors
 /// The fault of the frame.
-pub fn parse(frame: &[u8]) -> Result<Packet, String> {
+pub fn parse(frame: &[u8]) -> Result<ParsedFrame, String> {
     let Some(at) = layout(frame)? else {
-        return Ok(Packet::Arp(frame[14..].to_vec()));
+        return Ok(ParsedFrame::Arp(frame[14..].to_vec()));
     };
     let l4 = &frame[at.l4..];
     let (src, dst) = (IpAddress::from(at.src), IpAddress::from(at.dst));
@@ -415,7 +416,7 @@ pub fn parse(frame: &[u8]) -> Result<Packet, String> {
         6 => {
             let tcp = TcpPacket::new_checked(l4).map_err(|_| "TCP lengths contradict")?;
             check(&[(tcp.verify_checksum(&src, &dst), "TCP checksum")])?;
-            parse_tcp(&tcp, at.src, at.dst).map(Packet::Tcp)
+            parse_tcp(&tcp, at.src, at.dst).map(ParsedFrame::Tcp)
         }
         17 => {
             let udp = UdpPacket::new_checked(l4).map_err(|_| "UDP lengths contradict")?;
@@ -424,7 +425,7 @@ pub fn parse(frame: &[u8]) -> Result<Packet, String> {
                 (udp.checksum() != 0, "UDP without checksum"),
                 (udp.verify_checksum(&src, &dst), "UDP checksum"),
             ])?;
-            Ok(Packet::Udp(UdpDatagram {
+            Ok(ParsedFrame::Udp(UdpDatagram {
                 src: SocketAddr::new(at.src, udp.src_port()),
                 dst: SocketAddr::new(at.dst, udp.dst_port()),
                 data: udp.payload().to_vec(),
@@ -436,7 +437,7 @@ pub fn parse(frame: &[u8]) -> Result<Packet, String> {
                 (l4.len() >= 8, "ICMP shorter than its header"),
                 (l4_sum(at.src, at.dst, p, l4) == 0xffff, "ICMP checksum"),
             ])?;
-            Ok(Packet::Icmp(IcmpMessage {
+            Ok(ParsedFrame::Icmp(IcmpMessage {
                 src: at.src,
                 dst: at.dst,
                 kind: l4[0],

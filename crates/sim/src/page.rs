@@ -4,7 +4,7 @@ use crate::pictures::{PICTURES, Picture};
 use crate::tables::{Figure, Measured};
 use std::fmt::Write as _;
 
-/// How a table is written.
+/// Format of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     /// Columns aligned with spaces.

@@ -19,7 +19,7 @@ pub struct Picture {
     pub file: &'static str,
     /// Title of the picture.
     pub title: &'static str,
-    /// Runs it: the x axis, and the panels over it.
+    /// Runs the transfers; returns the x axis and the panels.
     panels: fn(&mut Progress) -> (Axis, Vec<Panel>),
 }
 

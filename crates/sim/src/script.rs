@@ -28,7 +28,7 @@ use crate::host::{ConnectPlan, UNLIMITED};
 use crate::link::{SentFrame, to_stack};
 use crate::notation::{ICMP, Kind, Line, Number};
 use crate::observer::{after, later};
-use crate::packet::{self, IcmpMessage, Macs, Packet, TcpSegment, UdpDatagram, flags};
+use crate::packet::{self, IcmpMessage, Macs, ParsedFrame, TcpSegment, UdpDatagram, flags};
 use crate::rng::{Pattern, Rng};
 use brodo_core::config::Config;
 use brodo_core::host::{Close, HostError, IcmpCause, IcmpReport, IpHeaderFields, SocketId};
@@ -42,7 +42,7 @@ pub const REMOTE_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 7));
 /// The peer of scripts over IPv6.
 pub const REMOTE_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7));
 
-/// Turns in which time stands still before a script counts as stuck.
+/// Turns without progress of time after which a script counts as stuck.
 const STUCK: usize = 10_000;
 
 /// Bytes of a frame that an ICMP error can be compared with: Ethernet, IPv6, and eight of layer 4.
@@ -106,7 +106,7 @@ struct Flow {
 struct Seen {
     at: Instant,
     line: Line,
-    packet: Packet,
+    packet: ParsedFrame,
 }
 
 /// A running script.
@@ -183,7 +183,7 @@ impl Script {
         self.connection_to(SocketAddr::new(guest_ip, guest), SocketAddr::new(remote_ip, remote))
     }
 
-    /// The same between any two addresses.
+    /// Goes on with another connection, between any two addresses.
     pub fn connection_to(&mut self, guest: SocketAddr, remote: SocketAddr) -> usize {
         let isn = self.setup.guest_isn.unwrap_or(self.rng.next() as u32);
         self.flows.push(Flow {
@@ -214,7 +214,7 @@ impl Script {
         self.current
     }
 
-    /// Puts the current connection, the newest, in the place of an earlier one and forgets that.
+    /// Puts the current connection, the newest, in the place of an earlier one, which is dropped.
     pub fn replace(&mut self, earlier: usize) {
         let newest = self.flows.pop().expect("there is a current connection");
         self.flows[earlier] = newest;
@@ -453,7 +453,7 @@ impl Script {
         }
     }
 
-    /// The guest sends any bytes over UDP from the current conversation's port to `to`.
+    /// The guest sends these bytes over UDP from the current conversation's port to `to`.
     pub fn guest_udp(&mut self, to: SocketAddr, data: &[u8]) {
         let datagram = UdpDatagram { src: self.flow().guest, dst: to, data: data.to_vec() };
         let frame = datagram.to_frame(to_stack(self.setup.config.mac.0));
@@ -476,7 +476,7 @@ impl Script {
     /// The next frame to the guest is a UDP datagram, of any content.
     pub fn expect_datagram(&mut self) -> UdpDatagram {
         match self.seen.pop_front() {
-            Some(Seen { packet: Packet::Udp(datagram), .. }) => datagram,
+            Some(Seen { packet: ParsedFrame::Udp(datagram), .. }) => datagram,
             Some(s) => panic!("expected a UDP datagram, seen: {}", s.line),
             None => panic!("expected a UDP datagram, nothing was sent"),
         }
@@ -485,7 +485,7 @@ impl Script {
     /// The next frame to the guest, an ICMP message.
     pub fn expect_icmp(&mut self) -> IcmpMessage {
         match self.seen.pop_front() {
-            Some(Seen { packet: Packet::Icmp(message), .. }) => message,
+            Some(Seen { packet: ParsedFrame::Icmp(message), .. }) => message,
             Some(s) => panic!("expected an ICMP message, seen: {}", s.line),
             None => panic!("expected an ICMP message, nothing was sent"),
         }
@@ -604,7 +604,7 @@ impl Script {
     }
 
     /// Records the frames and calls of a turn.
-    fn see_all(&mut self, sent: &[SentFrame]) {
+    pub fn see_all(&mut self, sent: &[SentFrame]) {
         for &(socket, call) in &self.driver.host.calls()[self.calls_traced..] {
             let at = self.now.as_ns() as f64 / 1e6;
             self.trace.push(format!("{at:12.3}        host     #{} {call:?}", socket.0));
@@ -629,16 +629,16 @@ impl Script {
     fn see(&mut self, frame: &SentFrame) {
         let packet = packet::parse(&frame.bytes).expect("the link has checked it");
         let line = match &packet {
-            Packet::Tcp(s) => self.see_tcp(s, frame.gso),
-            Packet::Udp(d) => self.see_udp(d, frame),
-            Packet::Icmp(m) => self.see_icmp(m),
-            Packet::Arp(_) => {
+            ParsedFrame::Tcp(s) => self.see_tcp(s, frame.gso),
+            ParsedFrame::Udp(d) => self.see_udp(d, frame),
+            ParsedFrame::Icmp(m) => self.see_icmp(m),
+            ParsedFrame::Arp(_) => {
                 Line { kind: Kind::Arp, fields: Vec::new(), sack: None, sack_ok: None, psh: None }
             }
         };
         self.note("guest <", &line.to_string());
         // Router advertisements come by themselves.
-        if !matches!(&packet, Packet::Icmp(m) if m.src.is_ipv6() && m.kind == 134) {
+        if !matches!(&packet, ParsedFrame::Icmp(m) if m.src.is_ipv6() && m.kind == 134) {
             self.seen.push_back(Seen { at: self.now, line, packet });
         }
     }

@@ -50,11 +50,12 @@ const SERVER_PORT: u16 = 5001;
 /// The path between guest and stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Path {
-    /// There and back, without queueing or transmission.
+    /// Round-trip time, without queueing or transmission.
     pub rtt: Duration,
     /// Each way, bits per second of Ethernet, its overhead included; `None` for no limit.
     pub bits_per_s: Option<u64>,
-    /// The guest's TUN device: frames, and what happens when it is full. `None` for a queue without bound.
+    /// Queue of the guest's TUN device: its length in frames, and its treatment of frames beyond that. `None`
+    /// for a queue without bound.
     pub tun: Option<(usize, tun::WhenFull)>,
 }
 
@@ -112,8 +113,7 @@ impl WanLink {
         let (segment, payload) = wire::read(&bytes).expect("the stack sends TCP over IPv4");
         let payload = payload.len();
         let segments = cut_at.map_or(1, |size| payload.div_ceil(size.into()));
-        // Each segment of a super-frame is held to the rules of its own: the observer sees what the guest's
-        // wire has.
+        // The observer checks each segment of a super-frame by itself, as it would cross a wire.
         let size = cut_at.map_or(usize::MAX, usize::from);
         for at in (0..payload.max(1)).step_by(size.min(payload.max(1))) {
             let one =
@@ -247,7 +247,7 @@ impl Wan {
     /// Advances to `until`, with all events before it.
     ///
     /// # Panics
-    /// If the stack breaks a rule, delivers a wrong byte, or does not let time go on.
+    /// If the stack breaks a rule, delivers a wrong byte, or is stuck at one instant.
     pub fn run_until(&mut self, until: Instant) {
         let mut still = 0;
         self.now = self.now.max(Instant::ZERO);
@@ -261,7 +261,7 @@ impl Wan {
         self.host.advance(until);
     }
 
-    /// When something happens next.
+    /// Time of the next event.
     fn next(&self) -> Option<Instant> {
         let ready = self.host.has_events().then_some(self.now);
         let guest = self.connections.iter().filter_map(Connection::next_deadline).min();
@@ -313,7 +313,7 @@ impl Wan {
         }
     }
 
-    /// Lets a connection send what it may; called after its application has written or read.
+    /// Lets a connection send as far as its windows allow; called after its application has written or read.
     pub fn poll(&mut self, index: usize) {
         let mut out = Vec::new();
         self.connections[index].poll(self.now, &mut out);

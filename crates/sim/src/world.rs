@@ -1,8 +1,8 @@
-//! A whole world in virtual time: a smoltcp guest, a path with faults, the stack, host sockets, and programs
-//! on both ends of every connection.
+//! Complete simulation in virtual time: a smoltcp guest, a path with faults, the stack, host sockets, and
+//! programs on both ends of every connection.
 //!
-//! A [`Conversation`] says what one connection does: how much flows each way, how fast each program reads,
-//! how large the buffers are, who closes first. Both programs generate and compare payload byte for byte; the
+//! A [`Conversation`] is the plan of one connection: bytes each way, the pace of each reader, the size of
+//! buffers, the side that closes first. Both programs generate and compare payload byte for byte; the
 //! observer holds the stack to its rules meanwhile. [`World::run`] ends when every conversation has ended as
 //! planned and the stack has nothing left, or fails at a limit of virtual time.
 //!
@@ -20,7 +20,7 @@ use crate::host::ConnectPlan;
 use crate::kernel_socket::KernelSocket;
 use crate::net::Path;
 use crate::notation::Line;
-use crate::packet::{self, Packet};
+use crate::packet::{self, ParsedFrame};
 use crate::rng::{Pattern, Rng};
 use brodo_core::config::Config;
 use brodo_core::host::{Close, HostError, SocketId};
@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
-/// How often programs that read or write slowly get their turn.
+/// Interval between the turns of programs that read or write slowly.
 const TICK: Duration = Duration::from_millis(1);
 /// Turns at one instant before a run counts as stuck.
 const STUCK: u32 = 200_000;
@@ -71,7 +71,7 @@ struct Reading {
     end: bool,
     credit: u64,
     credited: Instant,
-    /// When the program reads again.
+    /// Time of the program's next read.
     wakes: Instant,
 }
 
@@ -101,13 +101,13 @@ struct Running {
     plan: Conversation,
     handle: Option<SocketHandle>,
     socket: Option<SocketId>,
-    /// When the stack asked the host to connect.
+    /// Time of the stack's connect on the host.
     connecting_since: Instant,
     peer: Option<PeerSocket>,
     guest_sent: u64,
     guest_closed: bool,
     guest_read: Reading,
-    /// When the guest asked last, and how many answers it has read. The first question counts from the
+    /// Time of the guest's last request, and the number of answers read. The first request counts from the
     /// connect.
     asked: Instant,
     answered: u64,
@@ -179,7 +179,7 @@ impl Running {
             || now.as_ns().is_multiple_of(10 * TICK.as_nanos() as u64)
     }
 
-    /// When something happens behind the host socket.
+    /// Time of the next event behind the host socket.
     fn next(&self) -> Option<Instant> {
         match &self.peer {
             Some(peer) => peer.next(),
@@ -202,11 +202,11 @@ impl Running {
 /// The answer to one question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
-    /// Which conversation, by the order in which they were added or begun again.
+    /// Index of the conversation, in the order in which they were added or repeated.
     pub conversation: usize,
-    /// When its last byte was read.
+    /// Time at which its last byte was read.
     pub at: Instant,
-    /// Since the question was sent; for the first since the connect.
+    /// Time since the request was sent; for the first since the connect.
     pub took: Duration,
 }
 
@@ -218,7 +218,7 @@ pub struct World {
     pub up: Path,
     /// From the stack to the guest.
     pub down: Path,
-    /// Frames that the link takes per turn; `None` for any number. Then it has credit again after a tick.
+    /// Frames that the link accepts per turn, `None` for any number; it has credit again after a tick.
     pub credit_per_tick: Option<usize>,
     /// CPU time of the simulated machine's work; `None` for none.
     pub cost: Option<Cost>,
@@ -260,7 +260,7 @@ impl Drop for World {
 /// A frame in a few words.
 fn shown(frame: &[u8]) -> String {
     match packet::parse(frame) {
-        Ok(Packet::Tcp(s)) => format!(
+        Ok(ParsedFrame::Tcp(s)) => format!(
             "{} -> {} {} seq={} ack={} rawwin={} data={}",
             s.src.port(),
             s.dst.port(),
@@ -270,9 +270,9 @@ fn shown(frame: &[u8]) -> String {
             s.window,
             s.data.len()
         ),
-        Ok(Packet::Udp(d)) => format!("UDP {} -> {} data={}", d.src, d.dst, d.data.len()),
-        Ok(Packet::Icmp(m)) => format!("ICMP {}/{} {} -> {}", m.kind, m.code, m.src, m.dst),
-        Ok(Packet::Arp(_)) => "ARP".to_owned(),
+        Ok(ParsedFrame::Udp(d)) => format!("UDP {} -> {} data={}", d.src, d.dst, d.data.len()),
+        Ok(ParsedFrame::Icmp(m)) => format!("ICMP {}/{} {} -> {}", m.kind, m.code, m.src, m.dst),
+        Ok(ParsedFrame::Arp(_)) => "ARP".to_owned(),
         Err(why) => why,
     }
 }
@@ -280,7 +280,7 @@ fn shown(frame: &[u8]) -> String {
 /// Result of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
-    /// When the last conversation had ended, both ways.
+    /// Time at which the last conversation had ended, both ways.
     pub ended: Instant,
     /// Retransmissions of the stack.
     pub retransmitted: u64,
@@ -338,7 +338,7 @@ impl World {
         &self.answers
     }
 
-    /// When a conversation had ended, both ways.
+    /// Time at which a conversation had ended, both ways.
     pub fn ended(&self, conversation: usize) -> Option<Instant> {
         self.conversations[conversation].done_at
     }
@@ -359,7 +359,7 @@ impl World {
         self.now
     }
 
-    /// Moves on to the next instant at which something happens, at most a millisecond away.
+    /// Advances to the next event, by at most a millisecond.
     pub fn advance(&mut self) {
         self.step();
     }
@@ -374,7 +374,7 @@ impl World {
     /// Runs until all conversations have ended and the stack has no state left.
     ///
     /// # Panics
-    /// If that is not so at `limit`, or if anything was delivered wrongly.
+    /// If conversations are open at `limit`, or a wrong byte was delivered.
     pub fn run(&mut self, limit: Instant) -> Report {
         let mut still = 0;
         while !self.is_over() {
@@ -426,7 +426,7 @@ impl World {
         text
     }
 
-    /// When something happens next.
+    /// Time of the next event.
     fn next_event(&mut self) -> Instant {
         let work = [
             self.up.next(),
@@ -442,7 +442,7 @@ impl World {
         others.into_iter().chain([turn]).flatten().min().map_or(self.now, |at| at.max(self.now))
     }
 
-    /// Everything that happens at the next instant at which something happens.
+    /// Processes all events of the next instant that has one.
     fn step(&mut self) {
         self.now = self.next_event();
         let mut tick = false;
@@ -627,8 +627,9 @@ impl World {
             }
             _ => {}
         }
-        if c.guest_closed && c.plan.again > 0 {
-            let next = Conversation { start: self.now, again: c.plan.again - 1, ..c.plan.clone() };
+        if c.guest_closed && c.plan.repetitions > 0 {
+            let next =
+                Conversation { start: self.now, repetitions: c.plan.repetitions - 1, ..c.plan.clone() };
             self.add(next);
         }
     }
@@ -713,7 +714,7 @@ impl World {
         self.by_socket.remove(&socket.0);
         self.by_guest_port.remove(&Self::guest_port(index));
         // A guest in a loop would keep tens of thousands in TIME-WAIT.
-        if state == State::Closed || c.plan.again > 0 {
+        if state == State::Closed || c.plan.repetitions > 0 {
             self.guest.forget(handle);
         }
         true

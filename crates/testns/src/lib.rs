@@ -1,7 +1,7 @@
-//! Runs a test in network (and user) namespaces of its own, without privileges where the system allows that.
+//! Tests in network (and user) namespaces of their own, without privileges where the system allows that.
 //!
 //! A user namespace can only be entered by a process with one thread, which a test binary is not. So the test
-//! starts its own binary again for itself alone, and the child enters fresh namespaces before it runs.
+//! starts its own binary as a child for this one test, which enters fresh namespaces before it runs.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -10,7 +10,7 @@ const INSIDE: &str = "BRODO_TEST_INSIDE";
 
 /// Runs `body` in fresh namespaces with `lo` up; `test` is the path of the calling test as libtest names it.
 ///
-/// Where namespaces are impossible the test says so loudly and passes, except under `CI=true`, where it
+/// Where namespaces are impossible the test prints the reason and passes, except under `CI=true`, where it
 /// fails.
 pub fn in_namespace(test: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
@@ -33,7 +33,7 @@ pub fn in_namespace(test: &str, body: impl FnOnce()) {
     assert!(text.contains("1 passed"), "no test is called {test}:\n{text}\n{errors}");
 }
 
-/// The same for a test that makes a TAP.
+/// As [`in_namespace`], for a test that makes a TAP.
 pub fn in_namespace_with_tun(test: &str, body: impl FnOnce()) {
     use rustix::fs::{Mode, OFlags, open};
     match open("/dev/net/tun", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
@@ -42,7 +42,7 @@ pub fn in_namespace_with_tun(test: &str, body: impl FnOnce()) {
     }
 }
 
-/// Says loudly that a test was not run; under `CI=true` that is a failure.
+/// Prints that a test was not run, and why; under `CI=true` that is a failure.
 fn skip(test: &str, why: &str) {
     assert!(std::env::var_os("CI").is_none_or(|v| v != "true"), "{test}: {why}");
     eprintln!("*** SKIPPED {test}: {why}");
@@ -61,7 +61,7 @@ fn enter() -> std::io::Result<()> {
         map("/proc/self/uid_map\0", Line::new(uid).as_str())?;
         return map("/proc/self/gid_map\0", Line::new(gid).as_str());
     }
-    // SAFETY: takes flags only, as the call before.
+    // SAFETY: takes flags only, as the first unshare.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0 {
         Ok(())
     } else {

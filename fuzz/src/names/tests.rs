@@ -1,4 +1,4 @@
-//! The seeds reach what they are there for.
+//! Coverage by the seeds: each reaches the behaviour that it is named for.
 
 use super::*;
 use std::path::Path;

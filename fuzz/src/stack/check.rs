@@ -28,7 +28,7 @@ impl Run {
         }
     }
 
-    /// A connection that nobody gave a reason to end ends when both directions have.
+    /// A connection without another reason to end ends when both directions have.
     fn check_gone(&self, i: usize) {
         let conn = &self.conns[i];
         let both = !conn.fins.is_empty() && conn.down_fin;
@@ -56,8 +56,8 @@ impl Run {
         self.check_window(i, after);
     }
 
-    /// Invariant 13: a window does not stay closed when there is nothing in the queue. The guest has been
-    /// told at the end of the turn.
+    /// Invariant 13: a window does not stay closed with an empty queue. The window update has been sent by
+    /// the end of the turn.
     fn check_window(&self, i: usize, after: &TcpInfo) {
         let open = matches!(after.state, State::Established | State::FinWait1 | State::FinWait2);
         let plenty = self.config.memory >= 256 << 20;
@@ -68,7 +68,7 @@ impl Run {
         assert!(after.rx.window >= least, "a window of {} with nothing queued", after.rx.window);
         let edge = self.driver.observer.offered_edge(self.conns[i].guest, self.conns[i].remote);
         let expected = self.expected(i, after);
-        let told = edge.map(|edge| edge.wrapping_sub(expected));
-        assert_eq!(told, Some(after.rx.window), "the guest knows of another window");
+        let known = edge.map(|edge| edge.wrapping_sub(expected));
+        assert_eq!(known, Some(after.rx.window), "the guest knows of another window");
     }
 }

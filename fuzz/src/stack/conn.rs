@@ -1,5 +1,5 @@
-//! One connection of the guest that an input plays: bytes sent, bytes received, and the resulting
-//! expectations of the stack.
+//! One connection of the guest in an input: bytes sent, bytes received, and the resulting expectations of the
+//! stack.
 //!
 //! Payload is a function of the place in its stream, also where the guest sends it twice or out of window, so
 //! every byte that arrives at either end can be compared at once. Places are offsets from the first byte of
@@ -25,7 +25,7 @@ pub(super) struct Conn {
     pub(super) incarnation: u32,
     /// The guest's initial sequence number.
     pub(super) irs: u32,
-    /// That of the SYN it sent last.
+    /// The sequence number of its last SYN.
     pub(super) last_syn: u32,
     /// The stack's initial sequence number, once the guest knows it.
     pub(super) iss: Option<u32>,
@@ -34,19 +34,19 @@ pub(super) struct Conn {
     stack_scale: u8,
     scales: bool,
     sack: bool,
-    /// Where the guest's next payload in order stands.
+    /// Place of the guest's next payload in order.
     pub(super) next: u32,
     pub(super) sent: Ranges,
-    /// The last place at which anything of the guest's stood.
+    /// The highest place of any byte or FIN of the guest's.
     pub(super) ahead: u32,
-    /// Where the guest has sent FIN.
+    /// Places at which the guest has sent FIN.
     pub(super) fins: Vec<u32>,
     pub(super) got: Ranges,
     pub(super) got_fin: bool,
     /// The stack's highest sequence number sent, and its acknowledgement of the guest's.
     pub(super) max_sent: u32,
-    pub(super) told_ack: u32,
-    pub(super) told_edge: u32,
+    pub(super) last_ack: u32,
+    pub(super) last_edge: u32,
     /// The guest's window, bytes.
     pub(super) window: u32,
     pub(super) flow: Option<FlowId>,
@@ -55,11 +55,11 @@ pub(super) struct Conn {
     pub(super) down: u32,
     pub(super) down_fin: bool,
     pub(super) taken: u32,
-    /// The guest or the host did something for which this connection may be reset or forgotten.
+    /// A violation by guest or host for which this connection may be reset or dropped.
     pub(super) excused: bool,
     /// The host socket failed.
     pub(super) broken: bool,
-    /// The guest acknowledged what it had not got.
+    /// The guest acknowledged bytes that it had not received.
     pub(super) lied: bool,
     /// The guest contradicted itself about where its stream ends.
     pub(super) odd: bool,
@@ -67,7 +67,7 @@ pub(super) struct Conn {
     pub(super) resets: u32,
     pub(super) frames: u32,
     pub(super) bare_acks: u32,
-    /// When the first byte in flight was sent again while the guest was silent.
+    /// Times at which the first byte in flight was retransmitted while the guest was silent.
     pub(super) resent_at: Vec<Instant>,
 }
 
@@ -98,8 +98,8 @@ impl Conn {
             got: Ranges::default(),
             got_fin: false,
             max_sent: 0,
-            told_ack: 0,
-            told_edge: 0,
+            last_ack: 0,
+            last_edge: 0,
             window: 65_535,
             flow: None,
             socket: None,
@@ -229,7 +229,7 @@ impl Conn {
     }
 
     /// Takes a segment as the guest gets it, or would if it were not `lost`; all its fields must be correct.
-    pub(super) fn hear(&mut self, s: &TcpSegment, lost: bool, now: Instant, before: Option<&TcpInfo>) {
+    pub(super) fn receive(&mut self, s: &TcpSegment, lost: bool, now: Instant, before: Option<&TcpInfo>) {
         self.frames += 1;
         if s.has(flags::RST) {
             self.resets += 1;
@@ -242,7 +242,7 @@ impl Conn {
                 self.stack_scale = s.wscale.filter(|_| self.scales).unwrap_or(0);
                 self.sack = s.sack_ok && self.setup.sack();
                 let first = self.seq(0);
-                (self.told_ack, self.told_edge) = (first, first.wrapping_add(s.window.into()));
+                (self.last_ack, self.last_edge) = (first, first.wrapping_add(s.window.into()));
             }
             return;
         }
@@ -255,7 +255,7 @@ impl Conn {
                 self.scales = s.wscale.is_some();
                 self.stack_scale = s.wscale.unwrap_or(0);
                 self.sack = s.sack_ok && self.setup.sack();
-                (self.told_ack, self.told_edge) = (s.ack, s.ack.wrapping_add(s.window.into()));
+                (self.last_ack, self.last_edge) = (s.ack, s.ack.wrapping_add(s.window.into()));
             }
             return;
         }
@@ -283,14 +283,13 @@ impl Conn {
         if !lost {
             self.got.add(place, end);
             self.got_fin |= s.has(flags::FIN);
-            self.told_ack = s.ack;
-            self.told_edge = s.ack.wrapping_add(u32::from(s.window) << self.stack_scale);
+            self.last_ack = s.ack;
+            self.last_edge = s.ack.wrapping_add(u32::from(s.window) << self.stack_scale);
         }
     }
 
-    /// Invariant 17: while nothing is heard from the guest, each time-out is about twice the one before, none
-    /// is shorter than the least or longer than the longest. The first time may be a loss that was noticed
-    /// otherwise.
+    /// Invariant 17: while the guest is silent, each time-out is about twice the one before, none is shorter
+    /// than the least or longer than the longest. The first time may be a loss that was noticed otherwise.
     fn check_time_outs(&self) {
         let [_, .., a, b, c] = self.resent_at[..] else { return };
         let ((first, second), ms) = ((b - a, c - b), |ms| brodo_core::time::Duration::from_millis(ms));

@@ -1,4 +1,5 @@
-//! The end of an input: guest and host behave from now on, and everything must arrive and go.
+//! The end of an input: guest and host behave correctly from now on, and all bytes must arrive and all state
+//! be freed.
 
 use super::Run;
 use brodo_core::link::RxMeta;
@@ -9,12 +10,12 @@ use brodo_sim::packet::{TcpSegment, flags};
 
 /// Rounds of good behaviour.
 const ROUNDS_MAX: usize = 3000;
-/// Segments that the guest sends again in one round.
+/// Segments that the guest retransmits in one round.
 const SEGMENTS: u32 = 40;
 /// The longest that a stack with something to send may wait: its longest time-out, and a little.
 const WAIT_MAX: Duration = Duration::from_secs(70);
-/// The shortest wait: a stack that looks every few milliseconds whether there is memory again must not use up
-/// all rounds before a time-out of a minute.
+/// The shortest wait: a stack with deadlines every few milliseconds, for want of memory, must not use up all
+/// rounds before a time-out of a minute.
 const WAIT_MIN: Duration = Duration::from_millis(50);
 
 /// Memory in which one connection can keep the others from reading, bytes.
@@ -71,7 +72,7 @@ impl Run {
         self.reset_rest();
     }
 
-    /// Whether everything of connection `i` has arrived, or never will.
+    /// Whether all bytes of connection `i` have arrived, or never will.
     fn is_done(&self, i: usize) -> bool {
         let Some(info) = self.info(i) else { return true };
         let conn = &self.conns[i];
@@ -80,10 +81,10 @@ impl Run {
         conn.broken || (up && down)
     }
 
-    /// Both sides do all pending work. False if that was nothing new.
+    /// Both sides do all pending work; false without progress.
     fn round(&mut self) -> bool {
         let state = |run: &Self| -> Vec<_> {
-            run.conns.iter().map(|c| (c.iss, c.told_ack, c.received(), c.taken)).collect()
+            run.conns.iter().map(|c| (c.iss, c.last_ack, c.received(), c.taken)).collect()
         };
         let before = state(self);
         for i in 0..self.conns.len() {
@@ -98,17 +99,17 @@ impl Run {
             self.again(i, SEGMENTS, 1400);
             let conn = &self.conns[i];
             let mut segment = conn.ack_with_sack();
-            if !conn.odd && conn.told_ack == conn.seq(conn.next) {
+            if !conn.odd && conn.last_ack == conn.seq(conn.next) {
                 segment.flags |= flags::FIN;
-            } else if conn.odd || conn.told_ack.wrapping_sub(conn.seq(conn.next)) == 1 {
-                segment.seq = conn.told_ack;
+            } else if conn.odd || conn.last_ack.wrapping_sub(conn.seq(conn.next)) == 1 {
+                segment.seq = conn.last_ack;
             }
             self.send(&segment, RxMeta::default(), false);
             if self.conns[i].ahead > self.conns[i].next || self.conns[i].odd {
-                // Windows count in the order of sequence numbers: one at the edge is newer than all that was
-                // heard.
+                // Windows count in the order of sequence numbers: one at the edge is newer than all received
+                // ones.
                 let mut segment = self.conns[i].ack_with_sack();
-                segment.seq = self.conns[i].told_edge;
+                segment.seq = self.conns[i].last_edge;
                 self.send(&segment, RxMeta::default(), false);
             }
             self.conns[i].take(&mut self.driver.host, usize::MAX);
@@ -116,7 +117,7 @@ impl Run {
         before != state(self)
     }
 
-    /// Waits until the stack does something of itself. False if it will not.
+    /// Advances to the stack's next deadline; false without one.
     fn wait(&mut self) -> bool {
         match self.driver.next_deadline() {
             Some(at) if at.max(self.now) - self.now <= WAIT_MAX => {
@@ -127,7 +128,7 @@ impl Run {
         }
     }
 
-    /// Invariants 5, 21 and 28: both streams have arrived in full, on every connection that nobody harmed.
+    /// Invariants 5, 21 and 28: both streams have arrived in full, on every connection without a violation.
     fn check_delivered(&mut self, i: usize) {
         self.conns[i].take(&mut self.driver.host, usize::MAX);
         let conn = &self.conns[i];

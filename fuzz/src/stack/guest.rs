@@ -1,4 +1,4 @@
-//! Operations of the guest: the honest, the odd and the hostile.
+//! Operations of the guest: honest, odd and hostile ones.
 
 use super::op::{Kind, Op};
 use super::{Run, is_opening};
@@ -123,8 +123,8 @@ impl Run {
         let conn = &self.conns[i];
         let base = match v >> 14 {
             0 => conn.next,
-            1 => conn.told_ack.wrapping_sub(conn.seq(0)),
-            2 => conn.told_edge.wrapping_sub(conn.seq(0)),
+            1 => conn.last_ack.wrapping_sub(conn.seq(0)),
+            2 => conn.last_edge.wrapping_sub(conn.seq(0)),
             _ => return u32::from(a) << 24,
         };
         let unit = if v & 0x2000 == 0 { 1 } else { 1460 };
@@ -219,7 +219,7 @@ impl Run {
         let opening = before.is_none_or(|info| is_opening(info.state) || info.state == State::TimeWait);
         let accepts = a & (flags::SYN | flags::ACK | flags::RST) == flags::SYN | flags::ACK;
         if accepts && before.is_some_and(|info| info.state == State::SynSent) {
-            // It might accept the call with other numbers and options than the guest knows of.
+            // It might accept the active open with numbers and options unknown to the guest.
             return self.accept(i);
         }
         let place = self.place(i, (v & 0xff) as u8, v & 0xc000);
@@ -243,8 +243,7 @@ impl Run {
 
     /// An honest acknowledgement, and the same again with options of any kind and length.
     fn options(&mut self, i: usize, a: u8, v: u16) {
-        // The observer does not understand all that the stack does: it must have heard this acknowledgement
-        // already.
+        // The observer parses fewer options than the stack: it must have seen this acknowledgement already.
         let s = self.conns[i].ack_with_sack();
         self.send(&s, RxMeta::default(), false);
         let words = usize::from(a % 11);
@@ -264,10 +263,10 @@ impl Run {
         self.turn();
     }
 
-    /// Sends up to `count` segments again, from what the stack has acknowledged on.
+    /// Retransmits up to `count` segments from the stack's acknowledgement on.
     pub(super) fn again(&mut self, i: usize, count: u32, len: u32) {
         let conn = &self.conns[i];
-        let mut place = conn.told_ack.wrapping_sub(conn.seq(0));
+        let mut place = conn.last_ack.wrapping_sub(conn.seq(0));
         for _ in 0..count {
             if self.conns[i].iss.is_none() || place >= self.conns[i].next {
                 break;

@@ -1,8 +1,7 @@
 //! Encoding of an input: eight bytes of configuration, then operations of four bytes each.
 //!
 //! Every input means something, and every operation has the same length, so that a mutation changes one
-//! operation and leaves the others what they were. A number larger than makes sense is reduced where it is
-//! used.
+//! operation and leaves the others what they were. An excessive number is reduced where it is used.
 
 use brodo_core::config::{BufferBounds, Config, Tuning};
 use brodo_core::link::LinkCaps;
@@ -28,7 +27,7 @@ impl Setup {
         LinkCaps { checksum, tso: checksum && self.0[0] & 4 != 0, uso: false }
     }
 
-    /// Whether the host tells of every change.
+    /// Whether the host reports every change (chatty).
     pub const fn chatty(self) -> bool {
         self.0[0] & 8 != 0
     }
@@ -71,7 +70,7 @@ impl Setup {
         [usize::MAX, 0, 1, 700, 65_536, 262_144, 3000, usize::MAX][usize::from(self.0[2] & 7)]
     }
 
-    /// How far before the end of sequence space the stack's numbers begin; `None` leaves them alone.
+    /// Distance of the stack's first numbers from the end of sequence space; `None` leaves them alone.
     pub fn iss_before_wrap(self) -> Option<u32> {
         [None, Some(0), Some(1), Some(2), Some(1000), Some(100_000), Some(1 << 31), None]
             [usize::from(self.0[2] >> 3 & 7)]
@@ -123,7 +122,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The guest opens a connection, or sends its SYN again.
+    /// The guest opens a connection, or retransmits its SYN.
     Syn,
     /// The next data, in order.
     Data,
@@ -135,13 +134,13 @@ kinds! {
     Super,
     /// An honest acknowledgement.
     Ack,
-    /// An acknowledgement of something else.
+    /// A false acknowledgement.
     AckAt,
-    /// SACK blocks of something the guest may not have.
+    /// SACK blocks of bytes that the guest may not have.
     SackLie,
     /// An honest acknowledgement that reports a duplicate.
     Duplicate,
-    /// Another window.
+    /// A changed window.
     Window,
     /// A reset.
     Reset,
@@ -185,7 +184,7 @@ kinds! {
     AckHalf,
     /// A peer of the host's connects to the guest, which accepts at once or leaves that for later.
     Call,
-    /// The guest accepts, or says so again.
+    /// The guest accepts, or repeats its SYN-ACK.
     Accept,
 }
 
@@ -194,7 +193,7 @@ kinds! {
 pub struct Op {
     /// The operation.
     pub kind: Kind,
-    /// To which connection, 0 to 2.
+    /// Its connection, 0 to 2.
     pub flow: usize,
     /// The guest's frame waits for the next one without this mark: the driver gets both in one batch.
     pub batched: bool,
@@ -204,7 +203,7 @@ pub struct Op {
     pub v: u16,
 }
 
-/// Takes an input apart.
+/// Decodes an input.
 pub fn decode(data: &[u8]) -> Option<(Setup, impl Iterator<Item = Op>)> {
     let (setup, rest) = data.split_first_chunk::<SETUP_LEN>()?;
     let ops = rest.chunks_exact(4).take(OPS_MAX).map(|b| Op {

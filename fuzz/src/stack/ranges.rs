@@ -1,4 +1,4 @@
-//! Sets of places in a stream, kept as few ranges as it takes.
+//! Sets of places in a stream, kept as disjoint ranges.
 
 /// Disjoint ranges that do not touch, in order.
 #[derive(Debug, Default, Clone)]
@@ -17,7 +17,7 @@ impl Ranges {
         self.0.splice(from..to, [(start, end)]);
     }
 
-    /// The end of what there is from the very beginning without a gap.
+    /// The end of the range that begins at 0.
     pub(super) fn contiguous(&self) -> u32 {
         self.0.first().filter(|r| r.0 == 0).map_or(0, |r| r.1)
     }

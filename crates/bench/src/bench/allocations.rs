@@ -1,8 +1,7 @@
-//! Heap allocations of brodo, counted at the door of the C library's allocator in the program as it is
-//! shipped.
+//! Heap allocations of brodo, counted at the interface of the C library's allocator in the released program.
 //!
-//! A small library in C, built here, stands before the C library (`LD_PRELOAD`) and counts in a file that is
-//! mapped ([`SOURCE`]). A first run fills pools and tables; the second is reported.
+//! A small library in C ([`SOURCE`]), built here and preloaded (`LD_PRELOAD`), counts in a mapped file. A
+//! first run fills pools and tables; the second is reported.
 
 use super::results::{Allocations, Results};
 use super::workload::Workload;
@@ -24,7 +23,7 @@ const SECONDS: f64 = 1.0;
 /// Estimated duration of the part.
 pub(super) const PLANNED: Duration = Duration::from_secs(10);
 
-/// Counts; a remark in `results` if that fails.
+/// Counts allocations; a failure becomes a remark in `results`.
 pub(super) fn run(options: &Options, results: &mut Results, progress: &mut Progress) {
     progress.begin(Part::Allocations.name());
     let remark = if results.systems.contains(&System::Brodo) {

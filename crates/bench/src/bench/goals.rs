@@ -87,9 +87,9 @@ impl fmt::Display for Figure {
 enum Bound {
     /// A number in the figure's own unit.
     Absolute(f64),
-    /// A multiple of what this system has.
+    /// A multiple of this system's figure.
     Of(System, f64),
-    /// A multiple of what brodo has at this MTU.
+    /// A multiple of brodo's figure at this MTU.
     OfMtu(u32, f64),
 }
 
@@ -186,7 +186,7 @@ impl Goal {
         }
     }
 
-    /// The value held against the bound; `None` where a part of it was not measured.
+    /// The value compared with the bound; `None` where a part of it was not measured.
     fn value(&self, results: &Results, figure: Figure) -> Option<f64> {
         let own = figure.of(results, System::Brodo)?.median;
         let other = match (self.bound, figure) {
@@ -206,12 +206,12 @@ impl Goal {
     }
 }
 
-/// A goal and what was measured.
+/// A goal and the measured values.
 #[derive(Debug)]
 pub struct Verdict {
     /// The goal.
     pub goal: &'static Goal,
-    /// Values held against the goal, by figure.
+    /// Values compared with the goal, by figure.
     pub values: Vec<(Figure, f64)>,
 }
 
@@ -221,7 +221,7 @@ impl Verdict {
         self.values.iter().filter(|(_, value)| self.goal.is_reached_by(*value)).count()
     }
 
-    /// The figure that is farthest from it.
+    /// The figure farthest from the goal.
     fn worst(&self) -> Option<(Figure, f64)> {
         let order = |a: &&(Figure, f64), b: &&(Figure, f64)| {
             if self.goal.at_least { a.1.total_cmp(&b.1) } else { b.1.total_cmp(&a.1) }
@@ -243,7 +243,7 @@ impl Verdict {
     }
 }
 
-/// All goals of which anything was measured.
+/// All goals with at least one measured value.
 pub fn verdicts(results: &Results) -> Vec<Verdict> {
     let verdict = |goal: &'static Goal| {
         let figures = goal.subject.figures().into_iter();
@@ -253,7 +253,7 @@ pub fn verdicts(results: &Results) -> Vec<Verdict> {
     GOALS.iter().map(verdict).filter(|verdict| !verdict.values.is_empty()).collect()
 }
 
-/// The goals, and how far brodo is.
+/// The goals and brodo's figures.
 pub(super) fn table(verdicts: &[Verdict]) -> Table {
     let mut table = Table::new(
         "Goals, and of each the figure that is farthest from it",
@@ -272,7 +272,7 @@ pub(super) fn table(verdicts: &[Verdict]) -> Table {
     table
 }
 
-/// Bounds that the goals set for one figure, and whether they are reached.
+/// Bounds of the goals for one figure, and whether it reaches them.
 pub(super) fn about(verdicts: &[Verdict], figure: Figure) -> (String, String) {
     let mut goals = Vec::new();
     let mut missed = Vec::new();

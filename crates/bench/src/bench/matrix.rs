@@ -1,4 +1,4 @@
-//! Every workload on every system, round after round.
+//! The matrix of workloads and systems, round after round.
 //!
 //! The server is in the host namespace, so that the path is host-direct's loopback plus exactly what the
 //! system under test adds. Payload is counted where it arrives, retransmissions by the kernel that sends (the
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// Overhead of one run: programs start, connections open and close, queues empty.
 const AROUND: Duration = Duration::from_millis(200);
 
-/// About how long everything takes.
+/// Estimated duration of all rounds.
 pub(super) fn planned(options: &Options, results: &Results) -> Duration {
     let runs = results.workloads.len() * results.systems.len() * results.mtus.len();
     one(options) * (runs as u32 * options.rounds)
@@ -31,7 +31,7 @@ fn one(options: &Options) -> Duration {
     Duration::from_secs_f64(options.seconds) + AROUND
 }
 
-/// Starts the servers in the host namespace; the process of the one that bulk goes to.
+/// Starts the servers in the host namespace; returns the process id of the bulk server.
 pub(super) fn serve(world: &World, flows_max: usize) -> Result<u32> {
     let server = world.serve_probe(&world.host, SERVER_PORT)?;
     let ports = round_trip_ports(flows_max);

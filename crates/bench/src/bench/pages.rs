@@ -119,7 +119,7 @@ fn columns(caption: impl Into<String>, first: &str, systems: &[System]) -> Table
     Table::new(caption, std::iter::once(first).chain(systems.iter().map(|system| system.name())))
 }
 
-/// A row with what every system has of a figure, unless none has it.
+/// A row with one figure of every system; none if no system has it.
 fn figures(table: &mut Table, name: &str, figure: Figure, results: &Results) {
     let cell = |system: &System| {
         figure.of(results, *system).map_or_else(String::new, |spread| {
@@ -132,7 +132,7 @@ fn figures(table: &mut Table, name: &str, figure: Figure, results: &Results) {
     }
 }
 
-/// The systems side by side, with their ratio to what a user with root has.
+/// The systems side by side, with their ratio to veth, which takes root.
 fn bars(results: &Results, mtu: u32, metric: Metric, workloads: &[Workload]) -> Bars {
     let (what, unit) = metric.words();
     let group = |workload: &Workload| {

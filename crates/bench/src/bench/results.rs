@@ -1,4 +1,4 @@
-//! Everything that was found out, as it was measured: the source of the tables, the goals and the JSON.
+//! Results of a whole benchmark as measured: the source of tables, goals and JSON.
 
 use super::Options;
 use super::workload::{Metric, Workload};
@@ -24,7 +24,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// One of its figures.
+    /// One figure of the run.
     pub fn figure(&self, metric: Metric) -> Option<f64> {
         self.figures.iter().find(|(found, _)| *found == metric).map(|(_, value)| *value)
     }
@@ -72,7 +72,7 @@ impl StartUp {
 pub struct Allocations {
     /// The workload that ran.
     pub workload: Workload,
-    /// Allocations meanwhile.
+    /// Allocations during it.
     pub count: u64,
     /// GiB moved, or operations.
     pub work: f64,
@@ -97,7 +97,7 @@ impl Allocations {
     }
 }
 
-/// Everything that was found out.
+/// Results of a whole benchmark.
 #[derive(Debug)]
 pub struct Results {
     /// The machine.
@@ -131,7 +131,7 @@ pub struct Results {
 }
 
 impl Results {
-    /// Empty results for the systems whose programs are there; the others are remarks.
+    /// Empty results for the installed systems; the missing ones are remarks.
     pub(super) fn new(machine: Machine, options: &Options, workloads: Vec<Workload>) -> Self {
         let mut remarks = Vec::new();
         let mut systems = Vec::new();
@@ -171,7 +171,7 @@ impl Results {
         Spread::of(wanted.filter_map(|sample| sample.figure(metric)))
     }
 
-    /// The middle of it.
+    /// Median of a figure.
     pub fn median(&self, mtu: u32, workload: Workload, system: System, metric: Metric) -> Option<f64> {
         self.spread(mtu, workload, system, metric).map(|spread| spread.median)
     }

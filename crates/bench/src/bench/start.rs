@@ -1,5 +1,4 @@
-//! How long a fresh namespace takes: until a command in it has ended, and until one has the first byte of a
-//! download.
+//! Start-up time of a fresh namespace: to the end of a command in it, and to the first byte of a download.
 
 use super::matrix;
 use super::results::{Results, StartUp};
@@ -10,10 +9,10 @@ use crate::system::{SERVER_PORT, System};
 use crate::world::{HOST_V4, World};
 use std::time::{Duration, Instant};
 
-/// About how long one round takes.
+/// Estimated duration of one round.
 pub(super) const PLANNED: Duration = Duration::from_millis(200);
 
-/// Starts everything that can start a command, in turn.
+/// Times the systems that can start a command, in turn.
 pub(super) fn run(
     options: &Options,
     rounds: usize,
@@ -33,7 +32,7 @@ pub(super) fn run(
             {
                 let mut command = world.command(&world.enter_host_as_user(), before.iter().chain(guest));
                 let start = Instant::now();
-                // The exit is waited for by the kernel, not by polling, so that the time is exact.
+                // waitpid(2) instead of polling, so that the time is exact.
                 let output = command.output();
                 let elapsed_ms = start.elapsed().as_secs_f64() * 1e3;
                 if output.is_ok_and(|output| output.status.success()) {
@@ -52,14 +51,14 @@ pub(super) fn run(
     Ok(())
 }
 
-/// The words before a command that make it run in a fresh namespace of this system; for host-direct none,
-/// which times the harness.
+/// Prefix of a command that runs it in a fresh namespace of this system; none for host-direct, which times
+/// the harness.
 fn command(options: &Options, world: &World, system: System) -> Option<Vec<String>> {
     let words = match system {
         System::HostDirect => return Some(Vec::new()),
         System::Pasta => "--config-net --no-map-gw -t none -u none -T none -U none -q --",
         System::Brodo => &format!("run {} --", options.programs.options),
-        // slirp4netns cannot start a command, veth starts nothing, and polling is no matter of starting.
+        // slirp4netns cannot start a command, veth starts none, and polling does not affect the start.
         System::Slirp4netns | System::Veth | System::Relay | System::BrodoCalm => return None,
     };
     let mut program = options.programs.find(system).ok()?;

@@ -1,12 +1,12 @@
 //! The workloads as a table: the probe's arguments, and the figures read from its output.
 //!
-//! To add one: a line in [`KINDS`], and a subcommand of the probe if none does it yet.
+//! A new workload is a line in [`KINDS`], and a subcommand of the probe if none fits yet.
 
 use serde_json::Value;
 use std::fmt;
 use std::str::FromStr;
 
-/// A quantity that is measured.
+/// A measured quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Metric {
     /// Payload, counted where it arrives.
@@ -21,7 +21,7 @@ pub enum Metric {
     P99,
     /// Operations of all flows together.
     OperationRate,
-    /// TCP segments that the sending kernel sent again.
+    /// TCP segments that the sending kernel retransmitted.
     Retransmissions,
     /// The forwarder's process time for payload.
     CpuPerGib,
@@ -78,7 +78,7 @@ impl Metric {
         }
     }
 
-    /// Reads it off one run; `None` where that has no such figure.
+    /// Value in one run; `None` where the run has no such figure.
     pub(super) fn of(self, outcome: &Outcome) -> Option<f64> {
         let found = |name: &str| outcome.found.get(name).and_then(Value::as_f64);
         let cpu_us_per = |count: f64| outcome.cpu_ms.filter(|_| count > 0.0).map(|ms| ms * 1e3 / count);
@@ -99,7 +99,7 @@ pub(super) struct Outcome {
     pub(super) found: Value,
     /// Processor time of the forwarder; `None` where there is none.
     pub(super) cpu_ms: Option<f64>,
-    /// Segments that the sending kernel sent again.
+    /// Segments that the sending kernel retransmitted.
     pub(super) retransmissions: u64,
 }
 
@@ -121,13 +121,13 @@ pub struct Kind {
     pub what: &'static str,
     /// Default numbers of concurrent flows; none for a workload whose flows are part of it.
     pub flows: &'static [usize],
-    /// Arguments of the probe, with `{}` for values that only a run knows.
+    /// Arguments of the probe, with `{}` for values known only at the run.
     pub probe: &'static str,
     /// Figures of the workload. The first is compared between systems.
     pub metrics: &'static [Metric],
     /// Sender of the bulk.
     pub sender: Sender,
-    /// The workload to half of whose rate over veth this one is paced.
+    /// The workload whose rate over veth, halved, paces this one.
     pub half_of: Option<&'static str>,
 }
 
@@ -151,7 +151,7 @@ const fn kind(
     Kind { name, what, flows, probe, metrics, sender, half_of: None }
 }
 
-/// All kinds, in the order of the report. A paced kind comes after the one that paces it.
+/// All kinds, in the order of the report. A paced kind comes after the kind that paces it.
 #[rustfmt::skip]
 pub static KINDS: [Kind; 12] = [
     kind("up", "TCP bulk from the guest", &[1, 4, 16], "up {host} {bulk} {flows} {seconds}", BULK, Sender::Guest),
@@ -183,7 +183,7 @@ pub static KINDS: [Kind; 12] = [
 pub struct Workload {
     /// Kind of traffic.
     pub kind: &'static Kind,
-    /// By how many flows at once, 1 to 64.
+    /// Number of concurrent flows, 1 to 64.
     pub flows: usize,
 }
 
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_are_paced_by_comes_before_them() {
+    fn pacing_workloads_come_before_paced_ones() {
         for (i, kind) in KINDS.iter().enumerate() {
             if let Some(name) = kind.half_of {
                 assert!(KINDS[..i].iter().any(|earlier| earlier.name == name), "{}", kind.name);

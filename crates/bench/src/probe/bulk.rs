@@ -1,4 +1,4 @@
-//! Bulk throughput: as many bytes as go through in a time, counted where they arrive.
+//! Bulk throughput: bytes in a given time, counted at the receiver.
 
 use super::connection::CHUNK;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes of one flow and the seconds in which its receiver saw them.
+/// Bytes of one flow and the seconds in which its receiver got them.
 struct Flow {
     bytes: u64,
     seconds: f64,

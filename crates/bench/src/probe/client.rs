@@ -9,7 +9,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Distinguishes what goes up from what comes down.
+/// Seeds of the two directions, so that they carry different bytes.
 const UP_SEED: u64 = 0x0075_7000;
 const DOWN_SEED: u64 = 0xd0_0770;
 
@@ -20,7 +20,7 @@ fn open(peer: SocketAddr, line: &str) -> io::Result<TcpStream> {
     Ok(connection)
 }
 
-/// Sends `line` on a connection of its own; the answer, or null if there is none.
+/// Sends `line` on a connection of its own; returns the answer, or null without one.
 pub(super) fn ask(peer: SocketAddr, line: &str) -> io::Result<Value> {
     let mut answer = String::new();
     BufReader::new(open(peer, line)?).read_line(&mut answer)?;
@@ -55,7 +55,7 @@ pub(super) fn upload(peer: SocketAddr, bytes: u64, stall: Option<&str>) -> io::R
     }))
 }
 
-/// Receives to the end and compares with what the server must have sent.
+/// Receives to the end and compares with the server's pattern.
 pub(super) fn download(peer: SocketAddr, bytes: u64, stall: Option<&str>) -> io::Result<Value> {
     let line = stall.map_or_else(|| "source".to_owned(), |token| format!("stalled-source {token}"));
     let mut connection = open(peer, &format!("{line} {bytes} {DOWN_SEED}"))?;
@@ -131,10 +131,10 @@ pub(super) fn reset(peer: SocketAddr) -> io::Result<Value> {
     Ok(json!({ "line": line.trim(), "outcome": outcome }))
 }
 
-/// Sends a little, resets the connection, and asks the server what it saw.
+/// Sends a few bytes, resets the connection, and fetches the outcome at the server.
 pub(super) fn abort(peer: SocketAddr, token: &str) -> io::Result<Value> {
     let mut connection = open(peer, &format!("witness {token}"))?;
-    // A reset may overtake data, so the server must have understood before.
+    // A reset may overtake data, so the server confirms the command first.
     BufReader::new(connection.try_clone()?).read_line(&mut String::new())?;
     connection.write_all(b"a few bytes that the server may or may not read")?;
     SockRef::from(&connection).set_linger(Some(Duration::ZERO))?;

@@ -10,13 +10,13 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-/// A sender that could not send anything for this long is stuck.
+/// Time without progress after which a sender counts as stuck.
 pub(super) const STUCK: Duration = Duration::from_millis(300);
 
 /// Size of reads and writes.
 pub(super) const CHUNK: usize = 128 * 1024;
 
-/// Longest wait of a single read: a peer that sends nothing for that long never will.
+/// Time-out of a single read, far beyond any legitimate pause.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A listener on all addresses of both families with room for a thousand connections at once.
@@ -31,8 +31,8 @@ pub(super) fn listen(port: u16) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Sends patterned bytes and calls `stuck` whenever nothing could be sent for [`STUCK`]; the hash of what was
-/// sent.
+/// Sends patterned bytes and calls `stuck` whenever nothing could be sent for [`STUCK`]; returns the hash of
+/// the bytes sent.
 pub(super) fn send_pattern(
     connection: &mut TcpStream,
     bytes: u64,

@@ -1,17 +1,16 @@
-//! A hostile guest with a memory: TCP connections that really open, and then go wrong in every way a peer
-//! can.
+//! A hostile guest with state: TCP connections that complete the handshake and then violate the protocol.
 //!
 //! Mutated single frames hardly ever get past the handshake, as they cannot know the sequence numbers of the
 //! other side. Here the answers are read and used: options are absurd, acknowledgements are right, repeated,
 //! old, from the future or full of false SACK blocks, windows close and open at random, data overlaps itself,
 //! comes twice or not at all.
 //!
-//! Connections are reset in the end, as a kernel would when it hears of one it does not know: otherwise they
-//! would stay, rightly, until the table is full, and nothing more could be tried.
+//! Connections are reset in the end, as a kernel does with segments of an unknown connection. Otherwise they
+//! would stay, rightly, until the table is full, and no further one could open.
 //!
 //! The connections come from an IPv6 address of the guest's prefix that the guest's kernel does not have, as
-//! the kernel would reset what it knows nothing of. It is a legitimate address: a guest may choose its own in
-//! the prefix.
+//! the kernel would reset connections that are not its own. It is a legitimate address: a guest may choose
+//! its own in the prefix.
 
 use super::forge::{ICMPV6, TCP, ip_frame};
 use super::frames::{Random, Wire};
@@ -28,7 +27,7 @@ use std::time::{Duration, Instant};
 const PORT: u16 = 7000;
 /// The first of the guest's ports; each connection has the next one.
 const PORTS_FROM: u16 = 20_000;
-/// Connections at a time: enough to reach limits, few enough to be heard.
+/// Connections at a time: enough to reach limits, few enough for each to get answers.
 const TALKING: usize = 64;
 /// Frames answered before new connections are opened again.
 const READS: usize = 256;
@@ -36,7 +35,7 @@ const READS: usize = 256;
 /// Silence that ends the attack, once every connection has been reset.
 const QUIET: Duration = Duration::from_millis(300);
 /// Longest wait for a frame before the next connection is opened. It ends with the first frame, so it passes
-/// only where brodo has no processor or nothing to say.
+/// only where brodo has no processor time or nothing to send.
 const PATIENCE_MS: u8 = 20;
 
 const FIN: u8 = 1;
@@ -44,7 +43,7 @@ const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
-/// First lines that make the server do something, and one that does not.
+/// Commands of the server, and one line that is none.
 const LINES: [&[u8]; 8] = [
     b"source 3000000 7\n",
     b"flood 200\n",
@@ -79,7 +78,7 @@ struct Party {
     sent: u64,
 }
 
-/// Attacks until `count` connections have been established, however long that takes.
+/// Attacks until `count` connections have been established, without a time limit.
 pub(super) fn hostile(count: u64, seed: u64) -> io::Result<Value> {
     let wire = Wire::open()?;
     let mut octets = wire.v6.octets();
@@ -99,9 +98,9 @@ pub(super) fn hostile(count: u64, seed: u64) -> io::Result<Value> {
     while party.established < count {
         party.open()?;
         poll(&mut [PollFd::new(party.wire.socket.as_fd(), PollFlags::POLLIN)], PATIENCE_MS)?;
-        let mut heard = 0;
-        while heard < READS && party.hear()? {
-            heard += 1;
+        let mut received = 0;
+        while received < READS && party.receive()? {
+            received += 1;
         }
     }
     party.leave()?;
@@ -134,12 +133,12 @@ impl Party {
         self.send(talk, (talk.next, 0), RST, 0, &[], b"")
     }
 
-    /// Resets everything, and what still speaks after that.
+    /// Resets all connections, and any that still sends afterwards.
     fn leave(&mut self) -> io::Result<()> {
         (0..TALKING).try_for_each(|slot| self.reset(slot))?;
         let mut last = Instant::now();
         while last.elapsed() < QUIET {
-            if self.hear()? {
+            if self.receive()? {
                 last = Instant::now();
             }
         }
@@ -147,15 +146,15 @@ impl Party {
     }
 
     /// Reads one frame and answers it; whether there was one.
-    fn hear(&mut self) -> io::Result<bool> {
+    fn receive(&mut self) -> io::Result<bool> {
         let mut buffer = std::mem::take(&mut self.buffer);
-        let heard = match recv(self.wire.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+        let received = match recv(self.wire.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
             Ok(length) => self.consider(&buffer[..length]).map(|()| true),
             Err(Errno::EAGAIN) => Ok(false),
             Err(e) => Err(e.into()),
         };
         self.buffer = buffer;
-        heard
+        received
     }
 
     fn consider(&mut self, frame: &[u8]) -> io::Result<()> {
@@ -215,7 +214,7 @@ impl Party {
         for _ in 0..=self.random.below(3) {
             let (at, acknowledged) = self.numbers(talk.next, expected);
             let flags = [ACK, ACK, ACK, ACK, ACK | 8, ACK | FIN, ACK | RST, ACK | 0x20, ACK | SYN, 0];
-            // Mostly what keeps the conversation going.
+            // Mostly valid segments, which keep the connection going.
             let flags = if self.random.below(8) < 7 { ACK } else { flags[self.random.below(flags.len())] };
             let window = self.window();
             let options = if self.random.below(4) == 0 { self.options() } else { Vec::new() };

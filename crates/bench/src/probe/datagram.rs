@@ -1,4 +1,4 @@
-//! UDP: an echo that compares what comes back, what a closed port looks like, and what arrives from whom.
+//! UDP: an echo with comparison, the error of a closed port, and arrivals with their sources.
 
 use super::errno_name;
 use super::pattern::Pattern;
@@ -17,7 +17,7 @@ pub(super) fn echo_back(socket: &UdpSocket) -> io::Result<()> {
     let mut buffer = vec![0; 65536];
     loop {
         let (length, from) = socket.recv_from(&mut buffer)?;
-        // An answer may be refused by a client that is gone: the next one matters as much.
+        // A client that is gone refuses its answer; the others still get theirs.
         let _ = socket.send_to(&buffer[..length], from);
     }
 }
@@ -46,8 +46,7 @@ fn socket(peer: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Attempts with one datagram: one, and one more for each router that says that it is too long for the next
-/// link.
+/// Attempts with one datagram: one, and one more for each router that reports it too long for the next link.
 const ATTEMPTS: usize = 3;
 
 /// Echoes one datagram of each size and compares; lists the sizes that did not come back as they went.
@@ -61,7 +60,7 @@ pub(super) fn echo(peer: SocketAddr, sizes: &[usize]) -> io::Result<Value> {
         let mut result = Ok(0);
         for _ in 0..ATTEMPTS {
             result = socket.send(&sent).and_then(|_| socket.recv(&mut buffer));
-            // The path takes less than the link; the kernel knows that now, and fragments.
+            // The path MTU is smaller than the link's; the kernel has learnt that, and fragments.
             if !result.as_ref().is_err_and(|e| e.raw_os_error() == Some(Errno::EMSGSIZE as i32)) {
                 break;
             }
@@ -75,7 +74,8 @@ pub(super) fn echo(peer: SocketAddr, sizes: &[usize]) -> io::Result<Value> {
     Ok(json!({ "equal": failed.is_empty(), "failed": failed }))
 }
 
-/// Asks for `duration`, each time on a new socket with a datagram of its own, and compares what comes back.
+/// Exchanges datagrams for `duration`, each on a new socket and with a payload of its own, and compares the
+/// answers.
 pub(super) fn queries(peer: SocketAddr, duration: Duration, pause: Duration) -> io::Result<Value> {
     const QUERY: usize = 40;
     let start = Instant::now();
@@ -107,7 +107,7 @@ pub(super) fn refused(peer: SocketAddr) -> io::Result<Value> {
     Ok(json!({ "outcome": result.map_or_else(|e| errno_name(&e), |length| format!("{length} bytes")) }))
 }
 
-/// Prints one line of JSON for every datagram that arrives: from where, and its text.
+/// Prints one line of JSON for every datagram that arrives: its source and its text.
 pub(super) fn collect(port: u16) -> io::Result<()> {
     let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port))?;
     let mut buffer = [0; 2048];

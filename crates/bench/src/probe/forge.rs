@@ -1,4 +1,4 @@
-//! Frames made by hand: correct ones to start from, as octets.
+//! Hand-made frames: correct octets to start mutations from.
 //!
 //! Deliberately independent of brodo's own wire formats, so that a mistake there cannot hide in its tests.
 
@@ -19,7 +19,7 @@ pub(super) fn ethernet(to: Mac, from: Mac, ether_type: u16, payload: &[u8]) -> V
     [&to[..], &from[..], &ether_type.to_be_bytes(), payload].concat()
 }
 
-/// A whole frame with an IP packet whose protocol header and payload are `body`, all checksums right.
+/// A whole frame with an IP packet whose protocol header and payload are `body`, all checksums correct.
 pub(super) fn ip_frame(
     to: Mac,
     from: Mac,
@@ -74,7 +74,7 @@ pub(super) fn tcp(source: u16, destination: u16, sequence: u32, flags: u8, paylo
     body
 }
 
-/// Makes the checksums right, as far as the packet's own lengths make sense; otherwise leaves them.
+/// Corrects the checksums, as far as the packet's own lengths are consistent; otherwise leaves them.
 pub(super) fn repair(frame: &mut [u8]) {
     let Some((header, packet)) = frame.split_at_mut_checked(ETHERNET) else { return };
     let ether_type = u16::from_be_bytes([header[12], header[13]]);

@@ -1,9 +1,9 @@
 //! A hostile guest: frames that no kernel would send, written straight to the interface through a packet
 //! socket.
 //!
-//! Mutation is reproducible from its seed. It starts from correct frames of everything brodo understands;
-//! half of the mutants get their checksums repaired, as those that fail a checksum never reach the code
-//! behind it.
+//! Mutation is reproducible from its seed. It starts from correct frames of every protocol that brodo parses;
+//! half of the mutants get their checksums repaired, as frames with a wrong checksum never reach the code
+//! behind its check.
 
 use super::forge::{ETHERNET, ICMP, ICMPV6, Mac, TCP, UDP, ethernet, ip_frame, repair, tcp, udp};
 use super::pattern::mix;
@@ -50,7 +50,7 @@ impl Wire {
         Ok(Self { socket, interface, mac, gateway_mac: gateway_mac()?, v4, v6 })
     }
 
-    /// Whether the frame left; a full queue only means that we are faster than brodo.
+    /// Whether the frame was sent; false if the transmit queue is full, as brodo is slower than this program.
     pub(super) fn send(&self, frame: &[u8]) -> io::Result<bool> {
         loop {
             match sendto(self.socket.as_raw_fd(), frame, &self.interface, MsgFlags::empty()) {
@@ -78,7 +78,7 @@ fn gateway_mac() -> io::Result<Mac> {
     found.ok_or_else(|| io::Error::other("the router does not answer ARP"))
 }
 
-/// One UDP datagram with this source address and everything else right.
+/// One UDP datagram with this source address, otherwise correct.
 pub(super) fn forged(source: IpAddr, peer: SocketAddr, text: &str) -> io::Result<Value> {
     let wire = Wire::open()?;
     let body = udp(40_000, peer.port(), text.as_bytes());
@@ -104,7 +104,7 @@ pub(super) fn hostile(count: u64, seed: u64) -> io::Result<Value> {
     Ok(json!({ "sent": sent, "refused": refused, "seed": seed }))
 }
 
-/// Correct frames of everything that brodo parses.
+/// Correct frames of every protocol that brodo parses.
 fn seeds(wire: &Wire) -> Vec<Vec<u8>> {
     let (to, from) = (wire.gateway_mac, wire.mac);
     let v4 = (IpAddr::V4(wire.v4), IpAddr::V4(Ipv4Addr::new(198, 19, 0, 1)));
@@ -161,7 +161,7 @@ fn seeds(wire: &Wire) -> Vec<Vec<u8>> {
     frames
 }
 
-/// A few changes of the kinds that break parsers.
+/// A few mutations of kinds known to break parsers.
 fn mutate(frame: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..=random.below(4) {
         let at = random.below(frame.len().max(1));

@@ -1,4 +1,4 @@
-//! Connections that are opened and then do nothing, to see what they cost.
+//! Idle connections: opened, then without traffic, to measure their memory.
 
 use super::connection::listen;
 use super::many::raise_descriptor_limit;

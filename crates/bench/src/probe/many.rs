@@ -28,7 +28,7 @@ pub(super) fn hold(peer: SocketAddr, count: usize) -> io::Result<Value> {
         connection.write_all(b"echo\n")?;
         connections.push(connection);
     }
-    // All speak before any is heard.
+    // All connections send before any is read.
     for (number, connection) in connections.iter_mut().enumerate() {
         connection.write_all(&message(number))?;
     }

@@ -1,5 +1,5 @@
-//! ICMP errors of a path: a datagram with a chosen hop limit and length, and the error that
-//! comes of it, as a program sees it that asks for the error queue (traceroute, QUIC).
+//! ICMP errors of a path: a datagram with a chosen hop limit and length, and the resulting entry of the
+//! socket's error queue (IP_RECVERR), as read by traceroute or QUIC.
 
 use super::errno_name;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -41,7 +41,7 @@ pub(super) fn probe(peer: SocketAddr, ttl: u8, size: usize) -> io::Result<Value>
     poll(&mut ready, PollTimeout::from(PATIENCE_MS))?;
     let happened = ready[0].revents().unwrap_or(PollFlags::empty());
     if happened.contains(PollFlags::POLLERR) {
-        return told(&socket);
+        return first_error(&socket);
     }
     if happened.contains(PollFlags::POLLIN) {
         return Ok(json!({ "outcome": "answer", "size": socket.recv(&mut vec![0; 65536])? }));
@@ -50,7 +50,7 @@ pub(super) fn probe(peer: SocketAddr, ttl: u8, size: usize) -> io::Result<Value>
 }
 
 /// The first entry of the error queue.
-fn told(socket: &UdpSocket) -> io::Result<Value> {
+fn first_error(socket: &UdpSocket) -> io::Result<Value> {
     let mut data = [0; 64];
     let mut slices = [IoSliceMut::new(&mut data)];
     let mut control = nix::cmsg_space!([u8; CONTROL]);
@@ -76,5 +76,5 @@ fn told(socket: &UdpSocket) -> io::Result<Value> {
             "mtu": mtu,
         }));
     }
-    Ok(json!({ "outcome": "an error that is not told" }))
+    Ok(json!({ "outcome": "an error without an entry in the error queue" }))
 }

@@ -1,4 +1,4 @@
-//! Content to compare: a pattern that both ends compute, and its SHA-256.
+//! Content of transfers: a pattern that both ends compute, and its SHA-256.
 //!
 //! The pattern has no period, so that any byte lost, repeated or moved changes the hash, and it does not
 //! depend on how the bytes are cut into reads and writes.
@@ -29,7 +29,7 @@ impl Pattern {
     }
 }
 
-/// Compares bytes as they come with the pattern.
+/// Comparison of received bytes with the pattern.
 #[derive(Debug)]
 pub(super) struct Checker {
     seed: u64,
@@ -61,7 +61,7 @@ impl Checker {
         }
     }
 
-    /// `{"bytes": 1234, "differs_at": null}`: the place is that of the first word with a wrong byte.
+    /// `{"bytes": 1234, "differs_at": null}`: the offset is that of the first word with a wrong byte.
     pub(super) fn json(&self) -> Value {
         json!({ "bytes": self.bytes, "differs_at": self.differs_at })
     }

@@ -1,12 +1,12 @@
 //! A pure relay between two sockets: the minimal forwarder in user space, for comparison.
 //!
-//! It accepts what comes in by one device for a port, connects to the same address and port itself, which by
-//! loopback is the server, and copies both ways: a thread for each connection that was there before it, large
-//! buffers, blocking calls, and both kernels' TCP at its ends. It has no frames, no checks, no stack of its
-//! own. Its throughput bounds that of every forwarder that copies.
+//! It accepts connections that arrive by one device for a port, connects over loopback to the same address
+//! and port, which is the server, and copies both ways: threads started beforehand, large buffers, blocking
+//! calls, and both kernels' TCP at its ends. It has no frames, no checks, no stack of its own. Its throughput
+//! bounds that of every forwarder that copies.
 //!
-//! Blocking writes of one thread to both sides would stand still between two peers who both send and do not
-//! read. The workloads' do not.
+//! One thread with blocking writes to both sides would deadlock between two peers that both send and do not
+//! read. The workloads have no such peers.
 
 use super::connection;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -19,8 +19,8 @@ use std::thread;
 /// Size of reads and writes: measured to be as fast as larger ones, and faster than smaller ones.
 const CHUNK: usize = 256 << 10;
 
-/// Relays what comes in by `device` for `ports` ports of `address` from its own on, as many connections to
-/// each at a time as there are threads. Listens on the port after them too, once it is ready.
+/// Relays connections that arrive by `device` for `ports` ports from that of `address` on, `threads` of them
+/// at a time for each port. Once ready it also listens on the port after them.
 pub(super) fn relay(device: &str, address: SocketAddr, ports: u16, threads: u16) -> io::Result<()> {
     let port = |number| listen(device, SocketAddr::new(address.ip(), address.port() + number));
     let listeners: Vec<TcpListener> = (0..ports).map(port).collect::<io::Result<_>>()?;
@@ -39,9 +39,8 @@ pub(super) fn relay(device: &str, address: SocketAddr, ports: u16, threads: u16)
     Ok(())
 }
 
-/// Of all sockets that listen on a port the kernel looks first at those bound to the address that was asked
-/// for, and of a device only at what comes in by it: the relay's own connections, by loopback, find the
-/// server.
+/// The kernel prefers listeners bound to the destination address, and gives a listener bound to a device only
+/// connections that arrive by it. So the relay's own connections, over loopback, find the server.
 fn listen(device: &str, address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -72,7 +71,7 @@ fn both_ways(guest: &TcpStream, buffer: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Passes on what has come; false if that was the end.
+/// Copies the bytes that have arrived; false at the end of the stream.
 fn copy(mut from: &TcpStream, mut to: &TcpStream, buffer: &mut [u8]) -> io::Result<bool> {
     match from.read(buffer)? {
         0 => to.shutdown(Shutdown::Write).map(|()| false),

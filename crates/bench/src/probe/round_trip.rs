@@ -28,7 +28,7 @@ pub(super) fn respond(port: u16, count: u16) -> io::Result<()> {
         for listener in &listeners {
             scope.spawn(|| {
                 for connection in listener.incoming().flatten() {
-                    // A client that goes away ends its connection, not the server.
+                    // An error of one client ends its connection, not the server.
                     let _ = answer(connection);
                 }
             });
@@ -39,7 +39,7 @@ pub(super) fn respond(port: u16, count: u16) -> io::Result<()> {
 
 fn answer(mut connection: TcpStream) -> io::Result<()> {
     connection.set_nodelay(true)?;
-    // A connection that says nothing must not keep the others waiting for ever.
+    // A silent connection must not block the others for ever.
     connection.set_read_timeout(Some(PATIENCE))?;
     let mut byte = [0];
     while connection.read(&mut byte)? == 1 {

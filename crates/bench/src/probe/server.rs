@@ -1,5 +1,4 @@
-//! The server: one thread per connection, each obeying its first line. The module above lists what it
-//! understands.
+//! The server: one thread per connection, each obeying its first line, a command of the list in [`super`].
 //!
 //! Stalls are not timed but agreed: a sender that has been stuck for [`STUCK`](super::connection::STUCK) says
 //! so over a second connection, and only then does the other side begin to read. So a stall always fills
@@ -40,13 +39,13 @@ fn await_post(token: &str) -> Value {
 
 pub(super) fn serve(port: u16) -> io::Result<()> {
     super::many::raise_descriptor_limit()?;
-    // Before the listener, which shows that all is there.
+    // Bound before the TCP listener, because a client that connects expects both.
     let datagrams = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port))?;
     thread::spawn(move || super::datagram::echo_back(&datagrams));
     for connection in listen(port)?.incoming() {
         let connection = connection?;
         thread::Builder::new().stack_size(64 * 1024).spawn(move || {
-            // A client that goes away is the client's business.
+            // An error of one client concerns its connection only.
             let _ = obey(connection);
         })?;
     }
@@ -140,7 +139,7 @@ fn obey(connection: TcpStream) -> io::Result<()> {
         ["swift-source", seed] => stress::swift_source(&mut input, number(seed)?),
         ["reset"] => {
             writeln!(input.connection, "about to be reset")?;
-            // Once the client says it has the line: a reset may overtake data.
+            // Reset only once the client has confirmed the line: a reset may overtake data.
             input.connection.read_exact(&mut [0])?;
             SockRef::from(&input.connection).set_linger(Some(Duration::ZERO))
         }

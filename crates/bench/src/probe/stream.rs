@@ -1,8 +1,8 @@
-//! Datagrams in one direction, as fast as they go or at a given rate, and how many of them arrive.
+//! Datagrams in one direction, as fast as possible or at a given rate, with the number that arrive.
 //!
-//! A TCP connection beside them says when to begin and what was sent, so that nothing has to be guessed from
-//! what arrived. Senders and receivers are as ordinary programs are: one system call for each datagram, and
-//! the buffers the kernel gives.
+//! A TCP connection beside them carries the start and the number sent, so that losses are exact. Senders and
+//! receivers work as ordinary programs do: one system call for each datagram, and the kernel's default
+//! buffers.
 //!
 //! ```text
 //!   datagrams-up     client                              server
@@ -24,13 +24,13 @@ use std::time::{Duration, Instant};
 
 /// Wait for queued datagrams after the last one was sent.
 const DRAIN: Duration = Duration::from_millis(100);
-/// Longest wait for datagrams before the clock and the connection are looked at.
-const LOOK: Duration = Duration::from_millis(20);
+/// Longest wait for datagrams between checks of the clock and the connection.
+const WAIT: Duration = Duration::from_millis(20);
 /// Shortest sleep of a paced sender between bursts; at 100,000 datagrams per second ten are due
 /// after it.
 const PAUSE: Duration = Duration::from_micros(100);
-/// Longest burst of a paced sender, in datagrams: one that did not run for a while does not
-/// make up for it, as that would measure the receiver's buffer and not the path.
+/// Longest burst of a paced sender, in datagrams: a sender that did not run for a while does not catch up, as
+/// that would measure the receiver's buffer and not the path.
 const BURST_MAX: u32 = 64;
 
 /// Datagrams to send.
@@ -71,8 +71,8 @@ impl Arrived {
     }
 }
 
-/// Both ends' accounts as figures. Rates are over the time the stream was to last, or over what the receiver
-/// needed if that was longer.
+/// Figures from the counts of both ends. Rates are over the time the stream was to last, or over what the
+/// receiver needed if that was longer.
 fn figures(sent: u64, arrived: &Value, duration: Duration) -> Value {
     let number = |name: &str| arrived[name].as_f64().unwrap_or(0.0);
     let seconds = number("seconds").max(duration.as_secs_f64());
@@ -129,10 +129,10 @@ pub(super) fn down(peer: SocketAddr, stream: Stream) -> io::Result<Value> {
     let port = answer(&mut answers)?.as_u64().ok_or_else(no_port)?;
     let socket = bind(peer)?;
     socket.connect(SocketAddr::new(peer.ip(), port as u16))?;
-    // Where to send to. The first may be lost.
+    // Datagrams that give the server our address; the first may be lost.
     let mut arrived = Arrived::default();
     let mut buffer = vec![0; 65536];
-    socket.set_read_timeout(Some(LOOK))?;
+    socket.set_read_timeout(Some(WAIT))?;
     let limit = Instant::now() + PATIENCE;
     while arrived.datagrams == 0 {
         if Instant::now() > limit {
@@ -161,7 +161,7 @@ pub(super) fn source(control: &mut TcpStream, stream: Stream) -> io::Result<()> 
     writeln!(control, "{}", json!({ "sent": sent }))
 }
 
-/// Sends for the time given; how many.
+/// Sends for the given time; returns the number of datagrams.
 fn send(socket: &UdpSocket, stream: Stream) -> io::Result<u64> {
     let buffer = vec![0x55; stream.size];
     let interval = Duration::from_secs_f64(1.0 / stream.rate.max(1) as f64);
@@ -182,7 +182,7 @@ fn send(socket: &UdpSocket, stream: Stream) -> io::Result<u64> {
             due += interval.max(late.saturating_sub(interval * BURST_MAX));
         }
         match socket.send(&buffer) {
-            // One that the sender's own kernel refuses for want of room has not been sent.
+            // ENOBUFS: the sender's own kernel had no room, so the datagram does not count as sent.
             Err(e) if e.raw_os_error() == Some(nix::errno::Errno::ENOBUFS as i32) => {}
             other => {
                 other?;
@@ -196,7 +196,7 @@ fn send(socket: &UdpSocket, stream: Stream) -> io::Result<u64> {
 fn count(socket: &UdpSocket, mut over: impl FnMut() -> io::Result<bool>) -> io::Result<Arrived> {
     let mut arrived = Arrived::default();
     let mut buffer = vec![0; 65536];
-    socket.set_read_timeout(Some(LOOK))?;
+    socket.set_read_timeout(Some(WAIT))?;
     loop {
         match socket.recv(&mut buffer) {
             Ok(length) => arrived.add(length),
@@ -210,7 +210,7 @@ fn count(socket: &UdpSocket, mut over: impl FnMut() -> io::Result<bool>) -> io::
     }
 }
 
-/// Whether the other side has said or ended anything, without taking it.
+/// Whether the other side has sent bytes or ended its half, without reading any.
 fn ended(control: &TcpStream) -> io::Result<bool> {
     control.set_nonblocking(true)?;
     let seen = control.peek(&mut [0]);

@@ -1,5 +1,5 @@
-//! Transfers that make trouble: of all sizes, with stalls at either end, a thousand slow readers, flows
-//! watched while something is done to the forwarder.
+//! Stress transfers: of all sizes, with stalls at either end, a thousand slow readers, flows monitored while
+//! the forwarder is stopped or suspended.
 //!
 //! Content is compared byte by byte with the pattern that both ends compute, so that a failure names the
 //! place. Stalls follow a random sequence from a seed.
@@ -90,8 +90,8 @@ pub(super) fn slow_sink(input: &mut Input, rate: u64, time: Duration, seed: u64)
     writeln!(input.connection, "{}", json!({ "slow": slow, "content": checker.json() }))
 }
 
-/// Reads `rate` bytes per second for `time` and then to the end; the least and the whole that came in each of
-/// its seconds but the first.
+/// Reads `rate` bytes per second for `time` and then to the end; returns the least and the sum of the bytes
+/// per second, without the first second.
 fn read_slowly(
     connection: &mut TcpStream,
     checker: &mut Checker,
@@ -185,8 +185,8 @@ pub(super) struct Slow {
     pub(super) time: Duration,
 }
 
-/// Many connections at once whose readers are slow for a time: at the server if `up`, else here. Tells when
-/// all are connected, and in the end what the worst reader got.
+/// Many concurrent connections whose readers are slow for a time: at the server if `up`, else here. Prints a
+/// line when all are connected; the result has the figures of the slowest reader.
 pub(super) fn slow(peer: SocketAddr, up: bool, slow: Slow) -> io::Result<Value> {
     super::many::raise_descriptor_limit()?;
     let Slow { count, bytes, rate, time } = slow;

@@ -1,7 +1,7 @@
-//! Bulk throughput over a given time, seen as it develops: bytes by interval, counted where they arrive.
+//! Bulk throughput over time: bytes by interval, counted at the receiver.
 //!
 //! Unlike in [`super::bulk`] bytes still in flight at the end of the time are not awaited: on a slow path
-//! they could exceed the measured ones. The connection is cut, and the server's figures are asked for over
+//! they could exceed the measured ones. The connection is aborted, and the server's figures are fetched over
 //! another one.
 
 use super::client::ask;
@@ -12,8 +12,8 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Interval at which a wait for the network looks at the clock.
-const LOOK: Duration = Duration::from_millis(20);
+/// Longest blocking wait before the clock is read.
+const WAIT: Duration = Duration::from_millis(20);
 
 /// Duration and interval of a measurement.
 #[derive(Debug, Clone, Copy)]
@@ -30,18 +30,18 @@ impl Span {
     }
 }
 
-/// Sends for the time the server asks.
+/// Sends for the time given by the server.
 pub(super) fn up(peer: SocketAddr, span: Span) -> io::Result<Value> {
     let token = format!("timed-{}", std::process::id());
     let mut connection = TcpStream::connect(peer)?;
     let (duration_ms, bucket_ms) = (span.duration.as_millis(), span.bucket.as_millis());
     writeln!(connection, "drain-for {duration_ms} {bucket_ms} {token}")?;
-    // A writer that waits for room without a time limit, as ordinary programs do: one that looked in between
-    // would keep its send buffer fuller than the kernel's wake-ups do.
+    // A writer that blocks without a time limit, as ordinary programs do: one that woke in between would keep
+    // its send buffer fuller than the kernel's wake-ups do.
     let writer = connection.try_clone()?;
     let writer = std::thread::spawn(move || write_all(writer));
     // The server's time began one way later than ours.
-    std::thread::sleep(span.duration + 2 * LOOK);
+    std::thread::sleep(span.duration + 2 * WAIT);
     SockRef::from(&connection).set_linger(Some(Duration::ZERO))?;
     // Wakes the writer.
     let _ = connection.shutdown(Shutdown::Both);
@@ -66,10 +66,10 @@ pub(super) fn drain(connection: &mut TcpStream, early: usize, span: Span) -> io:
     Ok(series.json())
 }
 
-/// Receives for the time given, and lets what has come wait for `dwell` before each reading.
+/// Receives for the given time, with received bytes left in the socket for `dwell` before each read.
 pub(super) fn down(peer: SocketAddr, span: Span, dwell: Duration) -> io::Result<Value> {
     let mut connection = TcpStream::connect(peer)?;
-    // More than can be needed; it ends when we do.
+    // Longer than any measurement; the flood ends with the connection.
     let flood = span.duration + Duration::from_mins(1);
     writeln!(connection, "flood {}", flood.as_millis())?;
     let mut series = Series::new(span);
@@ -84,13 +84,13 @@ fn receive(connection: &mut TcpStream, series: &mut Series, dwell: Duration) -> 
     if !dwell.is_zero() {
         connection.set_nonblocking(true)?;
     }
-    connection.set_read_timeout(Some(LOOK))?;
+    connection.set_read_timeout(Some(WAIT))?;
     while !series.is_over() {
         match connection.read(&mut buffer) {
             Ok(0) => break,
             Ok(length) => series.add(length),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(dwell),
-            // A sender whose time was over before ours.
+            // The sender's time ended before ours.
             Err(e) if e.kind() == io::ErrorKind::ConnectionReset => break,
             Err(e) => return Err(e),
         }

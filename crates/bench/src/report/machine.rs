@@ -1,10 +1,10 @@
-//! The machine of the figures, and its load meanwhile.
+//! The measuring machine: processors, memory, kernel, load.
 
 use serde_json::{Value, json};
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Above this load at the start, figures say as much about the other work as about what is measured.
+/// Load at the start above which other work distorts the figures.
 const LOAD_MAX: f64 = 0.5;
 
 /// The machine as it was when measuring began.
@@ -25,7 +25,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Looks at the machine. To be called before anything is started.
+    /// Properties and load of the machine; to be called before the measurement starts any program.
     pub fn now() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");

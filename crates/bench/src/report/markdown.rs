@@ -1,4 +1,4 @@
-//! A document as Markdown, as people read it in a terminal or paste it into a page.
+//! A document as Markdown without its charts, readable in a terminal as it is.
 
 use super::{Block, Document, Table};
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ pub(super) fn write(document: &Document) -> String {
                 table(&mut out, rows);
                 Ok(())
             }
-            // Pictures are for the page; the tables have their figures. The empty line before is taken back.
+            // Charts are left out, as tables have their figures; the empty line before them goes too.
             Block::Bars(_) | Block::Lines(_) => {
                 out.pop();
                 Ok(())

@@ -32,7 +32,7 @@ impl Spread {
     }
 }
 
-/// A number with three digits that count, or all of a whole one.
+/// A number with three significant digits, or all digits of an integer.
 pub fn number(value: f64) -> String {
     match value {
         v if v >= 100.0 || v.fract() == 0.0 => format!("{v:.0}"),

@@ -1,4 +1,4 @@
-//! A small document in both forms, to the letter, and that pages are well-formed.
+//! A small document in both forms, byte for byte, and well-formed pages.
 
 use super::*;
 use brodo_plot::bars::{Bar, Group};

@@ -1,4 +1,4 @@
-//! `brodo-bench wan-emulator`: an emulated path between two namespaces that are already there.
+//! `brodo-bench wan-emulator`: an emulated path between two existing namespaces.
 
 use super::{Counters, DEVICE, End, Overflow, Path, Queue, Wan};
 use crate::process::Result;
@@ -37,7 +37,7 @@ pub struct Emulator {
     /// Probability that a segment is lost, 0 to 1
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     loss: f64,
-    /// Chooses which are lost
+    /// Seed of the losses
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// MTU of the devices in bytes
@@ -77,7 +77,7 @@ pub fn run(emulator: &Emulator) -> Result<()> {
     Ok(())
 }
 
-/// One line, if anything has passed since the last one.
+/// One line of figures, if any packet has passed since the last one.
 fn report(name: &str, counters: &Counters, before: &mut u64) {
     let bytes = counters.wire_bytes.load(Ordering::Relaxed);
     if bytes == *before {

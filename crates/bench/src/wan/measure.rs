@@ -1,11 +1,12 @@
 //! `brodo-bench wan`: each row through brodo and directly over the same path, in turn, round after round.
 //!
-//! Delay and rate are emulated on the machine that runs everything, so the figures beside each other are what
-//! counts: a machine that is busy with something else is late for both.
+//! Delay and rate are emulated on the measuring machine itself, so only the ratio of brodo to the direct path
+//! counts: other load delays both.
 
-use super::rows::{self, Direction, Row};
+use super::rows::{self, Row};
 use super::tap_queue;
 use super::testbed::{Testbed, Way};
+use crate::probe::BulkDirection;
 use crate::process::{Failure, Result};
 use crate::progress::Progress;
 use crate::report::{Block, Document, Machine, Outputs, Spread, Table};
@@ -15,15 +16,15 @@ use clap::Args;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// The row that is not on an emulated path ([`tap_queue`]).
+/// The row without an emulated path ([`tap_queue`]).
 const TAP_QUEUE: &str = "6";
-/// Overhead of a row: its world is built and taken down.
+/// Time to build and remove the world of a row.
 const AROUND: Duration = Duration::from_secs(1);
 
 /// Which rows, how often and how long.
 #[derive(Debug, Clone, Args)]
 pub struct Choice {
-    /// Rows by the beginning of their names; default: all
+    /// Rows by prefix of their names; default: all
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub rows: Vec<String>,
     /// Rounds
@@ -36,7 +37,7 @@ pub struct Choice {
     #[arg(long, value_name = "BYTES", default_value_t = 1500,
         value_parser = clap::value_parser!(u32).range(1280..=65520))]
     pub mtu: u32,
-    /// Print what brodo counted in each row
+    /// Print brodo's counters after each row
     #[arg(long)]
     pub counters: bool,
 }
@@ -66,7 +67,7 @@ pub struct Options {
 pub struct Sample {
     /// Payload over the whole time, from the first byte on.
     pub mbit: f64,
-    /// Payload of the median round trip of the second half, in Mbit/s: where it settled.
+    /// Settled rate: payload of the median round trip of the second half, in Mbit/s.
     pub level_mbit: f64,
     /// Time until a round trip first carried 95 % of that, in milliseconds.
     pub reached_ms: Option<f64>,
@@ -84,7 +85,7 @@ struct Measured {
     direct: Vec<Sample>,
 }
 
-/// Everything that was found out.
+/// Results of all rows.
 #[derive(Debug)]
 pub struct Found {
     rows: Vec<Measured>,
@@ -111,7 +112,7 @@ impl Choice {
         self.rows.is_empty() || self.rows.iter().any(|wanted| name.starts_with(wanted.as_str()))
     }
 
-    /// The rows that are meant, each as long as it shall last.
+    /// The chosen rows, each with its duration.
     pub fn rows(&self) -> Result<Vec<Row>> {
         let mut rows: Vec<Row> = rows::all().into_iter().filter(|row| self.has(&row.name)).collect();
         if rows.is_empty() && !self.has(TAP_QUEUE) {
@@ -124,7 +125,7 @@ impl Choice {
         Ok(rows)
     }
 
-    /// About how long `rows` take.
+    /// Estimated duration of `rows`.
     pub fn planned(&self, rows: &[Row]) -> Duration {
         let transfers: Duration = rows.iter().map(|row| 2 * transfer_planned(row)).sum();
         let tap_queue =
@@ -226,8 +227,8 @@ pub fn transfer(row: &Row, testbed: &Testbed, way: &Way) -> Result<Sample> {
     let [duration, bucket, dwell] = [row.seconds * 1000, row.rtt_ms, row.dwell_ms].map(|n| n.to_string());
     let limit = Duration::from_secs(row.seconds + 60);
     let found = match row.direction {
-        Direction::Up => testbed.probe(way, "timed-up", &[&duration, &bucket], limit),
-        Direction::Down => testbed.probe(way, "timed-down", &[&duration, &bucket, &dwell], limit),
+        BulkDirection::Up => testbed.probe(way, "timed-up", &[&duration, &bucket], limit),
+        BulkDirection::Down => testbed.probe(way, "timed-down", &[&duration, &bucket, &dwell], limit),
     }?;
     let mbit = found["mbit_per_second"].as_f64();
     let mbit = mbit.ok_or_else(|| Failure(format!("row {}: the probe printed {found}", row.name)))?;
@@ -284,7 +285,7 @@ impl Measured {
         cells
     }
 
-    /// The last transfer of either way as it developed.
+    /// The last transfer of either way over time.
     fn chart(&self) -> Option<Chart> {
         let rtt_s = self.row.rtt_ms as f64 / 1e3;
         let series = |name: &str, sample: &Sample, stroke| Series {

@@ -1,9 +1,9 @@
-//! One direction of the path, as a thread: it takes packets from one device and gives them to the other when
-//! they are due.
+//! One direction of the path, as a thread: packets read from one device, written to the other when they are
+//! due.
 //!
 //! The thread sleeps until a packet comes or one is due, with the kernel's timer slack at its least and ahead
-//! of ordinary programs, as the wire it stands for would not wait for them; how late it was at worst is
-//! counted. A packet is copied twice, out of the one kernel and into the other, unless it has to be cut.
+//! of ordinary programs, as a wire would not wait for them; the worst lateness is counted. A packet is copied
+//! twice, out of the one kernel and into the other, unless it has to be cut.
 //!
 //! System calls: read, write, ppoll, prctl (PR_SET_TIMERSLACK).
 
@@ -26,18 +26,18 @@ const PACKET_MAX: usize = 12 + 40 + 65_535;
 /// Packets taken in a row before due packets get their turn.
 const BATCH: usize = 16;
 /// Interval at which an idle thread checks for the end.
-const LOOK: Duration = Duration::from_millis(50);
+const IDLE_CHECK: Duration = Duration::from_millis(50);
 /// Room for packets in flight on a link without a rate.
 const UNBOUNDED_BYTES: usize = 64 << 20;
-/// Room besides what the link can hold.
+/// Room beyond the capacity of the link, in bytes.
 const SPARE_BYTES: usize = 4 << 20;
 
-/// Traffic in one direction since the start.
+/// Counters of one direction since the start.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Reads from the device: packets and super-packets.
     pub packets: AtomicU64,
-    /// Segments that these stood for.
+    /// Segments in these packets.
     pub segments: AtomicU64,
     /// Bytes on the wire, with those dropped and lost.
     pub wire_bytes: AtomicU64,
@@ -53,12 +53,12 @@ pub struct Counters {
 
 impl Counters {
     fn add(counter: &AtomicU64, count: u64) {
-        // One thread writes, so this need not be one operation.
+        // One writer only, so load and store need not be one atomic operation.
         counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
     }
 }
 
-/// A direction about to run.
+/// One direction, before its thread runs.
 #[derive(Debug)]
 pub(super) struct Pump {
     from: Arc<File>,
@@ -75,11 +75,11 @@ pub(super) struct Pump {
 /// Reason why reading from the device stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Taken {
-    /// There may be more.
+    /// Limit of one turn; more packets may wait.
     More,
-    /// There is no more.
+    /// The device is empty.
     All,
-    /// No more may be taken before this time.
+    /// The emulated queue is full until this time.
     FullUntil(u64),
 }
 
@@ -101,8 +101,8 @@ impl Pump {
 
     /// Runs until `end` is set.
     pub(super) fn run(mut self, end: &AtomicBool) {
-        // Without these packets are later than they should be, and are counted so; that is no reason not to
-        // run.
+        // Without these privileges packets are later, which the lateness counter shows; the emulator runs all
+        // the same.
         let _ = nix::sys::prctl::set_timerslack(1);
         let _ = prefer_this_thread();
         while !end.load(Ordering::Relaxed) {
@@ -119,7 +119,7 @@ impl Pump {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// Gives away what is due.
+    /// Writes the packets that are due.
     fn deliver(&mut self) {
         while let Some(due_ns) = self.ring.next_due_ns() {
             let late_ns = self.now_ns().checked_sub(due_ns);
@@ -141,7 +141,7 @@ impl Pump {
             let Some(room) = self.ring.room(PACKET_MAX) else {
                 return Taken::FullUntil(self.ring.next_due_ns().unwrap_or(now_ns));
             };
-            // No packet, or a device that is gone: the owner of this thread knows about that.
+            // No packet, or a removed device, which the owner of this thread notices itself.
             let Ok(length) = (&*self.from).read(room) else { return Taken::All };
             self.accept(length);
         }
@@ -183,7 +183,8 @@ impl Pump {
     fn sleep(&self, full_until_ns: Option<u64>) {
         let now_ns = self.now_ns();
         let wake_ns = [self.ring.next_due_ns(), full_until_ns].into_iter().flatten().min();
-        let wait = wake_ns.map_or(LOOK, |at| Duration::from_nanos(at.saturating_sub(now_ns)).min(LOOK));
+        let wait =
+            wake_ns.map_or(IDLE_CHECK, |at| Duration::from_nanos(at.saturating_sub(now_ns)).min(IDLE_CHECK));
         let mut polled = [PollFd::new(self.from.as_fd(), PollFlags::POLLIN)];
         let polled = if full_until_ns.is_some() { &mut polled[..0] } else { &mut polled[..] };
         // A signal only makes the next turn come sooner.
@@ -191,12 +192,12 @@ impl Pump {
     }
 }
 
-/// Puts the calling thread before all that run with an ordinary priority.
+/// Raises the priority of the calling thread above ordinary programs (nice -15).
 fn prefer_this_thread() -> std::io::Result<Output> {
     Command::new("renice").args(["-n", "-15", "-p", &gettid().to_string()]).output()
 }
 
-/// Bytes that can be in flight and in the queue. Less lies in memory than on the wire.
+/// Bytes that can be in flight and in the queue, as an upper bound: memory holds no framing.
 fn capacity(path: &Path) -> usize {
     let Some(rate) = path.rate_bit else { return UNBOUNDED_BYTES };
     let flight = path.delay.as_nanos() * u128::from(rate) / 8_000_000_000;
@@ -204,7 +205,7 @@ fn capacity(path: &Path) -> usize {
         Queue::Bytes(bytes) => bytes as usize,
         Queue::Packets(packets) => packets as usize * 2048,
     };
-    // In front of a queue that makes senders wait the last packet may be a long one.
+    // The last packet accepted by a queue with back pressure may be a super-packet.
     let overshoot = if path.overflow == Overflow::Wait { PACKET_MAX } else { 0 };
     flight as usize + queue + overshoot + SPARE_BYTES
 }

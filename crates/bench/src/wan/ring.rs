@@ -1,8 +1,8 @@
 //! Packets in flight: a first-in first-out store of records of any length in one piece of memory.
 //!
-//! A packet is read from a device straight into the free end and written to the other device from where it
-//! lies. All memory is taken at the start, and each record lies in one piece: where one does not fit before
-//! the end of the memory it is put at the beginning.
+//! A packet is read from a device straight into the free end and written to the other device from its
+//! position. All memory is allocated at the start, and each record is contiguous: a record that does not fit
+//! before the end of the memory is put at its beginning.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ struct Record {
     due_ns: u64,
 }
 
-/// The store.
+/// The ring buffer.
 #[derive(Debug)]
 pub(super) struct Ring {
     memory: Vec<u8>,
@@ -56,7 +56,7 @@ impl Ring {
         &self.memory[self.end..self.end + length]
     }
 
-    /// Keeps the first `length` bytes of what [`Ring::room`] gave last.
+    /// Keeps the first `length` bytes of the room that [`Ring::room`] gave last.
     pub(super) fn push(&mut self, length: usize, due_ns: u64) {
         self.records.push_back(Record { start: self.end, length, due_ns });
         self.end += length;

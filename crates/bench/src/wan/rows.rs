@@ -7,25 +7,17 @@
 
 use super::testbed::Placement;
 use super::{Overflow, Path, Queue};
+use crate::probe::BulkDirection;
 use std::time::Duration;
 
-/// Which way the bulk goes, seen from the guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    /// From the guest to the server.
-    Up,
-    /// From the server to the guest.
-    Down,
-}
-
-/// One set-up.
+/// One row: path, placement, options and expectation.
 #[derive(Debug, Clone)]
 pub struct Row {
     /// Short name, by which the row is chosen.
     pub name: String,
     /// Position of the path.
     pub placement: Placement,
-    /// There and back, without queues, in milliseconds.
+    /// Round-trip time without queues, in milliseconds.
     pub rtt_ms: u64,
     /// Rate of the link in both directions, in wire bits per second.
     pub rate_bit: u64,
@@ -38,19 +30,19 @@ pub struct Row {
     /// Options of brodo.
     pub options: &'static [&'static str],
     /// Direction of the bulk.
-    pub direction: Direction,
+    pub direction: BulkDirection,
     /// Dwell time of received bytes in the guest before they are read, in milliseconds; downloads only.
     pub dwell_ms: u64,
     /// Duration of a measurement, in seconds.
     pub seconds: u64,
     /// Expected rate of brodo, in Mbit/s of payload, where it follows from the set-up.
     pub expected_mbit: Option<f64>,
-    /// The same in words.
+    /// The expectation in words.
     pub expected: &'static str,
 }
 
 impl Row {
-    fn new(name: impl Into<String>, placement: Placement, direction: Direction, rtt_ms: u64) -> Self {
+    fn new(name: impl Into<String>, placement: Placement, direction: BulkDirection, rtt_ms: u64) -> Self {
         Self {
             name: name.into(),
             placement,
@@ -97,15 +89,15 @@ impl Row {
         };
         let bulk = Path { loss: self.loss, ..path };
         match self.direction {
-            Direction::Up => [bulk, path],
-            Direction::Down => [path, bulk],
+            BulkDirection::Up => [bulk, path],
+            BulkDirection::Down => [path, bulk],
         }
     }
 }
 
 /// The rows, in order.
 pub fn all() -> Vec<Row> {
-    use Direction::{Down, Up};
+    use BulkDirection::{Down, Up};
     use Placement::{BehindHost, OnGuestLink};
     let mut rows = vec![
         Row::new("1-100", OnGuestLink, Down, 100)

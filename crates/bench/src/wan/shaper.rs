@@ -1,8 +1,8 @@
-//! The link as arithmetic: when each segment arrives at the other end, or that it does not.
+//! The link as arithmetic: arrival time or loss of each segment.
 //!
 //! A segment waits until those before it have been sent, takes its wire bytes at the link's rate, and arrives
-//! one delay later. The waiting segments are the queue; one that finds it full is dropped from its tail, or
-//! is left with its sender. Nothing here keeps packets or reads a clock, so it can be tested exactly.
+//! one delay later. The waiting segments are the queue; at a full queue a segment is dropped (tail drop) or
+//! left with its sender. No packet is kept and no clock read here, so tests are exact.
 
 use super::segments::Segments;
 use crate::probe::mix;
@@ -12,16 +12,16 @@ use std::ops::Range;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A packet is passed on when its last byte has been sent. Longer ones than this are passed on in pieces, so
-/// that a slow link is not a stuttering one.
+/// Longest piece that is passed on at once, bytes. A packet is passed on when its last byte has been sent;
+/// pieces keep a slow link from delivering in bursts.
 const PIECE_NS_MAX: u64 = 1_000_000;
 
 /// Capacity of a link's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Queue {
-    /// So many bytes on the wire.
+    /// Bytes on the wire.
     Bytes(u64),
-    /// So many segments, of any length.
+    /// Segments of any length.
     Packets(u32),
 }
 
@@ -69,7 +69,7 @@ pub struct Path {
     pub overflow: Overflow,
     /// Probability that a segment is lost, 0 to 1.
     pub loss: f64,
-    /// Chooses which.
+    /// Seed of the losses.
     pub seed: u64,
 }
 
@@ -83,9 +83,9 @@ pub(super) struct Piece {
 /// Fate of a packet's segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Losses {
-    /// Found the queue full.
+    /// Dropped at the full queue.
     pub(super) dropped: u32,
-    /// By chance.
+    /// Lost at random.
     pub(super) lost: u32,
 }
 
@@ -127,7 +127,7 @@ impl Shaper {
                 start = next;
             }
             if lost {
-                // It takes its time on the link like any other.
+                // A lost segment takes its time on the link like any other.
                 self.send(now_ns, segments, segment..next);
                 losses.lost += 1;
                 start = next;
@@ -136,7 +136,7 @@ impl Shaper {
         losses
     }
 
-    /// Whether a packet that came now would be kept in front of the queue, and until when.
+    /// Time until which a packet that arrives now waits in front of the queue; `None` if there is room.
     pub(super) fn full_until_ns(&mut self, now_ns: u64) -> Option<u64> {
         if self.path.overflow == Overflow::Drop {
             return None;

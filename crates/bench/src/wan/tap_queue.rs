@@ -1,8 +1,8 @@
 //! Row 6: uploads over a real TAP whose transmit queue holds few packets. No path is emulated.
 //!
-//! The ring between the guest's kernel and brodo drops frames while it is full, and only a counter shows it.
-//! brodo prevents that: it always reads, and offers windows that fit into the ring
-//! together. All lengths are measured with one guest: brodo follows when the length changes.
+//! The queue between the guest's kernel and brodo drops frames while it is full, and only a counter shows it.
+//! brodo prevents drops: it always reads, and advertises windows that together fit into the queue. All
+//! lengths are measured with one guest, as brodo follows a change of the length.
 
 use crate::process::{PATIENCE, Result};
 use crate::procfs;
@@ -34,7 +34,7 @@ pub struct Upload {
     pub mbit: f64,
     /// Packets dropped at a full TAP queue.
     pub dropped: u64,
-    /// Segments that the guest's kernel sent again.
+    /// Segments that the guest's kernel retransmitted.
     pub retransmitted: u64,
 }
 

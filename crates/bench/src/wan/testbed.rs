@@ -11,8 +11,8 @@
 //! the gate's MAC address, and for the gate that is an address behind its other interface. Segments that the
 //! guest's kernel has not cut stay in one piece over the path, through the gate and into brodo.
 //!
-//! Beside each way through brodo there is the direct way over the same path, between two kernels: from the
-//! host namespace to the far one, or from the guest to a server in the gate.
+//! For comparison, the direct way over the same path, between two kernels: from the host namespace to the far
+//! one, or from the guest to a server in the gate.
 
 use super::{DEVICE, End, Path, Wan};
 use crate::process::{PATIENCE, Result};
@@ -26,14 +26,14 @@ use std::time::Duration;
 /// Port of the probe's servers.
 const PORT: u16 = 7000;
 
-/// The near end, seen from brodo's host, or the gate.
+/// Address of the path's near end: brodo's host, or the gate.
 const NEAR: Ipv4Addr = Ipv4Addr::new(198, 18, 77, 1);
 /// The far server.
 const FAR: Ipv4Addr = Ipv4Addr::new(198, 18, 77, 2);
 /// The guest's address.
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
 
-/// No metrics are kept: one connection must not speed up or slow down the next one.
+/// tcp_no_metrics_save: one connection must not speed up or slow down the next one.
 const SYSCTLS: &[(&str, &str)] = &[("ipv4/tcp_no_metrics_save", "1")];
 
 /// Position of the path.
@@ -45,10 +45,10 @@ pub enum Placement {
     OnGuestLink,
 }
 
-/// Client's end and server of one way over the path.
+/// Client and server of one way over the path.
 #[derive(Debug, Clone)]
 pub struct Way {
-    /// The words that run a program at the client's end.
+    /// Command prefix that runs a program at the client's end.
     enter: Vec<String>,
     /// Address of the server from there.
     server: String,

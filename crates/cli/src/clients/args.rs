@@ -1,8 +1,9 @@
 //! Options of the client commands: instance, output format, filters and order.
 
 use brodo_control::event::Topic;
-use brodo_control::flow::{FlowRef, Protocol};
+use brodo_control::flow::{Carrier, FlowRef, Protocol};
 use brodo_control::instance::Which;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Subcommand, ValueEnum, ValueHint};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ pub(crate) const FLOWS_EXAMPLES: &str = "\
 Examples:
   brodo flows --sort bytes                    most bytes first
   brodo flows --protocol tcp --port 443
+  brodo flows --carrier splice                connections between loopbacks, which bypass the link
   brodo flows 0:12.3                          one flow, with the history of its buffer limits
   brodo flows --json | jq .remote
 
@@ -71,13 +73,19 @@ pub(crate) enum Sort {
     Remote,
 }
 
+/// The carriers that flows have, listed for help and completions.
+fn carriers() -> impl TypedValueParser<Value = Carrier> {
+    let known = [Carrier::Stack, Carrier::Splice, Carrier::Relay].map(Carrier::name);
+    PossibleValuesParser::new(known).try_map(|word| word.parse::<Carrier>())
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct FlowsOptions {
     #[command(flatten)]
     pub(crate) instance: InstanceOptions,
 
     /// One flow, in detail
-    #[arg(conflicts_with_all = ["sort", "protocol", "address", "port"])]
+    #[arg(conflicts_with_all = ["sort", "protocol", "carrier", "address", "port"])]
     pub(crate) id: Option<FlowRef>,
 
     /// Order of the list
@@ -87,6 +95,10 @@ pub(crate) struct FlowsOptions {
     /// Only flows of this protocol: tcp, udp or echo
     #[arg(long, short)]
     pub(crate) protocol: Option<Protocol>,
+
+    /// Only flows whose payload this carrier moves
+    #[arg(long, short, value_parser = carriers())]
+    pub(crate) carrier: Option<Carrier>,
 
     /// Only flows with this address at either end
     #[arg(long, short, value_name = "IP")]

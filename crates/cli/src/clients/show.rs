@@ -48,6 +48,7 @@ pub(super) fn status(status: &Status) -> String {
             ),
         ),
         ("capture", capture),
+        ("confined", printable(&confinement(status))),
     ];
     let mut text = format!("brodo {}: {} {}\n", status.pid, status.command, printable(&status.target));
     for (name, value) in lines {
@@ -55,6 +56,15 @@ pub(super) fn status(status: &Status) -> String {
         let _ = writeln!(text, "  {name:<10} {value}");
     }
     text
+}
+
+/// Confinement of the engine, and crashes of earlier ones.
+fn confinement(status: &Status) -> String {
+    match status.crashes {
+        0 => status.confinement.clone(),
+        1 => format!("{}; 1 engine has crashed", status.confinement),
+        crashes => format!("{}; {crashes} engines have crashed", status.confinement),
+    }
 }
 
 fn capture_words(capture: &CaptureStatus) -> String {
@@ -97,7 +107,7 @@ fn flow_row(flow: &Flow) -> Vec<String> {
     vec![
         flow.id.to_string(),
         flow.protocol.to_string(),
-        if flow.direction == brodo_control::flow::Direction::Inbound { "in" } else { "out" }.to_owned(),
+        if flow.direction == brodo_control::flow::FlowDirection::Inbound { "in" } else { "out" }.to_owned(),
         flow.carrier.to_string(),
         flow.guest.to_string(),
         peer(flow),
@@ -143,7 +153,7 @@ pub(super) fn flow(detail: &FlowDetail) -> String {
         flow.protocol,
         by(flow.carrier),
         flow.guest,
-        if flow.direction == brodo_control::flow::Direction::Inbound { "<-" } else { "->" },
+        if flow.direction == brodo_control::flow::FlowDirection::Inbound { "<-" } else { "->" },
         flow.remote,
         printable(&flow.state),
         time(flow.age_us),

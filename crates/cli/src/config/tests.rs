@@ -1,4 +1,4 @@
-//! Options as a user writes them, and what comes of them: defaults, derived values, contradictions.
+//! Options as written and the resulting settings: defaults, derived values, contradictions.
 
 use super::*;
 use crate::args::{Cli, Command};
@@ -125,7 +125,7 @@ fn options_reach_what_they_are_about() {
 }
 
 #[test]
-fn the_router_never_has_the_guest_s_station_address() {
+fn the_router_never_has_the_guest_s_mac_address() {
     let clash = settings("--mac 52:55:0a:00:02:02");
     assert_ne!(clash.stack.mac.0, clash.plan.interface.mac);
     assert_eq!(clash.stack.mac.0[0] & 1, 0);

@@ -1,5 +1,5 @@
-//! Files and the command lines that they stand for, what is refused and how; the same for options that brodo
-//! may have one day.
+//! Files against the equivalent command lines, and refusals with their texts; also for options of a later
+//! version.
 
 use super::*;
 use crate::args;
@@ -43,7 +43,7 @@ fn options(words: &[OsString]) -> String {
     format!("{command:?}")
 }
 
-/// That the file with these words is the same as those words alone.
+/// Asserts that the file gives the same options as these words on the command line.
 fn same(text: &str, words: &str, alone: &str) {
     let file = Written::new(text.as_bytes());
     assert_eq!(options(&line(&file, words)), options(&line(&file, alone)), "{text}\n{words}");
@@ -99,9 +99,9 @@ fn the_command_line_goes_before() {
     same("mtu = 1500\nmemory = '2M'", "run --mtu 9000 --config @", "run --mtu 9000 --memory 2M");
     // Also with its default value.
     same("ifname = 'up0'", "run --config @ --ifname eth0", "run --ifname eth0");
-    // All values of what may be repeated.
+    // All values of a repeatable option.
     same("search = ['a', 'b']", "run --config @ --search c", "run --search c");
-    // And what contradicts it, whichever of the two says that they do.
+    // Conflicting options, whichever of the two declares the conflict.
     same("ipv6-only = true", "run --config @ -4", "run -4");
     same("ipv4-only = true", "run --config @ -6", "run -6");
     same("verbose = 2", "run --config @ -q", "run -q");
@@ -146,7 +146,7 @@ fn unknown_keys_are_refused_with_a_suggestion() {
 }
 
 #[test]
-fn a_bad_value_is_told_in_the_words_of_its_option_and_with_its_line() {
+fn a_bad_value_has_the_error_of_its_option_and_its_line() {
     for (text, option) in [
         ("mtu = 99", "--mtu=99"),
         ("mtu = true", "--mtu=true"),
@@ -169,7 +169,7 @@ fn a_bad_value_is_told_in_the_words_of_its_option_and_with_its_line() {
 }
 
 #[test]
-fn what_is_no_value_at_all_is_refused() {
+fn values_of_the_wrong_kind_are_refused() {
     for (text, expected) in [
         (&b"mtu = [1500]"[..], "FILE line 1: `mtu` takes one value, not several"),
         (b"mtu = {a = 1}", "FILE line 1: a value of `mtu` is a string or a number"),
@@ -198,7 +198,7 @@ fn what_is_no_value_at_all_is_refused() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_and_a_line_that_makes_no_sense_are_told_as_ever() {
+fn unreadable_files_and_invalid_command_lines_are_errors() {
     let words = ["brodo", "run", "--config", "/no-such-file"].map(OsString::from);
     let Err(Refusal::File(failure)) = parse(&words) else { panic!("there is none") };
     assert_eq!(
@@ -250,7 +250,7 @@ fn the_example_of_the_documentation_works() {
             parse(&line(&file, words)).unwrap_or_else(|refusal| panic!("{example}\n{refusal:?}"));
         }
     }
-    // The first one is complete: every option that can be in a file is in it, perhaps behind a comment sign.
+    // The first example is complete: it has every option that can be in a file, perhaps commented out.
     let definition = Cli::command();
     for command in definition.get_subcommands().filter(|command| option(command, CONFIG).is_some()) {
         for name in super::options(command).filter_map(Arg::get_long).filter(|name| *name != CONFIG) {

@@ -1,55 +1,40 @@
-//! The methods: parameters in, a result or an error out. State of workers is read by commands.
+//! The methods: parameters in, a result or an error out. State of flows and workers is the engine's, which is
+//! asked for it.
 
-use super::ask::{FLOWS_PER_COMMAND, ask, ask_all};
-use super::capture::Captures;
-use super::{Controlled, forwards, server::Server};
-use crate::flow_messages;
+use super::capture;
+use super::{Controlled, server::Server};
+use crate::conversation::forwards;
+use crate::conversation::message::GetEngineStatus;
 use crate::log;
-use crate::own_process::Usage;
-use brodo_control::flow::{Flow, FlowRef};
+use crate::own_process::Processes;
 use brodo_control::method::{
-    AddForward, Counters, FlowDetail, FlowPage, Forwards, GetCounters, GetFlow, GetFlows, GetHello,
-    GetStatus, Hello, ListForwards, LogLevel, Memory, Method, NAMES, PAGE_MAX, RemoveForward, SetLogLevel,
-    StartCapture, Status, StopCapture, Subscribe, Subscribed,
+    AddForward, Forward, GetCounters, GetFlow, GetFlows, GetHello, GetStatus, Hello, ListForwards, LogLevel,
+    Method, NAMES, RemoveForward, SetLogLevel, StartCapture, Status, StopCapture, Subscribe, Subscribed,
+    reply,
 };
 use brodo_control::rpc::{self, Error, PROTOCOL, Request, code};
-use brodo_core::counters::Counters as Counted;
-use brodo_core::flow::FlowId;
-use brodo_net::command::{Command, FlowFilter, FlowReport, WorkerReport};
-
-/// The reply to a request, made by `does` of its parameters; none if the request has no id.
-fn with<M: Method>(request: Request, does: impl FnOnce(M) -> Result<M::Result, Error>) -> Option<Vec<u8>> {
-    let id = request.id.clone();
-    let done = request.params::<M>().and_then(does);
-    let id = id?;
-    Some(match done {
-        Ok(result) => rpc::result(&id, &result),
-        Err(error) => rpc::error(Some(&id), &error),
-    })
-}
 
 impl Server {
     /// Executes the request of a client and returns the line with its reply.
     pub(super) fn answer(&mut self, client: usize, request: Request) -> Option<Vec<u8>> {
-        let Self { controlled, captures, .. } = self;
+        let controlled = &self.controlled;
+        let engine = &controlled.engine;
         match request.method.as_str() {
-            GetHello::NAME => with(request, |GetHello { protocol }| hello(protocol)),
-            GetStatus::NAME => with(request, |GetStatus {}| status(controlled, captures)),
-            GetCounters::NAME => with(request, |GetCounters {}| counters(controlled)),
-            GetFlows::NAME => with(request, |wanted| flows(controlled, &wanted)),
-            GetFlow::NAME => with(request, |GetFlow { id }| flow(controlled, id)),
-            ListForwards::NAME => {
-                with(request, |ListForwards {}| Ok(Forwards { forwards: forwards::list(controlled)? }))
-            }
-            AddForward::NAME => with(request, |wanted| forwards::add(controlled, &wanted)),
-            RemoveForward::NAME => with(request, |RemoveForward { id }| forwards::remove(controlled, id)),
-            StartCapture::NAME => with(request, |wanted| captures.start(controlled, wanted)),
-            StopCapture::NAME => with(request, |StopCapture {}| captures.stop(controlled)),
-            SetLogLevel::NAME => with(request, |SetLogLevel { level }| {
+            GetHello::NAME => reply(request, |GetHello { protocol }| hello(protocol)),
+            GetStatus::NAME => reply(request, |GetStatus {}| status(controlled)),
+            GetCounters::NAME => reply(request, |wanted: GetCounters| engine.call(&wanted)),
+            GetFlows::NAME => reply(request, |wanted: GetFlows| engine.call(&wanted)),
+            GetFlow::NAME => reply(request, |wanted: GetFlow| engine.call(&wanted)),
+            ListForwards::NAME => reply(request, |wanted: ListForwards| engine.call(&wanted)),
+            AddForward::NAME => reply(request, |wanted| add_forward(controlled, &wanted)),
+            RemoveForward::NAME => reply(request, |wanted| remove_forward(controlled, &wanted)),
+            StartCapture::NAME => reply(request, |wanted| capture::start(controlled, wanted)),
+            StopCapture::NAME => reply(request, |StopCapture {}| capture::stop(controlled)),
+            SetLogLevel::NAME => reply(request, |SetLogLevel { level }| {
                 level.inspect(|&level| log::set_level(level));
                 Ok(LogLevel { level: log::level() })
             }),
-            Subscribe::NAME => with(request, |Subscribe { events }| {
+            Subscribe::NAME => reply(request, |Subscribe { events }| {
                 let events = self.subscribe(client, events)?;
                 Ok(Subscribed { events })
             }),
@@ -75,13 +60,10 @@ fn hello(protocol: Option<u32>) -> Result<Hello, Error> {
     })
 }
 
-fn status(controlled: &Controlled, captures: &Captures) -> Result<Status, Error> {
-    let seen = ask_all(&controlled.workers, |reply| Command::Report { reply })?;
+fn status(controlled: &Controlled) -> Result<Status, Error> {
+    let engine = controlled.engine.call(&GetEngineStatus {})?;
     let info = &controlled.info;
-    let flows = seen.iter().map(|report| report.flows as u64).sum();
-    // Shared by all workers: the budget, and the resolvers.
-    let WorkerReport { memory, resolvers, .. } = seen.into_iter().next().unwrap_or_default();
-    let own = Usage::read();
+    let usage = Processes::of(controlled.engine.keeper()).usage();
     Ok(Status {
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -92,96 +74,40 @@ fn status(controlled: &Controlled, captures: &Captures) -> Result<Status, Error>
         interface: info.interface.clone(),
         mtu: info.mtu,
         networks: info.networks.clone(),
-        resolvers,
-        workers: controlled.workers.workers(),
-        memory: Memory {
-            used: memory.used as u64,
-            reserved: memory.reserved as u64,
-            budget: info.memory as u64,
-        },
-        flows,
+        resolvers: engine.resolvers,
+        workers: engine.workers,
+        memory: engine.memory,
+        flows: engine.flows,
         flows_max: info.flows_max,
-        cpu_user_us: own.cpu_user_us,
-        cpu_system_us: own.cpu_system_us,
-        rss_bytes: own.resident_bytes,
-        capture: captures.status(),
+        cpu_user_us: usage.cpu_user_us,
+        cpu_system_us: usage.cpu_system_us,
+        rss_bytes: usage.resident_bytes,
+        capture: capture::status(controlled, engine.capture),
+        confinement: info.confinement.clone(),
+        crashes: controlled.engine.crashes(),
         log_level: log::level(),
     })
 }
 
-fn counters(controlled: &Controlled) -> Result<Counters, Error> {
-    let (mut sum, mut counters) = (Counted::default(), Counters::default());
-    for report in ask_all(&controlled.workers, |reply| Command::Report { reply })? {
-        sum.add(&report.counters);
-        for (name, count) in report.forwards.iter().flat_map(|forwards| forwards.counters.named()) {
-            *counters.counters.entry(name.to_owned()).or_default() += count;
-        }
-        for (rule, count) in report.rules.into_iter().filter(|(_, count)| *count > 0) {
-            *counters.rules.entry(rule).or_default() += count;
-        }
+/// Puts a forward in force; existing ones stay.
+fn add_forward(controlled: &Controlled, wanted: &AddForward) -> Result<Forward, Error> {
+    let invalid = |why: String| Error::new(code::INVALID_PARAMS, why);
+    let forward = forwards::parse(wanted).map_err(invalid)?;
+    // Before the request, because the engine asks for the sockets at once.
+    let is_new = controlled.desired().add_forward(&forward);
+    let added = controlled.engine.call(wanted);
+    if added.is_err() && is_new {
+        controlled.desired().remove_forward(&forward);
     }
-    counters.counters.extend(sum.named().map(|(name, count)| (name.to_owned(), count)));
-    if let Some(ring) = &controlled.ring {
-        counters.counters.insert("link_ring_dropped".to_owned(), ring.dropped());
-    }
-    counters.drops.extend(sum.drops().map(|(reason, count)| (reason.name().to_owned(), count)));
-    Ok(counters)
+    added
 }
 
-/// Filter of the requested flows.
-fn filter(wanted: &GetFlows) -> Option<FlowFilter> {
-    let protocol = match wanted.protocol {
-        None => None,
-        Some(protocol) => Some(flow_messages::core_protocol(protocol)?),
-    };
-    Some(FlowFilter { protocol, address: wanted.address, port: wanted.port })
-}
-
-fn flows(controlled: &Controlled, wanted: &GetFlows) -> Result<FlowPage, Error> {
-    let limit = match wanted.limit {
-        None => PAGE_MAX,
-        Some(limit @ 1..=PAGE_MAX) => limit,
-        Some(_) => return Err(Error::new(code::INVALID_PARAMS, format!("limit must be 1 to {PAGE_MAX}"))),
-    };
-    let (mut worker, mut from) =
-        wanted.after.map_or((0, 0), |after| (after.worker, after.index.saturating_add(1)));
-    let mut page = FlowPage::default();
-    let Some(filter) = filter(wanted) else { return Ok(page) };
-    while worker < controlled.workers.workers() {
-        // No more than the page takes: flows examined beyond the page are examined again for the next.
-        let most = FLOWS_PER_COMMAND.min(limit as usize - page.flows.len());
-        let command = |reply| Command::Flows { from, most, filter, round_trips: true, reply };
-        let found = ask(&controlled.workers, worker, command)?;
-        for report in &found.flows {
-            page.flows.push(flow_messages::full(
-                worker,
-                &report.detail,
-                report.round_trip,
-                controlled.info.bounds,
-            ));
-            if page.flows.len() == limit as usize {
-                page.next = Some(flow_messages::handle(worker, report.detail.info.flow));
-                return Ok(page);
-            }
-        }
-        (worker, from) = match found.last {
-            Some(last) => (worker, last.index.saturating_add(1)),
-            None => (worker + 1, 0),
-        };
+/// Removes a forward and returns its last state.
+fn remove_forward(controlled: &Controlled, wanted: &RemoveForward) -> Result<Forward, Error> {
+    let removed = controlled.engine.call(wanted)?;
+    let Forward { side, protocol, ref spec, .. } = removed;
+    if let Ok(forward) = forwards::parse(&AddForward { side, protocol, spec: spec.clone() }) {
+        controlled.desired().remove_forward(&forward);
     }
-    Ok(page)
-}
-
-fn flow(controlled: &Controlled, flow: FlowRef) -> Result<FlowDetail, Error> {
-    let id = FlowId { index: flow.index, generation: flow.generation };
-    let gone = || Error::new(code::NOT_FOUND, format!("there is no flow {flow} any more"));
-    if flow.worker >= controlled.workers.workers() {
-        return Err(gone());
-    }
-    let report =
-        ask(&controlled.workers, flow.worker, |reply| Command::Flow { id, reply })?.ok_or_else(gone)?;
-    let FlowReport { detail, round_trip, tuning, at } = report;
-    let flow: Flow = flow_messages::full(flow.worker, &detail, round_trip, controlled.info.bounds);
-    let history = tuning.iter().filter_map(|(then, event)| flow_messages::step(*then, event, at)).collect();
-    Ok(FlowDetail { flow, history })
+    Ok(removed)
 }

@@ -1,86 +1,54 @@
 //! `capture.start` and `capture.stop`: one capture at a time, of all workers.
 //!
-//! Workers write to the capture themselves, through a handle each; one more is kept here, for the amount
-//! written so far and for the last write after all others are dropped. The file must be an ordinary one: a
-//! pipe without a reader would stop this thread, and a slow one the workers.
+//! The warden opens the file and keeps it, for the next engine to go on with; the engine writes. The file
+//! must be an ordinary one: a pipe without a reader would stop this thread, and a slow one the workers.
 
-use super::ask::ask_all;
-use super::{Controlled, FirstCapture};
+use super::Controlled;
+use crate::conversation::message::{Captured, Capturing, GetEngineStatus, StopCapturing};
+use crate::warden::desired::DesiredCapture;
 use brodo_control::method::{CaptureStatus, StartCapture};
 use brodo_control::rpc::{Error, code};
-use brodo_net::capture::{Capture, Filter};
-use brodo_net::command::Command;
+use brodo_net::capture::Filter;
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::fd::AsFd;
+use std::path::Path;
 
-/// The current capture.
-#[derive(Debug)]
-pub(super) struct Captures(Option<Current>);
-
-#[derive(Debug)]
-struct Current {
-    file: PathBuf,
-    filter: Option<String>,
-    handle: Capture,
+/// The capture under way, whose amount the engine has given.
+pub(super) fn status(controlled: &Controlled, captured: Option<Captured>) -> Option<CaptureStatus> {
+    let desired = controlled.desired();
+    let DesiredCapture { path, filter, .. } = desired.capture.as_ref()?;
+    let Captured { frames, bytes } = captured?;
+    Some(CaptureStatus { file: path.clone(), filter: filter.clone(), frames, bytes })
 }
 
-impl Captures {
-    /// State with the capture of `--pcap`.
-    pub(super) fn new(first: Option<FirstCapture>) -> Self {
-        Self(first.map(|FirstCapture { file, capture }| Current { file, filter: None, handle: capture }))
+pub(super) fn start(controlled: &Controlled, wanted: StartCapture) -> Result<CaptureStatus, Error> {
+    let captured = controlled.engine.call(&GetEngineStatus {})?.capture;
+    if let Some(CaptureStatus { file, .. }) = status(controlled, captured) {
+        let why = format!("a capture into {} is under way: stop it first", file.display());
+        return Err(Error::new(code::FAILED, why));
     }
-
-    /// The current capture, if it has not failed.
-    pub(super) fn status(&self) -> Option<CaptureStatus> {
-        self.0.as_ref().filter(|current| !current.handle.has_ended()).map(Current::status)
+    let StartCapture { file: path, filter } = wanted;
+    let invalid = |why: String| Error::new(code::INVALID_PARAMS, why);
+    if !path.is_absolute() {
+        return Err(invalid(format!("the file {} has no absolute path", path.display())));
     }
-
-    pub(super) fn start(
-        &mut self,
-        controlled: &Controlled,
-        wanted: StartCapture,
-    ) -> Result<CaptureStatus, Error> {
-        if let Some(CaptureStatus { file, .. }) = self.status() {
-            let why = format!("a capture into {} is under way: stop it first", file.display());
-            return Err(Error::new(code::FAILED, why));
-        }
-        let invalid = |why: String| Error::new(code::INVALID_PARAMS, why);
-        if !wanted.file.is_absolute() {
-            return Err(invalid(format!("the file {} has no absolute path", wanted.file.display())));
-        }
-        let filter: Filter = wanted.filter.as_deref().unwrap_or_default().parse().map_err(invalid)?;
-        let handle = create(&wanted.file)
-            .and_then(|file| Capture::new(file, &controlled.info.interface, controlled.bus.clock()))
-            .map_err(|error| {
-                let why = format!("cannot write the capture {}: {error}", wanted.file.display());
-                Error::new(code::FAILED, why)
-            })?
-            .only(filter);
-        let shared = handle.clone();
-        let current = Current { file: wanted.file, filter: wanted.filter, handle };
-        let status = current.status();
-        self.0 = Some(current);
-        ask_all(&controlled.workers, |reply| Command::StartCapture { capture: shared.clone(), reply })?;
-        Ok(status)
-    }
-
-    pub(super) fn stop(&mut self, controlled: &Controlled) -> Result<CaptureStatus, Error> {
-        let Some(mut current) = self.0.take() else {
-            return Err(Error::new(code::NOT_FOUND, "no capture is under way"));
-        };
-        let stopped = ask_all(&controlled.workers, |reply| Command::StopCapture { reply });
-        current.handle.flush();
-        stopped.map(|_| current.status())
-    }
+    filter.as_deref().unwrap_or_default().parse::<Filter>().map_err(invalid)?;
+    let failed = |error: io::Error| {
+        Error::new(code::FAILED, format!("cannot write the capture {}: {error}", path.display()))
+    };
+    let file = create(&path).map_err(failed)?;
+    controlled.engine.call_with(&Capturing { filter: filter.clone() }, Some(file.as_fd()))?;
+    controlled.desired().capture = Some(DesiredCapture { path: path.clone(), filter: filter.clone(), file });
+    Ok(CaptureStatus { file: path, filter, frames: 0, bytes: 0 })
 }
 
-impl Current {
-    fn status(&self) -> CaptureStatus {
-        let (frames, bytes) = self.handle.written();
-        CaptureStatus { file: self.file.clone(), filter: self.filter.clone(), frames, bytes }
-    }
+pub(super) fn stop(controlled: &Controlled) -> Result<CaptureStatus, Error> {
+    let Captured { frames, bytes } = controlled.engine.call(&StopCapturing {})?;
+    let none = || Error::new(code::NOT_FOUND, "no capture is under way");
+    let DesiredCapture { path, filter, .. } = controlled.desired().capture.take().ok_or_else(none)?;
+    Ok(CaptureStatus { file: path, filter, frames, bytes })
 }
 
 /// Makes or replaces an ordinary file; a new one has mode 0600, because it holds payload.

@@ -5,16 +5,11 @@
 //! subscription; otherwise it gets an error.
 
 use super::Controlled;
-use super::ask::ask_all;
-use super::capture::Captures;
 use super::session::{Disconnected, Session};
-use crate::event_bus::Item;
-use crate::flow_messages;
-use crate::timestamp::Timestamp;
+use crate::conversation::message::Recorded;
 use crate::unix_listener::PrivateListener;
 use brodo_control::event::{Event, Level, Topic};
 use brodo_control::rpc::{self, Error, Request, code};
-use brodo_net::command::Command;
 use brodo_net::control_auth;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{ErrorKind, Write};
@@ -34,7 +29,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Server {
     listener: PrivateListener,
     pub(super) controlled: Controlled,
-    pub(super) captures: Captures,
     clients: Vec<Session>,
     /// Time until which accept pauses.
     accept_at: Option<Instant>,
@@ -43,10 +37,9 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn new(listener: PrivateListener, mut controlled: Controlled) -> Self {
-        let captures = Captures::new(controlled.capture.take());
+    pub(super) fn new(listener: PrivateListener, controlled: Controlled) -> Self {
         let clients = Vec::with_capacity(CLIENTS_MAX);
-        Self { listener, controlled, captures, clients, accept_at: None, unauthorized_noticed: false }
+        Self { listener, controlled, clients, accept_at: None, unauthorized_noticed: false }
     }
 
     /// Serves until `stopping` is set and the mailbox woken.
@@ -166,7 +159,7 @@ impl Server {
             listened |= !self.clients.swap_remove(index).topics.is_empty();
         }
         if listened {
-            // Workers that are gone record nothing.
+            // An engine that is gone records nothing.
             let _ = self.record();
         }
     }
@@ -180,7 +173,7 @@ impl Server {
         Ok(topics)
     }
 
-    /// Makes the workers record the subscribed kinds of events, and no others.
+    /// Makes the engine record the subscribed kinds of events, and no others.
     fn record(&self) -> Result<(), Error> {
         let wants = |topic| self.clients.iter().any(|client| client.topics.contains(&topic));
         let openings = wants(Topic::FlowOpened);
@@ -188,32 +181,20 @@ impl Server {
         let bus = &self.controlled.bus;
         bus.set_subscribed(openings || ends || wants(Topic::Notice));
         let ends = ends || bus.keeps_log();
-        ask_all(&self.controlled.workers, |reply| Command::Record { openings, ends, reply }).map(drop)
+        let record = Recorded { openings, ends };
+        self.controlled.desired().record = record;
+        self.controlled.engine.call(&record).map(drop)
     }
 
     /// Sends events to their subscribers.
     fn send_events(&mut self) {
-        let (items, mut lost) = self.controlled.mailbox.take();
-        let clock = self.controlled.bus.clock();
-        for item in items {
-            match item {
-                Item::Batch(batch) => {
-                    lost += batch.lost;
-                    for info in &batch.openings {
-                        let flow = flow_messages::brief(batch.worker, info);
-                        self.send(Topic::FlowOpened, || Event::FlowOpened { flow });
-                    }
-                    for end in &batch.ends {
-                        self.send(Topic::FlowEnded, || Event::FlowEnded {
-                            flow: flow_messages::end(batch.worker, end, clock),
-                        });
-                    }
-                }
-                Item::Notice(notice) => {
-                    let time = Timestamp(notice.unix_ns).to_string();
-                    let (level, text) = (notice.level, notice.text);
-                    self.send(Topic::Notice, || Event::Notice { time, level, text });
-                }
+        let (events, mut lost, _) = self.controlled.mailbox.take();
+        for event in events {
+            match &*event {
+                Event::Lost { count } => lost = lost.saturating_add(*count),
+                Event::FlowOpened { .. } => self.send(Topic::FlowOpened, &event),
+                Event::FlowEnded { .. } => self.send(Topic::FlowEnded, &event),
+                Event::Notice { .. } => self.send(Topic::Notice, &event),
             }
         }
         if lost > 0 {
@@ -221,13 +202,13 @@ impl Server {
         }
     }
 
-    fn send(&mut self, topic: Topic, event: impl FnOnce() -> Event) {
+    fn send(&mut self, topic: Topic, event: &Event) {
         let mut listeners =
             self.clients.iter_mut().filter(|client| client.topics.contains(&topic)).peekable();
         if listeners.peek().is_none() {
             return;
         }
-        let line = rpc::event(&event());
+        let line = rpc::event(event);
         listeners.for_each(|client| client.event(&line));
     }
 }

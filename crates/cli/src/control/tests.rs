@@ -1,7 +1,11 @@
 //! Clients that behave and clients that do not, against a server whose workers are a thread of the test's.
 
 use super::*;
-use crate::event_bus::Mailbox;
+use crate::conversation::lines;
+use crate::engine::answers::Answers;
+use crate::engine::outbox::Outbox;
+use crate::flow_messages::Bounds;
+use crate::mailbox::Mailbox;
 use brodo_control::client::{Client, ClientError};
 use brodo_control::event::{Event, Level, Topic};
 use brodo_control::method::{
@@ -10,17 +14,15 @@ use brodo_control::method::{
 };
 use brodo_control::rpc::{self, REQUEST_MAX, code};
 use brodo_core::config::Config;
-use brodo_core::link::{Link, LinkCaps, NoCredit, TxFrame};
+use brodo_core::link::Link;
 use brodo_core::stack::{Keys, Stack};
-use brodo_link::batch::Batch;
-use brodo_link::poller::Poller;
-use brodo_link::{CreditWait, EventFlags, FailedCall, GuestLink, Taken};
+use brodo_link::channel::{self, GuestEnd};
 use brodo_net::clock::Clock;
 use brodo_net::driver::{Parts, Worker};
 use brodo_net::sockets::Sockets;
-use brodo_net::workers::WorkerHandle;
+use brodo_net::workers::{WorkerHandle, Workers};
 use rustix::fd::OwnedFd;
-use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::net::SocketType;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -28,51 +30,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// A link on which nothing ever happens.
-struct Quiet(OwnedFd);
-
-impl Link for Quiet {
-    fn caps(&self) -> LinkCaps {
-        LinkCaps::default()
-    }
-
-    fn send(&mut self, _: &TxFrame<'_>) -> Result<(), NoCredit> {
-        Ok(())
-    }
-}
-
-impl GuestLink for Quiet {
-    fn register(&mut self, poller: Poller<'_>) -> io::Result<()> {
-        Ok(poller.add(&self.0, 0, EventFlags::IN | EventFlags::ET)?)
-    }
-
-    fn take(&mut self, _: &mut Batch<'_>) -> Result<Taken, FailedCall> {
-        Ok(Taken::All)
-    }
-
-    fn await_credit(&mut self, _: Poller<'_>, _: bool) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn credit_wait(&self) -> Option<CreditWait> {
-        None
-    }
-
-    fn forget_refusal(&mut self) {}
-
-    fn gone(&self) -> bool {
-        false
-    }
-}
-
-/// An instance without a guest, and a folder for its socket.
+/// An instance whose guest is silent, and a folder for its socket.
 struct Served {
     folder: PathBuf,
     workers: Arc<Workers>,
     bus: Arc<EventBus>,
     control: Option<Control>,
     worker: Option<JoinHandle<()>>,
-    _pipe: OwnedFd,
+    outbox: Arc<Outbox>,
+    _guest: GuestEnd,
+    _records: OwnedFd,
 }
 
 impl Served {
@@ -85,23 +52,38 @@ impl Served {
         let mailbox = Arc::new(Mailbox::with_waker().unwrap());
         let bus = EventBus::new(clock).with_clients(Some(mailbox.clone()));
         let bus = Arc::new(bus);
-        let (fd, pipe) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap();
-        let stack = Stack::new(
-            Config::default(),
-            Keys { table: [1; 16], isn: [2; 16], dns: [3; 16] },
-            LinkCaps::default(),
-        );
+        // A link on which nothing ever happens.
+        let (link, guest) = channel::pair(channel::Options::default()).unwrap();
+        let stack =
+            Stack::new(Config::default(), Keys { table: [1; 16], isn: [2; 16], dns: [3; 16] }, link.caps());
         let handle = WorkerHandle::new(workers.clone(), 0).unwrap();
-        let parts = Parts::new(stack, Quiet(fd), Sockets::new().unwrap(), clock, handle);
+        let parts = Parts::new(stack, link, Sockets::new().unwrap(), clock, handle);
         let mut worker = Worker::new(parts).unwrap();
         let closed = workers.clone();
         let worker = thread::spawn(move || {
             worker.run().unwrap();
             closed.close();
         });
-        let controlled = Controlled {
+        // The engine is a thread of the test's.
+        let (requests, their_requests) = lines::pair(SocketType::STREAM).unwrap();
+        let (records, their_records) = lines::pair(SocketType::STREAM).unwrap();
+        let outbox = Arc::new(Outbox::new(their_records).unwrap());
+        let answers = Answers {
             workers: workers.clone(),
             ring: None,
+            host: None,
+            bounds: Bounds { rx_max: 1, tx_max: 2 },
+            interface: "eth0".to_owned(),
+            clock,
+            capture: None,
+        };
+        let to = outbox.clone();
+        thread::spawn(move || answers.serve(their_requests, &to));
+        let engine = EngineClient::new(0);
+        engine.connect(requests);
+        let controlled = Controlled {
+            engine: Arc::new(engine),
+            desired: Arc::default(),
             bus: bus.clone(),
             mailbox,
             info: InstanceInfo {
@@ -110,16 +92,14 @@ impl Served {
                 interface: "eth0".to_owned(),
                 mtu: 65_520,
                 networks: Vec::new(),
-                memory: 1 << 20,
                 flows_max: 17,
-                bounds: Bounds { rx_max: 1, tx_max: 2 },
+                confinement: "full".to_owned(),
             },
             started: Instant::now(),
-            capture: None,
         };
         let listener = PrivateListener::bind(&folder.join("socket")).unwrap();
         let control = Some(Control::start(listener, controlled).unwrap());
-        Self { folder, workers, bus, control, worker: Some(worker), _pipe: pipe }
+        Self { folder, workers, bus, control, worker: Some(worker), outbox, _guest: guest, _records: records }
     }
 
     fn path(&self) -> PathBuf {
@@ -141,6 +121,7 @@ impl Served {
 impl Drop for Served {
     fn drop(&mut self) {
         self.control.take();
+        self.outbox.close(Vec::new());
         self.workers.stop();
         if let Some(worker) = self.worker.take() {
             let _ = worker.join();
@@ -173,7 +154,7 @@ fn every_method_answers() {
     assert_eq!(client.hello().unwrap().pid, std::process::id());
     let status = client.call(&GetStatus {}).unwrap();
     assert_eq!((status.workers, status.flows, status.flows_max), (1, 0, 17));
-    assert!(status.rss_bytes > 0 && status.memory.budget == 1 << 20);
+    assert!(status.rss_bytes > 0 && status.memory.budget == 256 << 20);
     assert!(client.call(&GetCounters {}).unwrap().counters.contains_key("rx_frames"));
     assert_eq!(client.flows(&GetFlows::default()).unwrap(), []);
     assert_eq!(client.call(&ListForwards {}).unwrap().forwards, []);
@@ -289,7 +270,7 @@ fn half_a_line_at_the_end_is_refused_and_whole_ones_before_it_are_answered() {
 }
 
 #[test]
-fn a_request_without_id_is_carried_out_and_one_without_method_is_told_so() {
+fn a_request_without_id_is_carried_out_and_one_without_method_is_an_error() {
     let served = Served::new("ids");
     let mut stream = served.raw();
     stream
@@ -307,7 +288,7 @@ fn a_request_without_id_is_carried_out_and_one_without_method_is_told_so() {
 }
 
 #[test]
-fn who_does_not_read_is_not_read_from_and_holds_nobody_up() {
+fn a_client_that_does_not_read_is_not_read_from_and_delays_no_other() {
     let served = Served::new("slow");
     let mut bystander = served.client();
     let mut slow = served.raw();
@@ -323,7 +304,7 @@ fn who_does_not_read_is_not_read_from_and_holds_nobody_up() {
         bystander.call(&GetStatus {}).unwrap();
     }
     assert!(written < 200 * request.len(), "it took {written} bytes of requests");
-    // One who reads again is served again.
+    // A client that reads is served.
     slow.set_nonblocking(false).unwrap();
     for _ in 0..100 {
         assert_eq!(line(&slow).unwrap()["id"], 1);
@@ -350,7 +331,7 @@ fn places_are_bounded_and_come_free() {
 }
 
 #[test]
-fn who_wants_to_know_is_told() {
+fn subscribers_get_events() {
     let served = Served::new("events");
     let mut client = served.client();
     served.bus.notify(Level::Info, "before");
@@ -379,7 +360,7 @@ fn who_wants_to_know_is_told() {
 }
 
 #[test]
-fn without_workers_clients_are_told_so() {
+fn without_workers_clients_get_an_error() {
     let mut served = Served::new("ended");
     let mut client = served.client();
     served.workers.stop();

@@ -1,12 +1,12 @@
-//! Lines, old files, and that nothing is missing at the end.
+//! Lines, rotation, and completeness at the end.
 
 use super::*;
-use brodo_core::config::Config;
-use brodo_core::flow::end::EndCause;
+use crate::flow_messages;
+use crate::mailbox::Mailbox;
+use brodo_core::flow::end::{EndCause, FlowEnd};
 use brodo_core::flow::info::{Carrier, FlowInfo, FlowState, Initiator, Traffic};
 use brodo_core::flow::{Endpoint, FlowId, FlowKey, Protocol};
 use brodo_core::time::{Duration, Instant};
-use brodo_net::FlowRecords;
 use brodo_net::clock::Clock;
 use serde_json::Value;
 use std::net::Ipv4Addr;
@@ -65,19 +65,25 @@ fn ended(port: u16) -> FlowEnd {
     FlowEnd { at, info, opened: true, cause: EndCause::Finished, name: None, rule: None }
 }
 
-fn item(ports: std::ops::Range<u16>) -> Item {
-    Item::Batch(Arc::new(FlowRecords {
-        worker: 1,
-        ends: ports.map(ended).collect(),
-        ..FlowRecords::default()
-    }))
+fn event(end: &FlowEnd) -> Event {
+    Event::FlowEnded { flow: flow_messages::end(1, end, Clock::start()) }
 }
 
-fn log(folder: &Folder, len_max: u64, keep: u32) -> FlowLog {
+fn events(ports: std::ops::Range<u16>) -> Vec<Event> {
+    ports.map(|port| event(&ended(port))).collect()
+}
+
+/// Writes events to a log, to its end.
+fn write(folder: &Folder, (len_max, keep): (u64, u32), events: Vec<Event>) {
     let mailbox = Arc::new(Mailbox::new());
     let bus = EventBus::new(Clock::start()).with_log(Some(mailbox.clone()));
     let files = Files::open(&folder.log(), len_max, keep).unwrap();
-    FlowLog::start(files, mailbox, Arc::new(bus)).unwrap()
+    let bus = Arc::new(bus);
+    let log = FlowLog::start(files, mailbox, bus.clone()).unwrap();
+    for event in events {
+        bus.publish(event);
+    }
+    log.finish();
 }
 
 #[test]
@@ -88,8 +94,7 @@ fn a_line_says_who_how_much_how_long_and_why() {
     last.rule = Some("deny 192.0.2.0/24".into());
     last.opened = false;
     last.cause = EndCause::Denied;
-    let batch = FlowRecords { worker: 1, ends: vec![ended(4001), last], lost: 7, ..FlowRecords::default() };
-    log(&folder, 1 << 20, 3).finish(vec![Item::Batch(Arc::new(batch))]);
+    write(&folder, (1 << 20, 3), vec![event(&ended(4001)), event(&last), Event::Lost { count: 7 }]);
     let lines = folder.lines("log");
     assert_eq!(lines.len(), 3);
     let expected = serde_json::json!({
@@ -111,7 +116,7 @@ fn a_line_says_who_how_much_how_long_and_why() {
 fn a_file_that_is_long_enough_becomes_old_and_the_oldest_goes() {
     let folder = Folder::new("rotates");
     // About eleven lines each.
-    log(&folder, 4096, 2).finish(vec![item(1000..1100)]);
+    write(&folder, (4096, 2), events(1000..1100));
     let ports = |name: &str| -> Vec<String> {
         folder.lines(name).iter().map(|line| line["guest"].as_str().unwrap().to_owned()).collect()
     };
@@ -122,28 +127,24 @@ fn a_file_that_is_long_enough_becomes_old_and_the_oldest_goes() {
         assert!(fs::metadata(folder.0.join(name)).unwrap().len() <= 4096);
     }
     assert!(!folder.0.join("log.3").exists());
-    // The next brodo goes on where this one has ended.
+    // A later brodo appends to the file.
     let before = ports("log").len();
-    log(&folder, 1 << 20, 2).finish(vec![item(1..3)]);
+    write(&folder, (1 << 20, 2), events(1..3));
     assert_eq!(ports("log").len(), before + 2);
 }
 
 #[test]
 fn without_old_files_only_the_newest_lines_stay() {
     let folder = Folder::new("keeps-none");
-    log(&folder, 4096, 0).finish(vec![item(1000..1100)]);
+    write(&folder, (4096, 0), events(1000..1100));
     assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
     assert_eq!(folder.lines("log").last().unwrap()["guest"], "10.0.2.15:1099");
 }
 
 #[test]
-fn everything_that_was_put_in_is_there_at_the_end() {
+fn every_queued_line_is_written_at_the_end() {
     let folder = Folder::new("end");
-    let log = log(&folder, 1 << 30, 0);
-    for _ in 0..100 {
-        log.mailbox.put(item(0..100));
-    }
-    log.finish(vec![item(0..20_000)]);
+    write(&folder, (1 << 30, 0), events(0..30_000));
     assert_eq!(folder.lines("log").len(), 30_000);
 }
 
@@ -152,28 +153,15 @@ fn a_full_disk_ends_the_log_and_nothing_else() {
     let mailbox = Arc::new(Mailbox::new());
     let clients = Arc::new(Mailbox::new());
     let bus = EventBus::new(Clock::start()).with_clients(Some(clients.clone()));
-    bus.set_subscribed(true);
+    let bus = Arc::new(bus.with_log(Some(mailbox.clone())));
     let files = Files::open(Path::new("/dev/full"), 1 << 20, 1).unwrap();
-    let log = FlowLog::start(files, mailbox, Arc::new(bus)).unwrap();
-    log.mailbox.put(item(0..10));
-    log.finish(vec![item(0..10)]);
-    let (items, _) = clients.take();
+    for event in events(0..10) {
+        bus.publish(event);
+    }
+    bus.set_subscribed(true);
+    FlowLog::start(files, mailbox, bus.clone()).unwrap().finish();
+    let (items, ..) = clients.take();
     assert_eq!(items.len(), 1, "{items:?}");
-    assert!(
-        matches!(&items[0], Item::Notice(notice) if notice.text == "flow log /dev/full ended early: write: No space left on device")
-    );
-}
-
-/// Of what a stack records the log gets all, and clients what they want.
-#[test]
-fn a_stack_s_records_reach_the_log() {
-    use brodo_core::link::LinkCaps;
-    use brodo_core::stack::{Keys, Stack};
-    let mailbox = Arc::new(Mailbox::new());
-    let bus = EventBus::new(Clock::start()).with_log(Some(mailbox.clone()));
-    let keys = Keys { table: [0; 16], isn: [0; 16], dns: [3; 16] };
-    let mut stack = Stack::new(Config::default(), keys, LinkCaps::default());
-    stack.record_ends(bus.keeps_log());
-    bus.take(FlowRecords::take(0, &mut stack));
-    assert_eq!(mailbox.take().0.len(), 1);
+    let expected = "flow log /dev/full ended early: write: No space left on device";
+    assert!(matches!(&*items[0], Event::Notice { text, .. } if text == expected), "{items:?}");
 }

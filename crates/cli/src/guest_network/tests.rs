@@ -27,7 +27,7 @@ fn gateway_and_dns_follow_from_the_prefix() {
         ("guest=172.16.9.9/12", "172.16.0.2", "172.16.0.3"),
         ("guest=10.0.0.130/25", "10.0.0.131", "10.0.0.132"),
         ("guest=10.0.0.5/29", "10.0.0.2", "10.0.0.3"),
-        // Two hosts only: one of them is both.
+        // Two hosts only: router and DNS server have one address.
         ("guest=10.0.0.1/30", "10.0.0.2", "10.0.0.2"),
         ("guest=10.0.0.2/30", "10.0.0.1", "10.0.0.1"),
         ("guest=192.168.7.5/24 gateway=192.168.7.1", "192.168.7.1", "192.168.7.3"),

@@ -1,4 +1,4 @@
-//! Lines as they are written, the bound on how many, and times.
+//! Text of lines, their rate limit, and times.
 
 use super::*;
 use serde_json::json;
@@ -44,7 +44,7 @@ fn a_flood_is_bounded_and_ends_when_it_ends() {
     assert_eq!(passed(&mut gate, start + Duration::from_secs(1)), PER_SECOND);
     assert_eq!(passed(&mut gate, start + Duration::from_secs(3)), 2 * PER_SECOND);
     assert_eq!(passed(&mut gate, start + Duration::from_secs(3600)), BURST);
-    // A clock that goes back earns nothing.
+    // A clock that goes back gives no tokens.
     assert_eq!(passed(&mut gate, start), 0);
 }
 

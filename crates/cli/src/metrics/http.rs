@@ -18,7 +18,7 @@ use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 use std::time::{Duration, Instant};
 
 /// Connections at a time.
-pub(crate) const CLIENTS_MAX: usize = 32;
+const CLIENTS_MAX: usize = 32;
 /// Time-out of a connection from its first to its last byte, outside of tests.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest header of a request, in bytes.

@@ -1,6 +1,8 @@
 //! Addresses, binding, and that the dashboard shows nothing that is not exported.
 
 use super::*;
+use crate::engine::exposition::tests::some_text;
+use crate::own_process::Usage;
 use std::collections::BTreeSet;
 
 #[test]
@@ -55,7 +57,8 @@ fn names(text: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn the_dashboard_and_the_documentation_name_only_what_is_exported() {
-    let text = exposition::text(&exposition::tests::some_view(), &OwnProcess::default());
+    let properties = Processes::of(0).properties();
+    let text = some_text() + &process_text(&properties);
     let exported: BTreeSet<_> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let dashboard = include_str!("../../../../docs/grafana/brodo.json");
@@ -76,4 +79,19 @@ fn the_dashboard_and_the_documentation_name_only_what_is_exported() {
             assert!(exported.contains(name), "{name} of {place} is not exported");
         }
     }
+}
+
+#[test]
+fn a_text_of_the_engine_s_is_lines_of_printable_characters() {
+    assert!(checked(some_text()).is_some());
+    for wrong in ["", "brodo_flows 1", "a\x1b[2J\n", "a\r\n", "a\0\n"] {
+        assert_eq!(checked(wrong.to_owned()), None, "{wrong:?}");
+    }
+}
+
+#[test]
+fn figures_of_the_processes_are_exported() {
+    let usage = Usage { resident_bytes: 4096, ..Usage::default() };
+    let text = process_text(&Properties { usage, ..Properties::default() });
+    assert!(text.lines().any(|line| line == "process_resident_memory_bytes 4096"), "{text}");
 }

@@ -1,8 +1,8 @@
-//! Each parser of a command line value with words that it takes and words that it refuses.
+//! Parsers of command line values, each with valid and invalid words.
 
 use super::*;
 
-/// That `parse` takes and refuses these words.
+/// Asserts that `parse` accepts and refuses these words.
 fn check<T: std::fmt::Debug + PartialEq>(
     parse: impl Fn(&str) -> Result<T, String>,
     good: &[(&str, T)],
@@ -129,7 +129,7 @@ fn resolvers() {
 }
 
 #[test]
-fn station_addresses() {
+fn mac_addresses() {
     check(
         mac,
         &[
@@ -182,18 +182,18 @@ fn deny_rules() {
             ("10.0.0.0/8", rule("10.0.0.0", 8, None)),
             ("0.0.0.0/0", rule("0.0.0.0", 0, None)),
             ("192.0.2.1", rule("192.0.2.1", 32, None)),
-            ("192.0.2.1:25", rule("192.0.2.1", 32, Some((25, 25)))),
-            ("192.0.2.0/24:80-90", rule("192.0.2.0", 24, Some((80, 90)))),
+            ("192.0.2.1:25", rule("192.0.2.1", 32, Some(PortRange::one(25)))),
+            ("192.0.2.0/24:80-90", rule("192.0.2.0", 24, Some(PortRange { first: 80, last: 90 }))),
             ("2001:db8::/32", rule("2001:db8::", 32, None)),
             ("2001:db8::1", rule("2001:db8::1", 128, None)),
-            ("[2001:db8::]/32:443", rule("2001:db8::", 32, Some((443, 443)))),
-            ("[2001:db8::1]:443", rule("2001:db8::1", 128, Some((443, 443)))),
+            ("[2001:db8::]/32:443", rule("2001:db8::", 32, Some(PortRange::one(443)))),
+            ("[2001:db8::1]:443", rule("2001:db8::1", 128, Some(PortRange::one(443)))),
             ("[2001:db8::1]", rule("2001:db8::1", 128, None)),
             ("::/0", rule("::", 0, None)),
             ("::", rule("::", 128, None)),
             ("host", Deny::host(None).unwrap()),
-            ("host:22", Deny::host(Some((22, 22))).unwrap()),
-            ("host:1-1023", Deny::host(Some((1, 1023))).unwrap()),
+            ("host:22", Deny::host(Some(PortRange::one(22))).unwrap()),
+            ("host:1-1023", Deny::host(Some(PortRange { first: 1, last: 1023 })).unwrap()),
         ],
         &[
             "",

@@ -134,12 +134,12 @@ fn cpu_time() -> Duration {
 
 #[cfg(test)]
 mod tests {
-    //! How a sample's cost stretches the pause.
+    //! Pauses after expensive samples.
 
     use super::*;
 
     #[test]
-    fn what_is_cheap_is_asked_for_as_often_as_wanted_and_no_more_than_a_hundredth_is_spent() {
+    fn cheap_samples_keep_the_interval_and_costly_ones_take_a_hundredth_at_most() {
         let ms = Duration::from_millis;
         for (interval, cost, expected) in
             [(1000, 1, 1000), (1000, 10, 1000), (1000, 30, 3000), (1000, 500, 10_000), (60_000, 500, 60_000)]

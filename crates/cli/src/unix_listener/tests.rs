@@ -1,4 +1,4 @@
-//! Paths with something at them already, and paths that another process takes over.
+//! Paths of existing files, and paths taken over by another process.
 
 use super::*;
 
@@ -50,7 +50,7 @@ fn a_dead_socket_is_replaced_and_a_live_one_or_a_file_is_not() {
 }
 
 #[test]
-fn what_another_process_has_put_there_stays_at_the_end() {
+fn a_file_of_another_process_stays_at_the_end() {
     let folder = Folder::new("taken-over");
     let path = folder.path();
     let first = PrivateListener::bind(&path).unwrap();

@@ -20,8 +20,8 @@ pub(crate) const RESPOND_PORTS: u16 = 16;
 /// Addresses of the servers: on brodo's own machine and one hop away, in both families.
 pub(crate) const SERVERS: [&str; 4] = [world::HOST_V4, world::HOST_V6, world::WORLD_V4, world::WORLD_V6];
 
-/// Deadline of every program and event of a test, unless it names another. Some hundred times of what an idle
-/// machine takes: it ends what hangs, and says nothing about speed.
+/// Deadline of every program and event of a test, unless it names another. Some hundred times the duration on
+/// an idle machine: it ends hanging tests and judges no speed.
 pub(crate) const LIMIT: Duration = Duration::from_mins(3);
 
 /// The link between guest and brodo.
@@ -186,9 +186,12 @@ impl Bed {
             return Ok(());
         }
         let finished = self.finish()?;
-        // A peer has no such counter.
+        // Other forwarders have no such counter.
         let forgotten = counters(&finished.stderr).any(|(name, count)| name == "lost_wakeups" && count > 0);
-        check(!forgotten, || finished.failure("a flow waited for memory and was forgotten").0)
+        check(!forgotten, || finished.failure("a flow waited for memory and was forgotten").0)?;
+        // A crash is survived, and would not show otherwise.
+        let crashed = finished.stderr.contains("the engine crashed");
+        check(!crashed, || finished.failure("an engine crashed").0)
     }
 
     /// The failure with the output of brodo and all servers.

@@ -72,7 +72,7 @@ fn server_first(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Eight connections in both directions at the same time, one of them stalled.
+/// Eight concurrent connections in both directions, one of them stalled.
 fn several(bed: &Bed) -> Result<()> {
     let bytes = (16 * MIB).to_string();
     let more = MORE_THAN_BUFFERS.to_string();

@@ -1,5 +1,4 @@
-//! Failures: the guest's connections fail with the error numbers of the host's, found out the same
-//! way.
+//! Failures: the guest's connections fail with the same error numbers as connections of the host itself.
 
 use crate::Test;
 use crate::bed::{Bed, CLOSED_PORT, LIMIT, PORT, SERVERS, check};
@@ -29,8 +28,7 @@ fn agree(bed: &Bed, calls: &[Vec<&str>]) -> Result<()> {
 }
 
 fn connects(bed: &Bed) -> Result<()> {
-    // The guest retries longer than the host, so that it is brodo's reaction to a time-out that
-    // shows.
+    // The guest retries for longer than the host, so that brodo's reaction to the time-out comes first.
     bed.guest(|guest| guest.set(&[("ipv4/tcp_syn_retries", "2")]))??;
     let mut calls = Vec::new();
     for server in SERVERS {
@@ -48,7 +46,7 @@ fn resets(bed: &Bed) -> Result<()> {
     agree(bed, &calls)
 }
 
-/// Abort by the host's program, then by the guest's: both look the same to the server.
+/// Abort by the host's program, then by the guest's: the server sees the same.
 fn aborts(bed: &Bed) -> Result<()> {
     for server in SERVERS {
         let words = ["abort", server, PORT, "abort"];

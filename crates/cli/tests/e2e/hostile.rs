@@ -1,5 +1,5 @@
-//! Hostile guests: under mutated frames and misbehaving connections brodo lives, stays small and quiet, and
-//! serves others.
+//! Hostile guests: mutated frames and misbehaving connections neither end brodo nor grow it, fill its log or
+//! block other guests' programs.
 
 use crate::Test;
 use crate::bed::{Bed, Link, PORT, SERVERS, check};
@@ -37,7 +37,7 @@ fn survives(bed: &Bed, attack: &[&str]) -> Result<()> {
         check(descriptors <= 512 + DESCRIPTORS_BESIDES, || {
             format!("{descriptors} descriptors after {found}")
         })?;
-        let memory = bed.guest(|guest| guest.rss_kib())?;
+        let memory = bed.guest(|guest| guest.pss_kib())?;
         check(memory <= MEMORY_MAX_KIB, || format!("{memory} KiB resident after {found}"))?;
     }
     let said = bed.guest(|guest| guest.stderr())?;

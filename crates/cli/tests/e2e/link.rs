@@ -1,4 +1,4 @@
-//! The link itself: DHCP, router advertisements, and that only the guest's own addresses pass.
+//! The link itself: DHCP, router advertisements, and the filter of source addresses.
 
 use crate::Test;
 use crate::bed::{Bed, LIMIT, PORT, check};

@@ -3,13 +3,13 @@
 //!
 //! Every test has a [`Bed`]: a host namespace with brodo in it, running as an ordinary user, a world behind
 //! it, a server in both, and a guest. Most tests run on links of both MTUs, some also without offloads, and
-//! all cover IPv4 and IPv6. Content is compared by SHA-256; how connections fail is compared with how they
-//! fail on the host itself. A failure shows what was run, what it said, and what brodo counted.
+//! all cover IPv4 and IPv6. Content is compared by SHA-256, failures of connections with those on the host
+//! itself. A failed test shows its commands, their output, and brodo's counters.
 //!
 //! Needs root for the namespaces (`make e2e` uses sudo). Under `CI=true` a missing program is a failure;
-//! elsewhere the tests that want it are skipped, and said to be. `BRODO_E2E_SYSTEM=pasta` runs the suite on a
-//! peer instead, which tells a wrong test from a wrong brodo, and `BRODO_WORKERS=4` runs it on a brodo with
-//! so many workers.
+//! elsewhere the tests that need it are skipped, with a message. `BRODO_E2E_SYSTEM=pasta` runs the suite on
+//! another forwarder instead, which tells a wrong test from a wrong brodo, and `BRODO_WORKERS=4` runs it on a
+//! brodo with so many workers.
 
 mod bed;
 mod content;
@@ -25,6 +25,7 @@ mod programs;
 mod ring;
 mod stress;
 mod stuck;
+mod system_calls;
 mod trace;
 mod wan;
 mod workers;
@@ -38,7 +39,7 @@ use std::process::ExitCode;
 /// Programs of the harness itself.
 const HARNESS_PROGRAMS: [&str; 5] = ["ip", "nsenter", "setpriv", "sh", "unshare"];
 
-/// A test on one kind of link: it makes its own bed.
+/// A test on one kind of link, with a bed of its own.
 struct Test {
     name: &'static str,
     links: &'static [Link],
@@ -90,6 +91,7 @@ fn main() -> ExitCode {
         ring::TESTS,
         stress::TESTS,
         stuck::TESTS,
+        system_calls::TESTS,
         trace::TESTS,
         wan::TESTS,
         workers::TESTS,

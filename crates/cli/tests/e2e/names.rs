@@ -53,7 +53,7 @@ fn dnsmasq(world: &World, netns: &Netns, listen: &[&str], answers: [&str; 2]) ->
     // TTL of dnsmasq's own records, 0 unless set.
     words.push("--local-ttl=300".to_owned());
     words.extend(answers.map(|address| format!("--host-record=name.test,{address}")));
-    // Too much for a datagram of 1,232 bytes: the answer is truncated and asked for again over TCP.
+    // Too much for a datagram of 1,232 bytes: the answer is truncated, and the query repeated over TCP.
     words.push(format!("--txt-record=long.test{}", format!(",{}", "x".repeat(250)).repeat(12)));
     world.serve(netns, words, 53).map(drop)
 }
@@ -82,7 +82,7 @@ fn stage(given: &Bed, world: World, text: &str) -> Result<(Bed, PathBuf)> {
     Ok((Bed::start(world, &enter, given.link, &[])?, resolv_conf))
 }
 
-/// Replaces a file by another of the same name, never showing half of it.
+/// Replaces a file atomically.
 fn replace(file: &PathBuf, text: &str) -> Result<()> {
     let new = file.with_extension("new");
     let result = fs::write(&new, text).and_then(|()| fs::rename(&new, file));
@@ -130,7 +130,7 @@ fn resolve(bed: &Bed, resolv_conf: &PathBuf) -> Result<()> {
     Ok(())
 }
 
-/// Waits until names are answered by the changed resolv.conf.
+/// Waits until the resolvers of the changed resolv.conf answer.
 fn noticed(bed: &Bed, words: &[&str], expected: [&str; 2], text: &str) -> Result<()> {
     let seen = eventually(|| answers(bed, words, expected));
     seen.map_err(|e| Failure(format!("{text:?} in resolv.conf was not noticed: {e}")))

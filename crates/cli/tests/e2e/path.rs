@@ -91,15 +91,15 @@ fn ping(bed: &Bed) -> Result<()> {
         };
         for (hops, router) in [("1", ROUTERS[family]), ("2", WORLD[family])] {
             let said = try_once(&["-t", hops])?;
-            let told = said.contains(&format!("From {router}")) && said.contains("icmp_seq=1");
-            check(told && said.contains("exceeded"), || said)?;
+            let reported = said.contains(&format!("From {router}")) && said.contains("icmp_seq=1");
+            check(reported && said.contains("exceeded"), || said)?;
         }
         let said = try_once(&["-t", "3"])?;
         check(said.contains("1 received"), || said)?;
         let said = try_once(&["-M", "do", "-s", "1400"])?;
         check(said.contains("1300"), || said)?;
-        // Without it everything is fragmented, and joined again on both sides; IPv6 has learned the MTU just
-        // now.
+        // Without DF all datagrams are fragmented, and reassembled on both sides; IPv6 has just learnt the
+        // MTU.
         let said = try_once(&["-M", "dont", "-s", "5000"])?;
         check(said.contains("1 received"), || said)?;
     }
@@ -114,8 +114,8 @@ fn mtu(bed: &Bed) -> Result<()> {
         // The world's ICMP error reaches the guest's kernel, which keeps the MTU; the host's kernel keeps it
         // too.
         let found = probe(bed, FAR[family], PORT, (0, 1400))?;
-        let told = is_error(&found, too_big, WORLD[family]) && found["info"] == 1300;
-        check(told, || format!("{}: {found}", FAR[family]))?;
+        let reported = is_error(&found, too_big, WORLD[family]) && found["info"] == 1300;
+        check(reported, || format!("{}: {found}", FAR[family]))?;
         if family == 0 {
             check(found["mtu"] == 1300, || format!("{}: {found}", FAR[family]))?;
         }
@@ -148,8 +148,8 @@ fn denied(bed: &Bed) -> Result<()> {
         let prohibited = [(3, 13), (1, 1)][family];
         check(is_error(&found, prohibited, ROUTERS[family]), || format!("{server}: {found}"))?;
         let finished = bed.attempt(&["ping", "-n", "-c", "1", "-W", "5", server])?;
-        let told = finished.stdout.contains(&format!("From {}", ROUTERS[family]));
-        check(told, || finished.failure("ping was not told").0)?;
+        let reported = finished.stdout.contains(&format!("From {}", ROUTERS[family]));
+        check(reported, || finished.failure("ping was not reported").0)?;
     }
     let found = probe(bed, HOST_V4, CLOSED_PORT, (0, 32))?;
     check(is_error(&found, (3, 13), ROUTERS[0]), || format!("{HOST_V4}: {found}"))?;

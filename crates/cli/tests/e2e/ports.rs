@@ -23,7 +23,7 @@ const OPTIONS: &[&str] = &["-t", "7100,7101,8100:7100", "-u", "7100,8100:7100"];
 pub(crate) const TESTS: &[Test] = &[
     Test::new("published TCP ports keep the peer's address", outside).options(OPTIONS),
     Test::new("published UDP ports answer from where they were asked", datagrams).options(OPTIONS),
-    Test::new("a published port without a listener", nobody).options(OPTIONS).on(&[Link::SMALL]),
+    Test::new("a published port without a listener", no_listener).options(OPTIONS).on(&[Link::SMALL]),
     Test::new("a published port that the guest's firewall rejects", rejected)
         .options(OPTIONS)
         .on(&[Link::SMALL])
@@ -78,8 +78,8 @@ fn outside(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// The client's socket is connected, so an answer from anywhere else would not be one. Its own loopback is
-/// seen as the router.
+/// The client's socket is connected, so it takes answers only from the published port. The host's loopback
+/// appears as the router.
 fn datagrams(bed: &Bed) -> Result<()> {
     bed.serve_in_guest(GUEST_PORT)?;
     let sizes = "0,1,100,1400,1472,8000";
@@ -129,7 +129,7 @@ fn several_workers(bed: &Bed) -> Result<()> {
     check(resteered, || format!("no frame went to another worker first: {said}"))
 }
 
-fn nobody(bed: &Bed) -> Result<()> {
+fn no_listener(bed: &Bed) -> Result<()> {
     for host in HOST_OUTSIDE {
         let found = bed.world_probe(&["first-byte", host, UNSERVED]);
         check(found.is_err(), || format!("{found:?}"))?;
@@ -273,7 +273,7 @@ fn auto(bed: &Bed) -> Result<()> {
     check(found["outcome"] == "ECONNREFUSED", || format!("it is excluded: {found}"))
 }
 
-/// The bed that the test got stays unused.
+/// A bed of its own; the one given stays unused.
 fn attach(_: &Bed) -> Result<()> {
     let bed = Bed::attached(Link::LARGE, OPTIONS)?;
     let result = outside(&bed).and_then(|()| {
@@ -329,7 +329,7 @@ fn brokers(bed: &Bed) -> usize {
 
 fn refused(bed: &Bed) -> Result<()> {
     for (options, expected) in [
-        (&["-t", "7000"][..], "another program has the port: ss -ltnp 'sport = :7000' tells which"),
+        (&["-t", "7000"][..], "another program has the port: ss -ltnp 'sport = :7000' shows it"),
         (&["-u", "7000"], "another program has the port: ss -lunp"),
         (&["-t", "80"], "sysctl net.ipv4.ip_unprivileged_port_start=80"),
         (&["-t", "192.0.2.7/7300"], "no interface of the host has this address"),
@@ -345,7 +345,7 @@ fn refused(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// The host has servers on some ports, which `all` passes over.
+/// Ports of the host's own servers, which `all` skips.
 fn all(bed: &Bed) -> Result<()> {
     bed.serve_in_guest(30_000)?;
     bed.serve_in_guest(7000)?;

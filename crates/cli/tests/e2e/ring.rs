@@ -1,5 +1,4 @@
-//! The TAP's transmit queue: at any length everything arrives, and from ten frames on nothing is
-//! dropped on the way.
+//! The TAP's transmit queue: at any length all bytes arrive, and from ten frames on no frame is dropped.
 
 use crate::Test;
 use crate::bed::{Bed, LIMIT, Link, PORT, check};
@@ -46,8 +45,8 @@ fn transfer(bed: &Bed, direction: &str, number: u32, bytes: u32) -> Result<u64> 
     Ok((queue(bed)?.1 - before).saturating_sub(impatience(bed)? - patient))
 }
 
-/// brodo follows a length that changes while it runs. In a queue of one the last segment of a window and what
-/// is left of it may meet.
+/// brodo follows a length that changes while it runs. In a queue of one the last segment of a window and the
+/// first of the next may collide.
 fn any_length(bed: &Bed) -> Result<()> {
     for (frames, bytes) in [(1, 500_000), (10, 8_000_000), (100, 20_000_000), (1000, 20_000_000)] {
         set_length(bed, frames)?;
@@ -79,6 +78,6 @@ fn option(bed: &Bed) -> Result<()> {
     let dropped = transfer(bed, "upload", 1, 8_000_000)?;
     check(dropped == 0, || format!("{dropped} dropped"))?;
     let finished = bed.finish()?;
-    let told = finished.stderr.lines().find_map(|line| line.strip_prefix("brodo: link_ring_dropped "));
-    check(told == Some(&before.to_string()), || finished.failure("expected link_ring_dropped").0)
+    let reported = finished.stderr.lines().find_map(|line| line.strip_prefix("brodo: link_ring_dropped "));
+    check(reported == Some(&before.to_string()), || finished.failure("expected link_ring_dropped").0)
 }

@@ -1,6 +1,5 @@
-//! Passing trouble: transfers of every size with stalls at both ends, brodo stopped in the middle of
-//! transfers, a thousand slow readers on a small budget. Nothing is lost, nothing is retransmitted without
-//! need, no flow starves.
+//! Stress: transfers of every size with stalls at both ends, brodo stopped in the middle of transfers, a
+//! thousand slow readers on a small budget. No loss, no needless retransmission, no starving flow.
 //!
 //! `BRODO_E2E_SHOW=1` prints the counters, among them all retransmissions.
 
@@ -60,7 +59,7 @@ pub(crate) fn ring_drops(bed: &Bed) -> Result<u64> {
     Ok(links.as_array().map_or(0, |links| links.iter().map(dropped).sum()))
 }
 
-/// Counters from brodo's last words; making one ends brodo.
+/// Counters from brodo's output at its end; construction ends brodo.
 struct Counted(String);
 
 impl Counted {
@@ -74,8 +73,8 @@ impl Counted {
     }
 }
 
-/// Every transfer is right, no frame is dropped on either side, and nothing is sent again unless a timer has
-/// expired: a kernel or a brodo without a processor acknowledges late, over any link.
+/// All transfers are correct, no frame is dropped on either side, and retransmissions come from expired
+/// timers alone: a kernel or a brodo without a processor acknowledges late, over any link.
 fn transfers(bed: &Bed) -> Result<()> {
     let count = (TRANSFERS * scale() / 100).max(1) / 2;
     for (server, seed) in [(HOST_V4, "1"), (WORLD_V6, "2")] {
@@ -179,17 +178,17 @@ fn slow_guests(bed: &Bed) -> Result<()> {
     slow_readers(bed, "down")
 }
 
-/// A thousand readers that get what they read, no more memory than is allowed, and not one segment dropped
-/// for want of it.
+/// A thousand slow readers: each gets its rate, memory stays within the budget, and no segment is dropped for
+/// want of it.
 fn slow_readers(bed: &Bed, direction: &str) -> Result<()> {
-    // Otherwise the kernel would hold everything itself.
+    // Small socket buffers, as the kernel would otherwise hold all the data.
     bed.world.host.set(&[("ipv4/tcp_wmem", "4096 16384 65536")])?;
     let mut most_kib = 0;
     for server in [if bed.link == Link::SMALL { WORLD_V4 } else { HOST_V6 }] {
         let words = ["slow", direction, server, PORT, READERS, BYTES_EACH, RATE, SLOW_MS];
         let mut job = bed.start_probe(&words)?;
         while job.is_running() {
-            most_kib = most_kib.max(bed.guest(|guest| guest.rss_kib())?);
+            most_kib = most_kib.max(bed.guest(|guest| guest.pss_kib())?);
             thread::sleep(Duration::from_millis(50));
         }
         let found = job.wait(LIMIT)?.success()?.json()?;

@@ -2,8 +2,8 @@
 //! print is about the connections that are made meanwhile.
 //!
 //! bpftrace brings a compiler of 140 MB along, so `make setup` does not install it, and few containers may
-//! load BPF programs: where it is missing or refused the test says so and is passed over, under CI too. That
-//! the binary has the probes and the scripts use no others, `tests/probes.rs` checks everywhere.
+//! load BPF programs: where it is missing or refused the test is skipped with a message, under CI too.
+//! `tests/probes.rs` checks everywhere that the binary has the probes of the scripts.
 
 use crate::Test;
 use crate::bed::{Bed, LIMIT, Link, PORT, check};

@@ -1,5 +1,5 @@
-//! Long paths with a bottleneck, between brodo and its guest or behind the host's sockets: buffers find their
-//! size there, and lost segments are retransmitted.
+//! Long paths with a bottleneck, between brodo and its guest or behind the host's sockets: growth of buffers,
+//! and retransmission of lost segments.
 //!
 //! The path is emulated by this process on a machine that may be busy with anything, so no figure of
 //! throughput is judged: `brodo-bench wan` prints those, and the simulator's tables hold them exactly, in
@@ -68,7 +68,7 @@ fn fixed_buffers(_: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Through brodo and directly over the same path.
+/// Transfers through brodo and directly over the same path.
 fn both(row: &Row, testbed: &Testbed) -> Result<[Sample; 2]> {
     Ok([transfer(row, testbed, &testbed.through)?, transfer(row, testbed, &testbed.direct)?])
 }

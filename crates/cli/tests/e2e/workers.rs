@@ -18,7 +18,7 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 const WORKERS: usize = 4;
-/// Connections at a time; a worker that gets fewer than a tenth of them is as good as left out.
+/// Concurrent connections; fewer than a tenth of them at a worker means that it is left out.
 const CONNECTIONS: u64 = 200;
 
 fn named(finished: &Finished, name: &str) -> u64 {
@@ -38,9 +38,9 @@ fn spread(bed: &Bed) -> Result<()> {
     let finished = bed.finish()?;
     let each: Vec<u64> =
         (1..=WORKERS).map(|worker| named(&finished, &format!("worker {worker}: tcp_opened"))).collect();
-    let told = || finished.failure(&format!("connections per worker: {each:?}")).0;
-    check(each.iter().all(|&count| count >= CONNECTIONS / 10), told)?;
-    check(each.iter().sum::<u64>() == named(&finished, "tcp_opened"), told)?;
+    let report = || finished.failure(&format!("connections per worker: {each:?}")).0;
+    check(each.iter().all(|&count| count >= CONNECTIONS / 10), report)?;
+    check(each.iter().sum::<u64>() == named(&finished, "tcp_opened"), report)?;
     for never in ["drop NoConnection", "tcp_resets_sent", "lost_wakeups"] {
         check(named(&finished, never) == 0, || finished.failure(&format!("{never} above zero")).0)?;
     }
@@ -69,7 +69,7 @@ fn memory(bed: &Bed) -> Result<()> {
             let found = bed.probe(&[direction, HOST_V6, PORT, "16777216"])?;
             check(found["equal"] == true, || format!("{direction}: {found}"))?;
         }
-        // Once with the memory that is left, once with all of it.
+        // Once with the remaining memory, once with all of it.
         jobs.clear();
     }
     Ok(())
@@ -78,19 +78,20 @@ fn memory(bed: &Bed) -> Result<()> {
 fn deleted(bed: &Bed) -> Result<()> {
     let found = bed.probe(&["many", HOST_V4, PORT, "40"])?;
     check(found["equal"] == true, || format!("{found}"))?;
-    // The first worker is the main thread.
+    // The first worker is the engine's main thread.
     let threads = |bed: &Bed| {
-        let pid = bed.guest(|guest| guest.forwarder[0])?;
+        let pids = bed.guest(|guest| guest.forwarder.clone())?;
         let named = |task: std::io::Result<std::fs::DirEntry>| {
             std::fs::read_to_string(task.ok()?.path().join("comm")).ok()
         };
-        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+        let tasks =
+            pids.iter().filter_map(|pid| std::fs::read_dir(format!("/proc/{pid}/task")).ok()).flatten();
         Ok(tasks.filter_map(named).filter(|name| name.starts_with("worker")).count())
     };
     let before: usize = threads(bed)?;
     check(before + 1 == WORKERS, || format!("{before} threads of workers"))?;
     bed.root_run(&["ip", "link", "del", "eth0"])?;
-    // The command goes on, as with one worker, and the rest of brodo waits for it.
+    // The command continues, as with one worker, and the rest of brodo waits for its end.
     let ended = wait_until(LIMIT, || (threads(bed).ok()? == 0).then_some(()));
     check(ended.is_some(), || "threads are left".into())
 }

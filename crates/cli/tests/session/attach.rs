@@ -15,7 +15,7 @@ fn target(user: User) -> Running {
     target
 }
 
-/// `brodo attach WORDS`, after it has said that it is ready.
+/// `brodo attach WORDS`, once it has reported readiness.
 fn attached(user: User, words: &[&str]) -> Running {
     let script = r#"b=$1; shift; exec "$b" attach "$@" --ready-fd 3 3>&1 >&2"#;
     let words = [&["sh", "-c", script, "sh", program_str()], words].concat();
@@ -45,7 +45,7 @@ fn a_process_gets_a_network_for_as_long_as_it_lives() {
         }
         assert!(inside(user, target.id(), "ip route").contains("default via 10.0.2.2 dev up0"));
         target.kill("KILL");
-        // The target's parent, this test, buries it only later; its end counts all the same.
+        // This test, the target's parent, reaps it only later; its end counts all the same.
         assert_eq!(brodo.status(), Some(0), "{user:?}");
     }
 }

@@ -1,54 +1,14 @@
-//! The control socket of a real brodo, from another process: answers, refusals, the flow log,
-//! and that a guest is kept out.
+//! The control socket of a real brodo, from another process: answers, the flow log, refusals, a guest's among
+//! them.
 
-use crate::support::{Running, User, eventually, program_str, text, users};
+use crate::support::{Folder, Running, User, asked, eventually, json, program_str, text, users};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::process::Stdio;
 
-/// A folder that every user may write to, removed at the test's end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("brodo-session-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir(&path).expect("a folder");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("its mode");
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().expect("a path in UTF-8").to_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// `brodo WORDS --instance SOCKET`: exit status, output, errors.
-fn asked(user: User, socket: &str, words: &[&str]) -> (Option<i32>, String, String) {
-    let words = [words, &["--instance", socket]].concat();
-    let output = user.brodo(&words).output().expect("brodo starts");
-    (output.status.code(), text(&output), String::from_utf8_lossy(&output.stderr).into_owned())
-}
-
-/// The same with `--json`; it must succeed. One value for each line.
-fn json(user: User, socket: &str, words: &[&str]) -> Vec<Value> {
-    let (status, out, errors) = asked(user, socket, &[words, &["--json"]].concat());
-    assert_eq!((status, errors.as_str()), (Some(0), ""), "{words:?}");
-    out.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"))).collect()
-}
-
-/// A guest that holds a connection open to `port` of the host, has had one that is over, and was
-/// refused a third.
+/// A guest with three connections to `port` of the host: one open, one ended, one refused.
 fn script(port: u16) -> String {
     format!(
         "exec 3<>/dev/tcp/10.0.2.2/{port}; echo held >&3; read -r answer <&3; \
@@ -202,7 +162,8 @@ fn a_missing_instance_is_named_in_a_sentence() {
         let (status, _, errors) = asked(user, &folder.path("nowhere"), &["status"]);
         assert_eq!(status, Some(1));
         assert!(
-            errors.starts_with("brodo: cannot talk to ") && errors.ends_with("No such file or directory\n")
+            errors.starts_with("brodo: cannot reach brodo at ")
+                && errors.ends_with("No such file or directory\n")
         );
         let output = user.brodo(&["status", "--instance", "1"]).output().expect("brodo starts");
         assert_eq!(
@@ -213,7 +174,7 @@ fn a_missing_instance_is_named_in_a_sentence() {
         fs::write(&taken, "text").expect("a file");
         let output = user.brodo(&["run", "--control", &taken, "--", "true"]).output().expect("brodo starts");
         assert_eq!(output.status.code(), Some(125));
-        assert!(String::from_utf8_lossy(&output.stderr).contains("there is a file that is no socket"));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("a file other than a socket is there"));
     }
 }
 
@@ -250,7 +211,7 @@ fn an_instance_is_found_by_its_number() {
         let output = user.brodo(&words).env("XDG_RUNTIME_DIR", &runtime).output().expect("brodo starts");
         let status: Value = serde_json::from_str(&text(&output)).expect("a status");
         assert_eq!(status["pid"], first.id());
-        // A killed instance leaves its socket behind, and the next look removes it.
+        // A killed instance leaves its socket behind, and the next search removes it.
         first.kill("KILL");
         first.status();
         let dead = format!("{runtime}/brodo/{pid}.sock");
@@ -328,7 +289,7 @@ fn auto_leaves_out_the_listener_of_metrics() {
         let file = fs::File::create(&errors).expect("a file");
         let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()).stderr(file));
         assert_eq!(brodo.line(), "up");
-        // Its listener is older than the guest: the look that found the server above has seen both.
+        // Its listener is older than the guest: the scan that found the server above has seen both.
         let mut metrics = None;
         eventually("the port of the metrics is printed", || {
             let said = fs::read_to_string(&errors).expect("a file");
@@ -380,6 +341,10 @@ fn spliced_and_relayed_traffic_are_flows() {
         // Progress is reported after the turn that moved the bytes.
         eventually("both ways of the splice are counted", || bytes(&flow("tcp")) == [5, 7]);
         let (splice, relay) = (flow("tcp"), flow("udp"));
+        for (carrier, expected) in [("splice", vec![&splice["id"]]), ("stack", Vec::new())] {
+            let flows = json(user, &socket, &["flows", "--protocol", "tcp", "--carrier", carrier]);
+            assert_eq!(flows.iter().map(|flow| &flow["id"]).collect::<Vec<_>>(), expected, "{carrier}");
+        }
         assert_eq!((&splice["carrier"], &splice["state"]), (&"splice".into(), &"established".into()));
         assert_eq!(splice["remote"], format!("127.0.0.1:{tcp}"), "{splice}");
         assert_eq!((&splice["direction"], &relay["direction"]), (&"outbound".into(), &"outbound".into()));
@@ -395,6 +360,7 @@ fn spliced_and_relayed_traffic_are_flows() {
 
         brodo.stdin().write_all(b"\n").expect("it reads");
         assert_eq!(brodo.line(), "closed");
+        eventually("the splice is half-closed", || flow("tcp")["state"] == "close-wait");
         drop(guest);
         eventually("the splice is over", || json(user, &socket, &["status"])[0]["flows"] == 1);
         brodo.stdin().write_all(b"\n").expect("it reads");

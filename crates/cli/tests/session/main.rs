@@ -6,6 +6,7 @@
 
 mod attach;
 mod control;
+mod engine;
 mod run;
 mod support;
 mod terminal;

@@ -207,7 +207,7 @@ fn ids_are_root_s_unless_kept() {
     for &user in users() {
         let (inside, kept) = (user.inside(&[], script), user.inside(&["--keep-user"], script));
         if user == User::Root {
-            // Nothing is lost: all ids are there, and are what they were.
+            // All ids are mapped, each to itself.
             assert_eq!((inside.as_str(), kept.as_str()), ("0 0 0 2147483647\n", "0 0 0 2147483647\n"));
             assert_eq!(user.inside(&[], "stat -c %u /proc/1"), "0\n");
         } else {
@@ -242,7 +242,7 @@ fn the_command_starts_as_it_would_without_brodo() {
 fn signals_from_other_processes_are_forwarded() {
     for &user in users() {
         for signal in ["TERM", "HUP", "INT", "QUIT", "USR1", "USR2", "WINCH"] {
-            // In the background of nothing: a shell that waits for `read` runs its trap at once.
+            // A shell in the foreground that waits in `read` runs its trap at once.
             let script =
                 format!("trap 'echo got {signal}; exit 3' {signal}; echo up; while :; do sleep 0.05; done");
             let mut brodo = Running::start(&mut user.brodo(&["run", "--", "sh", "-c", &script]));
@@ -261,7 +261,7 @@ fn signals_from_other_processes_are_forwarded() {
 
 #[test]
 fn a_stop_at_any_time_is_survived() {
-    // Of the whole group, as by a terminal, from before brodo hears signals until after the command has
+    // Of the whole group, as by a terminal, from before brodo handles signals until after the command has
     // started.
     for &user in users() {
         let script = r#"set -m
@@ -417,9 +417,9 @@ fn a_limit_on_file_size_ends_capture_and_flow_log_but_not_the_command() {
             "{user:?} {errors}"
         );
         for what in ["capture", "flow log"] {
-            let told: Vec<_> = errors.lines().filter(|line| line.contains(&format!("{what} "))).collect();
+            let notices: Vec<_> = errors.lines().filter(|line| line.contains(&format!("{what} "))).collect();
             assert!(
-                told.len() == 1 && told[0].ends_with("ended early: write: File too large"),
+                notices.len() == 1 && notices[0].ends_with("ended early: write: File too large"),
                 "{user:?} {errors}"
             );
         }

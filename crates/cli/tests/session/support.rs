@@ -1,5 +1,6 @@
 //! Users of the tests, the program under test, and processes that do not outlive a test.
 
+use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -9,8 +10,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-/// Deadline of every event that a test waits for. Thousands of times of what an idle machine takes: it ends
-/// what hangs, and says nothing about speed.
+/// Deadline of every event that a test waits for. Thousands of times the duration on an idle machine: it ends
+/// hanging tests and judges no speed.
 const PATIENCE: Duration = Duration::from_mins(3);
 
 /// `nobody`, on every Linux.
@@ -27,8 +28,8 @@ pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").map(|own| std::os::unix::fs::MetadataExt::uid(&own)).is_ok_and(|uid| uid == 0)
 }
 
-/// Users that the tests can run as, after a look at whether brodo can run at all. Where it cannot, the
-/// tests say so and pass, except under `CI=true`.
+/// Users that the tests can run as, once brodo has been found to run at all. Where it cannot, the tests print
+/// that and pass, except under `CI=true`.
 pub(crate) fn users() -> &'static [User] {
     static USERS: OnceLock<&[User]> = OnceLock::new();
     USERS.get_or_init(|| {
@@ -87,7 +88,7 @@ fn with_default_signals(words: &[&str]) -> Command {
 }
 
 impl User {
-    /// A command in this user's name; it replaces itself by the command, so its number is the command's.
+    /// A command as this user; the wrapper execs it, so that the process id is the command's.
     pub(crate) fn command(self, words: &[&str]) -> Command {
         match self {
             Self::Ordinary if is_root() => as_nobody(words),
@@ -95,7 +96,7 @@ impl User {
         }
     }
 
-    /// brodo in this user's name.
+    /// brodo as this user.
     pub(crate) fn brodo(self, words: &[&str]) -> Command {
         let words: Vec<_> = [program_str()].iter().chain(words).copied().collect();
         let mut command = self.command(&words);
@@ -103,7 +104,7 @@ impl User {
         command
     }
 
-    /// Standard output of `brodo run OPTIONS -- sh -c SCRIPT`; it must succeed without a word on standard
+    /// Standard output of `brodo run OPTIONS -- sh -c SCRIPT`, which must succeed with an empty standard
     /// error.
     pub(crate) fn inside(self, options: &[&str], script: &str) -> String {
         let words: Vec<_> = [&["run"], options, &["--", "sh", "-c", script]].concat();
@@ -152,6 +153,11 @@ impl Running {
         self.child.stdin.as_mut().expect("piped")
     }
 
+    /// Standard input, whose end the process sees once this is dropped.
+    pub(crate) fn take_stdin(&mut self) -> Option<std::process::ChildStdin> {
+        self.child.stdin.take()
+    }
+
     /// Next line of output.
     pub(crate) fn line(&mut self) -> String {
         self.line_with("")
@@ -195,7 +201,7 @@ impl Drop for Running {
     }
 }
 
-/// Wait channels of brodo and its children, for the message of a test that waits for them in vain.
+/// Wait channels of brodo and its children, for the message of a timed-out wait.
 fn processes() -> String {
     let list = Command::new("ps").args(["-eo", "pid,ppid,pgid,stat,wchan:24,args"]).output();
     let list = list.map(|output| text(&output)).unwrap_or_default();
@@ -210,7 +216,7 @@ pub(crate) fn kill(process: u32, signal: &str) {
     assert!(sent.expect("kill runs").success(), "kill -s {signal} {process}");
 }
 
-/// Whether a process exists and is not merely unburied.
+/// Whether a process exists and is no zombie.
 pub(crate) fn lives(process: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
@@ -223,4 +229,41 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "not in {PATIENCE:?}: {what}");
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// A folder that every user may write to, removed at the test's end.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("brodo-session-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).expect("a folder");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("its mode");
+        Self(path)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().expect("a path in UTF-8").to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// `brodo WORDS --instance SOCKET`: exit status, output, errors.
+pub(crate) fn asked(user: User, socket: &str, words: &[&str]) -> (Option<i32>, String, String) {
+    let words = [words, &["--instance", socket]].concat();
+    let output = user.brodo(&words).output().expect("brodo starts");
+    (output.status.code(), text(&output), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// The same with `--json`; it must succeed. One value for each line.
+pub(crate) fn json(user: User, socket: &str, words: &[&str]) -> Vec<Value> {
+    let (status, out, errors) = asked(user, socket, &[words, &["--json"]].concat());
+    assert_eq!((status, errors.as_str()), (Some(0), ""), "{words:?}");
+    out.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"))).collect()
 }

@@ -101,7 +101,7 @@ fn a_shell_with_its_own_job_control_runs_inside() {
         terminal.line_with("up");
         type_in(&mut terminal, SUSPEND);
         terminal.line_with("Stopped");
-        // The shell does not let itself be ended while a job is there, which may die later than `ip` answers.
+        // The shell does not exit while it has a job, which may end later than `ip` answers.
         type_in(
             &mut terminal,
             "kill %1; while kill -0 %1; do sleep 0.02; done 2>/dev/null; ip -o -4 addr show dev eth0\n",
@@ -114,7 +114,7 @@ fn a_shell_with_its_own_job_control_runs_inside() {
 
 #[test]
 fn a_live_view_gives_the_terminal_back() {
-    // It ends by a key, and by a signal.
+    // The view ends by a key, and by a signal.
     let start = "sh -c 'echo top=$$; exec $B top --instance $1' sh $p; echo status=$?; \
                  stty -a | grep -wo -e '-*icanon'; kill $p";
     for &user in users() {

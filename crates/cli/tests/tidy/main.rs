@@ -13,6 +13,7 @@ mod phrases;
 mod ratchet;
 mod size;
 mod unsafe_code;
+mod vocabulary;
 
 /// Fails with all offences, if there are any.
 #[track_caller]

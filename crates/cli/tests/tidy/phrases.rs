@@ -18,6 +18,7 @@ const BANNED_OPENERS: &[&str] = &[
     "anyone",
     "everybody",
     "everyone",
+    "how",
     "nobody",
     "somebody",
     "someone",
@@ -29,6 +30,7 @@ const BANNED_OPENERS: &[&str] = &[
     "whoever",
     "whom",
     "whose",
+    "why",
 ];
 
 /// Likewise, of two words and more.

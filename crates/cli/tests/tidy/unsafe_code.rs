@@ -13,9 +13,9 @@ const FILES: &[&str] = &[
     "crates/net/src/driver/allocations.rs",
     // sendmsg, recvmmsg, epoll_pwait: structures rustix lacks.
     "crates/net/src/sys.rs",
-    // fork, signals, descriptor tables.
+    // Signals, descriptor tables.
     "crates/netns/src/process/raw.rs",
-    // clone into namespaces, close_range, PR_SET_MDWE.
+    // fork, clone into namespaces, close_range, PR_SET_MDWE.
     "crates/sandbox/src/raw.rs",
     // System calls that only an intruder makes.
     "crates/sandbox/tests/villain/raw.rs",

@@ -1,10 +1,10 @@
-//! A client against servers that this test plays, right ones and wrong ones.
+//! The client against simulated servers, valid and faulty.
 use super::*;
 use crate::method::{GetStatus, LogLevel, SetLogLevel};
 use std::io::{BufRead, BufReader};
 use std::thread;
 
-/// A client whose every request is answered by what `answer` makes of it.
+/// A client whose requests are answered by `answer`.
 fn client(mut answer: impl FnMut(&str) -> Vec<u8> + Send + 'static) -> Client {
     let (ours, theirs) = UnixStream::pair().unwrap();
     thread::spawn(move || {

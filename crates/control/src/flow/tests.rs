@@ -1,4 +1,4 @@
-//! Handles of flows as text, and words that are not known yet.
+//! Flow ids as text, and protocol names of later versions.
 use super::*;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Sockets that are listened on, sockets that are not, and folders that do not count.
+//! Live and dead sockets, and folders that fail the check.
 use super::*;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
@@ -39,7 +39,7 @@ fn a_folder_that_others_may_enter_does_not_count() {
     let folder = Folder::new("open");
     check(&folder.0).unwrap();
     fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o750)).unwrap();
-    assert!(check(&folder.0).unwrap_err().to_string().contains("lets other users in"));
+    assert!(check(&folder.0).unwrap_err().to_string().contains("is open to other users"));
     let link = folder.0.join("link");
     fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o700)).unwrap();
     std::os::unix::fs::symlink(&folder.0, &link).unwrap();

@@ -18,7 +18,7 @@ fn a_request_is_taken_apart() {
 }
 
 #[test]
-fn what_is_no_request_has_its_code() {
+fn invalid_requests_have_their_codes() {
     assert_eq!(code_of(b""), code::PARSE);
     assert_eq!(code_of(b"{"), code::PARSE);
     assert_eq!(code_of(b"\xff\xfe"), code::PARSE);

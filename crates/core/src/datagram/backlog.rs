@@ -31,11 +31,12 @@ const SLICES: usize =
 /// "congestion experienced".
 const ECN: u8 = 3;
 
-/// Header of each payload in the queue.
+/// Header of each payload in the queue. Its form is that of a snapshot too
+/// ([`crate::snapshot::v1::BacklogV1`]).
 #[derive(Debug, Clone, Copy)]
 struct Record {
     len: u32,
-    marks: IpHeaderFields,
+    fields: IpHeaderFields,
     /// Time of arrival.
     at: Instant,
 }
@@ -45,17 +46,17 @@ impl Record {
 
     fn to_bytes(self) -> [u8; Self::LEN as usize] {
         let mut bytes = [0; Self::LEN as usize];
-        bytes[..4].copy_from_slice(&self.len.to_ne_bytes());
-        let IpHeaderFields { tos, ttl, dont_fragment } = self.marks;
+        bytes[..4].copy_from_slice(&self.len.to_le_bytes());
+        let IpHeaderFields { tos, ttl, dont_fragment } = self.fields;
         bytes[4..7].copy_from_slice(&[tos, ttl.map_or(0, NonZeroU8::get), dont_fragment.into()]);
-        bytes[8..].copy_from_slice(&self.at.as_ns().to_ne_bytes());
+        bytes[8..].copy_from_slice(&self.at.as_ns().to_le_bytes());
         bytes
     }
 
     fn from_bytes([a, b, c, d, tos, ttl, dont_fragment, _, at @ ..]: [u8; Self::LEN as usize]) -> Self {
-        let len = u32::from_ne_bytes([a, b, c, d]);
-        let marks = IpHeaderFields { tos, ttl: NonZeroU8::new(ttl), dont_fragment: dont_fragment != 0 };
-        Self { len, marks, at: Instant::from_ns(u64::from_ne_bytes(at)) }
+        let len = u32::from_le_bytes([a, b, c, d]);
+        let fields = IpHeaderFields { tos, ttl: NonZeroU8::new(ttl), dont_fragment: dont_fragment != 0 };
+        Self { len, fields, at: Instant::from_ns(u64::from_le_bytes(at)) }
     }
 
     /// Bytes of the record in the queue.
@@ -79,8 +80,14 @@ impl Backlog {
     }
 
     /// Queues one datagram, or counts its drop.
-    pub(super) fn push(&mut self, shared: &mut Shared, now: Instant, datagram: &[u8], marks: IpHeaderFields) {
-        let record = Record { len: datagram.len() as u32, marks, at: now };
+    pub(super) fn push(
+        &mut self,
+        shared: &mut Shared,
+        now: Instant,
+        datagram: &[u8],
+        fields: IpHeaderFields,
+    ) {
+        let record = Record { len: datagram.len() as u32, fields, at: now };
         let size = record.size();
         let all = shared.datagrams_held + size as usize;
         if self.records.len() + size > FLOW_BYTES || all > shared.config.memory / MEMORY_PART {
@@ -116,7 +123,7 @@ impl Backlog {
             let mut slices = [IoSlice::new(&[]); SLICES];
             let run = self.gather(&shared.memory.pool, head, &mut slices);
             let segment = (run.datagrams > 1).then_some(head.len as u16);
-            let taken = host.datagram_send(socket, &slices[..run.slices], segment, head.marks)?;
+            let taken = host.datagram_send(socket, &slices[..run.slices], segment, head.fields)?;
             let datagrams = if run.datagrams > 1 { (taken as u32).div_ceil(head.len) } else { 1 };
             self.consume(shared, taken as u32 + datagrams * Record::LEN);
             if datagrams == run.datagrams {
@@ -156,12 +163,12 @@ impl Backlog {
         while self.head.is_none() {
             let (mut record, _) = self.peek(&shared.memory.pool, Cursor::FRONT)?;
             if self.codel.must_drop(now, now - record.at, self.records.len()) {
-                if record.marks.tos & ECN == 0 {
+                if record.fields.tos & ECN == 0 {
                     shared.counters.drop(DropReason::HostQueueDelay);
                     self.consume(shared, record.size());
                     continue;
                 }
-                record.marks.tos |= ECN;
+                record.fields.tos |= ECN;
                 shared.counters.udp_marked += 1;
             }
             self.head = Some(record);
@@ -194,7 +201,7 @@ impl Backlog {
             let record = if run.datagrams == 0 { head } else { record };
             bytes += record.len;
             let fits = bytes as usize <= SEND_BYTES_MAX && (run.datagrams as usize) < SEGMENTS_MAX;
-            let alike = record.marks == head.marks && (1..=head.len).contains(&record.len);
+            let alike = record.fields == head.fields && (1..=head.len).contains(&record.len);
             if run.datagrams > 0 && !(fits && alike) {
                 break;
             }
@@ -226,5 +233,6 @@ struct Run {
     last_at: Instant,
 }
 
+mod snapshot;
 #[cfg(test)]
 mod tests;

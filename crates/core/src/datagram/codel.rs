@@ -7,6 +7,8 @@
 //!
 //! The law decides once for each datagram that comes to the head ([`CoDel::must_drop`]). Time is an argument.
 
+use crate::snapshot::saved::{is_small_count, saved_struct};
+use crate::snapshot::v1::CoDelV1;
 use crate::time::{Duration, Instant};
 
 /// Delay that is acceptable for ever (RFC 8289, 4.4).
@@ -88,6 +90,10 @@ impl CoDel {
         self.last_next = next;
     }
 }
+
+saved_struct!(CoDel as CoDelV1 { above_until, next, last_next, count, last_count } if |codel| {
+    codel.last_count <= codel.count && is_small_count(codel.count)
+});
 
 #[cfg(test)]
 mod tests;

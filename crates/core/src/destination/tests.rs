@@ -24,7 +24,7 @@ fn addresses_and_where_they_lead() {
         ("[fe80::2]:80", Ok(Destination::Refused)),
         ("10.0.2.4:8080", host("127.0.0.1:8080")),
         ("[fd00::4]:8080", host("[::1]:8080")),
-        // The floor's: see the policy.
+        // Addresses of the floor; the policy refuses them.
         ("169.254.169.254:80", host("169.254.169.254:80")),
         ("[fd00:ec2::254]:80", host("[fd00:ec2::254]:80")),
         ("127.0.0.1:80", host("127.0.0.1:80")),

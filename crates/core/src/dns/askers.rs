@@ -1,4 +1,5 @@
-//! Fair shares of the pending queries: at the bound, the oldest query of the port with the most gives way.
+//! Fair shares of the pending queries: at the bound, the oldest query of the port with the most pending ones
+//! is replaced.
 //!
 //! Programs of a guest are distinguished only by source address and port. The port with the most pending
 //! queries yields first, among equals the one whose query is oldest: a program that leaves a thousand queries

@@ -65,6 +65,14 @@ impl Cache {
         self.bytes
     }
 
+    /// Key, message and age of every answer, the least recently used first.
+    pub(super) fn in_order_of_use(&self) -> impl Iterator<Item = (&[u8], &[u8], Instant)> {
+        self.order.values().filter_map(|key| {
+            let entry = self.entries.get(key)?;
+            Some((&**key, &*entry.message, entry.since))
+        })
+    }
+
     /// Empties the cache.
     pub(crate) fn flush(&mut self) {
         self.entries.clear();

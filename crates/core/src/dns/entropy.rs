@@ -23,6 +23,21 @@ impl QueryEntropy {
         Self { key, drawn: 0 }
     }
 
+    /// Numbers drawn so far.
+    pub(super) fn drawn(&self) -> u64 {
+        self.drawn
+    }
+
+    /// Goes on behind so many numbers.
+    pub(super) fn restore(&mut self, drawn: u64) {
+        self.drawn = drawn;
+    }
+
+    /// Key of the draws.
+    pub(super) fn key(&self) -> [u8; 16] {
+        self.key
+    }
+
     fn draw(&mut self) -> u64 {
         let mut hasher = SipHasher13::new_with_key(&self.key);
         hasher.write_u64(self.drawn);

@@ -41,6 +41,11 @@ impl Learnt {
         self.names.get(&address).map(|entry| &*entry.name)
     }
 
+    /// Addresses and names in the order in which they were learnt.
+    pub(super) fn in_order(&self) -> impl Iterator<Item = (IpAddr, &str)> {
+        self.order.values().filter_map(|&address| Some((address, self.name_of(address)?)))
+    }
+
     /// Bytes allocated, about.
     pub(crate) fn allocated(&self) -> usize {
         self.bytes + self.names.len() * (size_of::<(IpAddr, Entry)>() + size_of::<(u64, IpAddr)>())
@@ -78,7 +83,8 @@ impl Learnt {
         }
     }
 
-    fn note(&mut self, address: IpAddr, name: &str) {
+    /// Learns one name.
+    pub(super) fn note(&mut self, address: IpAddr, name: &str) {
         self.count += 1;
         if let Some(entry) = self.names.get_mut(&address) {
             self.order.remove(&entry.learnt);

@@ -9,6 +9,8 @@
 //! silent; after one if it was silent before.
 
 use crate::config::RESOLVERS_MAX;
+use crate::snapshot::saved::saved_struct;
+use crate::snapshot::v1::PreferenceV1;
 use crate::time::{Duration, Instant};
 
 /// Time for which a failed resolver is queried last.
@@ -76,6 +78,8 @@ impl Preference {
         }
     }
 }
+
+saved_struct!(Preference as PreferenceV1 { failed_at, outrun, folded_at });
 
 #[cfg(test)]
 mod tests;

@@ -21,45 +21,45 @@ use crate::wire::dns::message::{Fit, KEY_LEN_MAX, Query};
 
 /// An asker of a pending query.
 #[derive(Debug)]
-pub(super) struct Asker {
-    pub(super) ticket: Ticket,
+pub(crate) struct Asker {
+    pub(crate) ticket: Ticket,
     /// The guest's port, and the DNS address.
-    pub(super) key: FlowKey,
+    pub(crate) key: FlowKey,
     /// Query as received from the guest.
-    pub(super) message: Box<[u8]>,
+    pub(crate) message: Box<[u8]>,
 }
 
 /// One pending query.
 #[derive(Debug)]
-pub(super) struct Question {
+pub(crate) struct Question {
     /// Askers, the oldest first; never empty while the query is pending.
-    pub(super) askers: Vec<Asker>,
+    pub(crate) askers: Vec<Asker>,
     /// Query with ID zero and letters in random case.
     query: Box<[u8]>,
     /// ID for resolvers that keep the letter case, and for those that fold it.
     ids: [u16; 2],
-    /// Key of [`super::state::Dns::in_flight`] if others may join the query.
-    pub(super) shared_key: Option<Box<[u8]>>,
+    /// Key of [`super::Dns::in_flight`] if others may join the query.
+    pub(crate) shared_key: Option<Box<[u8]>>,
     /// Time at which the guest gets SERVFAIL.
-    pub(super) deadline: Instant,
+    pub(crate) deadline: Instant,
     /// Time at which the next resolver is queried, or all are again.
-    pub(super) next_at: Instant,
+    pub(crate) next_at: Instant,
     /// Bit sets of resolvers: queried; of those, queried under the second ID; of those, failed or answered
     /// with a failure.
-    pub(super) asked: u8,
+    pub(crate) asked: u8,
     folding: u8,
     failed: u8,
     /// Index of the resolver queried first.
-    pub(super) first: u8,
+    pub(crate) first: u8,
     /// First of the answers with a failure code.
-    pub(super) refusal: Option<Box<[u8]>>,
+    pub(crate) refusal: Option<Box<[u8]>>,
     /// Answer for which the link had no credit.
-    pub(super) answer: Option<Box<[u8]>>,
+    pub(crate) answer: Option<Box<[u8]>>,
 }
 
 impl Question {
     /// A pending query for `query`, without askers yet.
-    pub(super) fn new(
+    pub(crate) fn new(
         query: &Query<'_>,
         entropy: &mut QueryEntropy,
         now: Instant,
@@ -90,7 +90,7 @@ impl Question {
     }
 
     /// Whether one answer serves both this and `query`.
-    pub(super) fn is_same(&self, query: &Query<'_>) -> bool {
+    pub(crate) fn is_same(&self, query: &Query<'_>) -> bool {
         let mut key = [0; KEY_LEN_MAX];
         let key_len = query.key(&mut key);
         match &self.shared_key {
@@ -100,22 +100,22 @@ impl Question {
     }
 
     /// Whether `query` is a repetition: the same message between the same ends.
-    pub(super) fn is_repeated_by(&self, key: &FlowKey, query: &Query<'_>) -> bool {
+    pub(crate) fn is_repeated_by(&self, key: &FlowKey, query: &Query<'_>) -> bool {
         self.askers.iter().any(|asker| asker.key == *key && *asker.message == *query.message)
     }
 
     /// Bytes allocated beside itself and its askers.
-    pub(super) fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.query.len() + self.shared_key.as_deref().map_or(0, <[u8]>::len)
     }
 
     /// Bytes of its askers' messages.
-    pub(super) fn asked_bytes(&self) -> usize {
+    pub(crate) fn asked_bytes(&self) -> usize {
         self.askers.iter().map(|asker| asker.message.len()).sum()
     }
 
     /// The query for resolver `r`, in two parts; `folding` if the resolver folds letter case.
-    pub(super) fn query(&mut self, r: usize, folding: bool) -> ([u8; 2], &[u8]) {
+    pub(crate) fn query(&mut self, r: usize, folding: bool) -> ([u8; 2], &[u8]) {
         if folding {
             self.folding |= 1 << r;
         }
@@ -123,12 +123,12 @@ impl Question {
     }
 
     /// Whether resolver `r` was queried under the second ID.
-    pub(super) fn is_folding(&self, r: usize) -> bool {
+    pub(crate) fn is_folding(&self, r: usize) -> bool {
         self.folding & 1 << r != 0
     }
 
     /// Match of a message of resolver `r` with this query.
-    pub(super) fn fit(&self, r: usize, message: &[u8]) -> Fit {
+    pub(crate) fn fit(&self, r: usize, message: &[u8]) -> Fit {
         let Some(Header { id, .. }) = Header::parse(message) else { return Fit::No };
         let second = id == self.ids[1] && self.is_folding(r);
         if self.asked & 1 << r == 0 || !(second || id == self.ids[0]) {
@@ -141,13 +141,13 @@ impl Question {
     }
 
     /// Resolvers that may still answer.
-    pub(super) fn awaited(&self) -> u8 {
+    pub(crate) fn awaited(&self) -> u8 {
         self.asked & !self.failed
     }
 
     /// Failure of resolver `r`: with `count` of them, the next is queried at once, or the query ends if none
     /// is left.
-    pub(super) fn failed(&mut self, r: usize, count: usize, now: Instant) {
+    pub(crate) fn failed(&mut self, r: usize, count: usize, now: Instant) {
         self.failed |= 1 << r;
         if self.awaited() == 0 || (self.asked.count_ones() as usize) < count {
             self.next_at = now;
@@ -155,7 +155,7 @@ impl Question {
     }
 
     /// Restart: no resolver has been queried; the first one is at `now`, under other IDs.
-    pub(super) fn restart(&mut self, entropy: &mut QueryEntropy, now: Instant) {
+    pub(crate) fn restart(&mut self, entropy: &mut QueryEntropy, now: Instant) {
         (self.asked, self.folding, self.failed, self.next_at) = (0, 0, 0, now);
         self.ids = entropy.ids();
     }

@@ -5,6 +5,8 @@ use super::headers::{self, Checksum, Ip};
 use super::{Egress, NoCredit};
 use crate::flow::Ends;
 use crate::link::{HEADERS_MAX, Link};
+use crate::snapshot::saved::{Invalid, Saved, valid};
+use crate::snapshot::v1::FragmentProgressV1;
 use crate::wire::UDP;
 use crate::wire::fragment::Fragment;
 use crate::wire::ipv4::Ipv4Header;
@@ -20,6 +22,20 @@ pub(crate) struct FragmentProgress {
     ident: Option<u32>,
     /// Bytes sent, counted behind the IP header.
     sent: usize,
+}
+
+impl Saved<FragmentProgressV1> for FragmentProgress {
+    fn save(&self) -> FragmentProgressV1 {
+        let Self { ident, sent } = *self;
+        FragmentProgressV1 { ident, sent: sent as u32 }
+    }
+
+    fn restore(FragmentProgressV1 { ident, sent }: FragmentProgressV1) -> Result<Self, Invalid> {
+        // Fragments end at multiples of eight bytes, but for the last, behind which there is no progress.
+        let sent = u16::try_from(sent).map_err(|_| Invalid)?;
+        valid(sent.is_multiple_of(8))?;
+        Ok(Self { ident, sent: sent.into() })
+    }
 }
 
 /// A datagram to be fragmented.

@@ -5,11 +5,12 @@
 //! queues until the driver takes them, after each turn; records that find a queue full are counted instead.
 //!
 //! Flows that were never opened, because a rule denied them or the host could not, end at once: they have an
-//! end and no handle. How a flow ended is noted in the flow itself when it becomes clear ([`EndCause`], one
-//! byte).
+//! end and no handle. The cause of an end is noted in the flow itself when it becomes clear ([`EndCause`],
+//! one byte).
 
 use super::info::FlowInfo;
 use crate::host::HostError;
+use crate::snapshot::saved::saved_enum;
 use crate::time::Instant;
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use std::sync::Arc;
 /// flows that were all opened in the same instant.
 const QUEUE_MAX: usize = 16 << 10;
 
-/// Why a flow is over.
+/// Cause of a flow's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum EndCause {
@@ -32,9 +33,9 @@ pub enum EndCause {
     TimedOut,
     /// The peer refused the connection, or reported port unreachable.
     Refused,
-    /// There is no way to the peer, or a firewall is in it.
+    /// No route to the peer, or a firewall prohibits it.
     Unreachable,
-    /// It made room for others in a full table.
+    /// Replaced in a full table.
     Evicted,
     /// A rule of brodo's denies it.
     Denied,
@@ -94,6 +95,11 @@ impl EndCause {
     }
 }
 
+saved_enum!(EndCause {
+    Finished = 0, ResetByGuest = 1, ResetByHost = 2, TimedOut = 3, Refused = 4, Unreachable = 5, Evicted = 6,
+    Denied = 7, NetworkChanged = 8, NoResources = 9, ShutDown = 10,
+});
+
 /// A flow that is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowEnd {
@@ -103,7 +109,7 @@ pub struct FlowEnd {
     pub info: FlowInfo,
     /// Whether it was opened.
     pub opened: bool,
-    /// Why it is over.
+    /// Cause of its end.
     pub cause: EndCause,
     /// The name by which the guest learnt the remote address.
     pub name: Option<Box<str>>,
@@ -179,6 +185,11 @@ impl Recorder {
         } else {
             self.lost += 1;
         }
+    }
+
+    /// Records that wait to be taken.
+    pub(crate) fn waiting(&self) -> usize {
+        self.ends.waiting.len() + self.openings.waiting.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {

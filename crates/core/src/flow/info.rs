@@ -1,10 +1,12 @@
 //! Description of a flow, whatever its protocol.
 //!
-//! [`FlowInfo`] is small: it is also what is left of a flow that has ended ([`super::end`]). It is made on
-//! request; flows keep only what cannot be found out otherwise.
+//! [`FlowInfo`] is small: it is also the record of an ended flow ([`super::end`]). It is made on request;
+//! flows keep only state that cannot be derived.
 
 use super::state::State;
 use super::{FlowId, FlowKey};
+use crate::snapshot::saved::{saved_enum, saved_struct};
+use crate::snapshot::v1::TrafficV1;
 use crate::time::Duration;
 use std::ops::AddAssign;
 
@@ -71,7 +73,7 @@ pub struct Released {
     pub number: u32,
 }
 
-/// How far a flow has come.
+/// State of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FlowState {
     /// A TCP connection's.
@@ -102,7 +104,7 @@ impl FlowState {
     }
 }
 
-/// How much has moved in one direction.
+/// Traffic of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
     /// Bytes of payload; of TCP those taken in order or acknowledged, of an echo the whole ICMP message.
@@ -127,6 +129,10 @@ impl AddAssign for Traffic {
     }
 }
 
+saved_enum!(Initiator { Guest = 0, Peer = 1 });
+saved_enum!(Carrier { Stack = 0, Splice = 1, Relay = 2 });
+saved_struct!(Traffic as TrafficV1 { bytes, packets });
+
 /// Description of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowInfo {
@@ -138,7 +144,7 @@ pub struct FlowInfo {
     pub initiator: Initiator,
     /// The mechanism that moves its payload.
     pub carrier: Carrier,
-    /// How far it has come.
+    /// State of the flow.
     pub state: FlowState,
     /// Time since it began.
     pub age: Duration,
@@ -150,15 +156,15 @@ pub struct FlowInfo {
     pub to_guest: Traffic,
     /// Smoothed round-trip time of the guest link, if it is TCP and that was measured.
     pub rtt: Option<Duration>,
-    /// How long the host's connection took to open, if it is TCP and that has happened: about one round trip
-    /// to the peer.
+    /// Time that the host's connection took to open, of TCP once it is open: about one round trip to the
+    /// peer.
     pub connect: Option<Duration>,
     /// Segments sent to the guest again.
     pub retransmissions: u32,
 }
 
 impl FlowInfo {
-    /// Of a flow of which no more is known than who began it with whom.
+    /// Information on a flow of which only the key and the initiator are known.
     pub(crate) fn blank(flow: FlowId, key: FlowKey, initiator: Initiator) -> Self {
         Self {
             flow,

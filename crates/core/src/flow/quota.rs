@@ -9,9 +9,9 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// One part in so many of the table is the guest's own.
+/// Divisor of the table for the part that is the guest's own.
 const GUEST_PART: usize = 4;
-/// One part in so many of the table is the most that one peer outside may take.
+/// Divisor of the table for the largest part of one outside peer.
 const PEER_PART: usize = 8;
 
 /// Flows that began on the host's side, in all and by peer. State is bounded by the flow table: every peer
@@ -33,6 +33,11 @@ impl InboundQuota {
             by_peer: BTreeMap::new(),
             peer_max: (table / PEER_PART).max(1),
         }
+    }
+
+    /// Flows that began on the host's side.
+    pub(crate) fn flows(&self) -> usize {
+        self.flows
     }
 
     /// Whether as many flows began on the host's side as may have.

@@ -3,10 +3,9 @@
 //! The guest chooses the keys, so the index uses SipHash-1-3 with a key of this instance: it cannot aim for
 //! collisions. The index is only ever looked up, never iterated, so nothing depends on its order.
 //!
-//! So that the least useful flow of a full table is found at once, flows stand in a few lists by what they
-//! are good for and by their group (which side has begun them, and whether they hold a port of the host),
-//! each in the order in which its flows were used last ([`FlowTable::touch`]). Of each only the first few are
-//! candidates.
+//! So that the flow of the lowest eviction class is found at once in a full table, flows stand in a few lists
+//! by class and by group (which side has begun them, and whether they hold a port of the host), each in the
+//! order in which its flows were used last ([`FlowTable::touch`]). Of each only the first few are candidates.
 
 use super::{Endpoint, FlowId, FlowKey, Protocol};
 use crate::time::{Duration, Instant};
@@ -15,7 +14,7 @@ use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 use std::net::IpAddr;
 
-/// An entry of the table, which knows its key, so that the index need not repeat it.
+/// An entry of the table, which holds its key, so that the index need not repeat it.
 pub trait Keyed {
     /// The key, the same for ever.
     fn key(&self) -> &FlowKey;
@@ -56,14 +55,14 @@ struct Slot<F> {
 
 /// Groups of flows, of [`super::EvictionGroup`].
 pub(super) const GROUPS: usize = 3;
-/// Lists by what flows are good for, once for each group.
+/// Lists: one for each eviction class and group.
 const LISTS: usize = 4 * GROUPS;
 const NONE: u32 = u32::MAX;
 
-/// A slot's place in the list it stands in.
+/// Neighbours of a slot in the list it stands in.
 #[derive(Debug, Clone, Copy)]
-struct Place {
-    /// When it was used last, in milliseconds modulo 2^32: 49 days, and keep-alive lets no flow be silent for
+struct ListLinks {
+    /// Time of its last use, in milliseconds modulo 2^32: 49 days, and keep-alive lets no flow be silent for
     /// that long.
     used_ms: u32,
     before: u32,
@@ -88,7 +87,7 @@ struct Ends {
 pub struct FlowTable<F> {
     slots: Vec<Slot<F>>,
     /// For each slot; of a free one it means nothing.
-    places: Vec<Place>,
+    links: Vec<ListLinks>,
     lists: [Ends; LISTS],
     free: Vec<u32>,
     /// Slots by the hash of the key of the flow in them.
@@ -101,7 +100,7 @@ impl<F: Keyed> FlowTable<F> {
     pub fn new(key: [u8; 16]) -> Self {
         Self {
             slots: Vec::new(),
-            places: Vec::new(),
+            links: Vec::new(),
             lists: [Ends { first: NONE, last: NONE }; LISTS],
             free: Vec::new(),
             index: HashTable::new(),
@@ -122,7 +121,7 @@ impl<F: Keyed> FlowTable<F> {
     /// Bytes that the table takes. Room behind the last slot, kept for growth, is not counted: no page of it
     /// was touched.
     pub fn allocated(&self) -> usize {
-        self.slots.len() * (size_of::<Slot<F>>() + size_of::<Place>())
+        self.slots.len() * (size_of::<Slot<F>>() + size_of::<ListLinks>())
             + self.free.capacity() * size_of::<u32>()
             + self.index.allocation_size()
     }
@@ -142,7 +141,7 @@ impl<F: Keyed> FlowTable<F> {
     pub fn reserve(&mut self) -> FlowId {
         if self.free.is_empty() {
             self.slots.push(Slot { generation: 0, flow: None });
-            self.places.push(Place { used_ms: 0, before: NONE, behind: NONE, list: 0 });
+            self.links.push(ListLinks { used_ms: 0, before: NONE, behind: NONE, list: 0 });
             self.free.push(self.slots.len() as u32 - 1);
         }
         let index = self.free[self.free.len() - 1];
@@ -174,9 +173,9 @@ impl<F: Keyed> FlowTable<F> {
         if self.get(id).is_none() {
             return;
         }
-        let place = &mut self.places[id.index as usize];
-        if usize::from(place.list) == list && place.behind == NONE {
-            place.used_ms = millis(now);
+        let links = &mut self.links[id.index as usize];
+        if usize::from(links.list) == list && links.behind == NONE {
+            links.used_ms = millis(now);
             return;
         }
         self.unlink(id.index);
@@ -185,26 +184,31 @@ impl<F: Keyed> FlowTable<F> {
 
     /// Puts a slot at the end of a list.
     fn link(&mut self, slot: u32, list: usize, now: Instant) {
+        self.link_used(slot, list, millis(now));
+    }
+
+    /// The same with the time of its last use in milliseconds.
+    fn link_used(&mut self, slot: u32, list: usize, used_ms: u32) {
         let before = self.lists[list].last;
-        self.places[slot as usize] = Place { used_ms: millis(now), before, behind: NONE, list: list as u8 };
+        self.links[slot as usize] = ListLinks { used_ms, before, behind: NONE, list: list as u8 };
         match before {
             NONE => self.lists[list].first = slot,
-            before => self.places[before as usize].behind = slot,
+            before => self.links[before as usize].behind = slot,
         }
         self.lists[list].last = slot;
     }
 
     /// Takes a slot out of its list.
     fn unlink(&mut self, slot: u32) {
-        let Place { before, behind, list, .. } = self.places[slot as usize];
+        let ListLinks { before, behind, list, .. } = self.links[slot as usize];
         let ends = &mut self.lists[usize::from(list)];
         match before {
             NONE => ends.first = behind,
-            before => self.places[before as usize].behind = behind,
+            before => self.links[before as usize].behind = behind,
         }
         match behind {
             NONE => ends.last = before,
-            behind => self.places[behind as usize].before = before,
+            behind => self.links[behind as usize].before = before,
         }
     }
 
@@ -243,7 +247,7 @@ impl<F: Keyed> FlowTable<F> {
         let candidates = self.lists.iter().flat_map(|ends| self.oldest(ends).take(depth));
         let ranked = candidates.filter_map(|slot| {
             let Slot { flow, generation } = &self.slots[slot as usize];
-            let idle_ms = millis(now).wrapping_sub(self.places[slot as usize].used_ms);
+            let idle_ms = millis(now).wrapping_sub(self.links[slot as usize].used_ms);
             let rank = rank(flow.as_ref()?, Duration::from_millis(idle_ms.into()))?;
             Some((rank, FlowId { index: slot, generation: *generation }))
         });
@@ -253,7 +257,7 @@ impl<F: Keyed> FlowTable<F> {
     /// The slots of a list, the one that was used longest ago first.
     fn oldest(&self, ends: &Ends) -> impl Iterator<Item = u32> {
         let some = |slot: u32| (slot != NONE).then_some(slot);
-        std::iter::successors(some(ends.first), move |&slot| some(self.places[slot as usize].behind))
+        std::iter::successors(some(ends.first), move |&slot| some(self.links[slot as usize].behind))
     }
 
     /// Every flow, in slot order.
@@ -268,11 +272,11 @@ impl<F: Keyed> FlowTable<F> {
         })
     }
 
-    /// How long a flow has not been used at `now`, to a millisecond; zero if it is not there.
+    /// Time since a flow was last used, at `now`, to a millisecond; zero without such a flow.
     pub fn idle(&self, id: FlowId, now: Instant) -> Duration {
         match self.get(id) {
             Some(_) => {
-                let idle_ms = millis(now).wrapping_sub(self.places[id.index as usize].used_ms);
+                let idle_ms = millis(now).wrapping_sub(self.links[id.index as usize].used_ms);
                 Duration::from_millis(idle_ms.into())
             }
             None => Duration::ZERO,
@@ -280,5 +284,6 @@ impl<F: Keyed> FlowTable<F> {
     }
 }
 
+mod snapshot;
 #[cfg(test)]
 mod tests;

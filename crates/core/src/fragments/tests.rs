@@ -31,7 +31,7 @@ fn v6() -> IpHeader {
     })
 }
 
-/// Fragments and what was counted of them.
+/// Reassembly and its counters.
 #[derive(Default)]
 struct Bench {
     fragments: Fragments,
@@ -55,16 +55,16 @@ impl Bench {
         }))
     }
 
-    /// Expires until there is nothing to do; the packets to tell of.
+    /// Expires until nothing is due; returns the packets to report.
     fn expire(&mut self, now: Instant) -> Vec<Vec<u8>> {
-        let mut told = Vec::new();
+        let mut given_up_packets = Vec::new();
         while let Some(given_up) = self.fragments.expire(&mut self.counters, now) {
             if let Some(whole) = given_up {
-                told.push(whole.packet().to_vec());
+                given_up_packets.push(whole.packet().to_vec());
                 self.fragments.give_back(whole);
             }
         }
-        told
+        given_up_packets
     }
 
     fn dropped(&self) -> Vec<(DropReason, u64)> {
@@ -105,7 +105,7 @@ fn in_order_and_in_reverse_over_both_families() {
 }
 
 #[test]
-fn what_is_no_fragment_of_anything() {
+fn malformed_fragments() {
     let mut bench = Bench::default();
     let table: [(usize, bool, usize); 6] =
         [(0, true, 0), (8, false, 0), (0, true, 7), (8, true, 12), (65_512, false, 9), (65_528, true, 8)];
@@ -189,9 +189,9 @@ fn time_is_over_and_the_beginning_is_quoted() {
         let end = NOW + lifetime;
         assert_eq!(bench.fragments.next_deadline(), Some(end));
         assert_eq!(bench.expire(Instant::from_ns(end.as_ns() - 1)), Vec::<Vec<u8>>::new());
-        let told = bench.expire(end);
-        assert_eq!(told.len(), 1);
-        assert_eq!(told[0][header.len()..], data[..24]);
+        let given_up_packets = bench.expire(end);
+        assert_eq!(given_up_packets.len(), 1);
+        assert_eq!(given_up_packets[0][header.len()..], data[..24]);
         assert_eq!(bench.dropped(), [(DropReason::FragmentTimeout, 2)]);
         assert_eq!(bench.fragments.next_deadline(), None);
     }

@@ -24,5 +24,5 @@ fn equals_follow_and_a_shorter_one_by_itself() {
     assert!(!follows(received(0, None), 0), "an empty one would be lost in the cutting");
     assert!(!follows(received(1001, None), 0));
     assert!(!follows(received(1800, Some(900)), 0), "several shorter ones");
-    assert!(!follows(received(1000, None), 2), "other marks");
+    assert!(!follows(received(1000, None), 2), "other header fields");
 }

@@ -459,5 +459,6 @@ impl Pool {
     }
 }
 
+mod snapshot;
 #[cfg(test)]
 mod tests;

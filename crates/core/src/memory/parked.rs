@@ -12,6 +12,8 @@
 
 use crate::flow::FlowId;
 use crate::memory::budget::{Budget, Need, READ_ROOM};
+use crate::snapshot::saved::Saved;
+use crate::snapshot::v1::ParkedFlowsV1;
 use crate::time::{Duration, Instant};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -136,6 +138,39 @@ impl ParkedFlows {
     /// Bytes allocated by the list.
     pub(crate) fn allocated(&self) -> usize {
         self.flows.capacity() * size_of::<FlowId>()
+    }
+}
+
+/// For a snapshot.
+impl ParkedFlows {
+    /// Saved form.
+    pub(crate) fn save(&self) -> ParkedFlowsV1 {
+        let Self { budget, need, worker, flows, due, watch_at, suspected, convicted } = self;
+        ParkedFlowsV1 {
+            flows: flows.iter().map(Saved::save).collect(),
+            due: *due as u32,
+            watch_at: watch_at.save(),
+            suspected: *suspected,
+            convicted: *convicted,
+            stopped: budget.stopped(*need).is_stopped(*worker),
+        }
+    }
+
+    /// Takes the flows of a saved form, as many as may be listed beside `open` ones.
+    pub(crate) fn restore(&mut self, open: usize, saved: &ParkedFlowsV1) {
+        let listed = saved.flows.iter().take(2 * open + STALE_SLACK);
+        self.flows = listed.map(|id| FlowId { index: id.index, generation: id.generation }).collect();
+        self.due = (saved.due as usize).min(self.flows.len());
+        self.watch_at = saved.watch_at.map(Instant::from_ns);
+        (self.suspected, self.convicted) = (saved.suspected, saved.convicted);
+        if saved.stopped {
+            self.budget.stopped(self.need).stop(self.worker);
+        }
+    }
+
+    /// The listed flows in order; some may be gone.
+    pub(crate) fn flows(&self) -> impl Iterator<Item = FlowId> {
+        self.flows.iter().copied()
     }
 }
 

@@ -11,7 +11,7 @@ impl Verdict {
     }
 }
 
-fn deny(address: &str, prefix_len: u8, ports: Option<(u16, u16)>) -> Deny {
+fn deny(address: &str, prefix_len: u8, ports: Option<PortRange>) -> Deny {
     Deny::new(address.parse().unwrap(), prefix_len, ports).unwrap()
 }
 
@@ -33,23 +33,26 @@ fn refused(policy: &Policy) -> Vec<(&str, u64)> {
 fn rules_as_they_are_written() {
     for (rule, text) in [
         (deny("10.1.2.3", 8, None), "10.0.0.0/8"),
-        (deny("10.1.2.3", 32, Some((80, 80))), "10.1.2.3/32:80"),
-        (deny("0.0.0.0", 0, Some((1, 1024))), "0.0.0.0/0:1-1024"),
+        (deny("10.1.2.3", 32, Some(PortRange::one(80))), "10.1.2.3/32:80"),
+        (deny("0.0.0.0", 0, Some(PortRange { first: 1, last: 1024 })), "0.0.0.0/0:1-1024"),
         (deny("2001:db8::1", 32, None), "2001:db8::/32"),
-        (deny("2001:db8::1", 128, Some((443, 443))), "[2001:db8::1]/128:443"),
+        (deny("2001:db8::1", 128, Some(PortRange::one(443))), "[2001:db8::1]/128:443"),
         (deny("::", 0, None), "::/0"),
     ] {
         assert_eq!(rule.to_string(), text);
     }
-    assert_eq!(Deny::host(Some((22, 22))).unwrap().to_string(), "host:22");
-    assert_eq!((Deny::host(None).unwrap().to_string(), Deny::host(Some((2, 1)))), ("host".to_owned(), None));
+    assert_eq!(Deny::host(Some(PortRange::one(22))).unwrap().to_string(), "host:22");
+    assert_eq!(
+        (Deny::host(None).unwrap().to_string(), Deny::host(Some(PortRange { first: 2, last: 1 }))),
+        ("host".to_owned(), None)
+    );
     assert_eq!(Deny::new("10.0.0.0".parse().unwrap(), 33, None), None);
     assert_eq!(Deny::new("::".parse().unwrap(), 129, None), None);
-    assert_eq!(Deny::new("::".parse().unwrap(), 1, Some((2, 1))), None);
+    assert_eq!(Deny::new("::".parse().unwrap(), 1, Some(PortRange { first: 2, last: 1 })), None);
 }
 
 #[test]
-fn what_a_deny_rule_is_about() {
+fn scope_of_a_deny_rule() {
     let table = [
         (deny("10.0.0.0", 8, None), "10.255.255.255:1", true),
         (deny("10.0.0.0", 8, None), "11.0.0.0:1", false),
@@ -59,10 +62,10 @@ fn what_a_deny_rule_is_about() {
         (deny("0.0.0.0", 0, None), "255.0.0.1:1", true),
         (deny("0.0.0.0", 0, None), "[2001:db8::1]:1", false),
         (deny("::", 0, None), "[2001:db8::1]:1", true),
-        (deny("192.0.2.0", 24, Some((80, 90))), "192.0.2.1:79", false),
-        (deny("192.0.2.0", 24, Some((80, 90))), "192.0.2.1:80", true),
-        (deny("192.0.2.0", 24, Some((80, 90))), "192.0.2.1:90", true),
-        (deny("192.0.2.0", 24, Some((80, 90))), "192.0.2.1:91", false),
+        (deny("192.0.2.0", 24, Some(PortRange { first: 80, last: 90 })), "192.0.2.1:79", false),
+        (deny("192.0.2.0", 24, Some(PortRange { first: 80, last: 90 })), "192.0.2.1:80", true),
+        (deny("192.0.2.0", 24, Some(PortRange { first: 80, last: 90 })), "192.0.2.1:90", true),
+        (deny("192.0.2.0", 24, Some(PortRange { first: 80, last: 90 })), "192.0.2.1:91", false),
         (deny("2001:db8::", 127, None), "[2001:db8::1]:1", true),
         (deny("2001:db8::", 127, None), "[2001:db8::2]:1", false),
     ];
@@ -73,7 +76,7 @@ fn what_a_deny_rule_is_about() {
         assert!(decision.refusal().is_none() || decision.refusal().unwrap().reason == DropReason::Denied);
     }
     // An echo has no port; its key has an identifier in that place.
-    let rules = Rules { deny: vec![deny("192.0.2.0", 24, Some((7, 7)))], ..Rules::default() };
+    let rules = Rules { deny: vec![deny("192.0.2.0", 24, Some(PortRange::one(7)))], ..Rules::default() };
     let echo = Request { protocol: Protocol::Echo, ..request("192.0.2.1:7") };
     assert_eq!(Policy::new(&rules).decide(Instant::ZERO, &echo), Verdict::Allow);
 }
@@ -99,7 +102,7 @@ fn the_floor_holds_for_what_is_not_mapped() {
     let mapped = Request { to: "127.0.0.1:80".parse().unwrap(), ..request("10.0.2.4:80") };
     assert_eq!(policy.decide(Instant::ZERO, &mapped), Verdict::Allow);
     // Denied by a rule under either address.
-    for rule in [deny("127.0.0.0", 8, Some((80, 80))), deny("10.0.2.4", 32, None)] {
+    for rule in [deny("127.0.0.0", 8, Some(PortRange::one(80))), deny("10.0.2.4", 32, None)] {
         let mut policy = Policy::new(&Rules { deny: vec![rule], ..Rules::default() });
         assert!(policy.decide(Instant::ZERO, &mapped).refusal().is_some(), "{rule}");
     }
@@ -107,7 +110,8 @@ fn the_floor_holds_for_what_is_not_mapped() {
 
 #[test]
 fn the_hosts_own_addresses_are_those_of_the_moment() {
-    let rules = Rules { deny: vec![Deny::host(Some((1, 99))).unwrap()], ..Rules::default() };
+    let rules =
+        Rules { deny: vec![Deny::host(Some(PortRange { first: 1, last: 99 })).unwrap()], ..Rules::default() };
     let mut policy = Policy::new(&rules);
     let mut denied = |addresses: &[&str]| {
         policy.set_host_addresses(addresses.iter().map(|ip| ip.parse().unwrap()).collect());
@@ -127,7 +131,7 @@ fn the_first_rule_that_fits_is_counted() {
     let rules = Rules {
         deny: vec![
             deny("192.0.2.128", 25, None),
-            deny("192.0.2.0", 24, Some((80, 80))),
+            deny("192.0.2.0", 24, Some(PortRange::one(80))),
             deny("192.0.2.0", 24, None),
         ],
         ..Rules::default()
@@ -200,7 +204,7 @@ fn limits_are_divided_among_workers_and_leave_each_a_flow() {
 }
 
 #[test]
-fn what_is_denied_takes_no_share_of_the_limits() {
+fn denied_flows_take_no_share_of_the_limits() {
     let rules = Rules {
         deny: vec![deny("192.0.2.0", 24, None)],
         new_flows: Some(FlowRate { per_second: 1, burst: 1 }),
@@ -217,7 +221,7 @@ fn peers_that_may_begin_a_conversation() {
     let mut policy = Policy::new(&rules);
     let seen = "10.0.2.4:5000".parse().unwrap();
     for (peer, rule) in [
-        // Programs of the host, and neighbours, under an address that stands for them.
+        // Programs of the host, and neighbours, under their translated address.
         ("127.0.0.1:5000", None),
         ("[::1]:5000", None),
         ("[fe80::1]:5000", None),

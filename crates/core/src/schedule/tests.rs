@@ -1,4 +1,4 @@
-//! Bytes per round for flows of any frame size, and who comes first.
+//! Bytes per round for flows of any frame size, and the order of flows.
 
 use super::{QUANTUM, Schedule, TURN, Turn};
 use crate::flow::FlowId;
@@ -9,7 +9,7 @@ fn id(index: u32) -> FlowId {
     FlowId { index, generation: 0 }
 }
 
-/// A turn of a flow that always has a frame of `frame` bytes more; gives what it sent.
+/// A turn of a flow that always has a further frame of `frame` bytes; returns the bytes sent.
 fn backlogged(schedule: &mut Schedule, turn: &mut Turn, id: FlowId, frame: u32) -> u32 {
     let mut sent = 0;
     turn.begin(false);

@@ -57,7 +57,8 @@ pub fn answer(
             search: &config.search,
         }),
     };
-    let (mac, to) = destination(&request, &reply, (eth.src, src));
+    let to = destination(&request, &reply, src);
+    let mac = if to.is_broadcast() { MacAddr::BROADCAST } else { eth.src };
     let len = UdpHeader::LEN + reply.emit(&request, &mut out[IPV4_PAYLOAD + UdpHeader::LEN..]);
     let datagram = &mut out[IPV4_PAYLOAD..IPV4_PAYLOAD + len];
     let ends = Ends {
@@ -93,13 +94,13 @@ fn decide(net: &Ipv4Net, request: &Request<'_>) -> Result<Option<ReplyType>, Dro
 /// Destination of an answer (RFC 2131 section 4.1): the address that the client has; broadcast if it
 /// requested that or is refused; else the address that it is about to have. `sender` is the request's source;
 /// some clients leave their address out of a DHCPINFORM.
-fn destination(request: &Request<'_>, reply: &Reply<'_>, sender: (MacAddr, Ipv4Addr)) -> (MacAddr, Ipv4Addr) {
+fn destination(request: &Request<'_>, reply: &Reply<'_>, sender: Ipv4Addr) -> Ipv4Addr {
     let usable = |a: &Ipv4Addr| !a.is_unspecified() && !a.is_multicast() && !a.is_broadcast();
     let has = Some(request.ciaddr).filter(usable);
-    let to = match reply.kind {
+    let known = match reply.kind {
         ReplyType::Nak => None,
-        ReplyType::Ack if request.kind == RequestType::Inform => has.or(Some(sender.1).filter(usable)),
+        ReplyType::Ack if request.kind == RequestType::Inform => has.or(Some(sender).filter(usable)),
         ReplyType::Ack | ReplyType::Offer => has.or(Some(reply.yiaddr).filter(|_| !request.broadcast)),
     };
-    to.map_or((MacAddr::BROADCAST, Ipv4Addr::BROADCAST), |to| (sender.0, to))
+    known.unwrap_or(Ipv4Addr::BROADCAST)
 }

@@ -62,7 +62,7 @@ pub fn answer(
     match parsed {
         NdpMessage::RouterSolicitation { source_lladdr } => {
             let mac = mac_or_source(source_lladdr)?;
-            let to = if ip.src.is_unspecified() { None } else { Some((mac, ip.src)) };
+            let to = if ip.src.is_unspecified() { Node::ALL } else { Node { mac, ip: ip.src } };
             Ok(Some(emit_advertisement(config, net, to, out)))
         }
         NdpMessage::NeighborSolicitation { target, source_lladdr } => {
@@ -74,25 +74,31 @@ pub fn answer(
             if !config.is_ours(target.into()) {
                 return Ok(None);
             }
-            Ok(Some(emit_neighbor(config, target, (mac, ip.src), out)))
+            Ok(Some(emit_neighbor(config, target, Node { mac, ip: ip.src }, out)))
         }
         NdpMessage::NeighborAdvertisement(_) => Ok(None),
     }
 }
 
-/// Writes a router advertisement to all nodes, or to one, into `out`; returns the frame's length in bytes.
-/// None if the link has no IPv6.
-pub fn advertise(config: &Config, to: Option<(MacAddr, Ipv6Addr)>, out: &mut [u8]) -> Option<usize> {
-    config.v6.as_ref().map(|net| emit_advertisement(config, net, to, out))
+/// Destination of an answer on the link.
+#[derive(Debug, Clone, Copy)]
+struct Node {
+    mac: MacAddr,
+    ip: Ipv6Addr,
 }
 
-fn emit_advertisement(
-    config: &Config,
-    net: &Ipv6Net,
-    to: Option<(MacAddr, Ipv6Addr)>,
-    out: &mut [u8],
-) -> usize {
-    let (mac, dst) = to.unwrap_or((MacAddr::from_ipv6_multicast(ALL_NODES), ALL_NODES));
+impl Node {
+    /// The group of all nodes.
+    const ALL: Self = Self { mac: MacAddr::from_ipv6_multicast(ALL_NODES), ip: ALL_NODES };
+}
+
+/// Writes a router advertisement to all nodes into `out`; returns the frame's length in bytes.
+/// None if the link has no IPv6.
+pub fn advertise(config: &Config, out: &mut [u8]) -> Option<usize> {
+    config.v6.as_ref().map(|net| emit_advertisement(config, net, Node::ALL, out))
+}
+
+fn emit_advertisement(config: &Config, net: &Ipv6Net, to: Node, out: &mut [u8]) -> usize {
     let autonomous = net.prefix_len == 64;
     let advertisement = RouterAdvertisement {
         hop_limit: HOP_LIMIT,
@@ -111,15 +117,15 @@ fn emit_advertisement(
         dns: net.dns,
         search: &config.search,
     };
-    let len = advertisement.emit(net.gateway_link_local, dst, &mut out[IPV6_PAYLOAD..]);
-    finish_ndp(config, mac, Addresses::new(net.gateway_link_local, dst), len, out)
+    let len = advertisement.emit(net.gateway_link_local, to.ip, &mut out[IPV6_PAYLOAD..]);
+    finish_ndp(config, to.mac, Addresses::new(net.gateway_link_local, to.ip), len, out)
 }
 
 /// Writes the advertisement of `target` as brodo's address, to the MAC and IP address of the solicitation.
-fn emit_neighbor(config: &Config, target: Ipv6Addr, to: (MacAddr, Ipv6Addr), out: &mut [u8]) -> usize {
+fn emit_neighbor(config: &Config, target: Ipv6Addr, to: Node, out: &mut [u8]) -> usize {
     // RFC 4861 section 7.2.4: a probe for duplicates is answered to all nodes.
-    let solicited = !to.1.is_unspecified();
-    let (mac, dst) = if solicited { to } else { (MacAddr::from_ipv6_multicast(ALL_NODES), ALL_NODES) };
+    let solicited = !to.ip.is_unspecified();
+    let to = if solicited { to } else { Node::ALL };
     let advertisement = NdpMessage::NeighborAdvertisement(NeighborAdvertisement {
         router: true,
         solicited,
@@ -127,6 +133,6 @@ fn emit_neighbor(config: &Config, target: Ipv6Addr, to: (MacAddr, Ipv6Addr), out
         target,
         target_lladdr: Some(config.mac),
     });
-    let len = advertisement.emit(target, dst, &mut out[IPV6_PAYLOAD..]);
-    finish_ndp(config, mac, Addresses::new(target, dst), len, out)
+    let len = advertisement.emit(target, to.ip, &mut out[IPV6_PAYLOAD..]);
+    finish_ndp(config, to.mac, Addresses::new(target, to.ip), len, out)
 }

@@ -7,11 +7,13 @@
 
 use super::{DropReason, FlowKey, IcmpCause, Io, Platform, Protocol, Stack};
 use crate::destination::{self, Destination};
+use crate::flow::FlowId;
 use crate::flow::end::EndCause;
 use crate::flow::info::{Initiator, Opening};
 use crate::policy::{Refusal, Request, Verdict};
 use crate::time::Instant;
 use crate::upstream::{Dial, Upstream};
+use std::net::SocketAddr;
 
 /// The answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,21 +68,46 @@ impl Stack {
         io: &mut Io<'_, P>,
         opening: Opening,
     ) -> Result<(), DropReason> {
-        let Opening { key: FlowKey { protocol, remote, .. }, initiator, .. } = opening;
-        let peer = remote.into();
-        let request = Request { protocol, remote: peer, to: peer, forwarded: true };
-        match initiator {
+        let FlowKey { protocol, remote, .. } = opening.key;
+        let to = remote.into();
+        match opening.initiator {
             Initiator::Guest => {
+                let request = Request { protocol, remote: to, to, forwarded: true };
                 self.decide(opening, io.now, &request).map_err(|refusal| refusal.reason)?;
                 self.make_room_outbound(io, opening, io.now).map_err(|refusal| refusal.reason)
             }
-            Initiator::Peer => {
-                if protocol == Protocol::Udp {
-                    self.policy.decide_inbound(&request).map_err(|refusal| refusal.reason)?;
-                }
-                self.make_room_inbound(io, remote.ip(), io.now)
-            }
+            Initiator::Peer => self.admit_inbound(io, &opening.key, to),
         }
+    }
+
+    /// Decides about a flow that begins on the host's side, with `peer` as the host sees it; if it is
+    /// admitted, there is room for it.
+    ///
+    /// # Errors
+    /// The rule or bound that refuses it.
+    pub(super) fn admit_inbound<P: Platform>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        key: &FlowKey,
+        peer: SocketAddr,
+    ) -> Result<(), DropReason> {
+        // An accepted connection is the host's own wish; a datagram makes a flow by which the guest can send.
+        if key.protocol == Protocol::Udp {
+            let request =
+                Request { protocol: key.protocol, remote: key.remote.into(), to: peer, forwarded: true };
+            self.policy.decide_inbound(&request).map_err(|refusal| refusal.reason)?;
+        }
+        self.make_room_inbound(io, key.remote.ip(), io.now)
+    }
+
+    /// Opens a flow for the driver by `open`, and counts a refusal.
+    pub(super) fn opening<P: Platform>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        open: impl FnOnce(&mut Self, &mut Io<'_, P>) -> Result<FlowId, DropReason>,
+    ) -> Result<FlowId, DropReason> {
+        self.recorder.now = io.now;
+        open(self, io).inspect_err(|&reason| self.shared.counters.drop(reason))
     }
 
     /// Asks the policy, and records a refusal.

@@ -33,13 +33,10 @@ impl Stack {
         opening: Opening,
         open: impl FnOnce(FlowId) -> Result<u32, HostError>,
     ) -> Result<FlowId, DropReason> {
-        self.recorder.now = io.now;
-        let admitted = self.admit_carried(io, opening);
-        let result = admitted.and_then(|()| self.insert_carried(io, opening, open));
-        if let Err(reason) = result {
-            self.shared.counters.drop(reason);
-        }
-        result
+        self.opening(io, |stack, io| {
+            stack.admit_carried(io, opening)?;
+            stack.insert_carried(io, opening, open)
+        })
     }
 
     fn insert_carried<P: Platform>(

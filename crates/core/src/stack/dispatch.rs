@@ -6,16 +6,16 @@
 //! dispatch is a match, so that everything is inlined and nothing is boxed.
 
 use crate::carried::CarriedFlow;
+use crate::connection::Connection;
 use crate::context::{Cx, Platform, Shared};
 use crate::datagram::DatagramFlow;
-use crate::dns::flow::DnsFlow;
+use crate::dns_service::flow::DnsFlow;
 use crate::flow::end::EndCause;
 use crate::flow::info::{FlowInfo, Initiator};
 use crate::flow::table::Keyed;
 use crate::flow::{EvictionClass, EvictionGroup, EvictionRank, FlowKey, Protocol};
 use crate::flow_kind::{Buffers, FlowKind};
 use crate::host::{Readiness, SocketId};
-use crate::tcp::Connection;
 use crate::time::{Duration, Instant};
 
 /// A flow of any kind.
@@ -56,6 +56,16 @@ impl Flow {
             _ => EvictionGroup::Guest,
         }
     }
+
+    /// The reason of its end, as far as it is known.
+    pub(crate) fn cause(&self) -> EndCause {
+        dispatch!(self, flow => flow.cause)
+    }
+
+    /// Notes the reason of its end, before it is removed.
+    pub(crate) fn ends_by(&mut self, cause: EndCause) {
+        dispatch!(self, flow => flow.cause = cause);
+    }
 }
 
 impl FlowKind for Flow {
@@ -85,14 +95,6 @@ impl FlowKind for Flow {
 
     fn has_ended(&self) -> bool {
         dispatch!(self, flow => FlowKind::has_ended(flow))
-    }
-
-    fn cause(&self) -> EndCause {
-        dispatch!(self, flow => FlowKind::cause(flow))
-    }
-
-    fn ends_by(&mut self, cause: EndCause) {
-        dispatch!(self, flow => FlowKind::ends_by(flow, cause));
     }
 
     fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness) {

@@ -1,16 +1,16 @@
-//! Room in a full flow table: which flow gives way to a new one.
+//! Eviction from a full flow table: the choice of the flow that a new one replaces.
 //!
-//! *A flow of the guest's* takes the place of one that is over, then of the least useful that began on the
-//! host's side, then of the least useful of its own. A datagram conversation from outside that goes loses
-//! nothing: its peer's next datagram begins it again, and answers leave from the same published port. One of
-//! the guest's gets another source port on the host, and what its peer still sends is lost.
+//! *An outbound flow* replaces one that is over, else the inbound flow of the lowest eviction class, else
+//! such an outbound one. An evicted inbound conversation in datagrams loses nothing: its peer's next datagram
+//! opens it anew, and answers leave from the same published port. An evicted outbound one gets another source
+//! port on the host, and later datagrams of its peer to the old port are lost.
 //!
-//! *A flow from the host's side* takes the place only of others from there, or of one that is over; it meets
-//! the shares of [`crate::flow::quota`] first. Beyond the share of its peer it may replace that peer's own.
+//! *An inbound flow* replaces only inbound flows, or one that is over; it is subject to the shares of
+//! [`crate::flow::quota`] first. Beyond the share of its peer it may replace that peer's own flows.
 //!
 //! *UDP flows of the guest* hold an ephemeral port of the host each, of which there are some ten thousands
-//! for all programs of the host. So they have a bound of their own, below that of the table: one beyond it
-//! replaces the least useful other.
+//! for all programs of the host. So they have a bound of their own, below that of the table: a flow beyond it
+//! replaces the one of the lowest eviction class among them.
 
 use super::{DropReason, Flow, Io, Platform, Stack};
 use crate::flow::end::EndCause;
@@ -22,13 +22,12 @@ use crate::flow_kind::FlowKind;
 use crate::time::Instant;
 use std::net::IpAddr;
 
-/// How many flows of each list are looked at for one of a certain peer. A peer that is at its bound has an
-/// eighth of the table, so among the oldest there is one of its own, or it is the others that have been idle
-/// for longer.
+/// Flows examined in each list for one of a certain peer. A peer at its bound has an eighth of the table, so
+/// the oldest flows include one of its own, or the others have been idle for longer.
 const PEER_SEARCH: usize = 64;
 
 impl Stack {
-    /// Whether there is room for one more flow of the guest's, if need be made by evicting the least useful.
+    /// Whether there is room for one more outbound flow, if need be by an eviction.
     pub(super) fn make_room<P: Platform>(&mut self, io: &mut Io<'_, P>, now: Instant) -> bool {
         self.flows.len() < self.shared.config.max_flows
             || self.evict(io, now, 1, |flow, rank| Some((rank.is_over(), flow.initiator(), rank)))
@@ -47,7 +46,7 @@ impl Stack {
     /// Makes room for one more flow that `peer` begins.
     ///
     /// # Errors
-    /// Which bound it would exceed.
+    /// The bound that it would exceed.
     pub(super) fn make_room_inbound<P: Platform>(
         &mut self,
         io: &mut Io<'_, P>,

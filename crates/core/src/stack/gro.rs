@@ -10,6 +10,7 @@
 use super::{DropReason, EthernetHeader, Flow, FlowKey, Gso, Io, Platform, Protocol, RxFrame, Stack, TCP};
 use super::{TcpFlags, TcpHeader, UDP};
 use crate::config::Config;
+use crate::context::Cx;
 use crate::host::IpHeaderFields;
 use crate::host::{SEGMENTS_MAX, SEND_BYTES_MAX};
 use crate::ingress::{self, Frame, L4, Packet};
@@ -82,17 +83,28 @@ impl Stack {
             last = segment.header;
             count += 1;
         }
+        self.hand_over(io, &first.key, count, next, |flow, cx| match flow {
+            Flow::Tcp(connection) => connection.segments(cx, &last, first.header.seq, &payload[..count]),
+            _ => false,
+        })
+    }
+
+    /// Has the flow with this key `take` a run of `count` frames; how many it has taken: all or none.
+    fn hand_over<P: Platform>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        key: &FlowKey,
+        count: usize,
+        next: &mut Option<Decoded<'_>>,
+        take: impl FnOnce(&mut Flow, &mut Cx<'_, P>) -> bool,
+    ) -> usize {
         if count == 1 {
             return 0;
         }
         // Unless the run is taken, `next` is not the frame behind the first one.
         let after = next.take();
-        let Some(id) = self.flows.find(&first.key) else { return 0 };
-        let taken = self.use_flow(io, id, |flow, cx, _| match flow {
-            Flow::Tcp(connection) => connection.segments(cx, &last, first.header.seq, &payload[..count]),
-            _ => false,
-        });
-        if taken != Some(true) {
+        let Some(id) = self.flows.find(key) else { return 0 };
+        if self.use_flow(io, id, |flow, cx, _| take(flow, cx)) != Some(true) {
             return 0;
         }
         *next = after;
@@ -132,23 +144,12 @@ impl Stack {
                 break;
             }
         }
-        if count == 1 {
-            return 0;
-        }
-        // Unless the run is taken, `next` is not the frame behind the first one.
-        let after = next.take();
-        let Some(id) = self.flows.find(&first.key) else { return 0 };
-        let how = (Some(size as u16), first.fields);
-        let taken = self.use_flow(io, id, |flow, cx, _| {
+        self.hand_over(io, &first.key, count, next, |flow, cx| {
             let Flow::Datagram(datagrams) = flow else { return false };
-            datagrams.send(cx, &mut payload[..count], how, |n| &frames[n].bytes[EthernetHeader::LEN..]);
+            let packet = |n: usize| &frames[n].bytes[EthernetHeader::LEN..];
+            datagrams.send(cx, &mut payload[..count], Some(size as u16), first.fields, packet);
             true
-        });
-        if taken != Some(true) {
-            return 0;
-        }
-        *next = after;
-        count
+        })
     }
 
     /// The packet in a frame, if it is plain.

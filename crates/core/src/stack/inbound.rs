@@ -14,7 +14,6 @@ use crate::flow::FlowId;
 use crate::flow_kind::FlowKind;
 use crate::host::SocketId;
 use crate::link::NoCredit;
-use crate::policy::Request;
 use std::net::{IpAddr, SocketAddr};
 
 impl Stack {
@@ -24,9 +23,10 @@ impl Stack {
         if ipv6 { config.v6.map(|n| n.guest.into()) } else { config.v4.map(|n| n.guest.into()) }
     }
 
-    /// How the guest sees a peer: as itself, unless what the guest would answer could not come back to brodo
-    /// (addresses of the guest's own network, loopback, link-local). Then the address stands for it that
-    /// stands for the host's loopback, or the router's. `None` if the guest does not speak the peer's family.
+    /// Translated address of a peer, as the guest sees it: its own, unless what the guest would answer could
+    /// not come back to brodo (addresses of the guest's own network, loopback, link-local). Then the address
+    /// stands for it that stands for the host's loopback, or the router's. `None` if the guest does not speak
+    /// the peer's family.
     pub fn translate_source(&self, peer: SocketAddr) -> Option<Endpoint> {
         let ip = match peer.ip().to_canonical() {
             IpAddr::V4(ip) => {
@@ -51,20 +51,16 @@ impl Stack {
     /// socket into the host's for the flow.
     ///
     /// # Errors
-    /// Why the guest gets none, which is counted. Unless `adopt` has taken the socket, the caller still has
-    /// it, and should reset it.
+    /// Reason for which the guest gets none, counted. Unless `adopt` has taken the socket, the caller still
+    /// has it, and should reset it.
     pub fn inbound_tcp<P: Platform>(
         &mut self,
         io: &mut Io<'_, P>,
-        (guest, remote): (Endpoint, Endpoint),
+        key: FlowKey,
         adopt: impl FnOnce(&mut P::Host, FlowId) -> Result<SocketId, HostError>,
     ) -> Result<FlowId, DropReason> {
-        self.recorder.now = io.now;
-        let result = self.call(io, FlowKey { protocol: Protocol::Tcp, guest, remote }, adopt);
-        if let Err(reason) = result {
-            self.shared.counters.drop(reason);
-        }
-        result
+        debug_assert_eq!(key.protocol, Protocol::Tcp, "the key of a connection");
+        self.opening(io, |stack, io| stack.call(io, key, adopt))
     }
 
     fn call<P: Platform>(
@@ -75,7 +71,7 @@ impl Stack {
     ) -> Result<FlowId, DropReason> {
         let mut iss_after = None;
         if let Some(id) = self.flows.find(&key) {
-            // Only the remains of an earlier connection give way to a new one between the same ends.
+            // A new connection between the same ends replaces only the remains of an earlier one.
             let Some(Flow::Tcp(earlier)) = self.flows.get_mut(id) else { return Err(DropReason::EndsInUse) };
             if !earlier.makes_way_for_inbound(&mut io.cx(&mut self.shared)) {
                 return Err(DropReason::EndsInUse);
@@ -83,22 +79,22 @@ impl Stack {
             iss_after = Some(earlier.sequence_used());
             self.remove(io, id);
         }
-        self.make_room_inbound(io, key.remote.ip(), io.now)?;
+        self.admit_inbound(io, &key, key.remote.into())?;
         let id = self.flows.reserve();
         let socket = adopt(io.host, id).map_err(|_| DropReason::HostExhausted)?;
         self.flows.insert(EvictionClass::Unanswered.list(EvictionGroup::Peer), io.now, |id| {
-            Flow::Tcp(Connection::active_open(&mut io.cx(&mut self.shared), (id, key), socket, iss_after))
+            Flow::Tcp(Connection::active_open(&mut io.cx(&mut self.shared), id, key, socket, iss_after))
         });
         self.count_opened(id);
         self.settle(io, id);
         Ok(id)
     }
 
-    /// Passes datagrams of a published port on to the guest. `adopt` gives a socket that sends to the peer
-    /// from the published port, and of which nothing can be received. If such a datagram has begun the flow
-    /// before, `adopt` is told of its socket, has that send from where the peer has asked now, and gives it
-    /// back: a peer may ask several ports and addresses that lead here, and a port may be closed and opened
-    /// again. A flow that the guest has begun keeps its socket as it is.
+    /// Passes datagrams of a published port on to the guest. `adopt` gives a send-only socket, which sends to
+    /// the peer from the published port. For a flow that such a datagram has begun, `adopt` gets its socket,
+    /// sets its source to the address that the peer has used now, and gives it back: a peer may use several
+    /// ports and addresses that lead here, and a port may be closed and opened again. A flow that the guest
+    /// has begun keeps its socket as it is.
     ///
     /// # Errors
     /// [`NoCredit`]: nothing was taken, because what came before is not with the guest yet; datagrams are
@@ -106,38 +102,34 @@ impl Stack {
     pub fn inbound_datagram<P: Platform>(
         &mut self,
         io: &mut Io<'_, P>,
-        (guest, remote): (Endpoint, Endpoint),
+        key: FlowKey,
         arrived: &Arrived<'_>,
         adopt: impl FnOnce(&mut P::Host, FlowId, Option<SocketId>) -> Result<SocketId, HostError>,
     ) -> Result<(), NoCredit> {
         if !self.takes_datagrams() {
             return Err(NoCredit);
         }
-        self.recorder.now = io.now;
-        let key = FlowKey { protocol: Protocol::Udp, guest, remote };
-        let found = match self.flows.find(&key) {
-            Some(id) => self.retarget(io, id, adopt),
-            None => self.inbound_flow(io, key, arrived.peer, adopt),
-        };
-        match found {
-            Ok(id) => {
-                self.use_flow(io, id, |flow, cx, buffers| {
-                    let Flow::Datagram(datagrams) = flow else { return };
-                    let (bytes, size) = (arrived.payload.len(), arrived.segment.map_or(0, usize::from));
-                    datagrams.heard(cx.now, if size > 0 { bytes.div_ceil(size).max(1) } else { 1 }, bytes);
-                    buffers.inbox.put(key, arrived);
-                    // A rest that the link does not take goes first when it has credit again.
-                    let _ = buffers.inbox.deliver(cx);
-                });
-            }
-            Err(reason) => self.shared.counters.drop(reason),
-        }
+        debug_assert_eq!(key.protocol, Protocol::Udp, "the key of a UDP conversation");
+        let found = self.opening(io, |stack, io| match stack.flows.find(&key) {
+            Some(id) => stack.retarget(io, id, adopt),
+            None => stack.inbound_flow(io, key, arrived.peer, adopt),
+        });
+        let Ok(id) = found else { return Ok(()) };
+        self.use_flow(io, id, |flow, cx, buffers| {
+            let Flow::Datagram(datagrams) = flow else { return };
+            let (bytes, size) = (arrived.payload.len(), arrived.segment.map_or(0, usize::from));
+            let count = if size > 0 { bytes.div_ceil(size).max(1) } else { 1 };
+            datagrams.record_received(cx.now, count, bytes);
+            buffers.inbox.put(key, arrived);
+            // A rest that the link does not take goes first when it has credit again.
+            let _ = buffers.inbox.deliver(cx);
+        });
         Ok(())
     }
 
-    /// The socket of the UDP flow between these ends, whoever has begun it.
-    pub fn datagram_socket(&self, (guest, remote): (Endpoint, Endpoint)) -> Option<SocketId> {
-        let id = self.flows.find(&FlowKey { protocol: Protocol::Udp, guest, remote })?;
+    /// The socket of the UDP flow with this key, outbound or inbound.
+    pub fn datagram_socket(&self, key: &FlowKey) -> Option<SocketId> {
+        let id = self.flows.find(key)?;
         if let Some(Flow::Datagram(flow)) = self.flows.get(id) { flow.socket() } else { None }
     }
 
@@ -175,10 +167,7 @@ impl Stack {
         peer: SocketAddr,
         adopt: impl FnOnce(&mut P::Host, FlowId, Option<SocketId>) -> Result<SocketId, HostError>,
     ) -> Result<FlowId, DropReason> {
-        let request =
-            Request { protocol: Protocol::Udp, remote: key.remote.into(), to: peer, forwarded: true };
-        self.policy.decide_inbound(&request).map_err(|refusal| refusal.reason)?;
-        self.make_room_inbound(io, key.remote.ip(), io.now)?;
+        self.admit_inbound(io, &key, peer)?;
         let id = self.flows.reserve();
         let socket = adopt(io.host, id, None).map_err(|_| DropReason::HostExhausted)?;
         self.shared.counters.udp_inbound += 1;

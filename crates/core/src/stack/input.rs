@@ -1,4 +1,4 @@
-//! From a guest's frame to what it concerns: layer by layer, each check with its counted reason.
+//! Dispatch of a guest's frame, layer by layer: to its flow, to a service, or to a counted drop.
 
 use super::admission::Admission;
 use super::{
@@ -6,7 +6,6 @@ use super::{
     FlowId, FlowKey, Gso, HostError, ICMP, ICMPV6, IcmpCause, Icmpv4Message, Icmpv6Message, Io, IpAddr,
     Ipv6Header, Platform, Protocol, Stack, TCP, TcpFlags, TcpHeader, UDP, icmp, reset, services,
 };
-use crate::flow_kind::FlowKind;
 use crate::fragments::IpHeader;
 use crate::host::Host;
 use crate::icmp::Quoted;
@@ -25,10 +24,18 @@ const DHCPV6_SERVER: u16 = 547;
 /// Neighbour discovery's ICMPv6 types (RFC 4861): router solicitation to redirect.
 const NDP_TYPES: std::ops::RangeInclusive<u8> = 133..=137;
 /// ICMPv6 types of multicast listener discovery (RFC 2710, RFC 3810). Every guest reports its groups
-/// when its interface comes up; on a link of two stations nobody needs to know.
+/// when its interface comes up; on a link of two hosts no table holds it.
 const MLD_TYPES: [u8; 4] = [130, 131, 132, 143];
 /// ICMPv6 type of a router solicitation.
 const ROUTER_SOLICITATION: u8 = 133;
+
+/// Outcome of opening a datagram flow.
+enum DatagramOpening {
+    /// It is open.
+    Open(FlowId),
+    /// Refused; the ICMP error to send, and the reason to count.
+    Refused { cause: IcmpCause, reason: DropReason },
+}
 
 impl Stack {
     pub(super) fn dispatch<P: Platform>(
@@ -43,7 +50,7 @@ impl Stack {
                 self.answer(io, answer);
                 return Ok(());
             }
-            Frame::Fragment { l2, ip, fragment, data } => return self.fragment(io, l2, (ip, fragment), data),
+            Frame::Fragment { l2, ip, fragment, data } => return self.fragment(io, l2, ip, fragment, data),
             Frame::Packet(packet) => packet,
         };
         if let (IpHeader::V6(ip), ICMPV6, Some(kind)) = (&packet.ip, packet.protocol, packet.payload.first())
@@ -58,12 +65,12 @@ impl Stack {
         self.packet(io, &packet)
     }
 
-    /// The guest's station, learned from frames that passed their checks.
-    fn learn(&mut self, station: MacAddr) {
-        self.shared.tx.guest_mac = station;
+    /// Learns the guest's MAC address, from frames that passed their checks.
+    fn learn(&mut self, mac: MacAddr) {
+        self.shared.tx.guest_mac = mac;
     }
 
-    /// Sends what a service wrote to the scratch buffer.
+    /// Sends the frame that a service wrote to the scratch buffer.
     fn answer<P: Platform>(&mut self, io: &mut Io<'_, P>, len: Option<usize>) {
         if let Some(len) = len {
             icmp::send(&mut io.cx(&mut self.shared), &self.buffers.scratch[..len]);
@@ -178,7 +185,7 @@ impl Stack {
             }
         };
         let id = self.flows.insert(EvictionClass::Unanswered.list(EvictionGroup::Guest), io.now, |id| {
-            Flow::Tcp(Connection::open(&mut io.cx(&mut self.shared), id, (key, dial), syn, iss_after))
+            Flow::Tcp(Connection::open(&mut io.cx(&mut self.shared), id, key, dial, syn, iss_after))
         });
         self.count_opened(id);
         self.policy.opened(key.remote.ip(), id);
@@ -246,8 +253,8 @@ impl Stack {
         let id = match self.flows.find(&key) {
             Some(id) => id,
             None => match self.open_datagram(io, key)? {
-                Ok(id) => id,
-                Err((cause, reason)) => {
+                DatagramOpening::Open(id) => id,
+                DatagramOpening::Refused { cause, reason } => {
                     icmp::send_error(&mut io.cx(&mut self.shared), cause, None, packet.whole);
                     return Err(reason);
                 }
@@ -255,8 +262,8 @@ impl Stack {
         };
         self.use_flow(io, id, |flow, cx, _| {
             if let Flow::Datagram(datagrams) = flow {
-                let how = (segment, packet.fields(&cx.shared.config));
-                datagrams.send(cx, &mut [IoSlice::new(payload)], how, |_| packet.whole);
+                let fields = packet.fields(&cx.shared.config);
+                datagrams.send(cx, &mut [IoSlice::new(payload)], segment, fields, |_| packet.whole);
             }
         });
         Ok(())
@@ -267,10 +274,10 @@ impl Stack {
         &mut self,
         io: &mut Io<'_, P>,
         key: FlowKey,
-    ) -> Result<Result<FlowId, (IcmpCause, DropReason)>, DropReason> {
+    ) -> Result<DatagramOpening, DropReason> {
         let to = match self.admit(io, &key, io.now)? {
             Admission::Granted(dial) => dial.to,
-            Admission::Refused { cause, reason } => return Ok(Err((cause, reason))),
+            Admission::Refused { cause, reason } => return Ok(DatagramOpening::Refused { cause, reason }),
         };
         let id = self.flows.reserve();
         let opened = match key.protocol {
@@ -284,7 +291,7 @@ impl Stack {
             }
             Err(error) => {
                 self.note_unopened(key, EndCause::of(error), None);
-                let refusal = |cause| Err((cause, DropReason::Refused));
+                let refusal = |cause| DatagramOpening::Refused { cause, reason: DropReason::Refused };
                 return icmp::cause_of(error).map(refusal).ok_or(DropReason::HostExhausted);
             }
         };
@@ -300,7 +307,7 @@ impl Stack {
         });
         self.count_opened(id);
         self.policy.opened(key.remote.ip(), id);
-        Ok(Ok(id))
+        Ok(DatagramOpening::Open(id))
     }
 
     fn icmpv4<P: Platform>(&mut self, io: &mut Io<'_, P>, packet: &Packet<'_>) -> Result<(), DropReason> {
@@ -337,8 +344,8 @@ impl Stack {
         echo: Echo<'_>,
     ) -> Result<(), DropReason> {
         if self.shared.config.is_ours(packet.dst) {
-            let ends = (packet.src, packet.dst);
-            icmp::answer_own(&mut io.cx(&mut self.shared), ends, echo, &mut self.buffers.scratch);
+            let (cx, scratch) = (&mut io.cx(&mut self.shared), &mut self.buffers.scratch);
+            icmp::answer_own(cx, packet.src, packet.dst, echo, scratch);
             return Ok(());
         }
         let key = packet.key_of(Protocol::Echo, echo.ident, echo.ident);

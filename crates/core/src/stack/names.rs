@@ -1,8 +1,8 @@
-//! The guest's questions about names, and what changes when the host's resolvers or its network do.
+//! The guest's DNS queries, and the effects of changed resolvers or a changed network of the host.
 
 use super::{DropReason, EvictionClass, EvictionGroup, Flow, FlowKey, Io, Platform, Stack};
-use crate::dns;
-use crate::dns::flow::DnsFlow;
+use crate::dns_service;
+use crate::dns_service::flow::DnsFlow;
 use crate::flow::FlowId;
 use crate::flow_kind::FlowKind;
 use crate::time::Duration;
@@ -85,7 +85,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Makes room for one more question of so many bytes: the greediest asker's oldest gives way.
+    /// Makes room for one more question of so many bytes, by dropping the oldest of the port with the most
+    /// pending ones.
     fn make_room_for_question<P: Platform>(&mut self, io: &mut Io<'_, P>, bytes: usize) {
         while self.shared.dns.is_full(bytes) {
             let Some((ticket, id)) = self.shared.dns.first_to_go() else { return };
@@ -106,9 +107,9 @@ impl Stack {
         key: FlowKey,
         message: &[u8],
     ) -> Result<(), DropReason> {
-        let query = dns::read(&mut io.cx(&mut self.shared), &key, message)?;
-        let asked = (io.now, &key);
-        if dns::answer_at_once(&mut io.cx(&mut self.shared), asked, &query, &mut self.buffers.scratch) {
+        let query = dns_service::read(&mut io.cx(&mut self.shared), &key, message)?;
+        if dns_service::answer_at_once(&mut io.cx(&mut self.shared), &key, &query, &mut self.buffers.scratch)
+        {
             return Ok(());
         }
         self.make_room_for_question(io, message.len());
@@ -116,11 +117,11 @@ impl Stack {
         let id = match self.shared.dns.flow_asking(&query).or_else(|| self.flows.find(&key)) {
             Some(id) => id,
             None if self.shared.config.resolvers.is_empty() => {
-                dns::refuse(&mut io.cx(&mut self.shared), &key, &query);
+                dns_service::refuse(&mut io.cx(&mut self.shared), &key, &query);
                 return Ok(());
             }
             None if !self.make_room(io, io.now) => {
-                dns::refuse(&mut io.cx(&mut self.shared), &key, &query);
+                dns_service::refuse(&mut io.cx(&mut self.shared), &key, &query);
                 return Err(DropReason::FlowTableFull);
             }
             None => {

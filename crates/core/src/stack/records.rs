@@ -11,7 +11,7 @@ use crate::time::Instant;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// All that is known of an open flow, made on request.
+/// Information on an open flow, made on request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowDetail {
     /// Description common to all flows.
@@ -25,13 +25,13 @@ pub struct FlowDetail {
 }
 
 impl Stack {
-    /// All that is known of the open flows from a slot on, in order of slots: a long list is made piece by
-    /// piece, so that no frame waits while it is made.
+    /// Information on the open flows from a slot on, in order of slots: a long list is made piece by piece,
+    /// so that no frame waits while it is made.
     pub fn flow_details(&self, from: u32, now: Instant) -> impl Iterator<Item = FlowDetail> {
         self.flows.iter_from(from).map(move |(id, flow)| self.detail(id, flow, now))
     }
 
-    /// All that is known of one flow, if it is still open.
+    /// Information on one flow, if it is still open.
     pub fn flow_detail(&self, id: FlowId, now: Instant) -> Option<FlowDetail> {
         self.flows.get(id).map(|flow| self.detail(id, flow, now))
     }

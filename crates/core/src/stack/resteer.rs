@@ -23,8 +23,8 @@ pub enum Resteer {
 }
 
 impl Stack {
-    /// Whether a frame may be of a flow that another worker has; `None` of what is this one's, or
-    /// nobody's, or cannot be read.
+    /// Identity of a frame that may belong to another worker's flow; `None` if it is of this worker's flow,
+    /// of no flow, or malformed.
     pub fn resteer(&self, frame: &[u8]) -> Option<Resteer> {
         let frame = RxFrame { meta: RxMeta::default(), bytes: frame };
         let Ok(Frame::Packet(packet)) = ingress::decode(&self.shared.config, &frame) else { return None };

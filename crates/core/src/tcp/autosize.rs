@@ -39,10 +39,48 @@ mod meter;
 
 use super::rtt::LinkRtt;
 use crate::config::{BufferBounds, Tuning};
+use crate::snapshot::saved::{Invalid, Saved, is_small_count, saved_struct, valid};
+use crate::snapshot::v1::{FallV1, LimitV1, ProbeV1, TuningV1};
 use crate::time::{Duration, Instant};
-use crate::trace::{Cause, Direction};
 use core::num::NonZeroU32;
 use meter::{Measure, Meter};
+
+/// Direction of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// Guest to host: the receive window W.
+    Receive,
+    /// Host to guest: the send limit L.
+    Send,
+}
+
+/// Number of changes of a limit, up and down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Changes {
+    pub(crate) grows: u32,
+    pub(crate) shrinks: u32,
+}
+
+/// Cause of a changed limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// The limit was the limiting factor.
+    Hit,
+    /// The limit was the limiting factor, but measured bytes do not explain it: a probe.
+    Probe,
+    /// A probe gained nothing.
+    ProbeFailed,
+    /// Larger than needed.
+    Unused,
+    /// The host socket takes bytes more slowly than they arrive.
+    Blocked,
+    /// Unused for a second.
+    Idle,
+    /// A loss.
+    Loss,
+    /// A spurious loss: the segment had arrived.
+    Undone,
+}
 
 /// Time without use after which a limit falls.
 const IDLE: Duration = Duration::from_secs(1);
@@ -194,9 +232,9 @@ impl Limit {
         self.bounds.max
     }
 
-    /// Number of times that it grew, and that it shrank.
-    pub(crate) const fn changes(&self) -> (u32, u32) {
-        (self.grows, self.shrinks)
+    /// Number of its changes.
+    pub(crate) const fn changes(&self) -> Changes {
+        Changes { grows: self.grows, shrinks: self.shrinks }
     }
 
     /// Hit: the flow is at the limit while nothing else holds it back.
@@ -435,6 +473,77 @@ impl Limit {
         self.grows += u32::from(to > from);
         self.shrinks += u32::from(to < from);
         (from != to).then_some(Change { from, to, cause, per_rtt })
+    }
+}
+
+saved_struct!(Probe as ProbeV1 { misses, since, best, not_before, failures, trial, down } if |probe| {
+    probe.failures <= PROBE_BACKOFF_MAX
+});
+saved_struct!(Fall as FallV1 { since, need, silence_ms, reached });
+
+/// The direction is known by the half to which the limit belongs.
+impl Limit {
+    /// Saved form.
+    pub(crate) fn saved(&self) -> LimitV1 {
+        let Self { direction: _, tuning, bounds, now, meter, look_at, hit, blocked, .. } = self;
+        let Self { blocked_since, used_at, probe, fall, lost_from, grows, shrinks, .. } = self;
+        LimitV1 {
+            tuning: match *tuning {
+                Tuning::Rtt => TuningV1::Rtt,
+                Tuning::Step(bytes) => TuningV1::Step(bytes),
+                Tuning::Pressure => TuningV1::Pressure,
+                Tuning::Fixed => TuningV1::Fixed,
+            },
+            initial: bounds.initial,
+            max: bounds.max,
+            now: *now,
+            meter: meter.save(),
+            look_at: look_at.save(),
+            hit: *hit,
+            blocked: *blocked,
+            blocked_since: blocked_since.save(),
+            used_at: used_at.save(),
+            probe: probe.save(),
+            fall: fall.save(),
+            lost_from: lost_from.save(),
+            grows: *grows,
+            shrinks: *shrinks,
+        }
+    }
+
+    /// Limit from its saved form, with a maximum of at most `max_max` bytes.
+    ///
+    /// # Errors
+    /// [`Invalid`] if it contradicts itself.
+    pub(crate) fn from_saved(direction: Direction, max_max: u32, saved: LimitV1) -> Result<Self, Invalid> {
+        let LimitV1 { initial, max, now, .. } = saved;
+        let bounds = BufferBounds { initial, max };
+        valid(max <= max_max)?;
+        let is_within = |limit: u32| initial <= limit && limit <= max;
+        valid(is_within(now) && saved.probe.trial.is_none_or(is_within))?;
+        valid(is_small_count(saved.grows) && is_small_count(saved.shrinks))?;
+        Ok(Self {
+            direction,
+            tuning: match saved.tuning {
+                TuningV1::Rtt => Tuning::Rtt,
+                TuningV1::Step(bytes) => Tuning::Step(bytes),
+                TuningV1::Pressure => Tuning::Pressure,
+                TuningV1::Fixed => Tuning::Fixed,
+            },
+            bounds,
+            now,
+            meter: Meter::restore(saved.meter)?,
+            look_at: Instant::restore(saved.look_at)?,
+            hit: saved.hit,
+            blocked: saved.blocked,
+            blocked_since: Saved::restore(saved.blocked_since)?,
+            used_at: Instant::restore(saved.used_at)?,
+            probe: Probe::restore(saved.probe)?,
+            fall: Fall::restore(saved.fall)?,
+            lost_from: Saved::restore(saved.lost_from)?,
+            grows: saved.grows,
+            shrinks: saved.shrinks,
+        })
     }
 }
 

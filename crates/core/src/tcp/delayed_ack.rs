@@ -16,6 +16,8 @@
 //! flight Linux waits for at least 200 ms before it sends anything again.
 
 use super::prompt_peers::Promptness;
+use crate::snapshot::saved::saved_struct;
+use crate::snapshot::v1::DelayedAckV1;
 use crate::time::{Duration, Instant};
 
 /// Longest delay of an acknowledgement: more than a program on the host takes to answer, even if it has to
@@ -25,7 +27,7 @@ pub(crate) const WAIT: Duration = Duration::from_millis(4);
 
 /// Acknowledgement owed to the guest: due at the end of the batch, or delayed.
 #[derive(Debug)]
-pub(super) struct DelayedAck {
+pub(crate) struct DelayedAck {
     promptness: Promptness,
     /// Segments of the guest's since the last answer, up to 255.
     segments: u8,
@@ -39,12 +41,12 @@ pub(super) struct DelayedAck {
 
 impl DelayedAck {
     /// Nothing owed yet; `promptness` is the record of the destination.
-    pub(super) fn new(promptness: Promptness) -> Self {
+    pub(crate) fn new(promptness: Promptness) -> Self {
         Self { promptness, segments: 0, waiting: false, late: false, listed: false }
     }
 
     /// Arrival of `segments` in order.
-    pub(super) fn segments_arrived(&mut self, segments: u8) {
+    pub(crate) fn segments_arrived(&mut self, segments: u8) {
         self.segments = self.segments.saturating_add(segments);
         if std::mem::take(&mut self.late) {
             self.promptness.record_harm();
@@ -52,12 +54,12 @@ impl DelayedAck {
     }
 
     /// Whether the delay is allowed so far as the segments and the destination go.
-    pub(super) fn may_wait(&self) -> bool {
+    pub(crate) fn may_wait(&self) -> bool {
         self.segments == 1 && self.promptness.is_prompt() && !self.listed
     }
 
     /// Start of the delay.
-    pub(super) fn wait(&mut self) {
+    pub(crate) fn wait(&mut self) {
         debug_assert!(
             self.segments == 1 && !self.listed,
             "only a single segment's acknowledgement is delayed"
@@ -66,17 +68,17 @@ impl DelayedAck {
     }
 
     /// Whether the delay runs.
-    pub(super) fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         self.waiting
     }
 
     /// End of the delay, if it runs, for a segment that came at `arrived_at`.
-    pub(super) fn deadline(&self, arrived_at: Instant) -> Option<Instant> {
+    pub(crate) fn deadline(&self, arrived_at: Instant) -> Option<Instant> {
         self.waiting.then(|| arrived_at + WAIT)
     }
 
     /// Expiry of the delay without an answer. Gives the record of the destination.
-    pub(super) fn expired(&mut self) -> Promptness {
+    pub(crate) fn expired(&mut self) -> Promptness {
         debug_assert!(self.waiting, "only a running delay expires");
         (self.waiting, self.late) = (false, true);
         self.promptness.record_late();
@@ -85,7 +87,7 @@ impl DelayedAck {
 
     /// Answer of the host's, data or the end of its stream, sent `delay` after the last segment. Gives
     /// whether it was prompt, and the record of the destination; `None` if there was no request.
-    pub(super) fn answered(&mut self, delay: Duration) -> Option<(bool, Promptness)> {
+    pub(crate) fn answered(&mut self, delay: Duration) -> Option<(bool, Promptness)> {
         if self.segments == 0 {
             return None;
         }
@@ -100,19 +102,20 @@ impl DelayedAck {
     }
 
     /// Listing for the end of the batch; false if it is listed already.
-    pub(super) fn list(&mut self) -> bool {
+    pub(crate) fn list(&mut self) -> bool {
         !std::mem::replace(&mut self.listed, true)
     }
 
     /// Whether the acknowledgement is due at the end of the batch.
-    pub(super) fn is_listed(&self) -> bool {
+    pub(crate) fn is_listed(&self) -> bool {
         self.listed
     }
 
     /// Transmission of a segment, all of which acknowledge; `sack_owed` if SACK blocks still wait for a
     /// segment that has room for them.
-    pub(super) fn sent(&mut self, sack_owed: bool) {
+    pub(crate) fn sent(&mut self, sack_owed: bool) {
         self.waiting = false;
         self.listed &= sack_owed;
     }
 }
+saved_struct!(DelayedAck as DelayedAckV1 { promptness, segments, waiting, late, listed });

@@ -6,10 +6,12 @@
 //! goes out with the last bytes.
 
 use crate::host::Readiness;
+use crate::snapshot::saved::saved_struct;
+use crate::snapshot::v1::HostStreamV1;
 
 /// Readiness of one host socket for reading.
 #[derive(Debug, Default)]
-pub(super) struct HostStream {
+pub(crate) struct HostStream {
     /// Bytes, an end or an error may be read.
     readable: bool,
     /// FIN of the host's peer: behind the bytes comes the end.
@@ -24,7 +26,7 @@ pub(super) struct HostStream {
 
 impl HostStream {
     /// Readiness event of the socket.
-    pub(super) fn event(&mut self, ready: Readiness) {
+    pub(crate) fn event(&mut self, ready: Readiness) {
         self.readable |= ready.readable || ready.read_closed || ready.urgent || ready.error;
         self.peer_closed |= ready.read_closed;
         self.urgent |= ready.urgent;
@@ -32,47 +34,48 @@ impl HostStream {
     }
 
     /// Whether a read may give something.
-    pub(super) fn can_read(&self) -> bool {
+    pub(crate) fn can_read(&self) -> bool {
         self.readable && !self.ended
     }
 
     /// Whether the end of the stream was read, or nothing more is wanted of it.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.ended
     }
 
     /// Successful read; `whole` if it filled all room that was offered.
-    pub(super) fn was_read(&mut self, whole: bool) {
+    pub(crate) fn was_read(&mut self, whole: bool) {
         debug_assert!(!self.ended, "no read after the end of the stream");
         self.readable = whole || self.peer_closed || self.urgent;
     }
 
     /// Empty socket: the next event says when there is more.
-    pub(super) fn was_empty(&mut self) {
+    pub(crate) fn was_empty(&mut self) {
         (self.readable, self.urgent) = (false, false);
     }
 
     /// End of the stream, by a read of no bytes. With `failed`, after an error that a write has met, it is no
     /// end: no FIN may say that this was all.
-    pub(super) fn was_at_end(&mut self, failed: bool) {
+    pub(crate) fn was_at_end(&mut self, failed: bool) {
         debug_assert!(!self.ended, "the end of the stream is read once");
         (self.ended, self.readable) = (!failed, false);
     }
 
     /// Failure of the socket on a write: bytes received before it are still to be read.
-    pub(super) fn read_rest(&mut self) {
+    pub(crate) fn read_rest(&mut self) {
         self.readable = true;
     }
 
     /// Nothing more is wanted of the stream.
-    pub(super) fn abandon(&mut self) {
+    pub(crate) fn abandon(&mut self) {
         (self.ended, self.readable) = (true, false);
     }
 
     /// Error behind the end of the stream, which no read meets: a peer's reset after its FIN. Reported once.
-    pub(super) fn take_error_behind_end(&mut self) -> bool {
+    pub(crate) fn take_error_behind_end(&mut self) -> bool {
         let found = self.error && self.ended;
         self.error &= !found;
         found
     }
 }
+saved_struct!(HostStream as HostStreamV1 { readable, peer_closed, urgent, error, ended });

@@ -3,6 +3,8 @@
 //! At any time exactly one thing limits each direction of a connection. A [`LimitingClock`] is updated
 //! whenever it may have changed and adds up the time; reading it answers "why is this connection slow?".
 
+use crate::snapshot::saved::{saved_enum, saved_struct};
+use crate::snapshot::v1::LimitingClockV1;
 use crate::time::{Duration, Instant};
 
 /// Limiting factor of one direction.
@@ -63,11 +65,11 @@ pub struct LimitingFactors {
 
 /// Change of a limiting factor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct FactorChange {
-    pub(super) from: LimitingFactor,
-    pub(super) to: LimitingFactor,
+pub(crate) struct FactorChange {
+    pub(crate) from: LimitingFactor,
+    pub(crate) to: LimitingFactor,
     /// Time for which the former has limited, exact to a unit.
-    pub(super) after: Duration,
+    pub(crate) after: Duration,
 }
 
 /// Unit of the times that are added up, nanoseconds, so that three days fit into 32 bits: ten thousand idle
@@ -77,7 +79,7 @@ const UNIT_NS: u64 = 1 << 16;
 
 /// Sum of the time of each limiting factor of one direction.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct LimitingClock {
+pub(crate) struct LimitingClock {
     current: LimitingFactor,
     since: Instant,
     units: [u32; LimitingFactor::ALL.len()],
@@ -85,12 +87,12 @@ pub(super) struct LimitingClock {
 
 impl LimitingClock {
     /// A clock that begins with nothing to send.
-    pub(super) fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self { current: LimitingFactor::default(), since: now, units: [0; LimitingFactor::ALL.len()] }
     }
 
     /// Limiting factor from `now` on; gives the change, if it is one.
-    pub(super) fn set(&mut self, now: Instant, to: LimitingFactor) -> Option<FactorChange> {
+    pub(crate) fn set(&mut self, now: Instant, to: LimitingFactor) -> Option<FactorChange> {
         if to == self.current {
             return None;
         }
@@ -104,14 +106,18 @@ impl LimitingClock {
     }
 
     /// Present limiting factor and its start, exact to a unit.
-    pub(super) fn current(&self) -> (LimitingFactor, Instant) {
+    pub(crate) fn current(&self) -> (LimitingFactor, Instant) {
         (self.current, self.since)
     }
 
     /// Factors and times at `now`.
-    pub(super) fn read(&self, now: Instant) -> LimitingFactors {
+    pub(crate) fn read(&self, now: Instant) -> LimitingFactors {
         let mut times = self.units.map(|units| Duration::from_nanos(u64::from(units) * UNIT_NS));
         times[self.current as usize] += now - self.since;
         LimitingFactors { current: self.current, times }
     }
 }
+saved_enum!(LimitingFactor {
+    Application = 0, GuestWindow = 1, OurLimit = 2, HostSocket = 3, Link = 4, Memory = 5, Loss = 6,
+});
+saved_struct!(LimitingClock as LimitingClockV1 { current, since, units });

@@ -13,6 +13,8 @@
 //! connection, and its FIN, cheap.
 
 use crate::flow::Endpoint;
+use crate::snapshot::saved::{Invalid, Saved, saved_struct};
+use crate::snapshot::v1::{PromptPeerV1, PromptnessV1};
 use std::net::IpAddr;
 
 /// Streak of prompt answers that makes a destination prompt: at first, and after repeated harm.
@@ -34,12 +36,12 @@ impl Promptness {
     const NONE: Self = Self { streak: 0, need: NEED_MIN };
 
     /// Whether the destination is prompt.
-    pub(super) fn is_prompt(self) -> bool {
+    pub(crate) fn is_prompt(self) -> bool {
         self.streak >= self.need
     }
 
     /// Prompt answer to a request of one segment.
-    pub(super) fn record_prompt(&mut self) {
+    pub(crate) fn record_prompt(&mut self) {
         self.streak = self.streak.saturating_add(1);
         if self.streak == u8::MAX {
             self.need = NEED_MIN;
@@ -47,12 +49,12 @@ impl Promptness {
     }
 
     /// Late answer, or one to a request of several segments.
-    pub(super) fn record_late(&mut self) {
+    pub(crate) fn record_late(&mut self) {
         self.streak = 0;
     }
 
     /// Harm: the guest held data back until the delayed acknowledgement came.
-    pub(super) fn record_harm(&mut self) {
+    pub(crate) fn record_harm(&mut self) {
         *self = Self { streak: 0, need: self.need.saturating_mul(2).min(NEED_MAX) };
     }
 }
@@ -76,7 +78,7 @@ impl PromptPeers {
     }
 
     /// Keeps the record of `remote`, in the place of any other.
-    pub(super) fn keep(&mut self, remote: &Endpoint, record: Promptness) {
+    pub(crate) fn keep(&mut self, remote: &Endpoint, record: Promptness) {
         let mark = mark(remote);
         self.0[place(mark)] = (mark, record);
     }
@@ -95,6 +97,26 @@ fn mark(remote: &Endpoint) -> u32 {
 /// Place in the table. A multiplication carries differences upward: the highest bits depend on all others.
 const fn place(mark: u32) -> usize {
     (mark >> (u32::BITS - DESTINATIONS_BITS)) as usize
+}
+
+saved_struct!(Promptness as PromptnessV1 { streak, need } if |record| {
+    (NEED_MIN..=NEED_MAX).contains(&record.need)
+});
+
+/// Only records that say something.
+impl Saved<Vec<PromptPeerV1>> for PromptPeers {
+    fn save(&self) -> Vec<PromptPeerV1> {
+        let known = self.0.iter().filter(|(mark, record)| *mark != 0 || *record != Promptness::NONE);
+        known.map(|(mark, record)| PromptPeerV1 { mark: *mark, promptness: record.save() }).collect()
+    }
+
+    fn restore(saved: Vec<PromptPeerV1>) -> Result<Self, Invalid> {
+        let mut peers = Self::default();
+        for PromptPeerV1 { mark, promptness } in saved {
+            peers.0[place(mark)] = (mark, Promptness::restore(promptness)?);
+        }
+        Ok(peers)
+    }
 }
 
 #[cfg(test)]

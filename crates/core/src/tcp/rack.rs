@@ -7,6 +7,8 @@
 //! guest reports duplicates (RFC 2883) by a quarter more.
 
 use super::scoreboard::{Range, Scoreboard};
+use crate::snapshot::saved::saved_struct;
+use crate::snapshot::v1::{RackV1, SentV1};
 use crate::time::{Duration, Instant};
 use crate::wire::tcp::Seq;
 
@@ -18,11 +20,37 @@ const PERSIST: u8 = 16;
 /// Maximum of the reordering window, in quarters of a round trip; the smoothed round trip bounds it besides.
 const QUARTERS_MAX: u8 = 20;
 
+/// Round trips of the guest link.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RoundTrips {
+    pub(crate) min: Duration,
+    pub(crate) smoothed: Duration,
+}
+
+/// A transmission: its time, and the end of its range.
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    at: Instant,
+    end: Seq,
+}
+
+impl Sent {
+    /// The last transmission of a range.
+    fn of(range: &Range) -> Self {
+        Self { at: range.at, end: range.end() }
+    }
+
+    /// Whether it was sent after `other`.
+    fn is_after(self, other: Self) -> bool {
+        self.at > other.at || (self.at == other.at && self.end.gt(other.end))
+    }
+}
+
 /// RACK's memory of one connection.
 #[derive(Debug, Default)]
-pub(super) struct Rack {
+pub(crate) struct Rack {
     /// Most recently sent range that was delivered: its send time and its end (RACK.xmit_ts, RACK.end_seq).
-    newest: Option<(Instant, Seq)>,
+    newest: Option<Sent>,
     /// Round trip of `newest` (RACK.rtt).
     rtt_ns: u64,
     /// Highest sequence number that has arrived (RACK.fack).
@@ -39,15 +67,15 @@ pub(super) struct Rack {
 
 impl Rack {
     /// Delivery of a range that was not known to have arrived (steps 2 and 3).
-    pub(super) fn delivered(&mut self, now: Instant, range: &Range, min_rtt: Duration) {
+    pub(crate) fn delivered(&mut self, now: Instant, range: &Range, min_rtt: Duration) {
         let rtt = now - range.at;
         if range.resent && rtt < min_rtt {
             // The acknowledgement is for the first transmission.
             return;
         }
         self.rtt_ns = rtt.as_nanos() as u64;
-        let sent = (range.at, range.end());
-        if self.newest.is_none_or(|newest| after(sent, newest)) {
+        let sent = Sent::of(range);
+        if self.newest.is_none_or(|newest| sent.is_after(newest)) {
             self.newest = Some(sent);
         }
         match self.fack {
@@ -57,7 +85,7 @@ impl Rack {
     }
 
     /// Duplicate reported by the guest; `nxt` is SND.NXT. Widens the reordering window once per round trip.
-    pub(super) fn duplicate(&mut self, una: Seq, nxt: Seq) {
+    pub(crate) fn duplicate(&mut self, una: Seq, nxt: Seq) {
         if self.widened_until.is_some_and(|until| una.lt(until)) {
             return;
         }
@@ -67,7 +95,7 @@ impl Rack {
     }
 
     /// End of a recovery.
-    pub(super) fn recovered(&mut self) {
+    pub(crate) fn recovered(&mut self) {
         self.persist = self.persist.saturating_sub(1);
         if self.persist == 0 {
             self.widened = 0;
@@ -75,29 +103,27 @@ impl Rack {
     }
 
     /// Reordering window (step 4).
-    fn window(&self, board: &Scoreboard, mss: u32, recovering: bool, rtts: (Duration, Duration)) -> Duration {
-        let (min_rtt, srtt) = rtts;
+    fn window(&self, board: &Scoreboard, mss: u32, recovering: bool, rtts: RoundTrips) -> Duration {
         if !self.reordering && (recovering || board.sacked() >= DUP_THRESH * mss) {
             return Duration::ZERO;
         }
-        (min_rtt / 4 * (1 + u32::from(self.widened))).min(srtt)
+        (rtts.min / 4 * (1 + u32::from(self.widened))).min(rtts.smoothed)
     }
 
-    /// Marks lost segments as such (step 5), and gives how long to wait until more may be. `rtts` are
-    /// the link's least and smoothed round trip.
-    pub(super) fn detect(
+    /// Marks lost segments as such (step 5), and gives how long to wait until more may be.
+    pub(crate) fn detect(
         &self,
         now: Instant,
         board: &mut Scoreboard,
         mss: u32,
         recovering: bool,
-        rtts: (Duration, Duration),
+        rtts: RoundTrips,
     ) -> Option<Duration> {
         let newest = self.newest?;
         let patience = Duration::from_nanos(self.rtt_ns) + self.window(board, mss, recovering, rtts);
         let mut wait = None;
         board.mark_lost(|range| {
-            if !after(newest, (range.at, range.end())) {
+            if !newest.is_after(Sent::of(range)) {
                 return false;
             }
             let age = now - range.at;
@@ -111,14 +137,14 @@ impl Rack {
     }
 
     /// Expiry of the retransmission timer: the first range is lost, and every one that is old enough (6.3).
-    pub(super) fn timed_out(&self, now: Instant, board: &mut Scoreboard, srtt: Duration) {
+    pub(crate) fn timed_out(&self, now: Instant, board: &mut Scoreboard, srtt: Duration) {
         let first = board.first().map(|range| range.start);
         let patience = Duration::from_nanos(self.rtt_ns).max(srtt);
         board.mark_lost(|range| Some(range.start) == first || now - range.at >= patience);
     }
 }
 
-/// Whether `a` was sent after `b`.
-fn after(a: (Instant, Seq), b: (Instant, Seq)) -> bool {
-    a.0 > b.0 || (a.0 == b.0 && a.1.gt(b.1))
-}
+saved_struct!(Sent as SentV1 { at, end });
+saved_struct!(Rack as RackV1 {
+    newest, rtt_ns, fack, reordering, widened, persist, widened_until,
+} if |rack| rack.widened <= QUARTERS_MAX);

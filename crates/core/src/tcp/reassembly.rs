@@ -6,6 +6,8 @@
 //! dropped and retransmitted by the guest.
 
 use crate::memory::chunk::{ByteQueue, Pool};
+use crate::snapshot::saved::{Invalid, is_count, valid};
+use crate::snapshot::v1::ReassembledV1;
 use crate::wire::tcp::{SackBlocks, Seq};
 
 /// Maximum of ranges of one connection.
@@ -152,6 +154,43 @@ impl Reassembly {
             pool.clear(&mut range.bytes);
         }
         self.ranges.shrink_to_fit();
+    }
+}
+
+/// For a snapshot.
+impl Reassembly {
+    /// Saved form, with slices of the pool's memory.
+    pub(crate) fn save<'p>(&self, pool: &'p Pool) -> Vec<ReassembledV1<'p>> {
+        let save = |Range { start, bytes, touched }: &Range| ReassembledV1 {
+            start: start.0,
+            bytes: pool.save(bytes),
+            touched: *touched,
+        };
+        self.ranges.iter().map(save).collect()
+    }
+
+    /// Takes the ranges of a saved form, which lie behind RCV.NXT and before the edge of the window.
+    ///
+    /// # Errors
+    /// [`Invalid`] if they do not, or memory does not suffice; some of them may be held then.
+    pub(crate) fn restore(
+        &mut self,
+        pool: &mut Pool,
+        (nxt, edge): (Seq, Seq),
+        saved: &[ReassembledV1<'_>],
+    ) -> Result<(), Invalid> {
+        valid(saved.len() <= RANGES_MAX)?;
+        let mut end = nxt;
+        for ReassembledV1 { start, bytes, touched } in saved {
+            let (start, len) = (Seq(*start), bytes.len());
+            valid(start.gt(end) && len > 0 && len <= (edge - start).max(0) as usize && is_count(*touched))?;
+            end = start + len as u32;
+            self.ranges.push(Range { start, bytes: ByteQueue::new(), touched: *touched });
+            let Some(range) = self.ranges.last_mut() else { return Err(Invalid) };
+            pool.restore(&mut range.bytes, bytes)?;
+        }
+        debug_assert!(self.is_consistent(), "restored ranges are disjoint and sorted: {:?}", self.ranges);
+        Ok(())
     }
 }
 

@@ -12,6 +12,8 @@
 //! figures). So a sample from a loaded link may lower the minimum and never raise it; a path that has really
 //! become longer while every second was busy is found by the probes of [`super::autosize`].
 
+use crate::snapshot::saved::saved_struct;
+use crate::snapshot::v1::{RttV1, WindowedMinV1};
 use crate::time::{Duration, Instant};
 
 /// Least margin of the time-out above a round trip. A guest may delay its acknowledgement by 200
@@ -132,6 +134,9 @@ impl WindowedMin {
         }
     }
 }
+
+saved_struct!(LinkRtt as RttV1 { estimate, least, loaded_at });
+saved_struct!(WindowedMin as WindowedMinV1 { best, any });
 
 #[cfg(test)]
 mod tests;

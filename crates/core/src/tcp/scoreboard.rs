@@ -10,11 +10,11 @@
 //! more is not used, and what is sent joins the last range. Either costs accuracy, never data.
 
 use crate::time::Instant;
-use crate::wire::tcp::Seq;
+use crate::wire::tcp::{Seq, SeqRange};
 use std::collections::VecDeque;
 
 /// Maximum of ranges: enough for five hundred holes, or for a thousand turns of the loop within a round trip.
-/// Each acknowledgement looks at all of them while something is selectively acknowledged, so this is also
+/// Each acknowledgement examines all of them while some range is selectively acknowledged, so this is also
 /// what the worst guest can make one acknowledgement cost: a sixth of what it would with four thousand.
 const RANGES_MAX: usize = 1024;
 
@@ -27,7 +27,7 @@ const CHECKED_MAX: usize = 64;
 
 /// State of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(crate) enum Fate {
     /// On its way, as far as is known.
     InFlight,
     /// Selectively acknowledged.
@@ -38,24 +38,24 @@ pub(super) enum Fate {
 
 /// A range of sequence space that was sent at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Range {
-    pub(super) start: Seq,
-    pub(super) len: u32,
+pub(crate) struct Range {
+    pub(crate) start: Seq,
+    pub(crate) len: u32,
     /// Last transmission.
-    pub(super) at: Instant,
-    pub(super) fate: Fate,
+    pub(crate) at: Instant,
+    pub(crate) fate: Fate,
     /// Sent more than once (RFC 8985, 5.2: "retransmitted").
-    pub(super) resent: bool,
+    pub(crate) resent: bool,
 }
 
 impl Range {
-    /// One beyond its last sequence number.
-    pub(super) fn end(&self) -> Seq {
+    /// End of the range: its last sequence number plus one.
+    pub(crate) fn end(&self) -> Seq {
         self.start + self.len
     }
 
     /// Whether it was selectively acknowledged.
-    pub(super) fn is_sacked(&self) -> bool {
+    pub(crate) fn is_sacked(&self) -> bool {
         self.fate == Fate::Sacked
     }
 
@@ -74,7 +74,7 @@ pub(crate) struct Lists(Vec<VecDeque<Range>>);
 
 /// The ranges of one connection.
 #[derive(Debug, Default)]
-pub(super) struct Scoreboard {
+pub(crate) struct Scoreboard {
     ranges: VecDeque<Range>,
     sacked: u32,
     lost: u32,
@@ -82,22 +82,22 @@ pub(super) struct Scoreboard {
 
 impl Scoreboard {
     /// Sequence space that was selectively acknowledged.
-    pub(super) fn sacked(&self) -> u32 {
+    pub(crate) fn sacked(&self) -> u32 {
         self.sacked
     }
 
     /// Sequence space that is lost and was not retransmitted.
-    pub(super) fn lost(&self) -> u32 {
+    pub(crate) fn lost(&self) -> u32 {
         self.lost
     }
 
     /// Heap memory of the list of ranges, bytes.
-    pub(super) fn allocated(&self) -> usize {
+    pub(crate) fn allocated(&self) -> usize {
         self.ranges.capacity() * size_of::<Range>()
     }
 
     /// Sequence space on the board.
-    pub(super) fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         match (self.ranges.front(), self.ranges.back()) {
             (Some(first), Some(last)) => (last.end() - first.start) as u32,
             _ => 0,
@@ -123,12 +123,12 @@ impl Scoreboard {
     }
 
     /// The first range.
-    pub(super) fn first(&self) -> Option<&Range> {
+    pub(crate) fn first(&self) -> Option<&Range> {
         self.ranges.front()
     }
 
     /// First transmission of `len` from `start` on, which is SND.NXT.
-    pub(super) fn sent(&mut self, start: Seq, len: u32, at: Instant) {
+    pub(crate) fn sent(&mut self, start: Seq, len: u32, at: Instant) {
         debug_assert!(len > 0, "a segment takes sequence space");
         debug_assert!(self.ranges.back().is_none_or(|last| last.end() == start), "sent without gaps");
         let full = self.ranges.len() >= RANGES_MAX;
@@ -145,7 +145,7 @@ impl Scoreboard {
 
     /// Cumulative acknowledgement up to `una`; calls `delivered` for every part that was not known to have
     /// arrived.
-    pub(super) fn acknowledge(&mut self, una: Seq, mut delivered: impl FnMut(&Range)) {
+    pub(crate) fn acknowledge(&mut self, una: Seq, mut delivered: impl FnMut(&Range)) {
         while let Some(first) = self.ranges.front_mut() {
             if first.start.ge(una) {
                 break;
@@ -170,7 +170,7 @@ impl Scoreboard {
     }
 
     /// Takes a list from `lists` unless it has one; to be called before something is sent.
-    pub(super) fn take_list(&mut self, lists: &mut Lists) {
+    pub(crate) fn take_list(&mut self, lists: &mut Lists) {
         if self.ranges.capacity() == 0 {
             self.ranges = lists.0.pop().unwrap_or_default();
         }
@@ -178,7 +178,7 @@ impl Scoreboard {
 
     /// Gives the list to `lists` if nothing is in flight: an idle connection keeps none, it would be a tenth
     /// of what it may take.
-    pub(super) fn give_list(&mut self, lists: &mut Lists) {
+    pub(crate) fn give_list(&mut self, lists: &mut Lists) {
         if self.ranges.is_empty() && self.ranges.capacity() > 0 {
             let list = std::mem::take(&mut self.ranges);
             if lists.0.len() < LISTS_MAX && list.capacity() <= LIST_RANGES_MAX {
@@ -189,7 +189,7 @@ impl Scoreboard {
 
     /// Selective acknowledgement from `start` to `end`; calls `delivered` for every part that was not known
     /// to have arrived.
-    pub(super) fn sack(&mut self, start: Seq, end: Seq, mut delivered: impl FnMut(&Range)) {
+    pub(crate) fn sack(&mut self, start: Seq, end: Seq, mut delivered: impl FnMut(&Range)) {
         let (Some(first), Some(last)) = (self.split(start), self.split(end)) else { return };
         if first == last {
             return;
@@ -213,7 +213,7 @@ impl Scoreboard {
     }
 
     /// Marks as lost every range in flight for which `is_lost` holds.
-    pub(super) fn mark_lost(&mut self, mut is_lost: impl FnMut(&Range) -> bool) {
+    pub(crate) fn mark_lost(&mut self, mut is_lost: impl FnMut(&Range) -> bool) {
         for range in &mut self.ranges {
             if range.fate == Fate::InFlight && is_lost(range) {
                 range.fate = Fate::Lost;
@@ -224,7 +224,7 @@ impl Scoreboard {
     }
 
     /// Marks up to `len` bytes from the front on as lost.
-    pub(super) fn mark_first_lost(&mut self, len: u32) {
+    pub(crate) fn mark_first_lost(&mut self, len: u32) {
         let (Some(first), Some(last)) = (self.ranges.front(), self.ranges.back()) else { return };
         let len = len.min((last.end() - first.start) as u32);
         let start = first.start;
@@ -235,7 +235,7 @@ impl Scoreboard {
     }
 
     /// Reneging: forgets all selective acknowledgements, as the guest may have (RFC 2018, section 8).
-    pub(super) fn renege(&mut self) {
+    pub(crate) fn renege(&mut self) {
         for range in &mut self.ranges {
             if range.fate == Fate::Sacked {
                 range.fate = Fate::InFlight;
@@ -246,7 +246,7 @@ impl Scoreboard {
     }
 
     /// The first lost range.
-    pub(super) fn next_lost(&self) -> Option<Range> {
+    pub(crate) fn next_lost(&self) -> Option<Range> {
         if self.lost == 0 {
             return None;
         }
@@ -254,14 +254,14 @@ impl Scoreboard {
     }
 
     /// The last `max` or less of sequence space that has not arrived, in one range.
-    pub(super) fn tail(&self, max: u32) -> Option<(Seq, u32)> {
+    pub(crate) fn tail(&self, max: u32) -> Option<SeqRange> {
         let range = self.ranges.iter().rev().find(|range| range.fate != Fate::Sacked)?;
         let len = range.len.min(max);
-        Some((range.end() - len, len))
+        Some(SeqRange { start: range.end() - len, len })
     }
 
     /// Retransmission of `len` from `start` on, part of one range.
-    pub(super) fn resent(&mut self, start: Seq, len: u32, at: Instant) {
+    pub(crate) fn resent(&mut self, start: Seq, len: u32, at: Instant) {
         // Without room to split, all of the range counts as sent now: parts that were not are detected as
         // lost later.
         self.split(start + len);
@@ -279,7 +279,7 @@ impl Scoreboard {
     }
 
     /// Forgets everything.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.ranges.clear();
         (self.sacked, self.lost) = (0, 0);
     }
@@ -315,5 +315,6 @@ impl Scoreboard {
     }
 }
 
+mod snapshot;
 #[cfg(test)]
 mod tests;

@@ -11,15 +11,26 @@
 //! guest sends or a bounded number of times: a guest that has nothing more to send never moves.
 
 use super::rtt::LinkRtt;
+use crate::snapshot::saved::saved_struct;
+use crate::snapshot::v1::{UpdaterV1, WindowV1};
 use crate::time::Instant;
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader};
+
+/// Acknowledgement and right edge of one segment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Advertised {
+    /// Its acknowledgement.
+    pub(crate) ack: Seq,
+    /// The right edge of its window.
+    pub(crate) edge: Seq,
+}
 
 /// Repetitions of an update that reopens a window.
 const REPEATS_MAX: u8 = 6;
 
 /// Acknowledgement and window as the guest knows them.
 #[derive(Debug)]
-pub(super) struct AdvertisedWindow {
+pub(crate) struct AdvertisedWindow {
     /// Next sequence number expected (RCV.NXT).
     nxt: Seq,
     /// Right edge as last advertised (RCV.NXT + RCV.WND).
@@ -35,56 +46,56 @@ pub(super) struct AdvertisedWindow {
 impl AdvertisedWindow {
     /// A closed window of a guest whose first sequence number is `irs`; `scale` is our window scale, `mss`
     /// the largest payload of a segment, bytes.
-    pub(super) fn new(irs: Seq, scale: u8, mss: u16) -> Self {
+    pub(crate) fn new(irs: Seq, scale: u8, mss: u16) -> Self {
         debug_assert!(scale <= 14, "RFC 7323, 2.3: a shift count of at most 14");
         Self { nxt: irs + 1, edge: irs + 1, last_ack: irs, mss, scale }
     }
 
     /// Initial sequence number of the guest, at last: the window advertised by our SYN counts from there.
-    pub(super) fn begin(&mut self, irs: Seq, scale: u8, mss: u16) {
+    pub(crate) fn begin(&mut self, irs: Seq, scale: u8, mss: u16) {
         let size = self.size();
         *self = Self { edge: irs + 1 + size, ..Self::new(irs, scale, mss) };
     }
 
     /// Next sequence number expected (RCV.NXT).
-    pub(super) fn nxt(&self) -> Seq {
+    pub(crate) fn nxt(&self) -> Seq {
         self.nxt
     }
 
     /// Largest payload of a segment, bytes.
-    pub(super) fn mss(&self) -> u16 {
+    pub(crate) fn mss(&self) -> u16 {
         self.mss
     }
 
     /// Our window scale.
-    pub(super) fn scale(&self) -> u8 {
+    pub(crate) fn scale(&self) -> u8 {
         self.scale
     }
 
     /// Granularity of advertised windows, bytes.
-    pub(super) fn unit(&self) -> u32 {
+    pub(crate) fn unit(&self) -> u32 {
         1 << self.scale
     }
 
     /// Bytes that the guest may still send (RCV.WND).
-    pub(super) fn size(&self) -> u32 {
+    pub(crate) fn size(&self) -> u32 {
         debug_assert!(self.nxt.le(self.edge), "RCV.NXT is never beyond the right edge");
         (self.edge - self.nxt).max(0) as u32
     }
 
     /// Acknowledgement and right edge as last advertised.
-    pub(super) fn last_advertised(&self) -> (Seq, Seq) {
-        (self.last_ack, self.edge)
+    pub(crate) fn last_advertised(&self) -> Advertised {
+        Advertised { ack: self.last_ack, edge: self.edge }
     }
 
     /// Arrival of `len` bytes in order, within the window.
-    pub(super) fn received(&mut self, len: u32) {
+    pub(crate) fn received(&mut self, len: u32) {
         debug_assert!(len <= self.size(), "{len} bytes accepted, {} advertised", self.size());
         self.nxt += len;
     }
 
     /// Arrival of FIN in order. It may lie just beyond the edge; it needs no window.
-    pub(super) fn received_fin(&mut self) {
+    pub(crate) fn received_fin(&mut self) {
         self.nxt += 1;
         if self.edge.lt(self.nxt) {
             self.edge = self.nxt;
@@ -93,7 +104,7 @@ impl AdvertisedWindow {
 
     /// Window field that advances the edge to `free` bytes. Rounded down, so that the limit holds, but not to
     /// a window that nothing can be sent into, and not so far that it would fall behind the edge.
-    pub(super) fn advanced(&self, free: u32) -> u16 {
+    pub(crate) fn advanced(&self, free: u32) -> u16 {
         let least = self.size().div_ceil(self.unit());
         self.field((free >> self.scale).max(least).max(1))
     }
@@ -102,7 +113,7 @@ impl AdvertisedWindow {
     /// to the left, so it is rounded up, also after the limit has fallen, as long as the window and `held`
     /// bytes before it are no more than `slack` bytes. Beyond that it is rounded down, though bytes below the
     /// edge are still taken: only a guest that sends slivers to a host that does not read gets there.
-    pub(super) fn unmoved(&self, held: u32, slack: u32) -> u16 {
+    pub(crate) fn unmoved(&self, held: u32, slack: u32) -> u16 {
         let up = self.size().div_ceil(self.unit());
         self.field(if held + (up << self.scale) <= slack { up } else { self.size() >> self.scale })
     }
@@ -118,7 +129,7 @@ impl AdvertisedWindow {
 
     /// Transmission of a segment: its acknowledgement and window are binding from now on. True if they differ
     /// from the last ones.
-    pub(super) fn announced(&mut self, header: &TcpHeader) -> bool {
+    pub(crate) fn announced(&mut self, header: &TcpHeader) -> bool {
         debug_assert!(header.ack == self.nxt, "every segment acknowledges all that has arrived in order");
         debug_assert!(self.last_ack.le(header.ack), "acknowledgements never go back");
         // RFC 7323, 2.2: the window field of a SYN is never scaled.
@@ -135,7 +146,7 @@ impl AdvertisedWindow {
 
 /// Repetition of the update that reopens a closed window.
 #[derive(Debug, Default)]
-pub(super) struct WindowUpdater {
+pub(crate) struct WindowUpdater {
     /// Time of the next repetition; `None` while there is nothing to repeat.
     at: Option<Instant>,
     /// Repetitions so far.
@@ -144,30 +155,36 @@ pub(super) struct WindowUpdater {
 
 impl WindowUpdater {
     /// Time at which [`WindowUpdater::expired`] is due.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.at
     }
 
     /// Update that reopens a closed window, just sent.
-    pub(super) fn reopened(&mut self, now: Instant, rtt: &LinkRtt) {
+    pub(crate) fn reopened(&mut self, now: Instant, rtt: &LinkRtt) {
         self.repeated(0, now, rtt);
     }
 
     /// Update sent for the `repeats`th time.
-    pub(super) fn repeated(&mut self, repeats: u8, now: Instant, rtt: &LinkRtt) {
+    pub(crate) fn repeated(&mut self, repeats: u8, now: Instant, rtt: &LinkRtt) {
         debug_assert!(repeats <= REPEATS_MAX, "repetitions are bounded");
         *self = Self { at: Some(now + rtt.repeat_after(repeats)), repeats };
     }
 
     /// Data of the guest's: the update has arrived.
-    pub(super) fn data_arrived(&mut self) {
+    pub(crate) fn data_arrived(&mut self) {
         self.at = None;
     }
 
     /// Deadline reached. Gives the number of the repetition that is due, unless it would be one too many.
-    pub(super) fn expired(&mut self) -> Option<u8> {
+    pub(crate) fn expired(&mut self) -> Option<u8> {
         debug_assert!(self.at.is_some(), "only an armed deadline expires");
         *self = Self { at: None, repeats: self.repeats.saturating_add(1) };
         (self.repeats <= REPEATS_MAX).then_some(self.repeats)
     }
 }
+saved_struct!(AdvertisedWindow as WindowV1 { nxt, edge, last_ack, mss, scale } if |window| {
+    let size = window.edge - window.nxt;
+    // No window is larger than its field can say with its scale (RFC 7323, 2.2).
+    window.scale <= 14 && (0..=65_535 << window.scale).contains(&size) && window.last_ack.le(window.nxt)
+});
+saved_struct!(WindowUpdater as UpdaterV1 { at, repeats });

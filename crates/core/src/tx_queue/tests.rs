@@ -5,30 +5,30 @@ use crate::time::Instant;
 
 const MSS: u16 = 1460;
 
-fn ring(frames: u32) -> TxQueueBudget {
-    let mut slots = TxQueueBudget::default();
-    slots.set_len(Some(frames));
-    slots.advance(Instant::from_ms(1));
-    slots
+fn tx_queue(frames: u32) -> TxQueueBudget {
+    let mut budget = TxQueueBudget::default();
+    budget.set_len(Some(frames));
+    budget.advance(Instant::from_ms(1));
+    budget
 }
 
-/// Of a link without offload.
-fn window_max(slots: &TxQueueBudget, claim: TxQueueShare) -> u32 {
-    slots.window_max(claim, false, MSS)
+/// Largest window on a link without offload.
+fn window_max(budget: &TxQueueBudget, share: TxQueueShare) -> u32 {
+    budget.window_max(share, false, MSS)
 }
 
-fn set(slots: &mut TxQueueBudget, claim: &mut TxQueueShare, window: u32) {
-    slots.claim(claim, window, 1);
+fn set(budget: &mut TxQueueBudget, share: &mut TxQueueShare, window: u32) {
+    budget.renew(share, window, 1);
 }
 
-/// Lets every claim take what it may, again and again.
-fn settle(slots: &mut TxQueueBudget, claims: &mut [TxQueueShare]) -> Vec<u32> {
+/// Windows after 200 rounds in which every share grows to its largest window.
+fn settle(budget: &mut TxQueueBudget, shares: &mut [TxQueueShare]) -> Vec<u32> {
     let mut windows = Vec::new();
     for _ in 0..200 {
         windows.clear();
-        for one in &mut *claims {
-            let window = window_max(slots, *one);
-            set(slots, one, window);
+        for one in &mut *shares {
+            let window = window_max(budget, *one);
+            set(budget, one, window);
             windows.push(window);
         }
     }
@@ -38,11 +38,11 @@ fn settle(slots: &mut TxQueueBudget, claims: &mut [TxQueueShare]) -> Vec<u32> {
 #[test]
 fn one_gets_nearly_all_and_several_share_without_a_number_to_tune() {
     for (n, frames, each) in [(1, 1000, 600), (2, 1000, 343), (8, 1000, 96), (1, 10, 6), (2, 10, 3)] {
-        let mut slots = ring(frames);
-        let mut claims = vec![TxQueueShare::new(MSS); n];
-        let windows = settle(&mut slots, &mut claims);
-        let (bound, claimed) = slots.tx_queue_usage().unwrap();
-        assert!(claimed <= bound, "{claimed} of {bound}");
+        let mut budget = tx_queue(frames);
+        let mut shares = vec![TxQueueShare::new(MSS); n];
+        let windows = settle(&mut budget, &mut shares);
+        let (bound, allotted) = budget.tx_queue_usage().unwrap();
+        assert!(allotted <= bound, "{allotted} of {bound}");
         for window in windows {
             let got = window / u32::from(MSS);
             assert!(got.abs_diff(each) <= each / 50 + 1, "{n} in {frames}: {got}, not {each}");
@@ -51,102 +51,106 @@ fn one_gets_nearly_all_and_several_share_without_a_number_to_tune() {
 }
 
 #[test]
-fn what_is_given_back_is_there_for_others() {
-    let mut slots = ring(1000);
-    let mut claims = [TxQueueShare::new(MSS); 3];
-    settle(&mut slots, &mut claims);
-    for claim in &mut claims[1..] {
-        set(&mut slots, claim, 0);
+fn frames_given_back_are_there_for_others() {
+    let mut budget = tx_queue(1000);
+    let mut shares = [TxQueueShare::new(MSS); 3];
+    settle(&mut budget, &mut shares);
+    for share in &mut shares[1..] {
+        set(&mut budget, share, 0);
     }
-    assert_eq!(window_max(&slots, claims[0]), 600 * u32::from(MSS));
+    assert_eq!(window_max(&budget, shares[0]), 600 * u32::from(MSS));
 }
 
 #[test]
-fn a_claim_is_forgotten_after_silence_and_counts_again_with_the_next_segment() {
-    let mut slots = ring(1000);
+fn a_share_expires_after_silence_and_counts_again_with_the_next_segment() {
+    let mut budget = tx_queue(1000);
     let (mut busy, mut idle) = (TxQueueShare::new(MSS), TxQueueShare::new(MSS));
-    set(&mut slots, &mut idle, 400 * u32::from(MSS));
+    set(&mut budget, &mut idle, 400 * u32::from(MSS));
     let mut now = Instant::from_ms(1);
     for _ in 0..2 {
-        assert_eq!(window_max(&slots, busy), 300 * u32::from(MSS));
+        assert_eq!(window_max(&budget, busy), 300 * u32::from(MSS));
         now = now + PERIOD;
-        slots.advance(now);
+        budget.advance(now);
     }
-    assert_eq!(window_max(&slots, busy), 600 * u32::from(MSS));
-    set(&mut slots, &mut busy, 600 * u32::from(MSS));
-    set(&mut slots, &mut idle, 400 * u32::from(MSS));
+    assert_eq!(window_max(&budget, busy), 600 * u32::from(MSS));
+    set(&mut budget, &mut busy, 600 * u32::from(MSS));
+    set(&mut budget, &mut idle, 400 * u32::from(MSS));
     // More than there is, because advertised windows stand: neither may advance.
-    assert_eq!(slots.tx_queue_usage(), Some((800, 1000)));
-    assert_eq!(window_max(&slots, idle), 150 * u32::from(MSS));
-    assert_eq!(window_max(&slots, busy), 300 * u32::from(MSS));
-    set(&mut slots, &mut idle, 0);
-    assert_eq!(slots.tx_queue_usage(), Some((800, 600)));
+    assert_eq!(budget.tx_queue_usage(), Some((800, 1000)));
+    assert_eq!(window_max(&budget, idle), 150 * u32::from(MSS));
+    assert_eq!(window_max(&budget, busy), 300 * u32::from(MSS));
+    set(&mut budget, &mut idle, 0);
+    assert_eq!(budget.tx_queue_usage(), Some((800, 600)));
 }
 
 #[test]
-fn a_pause_of_ours_forgets_nothing() {
-    let mut slots = ring(1000);
-    let mut claim = TxQueueShare::new(MSS);
-    set(&mut slots, &mut claim, 400 * u32::from(MSS));
-    slots.advance(Instant::from_ms(60_000));
-    assert_eq!(slots.tx_queue_usage(), Some((800, 400)));
-    slots.advance(Instant::from_ms(60_000) + PERIOD / 2);
-    assert_eq!(slots.tx_queue_usage(), Some((800, 400)));
+fn a_pause_of_ours_expires_no_share() {
+    let mut budget = tx_queue(1000);
+    let mut share = TxQueueShare::new(MSS);
+    set(&mut budget, &mut share, 400 * u32::from(MSS));
+    budget.advance(Instant::from_ms(60_000));
+    assert_eq!(budget.tx_queue_usage(), Some((800, 400)));
+    budget.advance(Instant::from_ms(60_000) + PERIOD / 2);
+    assert_eq!(budget.tx_queue_usage(), Some((800, 400)));
 }
 
 #[test]
-fn what_a_frame_carries_is_measured() {
-    let mut slots = ring(1000);
-    let mut claim = TxQueueShare::new(MSS);
-    assert_eq!(window_max(&slots, claim), 600 * u32::from(MSS));
+fn payload_per_frame_is_measured() {
+    let mut budget = tx_queue(1000);
+    let mut share = TxQueueShare::new(MSS);
+    assert_eq!(window_max(&budget, share), 600 * u32::from(MSS));
     for _ in 0..60 {
-        claim.measure(65_160);
+        share.measure(65_160);
     }
-    let super_segments = window_max(&slots, claim);
+    let super_segments = window_max(&budget, share);
     assert!((600 * 65_000..=600 * 65_160).contains(&super_segments), "{super_segments}");
-    // Frames that begin to shrink are believed at once, and large ones only after a while.
+    // Shrinking frames count at once, large ones only after a while.
     for _ in 0..4 {
-        claim.measure(1460);
+        share.measure(1460);
     }
-    assert!(window_max(&slots, claim) < 600 * 24_000, "{}", window_max(&slots, claim));
+    assert!(window_max(&budget, share) < 600 * 24_000, "{}", window_max(&budget, share));
     for _ in 0..60 {
-        claim.measure(1460);
+        share.measure(1460);
     }
-    assert!((600 * 1460..=600 * 1470).contains(&window_max(&slots, claim)), "{}", window_max(&slots, claim));
+    assert!(
+        (600 * 1460..=600 * 1470).contains(&window_max(&budget, share)),
+        "{}",
+        window_max(&budget, share)
+    );
     // A request-response connection.
     for _ in 0..60 {
-        claim.measure(1);
+        share.measure(1);
     }
-    assert_eq!(window_max(&slots, claim), 600 * 1460);
+    assert_eq!(window_max(&budget, share), 600 * 1460);
     // A segment of less than that.
-    assert_eq!(window_max(&slots, TxQueueShare::new(536)), 600 * 536);
-    set(&mut slots, &mut claim, 10 * 1460 + 1);
-    assert_eq!(slots.tx_queue_usage(), Some((800, 11)));
+    assert_eq!(window_max(&budget, TxQueueShare::new(536)), 600 * 536);
+    set(&mut budget, &mut share, 10 * 1460 + 1);
+    assert_eq!(budget.tx_queue_usage(), Some((800, 11)));
 }
 
 #[test]
-fn without_a_bound_nothing_is_claimed() {
-    let mut slots = ring(10);
-    let mut claim = TxQueueShare::new(MSS);
-    set(&mut slots, &mut claim, 100_000);
-    slots.set_len(None);
-    assert_eq!((window_max(&slots, claim), slots.tx_queue_usage()), (u32::MAX, None));
-    set(&mut slots, &mut claim, 200_000);
-    slots.set_len(Some(1000));
-    // The old claim, of which nothing is counted any more, takes nothing from others when it changes.
-    set(&mut slots, &mut claim, 3 * u32::from(MSS));
-    assert_eq!(slots.tx_queue_usage(), Some((800, 3)));
+fn without_a_bound_no_share_is_counted() {
+    let mut budget = tx_queue(10);
+    let mut share = TxQueueShare::new(MSS);
+    set(&mut budget, &mut share, 100_000);
+    budget.set_len(None);
+    assert_eq!((window_max(&budget, share), budget.tx_queue_usage()), (u32::MAX, None));
+    set(&mut budget, &mut share, 200_000);
+    budget.set_len(Some(1000));
+    // The old share, of which nothing is counted any more, takes nothing from others when it changes.
+    set(&mut budget, &mut share, 3 * u32::from(MSS));
+    assert_eq!(budget.tx_queue_usage(), Some((800, 3)));
 }
 
 #[test]
-fn a_ring_of_one_has_room_for_one_and_every_number_is_safe() {
+fn a_queue_of_one_has_room_for_one_and_every_number_is_safe() {
     for frames in [0, 1, 2, u32::MAX] {
-        let mut slots = ring(frames);
-        let mut claim = TxQueueShare::new(MSS);
+        let mut budget = tx_queue(frames);
+        let mut share = TxQueueShare::new(MSS);
         for window in [0, 1, u32::MAX] {
-            set(&mut slots, &mut claim, window);
-            let _ = window_max(&slots, claim);
+            set(&mut budget, &mut share, window);
+            let _ = window_max(&budget, share);
         }
     }
-    assert_eq!(ring(1).tx_queue_usage(), Some((1, 0)));
+    assert_eq!(tx_queue(1).tx_queue_usage(), Some((1, 0)));
 }

@@ -20,13 +20,13 @@ pub const LEASE_INFINITE: u32 = u32::MAX;
 /// Message type of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestType {
-    /// Which servers are there?
+    /// DHCPDISCOVER: search for servers.
     Discover,
-    /// May I have this address, or keep it?
+    /// DHCPREQUEST: request or extension of an address.
     Request,
-    /// The address is in use by another host.
+    /// DHCPDECLINE: the address is in use by another host.
     Decline,
-    /// The address is no longer needed.
+    /// DHCPRELEASE: the address is no longer needed.
     Release,
     /// DHCPINFORM: a request for configuration other than an address.
     Inform,
@@ -35,11 +35,11 @@ pub enum RequestType {
 /// Message type of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyType {
-    /// This address is to be had.
+    /// DHCPOFFER: the server's offer of an address.
     Offer = 2,
-    /// It is yours.
+    /// DHCPACK: the address is the client's.
     Ack = 5,
-    /// It is not for you: start anew.
+    /// DHCPNAK: the client has to start anew.
     Nak = 6,
 }
 
@@ -94,7 +94,7 @@ pub struct Reply<'a> {
     pub yiaddr: Ipv4Addr,
     /// The server.
     pub server_id: Ipv4Addr,
-    /// How long the address may be used, in seconds.
+    /// Lease time of the address, in seconds.
     pub lease_s: Option<u32>,
     /// The network; none in a refusal.
     pub network: Option<Network<'a>>,

@@ -28,19 +28,19 @@ pub const ADDRESSES_MAX: usize = 4;
 /// Message type of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientMessageType {
-    /// Which servers are there?
+    /// Search for servers.
     Solicit = 1,
-    /// I choose this server; may I have addresses?
+    /// Request of addresses from the chosen server.
     Request = 3,
-    /// Do my addresses belong on this link?
+    /// Question whether the client's addresses belong on this link.
     Confirm = 4,
-    /// May I keep my addresses?
+    /// Extension of lifetimes by the same server.
     Renew = 5,
-    /// May I keep my addresses (to any server)?
+    /// Extension of lifetimes by any server.
     Rebind = 6,
-    /// I no longer need them.
+    /// Return of addresses.
     Release = 8,
-    /// They are in use by another host.
+    /// Report of addresses that another host uses.
     Decline = 9,
     /// A request for configuration other than addresses.
     InformationRequest = 11,
@@ -49,9 +49,9 @@ pub enum ClientMessageType {
 /// Message type of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerMessageType {
-    /// This is to be had.
+    /// Offer of a server.
     Advertise = 2,
-    /// So be it.
+    /// Reply to a message other than a search.
     Reply = 7,
 }
 
@@ -60,11 +60,11 @@ pub enum ServerMessageType {
 pub enum StatusCode {
     /// The request succeeded.
     Success = 0,
-    /// No addresses are to be had.
+    /// No addresses available.
     NoAddrsAvail = 2,
     /// The addresses do not belong on this link.
     NotOnLink = 4,
-    /// No prefixes are to be had.
+    /// No prefixes available.
     NoPrefixAvail = 6,
 }
 
@@ -174,8 +174,8 @@ impl<'a> ClientMessage<'a> {
         (associations <= ASSOCIATIONS_MAX).then_some(parsed)
     }
 
-    /// The identity associations, at most [`ASSOCIATIONS_MAX`]. Temporary ones (IA_TA) are not offered by
-    /// anybody.
+    /// The identity associations, at most [`ASSOCIATIONS_MAX`]. Temporary ones (IA_TA) are left out, as
+    /// servers do not offer them.
     pub fn associations(&self) -> impl Iterator<Item = Association<'a>> + use<'a> {
         Options(self.options).map_while(Result::ok).filter_map(|(code, value)| association(code, value))
     }
@@ -292,7 +292,7 @@ impl<'a> ServerMessage<'a> {
         });
         self.0.u16((12 + content_len) as u16);
         self.0.u32(iaid);
-        // When to renew and rebind: for the client to choose.
+        // T1 and T2 of 0: times of renewal and rebinding are the client's choice.
         self.0.zeros(8);
     }
 

@@ -29,7 +29,7 @@ pub enum Rcode {
     ServFail = 2,
     /// The name does not exist.
     NxDomain = 3,
-    /// The resolver does not do such things.
+    /// The operation is not implemented.
     NotImp = 4,
     /// Policy said no.
     Refused = 5,
@@ -220,7 +220,7 @@ struct BadName;
 struct Labels<'a> {
     message: &'a [u8],
     at: usize,
-    /// Where the current run of labels began: the next pointer must lead before it, hence no loops.
+    /// Start of the current run of labels: the next pointer must lead before it, hence no loops.
     floor: usize,
     /// Pointers that may still be followed.
     hops: u8,

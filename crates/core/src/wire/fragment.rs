@@ -8,7 +8,7 @@ pub struct Fragment {
     pub ident: u32,
     /// Offset of its content in the packet behind the IP header, in bytes, a multiple of 8, at most 65,528.
     pub offset: u16,
-    /// It is not the last.
+    /// More fragments follow.
     pub more: bool,
 }
 
@@ -25,7 +25,7 @@ impl Fragment {
         Some(Self { ident: ident as u32, offset, more })
     }
 
-    /// That field, without "do not fragment".
+    /// The field of flags and offset, without "do not fragment".
     pub(super) const fn to_ipv4(self) -> u16 {
         self.offset >> 3 | if self.more { 0x2000 } else { 0 }
     }

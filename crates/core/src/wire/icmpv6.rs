@@ -41,7 +41,7 @@ pub enum Icmpv6Message<'a> {
     ParameterProblem {
         /// 0 for a wrong field, 1 for an unrecognised next header, 2 for an unrecognised option.
         code: u8,
-        /// Where it is in the packet, in bytes.
+        /// Its offset in the packet, bytes.
         pointer: u32,
         /// The packet.
         quoted: &'a [u8],

@@ -178,7 +178,7 @@ pub struct PrefixInformation {
     pub on_link: bool,
     /// A: guests may make themselves an address in it (RFC 4862).
     pub autonomous: bool,
-    /// How long addresses in it are valid and preferred, in seconds; `u32::MAX` means for ever.
+    /// Valid and preferred lifetime of addresses in it, in seconds; `u32::MAX` means for ever.
     pub lifetime_s: u32,
 }
 
@@ -187,11 +187,11 @@ pub struct PrefixInformation {
 pub struct RouterAdvertisement<'a> {
     /// Hop limit that guests are to use; 0 means that the router has no opinion.
     pub hop_limit: u8,
-    /// M: addresses are to be had by DHCPv6.
+    /// M: addresses are available by DHCPv6.
     pub managed: bool,
-    /// O: other configuration is to be had by DHCPv6.
+    /// O: other configuration is available by DHCPv6.
     pub other: bool,
-    /// How long this is a default router, and its DNS servers and names hold, in seconds.
+    /// Lifetime as a default router, and of its DNS servers and names, in seconds.
     pub lifetime_s: u16,
     /// MAC address of the router.
     pub source_lladdr: MacAddr,

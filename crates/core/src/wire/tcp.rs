@@ -38,6 +38,15 @@ impl Seq {
     }
 }
 
+/// A range of sequence space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeqRange {
+    /// First sequence number.
+    pub start: Seq,
+    /// Length, in sequence numbers.
+    pub len: u32,
+}
+
 impl Add<u32> for Seq {
     type Output = Self;
     fn add(self, n: u32) -> Self {
@@ -141,7 +150,7 @@ impl SackBlocks {
         &self.blocks[..usize::from(self.len)]
     }
 
-    /// The same blocks, the lowest as seen from `base` first.
+    /// The blocks sorted by sequence number from `base` on.
     #[must_use]
     pub fn ascending(mut self, base: Seq) -> Self {
         self.blocks[..usize::from(self.len)].sort_unstable_by_key(|&(start, _)| start - base);
@@ -234,7 +243,7 @@ impl TcpOptions {
         mss + timestamps + scale
     }
 
-    /// How many SACK blocks fit beside the other options.
+    /// Number of SACK blocks that fit beside the other options.
     fn sack_count(&self) -> usize {
         let room = Self::LEN_MAX - self.fixed_len();
         self.sack.as_slice().len().min((room - 4) / 8)
@@ -332,7 +341,7 @@ impl TcpHeader {
     /// Length in bytes with as many options as a header holds.
     pub const LEN_MAX: usize = Self::LEN + TcpOptions::LEN_MAX;
 
-    /// Where the checksum field is, in bytes from the start of the header.
+    /// Offset of the checksum field in the header, bytes.
     pub const CHECKSUM_OFFSET: usize = 16;
 
     /// The header and its payload. The checksum is not verified.

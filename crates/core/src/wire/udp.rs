@@ -23,7 +23,7 @@ impl UdpHeader {
     /// Length in bytes.
     pub const LEN: usize = 8;
 
-    /// Where the checksum field is, in bytes from the start of the header.
+    /// Offset of the checksum field in the header, bytes.
     pub const CHECKSUM_OFFSET: usize = 6;
 
     /// The header and its payload, trimmed to the header's length. The checksum is not verified.

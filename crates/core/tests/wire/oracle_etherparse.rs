@@ -67,7 +67,7 @@ fn elements(header: &TcpHeader) -> Vec<TcpOptionElement> {
     .collect()
 }
 
-/// That etherparse's header says the same as ours.
+/// Asserts that etherparse's header equals ours.
 fn same_tcp(theirs: &etherparse::TcpHeader, ours: &TcpHeader) {
     let flags =
         [theirs.fin, theirs.syn, theirs.rst, theirs.psh, theirs.ack, theirs.urg, theirs.ece, theirs.cwr];

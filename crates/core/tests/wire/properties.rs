@@ -26,7 +26,7 @@ fn cut(packet: &[u8], mut parse: impl FnMut(&[u8])) {
     }
 }
 
-/// Bytes that begin like something a parser knows: mostly right from the start, the rest arbitrary.
+/// Bytes with a plausible beginning for some parser, the rest arbitrary.
 fn bytes_after(start: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
     (Just(start), vec(any::<u8>(), 0..400)).prop_map(|(mut start, rest)| {
         start.extend(rest);

@@ -27,7 +27,7 @@ fn guest(wanted: Wanted) -> Tap {
     tap
 }
 
-/// Gives tap0 what [`guest`] promises.
+/// Configures tap0 as [`guest`] needs it.
 fn bring_up() {
     std::fs::write("/proc/sys/net/ipv6/conf/tap0/disable_ipv6", "1").expect("no IPv6 chatter");
     ip("link set tap0 address 02:00:00:00:00:01");
@@ -117,7 +117,7 @@ fn kernel_grants_header_and_offloads() {
         // The two halves of USO are only granted together.
         let uso4 = libc::TUN_F_CSUM | libc::TUN_F_USO4;
         assert!(sys::tun_set_offload(&tap.fd, uso4).is_err());
-        // Taken over by another owner, everything is found again.
+        // A new owner of the descriptor finds the same properties.
         let caps = tap.caps();
         let tap = Tap::from_fd(tap.into_fd(), Wanted::Everything).expect("again");
         assert_eq!((tap.has_header(), tap.caps()), (true, caps));
@@ -138,7 +138,7 @@ fn bare_frames_without_a_header() {
         assert_eq!(meta, RxMeta::default());
         assert_eq!(frame.len(), 14 + 20 + 8 + 4);
         assert_eq!(frame[..6], PEER_MAC);
-        // And back. UDP over IPv4 may do without a checksum.
+        // The other direction. UDP over IPv4 may omit the checksum.
         let port = socket.local_addr().expect("address").port().to_be_bytes();
         let mut headers = ipv4_headers(17, &[0, 9, port[0], port[1], 0, 12, 0, 0], 4);
         headers[40..42].fill(0);
@@ -219,7 +219,7 @@ fn udp_super_frames_both_ways() {
     });
 }
 
-/// The guest's datagrams from `sockets`, one each: which queue got which, by source port.
+/// The guest's datagrams from `sockets`, one each: the queue of each source port.
 fn queues_of(taps: &mut [Tap], sockets: &[UdpSocket]) -> Vec<(u16, usize)> {
     for socket in sockets {
         socket.send_to(b"ping", (PEER, 9)).expect("send");
@@ -360,8 +360,8 @@ fn an_open_tap_keeps_its_namespace() {
         })
         .join()
         .expect("thread");
-        // Its last process has gone, but the descriptor holds the namespace: the TAP alone cannot tell that
-        // its guest has ended. Deletion is asynchronous, so give it a moment to prove us wrong.
+        // The namespace's last process has ended, but the descriptor holds the namespace: the TAP alone does
+        // not show the guest's end. Deletion is asynchronous, so the test waits a moment for it to happen.
         std::thread::sleep(Duration::from_millis(300));
         assert_eq!(tap.recv(&mut vec![0; FRAME_MAX]).expect("no error"), None);
         assert!(!tap.gone());

@@ -11,7 +11,7 @@ use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-/// Carries packets from one TUN to the other, both ways, until nothing has come for a while; the longest
+/// Carries packets from one TUN to the other, both ways, until none has come for a while; returns the longest
 /// packet and whether any was a super-packet.
 fn carry(a: &OwnedFd, b: &OwnedFd) -> (usize, bool) {
     let mut buffer = vec![0; 70_000];

@@ -129,7 +129,7 @@ fn several_workers_write_whole_blocks_to_one_file() {
                     let frame = [&[worker, number][..], &[worker; 3000]].concat();
                     capture.outbound(Instant::from_ms(number.into()), &frame);
                 }
-                // Due for those who have written.
+                // Due for the writers.
                 assert_eq!(capture.flush_at(), Some(Instant::from_ms(1000)));
                 capture.flush();
             });

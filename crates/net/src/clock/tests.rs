@@ -16,7 +16,7 @@ fn starts_near_zero_and_does_not_go_back() {
     assert!(last < Instant::from_ms(3_600_000));
 }
 
-/// A suspend cannot be tested here; that the clocks exist and agree while there is none can.
+/// Without a suspend the clocks exist and agree; a suspend cannot be tested here.
 #[test]
 fn without_a_suspend_none_is_counted() {
     let clock = Clock::start();

@@ -3,7 +3,7 @@
 
 use super::{Activity, Parts, Wake, Worker};
 use crate::clock::Clock;
-use crate::ephemeral_ports::udp_flows_max;
+use crate::ephemeral_ports::{ephemeral_ports, udp_flows_max};
 use crate::sockets::Sockets;
 use crate::workers::{WorkerHandle, Workers};
 use brodo_core::config::Config;
@@ -50,7 +50,7 @@ pub(super) fn serve_guest(wanted: Wanted, mtu: u16, guest: impl FnOnce() + Send 
         guest();
     });
     let tap = taps.recv().expect("TAP");
-    let mut config = Config { mtu, max_udp_flows: udp_flows_max(), ..Config::default() };
+    let mut config = Config { mtu, max_udp_flows: udp_flows_max(&ephemeral_ports()), ..Config::default() };
     config.v4.as_mut().expect("default").host_loopback = Some(Ipv4Addr::new(10, 0, 2, 4));
     config.v6.as_mut().expect("default").host_loopback = Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 4));
     let stack = Stack::new(config, Keys { table: [1; 16], isn: [2; 16], dns: [3; 16] }, tap.caps());
@@ -139,8 +139,8 @@ fn everything_passes(ports: [u16; 2]) {
                 scope.spawn(|| echo(host, port, &data[..1_000_000]));
             }
         });
-        let nobody = if port == 1 { 2 } else { 1 };
-        assert_eq!(connect(host, nobody).expect_err("nobody listens").kind(), ErrorKind::ConnectionRefused);
+        let closed = if port == 1 { 2 } else { 1 };
+        assert_eq!(connect(host, closed).expect_err("no listener").kind(), ErrorKind::ConnectionRefused);
         let any: IpAddr =
             if host.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let socket = UdpSocket::bind((any, 0)).expect("bind");
@@ -152,7 +152,7 @@ fn everything_passes(ports: [u16; 2]) {
             let got = socket.recv(&mut back).expect("answer");
             assert!(back[..got] == data[..len]);
         }
-        socket.connect((host, nobody)).expect("connect");
+        socket.connect((host, closed)).expect("connect");
         socket.send(b"?").expect("send");
         assert_eq!(socket.recv(&mut back).expect_err("refused").kind(), ErrorKind::ConnectionRefused);
     }
@@ -257,7 +257,7 @@ fn a_scan_of_udp_ports_leaves_the_host_most_of_its_own() {
         let worker = serve_guest(Wanted::Everything, 1500, move || {
             let socket = UdpSocket::bind(("10.0.2.15", 0)).expect("bind");
             for scanned in 1000..1500 {
-                // Answered with port unreachable, of which a socket that is not connected hears nothing.
+                // Answered with port unreachable, which an unconnected socket does not report.
                 socket.send_to(b"?", (HOST[0], scanned)).expect("send");
             }
             socket.set_read_timeout(Some(LIMIT)).expect("limit");
@@ -265,7 +265,7 @@ fn a_scan_of_udp_ports_leaves_the_host_most_of_its_own() {
             assert_eq!(socket.recv(&mut [0; 8]).expect("the echo"), 1);
         });
         // Sockets of flows stay open for as long as the worker is there.
-        assert_eq!((udp_flows_max(), worker.sockets().open()), (15, 15));
+        assert_eq!((udp_flows_max(&ephemeral_ports()), worker.sockets().open()), (15, 15));
         let others: Vec<_> = (0..40).map(|_| UdpSocket::bind((LOOPBACK[0], 0)).expect("a port")).collect();
         assert_eq!(others.len(), 40);
         assert!(worker.stack().counters().udp_flows_evicted > 0);

@@ -31,7 +31,7 @@ impl WorkerView<'_> {
         match command {
             Command::Report { reply } => reply.send(self.report()),
             Command::Flows { from, most, filter, round_trips, reply } => {
-                reply.send(self.flows((from, most), filter, round_trips));
+                reply.send(self.flows(from, most, filter, round_trips));
             }
             Command::Flow { id, reply } => {
                 let mut report = self.stack.flow_detail(id, self.now).map(|detail| self.flow(detail, true));
@@ -108,7 +108,7 @@ impl WorkerView<'_> {
         }
     }
 
-    fn flows(&self, (from, most): (u32, usize), filter: FlowFilter, round_trips: bool) -> FlowPage {
+    fn flows(&self, from: u32, most: usize, filter: FlowFilter, round_trips: bool) -> FlowPage {
         let (mut page, mut looked) = (FlowPage::default(), 0);
         for detail in self.stack.flow_details(from, self.now).take(most) {
             looked += 1;

@@ -6,7 +6,7 @@ use super::{Activity, Parts, Wake, Worker};
 use crate::capture::Capture;
 use crate::clock::Clock;
 use crate::command::{Command, ForwardRefusal};
-use crate::forward::{Direction, Forward, Forwards, Guest, Transport};
+use crate::forward::{Forward, ForwardDirection, Forwards, Guest, Transport};
 use crate::host_network::{HostNetFollow, HostNetwork};
 use crate::resolv::ResolvConf;
 use crate::sockets::Sockets;
@@ -159,7 +159,7 @@ fn every_extra_descriptor_is_reported_until_it_is_dealt_with() {
 }
 
 #[test]
-fn a_guest_that_has_gone_is_told_of() {
+fn the_end_of_a_guest_is_reported() {
     let (mut worker, guest) = worker(None);
     rustix::net::send(&guest, &[0; 60], SendFlags::NOSIGNAL).expect("send");
     drop(guest);
@@ -195,7 +195,7 @@ fn a_capture_is_written_without_traffic_and_ends_with_a_notice() {
     let mut worker = Worker::new(parts).expect("worker");
     rustix::net::send(&guest, &[0; 60], SendFlags::NOSIGNAL).expect("send");
     drop(reader);
-    // Nothing else happens: its own deadline wakes the loop.
+    // Without other events the loop's own deadline wakes it.
     let Ok(Wake::CaptureFailed(error)) = worker.run() else { panic!("the pipe is broken") };
     assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
     let activity = worker.activity();
@@ -258,9 +258,15 @@ fn a_connection_without_a_descriptor_for_it_does_not_spin() {
     in_namespace("driver::tests::a_connection_without_a_descriptor_for_it_does_not_spin", || {
         let (mut parts, _guest) = parts(None);
         let addresses = ["10.0.2.15", "fd00::15"].map(|text| text.parse().ok());
-        let forwards = Forwards::new(Guest { addresses }, None, &parts.sockets, (1000, 10));
+        let forwards = Forwards::new(
+            Guest { addresses },
+            None,
+            &parts.sockets,
+            &crate::ephemeral_ports::ephemeral_ports(),
+            (1000, 10),
+        );
         let mut forwards = forwards.expect("forwards");
-        let (direction, transport) = (Direction::In, Transport::Tcp);
+        let (direction, transport) = (ForwardDirection::In, Transport::Tcp);
         let spec = "7000".parse().expect("a spec");
         forwards.add(Forward { direction, transport, spec }).expect("a port");
         parts.forwards = Some(forwards);

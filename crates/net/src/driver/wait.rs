@@ -52,7 +52,8 @@ impl Waiter {
     pub(super) fn wait(
         &mut self,
         epoll: BorrowedFd<'_>,
-        (busy, deadline): (bool, Option<Instant>),
+        busy: bool,
+        deadline: Option<Instant>,
         moved: Moved,
     ) -> Result<bool, FailedCall> {
         self.activity.turns += 1;

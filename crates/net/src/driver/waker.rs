@@ -43,9 +43,9 @@ impl<L: GuestLink> Source<L> for Waker {
             return false;
         }
         let frames = self.worker.take_resteered();
-        for (meta, frame) in &frames {
+        for frame in &frames {
             let (stack, mut io) = turn.stack();
-            stack.frame(&mut io, *meta, frame);
+            stack.frame(&mut io, frame.meta, &frame.bytes);
         }
         !frames.is_empty()
     }

@@ -11,9 +11,9 @@
 //! brodo's own listeners do not count: otherwise both directions would follow each other for ever. Of UDP
 //! sockets those on ephemeral ports do not: they belong to clients.
 
-use super::spec::PortRange;
-use super::{Direction, Transport};
+use super::{ForwardDirection, Transport};
 use crate::sock_diag::Listener;
+use brodo_core::port_range::PortRange;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -23,9 +23,9 @@ pub(super) type Places = BTreeMap<(IpAddr, u16), Option<IpAddr>>;
 
 /// Selection of listeners to follow.
 pub(super) struct Rule<'a> {
-    pub(super) direction: Direction,
+    pub(super) direction: ForwardDirection,
     pub(super) transport: Transport,
-    /// Where to listen, if that was said.
+    /// Address to listen on, if the specification has one.
     pub(super) address: Option<IpAddr>,
     pub(super) excluded: &'a [PortRange],
     pub(super) ephemeral: PortRange,
@@ -50,7 +50,7 @@ pub(super) fn places(
             continue;
         }
         let address = listener.address.to_canonical();
-        let guests = rule.direction == Direction::In && rule.guest.contains(&Some(address));
+        let guests = rule.direction == ForwardDirection::In && rule.guest.contains(&Some(address));
         // No connection would go anywhere else, such as to another loopback address than the usual one (a
         // stub resolver's).
         if !(guests || address.is_unspecified() || address == loopback(address.is_ipv6())) {
@@ -61,7 +61,7 @@ pub(super) fn places(
             if rule.guest[usize::from(ipv6)].is_none() || !(both || address.is_ipv6() == ipv6) {
                 continue;
             }
-            let wide = rule.direction == Direction::In && !address.is_loopback();
+            let wide = rule.direction == ForwardDirection::In && !address.is_loopback();
             let at = match rule.address {
                 Some(address) if address.is_ipv6() == ipv6 => address,
                 Some(_) => continue,

@@ -3,7 +3,7 @@
 //! *Published.* A batch is read into one arena and handed to the stack, which begins a flow for each new peer
 //! and gives it a socket that sends through the port that was asked last ([`crate::sockets::Published`]).
 //! While the stack takes nothing (the link has no credit), datagrams that were read stay in the arena and the
-//! others in the kernel: the port is not looked at until then.
+//! others in the kernel: the port is not read until then.
 //!
 //! *Relayed.* A peer on one side's loopback whose datagrams are for the other's gets a socket over there that
 //! is connected to the destination. Its answers go back through the port, from the address that the peer has
@@ -12,15 +12,16 @@
 //! Datagrams are read by recvmmsg and several of one size at a time (`UDP_GRO`), and leave as they were read
 //! (`UDP_SEGMENT`).
 
-use super::turn::key;
-use super::{Body, Direction, Forwards, NAT_PORT_TRIES, Topic, auto, listen};
+use super::turn::{ends_for, key};
+use super::{Body, ForwardDirection, Forwards, Topic, auto, listen};
+use crate::slab::Slab;
 use crate::socket_broker::Kind;
-use crate::sockets::{Published, Sockets, describe, host_error};
+use crate::sockets::{Published, Sharing, Sockets, describe, host_error};
 use crate::sys;
 use crate::sys::addressed::{Source, recv_addressed, sent_to};
 use brodo_core::carried::CarriedProgress;
 use brodo_core::flow::info::{Carrier, Initiator, Traffic};
-use brodo_core::flow::{Endpoint, FlowId, Protocol};
+use brodo_core::flow::{Endpoint, FlowId, FlowKey, Protocol};
 use brodo_core::host::{HostError, IpHeaderFields, Received};
 use brodo_core::stack::{Arrived, Io, Opening, Platform, Stack};
 use rustix::event::epoll::{self, EventFlags};
@@ -124,12 +125,9 @@ fn by_any_interface(asked: Source) -> Source {
 pub(super) struct Datagrams {
     published: Option<Arena>,
     relayed: Option<Arena>,
-    /// Ports that are not looked at until the stack takes datagrams again.
+    /// Ports that are not read until the stack takes datagrams.
     held: Vec<u32>,
-    relays: Vec<Option<Relay>>,
-    free: Vec<u32>,
-    /// Free after this turn.
-    freed: Vec<u32>,
+    relays: Slab<Relay>,
     /// By listener and peer.
     index: HashMap<(u32, SocketAddr), u32>,
 }
@@ -137,13 +135,12 @@ pub(super) struct Datagrams {
 impl Datagrams {
     /// Gives away numbers of relays that were freed in this turn.
     pub(super) fn reuse_numbers(&mut self) {
-        self.free.append(&mut self.freed);
+        self.relays.reuse_freed();
     }
 
     /// Closes the relay of a flow that was ended, if the number is still its own.
     pub(super) fn close(&mut self, epoll: &OwnedFd, number: u32, flow: FlowId) {
-        let relay = self.relays.get(number as usize).and_then(Option::as_ref);
-        if relay.is_some_and(|relay| relay.flow == flow) {
+        if self.relays.get(number).is_some_and(|relay| relay.flow == flow) {
             self.end(epoll, number);
         }
     }
@@ -157,11 +154,8 @@ impl Datagrams {
         is_there: impl Fn(u32) -> bool,
         closed: &mut Vec<FlowId>,
     ) -> u64 {
-        for number in 0..self.relays.len() as u32 {
-            if let Some(relay) = self.relays[number as usize].as_ref().filter(|relay| !is_there(relay.slot)) {
-                closed.push(relay.flow);
-                self.end(epoll, number);
-            }
+        for number in self.relays.slots_where(|relay| !is_there(relay.slot)) {
+            closed.extend(self.end(epoll, number));
         }
         self.held.retain(|&slot| is_there(slot));
         let orphaned = self.published.as_mut().filter(|arena| !is_there(arena.slot));
@@ -170,50 +164,42 @@ impl Datagrams {
 
     /// Registers and keeps a relay; its number.
     fn open(&mut self, epoll: &OwnedFd, relay: Relay) -> Result<u32, HostError> {
-        let number = self.free.pop().unwrap_or_else(|| {
-            self.relays.push(None);
-            self.relays.len() as u32 - 1
-        });
-        if epoll::add(epoll, &relay.fd, Topic::Relay.data(number), EventFlags::IN).is_err() {
-            self.free.push(number);
-            return Err(HostError::Exhausted);
-        }
-        self.index.insert((relay.slot, relay.peer), number);
-        self.relays[number as usize] = Some(relay);
+        let event = Topic::Relay.data(self.relays.next_slot());
+        epoll::add(epoll, &relay.fd, event, EventFlags::IN).map_err(|_| HostError::Exhausted)?;
+        let by = (relay.slot, relay.peer);
+        let number = self.relays.insert(relay);
+        self.index.insert(by, number);
         Ok(number)
     }
 
-    fn end(&mut self, epoll: &OwnedFd, number: u32) {
-        if let Some(relay) = self.relays.get_mut(number as usize).and_then(Option::take) {
-            let _ = epoll::delete(epoll, &relay.fd);
-            self.index.remove(&(relay.slot, relay.peer));
-            self.freed.push(number);
-        }
+    /// Closes a relay; its flow.
+    fn end(&mut self, epoll: &OwnedFd, number: u32) -> Option<FlowId> {
+        let relay = self.relays.remove(number)?;
+        let _ = epoll::delete(epoll, &relay.fd);
+        self.index.remove(&(relay.slot, relay.peer));
+        Some(relay.flow)
     }
 }
 
-/// The end that stands for a peer toward the guest: as the peer is seen, or of those that look like it, which
-/// have one address, by another port. The flows themselves tell which are whose; a peer that has one keeps
-/// it, whoever goes. `None` if all are others'.
-fn stand_in((stack, sockets): (&Stack, &Sockets), guest: Endpoint, peer: SocketAddr) -> Option<Endpoint> {
-    let seen = stack.translate_source(peer)?;
-    let others = if peer.ip().to_canonical() == seen.ip() { 0 } else { NAT_PORT_TRIES };
-    let ports = std::iter::successors(Some(seen.port()), |port| Some(port.checked_add(1).unwrap_or(1024)));
+/// The flow of a peer's datagrams: the peer's translated address with its own port, or with another port if a
+/// peer of the same translated address has that one. The flow table shows which peer has which port; a peer
+/// keeps its port as long as its flow lives. `None` if all ports tried are other peers'.
+fn stand_in(stack: &Stack, sockets: &Sockets, guest: Endpoint, peer: SocketAddr) -> Option<FlowKey> {
     let mut free = None;
-    for port in ports.take(1 + usize::from(others)) {
-        let end = Endpoint::new(seen.ip(), port);
-        match stack.datagram_socket((guest, end)) {
-            Some(socket) if sockets.sends_to(socket, peer) => return Some(end),
+    for remote in ends_for(peer, stack.translate_source(peer)?) {
+        let key = FlowKey { protocol: Protocol::Udp, guest, remote };
+        match stack.datagram_socket(&key) {
+            Some(socket) if sockets.sends_to(socket, peer) => return Some(key),
             Some(_) => {}
-            None => free = free.or(Some(end)),
+            None => free = free.or(Some(key)),
         }
     }
     free
 }
 
 impl Forwards {
-    /// Hands over what could not be before, and looks at ports again. The stack's own share goes first: once
-    /// it has no more to serve there may be no other turn for long.
+    /// Hands over datagrams that have waited for the stack, and reads the ports again. The stack's own share
+    /// goes first: once it has no more to serve there may be no other turn for long.
     pub(super) fn go_on_with_datagrams<P: Platform<Host = Sockets>>(
         &mut self,
         stack: &mut Stack,
@@ -239,7 +225,9 @@ impl Forwards {
     ) {
         let Some(listener) = self.listeners.get_mut(slot) else { return };
         let Body::Datagrams(port) = &listener.body else { return };
-        if listener.direction == Direction::Out || listener.to_address.is_some_and(|to| to.is_loopback()) {
+        if listener.direction == ForwardDirection::Out
+            || listener.to_address.is_some_and(|to| to.is_loopback())
+        {
             return self.relay(slot, stack, io);
         }
         let arena = self.datagrams.published.get_or_insert_default();
@@ -255,7 +243,7 @@ impl Forwards {
         }
     }
 
-    /// Has a port not looked at until the stack takes datagrams. It may be one already: a flow that waits for
+    /// Suspends reads of a port until the stack takes datagrams. It may be one already: a flow that waits for
     /// room in it has had its events switched on.
     fn hold_until_taken(&mut self, slot: u32) {
         if let Some(listener) = self.listeners.get(slot)
@@ -266,7 +254,7 @@ impl Forwards {
         self.listeners.hold(slot, true);
     }
 
-    /// Hands what was read to the stack, as far as it takes it.
+    /// Hands the datagrams read to the stack, as far as it takes them.
     fn deliver<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>) {
         let Some(mut arena) = self.datagrams.published.take() else { return };
         while !arena.is_empty() {
@@ -276,18 +264,16 @@ impl Forwards {
                 self.counters.lost += arena.discard();
                 break;
             };
-            let ends = from.and_then(|peer| {
-                let address = listener.to_address.or_else(|| stack.guest_address(listener.at.0.is_ipv6()))?;
-                let guest = Endpoint::new(address, listener.to_port);
-                Some((peer, (guest, stand_in((stack, io.host), guest, peer)?)))
-            });
-            if let Some((peer, ends)) = ends {
+            let address = listener.to_address.or_else(|| stack.guest_address(listener.at.0.is_ipv6()));
+            let guest = address.map(|address| Endpoint::new(address, listener.to_port));
+            let key = from.zip(guest).and_then(|(peer, guest)| stand_in(stack, io.host, guest, peer));
+            if let (Some(peer), Some(key)) = (from, key) {
                 let Received { segment, tos, .. } = received;
                 let arrived = Arrived { peer, payload: arena.payload(arena.next), segment, tos };
                 let source = to.map(by_any_interface);
                 let event = Topic::Listener.data(slot);
-                let taken = stack.inbound_datagram(io, ends, &arrived, |sockets, flow, socket| {
-                    sockets.share((flow, socket), (port, event), (peer, source))
+                let taken = stack.inbound_datagram(io, key, &arrived, |sockets, flow, socket| {
+                    sockets.share(socket, Sharing { flow, port, event, peer, source })
                 });
                 if taken.is_err() {
                     break;
@@ -302,7 +288,7 @@ impl Forwards {
         self.datagrams.published = Some(arena);
     }
 
-    /// Passes what a loopback's peer has sent on to the other loopback.
+    /// Passes datagrams of one loopback's peer on to the other loopback.
     fn relay<P: Platform<Host = Sockets>>(&mut self, slot: u32, stack: &mut Stack, io: &mut Io<'_, P>) {
         let Some(listener) = self.listeners.get_mut(slot) else { return };
         let Body::Datagrams(port) = &listener.body else { return };
@@ -315,7 +301,7 @@ impl Forwards {
                     self.counters.lost += 1;
                     continue;
                 };
-                let Some(Some(relay)) = self.datagrams.relays.get_mut(number as usize) else { continue };
+                let Some(relay) = self.datagrams.relays.get_mut(number) else { continue };
                 relay.source = read.to.map(by_any_interface);
                 let progress =
                     CarriedProgress { from_initiator: traffic(&read.received), ..Default::default() };
@@ -349,9 +335,9 @@ impl Forwards {
         let to = SocketAddr::new(listener.to_address.unwrap_or(auto::loopback(ipv6)), listener.to_port);
         let kind = Kind::of(false, to.is_ipv6());
         let (fd, initiator, key) = match listener.direction {
-            Direction::Out => (kind.open().ok()?, Initiator::Guest, key(Protocol::Udp, peer, to)),
+            ForwardDirection::Out => (kind.open().ok()?, Initiator::Guest, key(Protocol::Udp, peer, to)),
             // The first of all is lost while the broker opens some; a peer that wants an answer asks again.
-            Direction::In => {
+            ForwardDirection::In => {
                 (self.broker.as_mut()?.take(kind).ok()?, Initiator::Peer, key(Protocol::Udp, to, peer))
             }
         };
@@ -366,7 +352,7 @@ impl Forwards {
         opened.ok().and_then(|_| self.datagrams.index.get(&(slot, peer)).copied())
     }
 
-    /// Passes what a relay has received back to its peer.
+    /// Passes a relay's received datagrams back to its peer.
     pub(super) fn relay_event<P: Platform<Host = Sockets>>(
         &mut self,
         number: u32,
@@ -374,7 +360,7 @@ impl Forwards {
         io: &mut Io<'_, P>,
     ) {
         let Self { listeners, datagrams, counters, .. } = self;
-        let Some(Some(relay)) = datagrams.relays.get_mut(number as usize) else { return };
+        let Some(relay) = datagrams.relays.get_mut(number) else { return };
         let listener = listeners.get(relay.slot);
         let Some(Body::Datagrams(port)) = listener.map(|listener| &listener.body) else { return };
         let port: &Arc<Published> = port;
@@ -395,7 +381,8 @@ impl Forwards {
             let payload = [IoSlice::new(arena.payload(index))];
             match port.send(
                 &payload,
-                (relay.peer, relay.source),
+                relay.peer,
+                relay.source,
                 segment,
                 IpHeaderFields { tos, ..IpHeaderFields::default() },
             ) {

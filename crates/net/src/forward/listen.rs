@@ -1,4 +1,4 @@
-//! Sockets that listen, in the host's namespace or the guest's, and why one could not be had.
+//! Listening sockets in the host's namespace or the guest's, and failures to open one.
 //!
 //! | For  | System calls |
 //! |------|---------|
@@ -9,12 +9,13 @@
 //! A UDP socket does not reuse its address: two programs would then share the port and one of them hear
 //! nothing. It needs not, because nothing of it lingers.
 
-use super::{Direction, Transport};
+use super::{Forward, ForwardDirection, Transport};
 use crate::socket_broker::{Kind, SocketBroker};
 use crate::sys;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{netdevice, sockopt};
+use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
@@ -23,35 +24,56 @@ const BACKLOG: i32 = 4096;
 /// Requested receive buffer of a UDP socket, bytes; see `sockets/datagram.rs`.
 const RECEIVE_BUFFER: i32 = 1 << 20;
 
-/// Where to listen.
+/// One socket to open: direction, transport, address, port and interface to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) direction: Direction,
-    pub(super) transport: Transport,
-    pub(super) address: IpAddr,
-    pub(super) port: u16,
-    pub(super) interface: Option<String>,
+pub struct ListenSpec {
+    /// Namespace: [`ForwardDirection::In`] the host's, [`ForwardDirection::Out`] the guest's.
+    pub direction: ForwardDirection,
+    /// Protocol of the socket.
+    pub transport: Transport,
+    /// Address to bind.
+    pub address: IpAddr,
+    /// Port to bind.
+    pub port: u16,
+    /// The only interface to listen on.
+    pub interface: Option<String>,
 }
 
-/// Why a forward is not there. `Display` gives one sentence.
+/// Source of listening sockets other than this process: [`open`] in a process that may bind where this one
+/// may not. Called at each start of a forward, and for `auto` with each change; it may wait.
+pub type Opener = Box<dyn FnMut(&ListenSpec) -> Result<OwnedFd, ForwardError> + Send>;
+
+impl Forward {
+    /// Whether the forward can lead to a socket at `place`, whatever the host and the guest look like. For a
+    /// process that opens sockets on behalf of another one.
+    pub fn may_listen(&self, place: &ListenSpec) -> bool {
+        let Self { direction, transport, spec } = self;
+        (*direction, *transport) == (place.direction, place.transport)
+            && spec.interface == place.interface
+            && spec.address.is_none_or(|address| address == place.address)
+            && spec.covers(place.port)
+    }
+}
+
+/// Failure of a forward. `Display` gives one sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ForwardError {
-    /// A socket could not be had: which of the options asked for it, where, and the system call that refused.
+    /// A socket could not be opened: its option, address, and the system call that failed.
     Socket {
-        /// Which way.
-        direction: Direction,
-        /// Of which protocol.
+        /// ForwardDirection of the forward.
+        direction: ForwardDirection,
+        /// Protocol of the socket.
         transport: Transport,
         /// Address and port.
         at: SocketAddr,
         /// On this interface alone.
         interface: Option<String>,
         /// The system call.
-        call: &'static str,
+        call: Cow<'static, str>,
         /// Error of the kernel.
         errno: Errno,
     },
-    /// It makes no sense, alone or beside the others.
+    /// A contradiction in itself or to other forwards.
     Invalid(String),
 }
 
@@ -62,13 +84,13 @@ impl fmt::Display for ForwardError {
         let (direction, transport, at, interface, call, errno) = match self {
             Self::Invalid(sentence) => return f.write_str(sentence),
             Self::Socket { direction, transport, at, interface, call, errno } => {
-                (*direction, *transport, at, interface, call, *errno)
+                (*direction, *transport, at, interface, &**call, *errno)
             }
         };
         let option = super::option(direction, transport);
         let words = std::io::Error::from(errno).to_string();
         let words = words.split(" (os error").next().unwrap_or_default();
-        let side = if direction == Direction::Out { " in the guest" } else { "" };
+        let side = if direction == ForwardDirection::Out { " in the guest" } else { "" };
         write!(f, "cannot listen on {transport} port {}{side} ({option}): {call} {at}", at.port())?;
         if let Some(interface) = interface {
             write!(f, " on {interface}")?;
@@ -76,23 +98,21 @@ impl fmt::Display for ForwardError {
         write!(f, ": {words}")?;
         let letter = if transport == Transport::Tcp { 't' } else { 'u' };
         match (errno, direction) {
-            (Errno::ACCESS | Errno::PERM, Direction::In) if at.port() < 1024 => write!(
+            (Errno::ACCESS | Errno::PERM, ForwardDirection::In) if at.port() < 1024 => write!(
                 f,
-                ": ports this low are not for every user: as root, sysctl net.ipv4.ip_unprivileged_port_start={}, or give \
-                 brodo the right with setcap cap_net_bind_service+ep, or publish a higher port ({option} {}:{})",
+                ": a privileged port: as root, sysctl net.ipv4.ip_unprivileged_port_start={}, or setcap \
+                 cap_net_bind_service+ep on brodo, or publish a higher port ({option} {}:{})",
                 at.port(),
                 u32::from(at.port()) + 8000,
                 at.port()
             ),
-            (Errno::ADDRINUSE, Direction::In) => {
-                write!(
-                    f,
-                    ": another program has the port: ss -l{letter}np 'sport = :{}' tells which",
-                    at.port()
-                )
+            (Errno::ADDRINUSE, ForwardDirection::In) => {
+                write!(f, ": another program has the port: ss -l{letter}np 'sport = :{}' shows it", at.port())
             }
-            (Errno::ADDRINUSE, Direction::Out) => write!(f, ": a program of the guest has the port"),
-            (Errno::ADDRNOTAVAIL, Direction::In) => write!(f, ": no interface of the host has this address"),
+            (Errno::ADDRINUSE, ForwardDirection::Out) => write!(f, ": a program of the guest has the port"),
+            (Errno::ADDRNOTAVAIL, ForwardDirection::In) => {
+                write!(f, ": no interface of the host has this address")
+            }
             (Errno::NODEV, _) => write!(f, ": there is no such interface"),
             (Errno::MFILE | Errno::NFILE, _) => {
                 write!(f, ": raise the limit on open files (ulimit -Hn) or name fewer ports")
@@ -103,17 +123,20 @@ impl fmt::Display for ForwardError {
 }
 
 /// Opens a socket that listens. `broker` opens those of the guest's namespace.
-pub(super) fn open(place: &Place, broker: Option<&mut SocketBroker>) -> Result<OwnedFd, ForwardError> {
-    let Place { direction, transport, address, port, ref interface } = *place;
-    let fail = |call| {
-        let (at, interface) = (SocketAddr::new(address, port), interface.clone());
+///
+/// # Errors
+/// [`ForwardError::Socket`].
+pub fn open(place: &ListenSpec, broker: Option<&mut SocketBroker>) -> Result<OwnedFd, ForwardError> {
+    let ListenSpec { direction, transport, address, port, ref interface } = *place;
+    let fail = |call: &'static str| {
+        let (at, interface, call) = (SocketAddr::new(address, port), interface.clone(), call.into());
         move |errno| ForwardError::Socket { direction, transport, at, interface, call, errno }
     };
     let kind = Kind::of(transport == Transport::Tcp, address.is_ipv6());
     let fd = match (direction, broker) {
-        (Direction::In, _) => kind.open(),
-        (Direction::Out, Some(broker)) => broker.socket(kind),
-        (Direction::Out, None) => Err(Errno::PIPE),
+        (ForwardDirection::In, _) => kind.open(),
+        (ForwardDirection::Out, Some(broker)) => broker.socket(kind),
+        (ForwardDirection::Out, None) => Err(Errno::PIPE),
     }
     .map_err(fail("socket"))?;
     if address.is_ipv6() {

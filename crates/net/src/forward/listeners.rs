@@ -1,18 +1,19 @@
 //! The sockets that listen for forwards: opened, registered, found by slot, closed.
 //!
-//! A slot that has become free is given away only after the turn in which that happened, because an event of
-//! the same batch may still name it ([`Listeners::reuse_slots`]). Other workers learn which frames of the
-//! guest are answers to a published port ([`Resteering`]). `auto` leaves out brodo's own sockets, whose
-//! inodes are kept here.
+//! The slot of a closed listener is given away only after the turn ([`crate::slab`]). Other workers learn
+//! which frames of the guest are answers to a published port ([`Resteering`]). `auto` leaves out brodo's own
+//! sockets, whose inodes are kept here.
 
-use super::listen::Place;
-use super::{Direction, Topic};
+use super::listen::ListenSpec;
+use super::{ForwardDirection, Topic};
 use crate::resteer::Resteering;
+use crate::slab::Slab;
 use crate::sockets::Published;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ impl Body {
 pub(super) struct Listener {
     /// Id of the forward that it is for.
     pub(super) entry: u32,
-    pub(super) direction: Direction,
+    pub(super) direction: ForwardDirection,
     /// The address and port that it is bound to.
     pub(super) at: (IpAddr, u16),
     /// The address that it leads to, if one was given.
@@ -50,13 +51,19 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    pub(super) fn new(entry: u32, place: &Place, body: Body, to: (Option<IpAddr>, u16)) -> Self {
+    pub(super) fn new(
+        entry: u32,
+        place: &ListenSpec,
+        body: Body,
+        to_address: Option<IpAddr>,
+        to_port: u16,
+    ) -> Self {
         Self {
             entry,
             direction: place.direction,
             at: (place.address, place.port),
-            to_address: to.0,
-            to_port: to.1,
+            to_address,
+            to_port,
             inode: inode(body.descriptor()).unwrap_or(0),
             body,
             held: false,
@@ -66,7 +73,7 @@ impl Listener {
 
     /// The guest's UDP port to which it leads.
     fn publishes(&self) -> Option<u16> {
-        let published = self.direction == Direction::In && matches!(self.body, Body::Datagrams(_));
+        let published = self.direction == ForwardDirection::In && matches!(self.body, Body::Datagrams(_));
         published.then_some(self.to_port)
     }
 }
@@ -74,10 +81,7 @@ impl Listener {
 /// All listeners, by slot.
 pub(super) struct Listeners {
     epoll: Arc<OwnedFd>,
-    slots: Vec<Option<Listener>>,
-    free: Vec<u32>,
-    /// Free after this turn.
-    freed: Vec<u32>,
+    slots: Slab<Listener>,
     /// Most listeners.
     max: usize,
     /// Inodes of brodo's own sockets.
@@ -91,8 +95,8 @@ pub(super) struct Listeners {
 impl Listeners {
     /// None yet, and at most `max`, which report to this epoll instance.
     pub(super) fn new(epoll: Arc<OwnedFd>, max: usize) -> Self {
-        let (slots, free, freed, own, published) = Default::default();
-        Self { epoll, slots, free, freed, max, own, published, resteering: None }
+        let (slots, own, published) = Default::default();
+        Self { epoll, slots, max, own, published, resteering: None }
     }
 
     /// Announces listeners to the other workers, those there are and those to come.
@@ -102,7 +106,9 @@ impl Listeners {
     }
 
     fn announce_one(&self, listener: &Listener) {
-        if let Some(resteering) = self.resteering.as_ref().filter(|_| listener.direction == Direction::In) {
+        if let Some(resteering) =
+            self.resteering.as_ref().filter(|_| listener.direction == ForwardDirection::In)
+        {
             resteering.expect_inbound();
             if let Some(port) = listener.publishes() {
                 resteering.publish_datagrams(port, true);
@@ -112,28 +118,27 @@ impl Listeners {
 
     /// The listener in a slot.
     pub(super) fn get(&self, slot: u32) -> Option<&Listener> {
-        self.slots.get(slot as usize)?.as_ref()
+        self.slots.get(slot)
     }
 
     /// The same, to change it.
     pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut Listener> {
-        self.slots.get_mut(slot as usize)?.as_mut()
+        self.slots.get_mut(slot)
     }
 
     /// All listeners.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Listener> {
-        self.slots.iter().flatten()
+        self.slots.iter()
     }
 
     /// Slots of the listeners of one forward.
     pub(super) fn slots_of(&self, entry: u32) -> Vec<u32> {
-        let of_it = |(_, slot): &(u32, &Option<Listener>)| slot.as_ref().is_some_and(|it| it.entry == entry);
-        (0..).zip(&self.slots).filter(of_it).map(|(number, _)| number).collect()
+        self.slots.slots_where(|listener| listener.entry == entry)
     }
 
     /// Listeners that may still be opened.
     pub(super) fn room(&self) -> usize {
-        self.max.saturating_sub(self.slots.len() - self.free.len())
+        self.max.saturating_sub(self.slots.len())
     }
 
     /// Most listeners.
@@ -152,9 +157,9 @@ impl Listeners {
         &self.own
     }
 
-    /// Counts a further socket among brodo's own.
-    pub(super) fn leave_out(&mut self, socket: BorrowedFd<'_>) {
-        self.own.extend(inode(socket));
+    /// Counts further sockets among brodo's own.
+    pub(super) fn leave_out(&mut self, inodes: &[u32]) {
+        self.own.extend(inodes);
     }
 
     /// Registers a listener and keeps it.
@@ -162,27 +167,20 @@ impl Listeners {
     /// # Errors
     /// epoll_ctl failed; the listener is closed.
     pub(super) fn insert(&mut self, listener: Listener) -> Result<(), Errno> {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            self.slots.len() as u32 - 1
-        });
-        let data = Topic::Listener.data(slot);
-        if let Err(errno) = epoll::add(&self.epoll, listener.body.descriptor(), data, EventFlags::IN) {
-            self.free.push(slot);
-            return Err(errno);
-        }
+        let data = Topic::Listener.data(self.slots.next_slot());
+        epoll::add(&self.epoll, listener.body.descriptor(), data, EventFlags::IN)?;
         self.own.insert(listener.inode);
         if let Some(port) = listener.publishes() {
             *self.published.entry(port).or_default() += 1;
         }
         self.announce_one(&listener);
-        self.slots[slot as usize] = Some(listener);
+        self.slots.insert(listener);
         Ok(())
     }
 
     /// Closes a listener. State of other parts that names its slot is to be ended before the slot is reused.
     pub(super) fn close(&mut self, slot: u32) {
-        let Some(listener) = self.slots.get_mut(slot as usize).and_then(Option::take) else { return };
+        let Some(listener) = self.slots.remove(slot) else { return };
         // Not left to the close: the broker may still hold a copy.
         let _ = epoll::delete(&self.epoll, listener.body.descriptor());
         self.own.remove(&listener.inode);
@@ -197,12 +195,11 @@ impl Listeners {
                 }
             }
         }
-        self.freed.push(slot);
     }
 
     /// Gives slots away that were freed in this turn.
     pub(super) fn reuse_slots(&mut self) {
-        self.free.append(&mut self.freed);
+        self.slots.reuse_freed();
     }
 
     /// Has no event of a listener reported, or all again.
@@ -224,13 +221,17 @@ impl Listeners {
         let _ = epoll::modify(&self.epoll, listener.body.descriptor(), Topic::Listener.data(slot), interest);
     }
 
-    /// Where the listeners of a forward are bound, as far as a bounded list goes.
+    /// Addresses of a forward's listeners, up to a bound.
     pub(super) fn places_of(&self, entry: u32, max: usize) -> Vec<SocketAddr> {
         let of_it = self.iter().filter(|listener| listener.entry == entry);
         of_it.map(|listener| SocketAddr::new(listener.at.0, listener.at.1)).take(max).collect()
     }
 }
 
-fn inode(socket: BorrowedFd<'_>) -> Option<u32> {
-    rustix::fs::fstat(socket).ok().map(|stat| stat.st_ino as u32)
+/// Inode of a socket, by which `SOCK_DIAG` names it.
+///
+/// # Errors
+/// It is no descriptor of this process.
+pub fn inode(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(rustix::fs::fstat(socket)?.st_ino as u32)
 }

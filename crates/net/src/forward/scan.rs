@@ -1,11 +1,12 @@
-//! `auto` at work: lists listening sockets of the other side, and opens and closes listeners after them.
+//! Scans of `auto`: listening sockets of the other side are listed, and listeners opened and closed
+//! accordingly.
 //!
-//! A port that cannot be had is reported once and tried again with every look, because it may become free. If
-//! the kernel does not list sockets, nothing changes.
+//! A port that cannot be bound is reported once and retried in every scan, because it may become free. If the
+//! kernel does not list sockets, nothing changes.
 
 use super::auto::{self, Places, Rule};
-use super::listen::Place;
-use super::{Direction, ForwardError, Forwards, Ports, Transport, spec};
+use super::listen::ListenSpec;
+use super::{ForwardDirection, ForwardError, Forwards, Ports, Transport, spec};
 use crate::sock_diag::SockDiag;
 use crate::socket_broker::Kind;
 use rustix::io::Errno;
@@ -30,12 +31,12 @@ impl Forwards {
     /// The sockets of the other side cannot be listed.
     pub(super) fn scan_all(
         &mut self,
-        direction: Direction,
+        direction: ForwardDirection,
         transport: Transport,
     ) -> Result<(), ForwardError> {
-        let found = self.diag(direction).and_then(|mut diag| {
+        let found = self.diag(direction).and_then(|diag| {
             let found = diag.listeners(transport == Transport::Tcp);
-            self.diag[usize::from(direction == Direction::In)] = Some(diag);
+            self.diag[usize::from(direction == ForwardDirection::In)] = Some(diag);
             found
         });
         let found = found.map_err(|errno| {
@@ -62,14 +63,15 @@ impl Forwards {
     }
 
     /// The socket that lists those of the side from which ports are taken.
-    fn diag(&mut self, direction: Direction) -> Result<SockDiag, Errno> {
-        let guests = direction == Direction::In;
+    fn diag(&mut self, direction: ForwardDirection) -> Result<SockDiag, Errno> {
+        let guests = direction == ForwardDirection::In;
         if let Some(diag) = self.diag[usize::from(guests)].take() {
             return Ok(diag);
         }
         let socket = match (&mut self.broker, guests) {
             (Some(broker), true) => broker.socket(Kind::Diag),
             (None, true) => Err(Errno::PIPE),
+            // Opened at the start; lost only by an error of the host's kernel.
             (_, false) => Kind::Diag.open(),
         };
         socket.map(SockDiag::new)
@@ -81,7 +83,7 @@ impl Forwards {
         id: u32,
         places: &Places,
         interface: Option<&str>,
-        (direction, transport): (Direction, Transport),
+        (direction, transport): (ForwardDirection, Transport),
     ) {
         let mut there = BTreeSet::new();
         for slot in self.listeners.slots_of(id) {
@@ -106,9 +108,10 @@ impl Forwards {
         (address, port): (IpAddr, u16),
         to: Option<IpAddr>,
         interface: Option<&str>,
-        (direction, transport): (Direction, Transport),
+        (direction, transport): (ForwardDirection, Transport),
     ) {
-        let place = Place { direction, transport, address, port, interface: interface.map(str::to_owned) };
+        let place =
+            ListenSpec { direction, transport, address, port, interface: interface.map(str::to_owned) };
         let result = self.listen(id, &place, to, port);
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) else { return };
         match result {

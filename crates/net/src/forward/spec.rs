@@ -16,59 +16,16 @@
 //! other. An explicit port goes before `auto` and `all`, which leave it out. Ports are compared as sets of
 //! one bit each, so that it takes the same time however many items the lists have.
 
+pub use brodo_core::port_range::PortRange;
+use brodo_core::port_range::PortRangeError;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// Longest value of an option that is looked at, in bytes.
+/// Longest accepted value of an option, in bytes.
 pub const SPEC_LEN_MAX: usize = 4096;
 /// Most items of one list.
 pub const ITEMS_MAX: usize = 512;
-
-/// Ports from `first` to `last`, both included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PortRange {
-    /// The lowest; not 0.
-    pub first: u16,
-    /// The highest; not below `first`.
-    pub last: u16,
-}
-
-impl PortRange {
-    /// Whether `port` is one of them.
-    pub const fn contains(self, port: u16) -> bool {
-        self.first <= port && port <= self.last
-    }
-
-    /// How many there are.
-    #[allow(clippy::len_without_is_empty, reason = "a range has at least one port")]
-    pub const fn len(self) -> u32 {
-        (self.last - self.first) as u32 + 1
-    }
-}
-
-impl fmt::Display for PortRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.first == self.last {
-            write!(f, "{}", self.first)
-        } else {
-            write!(f, "{}-{}", self.first, self.last)
-        }
-    }
-}
-
-impl FromStr for PortRange {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let range = Self { first: port(first)?, last: port(last)? };
-        if range.first > range.last {
-            return Err(format!("the range {text} ends before it begins"));
-        }
-        Ok(range)
-    }
-}
 
 /// Any ports, one bit each.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,9 +111,9 @@ impl fmt::Display for Mapping {
 pub enum Ports {
     /// None at all.
     None,
-    /// Those on which the other side listens, at any time.
+    /// `auto`: the ports on which the other side listens, at any time.
     Auto,
-    /// All that are not ephemeral.
+    /// `all`: every port that is not ephemeral.
     All,
     /// Ports and where they lead.
     These(Vec<Mapping>),
@@ -165,7 +122,7 @@ pub enum Ports {
 /// Content of one value of an option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
-    /// Where to listen; `None`: the usual addresses of the side.
+    /// Address to listen on; `None`: the usual addresses of the side.
     pub address: Option<IpAddr>,
     /// The interface to listen on; `None`: all.
     pub interface: Option<String>,
@@ -228,7 +185,18 @@ impl Spec {
         named
     }
 
-    /// Whether a port that cannot be had is passed over in silence.
+    /// Whether `port` can be one of its ports; any that is not excluded can be for `auto` and `all`.
+    pub(super) fn covers(&self, port: u16) -> bool {
+        let range = |range: &PortRange| range.contains(port);
+        let has = match &self.ports {
+            Ports::None => false,
+            Ports::Auto | Ports::All => true,
+            Ports::These(mappings) => mappings.iter().any(|mapping| range(&mapping.from)),
+        };
+        has && !self.excluded.iter().any(range)
+    }
+
+    /// Whether a port that cannot be bound is skipped silently.
     pub fn is_optional(&self) -> bool {
         matches!(self.ports, Ports::Auto | Ports::All)
     }
@@ -303,7 +271,7 @@ impl FromStr for Spec {
                 return Err(format!("the list has more than {ITEMS_MAX} items"));
             }
             match (item, item.strip_prefix('~')) {
-                (_, Some(range)) => spec.excluded.push(range.parse()?),
+                (_, Some(range)) => spec.excluded.push(port_range(range)?),
                 ("none", _) => return Err("`none` stands alone".to_owned()),
                 ("auto" | "all", _) if number > 0 => return Err(format!("`{item}` comes first in its list")),
                 ("auto", _) => spec.ports = Ports::Auto,
@@ -358,16 +326,12 @@ fn overlap(a: PortRange, b: PortRange) -> bool {
     a.first <= b.last && b.first <= a.last
 }
 
-fn port(text: &str) -> Result<u16, String> {
-    let digits = !text.is_empty() && text.len() <= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
-    match text.parse::<u16>() {
-        Ok(0) if digits => {
-            Err("port 0 stands for no port in particular: 1 to 65535 can be listened on".to_owned())
-        }
-        Ok(port) if digits => Ok(port),
-        _ if digits => Err(format!("{text} is no port: they end at 65535")),
-        _ => Err(EXPECTED.to_owned()),
-    }
+/// `PORT` or `FIRST-LAST`.
+fn port_range(text: &str) -> Result<PortRange, String> {
+    text.parse().map_err(|error| match error {
+        PortRangeError::Malformed => EXPECTED.to_owned(),
+        error => error.to_string(),
+    })
 }
 
 /// An address, in brackets or not.
@@ -418,10 +382,10 @@ fn read_place(text: &str) -> Result<(Option<IpAddr>, Option<String>), String> {
 /// Parses `a[-b][:[toaddr/]c[-d]]`.
 fn mapping(item: &str) -> Result<Mapping, String> {
     let Some((from, target)) = item.split_once(':') else {
-        let from: PortRange = item.parse()?;
+        let from = port_range(item)?;
         return Ok(Mapping { from, to_address: None, to: from.first });
     };
-    let from: PortRange = from.parse()?;
+    let from = port_range(from)?;
     let (to_address, to) = match target.rsplit_once('/') {
         Some((text, to)) => {
             let to_address = address(text).ok_or_else(|| format!("{text} is no address"))?;
@@ -432,7 +396,7 @@ fn mapping(item: &str) -> Result<Mapping, String> {
         }
         None => (None, target),
     };
-    let to: PortRange = to.parse()?;
+    let to = port_range(to)?;
     if to.len() != from.len() {
         return Err(format!(
             "{from} and {to} are of different lengths: {} and {} ports",
@@ -469,7 +433,7 @@ pub fn check_beside(spec: &Spec, others: &[&Spec]) -> Result<(), String> {
             continue;
         }
         if spec.is_optional() && other.is_optional() {
-            return Err(format!("`{other}` and `{spec}` are given for the same place"));
+            return Err(format!("`{other}` and `{spec}` are given for the same address"));
         }
         if let Some(port) = named.first_shared(&other.named()) {
             return Err(format!("port {port} is given twice, in `{other}` and `{spec}`"));

@@ -1,21 +1,22 @@
-//! Forwards are put in force, listed and removed; what cannot be is refused as a whole.
+//! Forwards are added, listed and removed; an invalid one is refused as a whole.
 
 use super::*;
 use brodo_core::stack::Resteer;
 use brodo_testns::{in_namespace, ip};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 
-pub(super) fn forward(direction: Direction, transport: Transport, spec: &str) -> Forward {
+pub(super) fn forward(direction: ForwardDirection, transport: Transport, spec: &str) -> Forward {
     Forward { direction, transport, spec: spec.parse().expect("a spec") }
 }
 
 fn tcp(spec: &str) -> Forward {
-    forward(Direction::In, Transport::Tcp, spec)
+    forward(ForwardDirection::In, Transport::Tcp, spec)
 }
 
 fn forwards(sockets: &Sockets) -> Forwards {
     let addresses = ["10.0.2.15", "fd00::15"].map(|text| text.parse().ok());
-    Forwards::new(Guest { addresses }, None, sockets, (1000, 10)).expect("forwards")
+    Forwards::new(Guest { addresses }, None, sockets, &crate::ephemeral_ports::ephemeral_ports(), (1000, 10))
+        .expect("forwards")
 }
 
 fn connects(at: &str) -> bool {
@@ -30,7 +31,8 @@ fn added_listed_and_removed() {
         let id = forwards.add(tcp("7000-7002,~7001")).expect("ports");
         assert_eq!(forwards.add(tcp("7000-7002,~7001")), Ok(id), "again is no other");
         let loopback = forwards.add(tcp("127.0.0.1/7003")).expect("port");
-        let datagrams = forwards.add(forward(Direction::In, Transport::Udp, "[::1]/7000")).expect("port");
+        let datagrams =
+            forwards.add(forward(ForwardDirection::In, Transport::Udp, "[::1]/7000")).expect("port");
         let listed: Vec<_> = forwards.list().iter().map(|it| (it.id, it.listeners)).collect();
         assert_eq!(listed, [(id, 4), (loopback, 1), (datagrams, 1)]);
         assert!(connects("127.0.0.1:7000") && connects("[::1]:7002") && connects("127.0.0.1:7003"));
@@ -44,8 +46,8 @@ fn added_listed_and_removed() {
 }
 
 #[test]
-fn what_cannot_be_had_leaves_nothing_behind() {
-    in_namespace("forward::tests::what_cannot_be_had_leaves_nothing_behind", || {
+fn a_refused_forward_leaves_no_listener_behind() {
+    in_namespace("forward::tests::a_refused_forward_leaves_no_listener_behind", || {
         let sockets = Sockets::new().expect("epoll");
         let mut forwards = forwards(&sockets);
         let _other = TcpListener::bind("0.0.0.0:7005").expect("listen");
@@ -59,17 +61,17 @@ fn what_cannot_be_had_leaves_nothing_behind() {
         let listed = forwards.list();
         assert_eq!(listed.iter().find(|it| it.id == all).map(|it| it.listeners), Some(2 * 8));
         let error = forwards.add(tcp("all")).expect_err("contradiction").to_string();
-        assert!(error.contains("same place"), "{error}");
+        assert!(error.contains("same address"), "{error}");
         assert!(forwards.remove(all));
         let error = forwards.add(tcp("all")).expect_err("too many").to_string();
         assert!(error.contains("limit on open files"), "{error}");
 
         let _other = UdpSocket::bind("[::]:7000").expect("bind");
-        let error = forwards.add(forward(Direction::In, Transport::Udp, "7000")).expect_err("in use");
+        let error = forwards.add(forward(ForwardDirection::In, Transport::Udp, "7000")).expect_err("in use");
         assert!(error.to_string().contains("ss -lunp"), "{error}");
         for (forward, expected) in [
             (
-                forward(Direction::Out, Transport::Tcp, "80"),
+                forward(ForwardDirection::Out, Transport::Tcp, "80"),
                 "-T 80: it needs sockets of the guest's namespace",
             ),
             (tcp("auto"), "-t auto: it needs sockets of the guest's namespace"),
@@ -84,17 +86,24 @@ fn what_cannot_be_had_leaves_nothing_behind() {
 }
 
 #[test]
-fn what_comes_to_no_port_and_what_is_too_many_is_refused() {
-    in_namespace("forward::tests::what_comes_to_no_port_and_what_is_too_many_is_refused", || {
+fn empty_forwards_and_too_many_are_refused() {
+    in_namespace("forward::tests::empty_forwards_and_too_many_are_refused", || {
         let sockets = Sockets::new().expect("epoll");
         let addresses = ["10.0.2.15".parse().ok(), None];
-        let mut forwards = Forwards::new(Guest { addresses }, None, &sockets, (1000, 10)).expect("forwards");
+        let mut forwards = Forwards::new(
+            Guest { addresses },
+            None,
+            &sockets,
+            &crate::ephemeral_ports::ephemeral_ports(),
+            (1000, 10),
+        )
+        .expect("forwards");
         let refused = |forwards: &mut Forwards, spec, expected| {
             let error = forwards.add(tcp(spec)).expect_err(spec).to_string();
             assert!(error.contains(expected), "{spec}: {error}");
         };
-        refused(&mut forwards, "7000,7001,~1-65535", "it comes to no port");
-        refused(&mut forwards, "all,~1-65535", "it comes to no port");
+        refused(&mut forwards, "7000,7001,~1-65535", "it has no port left");
+        refused(&mut forwards, "all,~1-65535", "it has no port left");
         refused(&mut forwards, "[::1]/7000", "the guest has no address of the family of ::1");
         refused(&mut forwards, "7000:[::1]/7000", "the guest has no address of the family of ::1");
         assert!(forwards.list().is_empty());
@@ -134,7 +143,7 @@ fn a_port_of_the_guest_is_published_as_long_as_one_listener_leads_there() {
         || {
             let sockets = Sockets::new().expect("epoll");
             let mut forwards = forwards(&sockets);
-            let udp = |spec| forward(Direction::In, Transport::Udp, spec);
+            let udp = |spec| forward(ForwardDirection::In, Transport::Udp, spec);
             let first = forwards.add(udp("7000:80")).expect("port");
             let resteering = Arc::new(Resteering::default());
             forwards.announce(&resteering);

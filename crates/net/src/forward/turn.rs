@@ -1,13 +1,13 @@
 //! The turn of the forwards: accept, join, call the stack, and pause.
 
 use super::{
-    ACCEPTS, Body, Direction, Forwards, Listener, NAT_PORT_TRIES, PAUSE, PENDING_MAX, PendingSplice, SCAN,
-    Topic, auto,
+    ACCEPTS, Body, ForwardDirection, Forwards, Listener, NAT_PORT_TRIES, PAUSE, PENDING_MAX, PendingSplice,
+    SCAN, Topic, auto,
 };
 use crate::socket_broker::Kind;
 use crate::sockets::{Sockets, host_error};
 use crate::source::{Source, Turn};
-use crate::splice::{self, reset};
+use crate::splice::{self, Joining, reset};
 use brodo_core::carried::CarriedProgress;
 use brodo_core::counters::DropReason;
 use brodo_core::flow::end::EndCause;
@@ -60,7 +60,7 @@ impl Forwards {
         }
     }
 
-    /// Does what the events since the last turn ask for; true if there is more to do at once.
+    /// Handles the events since the last turn; true if there is more to do at once.
     pub(super) fn follow_events<P: Platform<Host = Sockets>>(
         &mut self,
         stack: &mut Stack,
@@ -184,24 +184,26 @@ impl Forwards {
         let near =
             peer.ip().to_canonical().is_loopback() || listener.to_address.is_some_and(|to| to.is_loopback());
         match listener.direction {
-            Direction::Out => match Kind::of(true, to.is_ipv6()).open() {
+            ForwardDirection::Out => match Kind::of(true, to.is_ipv6()).open() {
                 Ok(socket) => {
-                    let key = key(Protocol::Tcp, peer, to);
-                    self.join(accepted, socket, (key, Initiator::Guest), to, stack, io);
+                    let opening = splice_between(peer, to, Initiator::Guest);
+                    self.join(accepted, socket, opening, to, stack, io);
                 }
                 Err(_) => self.reject(accepted),
             },
-            Direction::In if near && self.broker.is_some() => {
+            ForwardDirection::In if near && self.broker.is_some() => {
                 self.join_guest(PendingSplice { accepted, peer, to }, stack, io);
             }
-            Direction::In if to.ip().is_loopback() && listener.to_address.is_some() => {
+            ForwardDirection::In if to.ip().is_loopback() && listener.to_address.is_some() => {
                 self.reject(accepted);
             }
-            Direction::In => {
+            ForwardDirection::In => {
                 let guest = listener.to_address.or_else(|| stack.guest_address(ipv6));
                 match (guest, stack.translate_source(peer)) {
                     (Some(guest), Some(remote)) => {
-                        self.call(accepted, peer, (Endpoint::new(guest, to_port), remote), stack, io);
+                        let guest = Endpoint::new(guest, to_port);
+                        let key = FlowKey { protocol: Protocol::Tcp, guest, remote };
+                        self.call(accepted, peer, key, stack, io);
                     }
                     _ => self.reject(accepted),
                 }
@@ -214,22 +216,20 @@ impl Forwards {
         &mut self,
         accepted: OwnedFd,
         peer: SocketAddr,
-        (guest, mut remote): (Endpoint, Endpoint),
+        key: FlowKey,
         stack: &mut Stack,
         io: &mut Io<'_, P>,
     ) {
-        let translated = remote.ip() != peer.ip().to_canonical();
         let mut accepted = Some(accepted);
-        for _ in 0..=NAT_PORT_TRIES {
-            let result = stack.inbound_tcp(io, (guest, remote), |sockets, flow| {
+        for remote in ends_for(peer, key.remote) {
+            let result = stack.inbound_tcp(io, FlowKey { remote, ..key }, |sockets, flow| {
                 let accepted = accepted.take().ok_or(HostError::Exhausted)?;
                 sockets.adopt(flow, accepted)
             });
             // Of peers that look the same two may have one port.
-            if result != Err(DropReason::EndsInUse) || !translated {
+            if result != Err(DropReason::EndsInUse) {
                 break;
             }
-            remote = Endpoint::new(remote.ip(), remote.port().checked_add(1).unwrap_or(1024));
         }
         if let Some(accepted) = accepted {
             self.reject(accepted);
@@ -246,12 +246,11 @@ impl Forwards {
         &mut self,
         accepted: OwnedFd,
         socket: OwnedFd,
-        (key, initiator): (FlowKey, Initiator),
+        opening: Opening,
         to: SocketAddr,
         stack: &mut Stack,
         io: &mut Io<'_, P>,
     ) {
-        let opening = Opening { key, initiator, carrier: Carrier::Splice };
         let Self { splices, epoll, .. } = self;
         let mut accepted = Some(accepted);
         // A refusal is counted by the stack.
@@ -259,14 +258,16 @@ impl Forwards {
             let connected = splice::connect(&socket, to).map_err(host_error)?;
             let accepted = accepted.take().ok_or(HostError::Exhausted)?;
             let event = |number| Topic::Splice.data(number);
-            splices.join(epoll.as_fd(), (flow, initiator), accepted, (socket, connected), event)
+            let joining =
+                Joining { flow, initiator: opening.initiator, accepted, toward: socket, connect: connected };
+            splices.join(epoll.as_fd(), joining, event)
         });
         if let Some(accepted) = accepted {
             self.reject(accepted);
         }
     }
 
-    /// The same with a socket of the guest's namespace, as soon as there is one.
+    /// Connects a socket of the guest's namespace, once the broker has opened it.
     fn join_guest<P: Platform<Host = Sockets>>(
         &mut self,
         pending: PendingSplice,
@@ -276,8 +277,8 @@ impl Forwards {
         let Some(broker) = &mut self.broker else { return self.reject(pending.accepted) };
         match broker.take(Kind::of(true, pending.to.is_ipv6())) {
             Ok(socket) => {
-                let key = key(Protocol::Tcp, pending.to, pending.peer);
-                self.join(pending.accepted, socket, (key, Initiator::Peer), pending.to, stack, io);
+                let opening = splice_between(pending.to, pending.peer, Initiator::Peer);
+                self.join(pending.accepted, socket, opening, pending.to, stack, io);
             }
             Err(Errno::AGAIN) if self.pending.len() < PENDING_MAX => self.pending.push_back(pending),
             Err(_) => self.reject(pending.accepted),
@@ -290,13 +291,26 @@ impl Forwards {
         if broker.is_gone() {
             // Once: it would be reported for ever.
             let _ = epoll::delete(&self.epoll, broker.descriptor());
-            self.notice("the process that opens sockets in the guest's namespace has ended: its loopback cannot be reached any more".into());
+            self.notice("the socket broker has ended: the guest's loopback is no longer reachable".into());
         }
         for _ in 0..self.pending.len() {
             let Some(pending) = self.pending.pop_front() else { break };
             self.join_guest(pending, stack, io);
         }
     }
+}
+
+/// A spliced connection between two sockets, begun by this side.
+fn splice_between(guest: SocketAddr, remote: SocketAddr, initiator: Initiator) -> Opening {
+    Opening { key: key(Protocol::Tcp, guest, remote), initiator, carrier: Carrier::Splice }
+}
+
+/// Ends by which the guest may see a peer: as translated, and if that is an address that several peers share,
+/// by [`NAT_PORT_TRIES`] further ports.
+pub(super) fn ends_for(peer: SocketAddr, seen: Endpoint) -> impl Iterator<Item = Endpoint> {
+    let further = if peer.ip().to_canonical() == seen.ip() { 0 } else { NAT_PORT_TRIES };
+    let ports = std::iter::successors(Some(seen.port()), |port| Some(port.checked_add(1).unwrap_or(1024)));
+    ports.take(1 + usize::from(further)).map(move |port| Endpoint::new(seen.ip(), port))
 }
 
 /// The key of a flow between two sockets, by the addresses that they have.

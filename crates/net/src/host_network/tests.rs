@@ -13,7 +13,7 @@ fn follow(name: &str) -> (HostNetwork, PathBuf) {
 }
 
 #[test]
-fn resolv_conf_is_looked_at_twice_a_second_by_whoever_is_awake() {
+fn resolv_conf_is_checked_twice_a_second_by_any_awake_worker() {
     let (host, path) = follow("names");
     let at = |ms| host.poll(Instant::from_ms(ms));
     at(1000);
@@ -32,35 +32,36 @@ fn resolv_conf_is_looked_at_twice_a_second_by_whoever_is_awake() {
     std::fs::remove_file(path).expect("remove");
 }
 
-/// The next notices and the look that follows them; whether the network is another.
-fn look(host: &HostNetwork, lines: &[&str]) -> bool {
+/// Waits for notices and the check that follows them; returns whether the network has changed.
+fn next_change(host: &HostNetwork, lines: &[&str]) -> bool {
     let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
-    let told = poll(&mut [PollFd::new(&host.descriptor(), PollFlags::IN)], Some(&limit));
-    assert_eq!(told, Ok(1), "{lines:?}");
+    let ready = poll(&mut [PollFd::new(&host.descriptor(), PollFlags::IN)], Some(&limit));
+    assert_eq!(ready, Ok(1), "{lines:?}");
     let now = Instant::from_ms(1000);
     host.notice(now);
     let Some(due) = host.due() else { return false };
-    assert!(!host.look(now) && due > now);
-    let changed = host.look(due);
-    assert_eq!((host.due(), host.look(due)), (None, false));
+    assert!(!host.check(now) && due > now);
+    let changed = host.check(due);
+    assert_eq!((host.due(), host.check(due)), (None, false));
     changed
 }
 
 /// Changes the network into another. The kernel's notice of an IPv6 address comes when a thread of its own
-/// has seen to the address, perhaps after those of the next change: earlier ones are looked at in vain.
+/// has seen to the address, perhaps after those of the next change: checks after earlier notices find
+/// nothing.
 fn becomes_another(host: &HostNetwork, lines: &[&str]) {
     for line in lines {
         ip(line);
     }
-    while !look(host, lines) {}
+    while !next_change(host, lines) {}
 }
 
-/// Changes the network in a way that does not count.
+/// Changes the network in an irrelevant way.
 fn stays_the_same(host: &HostNetwork, lines: &[&str]) {
     for line in lines {
         ip(line);
     }
-    assert!(!look(host, lines), "{lines:?}");
+    assert!(!next_change(host, lines), "{lines:?}");
 }
 
 #[test]
@@ -89,12 +90,13 @@ fn addresses_and_default_routes_are_followed() {
 }
 
 #[test]
-fn what_is_no_message_tells_nothing() {
-    assert_eq!(read(&[]), (false, false));
-    assert_eq!(read(&[0xff; 64]), (false, false));
+fn invalid_messages_have_no_effect() {
+    assert_eq!(Subjects::of(&[]), Subjects::default());
+    assert_eq!(Subjects::of(&[0xff; 64]), Subjects::default());
     let mut address = [0; 24];
     (address[0], address[4]) = (24, libc::RTM_NEWADDR as u8);
-    assert_eq!(read(&address), (true, false));
+    let addresses = Subjects { addresses: true, default_routes: false };
+    assert_eq!(Subjects::of(&address), addresses);
     let two = [&address[..], &address[..20]].concat();
-    assert_eq!(read(&two), (true, false));
+    assert_eq!(Subjects::of(&two), addresses);
 }

@@ -1,4 +1,4 @@
-//! Several workers end together, by whichever of them ends first and however, and the reason is reported.
+//! The first worker to end ends all, in every way of ending, and the reason is reported.
 
 use super::*;
 use brodo_core::link::{Link, LinkCaps, NoCredit, TxFrame};
@@ -6,6 +6,7 @@ use brodo_link::batch::Batch;
 use brodo_link::poller::Poller;
 use brodo_link::{CreditWait, EventFlags, Taken};
 use rustix::pipe::{PipeFlags, pipe_with};
+use std::os::fd::OwnedFd;
 
 /// A link controlled by bytes through a pipe.
 struct Remote {

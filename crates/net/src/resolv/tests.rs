@@ -1,4 +1,4 @@
-//! resolv.conf as people and programs write it, and every way in which they replace it.
+//! resolv.conf as written by hand and by programs, and every way in which it is replaced.
 
 use super::{ResolvConf, Watch};
 use std::net::SocketAddr;
@@ -37,7 +37,7 @@ fn the_last_of_search_and_domain_counts() {
 }
 
 #[test]
-fn nonsense_is_left_out_and_everything_is_bounded() {
+fn invalid_lines_are_skipped_and_everything_is_bounded() {
     assert_eq!(
         parse("nameserver\nnameserver x\nnameserver 1.2.3\nfoo\n \nnameserver 10.0.0.1%eth0"),
         ResolvConf::default()

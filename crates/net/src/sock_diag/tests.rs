@@ -11,7 +11,7 @@ fn inode(file: &impl AsFd) -> u32 {
 
 #[test]
 fn listening_sockets_are_found_and_others_are_not() {
-    let mut diag = SockDiag::new(Kind::Diag.open().expect("socket"));
+    let diag = SockDiag::new(Kind::Diag.open().expect("socket"));
     let v4 = TcpListener::bind("127.0.0.1:0").expect("listen");
     let v6 = TcpListener::bind("[::]:0").expect("listen");
     crate::sys::set_socket_option(v6.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1).expect("option");
@@ -31,7 +31,7 @@ fn listening_sockets_are_found_and_others_are_not() {
 
 #[test]
 fn datagram_sockets_count_until_they_are_connected() {
-    let mut diag = SockDiag::new(Kind::Diag.open().expect("socket"));
+    let diag = SockDiag::new(Kind::Diag.open().expect("socket"));
     let bound = UdpSocket::bind("[::1]:0").expect("bind");
     let connected = UdpSocket::bind("127.0.0.1:0").expect("bind");
     connected.connect(connected.local_addr().expect("address")).expect("connect");

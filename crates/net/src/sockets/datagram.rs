@@ -2,9 +2,9 @@
 //!
 //! *Out.* Datagrams of one size leave with one call (UDP_SEGMENT), gathered from wherever they are. Where the
 //! route does not take that (segments above its MTU, which one by one are fragmented; a device that computes
-//! no checksums) they leave one by one, and the socket remembers it. Room to write is reported only from a
-//! send that found none to the next that finds some: the kernel raises "writable" after each datagram it has
-//! sent, which would wake the loop once per datagram for nothing.
+//! no checksums) they leave one by one, and this is noted for the socket. Room to write is reported only from
+//! a send that found none to the next that finds some: the kernel raises "writable" after each datagram it
+//! has sent, which would wake the loop once per datagram for nothing.
 //!
 //! *In.* One call takes as many datagrams as there are buffers, each perhaps several that the kernel
 //! coalesced (UDP_GRO). With each come the byte of differentiated services and ECN, and, once the kernel has
@@ -140,11 +140,11 @@ impl Sockets {
         socket: SocketId,
         data: &[IoSlice<'_>],
         segment: Option<u16>,
-        marks: IpHeaderFields,
+        fields: IpHeaderFields,
     ) -> Result<usize, HostError> {
         let open = self.get_mut(socket)?;
         let len: usize = data.iter().map(|slice| slice.len()).sum();
-        open.mark(marks, segment.map_or(len, |size| len.min(size.into())));
+        open.set_header_fields(fields, segment.map_or(len, |size| len.min(size.into())));
         let sent = match segment.map(usize::from) {
             Some(size) if size > 0 && len > size => open.send_many(data, len, size),
             _ => send_one(open.fd.as_fd(), data).map(|()| len),
@@ -208,7 +208,7 @@ impl Sockets {
 
 impl Open {
     /// Sets the IP header fields of sent datagrams; the longest one has `len` bytes of payload.
-    fn mark(&mut self, IpHeaderFields { tos, ttl, dont_fragment }: IpHeaderFields, len: usize) {
+    fn set_header_fields(&mut self, IpHeaderFields { tos, ttl, dont_fragment }: IpHeaderFields, len: usize) {
         let Datagram { v6, .. } = self.datagram;
         let set = |(v4_option, v6_option), value| {
             let (level, option) = if v6 { (libc::SOL_IPV6, v6_option) } else { (libc::SOL_IP, v4_option) };

@@ -89,18 +89,19 @@ impl Published {
     pub(crate) fn send(
         &self,
         data: &[IoSlice<'_>],
-        ends: (SocketAddr, Option<Source>),
+        to: SocketAddr,
+        from: Option<Source>,
         segment: Option<u16>,
-        marks: IpHeaderFields,
+        fields: IpHeaderFields,
     ) -> Result<usize, Errno> {
         let fd = self.fd.as_fd();
         let len: usize = data.iter().map(|slice| slice.len()).sum();
         let size = segment.map(usize::from).filter(|&size| size > 0 && len > size);
-        let Some(size) = size else { return send_addressed(fd, data, ends, None, marks) };
+        let Some(size) = size else { return send_addressed(fd, data, to, from, None, fields) };
         let segmented =
             size <= usize::from(self.segment_max.load(Ordering::Relaxed)) && len <= size * SEGMENTS_MAX;
         if segmented {
-            match send_addressed(fd, data, ends, Some(size as u16), marks) {
+            match send_addressed(fd, data, to, from, Some(size as u16), fields) {
                 // Perhaps the route or its device does not support segmentation: singly then.
                 Err(Errno::INVAL | Errno::IO | Errno::MSGSIZE) => {}
                 other => return other,
@@ -109,7 +110,7 @@ impl Published {
         let bytes: Vec<u8> = data.iter().flat_map(|slice| slice.iter().copied()).collect();
         let mut sent = 0;
         for datagram in bytes.chunks(size) {
-            match send_addressed(fd, &[IoSlice::new(datagram)], ends, None, marks) {
+            match send_addressed(fd, &[IoSlice::new(datagram)], to, from, None, fields) {
                 Ok(count) => sent += count,
                 Err(errno) if sent == 0 => return Err(errno),
                 Err(_) => break,
@@ -135,31 +136,45 @@ pub(super) struct Shared {
     source: Option<Source>,
 }
 
+/// Socket and source by which a flow sends through a published port.
+#[derive(Clone, Copy)]
+pub(crate) struct Sharing<'a> {
+    /// The flow.
+    pub(crate) flow: FlowId,
+    /// The port.
+    pub(crate) port: &'a Arc<Published>,
+    /// Data under which the port's socket is registered.
+    pub(crate) event: EventData,
+    /// Destination of its datagrams.
+    pub(crate) peer: SocketAddr,
+    /// Source of its datagrams; the kernel's choice without one.
+    pub(crate) source: Option<Source>,
+}
+
 /// Whether an id is one of an entry here.
 pub(super) fn is_shared(socket: SocketId) -> bool {
     socket.0 & SHARED != 0
 }
 
-/// Index of the entry of an id.
-fn index(socket: SocketId) -> usize {
-    (socket.0 & !SHARED) as usize
+/// Slot of the entry of an id.
+fn slot(socket: SocketId) -> u32 {
+    socket.0 & !SHARED
 }
 
 impl Sockets {
-    /// A socket for `flow` that sends to `peer` through `port`, from `source`: `socket`, if the flow already
-    /// has that one. `event` is the data under which the port's socket is registered.
+    /// A socket for a flow that sends through a published port: `socket`, if the flow already has that one.
     ///
     /// # Errors
     /// Room in the port cannot be waited for.
     pub(crate) fn share(
         &mut self,
-        (flow, socket): (FlowId, Option<SocketId>),
-        (port, event): (&Arc<Published>, EventData),
-        (peer, source): (SocketAddr, Option<Source>),
+        socket: Option<SocketId>,
+        sharing: Sharing<'_>,
     ) -> Result<SocketId, HostError> {
+        let Sharing { flow, port, event, peer, source } = sharing;
         let shared = Shared { port: Arc::downgrade(port), event: event.u64(), flow, peer, source };
         if let Some(socket) = socket
-            && let Some(Some(entry)) = self.shared.get_mut(index(socket))
+            && let Some(entry) = self.shared.get_mut(slot(socket))
         {
             let before = std::mem::replace(entry, shared);
             // If the flow waits for room in another port, it must wait for this one instead. A port that is
@@ -171,17 +186,12 @@ impl Sockets {
             }
             return Ok(socket);
         }
-        let index = self.shared_free.pop().unwrap_or_else(|| {
-            self.shared.push(None);
-            self.shared.len() as u32 - 1
-        });
-        self.shared[index as usize] = Some(shared);
-        Ok(SocketId(index | SHARED))
+        Ok(SocketId(self.shared.insert(shared) | SHARED))
     }
 
     /// The entry behind an id.
     pub(super) fn shared(&self, socket: SocketId) -> Option<SharedSend<'_>> {
-        let shared = is_shared(socket).then(|| self.shared.get(index(socket)))??.as_ref()?;
+        let shared = is_shared(socket).then(|| self.shared.get(slot(socket)))??;
         Some(SharedSend { epoll: self.epoll.as_fd(), shared })
     }
 
@@ -192,17 +202,15 @@ impl Sockets {
 
     /// Forgets the source address of entries for which `is_gone` holds: the kernel then chooses one.
     pub(super) fn forget_sources(&mut self, is_gone: impl Fn(IpAddr) -> bool) {
-        for shared in self.shared.iter_mut().flatten() {
+        for shared in self.shared.iter_mut() {
             shared.source = shared.source.filter(|source| !is_gone(source.address));
         }
     }
 
-    /// Removes an entry.
+    /// Removes an entry. No event names its slot, so another may have it at once.
     pub(super) fn leave(&mut self, socket: SocketId) {
-        let index = index(socket);
-        if self.shared.get_mut(index).and_then(Option::take).is_some() {
-            self.shared_free.push(index as u32);
-        }
+        self.shared.remove(slot(socket));
+        self.shared.reuse_freed();
     }
 }
 
@@ -217,12 +225,12 @@ impl SharedSend<'_> {
         &self,
         data: &[IoSlice<'_>],
         segment: Option<u16>,
-        marks: IpHeaderFields,
+        fields: IpHeaderFields,
     ) -> Result<usize, HostError> {
         let Shared { port, event, flow, peer, source } = self.shared;
         let Some(port) = port.upgrade() else { return Err(HostError::Prohibited) };
         let len: usize = data.iter().map(|slice| slice.len()).sum();
-        let sent = port.send(data, (*peer, *source), segment, marks);
+        let sent = port.send(data, *peer, *source, segment, fields);
         if sent == Err(Errno::AGAIN) || sent.is_ok_and(|taken| taken < len) {
             port.wait_for_room(self.epoll, *event, *flow)?;
         }

@@ -18,7 +18,7 @@ use std::time::Duration;
 const FLOW: FlowId = FlowId { index: 7, generation: 3 };
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Events that are there within `limit`.
+/// Events that arrive within `limit`.
 fn events_within(sockets: &Sockets, limit: Duration) -> Vec<(FlowId, Readiness)> {
     let mut events = Vec::with_capacity(16);
     let limit = Timespec::try_from(limit).expect("small");
@@ -248,7 +248,7 @@ fn udp_datagrams_and_no_wakeups_for_our_own() {
     });
 }
 
-/// Why datagram sockets are registered without EPOLLOUT.
+/// Reason for which datagram sockets are registered without EPOLLOUT.
 #[test]
 fn the_kernel_reports_room_after_each_datagram() {
     in_namespace("sockets::tests::the_kernel_reports_room_after_each_datagram", || {
@@ -366,7 +366,7 @@ fn the_byte_of_services_travels_both_ways() {
                 let got = recv_one(&mut sockets, near, &mut buf);
                 assert_eq!(got, Ok(Received { tos: tos as u8, ..plain(1) }));
             }
-            // The other way: the far end enables the ancillary data.
+            // The other direction: the far end enables the ancillary data.
             let (level, option) = if address.is_ipv4() {
                 (libc::SOL_IP, libc::IP_RECVTOS)
             } else {
@@ -383,20 +383,20 @@ fn the_byte_of_services_travels_both_ways() {
                     ),
                     Ok(1)
                 );
-                let mut told = None;
+                let mut received = None;
                 crate::sys::recv_datagrams(fd.as_fd(), &mut [IoSliceMut::new(&mut buf)], |_, _, control| {
-                    told = crate::sys::control_messages(control).next().map(|(_, _, data)| data[0]);
+                    received = crate::sys::control_messages(control).next().map(|(_, _, data)| data[0]);
                 })
                 .expect("datagram");
-                assert_eq!(told, Some(tos));
+                assert_eq!(received, Some(tos));
             }
         }
     });
 }
 
 #[test]
-fn what_the_kernel_dropped_is_told() {
-    in_namespace("sockets::tests::what_the_kernel_dropped_is_told", || {
+fn drops_of_the_kernel_are_reported() {
+    in_namespace("sockets::tests::drops_of_the_kernel_are_reported", || {
         let peer = UdpSocket::bind((LOCALHOST, 0)).expect("bind");
         let mut sockets = Sockets::new().expect("epoll");
         let socket = sockets.udp_open(FLOW, peer.local_addr().expect("address")).expect("open");
@@ -406,7 +406,8 @@ fn what_the_kernel_dropped_is_told() {
         let mut lost = 0;
         let mut got = 0;
         for _ in 0..2 {
-            // More than any buffer takes, and one more when there is room: the kernel tells with it.
+            // More than any buffer holds, and one more once there is room, with which the kernel reports the
+            // drops.
             (0..5000).for_each(|_| assert_eq!(peer.send(&[7; 1400]).expect("send"), 1400));
             for last in [false, true] {
                 while let Ok(received) = recv_one(&mut sockets, socket, &mut buf) {
@@ -444,7 +445,7 @@ fn a_full_datagram_socket_reports_room_once() {
         let room = Readiness { writable: true, ..Readiness::default() };
         assert_eq!(event(&sockets), room);
         while send(&mut sockets, socket, &[0; 1000], None).is_ok() {}
-        assert_eq!(event(&sockets), room, "full again, told again");
+        assert_eq!(event(&sockets), room, "full again, reported again");
         // Once it accepts a datagram no flow is waiting any more.
         assert!(send(&mut sockets, socket, &[0; 1000], None).is_ok());
         assert_eq!(events_within(&sockets, Duration::from_millis(300)), []);
@@ -538,16 +539,16 @@ fn out_of_descriptors_is_an_error_value() {
     });
 }
 
-/// Sends one datagram of `len` bytes with these marks.
+/// Sends one datagram of `len` bytes with these IP header fields.
 fn send_marked(
     sockets: &mut Sockets,
     socket: SocketId,
     len: usize,
     (ttl, dont_fragment): (u8, bool),
 ) -> Result<usize, HostError> {
-    let marks =
+    let fields =
         IpHeaderFields { ttl: std::num::NonZeroU8::new(ttl), dont_fragment, ..IpHeaderFields::default() };
-    sockets.datagram_send(socket, &[IoSlice::new(&vec![8; len])], None, marks)
+    sockets.datagram_send(socket, &[IoSlice::new(&vec![8; len])], None, fields)
 }
 
 #[test]
@@ -564,25 +565,25 @@ fn time_to_live_is_that_of_each_datagram() {
             let socket = sockets.udp_open(FLOW, peer.local_addr().expect("address")).expect("open");
             for (ttl, seen) in [(0, 64), (1, 1), (1, 1), (254, 254), (0, 64), (255, 255)] {
                 assert_eq!(send_marked(&mut sockets, socket, 1, (ttl, true)), Ok(1));
-                let (mut buf, mut told) = ([0; 10], 0);
+                let (mut buf, mut received) = ([0; 10], 0);
                 crate::sys::recv_datagrams(
                     peer.as_fd(),
                     &mut [IoSliceMut::new(&mut buf)],
                     |_, _, control| {
                         let mut messages = crate::sys::control_messages(control);
-                        told = messages.next().map_or(0, |(_, _, data)| data[0]);
+                        received = messages.next().map_or(0, |(_, _, data)| data[0]);
                     },
                 )
                 .expect("datagram");
-                assert_eq!(told, seen, "{address} {ttl}");
+                assert_eq!(received, seen, "{address} {ttl}");
             }
         }
     });
 }
 
 #[test]
-fn what_may_not_be_fragmented_is_refused_with_the_paths_mtu() {
-    in_namespace("sockets::tests::what_may_not_be_fragmented_is_refused_with_the_paths_mtu", || {
+fn datagrams_with_df_above_the_path_mtu_are_refused_with_it() {
+    in_namespace("sockets::tests::datagrams_with_df_above_the_path_mtu_are_refused_with_it", || {
         ip("link add near mtu 1400 type veth peer name far");
         ip("link set near up");
         ip("link set far up");
@@ -606,9 +607,9 @@ fn what_may_not_be_fragmented_is_refused_with_the_paths_mtu() {
                 let sent = send_marked(&mut sockets, udp, len, (0, dont_fragment));
                 assert_eq!(sent, expected, "{to} {len} {dont_fragment}");
             }
-            // Segments that do not fit are refused too, by way of one by one.
-            let marks = IpHeaderFields { dont_fragment: true, ..IpHeaderFields::default() };
-            let sent = sockets.datagram_send(udp, &[IoSlice::new(&[8; 4500])], Some(1500), marks);
+            // Segments that do not fit are refused one by one.
+            let fields = IpHeaderFields { dont_fragment: true, ..IpHeaderFields::default() };
+            let sent = sockets.datagram_send(udp, &[IoSlice::new(&[8; 4500])], Some(1500), fields);
             assert_eq!(sent, Err(HostError::TooBig(1400)));
             assert_eq!(
                 sockets.datagram_error(udp),
@@ -631,7 +632,7 @@ fn a_socket_whose_address_is_gone_is_stranded() {
         let loopback = sockets.udp_open(FLOW, SocketAddr::new([127, 0, 0, 7].into(), 9)).expect("a route");
         let stranded =
             |sockets: &mut Sockets| [bound[0], bound[1], loopback].map(|id| sockets.is_stranded(id));
-        assert_eq!(stranded(&mut sockets), [false; 3], "nobody knows");
+        assert_eq!(stranded(&mut sockets), [false; 3], "no socket affected");
         sockets.set_addresses(own.into());
         assert_eq!(stranded(&mut sockets), [false; 3]);
         sockets.set_addresses([own[1]].into());
@@ -650,8 +651,8 @@ fn a_source_that_is_gone_says_nothing_of_segments() {
         let peer = UdpSocket::bind("[::1]:0").expect("bind");
         let port = Published::new(UdpSocket::bind("[::]:0").expect("bind").into());
         let send = |source| {
-            let ends = (peer.local_addr().expect("an address"), source);
-            port.send(&[IoSlice::new(b"aabb")], ends, Some(2), IpHeaderFields::default())
+            let to = peer.local_addr().expect("an address");
+            port.send(&[IoSlice::new(b"aabb")], to, source, Some(2), IpHeaderFields::default())
         };
         let gone = Source { address: "2001:db8::1".parse().expect("an address"), interface: 0 };
         assert_eq!(send(Some(gone)), Err(Errno::INVAL));

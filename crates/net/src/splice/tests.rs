@@ -1,4 +1,4 @@
-//! Joined connections behave as one: content, half-close both ways, resets, refusals, and sides that do not
+//! Spliced connections behave as one: content, half-close both ways, resets, refusals, and sides that do not
 //! read.
 
 use super::*;
@@ -29,6 +29,8 @@ struct Outcome {
     /// Bytes from the accepted end, and to it.
     from_initiator: u64,
     from_responder: u64,
+    /// FINs passed on, in their order; true for the accepted end's.
+    fins: Vec<bool>,
     ends: Vec<EndCause>,
 }
 
@@ -37,6 +39,8 @@ impl Outcome {
         self.connected += usize::from(report.progress.connected);
         self.from_initiator += report.progress.from_initiator.bytes;
         self.from_responder += report.progress.from_responder.bytes;
+        self.fins.extend(report.progress.initiator_finished.then_some(true));
+        self.fins.extend(report.progress.responder_finished.then_some(false));
         self.ends.extend(report.end);
     }
 }
@@ -85,8 +89,9 @@ fn join(splices: &mut Splices, poll: &OwnedFd, accepted: OwnedFd, to: SocketAddr
     match connect(&socket, to) {
         Ok(connected) => {
             let event = |number: u32| EventData::new_u64(number.into());
-            let begun = (FLOW, Initiator::Guest);
-            splices.join(poll.as_fd(), begun, accepted, (socket, connected), event).expect("room");
+            let initiator = Initiator::Guest;
+            let joining = Joining { flow: FLOW, initiator, accepted, toward: socket, connect: connected };
+            splices.join(poll.as_fd(), joining, event).expect("room");
         }
         Err(_) => reset(accepted),
     }
@@ -137,6 +142,7 @@ fn content_and_half_close_both_ways() {
         assert_eq!(moved, if server_first { (back, there) } else { (there, back) });
         assert_eq!((outcome.counters, outcome.open), (SpliceCounters::default(), 0));
         assert_eq!((outcome.connected, outcome.ends), (1, vec![EndCause::Finished]));
+        assert_eq!(outcome.fins, [!server_first, server_first], "half-closed, and then closed");
     }
 }
 
@@ -171,7 +177,7 @@ fn a_receiver_that_goes_away_resets_the_sender() {
 }
 
 #[test]
-fn who_finds_nobody_is_reset() {
+fn a_client_without_a_server_is_reset() {
     let closed = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a free port");
     let joiner = Joiner::start(closed);
     let mut client = TcpStream::connect(joiner.at).expect("connect");

@@ -95,14 +95,15 @@ pub(crate) fn sent_to(control: &[u8]) -> Option<Source> {
 }
 
 /// sendmsg to an address, with UDP_SEGMENT if `segment` is given. `from` is the source address, if it
-/// matters; of `marks` all but "don't fragment", which no control message has. Returns the bytes sent, which
+/// matters; of `fields` all but "don't fragment", which no control message has. Returns the bytes sent, which
 /// is all.
 pub(crate) fn send_addressed(
     fd: BorrowedFd<'_>,
     data: &[IoSlice<'_>],
-    (to, from): (SocketAddr, Option<Source>),
+    to: SocketAddr,
+    from: Option<Source>,
     segment: Option<u16>,
-    marks: IpHeaderFields,
+    fields: IpHeaderFields,
 ) -> Result<usize> {
     let (name, name_len) = to_name(to);
     let mut control = SendControl::new();
@@ -126,10 +127,10 @@ pub(crate) fn send_addressed(
     } else {
         (libc::SOL_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT)
     };
-    if marks.tos != 0 {
-        control.push(level, tos, &c_int::from(marks.tos).to_ne_bytes());
+    if fields.tos != 0 {
+        control.push(level, tos, &c_int::from(fields.tos).to_ne_bytes());
     }
-    if let Some(hops) = marks.ttl {
+    if let Some(hops) = fields.ttl {
         control.push(level, ttl, &c_int::from(hops.get()).to_ne_bytes());
     }
     control.push_segment(segment);

@@ -15,33 +15,33 @@ fn listener(workers: &Workers, worker: u32) -> OwnedFd {
     epoll
 }
 
-fn rings(epoll: &OwnedFd) -> usize {
+fn events_of(epoll: &OwnedFd) -> usize {
     let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 4];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     epoll::wait(epoll, &mut events, Some(&now)).expect("epoll_wait")
 }
 
 #[test]
-fn every_ring_is_one_event_and_nobody_reads() {
+fn every_wake_up_is_one_event_without_a_read() {
     let workers = Workers::new(3).expect("eventfd");
     let listeners: Vec<_> = (0..3).map(|worker| listener(&workers, worker)).collect();
     for _ in 0..3 {
         workers.wake(0b101);
-        assert_eq!(listeners.iter().map(rings).collect::<Vec<_>>(), [1, 0, 1]);
-        assert_eq!(listeners.iter().map(rings).collect::<Vec<_>>(), [0, 0, 0], "once");
+        assert_eq!(listeners.iter().map(events_of).collect::<Vec<_>>(), [1, 0, 1]);
+        assert_eq!(listeners.iter().map(events_of).collect::<Vec<_>>(), [0, 0, 0], "once");
     }
-    // A ring that came before anybody listened is heard too.
+    // A wake-up before the descriptor was registered is an event too.
     workers.wake(0b10);
-    assert_eq!(rings(&listener(&workers, 1)), 1);
+    assert_eq!(events_of(&listener(&workers, 1)), 1);
 }
 
 #[test]
-fn to_stop_rings_for_all_and_stays() {
+fn a_stop_wakes_all_and_stays() {
     let workers = Workers::new(64).expect("eventfd");
     let listeners: Vec<_> = (0..64).map(|worker| listener(&workers, worker)).collect();
     assert!(!workers.is_stopping());
     workers.stop();
-    assert!(workers.is_stopping() && listeners.iter().all(|listener| rings(listener) == 1));
+    assert!(workers.is_stopping() && listeners.iter().all(|listener| events_of(listener) == 1));
 }
 
 #[test]
@@ -50,11 +50,14 @@ fn a_command_is_left_for_one_worker_and_refused_when_there_is_none() {
     let waker = listener(&workers, 1);
     let report = |worker| workers.ask(worker, |reply| Command::Report { reply });
     let _pending = report(1);
-    assert_eq!((rings(&waker), workers.take_commands(0).len(), workers.take_commands(1).len()), (1, 0, 1));
-    let nobody = report(7);
+    assert_eq!(
+        (events_of(&waker), workers.take_commands(0).len(), workers.take_commands(1).len()),
+        (1, 0, 1)
+    );
+    let unknown = report(7);
     let late = report(0);
     workers.close();
-    for pending in [nobody, late, report(1)] {
+    for pending in [unknown, late, report(1)] {
         assert_eq!(pending.wait(Duration::from_secs(10)).map(drop), Err(NoReply::Dropped));
     }
 }
@@ -89,10 +92,11 @@ fn frames_for_the_first_are_left_with_it_within_bounds() {
     for _ in 0..FRAMES_MAX + 3 {
         second.resteer(RxMeta::default(), &[7; 60]);
     }
-    assert_eq!((rings(&waker), workers.resteered()), (1, (FRAMES_MAX as u64, 3)));
+    let counters = ResteerCounters { resteered: FRAMES_MAX as u64, resteered_lost: 3 };
+    assert_eq!((events_of(&waker), workers.resteered()), (1, counters));
     assert!(second.take_resteered().is_empty());
     let frames = first.take_resteered();
-    assert!(frames.len() == FRAMES_MAX && frames.iter().all(|(_, frame)| **frame == [7; 60]));
+    assert!(frames.len() == FRAMES_MAX && frames.iter().all(|frame| *frame.bytes == [7; 60]));
     assert!(first.take_resteered().is_empty());
 }
 

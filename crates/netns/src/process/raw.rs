@@ -1,56 +1,17 @@
 //! The system calls of process and namespace set-up that have no safe wrapper in rustix.
 //!
-//! fork, signal masks, signalfd, unshare, one ioctl, and descriptors given by number. Each function is safe
+//! Signal masks, signalfd, unshare, one ioctl, and descriptors given by number. Each function is safe
 //! to call: the requirements of the system call are checked or established here.
 
 use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::{Errno, FdFlags};
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 use rustix::thread::UnshareFlags;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-/// Exit status of a child that panics; the parent sees an end without a message.
-const PANICKED: i32 = 125;
 
 fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
-}
-
-/// Side of a fork.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Forked {
-    /// The new process; it must end in [`end_with`].
-    Child,
-    /// The parent, with the process id of the child.
-    Parent(Pid),
-}
-
-/// Forks the process.
-///
-/// `EBUSY` if the process has more than one thread, because the child would hold locks whose owners it lacks.
-pub(crate) fn fork() -> Result<Forked, Errno> {
-    let threads = std::fs::read_dir("/proc/self/task")
-        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    if threads.count() != 1 {
-        return Err(Errno::BUSY);
-    }
-    // SAFETY: fork has no safe wrapper. This is the only thread, so the child's copy of memory is consistent
-    // and it may go on as an ordinary process.
-    match unsafe { libc::fork() } {
-        -1 => Err(last_error()),
-        0 => Ok(Forked::Child),
-        pid => Pid::from_raw(pid).map(Forked::Parent).ok_or(Errno::IO),
-    }
-}
-
-/// Runs `body` and ends the process with its result, past the exit handlers and output buffers that it shares
-/// with its parent.
-pub(crate) fn end_with(body: impl FnOnce() -> i32) -> ! {
-    let status = catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED);
-    // SAFETY: `_exit` takes any value and does not return.
-    unsafe { libc::_exit(status) }
 }
 
 /// Moves the calling process into fresh namespaces.
@@ -123,13 +84,14 @@ pub(crate) fn block_all() -> Result<(), Errno> {
 /// Closes every descriptor of this process but `kept`, which becomes number 3; the standard three lead
 /// nowhere.
 ///
-/// For a forked child that ends in [`end_with`]: its other inherited [`OwnedFd`]s are never dropped.
+/// For a forked child that ends in [`brodo_sandbox::end_with`]: its other inherited [`OwnedFd`]s are never
+/// dropped.
 pub(crate) fn close_all_but(kept: OwnedFd) -> Result<OwnedFd, Errno> {
     const KEPT: RawFd = 3;
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
     let kept = kept.into_raw_fd();
-    // Numbers may be closed without regard to who owns them: the owners are of the parent's making and never
-    // dropped.
+    // Numbers may be closed without regard to their owners, which the parent has made and which are never
+    // dropped here.
     for number in 0..KEPT {
         match &null {
             // SAFETY: both are numbers of descriptors, and dup2 has no other effect than on the second.

@@ -4,12 +4,6 @@ use super::*;
 use brodo_testns::in_namespace;
 
 #[test]
-fn a_process_with_threads_does_not_fork() {
-    // A test runs in a thread of its own, beside the main one.
-    assert_eq!(raw::fork(), Err(Errno::BUSY));
-}
-
-#[test]
 fn a_number_that_is_no_descriptor_is_refused() {
     assert_eq!(inherited(-1).unwrap_err(), Errno::BADF);
     assert_eq!(inherited(1 << 20).unwrap_err(), Errno::BADF);

@@ -32,7 +32,7 @@ macro_rules! steps {
 
 steps! {
     /// The socket pair between brodo and the child.
-    Channel => ("talk to the process in the namespace", "socketpair"),
+    Channel => ("connect to the process in the namespace", "socketpair"),
     /// The child.
     Fork => ("start a process", "fork"),
     /// Fresh namespaces.
@@ -64,7 +64,7 @@ steps! {
     /// A missing resolv.conf, in a directory where none could be put.
     MissingResolvConf => ("give the command its own {}, of which the host has none", "mount"),
     /// The conversation with the child.
-    Handoff => ("hear from the process in the namespace", "recvmsg"),
+    Handoff => ("read from the process in the namespace", "recvmsg"),
     /// Silent end of the child.
     ChildEnded => ("set up the namespace, as the process in it has ended", "recvmsg"),
     /// The child's end.
@@ -178,7 +178,7 @@ impl SetupError {
             (Step::ChildEnded, _) => {
                 "it was killed: see the kernel log for a memory limit or a seccomp filter"
             }
-            (Step::FindProcess, Errno::SRCH | Errno::INVAL) => "no process has this number",
+            (Step::FindProcess, Errno::SRCH | Errno::INVAL) => "no process has this id",
             (Step::OpenNamespace, Errno::ACCESS | Errno::PERM) => {
                 "the process or file must belong to you: run brodo as the same user, or as root"
             }

@@ -53,14 +53,14 @@ pub(crate) fn separate_mounts() -> Result<(), SetupError> {
 /// Replaces /etc/resolv.conf in the caller's mount namespace by `text`.
 pub(crate) fn install(text: &str) -> Result<(), SetupError> {
     match fs::canonicalize(PATH) {
-        Ok(file) => match lasting_place(&file) {
+        Ok(file) => match overlaid_path(&file) {
             // Not every kernel and file system lets a user make overlays: the mount over the file is good
             // until then.
             Some(place) => cover_directory(text, &place).or_else(|_| cover_file(text, &file)),
             None => cover_file(text, &file),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let place = missing_place(Path::new(PATH))
+            let place = missing_path(Path::new(PATH))
                 .map_err(|error| SetupError::from_io(Step::MissingResolvConf, &error, PATH))?;
             cover_directory(text, &place)
         }
@@ -83,7 +83,7 @@ fn cover_file(text: &str, file: &Path) -> Result<(), SetupError> {
 
 /// Path of an existing or missing file.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct FilePath {
     /// The nearest existing directory, without symbolic links.
     directory: PathBuf,
     /// The rest of the way, at least the file's name.
@@ -93,12 +93,12 @@ struct Place {
 /// Path of an existing file, if an overlay over its directory takes nothing from the command: it has no write
 /// permission there, and no mounts lie below, which the overlay would hide. A container's /etc has such
 /// mounts; the file itself is usually one of them, and then it cannot be replaced either.
-fn lasting_place(file: &Path) -> Option<Place> {
+fn overlaid_path(file: &Path) -> Option<FilePath> {
     let directory = file.parent().filter(|directory| *directory != Path::new("/"))?;
     let may_write = rustix::fs::access(directory, Access::WRITE_OK).is_ok();
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let possible = !may_write && !has_mounts_below(&mounts, directory);
-    possible.then(|| Place {
+    possible.then(|| FilePath {
         directory: directory.into(),
         rest: file.file_name().map(PathBuf::from).unwrap_or_default(),
     })
@@ -113,7 +113,7 @@ fn has_mounts_below(mountinfo: &str, directory: &Path) -> bool {
 }
 
 /// Follows the symbolic links of `path`, the last of which leads nowhere.
-fn missing_place(path: &Path) -> io::Result<Place> {
+fn missing_path(path: &Path) -> io::Result<FilePath> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
         let Ok(target) = fs::read_link(&path) else { break };
@@ -127,7 +127,7 @@ fn missing_place(path: &Path) -> io::Result<Place> {
             let plain = rest.components().all(|part| matches!(part, Component::Normal(_)));
             // An overlay on the root directory would not be seen by a process whose root it is.
             return if plain && existing != Path::new("/") {
-                Ok(Place { directory: existing, rest })
+                Ok(FilePath { directory: existing, rest })
             } else {
                 Err(io::ErrorKind::NotFound.into())
             };
@@ -137,7 +137,7 @@ fn missing_place(path: &Path) -> io::Result<Place> {
 }
 
 /// Mounts an overlay over a directory, in which the file exists with `text`. Undone if it fails.
-fn cover_directory(text: &str, place: &Place) -> Result<(), SetupError> {
+fn cover_directory(text: &str, place: &FilePath) -> Result<(), SetupError> {
     let fail = |errno| path_error(Step::MissingResolvConf, Path::new(PATH))(errno);
     let below = open_directory(&place.directory).map_err(fail)?;
     mount_tmpfs(&place.directory).map_err(fail)?;
@@ -149,7 +149,7 @@ fn cover_directory(text: &str, place: &Place) -> Result<(), SetupError> {
 }
 
 /// Mounts the tmpfs that covers the directory over what was `below` it, and both again over the directory.
-fn overlay(text: &str, place: &Place, below: &OwnedFd) -> Result<(), SetupError> {
+fn overlay(text: &str, place: &FilePath, below: &OwnedFd) -> Result<(), SetupError> {
     let fail = |errno| path_error(Step::MissingResolvConf, Path::new(PATH))(errno);
     let file = place.directory.join(&place.rest);
     let written = file.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| write_new(&file, text));

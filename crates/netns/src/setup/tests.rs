@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_link_local_address_is_made_from_the_station_address() {
+fn the_link_local_address_is_made_from_the_mac_address() {
     assert_eq!(
         link_local([0x52, 0x55, 10, 0, 2, 15]),
         "fe80::5055:aff:fe00:20f".parse::<Ipv6Addr>().unwrap()

@@ -42,11 +42,13 @@ const CALLS: &[SystemCall] = &[
     plain(libc::SYS_brk),
     plain(libc::SYS_munmap),
     SystemCall {
+        name: "socket",
         number: libc::SYS_socket,
         alternatives: &[&[Argument::Is(0, libc::AF_INET as u32)]],
         needed_by: WORK.name,
     },
     SystemCall {
+        name: "mmap",
         number: libc::SYS_mmap,
         alternatives: &[&[Argument::Bits(2, libc::PROT_EXEC as u32, 0)]],
         needed_by: "lock memory",
@@ -54,7 +56,7 @@ const CALLS: &[SystemCall] = &[
 ];
 
 const fn plain(number: i64) -> SystemCall {
-    SystemCall { number, alternatives: &[], needed_by: WORK.name }
+    SystemCall { name: "", number, alternatives: &[], needed_by: WORK.name }
 }
 
 fn main() -> ExitCode {

@@ -11,7 +11,7 @@ use std::io::IoSliceMut;
 pub(super) struct Message {
     data: Vec<u8>,
     segment: Option<u16>,
-    marks: IpHeaderFields,
+    fields: IpHeaderFields,
 }
 
 /// A UDP or ping socket.
@@ -36,12 +36,17 @@ impl DatagramSocket {
         Self { ping, space, ..Self::default() }
     }
 
+    /// Whether it is a ping socket.
+    pub(super) fn is_ping(&self) -> bool {
+        self.ping
+    }
+
     /// Sends as many datagrams as there is room for.
     pub(super) fn send(
         &mut self,
         mut data: Vec<u8>,
         segment: Option<u16>,
-        marks: IpHeaderFields,
+        fields: IpHeaderFields,
     ) -> Result<usize, HostError> {
         let size = segment.map_or(data.len(), usize::from).max(1);
         let datagrams = data.len().div_ceil(size).max(1);
@@ -67,7 +72,7 @@ impl DatagramSocket {
         }
         data.truncate(taken * size);
         let bytes = data.len();
-        self.outbox.push_back(Message { data, segment, marks });
+        self.outbox.push_back(Message { data, segment, fields });
         Ok(bytes)
     }
 
@@ -82,7 +87,7 @@ impl DatagramSocket {
         }
         let mut count = 0;
         for (buffer, received) in into.iter_mut().zip(received) {
-            let Some(Message { data, segment, marks: IpHeaderFields { tos, .. } }) = self.inbox.pop_front()
+            let Some(Message { data, segment, fields: IpHeaderFields { tos, .. } }) = self.inbox.pop_front()
             else {
                 break;
             };
@@ -111,14 +116,14 @@ impl SimHost {
         self.datagram_of(socket).outbox.pop_front().map(|message| (message.data, message.segment))
     }
 
-    /// The datagrams that the stack sent and nothing has taken, oldest first.
+    /// Datagrams sent by the stack and not taken yet, oldest first.
     pub fn sent_datagrams(&mut self, socket: SocketId) -> impl Iterator<Item = &[u8]> {
         self.datagram_of(socket).outbox.iter().map(|message| &*message.data)
     }
 
     /// IP header fields of the oldest datagram sent by the stack.
-    pub fn datagram_marks(&mut self, socket: SocketId) -> Option<IpHeaderFields> {
-        self.datagram_of(socket).outbox.front().map(|message| message.marks)
+    pub fn datagram_fields(&mut self, socket: SocketId) -> Option<IpHeaderFields> {
+        self.datagram_of(socket).outbox.front().map(|message| message.fields)
     }
 
     /// A datagram arrives, or several coalesced ones of `segment` bytes.
@@ -129,11 +134,11 @@ impl SimHost {
         }
     }
 
-    /// The same, with a DSCP and ECN byte, and without an event.
+    /// Arrival of a datagram with a DSCP and ECN byte, without an event.
     pub fn peer_datagram_unnoticed(&mut self, socket: SocketId, data: &[u8], segment: Option<u16>, tos: u8) {
         if self.closed(socket).is_none() {
-            let marks = IpHeaderFields { tos, ..IpHeaderFields::default() };
-            self.datagram_of(socket).inbox.push_back(Message { data: data.to_vec(), segment, marks });
+            let fields = IpHeaderFields { tos, ..IpHeaderFields::default() };
+            self.datagram_of(socket).inbox.push_back(Message { data: data.to_vec(), segment, fields });
         }
     }
 
@@ -149,8 +154,8 @@ impl SimHost {
         self.datagram_of(socket).lost += datagrams;
     }
 
-    /// An ICMP error arrives for something this socket sent. As on Linux the next call fails, unless the
-    /// error queue has been emptied before (`sock_dequeue_err_skb`).
+    /// An ICMP error arrives for a datagram of this socket. As on Linux the next call fails, unless the error
+    /// queue has been emptied before (`sock_dequeue_err_skb`).
     pub fn peer_icmp(&mut self, socket: SocketId, report: IcmpReport) {
         if self.closed(socket).is_some() {
             return;

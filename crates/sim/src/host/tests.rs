@@ -1,4 +1,4 @@
-//! A simulated host's sockets behave as the kernel's: errors, queues, half closes.
+//! Simulated host sockets against the kernel's behaviour: errors, queues, half closes.
 
 use super::*;
 
@@ -57,7 +57,7 @@ fn connects_end_as_planned() {
 }
 
 #[test]
-fn an_edge_is_told_once_until_the_socket_is_drained() {
+fn an_edge_is_reported_once_until_the_socket_is_drained() {
     let mut host = SimHost::default();
     let id = connected(&mut host);
     host.peer_send(id, b"abc");
@@ -125,12 +125,12 @@ fn fin_both_ways() {
 fn datagrams_and_their_errors() {
     let mut host = SimHost::default();
     let id = host.udp_open(FLOW, to()).expect("opens");
-    let marks = IpHeaderFields { tos: 2, ..IpHeaderFields::default() };
+    let fields = IpHeaderFields { tos: 2, ..IpHeaderFields::default() };
     let send = |host: &mut SimHost, data: &[u8], segment| {
-        host.datagram_send(id, &[IoSlice::new(data)], segment, marks)
+        host.datagram_send(id, &[IoSlice::new(data)], segment, fields)
     };
     assert_eq!(send(&mut host, b"abcdef", Some(4)), Ok(6));
-    assert_eq!(host.datagram_marks(id), Some(marks));
+    assert_eq!(host.datagram_fields(id), Some(fields));
     assert_eq!(host.take_datagram(id), Some((b"abcdef".to_vec(), Some(4))));
     let report = IcmpReport { cause: IcmpCause::PortUnreachable, from: None, sequence: None };
     host.peer_icmp(id, report);

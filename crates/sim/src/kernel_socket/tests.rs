@@ -1,4 +1,4 @@
-//! A host socket with a kernel and a path behind it, from the stack's view.
+//! A host socket with a kernel and a path behind it, as the stack sees it.
 
 use super::*;
 use brodo_core::flow::FlowId;
@@ -22,7 +22,7 @@ fn write(host: &mut SimHost, socket: SocketId, bytes: usize) -> Result<usize, Ho
 }
 
 #[test]
-fn a_write_that_is_refused_is_told_once_when_a_third_is_free() {
+fn a_refused_write_has_one_wake_up_when_a_third_is_free() {
     let (mut host, socket, mut kernel) = connected();
     let all = write(&mut host, socket, 1 << 20).expect("room for some");
     assert!((87_040..87_040 + (64 << 10)).contains(&all), "{all} bytes and the last buffer are taken");
@@ -41,7 +41,7 @@ fn a_write_that_is_refused_is_told_once_when_a_third_is_free() {
 }
 
 #[test]
-fn what_the_peer_writes_arrives_after_the_delay_and_its_end_after_it() {
+fn bytes_of_the_peer_arrive_after_the_delay_and_their_end_after_them() {
     let (mut host, socket, mut kernel) = connected();
     kernel.peer_write(Instant::ZERO, b"abc");
     kernel.peer_close(Instant::ZERO);

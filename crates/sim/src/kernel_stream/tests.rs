@@ -1,4 +1,4 @@
-//! The kernels behave as those that were measured.
+//! The modelled kernels against measurements of real ones.
 
 use super::*;
 use crate::rng::Rng;

@@ -1,7 +1,7 @@
-//! The link model checks frames: checksums complete or partial, segmentation, capabilities.
+//! Checks of the link model: checksums complete or partial, segmentation, capabilities.
 
 use super::*;
-use crate::packet::{Packet, TcpSegment, UdpDatagram, flags};
+use crate::packet::{ParsedFrame, TcpSegment, UdpDatagram, flags};
 use crate::rng::Pattern;
 use brodo_core::link::PartialChecksum;
 use std::io::IoSlice;
@@ -56,7 +56,7 @@ fn complete_and_partial_checksums_give_the_same_frame() {
 }
 
 #[test]
-fn whatever_is_wrong_with_a_frame_is_said() {
+fn every_fault_of_a_frame_is_named() {
     let (bytes, headers) = frame(true, 1000);
     let with = |at: usize, value: u8| {
         let mut b = bytes.clone();
@@ -86,7 +86,7 @@ fn segmentation_is_cut_as_the_kernel_does() {
         assert_eq!(pieces.len(), 4);
         let mut stream = Vec::new();
         for (i, piece) in pieces.iter().enumerate() {
-            let Ok(Packet::Tcp(seg)) = packet::parse(piece) else { panic!("not TCP: {piece:02x?}") };
+            let Ok(ParsedFrame::Tcp(seg)) = packet::parse(piece) else { panic!("not TCP: {piece:02x?}") };
             assert_eq!(seg.seq, 0xffff_ff00_u32.wrapping_add(1400 * i as u32));
             assert_eq!(seg.has(flags::FIN), i == 3);
             assert_eq!(seg.has(flags::PSH), i == 3);
@@ -115,7 +115,7 @@ fn udp_segmentation() {
     let pieces = send(ALL, &bytes, 42, true, Gso::Udp(1000)).expect("valid").cut();
     let mut data = Vec::new();
     for piece in &pieces {
-        let Ok(Packet::Udp(d)) = packet::parse(piece) else { panic!("not UDP: {piece:02x?}") };
+        let Ok(ParsedFrame::Udp(d)) = packet::parse(piece) else { panic!("not UDP: {piece:02x?}") };
         data.extend(d.data);
     }
     assert_eq!((pieces.len(), data), (3, udp.data));

@@ -1,4 +1,4 @@
-//! Congestion control of the guest: CUBIC (RFC 9438) or Reno (RFC 5681), in whole and broken segments.
+//! Congestion control of the guest: CUBIC (RFC 9438) or Reno (RFC 5681), in segments and fractions of them.
 //!
 //! CUBIC is what Linux guests use by default. HyStart is left out: it ends slow start when the round trip
 //! grows, and on these paths it would only hide the burst that a queue has to absorb. Only additions,
@@ -26,10 +26,10 @@ pub enum Algorithm {
 #[derive(Debug, Clone, Copy)]
 struct Epoch {
     since: Instant,
-    /// Seconds until the window is where it was.
+    /// CUBIC's K: seconds until the window is back at its size before the loss.
     k: f64,
     origin: f64,
-    /// Reno's window by now.
+    /// Reno's window at this time, a lower bound.
     reno: f64,
 }
 
@@ -58,7 +58,7 @@ impl Congestion {
         self.cwnd < self.ssthresh
     }
 
-    /// The window that a recovery ends with.
+    /// The window after a recovery.
     pub(super) fn ssthresh(&self) -> f64 {
         self.ssthresh
     }
@@ -133,7 +133,7 @@ fn cube_root(x: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    //! The windows that the RFCs give by formula.
+    //! Windows against the formulas of the RFCs.
 
     use super::*;
 

@@ -3,10 +3,10 @@
 //! As Linux does: an acknowledgement for every second full segment, at once for anything out of order and
 //! during the first segments of a connection (quick acknowledgements), else after 40 ms. While the program
 //! does not read, full segments are acknowledged at once only where the window would not fall behind the one
-//! offered before (`__tcp_ack_snd_check`); a read acknowledges all that has come (`tcp_cleanup_rbuf`). SACK
-//! blocks name the newest stretch first; a segment that was there already is reported first of all (RFC
-//! 2883). Payload is compared with the expected one as it arrives and then forgotten, so that a receiver
-//! holds nothing but numbers.
+//! offered before (`__tcp_ack_snd_check`); a read acknowledges all bytes that have arrived
+//! (`tcp_cleanup_rbuf`). SACK blocks name the newest stretch first; a segment that was there already is
+//! reported first of all (RFC 2883). Payload is compared with the expected one on arrival and then discarded,
+//! so that a receiver holds only numbers.
 //!
 //! Stream offsets are 64 bits and count from the first byte of payload.
 
@@ -33,7 +33,7 @@ pub(super) struct Receiver {
     buffer: Option<u64>,
     scale: u8,
     mss: u64,
-    /// Right edge offered, and the window that it was when it was offered.
+    /// Right edge offered, and the window at the time of the offer.
     edge: u64,
     offered: u64,
     /// Bytes since the last acknowledgement.
@@ -41,7 +41,7 @@ pub(super) struct Receiver {
     quick: u32,
     /// An acknowledgement is due now.
     now: bool,
-    /// A delayed one is due then.
+    /// Deadline of a delayed acknowledgement, if one waits.
     delayed: Option<Instant>,
 }
 
@@ -82,7 +82,7 @@ impl Receiver {
         self.nxt - self.read
     }
 
-    /// The application reads up to `bytes`; how many it got.
+    /// The application reads up to `bytes`; returns the number read.
     pub(super) fn take(&mut self, bytes: u64) -> u64 {
         let n = bytes.min(self.waiting());
         self.read += n;
@@ -162,7 +162,7 @@ impl Receiver {
         self.now || self.delayed.is_some_and(|at| at <= now)
     }
 
-    /// A segment leaves that acknowledges: its window field and, newest first, its SACK blocks.
+    /// Window field and SACK blocks, newest first, of a departing acknowledgement.
     pub(super) fn acknowledge(&mut self) -> (u16, Vec<(u64, u64)>) {
         (self.now, self.delayed, self.unacknowledged) = (false, None, 0);
         self.edge = self.edge.max(self.nxt + self.room());

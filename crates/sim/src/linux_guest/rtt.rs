@@ -1,4 +1,4 @@
-//! The guest's estimate of the round trip (RFC 6298), and the least it has seen.
+//! The guest's estimate of the round trip (RFC 6298), and its minimum.
 
 use brodo_core::time::Duration;
 

@@ -32,7 +32,7 @@ struct Sent {
     end: u64,
     at: Instant,
     fate: Fate,
-    again: bool,
+    retransmitted: bool,
 }
 
 impl Sent {
@@ -44,7 +44,7 @@ impl Sent {
 /// A recovery under way.
 #[derive(Debug, Clone, Copy)]
 struct Recovery {
-    /// Over when this is acknowledged.
+    /// End of the recovery: the acknowledgement of this offset.
     until: u64,
     /// Begun by the retransmission timer: slow start from one segment.
     by_timer: bool,
@@ -84,12 +84,12 @@ pub(super) struct Sender {
     rack: Option<(Instant, u64, Duration)>,
     rack_at: Option<Instant>,
     recovery: Option<Recovery>,
-    /// The retransmission timer counts from here.
+    /// Start of the retransmission timer.
     timer_from: Instant,
     backoff: u32,
     /// The tail was probed and nothing has been acknowledged since.
     probed: bool,
-    /// A segment shorter than the MSS ends here.
+    /// End of the last segment shorter than the MSS.
     small: u64,
     retransmitted: u64,
 }
@@ -205,7 +205,7 @@ impl Sender {
         }
     }
 
-    /// Everything before `ack` has arrived; bytes that were not known to have.
+    /// Cumulative acknowledgement of `ack`; returns the bytes newly known to have arrived.
     fn advance(&mut self, now: Instant, ack: u64) -> u64 {
         let mut delivered = 0;
         let mut first: Option<Sent> = None;
@@ -220,7 +220,7 @@ impl Sender {
             if s.fate != Fate::Sacked {
                 delivered += s.len();
                 self.arrived(now, &s);
-                if !s.again {
+                if !s.retransmitted {
                     first = first.or(Some(s));
                 }
             }
@@ -232,7 +232,7 @@ impl Sender {
         delivered
     }
 
-    /// The bytes from `start` to `end` have arrived; how many of them were not known to have.
+    /// Selective acknowledgement from `start` to `end`; returns the bytes newly known to have arrived.
     fn sack(&mut self, now: Instant, start: u64, end: u64) -> u64 {
         let mut delivered = 0;
         let mut i = self.sent.partition_point(|s| s.end <= start);
@@ -270,7 +270,7 @@ impl Sender {
     /// RACK (RFC 8985, 6.2, steps 1 and 2): the latest sent of what has arrived.
     fn arrived(&mut self, now: Instant, s: &Sent) {
         let took = now - s.at;
-        if s.again && took < self.rtt.min() {
+        if s.retransmitted && took < self.rtt.min() {
             // An acknowledgement of the first transmission.
             return;
         }
@@ -327,7 +327,7 @@ impl Sender {
         let most = (room / self.mss * self.mss).clamp(self.mss, self.burst);
         self.cut_at(i, self.sent[i].start + most);
         let s = &mut self.sent[i];
-        (s.fate, s.again, s.at) = (Fate::Outstanding, true, now);
+        (s.fate, s.retransmitted, s.at) = (Fate::Outstanding, true, now);
         self.lost -= s.len();
         self.pipe += s.len();
         self.retransmitted += s.len().div_ceil(self.mss);
@@ -352,7 +352,7 @@ impl Sender {
             self.timer_from = now;
         }
         let (start, end) = (self.nxt, self.nxt + len);
-        self.sent.push_back(Sent { start, end, at: now, fate: Fate::Outstanding, again: false });
+        self.sent.push_back(Sent { start, end, at: now, fate: Fate::Outstanding, retransmitted: false });
         self.pipe += len;
         self.nxt = end;
         Some(Outgoing { start, end })
@@ -363,7 +363,7 @@ impl Sender {
         self.sent.is_empty() && self.written > self.nxt && self.edge <= self.nxt
     }
 
-    /// When the retransmission, probe or persist timer expires.
+    /// Deadline of the retransmission, probe or persist timer.
     fn timer(&self) -> Option<Instant> {
         let rto = (self.rtt.rto(RTO_MIN) * (1 << self.backoff.min(10))).min(RTO_MAX);
         if self.sent.is_empty() && !self.is_shut() {
@@ -377,7 +377,7 @@ impl Sender {
         Some(self.timer_from + rto)
     }
 
-    /// When [`Sender::expire`] has something to do.
+    /// Deadline of [`Sender::expire`].
     pub(super) fn deadline(&self) -> Option<Instant> {
         [self.rack_at, self.timer()].into_iter().flatten().min()
     }
@@ -392,7 +392,7 @@ impl Sender {
         }
         if self.is_shut() {
             (self.backoff, self.timer_from) = (self.backoff + 1, now);
-            // One before what the peer expects, so that it answers (tcp_xmit_probe_skb).
+            // The byte before the next expected one, so that the peer answers (tcp_xmit_probe_skb).
             let before = self.nxt.wrapping_sub(1);
             return Some(Outgoing { start: before, end: before });
         }
@@ -410,7 +410,7 @@ impl Sender {
         let from = self.sent[last].end.saturating_sub(self.mss);
         self.cut_at(last, from);
         let s = self.sent.back_mut()?;
-        (s.at, s.again) = (now, true);
+        (s.at, s.retransmitted) = (now, true);
         self.retransmitted += 1;
         Some(Outgoing { start: s.start, end: s.end })
     }

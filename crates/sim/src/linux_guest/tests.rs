@@ -3,7 +3,7 @@
 use super::receiver::Receiver;
 use super::sender::{Outgoing, Sender};
 use super::{Algorithm, wire};
-use crate::packet::{self, Macs, Packet, TcpSegment, flags};
+use crate::packet::{self, Macs, ParsedFrame, TcpSegment, flags};
 use crate::rng::Pattern;
 use crate::script::REMOTE_V4;
 use brodo_core::time::{Duration, Instant};
@@ -21,7 +21,7 @@ fn ten_in_flight() -> Sender {
     tx
 }
 
-/// Everything that may be sent now.
+/// All transmissions that the windows allow now.
 fn all(tx: &mut Sender, now: Instant) -> Vec<Outgoing> {
     std::iter::from_fn(|| tx.next(now)).collect()
 }
@@ -86,7 +86,7 @@ fn a_lost_tail_is_probed_after_two_round_trips() {
 }
 
 #[test]
-fn when_nothing_comes_back_all_is_sent_again_slowly_after_the_time_out() {
+fn a_time_out_without_acknowledgements_retransmits_all_slowly() {
     let mut tx = ten_in_flight();
     let probe_at = tx.deadline().expect("in flight");
     tx.expire(probe_at);
@@ -183,7 +183,7 @@ fn frames_are_what_smoltcp_reads_and_the_other_way_round() {
             wire::frame(&segment, macs, segment.data.len(), |into| into.copy_from_slice(&segment.data));
         let sum = !packet::l4_sum(segment.src.ip(), segment.dst.ip(), 6, &frame[34..]);
         frame[50..52].copy_from_slice(&sum.to_be_bytes());
-        assert_eq!(packet::parse(&frame), Ok(Packet::Tcp(segment.clone())));
+        assert_eq!(packet::parse(&frame), Ok(ParsedFrame::Tcp(segment.clone())));
 
         let frame = segment.to_frame(macs);
         let (mut read, payload) = wire::read(&frame).expect("TCP over IPv4");

@@ -1,5 +1,4 @@
-//! Frames of a bulk transfer: headers written and read without a copy of the payload and without a pass over
-//! it.
+//! Frames of a bulk transfer: headers written and read without a copy of the payload or a pass over it.
 //!
 //! As on a TAP with virtio-net headers the TCP checksum is left out: such a frame never crosses a wire. The
 //! header checksum of IPv4 is there. Everything else is as in [`crate::packet`], which checks more and is too

@@ -7,7 +7,7 @@ fn line(text: &str) -> Line {
 }
 
 #[test]
-fn what_is_parsed_is_printed_the_same() {
+fn parsed_lines_are_printed_the_same() {
     for text in [
         "SYN|ACK seq=0 ack=1 win=65535 mss=1460 wscale=7 sackok",
         "ACK|PSH seq=-1 win>=10 data<=1460 sack=1-2,5-9",
@@ -22,7 +22,7 @@ fn what_is_parsed_is_printed_the_same() {
 }
 
 #[test]
-fn what_is_not_understood_is_named() {
+fn unknown_words_are_named() {
     for text in ["", "SIN", "ACK seq", "ACK seq=x", "ACK foo=1", "ICMP", "ICMP nonsense", "ACK sack=5"] {
         assert!(Line::parse(text).is_err(), "{text}");
     }

@@ -1,4 +1,4 @@
-//! The observer accepts what TCP allows and names what it does not.
+//! The observer accepts correct exchanges and names each violation.
 
 use super::*;
 use crate::packet::flags::{ACK, FIN, RST, SYN};

@@ -27,11 +27,11 @@ fn segment(src: &str, dst: &str) -> TcpSegment {
 fn tcp_round_trip_in_both_families() {
     for (src, dst) in [("10.0.2.15:40000", "1.2.3.4:80"), ("[fd00::15]:40000", "[2001:db8::1]:80")] {
         let mut seg = segment(src, dst);
-        assert_eq!(parse(&seg.to_frame(MACS)), Ok(Packet::Tcp(seg.clone())));
+        assert_eq!(parse(&seg.to_frame(MACS)), Ok(ParsedFrame::Tcp(seg.clone())));
         seg.flags = flags::ACK | flags::PSH | flags::FIN;
         (seg.mss, seg.wscale, seg.sack_ok) = (None, None, false);
         seg.sack = vec![(1, 2), (5, 9)];
-        assert_eq!(parse(&seg.to_frame(MACS)), Ok(Packet::Tcp(seg.clone())));
+        assert_eq!(parse(&seg.to_frame(MACS)), Ok(ParsedFrame::Tcp(seg.clone())));
         assert_eq!(seg.seq_len(), 4);
     }
 }
@@ -40,7 +40,7 @@ fn tcp_round_trip_in_both_families() {
 fn udp_and_icmp_round_trip() {
     for (src, dst) in [("10.0.2.15:1", "1.2.3.4:2"), ("[fd00::15]:1", "[2001:db8::1]:2")] {
         let udp = UdpDatagram { src: addr(src), dst: addr(dst), data: vec![9; 33] };
-        assert_eq!(parse(&udp.to_frame(MACS)), Ok(Packet::Udp(udp.clone())));
+        assert_eq!(parse(&udp.to_frame(MACS)), Ok(ParsedFrame::Udp(udp.clone())));
         let icmp = IcmpMessage {
             src: udp.src.ip(),
             dst: udp.dst.ip(),
@@ -49,11 +49,11 @@ fn udp_and_icmp_round_trip() {
             word: 0x0001_0002,
             body: vec![5; 56],
         };
-        assert_eq!(parse(&icmp.to_frame(MACS)), Ok(Packet::Icmp(icmp)));
+        assert_eq!(parse(&icmp.to_frame(MACS)), Ok(ParsedFrame::Icmp(icmp)));
     }
 }
 
-/// Every single flipped bit of a frame's IP part is noticed, or changes what was read.
+/// Every single flipped bit of a frame's IP part is an error or changes the parsed packet.
 #[test]
 fn no_flipped_bit_goes_unnoticed() {
     for (src, dst) in [("10.0.2.15:40000", "1.2.3.4:80"), ("[fd00::15]:40000", "[2001:db8::1]:80")] {
@@ -64,7 +64,7 @@ fn no_flipped_bit_goes_unnoticed() {
             bad[bit / 8] ^= 1 << (bit % 8);
             // IPv6 has no checksum over traffic class, flow label and hop limit.
             let unprotected = src.starts_with('[') && (bit < 18 * 8 || bit / 8 == 21);
-            assert!(unprotected || parse(&bad) != Ok(Packet::Tcp(seg.clone())), "bit {bit}");
+            assert!(unprotected || parse(&bad) != Ok(ParsedFrame::Tcp(seg.clone())), "bit {bit}");
         }
     }
 }

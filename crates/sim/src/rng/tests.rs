@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// The reference output for seed 1234567 (published with the generator's C source). If it changes, every seed
-/// that was ever written down means another run.
+/// The reference output for seed 1234567 (published with the generator's C source). If it changes, every
+/// recorded seed means another run.
 #[test]
 fn a_seed_means_the_same_for_ever() {
     let mut rng = Rng::new(1_234_567);

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::host::{Call, SimHost};
 use brodo_core::counters::DropReason;
+use brodo_core::flow::{FlowKey, Protocol};
 use brodo_core::link::NoCredit;
 use brodo_core::stack::Arrived;
 use std::net::SocketAddr;
@@ -26,7 +27,7 @@ impl Script {
         self.flow().socket.is_some()
     }
 
-    /// The next connect is done at once.
+    /// The next connect succeeds at once.
     pub fn host_connects_at_once(&mut self) {
         self.driver.host.plan_connect(ConnectPlan::Done);
     }
@@ -65,9 +66,9 @@ impl Script {
         let (guest, remote) = self.endpoints();
         let mut result = Ok(());
         let sent = self.driver.turn_with(self.now(), |stack, io| {
-            let ends = (guest.into(), remote.into());
+            let key = FlowKey { protocol: Protocol::Tcp, guest: guest.into(), remote: remote.into() };
             let adopt = |host: &mut SimHost, flow| Ok(host.adopt_tcp(flow, remote));
-            result = stack.inbound_tcp(io, ends, adopt).map(|_| ());
+            result = stack.inbound_tcp(io, key, adopt).map(|_| ());
         });
         self.flow_mut().inbound = true;
         self.see_all(&sent);
@@ -82,10 +83,10 @@ impl Script {
         let payload = self.down_pattern(self.current).bytes(self.flow().down_datagrams << 20, bytes);
         let mut result = Ok(());
         let sent = self.driver.turn_with(self.now(), |stack, io| {
-            let ends = (guest.into(), remote.into());
+            let key = FlowKey { protocol: Protocol::Udp, guest: guest.into(), remote: remote.into() };
             let arrived = Arrived { peer: remote, payload: &payload, segment, tos: 0 };
             let adopt = |host: &mut SimHost, flow, socket| Ok(host.adopt_udp(flow, remote, socket));
-            result = stack.inbound_datagram(io, ends, &arrived, adopt);
+            result = stack.inbound_datagram(io, key, &arrived, adopt);
         });
         self.flow_mut().down_datagrams += u64::from(result.is_ok() && segment.is_none());
         self.see_all(&sent);
@@ -101,7 +102,7 @@ impl Script {
         self.driver.host.set_space(self.socket(), bytes);
     }
 
-    /// There is room for more bytes (datagrams, on a datagram socket).
+    /// The send buffer gets room for more bytes (datagrams, on a datagram socket).
     pub fn host_accepts_more(&mut self, more: usize) {
         self.note("peer", &format!("room for {more} more"));
         self.driver.host.give_space(self.socket(), more);
@@ -188,14 +189,14 @@ impl Script {
         self.poll();
     }
 
-    /// The peer sends bytes and then the connection breaks, before the stack hears of either.
+    /// The peer sends bytes and then the connection breaks, before an event of either reaches the stack.
     pub fn host_sends_and_breaks(&mut self, bytes: usize, error: HostError) {
         self.host_breaks_unnoticed(bytes, false, error);
         self.poll();
     }
 
-    /// The peer sends bytes, then FIN if `fin` says so, and then the connection breaks; the stack hears of it
-    /// in its next turn.
+    /// The peer sends bytes, then FIN if `fin` says so, and then the connection breaks; the stack gets the
+    /// event in its next turn.
     pub fn host_breaks_unnoticed(&mut self, bytes: usize, fin: bool, error: HostError) {
         self.note("peer", &format!("sends {bytes}{}, then {error:?}", if fin { " and FIN" } else { "" }));
         let offset = self.flow().down;
@@ -215,14 +216,14 @@ impl Script {
         self.poll();
     }
 
-    /// The peer, which has taken all data, has or has not read an end of stream.
+    /// Asserts whether the peer, having taken all data, reads an end of stream.
     pub fn host_saw_fin(&self, saw: bool) {
         assert_eq!(self.driver.host.peer_sees_fin(self.socket()), saw, "the host saw the guest's FIN");
     }
 
-    /// How the socket has been closed, `None` if it is open.
+    /// Asserts the kind of close of the socket, `None` if it is open.
     pub fn host_closed(&self, how: Option<Close>) {
-        assert_eq!(self.driver.host.closed(self.socket()), how, "how the host socket was closed");
+        assert_eq!(self.driver.host.closed(self.socket()), how, "close of the host socket");
     }
 
     /// Bytes that the peer sent and the stack has left in the kernel.
@@ -230,12 +231,12 @@ impl Script {
         self.driver.host.waiting(self.socket())
     }
 
-    /// How often the stack has made a call of the same kind on any socket.
+    /// Number of calls of the same kind that the stack has made on any socket.
     pub fn host_calls(&self, kind: impl Fn(&Call) -> bool) -> usize {
         self.driver.host.calls().iter().filter(|(_, call)| kind(call)).count()
     }
 
-    /// No connection has left any state: no socket, no flow, no payload memory, no timer.
+    /// No connection state remains: no socket, no flow, no payload memory, no timer.
     pub fn expect_all_gone(&self) {
         assert_eq!(self.driver.host.open_sockets(), 0, "sockets left open");
         assert_eq!(self.driver.stack.flows(), 0, "flows left open");
@@ -303,13 +304,13 @@ impl Script {
     /// The DSCP and ECN byte of the oldest datagram that the socket has sent.
     pub fn host_datagram_tos(&mut self) -> Option<u8> {
         let socket = self.socket();
-        self.driver.host.datagram_marks(socket).map(|marks| marks.tos)
+        self.driver.host.datagram_fields(socket).map(|fields| fields.tos)
     }
 
     /// IP header fields of the oldest datagram sent by the socket.
-    pub fn host_datagram_marks(&mut self) -> Option<IpHeaderFields> {
+    pub fn host_datagram_fields(&mut self) -> Option<IpHeaderFields> {
         let socket = self.socket();
-        self.driver.host.datagram_marks(socket)
+        self.driver.host.datagram_fields(socket)
     }
 
     /// The bytes of the oldest datagram that the socket has sent, and the size at which it was to be cut.
@@ -318,21 +319,21 @@ impl Script {
         self.driver.host.take_datagram(socket).expect("the host sent a datagram")
     }
 
-    /// An ICMP error arrives for what the socket sent.
+    /// An ICMP error arrives for a datagram of the socket.
     pub fn host_gets_icmp(&mut self, cause: IcmpCause) {
         self.note("peer", &format!("ICMP {cause:?}"));
         self.driver.host.peer_icmp(self.socket(), IcmpReport { cause, from: None, sequence: None });
         self.poll();
     }
 
-    /// The same with the complete report of the host's kernel.
+    /// An ICMP error arrives with the complete report of the host's kernel.
     pub fn host_gets_icmp_report(&mut self, report: IcmpReport) {
         self.note("peer", &format!("{report:?}"));
         self.driver.host.peer_icmp(self.socket(), report);
         self.poll();
     }
 
-    /// The same, but the guest's next datagram is faster than the event.
+    /// An ICMP error arrives, but the guest's next datagram comes before its event.
     pub fn host_gets_icmp_unnoticed(&mut self, cause: IcmpCause) {
         self.note("peer", &format!("ICMP {cause:?}, not noticed yet"));
         self.driver.host.peer_icmp(self.socket(), IcmpReport { cause, from: None, sequence: None });

@@ -15,7 +15,7 @@ impl Script {
     }
 
     /// The guest sends full segments until it is at the right edge of its window, wherever that moves
-    /// meanwhile. Gives what the stack sent, this and before.
+    /// meanwhile. Returns all frames of the stack up to then.
     pub fn guest_fills_window(&mut self) -> Vec<Line> {
         for _ in 0..STUCK {
             let len = (self.mss() as u32).min(self.offered_edge() - self.guest_progress().0);

@@ -76,7 +76,7 @@ pub enum Expected {
 }
 
 impl Expected {
-    /// Whether `value` is as expected; `None` if nothing is.
+    /// Whether `value` is within the tolerance; `None` without an expectation.
     pub fn passes(self, value: f64) -> Option<bool> {
         let (low, high) = match self {
             Self::About(v, percent) => (v * (1.0 - percent / 100.0), v * (1.0 + percent / 100.0)),
@@ -140,7 +140,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Whether it is as expected; `None` if nothing is.
+    /// Whether it is within the tolerance; `None` without an expectation.
     pub fn passes(&self) -> Option<bool> {
         self.expected.passes(self.value)
     }

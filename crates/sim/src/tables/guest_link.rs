@@ -177,7 +177,7 @@ fn settled(record: &Record) -> f64 {
 const WHOLE: Options =
     Options { mss: 1424, burst: 8, send_buffer: 1 << 30, receive_buffer: None, cubic: true };
 
-/// A download at 100 and at 200 ms, of which `expected` bytes per round trip are.
+/// A download at 100 and at 200 ms with `expected` bytes per round trip.
 fn send_buffer(progress: &mut Progress, bounds: (u32, u32), expected: u32) -> Vec<Figure> {
     let at = |ms| {
         let rtt = Duration::from_millis(ms);
@@ -353,9 +353,9 @@ pub(crate) const STOP_WAKE_LASTS: Duration = Duration::from_millis(9600);
 
 /// Throughput of one connection's share of a TX queue of `frames`, bytes per second: the TX queue budget of
 /// `brodo-core`.
-fn claimed_expected(frames: usize) -> f64 {
-    let claimable = frames * 4 / 5;
-    ((claimable - claimable.div_ceil(4)) as u64 * 1460).min(SEND_BUFFER) as f64 / 0.12
+fn share_expected(frames: usize) -> f64 {
+    let budget = frames * 4 / 5;
+    ((budget - budget.div_ceil(4)) as u64 * 1460).min(SEND_BUFFER) as f64 / 0.12
 }
 
 /// Throughput of a tail-drop queue of `frames`, bytes per second: see [`crate::wan::tun`].
@@ -387,7 +387,7 @@ fn bounded_queue(progress: &mut Progress) -> Vec<Figure> {
             alone("dropped", Unit::Count, Expected::Shown, drop.dropped as f64),
             alone("stop-wake", unit, Expected::About(SEND_BUFFER as f64 / 0.12, 1.0), stop.mean(0.5, 1.0)),
             alone("retransmissions", Unit::Count, Expected::AtMost(0.0, 0.0), stop.retransmitted as f64),
-            alone("known", unit, Expected::About(claimed_expected(frames), 5.0), known.mean(0.5, 1.0)),
+            alone("known", unit, Expected::About(share_expected(frames), 5.0), known.mean(0.5, 1.0)),
             alone("known, dropped", Unit::Count, Expected::AtMost(0.0, 0.0), known.dropped as f64),
         ]);
     }

@@ -9,7 +9,7 @@ use crate::driver::SimDriver;
 use crate::kernel_stream::{KernelStream, Wire};
 use crate::link::to_stack;
 use crate::net::{Bottleneck, Delay, Path};
-use crate::packet::{self, Packet, TcpSegment, flags};
+use crate::packet::{self, ParsedFrame, TcpSegment, flags};
 use crate::script::REMOTE_V4;
 use crate::world::{Answer, Behind, Conversation, Cost, Ending, World};
 use brodo_core::config::{BufferBounds, Config};
@@ -122,7 +122,7 @@ fn connect_request_response(progress: &mut Progress) -> Vec<Figure> {
             let one = Conversation::requests(1, 1, 1, Duration::ZERO);
             world.add(Conversation {
                 ending: Ending::GuestFirst,
-                again: u32::MAX,
+                repetitions: u32::MAX,
                 guest_buffer: 4096,
                 ..one
             });
@@ -143,9 +143,9 @@ fn connect_request_response(progress: &mut Progress) -> Vec<Figure> {
 /// Writing strategy of a program with the socket itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Writer {
-    /// Until the buffer is full, and again when woken.
+    /// Write until the buffer is full, and on each wake-up.
     UntilFull,
-    /// Never more than three quarters of the buffer.
+    /// Write at most three quarters of the buffer.
     ThreeQuarters,
 }
 
@@ -182,8 +182,8 @@ fn direct(wire: Wire, bytes: u64, writer: Writer, dwell: Duration) -> f64 {
     }
 }
 
-/// Seconds from the guest's connect until the last of `bytes` is read. More than that is on its way: smoltcp
-/// waits for its timer if its FIN meets a closed window.
+/// Seconds from the guest's connect until the last of `bytes` is read. The close is not awaited, because
+/// smoltcp waits for its timer if its FIN meets a closed window.
 fn through_brodo(plan: Conversation, bytes: u64) -> f64 {
     let mut world = near(ethernet());
     let start = plan.start;
@@ -336,7 +336,7 @@ fn idle_connections(count: u32) -> SimDriver {
 /// The TCP segment in a frame.
 fn tcp(frame: &[u8]) -> Option<TcpSegment> {
     match packet::parse(frame) {
-        Ok(Packet::Tcp(segment)) => Some(segment),
+        Ok(ParsedFrame::Tcp(segment)) => Some(segment),
         _ => None,
     }
 }

@@ -32,7 +32,7 @@ impl Progress {
         }
     }
 
-    /// All is done: the line is cleared.
+    /// Clears the line at the end.
     pub fn done(&mut self) {
         if self.shown {
             let _ = write!(std::io::stderr(), "\r\x1b[K");

@@ -20,7 +20,7 @@ use std::net::{IpAddr, SocketAddr};
 pub struct SlowReader {
     /// The socket's send buffer toward it, bytes.
     pub buffer: u64,
-    /// How fast it reads, bytes per second.
+    /// Rate of its reads, bytes per second.
     pub bytes_per_s: u64,
 }
 
@@ -51,7 +51,7 @@ pub struct BulkHost {
     content: Content,
     /// Bytes written at once by the program behind each new socket.
     pub writes: u64,
-    /// How programs read.
+    /// Pace of the reading programs.
     reader: Option<SlowReader>,
     sockets: Vec<Socket>,
     ready: Vec<(FlowId, Readiness)>,
@@ -85,7 +85,7 @@ impl BulkHost {
         std::mem::take(&mut self.ready)
     }
 
-    /// Whether [`BulkHost::take_events`] would give something.
+    /// Whether [`BulkHost::take_events`] has events.
     pub fn has_events(&self) -> bool {
         !self.ready.is_empty()
     }

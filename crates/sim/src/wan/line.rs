@@ -23,7 +23,7 @@ pub struct Frame {
 pub struct Line {
     bits_per_s: Option<u64>,
     delay: Duration,
-    /// When the transmitter has sent everything, in picoseconds: a frame at 10 Gbit/s ends between
+    /// Time at which the transmitter has sent everything, in picoseconds: a frame at 10 Gbit/s ends between
     /// nanoseconds.
     free_at_ps: u128,
     under_way: VecDeque<(Instant, Frame)>,
@@ -45,7 +45,7 @@ impl Line {
         self.under_way.push_back((sent + self.delay, frame));
     }
 
-    /// When the next frame leaves.
+    /// Time at which the next frame leaves.
     pub fn next(&self) -> Option<Instant> {
         self.under_way.front().map(|&(at, _)| at)
     }

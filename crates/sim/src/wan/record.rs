@@ -20,23 +20,23 @@ pub enum Way {
 /// A bulk transfer over one connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transfer {
-    /// Which way.
+    /// Direction of the transfer.
     pub way: Way,
-    /// How buffers are sized.
+    /// Rule by which limits are sized.
     pub tuning: Tuning,
     /// The buffer of that way, bytes.
     pub bounds: BufferBounds,
-    /// Between guest and stack.
+    /// Path between guest and stack.
     pub path: Path,
     /// The guest's TCP.
     pub guest: Options,
-    /// When the host's program reads slowly, and how; else it reads as fast as bytes come.
+    /// Time and pace of slow reads of the host's program; else it reads as fast as bytes come.
     pub slow: Option<(Range<Duration>, SlowReader)>,
     /// The rate, bytes per second, to which the guest's program limits itself: it reads all there is, then
     /// sleeps for as long as that takes at the rate, as `curl --limit-rate` does. `None` for one that reads
     /// what its TCP takes.
     pub paced: Option<u64>,
-    /// How long it lasts.
+    /// Duration of the transfer.
     pub lasts: Duration,
 }
 
@@ -51,7 +51,7 @@ struct PacedReader {
 }
 
 impl PacedReader {
-    /// Lets time go on until `until`, and the program read whenever it wakes up.
+    /// Advances time to `until`; the program reads at each of its wake-ups.
     fn read_until(&mut self, wan: &mut Wan, flow: usize, until: Instant) {
         while self.wakes_at <= until {
             wan.run_until(self.wakes_at);
@@ -73,7 +73,7 @@ pub struct Sample {
     pub bytes: u64,
     /// The automatic limit, bytes.
     pub limit: u32,
-    /// How often it has grown and shrunk.
+    /// Number of its increases and decreases.
     pub changes: u32,
     /// Sent and not acknowledged, bytes.
     pub in_flight: u64,
@@ -98,10 +98,10 @@ pub struct Record {
 const SAMPLES: u32 = 4000;
 
 impl Transfer {
-    /// Runs it.
+    /// Runs the transfer.
     ///
     /// # Panics
-    /// If the connection is not open at the end, or anything is delivered wrongly.
+    /// If the connection is not open at the end, or a wrong byte is delivered.
     pub fn run(&self) -> Record {
         let mut config = Config { mtu: self.guest.mss + 40, tcp_tuning: self.tuning, ..Config::default() };
         match self.way {
@@ -161,7 +161,7 @@ impl Transfer {
 }
 
 impl Record {
-    /// How often the limit changed between two times, as shares of the whole run.
+    /// Changes of the limit between two times, as shares of the whole run.
     pub fn changes(&self, from: f64, to: f64) -> u32 {
         let last = self.samples.len() - 1;
         let at = |share: f64| self.samples[(share * last as f64) as usize].changes;

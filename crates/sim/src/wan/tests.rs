@@ -61,7 +61,7 @@ fn a_queue_that_drops_its_tail_carries_little_more_than_itself_per_round_trip() 
         let unrepaired = record.dropped.checked_sub(record.retransmitted);
         assert!(
             unrepaired.is_some_and(|n| n <= frames as u64),
-            "{} dropped, {} sent again",
+            "{} dropped, {} retransmitted",
             record.dropped,
             record.retransmitted
         );
@@ -103,7 +103,7 @@ fn the_same_run_twice_is_the_same_run() {
 
 #[test]
 fn the_edge_stays_while_much_of_the_window_waits_beyond_gaps() {
-    // The observer holds every segment to it.
+    // The observer checks this on every segment.
     let mut transfer = transfer(Way::Up, 1 << 20, 40_000, None, 2000);
     transfer.guest = Options { burst: 1, ..transfer.guest };
     transfer.path.tun = Some((400, WhenFull::Drop));

@@ -25,7 +25,7 @@ use super::line::Frame;
 use brodo_core::time::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// From the first frame in an empty queue until the reader has its turn.
+/// Delay from the first frame in an empty queue to the reader's turn.
 const WAKE: Duration = Duration::from_micros(50);
 
 /// Treatment of a frame that finds the queue full.
@@ -93,7 +93,7 @@ impl Tun {
         self.reader_at = self.reader_at.or(Some(now + WAKE));
     }
 
-    /// When the reader has its next turn.
+    /// Time of the reader's next turn.
     pub fn next(&self) -> Option<Instant> {
         self.reader_at
     }

@@ -3,7 +3,7 @@
 use crate::kernel_stream::Wire;
 use brodo_core::time::{Duration, Instant};
 
-/// How a conversation ends.
+/// End of a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// Each side closes its direction when it has sent everything.
@@ -23,23 +23,23 @@ pub enum Ending {
 /// Pacing of the programs' bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// Without pauses.
+    /// Bytes without pauses.
     Bulk,
     /// Bursts at regular intervals.
     Bursts {
         /// Bytes of one burst, each way.
         bytes: u64,
-        /// From the start of one to the start of the next.
+        /// Interval from the start of one burst to the start of the next.
         every: Duration,
     },
-    /// The guest asks, the peer answers when it has read the question, and the guest asks again when it has
-    /// read the answer.
+    /// Request and response: the guest sends a request, the peer answers once it has read it, and the next
+    /// request follows the answer.
     Requests {
         /// Bytes of a question.
         request: u64,
         /// Bytes of an answer.
         response: u64,
-        /// The least time from one question to the next.
+        /// The least time from one request to the next.
         every: Duration,
     },
 }
@@ -47,7 +47,7 @@ pub enum Pace {
 /// The far side of the host socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Behind {
-    /// A peer at no distance, and buffers of this many bytes each way.
+    /// A peer without a path, and buffers of this many bytes each way.
     Buffer(usize),
     /// Linux's own buffers and a path (the same each way) to a peer with the like.
     Kernel(Wire),
@@ -56,25 +56,25 @@ pub enum Behind {
 /// Plan of one connection.
 #[derive(Debug, Clone)]
 pub struct Conversation {
-    /// When the guest connects.
+    /// Time of the guest's connect.
     pub start: Instant,
     /// Over IPv6.
     pub v6: bool,
-    /// How long the host's connect takes beside the path's round trip; zero for one that is done at once.
+    /// Duration of the host's connect beside the path's round trip; zero for an immediate one.
     pub connect_after: Duration,
     /// Bytes from guest to peer.
     pub up: u64,
     /// Bytes from peer to guest.
     pub down: u64,
-    /// When they are sent.
+    /// Pacing of both directions.
     pub pace: Pace,
     /// Bytes per millisecond that the guest's program reads; `None` for all there is.
     pub guest_reads: Option<u64>,
-    /// The guest's program sleeps this long between two reads; zero for a program that is woken.
+    /// Sleep of the guest's program between two reads; zero for a program woken by arrivals.
     pub guest_dwells: Duration,
     /// Bytes per millisecond that the peer reads.
     pub peer_reads: Option<u64>,
-    /// The peer sleeps this long between two reads.
+    /// Sleep of the peer between two reads.
     pub peer_dwells: Duration,
     /// The guest's receive and send buffer, bytes each.
     pub guest_buffer: usize,
@@ -82,13 +82,12 @@ pub struct Conversation {
     pub behind: Behind,
     /// Order of closing.
     pub ending: Ending,
-    /// How often the guest does the same once more, each time when it has closed. Only with
-    /// [`Ending::GuestFirst`].
-    pub again: u32,
+    /// Repetitions of the conversation, each after the guest has closed. Only with [`Ending::GuestFirst`].
+    pub repetitions: u32,
 }
 
 impl Default for Conversation {
-    /// Nothing is sent; each side closes at once; buffers of 64 KiB.
+    /// A plan without payload, in which each side closes at once; buffers of 64 KiB.
     fn default() -> Self {
         Self {
             start: Instant::from_ms(1),
@@ -104,7 +103,7 @@ impl Default for Conversation {
             guest_buffer: 64 << 10,
             behind: Behind::Buffer(64 << 10),
             ending: Ending::Each,
-            again: 0,
+            repetitions: 0,
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The peer's socket: the far end of a host socket, near or far, as used by the peer program of a
-//! [`World`](super::World) uses it.
+//! [`World`](super::World).
 
 use super::conversation::Behind;
 use crate::host::SimHost;
@@ -9,7 +9,7 @@ use brodo_core::time::Instant;
 
 /// A connected socket of the peer.
 pub(super) enum PeerSocket {
-    /// At no distance: bytes read by the peer are room at once.
+    /// Without a path: bytes read by the peer are room in the send buffer at once.
     Near { socket: SocketId, buffer: usize },
     /// Behind two kernels and a path.
     Far(Box<KernelSocket>),
@@ -35,7 +35,7 @@ impl PeerSocket {
         }
     }
 
-    /// When something happens next on the path.
+    /// Time of the next event on the path.
     pub(super) fn next(&self) -> Option<Instant> {
         match self {
             Self::Near { .. } => None,
@@ -81,7 +81,7 @@ impl PeerSocket {
         }
     }
 
-    /// Bytes that a write takes now.
+    /// Bytes accepted by a write now.
     pub(super) fn room(&self, host: &SimHost) -> usize {
         match self {
             Self::Near { socket, buffer } => buffer.saturating_sub(host.waiting(*socket)),

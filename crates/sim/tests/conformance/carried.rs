@@ -11,6 +11,7 @@ use brodo_core::flow::{Endpoint, FlowId, FlowKey, Protocol};
 use brodo_core::host::HostError;
 use brodo_core::link::LinkCaps;
 use brodo_core::policy::Deny;
+use brodo_core::port_range::PortRange;
 use brodo_core::time::{Duration, Instant};
 use brodo_sim::driver::SimDriver;
 use brodo_sim::script::Script;
@@ -61,7 +62,7 @@ fn a_splice_is_recorded_with_its_traffic_seen_from_the_guest() {
         assert_eq!(opened.state, FlowState::Tcp(State::SynSent));
         connected(&mut driver, at(15), id);
         let (from_initiator, from_responder) = (traffic(1000, 0), traffic(7, 0));
-        let progress = CarriedProgress { connected: false, from_initiator, from_responder };
+        let progress = CarriedProgress { from_initiator, from_responder, ..CarriedProgress::default() };
         driver.turn_with(at(20), |stack, io| stack.carried_progress(io, id, &progress));
         let info = driver.stack.flow_detail(id, at(50)).expect("open").info;
         assert_eq!((info.from_guest.bytes, info.to_guest.bytes), (out, into));
@@ -75,6 +76,30 @@ fn a_splice_is_recorded_with_its_traffic_seen_from_the_guest() {
         assert_eq!((driver.stack.flows(), driver.stack.has_released()), (0, false));
         let counters = driver.stack.counters();
         assert_eq!((counters.splice_opened, counters.splice_bytes, counters.carried_closed), (1, 1007, 1));
+    }
+}
+
+#[test]
+fn a_half_closed_splice_has_the_state_of_its_guests_connection() {
+    for (initiator, first, second) in [
+        (Initiator::Guest, State::CloseWait, State::FinWait2),
+        (Initiator::Peer, State::FinWait2, State::CloseWait),
+    ] {
+        for (initiator_finished, state) in [(true, first), (false, second)] {
+            let mut driver = driver(Config::default());
+            let id =
+                open(&mut driver, Instant::ZERO, between(Carrier::Splice, initiator, 5000)).expect("room");
+            connected(&mut driver, Instant::ZERO, id);
+            let responder_finished = !initiator_finished;
+            let fin =
+                CarriedProgress { initiator_finished, responder_finished, ..CarriedProgress::default() };
+            let bytes = CarriedProgress { from_responder: traffic(7, 0), ..CarriedProgress::default() };
+            for progress in [fin, bytes] {
+                driver.turn_with(Instant::ZERO, |stack, io| stack.carried_progress(io, id, &progress));
+                let info = driver.stack.flow_detail(id, Instant::ZERO).expect("open").info;
+                assert_eq!(info.state, FlowState::Tcp(state), "{initiator:?}");
+            }
+        }
     }
 }
 
@@ -108,7 +133,7 @@ fn a_forward_goes_around_the_floor_and_not_around_a_deny_rule() {
     assert!(open(&mut allowed, Instant::ZERO, opening(Initiator::Guest)).is_ok());
 
     let mut config = Config::default();
-    config.rules.deny = vec![Deny::new(LOOPBACK, 8, Some((80, 80))).expect("a rule")];
+    config.rules.deny = vec![Deny::new(LOOPBACK, 8, Some(PortRange::one(80))).expect("a rule")];
     let mut denying = driver(config);
     let result = open(&mut denying, Instant::ZERO, opening(Initiator::Guest));
     assert_eq!(result, Err(DropReason::Denied));
@@ -116,7 +141,7 @@ fn a_forward_goes_around_the_floor_and_not_around_a_deny_rule() {
     let [end] = &ends[..] else { panic!("one end") };
     assert_eq!((end.opened, end.cause, end.info.carrier), (false, EndCause::Denied, Carrier::Splice));
     assert_eq!(end.rule.as_deref(), Some("deny 127.0.0.0/8:80"));
-    // An accepted connection is the host's own wish, as at every published port.
+    // An accepted connection is exempt from the rules, as at every published port.
     assert!(open(&mut denying, Instant::ZERO, opening(Initiator::Peer)).is_ok());
 }
 

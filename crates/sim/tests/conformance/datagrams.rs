@@ -103,7 +103,7 @@ fn an_icmp_error_on_the_host_reaches_the_guest() {
                 t.guest("UDP data=100");
                 t.expect(message);
             }
-            // The flow goes on: the error is used up, whichever call would have met it.
+            // The flow continues: the error is consumed, whichever call would have met it.
             t.host_got_datagram(100);
             t.guest("UDP data=100");
             t.host_got_datagram(100);
@@ -185,7 +185,7 @@ fn without_credit_datagrams_stay_in_the_kernel() {
         }
         assert_eq!(t.take_all().len(), 3);
         t.link_credit(None);
-        // Nothing that was read is lost.
+        // Datagrams that were read are not lost.
         for i in 3..10 {
             assert_eq!(t.expect_datagram().data, [i; 100]);
         }
@@ -219,7 +219,7 @@ fn a_batch_that_the_link_refuses_goes_on_where_it_stopped() {
             frames += 1;
         }
         assert!(got == expected, "uso {uso}");
-        // Each event found one, and none was read in vain.
+        // Each event found one datagram, and no read was in vain.
         assert_eq!(frames, if uso { 6 } else { 10 });
         t.link_credit(None);
         t.expect_nothing();
@@ -243,7 +243,7 @@ fn neighbours_of_one_size_reach_the_guest_as_one() {
             // A shorter one is the last, a longer one begins anew.
             (vec![(100, 0), (100, 0), (40, 0), (100, 0)], &["data=240 gso=100", "data=100 gso=none"]),
             (vec![(40, 0), (100, 0), (100, 0)], &["data=40 gso=none", "data=200 gso=100"]),
-            // Other marks, and an empty one.
+            // Other header fields, and an empty datagram.
             (
                 vec![(100, 0), (100, 2), (100, 2), (0, 2), (100, 0xb8)],
                 &["data=100 tos=0", "data=200 gso=100 tos=2", "data=0 tos=2", "data=100 tos=184"],
@@ -262,8 +262,8 @@ fn neighbours_of_one_size_reach_the_guest_as_one() {
     }
 }
 
-/// Of the largest that a link takes a super-datagram, whose bound is the same for both families, has no room
-/// for one.
+/// A super-datagram, whose bound is the same for both families, has no room for a datagram of the largest
+/// size on the link.
 #[test]
 fn the_largest_datagram_reaches_the_guest_alone() {
     for v6 in [false, true] {
@@ -298,7 +298,7 @@ fn neighbours_of_one_size_leave_as_one() {
             let (data, cut) = t.host_takes_datagram();
             assert_eq!((data.len(), cut), (len, segment));
         }
-        // Another conversation in between, and other marks.
+        // Another conversation in between, and other header fields.
         let b = t.connection(5001, 4433);
         t.guest("UDP data=1");
         t.host_got_datagram(1);
@@ -320,7 +320,7 @@ fn neighbours_of_one_size_leave_as_one() {
         }
         t.select(b);
         assert_eq!(t.host_takes_datagram().0.len(), 200);
-        // One with a wrong checksum is dropped, and only that.
+        // A datagram with a wrong checksum is dropped, and no other.
         t.select(a);
         let mut frames = [t.frame("UDP data=300"), t.frame("UDP data=300"), t.frame("UDP data=300")];
         *frames[1].last_mut().expect("not empty") ^= 1;
@@ -539,7 +539,7 @@ fn a_flood_of_ports_is_bounded() {
             t.advance_ms(1);
         }
         assert!(t.driver.stack.flows() <= 64 && t.driver.host.open_sockets() <= 64);
-        // The newest works, and TCP was not pushed out.
+        // The newest flow works, and TCP was not evicted.
         t.host_got_datagram(1);
         t.select(0);
         t.take_all();
@@ -549,8 +549,8 @@ fn a_flood_of_ports_is_bounded() {
     });
 }
 
-/// Ephemeral ports of the host: only UDP flows of the guest's hold one each. Beyond their bound the least
-/// useful of them goes, and no other flow.
+/// Ephemeral ports of the host: only UDP flows of the guest's hold one each. Beyond their bound the one of
+/// the lowest eviction class is evicted, and no other flow.
 #[test]
 fn udp_of_the_guest_is_bounded_by_its_share_of_the_hosts_ports() {
     let mut setup = Setup::default();
@@ -593,6 +593,8 @@ fn a_hundred_thousand_flows_do_not_push_out_those_in_use() {
     let datagram = |src, dst| (RxMeta::default(), UdpDatagram { src, dst, data: vec![7] }.to_frame(macs));
     let mut driver = SimDriver::new(config.clone(), LinkCaps::default(), 1);
     driver.host.set_record(false);
+    // The memory of one stack is measured, over its life.
+    driver.handovers.switch_off();
     // Fifty conversations that are answered from time to time, and very many questions that never are.
     let peer = SocketAddr::from(([198, 51, 100, 7], 4433));
     let used: Vec<_> = (0..50).map(|i| datagram(guest(1000 + i), peer)).collect();
@@ -692,7 +694,7 @@ fn a_table_full_of_silent_connections_is_not_full_for_ever() {
     t.guest("UDP data=10");
     assert_eq!(t.driver.stack.counters().flows_evicted, 1);
     t.host_got_datagram(10);
-    // The one used last is still there.
+    // The most recently used flow is still there.
     t.select(tcp[0]);
     t.take_all();
     t.guest("ACK data=10");

@@ -1,4 +1,4 @@
-//! Where packets go: brodo's own addresses, the DNS address, the mapped loopback, and what is refused.
+//! Destinations of packets: brodo's own addresses, the DNS address, the mapped loopback, and refusals.
 
 use brodo_core::counters::DropReason;
 use brodo_sim::script::{Script, Setup};

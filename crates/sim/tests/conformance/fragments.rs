@@ -23,8 +23,8 @@ fn a_large_datagram_leaves_whole() {
         for (ident, len) in [(1, 1500), (2, 8000), (3, 65_000)] {
             let frames = pieces(t, &format!("UDP data={len}"), ident);
             t.guest_raw_batch(&frames);
-            let marks = t.host_datagram_marks().expect("sent");
-            assert!(!marks.dont_fragment, "the host's kernel may do what the guest's did");
+            let fields = t.host_datagram_fields().expect("sent");
+            assert!(!fields.dont_fragment, "the host's kernel may do what the guest's did");
             t.host_got_datagram(len);
         }
         // The flow is that of small ones.
@@ -129,7 +129,7 @@ fn what_stays_incomplete_is_given_up_and_told() {
         t.advance_ms(29_000);
         t.expect_nothing();
         t.advance_ms(32_000);
-        // Only whose beginning is there can be named.
+        // Only a packet whose first fragment has arrived can be quoted.
         t.expect("ICMP reassembly-time-exceeded");
         t.expect_nothing();
         assert_eq!(dropped(t, DropReason::FragmentTimeout), 2);

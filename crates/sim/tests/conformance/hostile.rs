@@ -1,9 +1,9 @@
-//! A guest without manners, a host without luck and a link without credit, drawn from a seed.
+//! A hostile guest, failing host sockets and a link without credit, drawn from a seed.
 //!
 //! Segments have any flags and numbers near every edge; connects end in every way; sockets fill up, fail and
 //! close; credit runs out. In every case the observer's rules hold on every segment, the host gets a prefix
-//! of what the guest sent, the guest a prefix of what the host sent, and once everything has failed or timed
-//! out nothing is left.
+//! of what the guest sent, the guest a prefix of what the host sent, and once all connections have failed or
+//! timed out no state is left.
 
 use brodo_core::host::HostError;
 use brodo_sim::rng::Rng;
@@ -29,7 +29,7 @@ const FLAGS: [&str; 14] = [
 const ERRORS: [HostError; 4] =
     [HostError::Reset, HostError::TimedOut, HostError::HostUnreachable, HostError::Refused];
 
-/// A number that is mostly right and otherwise near an edge, or anywhere.
+/// A sequence number, mostly correct, otherwise near an edge or anywhere.
 fn skew(rng: &mut Rng, window: u64) -> i64 {
     match rng.below(10) {
         0..6 => 0,
@@ -112,7 +112,7 @@ fn run(seed: u64) {
                 t.guest(&line);
             }
             9..11 => {
-                // A guest that behaves: it takes what came and sends a little.
+                // A well-behaved guest: it acknowledges all bytes and sends a few.
                 t.guest("ACK data=100");
             }
             11..16 => host(&mut t, &mut rng),

@@ -22,11 +22,11 @@ fn router(t: &Script) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// The time to live of what the host has sent next, which is taken.
+/// Takes the next datagram sent by the host; returns its time to live.
 fn ttl_sent(t: &mut Script) -> Option<u8> {
-    let marks = t.host_datagram_marks().expect("the host sent a datagram");
+    let fields = t.host_datagram_fields().expect("the host sent a datagram");
     t.host_takes_datagram();
-    marks.ttl.map(NonZeroU8::get)
+    fields.ttl.map(NonZeroU8::get)
 }
 
 #[test]
@@ -99,11 +99,11 @@ fn each_datagram_leaves_with_one_hop_less() {
             t.guest(&format!("UDP data=32 ttl={ttl}"));
             assert_eq!(ttl_sent(t), sent, "{ttl}");
         }
-        // A run of datagrams is one send as far as the marks agree.
+        // A run of datagrams is one send as far as the header fields agree.
         let frames: Vec<_> = [64, 64, 5, 5, 1].map(|ttl| t.frame(&format!("UDP data=100 ttl={ttl}"))).into();
         t.guest_raw_batch(&frames);
         for (len, ttl) in [(200, None), (200, NonZeroU8::new(4))] {
-            assert_eq!(t.host_datagram_marks().map(|marks| marks.ttl), Some(ttl));
+            assert_eq!(t.host_datagram_fields().map(|fields| fields.ttl), Some(ttl));
             assert_eq!(t.host_takes_datagram().0.len(), len);
         }
         t.expect("ICMP time-exceeded");
@@ -154,7 +154,7 @@ fn every_kind_of_error_reaches_udp_and_echo() {
                 t.expect_nothing();
             }
         }
-        // Codes that have no word of their own keep their number.
+        // Codes without a name of their own keep their number.
         for code in if t.is_v6() { vec![2, 5, 6] } else { vec![5, 6, 7, 8, 9, 10, 11, 12, 14, 15] } {
             t.guest("UDP data=32");
             t.host_gets_icmp(IcmpCause::Unreachable(code));
@@ -188,13 +188,13 @@ fn the_guests_word_on_fragments_is_the_hosts() {
             // No router fragments IPv6.
             let dont_fragment = df == 1 || t.is_v6();
             assert_eq!(
-                t.host_datagram_marks(),
+                t.host_datagram_fields(),
                 Some(IpHeaderFields { dont_fragment, ..IpHeaderFields::default() })
             );
             t.host_takes_datagram();
         }
         t.guest("ICMP echo-request id=7 seq=1 data=1400 df=1");
-        assert_eq!(t.host_datagram_marks().map(|marks| marks.dont_fragment), Some(true));
+        assert_eq!(t.host_datagram_fields().map(|fields| fields.dont_fragment), Some(true));
         t.host_takes_datagram();
         t.driver.host.fail_next(t.socket(), HostError::TooBig(1300));
         t.guest("ICMP echo-request id=7 seq=2 data=1400 df=1");
@@ -212,7 +212,7 @@ fn two_pings_of_one_host_are_kept_apart() {
         t.guest("ICMP echo-request id=200 seq=1 data=56");
         t.select(first);
         t.guest("ICMP echo-request id=100 seq=2 data=56");
-        // Answered in another order than asked, each by its own socket.
+        // Replies in another order than the requests, each by its own socket.
         t.select(second);
         t.host_answers_echo();
         t.expect("ICMP echo-reply id=200 seq=1 data=56");

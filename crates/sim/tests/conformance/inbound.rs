@@ -1,5 +1,4 @@
-//! Flows that begin on the host's side: how the guest is called, what it may answer, and what the peer
-//! learns.
+//! Inbound flows: the active open to the guest, the guest's answers, and their effect for the peer.
 
 use brodo_core::counters::DropReason;
 use brodo_core::host::{Close, HostError};
@@ -185,7 +184,7 @@ fn two_connections_between_the_same_ends_are_refused_until_the_first_is_over() {
     });
 }
 
-/// RST, and a SYN from the same port before brodo has heard of either.
+/// RST, and a SYN from the same port before an event of either reaches brodo.
 #[test]
 fn a_peer_that_resets_and_connects_again_within_one_turn_is_not_refused() {
     each(|t| {
@@ -348,7 +347,7 @@ fn idle_connections_from_outside_leave_the_guest_its_quarter_of_the_table() {
         t.connection(4004, 80);
         t.guest("SYN win=65535 mss=1460");
         t.expect("RST|ACK ack=1");
-        // An end outside makes room outside.
+        // The end of an inbound flow makes room for another.
         t.select(accepted[0]);
         t.host_breaks(HostError::Reset);
         t.expect("RST|ACK");
@@ -380,7 +379,7 @@ fn datagrams_from_outside_evict_no_conversation_of_the_guests() {
             t.host_sends_datagram(30);
             t.expect("UDP data=30");
         }
-        // The guest's next conversations take the place of those that began outside.
+        // The guest's next conversations replace inbound ones.
         for port in 5000..5002 {
             t.connection(port, 53);
             t.guest("UDP data=10");
@@ -447,7 +446,7 @@ fn one_peer_outside_holds_an_eighth_of_the_table() {
         }
         assert_eq!(connects(t, 7, 3), Err(DropReason::FlowsPerPeer));
         connects(t, 8, 3).unwrap();
-        // Its datagrams take the place of its own conversations, and of no others.
+        // Its datagrams replace its own conversations, and no others.
         for port in 1..=20 {
             let (guest, peer) = (SocketAddr::new(t.addresses().0, PUBLISHED), outside(t, 9, port));
             t.connection_to(guest, peer);
@@ -485,7 +484,7 @@ fn a_datagram_to_a_published_port_reaches_the_guest_and_its_answer_the_peer() {
         t.expect("UDP data=200");
         assert_eq!(t.driver.stack.flows(), 1);
         assert_eq!(t.driver.stack.counters().udp_inbound, 1);
-        // Answered, so it lives as long as a conversation does; then it is gone.
+        // Answered, so it has the time-out of a conversation, and then ends.
         t.advance_ms(31_000);
         assert_eq!(t.driver.stack.flows(), 1);
         t.advance_ms(180_000);
@@ -493,7 +492,7 @@ fn a_datagram_to_a_published_port_reaches_the_guest_and_its_answer_the_peer() {
     });
 }
 
-/// The peer may have asked another port or address meanwhile.
+/// A peer that has sent to another port or address meanwhile.
 #[test]
 fn each_datagram_tells_anew_where_answers_leave_from() {
     each(|t| {

@@ -7,6 +7,7 @@ mod datagrams;
 mod destinations;
 mod flows;
 mod fragments;
+mod handover;
 mod hostile;
 mod icmp;
 mod inbound;

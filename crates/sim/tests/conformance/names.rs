@@ -1,5 +1,5 @@
-//! Names: questions to the DNS address, resolvers that do and do not answer, the cache, host entries, and a
-//! network that changes.
+//! DNS: queries to the DNS address, answering and silent resolvers, the cache, host entries, and changes of
+//! the network.
 
 use brodo_core::counters::DropReason;
 use brodo_core::host::{Close, HostError, IcmpCause, IcmpReport, SocketId};
@@ -56,7 +56,7 @@ fn question(id: u16, name: &str, kind: u16) -> Vec<u8> {
     out
 }
 
-/// The same with an OPT record that takes so many bytes.
+/// A question with an OPT record for so many bytes.
 fn edns(mut question: Vec<u8>, size: u16) -> Vec<u8> {
     question[11] = 1;
     question.extend([0, 0, 41]);
@@ -121,16 +121,16 @@ trait Asking {
     fn asked(&self) -> Vec<SocketAddr>;
     /// The open socket to this resolver.
     fn socket_to(&self, resolver: SocketAddr) -> SocketId;
-    /// The queries that a resolver has got over the socket that is open, as sent, oldest first.
+    /// Queries received by a resolver over the open socket, as sent, oldest first.
     fn queries(&mut self, resolver: SocketAddr) -> Vec<Vec<u8>>;
-    /// The same without what brodo draws.
+    /// These queries without brodo's random ID and letter case.
     fn gets(&mut self, resolver: SocketAddr) -> Vec<Vec<u8>>;
-    /// A resolver sends something.
+    /// A resolver sends these bytes.
     fn says_raw(&mut self, resolver: SocketAddr, message: &[u8]);
     /// A resolver answers its last query of this question, in the query's letters and under its identifier.
     fn says(&mut self, resolver: SocketAddr, message: &[u8]);
-    /// The guest gets this code as an answer to that question.
-    fn told(&mut self, question: &[u8], rcode: u8);
+    /// Asserts that the guest gets an answer with this code to that question.
+    fn expect_answer(&mut self, question: &[u8], rcode: u8);
     /// A call to the stack between two turns.
     fn call(&mut self, call: impl FnOnce(&mut Stack, &mut Io<'_, Simulated>));
     fn dropped(&self, reason: DropReason) -> u64;
@@ -178,7 +178,7 @@ impl Asking for Script {
         self.says_raw(resolver, &message);
     }
 
-    fn told(&mut self, question: &[u8], rcode: u8) {
+    fn expect_answer(&mut self, question: &[u8], rcode: u8) {
         let got = self.expect_datagram();
         assert_eq!(got.src, dns(self));
         assert_eq!(got.data[..2], question[..2], "the identifier");
@@ -223,10 +223,10 @@ fn two_questions_of_one_port_share_a_socket_and_each_has_its_answer() {
         assert_eq!(t.asked(), [resolvers()[0]]);
         assert_eq!(t.gets(resolvers()[0]), [canonical(&a), canonical(&aaaa)]);
         t.says(resolvers()[0], &answer(&aaaa, 0, &[(60, &[1; 16])]));
-        t.told(&aaaa, 0);
+        t.expect_answer(&aaaa, 0);
         assert_eq!(t.asked().len(), 1);
         t.says(resolvers()[0], &answer(&a, NXDOMAIN, &[]));
-        t.told(&a, NXDOMAIN);
+        t.expect_answer(&a, NXDOMAIN);
         t.expect_all_gone();
     });
 }
@@ -245,7 +245,7 @@ fn a_silent_resolver_is_helped_by_the_next_and_then_asked_last() {
             assert_eq!(t.asked(), [first, second]);
             assert_eq!(t.gets(second), [canonical(&q)]);
             t.says(second, &answer(&q, 0, &[(0, &[1; 4])]));
-            t.told(&q, 0);
+            t.expect_answer(&q, 0);
             t.expect_all_gone();
         }
         // The next question goes to the one that has answered.
@@ -253,8 +253,8 @@ fn a_silent_resolver_is_helped_by_the_next_and_then_asked_last() {
         t.ask(5000, &q);
         assert_eq!(t.asked(), [second]);
         t.says(second, &answer(&q, 0, &[(0, &[1; 4])]));
-        t.told(&q, 0);
-        // After a minute one question finds out whether the first is back.
+        t.expect_answer(&q, 0);
+        // After a minute one question probes whether the first answers again.
         t.advance_ms(60_000);
         let q = question(9, "c.test", A);
         t.ask(5000, &q);
@@ -270,7 +270,7 @@ fn the_first_may_still_answer_after_the_next_was_asked() {
         t.ask(5000, &q);
         t.advance_ms(1500);
         t.says(first, &answer(&q, 0, &[(0, &[1; 4])]));
-        t.told(&q, 0);
+        t.expect_answer(&q, 0);
         t.expect_all_gone();
         t.ask(5001, &q);
         assert_eq!(t.asked(), [first], "and remains the first");
@@ -308,7 +308,7 @@ fn a_refusal_hands_over_at_once_and_is_passed_on_if_nobody_knows_better() {
         t.says(second, &answer(&q, SERVFAIL, &[]));
         assert_eq!(t.asked(), [third]);
         t.says(third, &answer(&q, 0, &[(0, &[1; 4])]));
-        t.told(&q, 0);
+        t.expect_answer(&q, 0);
         t.expect_all_gone();
         t.ask(5000, &q);
         for resolver in resolvers() {
@@ -316,7 +316,7 @@ fn a_refusal_hands_over_at_once_and_is_passed_on_if_nobody_knows_better() {
             t.expect_nothing();
             t.says(resolver, &answer(&q, REFUSED, &[]));
         }
-        t.told(&q, REFUSED);
+        t.expect_answer(&q, REFUSED);
         t.expect_all_gone();
     });
 }
@@ -335,18 +335,18 @@ fn a_resolver_that_cannot_be_reached_hands_over_at_once() {
         t.expect_nothing();
         assert_eq!(t.asked(), [second]);
         t.says(second, &answer(&q, 0, &[(0, &[1; 4])]));
-        t.told(&q, 0);
+        t.expect_answer(&q, 0);
         // No route: the other one, and if that has none either, the guest gets SERVFAIL at once.
         t.driver.host.refuse_next_open(HostError::NetUnreachable);
         t.ask(5001, &q);
         assert_eq!(t.asked(), [first]);
         t.says(first, &answer(&q, 0, &[(0, &[1; 4])]));
-        t.told(&q, 0);
+        t.expect_answer(&q, 0);
         for _ in 0..2 {
             t.driver.host.refuse_next_open(HostError::NetUnreachable);
         }
         t.ask(5002, &q);
-        t.told(&q, SERVFAIL);
+        t.expect_answer(&q, SERVFAIL);
         t.expect_all_gone();
     });
 }
@@ -361,7 +361,7 @@ fn an_error_that_the_next_question_meets_is_not_waited_for() {
         t.driver
             .host
             .peer_icmp(socket, IcmpReport { cause: IcmpCause::HostUnreachable, from: None, sequence: None });
-        // Its event is slower than the guest.
+        // Its event comes after the guest's next query.
         t.ask(5000, &questions[1]);
         t.advance_ms(2);
         assert_eq!(t.asked(), [second]);
@@ -370,7 +370,7 @@ fn an_error_that_the_next_question_meets_is_not_waited_for() {
         assert_eq!(got, questions.each_ref().map(|q| canonical(q)));
         for q in &questions {
             t.says(second, &answer(q, 0, &[(0, &[1; 4])]));
-            t.told(q, 0);
+            t.expect_answer(q, 0);
         }
         t.expect_all_gone();
     });
@@ -389,7 +389,7 @@ fn an_error_on_the_way_is_none_of_the_resolvers() {
         assert_eq!((t.asked(), t.gets(first).len()), (vec![first], 2));
         t.driver.host.peer_icmp(socket, report);
         t.says(first, &answer(&q, 0, &[(0, &[1; 4])]));
-        t.told(&q, 0);
+        t.expect_answer(&q, 0);
     });
 }
 
@@ -404,8 +404,8 @@ fn new_search_names_are_advertised() {
     assert_eq!(t.driver.turn(now, &[(RxMeta::default(), solicit)]).len(), 1);
     t.driver.stack.set_search(vec!["new.lan".to_owned()]);
     let sent = t.driver.turn(now, &[]);
-    let told = |bytes: &[u8]| bytes.windows(9).any(|window| window == b"\x03new\x03lan\0");
-    assert!(sent.len() == 1 && sent[0].cut().iter().any(|frame| told(frame)), "{sent:?}");
+    let has_new_domain = |bytes: &[u8]| bytes.windows(9).any(|window| window == b"\x03new\x03lan\0");
+    assert!(sent.len() == 1 && sent[0].cut().iter().any(|frame| has_new_domain(frame)), "{sent:?}");
 }
 
 #[test]
@@ -413,7 +413,7 @@ fn without_resolvers_the_guest_is_told_at_once() {
     Script::each(|t| {
         let q = question(7, "a.test", A);
         t.ask(5000, &q);
-        t.told(&q, SERVFAIL);
+        t.expect_answer(&q, SERVFAIL);
         t.guest(SYN);
         t.expect("RST|ACK ack=1");
         t.expect_all_gone();
@@ -439,10 +439,10 @@ fn only_an_answer_to_the_question_counts() {
             t.says_raw(resolver, wrong);
         }
         t.expect_nothing();
-        // One of no bytes is none.
+        // An empty message is no answer.
         assert_eq!(t.dropped(DropReason::DnsUnsolicited), 5);
         t.says_raw(resolver, &right);
-        t.told(&q, 0);
+        t.expect_answer(&q, 0);
         t.expect_all_gone();
     });
 }
@@ -454,7 +454,7 @@ fn records_expire_while_the_machine_is_suspended() {
         let q = question(7, "a.test", A);
         t.ask(5000, &q);
         t.says(resolver, &answer(&q, 0, &[(3600, &[1; 4])]));
-        t.told(&q, 0);
+        t.expect_answer(&q, 0);
         t.driver.stack.set_suspended(Duration::from_secs(1800));
         t.ask(5000, &q);
         let got = t.expect_datagram().data;
@@ -493,7 +493,7 @@ fn a_guest_that_asks_again_is_not_asked_for_twice() {
         t.ask(5000, &q);
         assert_eq!(t.asked(), [first, second], "it is less patient than we are");
         t.says(second, &answer(&q, 0, &[(0, &[1; 4])]));
-        t.told(&q, 0);
+        t.expect_answer(&q, 0);
         t.expect_nothing();
         t.expect_all_gone();
     });
@@ -506,7 +506,7 @@ fn an_answer_is_given_again_while_it_holds() {
         let q = question(7, "a.test", A);
         t.ask(5000, &q);
         t.says(resolver, &answer(&q, 0, &[(60, &[192, 0, 2, 1])]));
-        t.told(&q, 0);
+        t.expect_answer(&q, 0);
         t.advance_ms(10_500);
         let other = question(9, "A.Test", A);
         t.ask(6000, &other);
@@ -549,7 +549,7 @@ fn failures_are_not_given_again() {
         for _ in 0..2 {
             t.ask(5000, &q);
             t.says(resolvers()[0], &answer(&q, 0, &[(60, &[1; 4])]));
-            t.told(&q, 0);
+            t.expect_answer(&q, 0);
         }
     });
 }
@@ -602,7 +602,7 @@ fn without_credit_an_answer_is_not_lost() {
         t.expect_nothing();
         t.link_credit(None);
         for q in &questions {
-            t.told(q, 0);
+            t.expect_answer(q, 0);
         }
         t.expect_all_gone();
     });
@@ -626,7 +626,7 @@ fn a_question_over_tcp_whose_resolver_refuses_goes_to_the_next() {
             _ => None,
         });
         assert_eq!(tried.collect::<Vec<_>>(), [first, second, third]);
-        // It counts for questions over UDP as well.
+        // The order holds for questions over UDP as well.
         t.ask(5001, &question(7, "a.test", A));
         assert_eq!(t.asked().last(), Some(&third));
     });
@@ -667,7 +667,7 @@ fn host_entries_are_answered_here() {
         }
         let mail = question(7, "db.lan", 15);
         t.ask(5000, &mail);
-        t.told(&mail, 0);
+        t.expect_answer(&mail, 0);
         t.expect_all_gone();
         assert_eq!(t.driver.stack.counters().dns_host_entries, 5);
     });
@@ -679,7 +679,7 @@ fn the_names_of_addresses_are_learnt_from_answers() {
         let q = question(7, "www.test", A);
         t.ask(5000, &q);
         t.says(resolvers()[0], &answer(&q, 0, &[(60, &[192, 0, 2, 1]), (60, &[192, 0, 2, 2])]));
-        t.told(&q, 0);
+        t.expect_answer(&q, 0);
         let name = |ip: &str| t.driver.stack.name_of(ip.parse().expect("an address"));
         assert_eq!(
             ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(name),
@@ -695,17 +695,17 @@ fn another_resolver_gets_what_the_last_one_has_not_answered() {
         let (known, q) = (question(1, "known.test", A), question(7, "a.test", A));
         t.ask(5000, &known);
         t.says(first, &answer(&known, 0, &[(600, &[1; 4])]));
-        t.told(&known, 0);
+        t.expect_answer(&known, 0);
         t.ask(5000, &q);
         t.call(|stack, _| stack.set_resolvers(vec![second]));
         assert_eq!(t.asked(), [second]);
         assert_eq!(t.gets(second), [canonical(&q)]);
         t.says(second, &answer(&q, 0, &[(0, &[1; 4])]));
-        t.told(&q, 0);
+        t.expect_answer(&q, 0);
         t.ask(5000, &known);
         assert_eq!(t.asked(), [second], "answers of the former resolver are flushed");
         t.call(|stack, _| stack.set_resolvers(Vec::new()));
-        t.told(&known, SERVFAIL);
+        t.expect_answer(&known, SERVFAIL);
         t.expect_all_gone();
     });
 }

@@ -1,8 +1,9 @@
-//! Which flows a guest may open: deny rules, the rate of new flows, flows per destination. Every refusal is
+//! Admission of the guest's flows: deny rules, the rate of new flows, flows per destination. Every refusal is
 //! immediate and counted, by reason and by rule.
 
 use brodo_core::counters::DropReason;
 use brodo_core::policy::{Deny, FlowRate};
+use brodo_core::port_range::PortRange;
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_sim::link::GUEST_MAC;
 use brodo_sim::script::{Script, Setup};
@@ -14,7 +15,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-fn deny(address: &str, prefix_len: u8, ports: Option<(u16, u16)>) -> Deny {
+fn deny(address: &str, prefix_len: u8, ports: Option<PortRange>) -> Deny {
     Deny::new(ip(address), prefix_len, ports).expect("a rule")
 }
 
@@ -22,7 +23,7 @@ fn dropped(t: &Script, reason: DropReason) -> u64 {
     t.driver.stack.counters().dropped(reason)
 }
 
-/// How often each rule that has refused did.
+/// Refusals by rule, above zero.
 fn refused(t: &Script) -> Vec<(String, u64)> {
     let rules = t.driver.stack.rules().filter(|(_, count)| *count > 0);
     rules.map(|(text, count)| (text.to_owned(), count)).collect()
@@ -31,8 +32,10 @@ fn refused(t: &Script) -> Vec<(String, u64)> {
 #[test]
 fn a_denied_destination_is_refused_at_once() {
     let mut setup = Setup::default();
-    setup.config.rules.deny =
-        vec![deny("198.51.100.0", 24, Some((80, 99))), deny("2001:db8::", 32, Some((80, 99)))];
+    setup.config.rules.deny = vec![
+        deny("198.51.100.0", 24, Some(PortRange { first: 80, last: 99 })),
+        deny("2001:db8::", 32, Some(PortRange { first: 80, last: 99 })),
+    ];
     Script::each_with(&setup, |t| {
         for port in [80, 99] {
             t.connection(5000, port);
@@ -238,7 +241,7 @@ fn the_floor_holds_for_an_ipv4_address_inside_one_of_ipv6() {
 #[test]
 fn a_deny_rule_for_ipv4_is_about_every_form_of_its_addresses() {
     let mut setup = Setup::default();
-    setup.config.rules.deny = vec![deny("10.0.0.0", 8, Some((80, 80)))];
+    setup.config.rules.deny = vec![deny("10.0.0.0", 8, Some(PortRange::one(80)))];
     let mut t = Script::new(Setup { v6: true, ..setup });
     refuses(&mut t, &["64:ff9b::10.1.2.3", "64:ff9b:1:a01:2:300::", "2002:a01:203::1", "2001:0:a01:203::1"]);
     assert_eq!(refused(&t), [("deny 10.0.0.0/8:80".to_owned(), 4)]);
@@ -250,9 +253,9 @@ fn a_deny_rule_for_ipv4_is_about_every_form_of_its_addresses() {
     }
 }
 
-/// Datagrams of a denied peer to a published port: a flow for them would be the guest's way to a destination
-/// that it may not reach, by a sender's address that may be forged. TCP connections of the same peer have
-/// completed a handshake.
+/// Datagrams of a denied peer to a published port: a flow for them would open the guest a way to a denied
+/// destination, and the source address may be forged. TCP connections of the same peer have completed a
+/// handshake.
 #[test]
 fn a_datagram_of_a_denied_peer_begins_no_conversation() {
     let mut setup = Setup::default();

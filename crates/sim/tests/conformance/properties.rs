@@ -1,5 +1,5 @@
-//! Properties of limits and of competing flows, over random paths and loads: properties that one segment
-//! does not show. The guest is the one that behaves as Linux's where figures count.
+//! Properties of limits and of competing flows, over random paths and loads, beyond those of single segments.
+//! Where figures count the guest is [`brodo_sim::linux_guest`].
 
 use super::seeds;
 use brodo_core::config::{BufferBounds, Config};
@@ -11,7 +11,7 @@ use brodo_sim::driver::SimDriver;
 use brodo_sim::link::to_stack;
 use brodo_sim::linux_guest::Options;
 use brodo_sim::net::{Delay, Path};
-use brodo_sim::packet::{self, Packet, TcpSegment, flags};
+use brodo_sim::packet::{self, ParsedFrame, TcpSegment, flags};
 use brodo_sim::rng::{Pattern, Rng};
 use brodo_sim::script::REMOTE_V4;
 use brodo_sim::wan::{self, Wan};
@@ -38,8 +38,8 @@ fn wan(path: wan::Path, rng: &mut Rng) -> Wan {
 }
 
 /// A backlogged flow over a path without loss: at last both limits are at most two and a half times what the
-/// path holds (invariant 10) and stay within a quarter of their mean (12), nothing is sent twice or dropped
-/// (20), growth has a cause (9), and two seconds after the last byte the limit is where it began (29).
+/// path holds (invariant 10) and stay within a quarter of their mean (12), there are no retransmissions and
+/// drops (20), growth has a cause (9), and two seconds after the last byte the limit is where it began (29).
 #[test]
 fn limits_find_their_size_and_lose_it() {
     seeds::each("limits_find_their_size_and_lose_it", 100, |seed| {
@@ -88,8 +88,8 @@ fn limits_find_their_size_and_lose_it() {
 }
 
 /// From the first byte on a limit that is too small for its path reaches what the path holds in as many round
-/// trips as it takes to double it that often, and three (invariant 11). A download: the limit is all that
-/// holds it back.
+/// trips as it takes to double it that often, and three (invariant 11). A download: the limit is the only
+/// bound.
 #[test]
 fn limits_double_every_round_trip() {
     seeds::each("limits_double_every_round_trip", 100, |seed| {
@@ -109,7 +109,7 @@ fn limits_double_every_round_trip() {
     });
 }
 
-/// A flow that its application holds back grows nothing (invariant 9).
+/// An application-limited flow does not grow its limit (invariant 9).
 #[test]
 fn limits_of_slow_applications_stay() {
     seeds::each("limits_of_slow_applications_stay", 60, |seed| {
@@ -150,14 +150,14 @@ fn open(driver: &mut SimDriver, config: &Config, i: u16) -> u32 {
     open_with(driver, config, i, 1460)
 }
 
-/// The same for a guest that takes segments of `mss` bytes.
+/// Opens connection `i` of a guest with an MSS of `mss` bytes.
 fn open_with(driver: &mut SimDriver, config: &Config, i: u16, mss: u16) -> u32 {
     let (src, dst) = ends(config, i);
     let plain = TcpSegment { window: 65_535, ..TcpSegment::new(src, dst) };
     let syn =
         TcpSegment { flags: flags::SYN, mss: Some(mss), wscale: Some(7), sack_ok: true, ..plain.clone() };
     let answer = driver.turn(driver.now(), &[frame(config, i, &syn)]);
-    let Ok(Packet::Tcp(answer)) = packet::parse(&answer[0].bytes) else { panic!("not a SYN-ACK") };
+    let Ok(ParsedFrame::Tcp(answer)) = packet::parse(&answer[0].bytes) else { panic!("not a SYN-ACK") };
     let ack = TcpSegment { flags: flags::ACK, seq: 1, ack: answer.seq.wrapping_add(1), ..plain };
     driver.turn(driver.now(), &[frame(config, i, &ack)]);
     answer.seq
@@ -195,7 +195,7 @@ fn backlogged_flows_share_the_link() {
                 .collect();
             for frame in driver.turn(Instant::from_ms(round), &acks) {
                 for piece in frame.cut() {
-                    let Ok(Packet::Tcp(s)) = packet::parse(&piece) else { continue };
+                    let Ok(ParsedFrame::Tcp(s)) = packet::parse(&piece) else { continue };
                     sent[usize::from(s.dst.port() - 30_000)] += s.data.len() as u32;
                 }
             }
@@ -239,7 +239,7 @@ fn sparse_flows_go_first_and_hold_nobody_back() {
         let ports: Vec<_> = frames
             .iter()
             .filter_map(|frame| match packet::parse(&frame.bytes) {
-                Ok(Packet::Tcp(s)) if !s.data.is_empty() => Some(s.dst.port() - 30_000),
+                Ok(ParsedFrame::Tcp(s)) if !s.data.is_empty() => Some(s.dst.port() - 30_000),
                 _ => None,
             })
             .collect();

@@ -1,5 +1,5 @@
-//! The link's ring holds so many frames and loses what finds it full: windows on offer fit into it together,
-//! and so do the answers to what is sent.
+//! The TX queue budget: the queue holds a number of frames and drops those beyond, so all advertised windows
+//! fit into it together, and so do the acknowledgements of data sent.
 
 use brodo_core::tcp::limiting_factor::LimitingFactor;
 use brodo_sim::script::{Script, Setup};
@@ -34,7 +34,7 @@ fn send(t: &mut Script, most: u32) -> u32 {
     sent
 }
 
-/// Frames that all connections together may send at once.
+/// Frames in flight that the windows of all connections allow together.
 fn on_offer(t: &mut Script, flows: &[usize]) -> u32 {
     flows
         .iter()
@@ -49,7 +49,7 @@ fn on_offer(t: &mut Script, flows: &[usize]) -> u32 {
 fn a_connection_alone_gets_most_of_the_ring() {
     Script::each(|t| {
         ring(t, 20);
-        // Four fifths can be claimed, and a quarter of that is left for others.
+        // Shares cover four fifths of the queue, and a connection leaves a quarter of that to others.
         t.establish();
         assert_eq!(segments(t), 12);
         assert_eq!(t.driver.stack.tx_queue_usage(), Some((16, 12)));
@@ -69,10 +69,10 @@ fn connections_share_the_ring_and_never_more() {
             for (i, &flow) in flows.iter().enumerate() {
                 t.select(flow);
                 send(t, 1 + (i as u32 + round) % 5);
-                let (bound, claimed) = t.driver.stack.tx_queue_usage().expect("there is a bound");
-                // One more for each that came when all was taken.
+                let (bound, used) = t.driver.stack.tx_queue_usage().expect("there is a bound");
+                // One more for each connection that came when no frame was free.
                 let most = if round == 0 { bound + 8 } else { bound };
-                assert!(claimed <= most, "{claimed} of {bound}");
+                assert!(used <= most, "{used} of {bound}");
                 t.advance_ms(1);
             }
             let offered = on_offer(t, &flows);
@@ -97,13 +97,14 @@ fn every_connection_moves_in_a_ring_without_room() {
                     assert_eq!(send(t, 1), 1, "a ring of {frames}");
                 }
             }
-            // One more for each than could be claimed.
+            // One more for each connection than the shares have.
             assert!(on_offer(t, &flows) <= frames + 5);
         });
     }
 }
 
-/// Of a guest that is not filling its segments less than a segment is left; it may wait with that for ever.
+/// A guest that does not fill its segments leaves less than a segment of its window, and may wait with that
+/// for ever.
 #[test]
 fn a_rest_of_the_window_is_made_a_segment() {
     Script::each(|t| {
@@ -193,7 +194,7 @@ fn the_link_is_named_as_what_holds_the_guest_back() {
     });
 }
 
-/// The unclaimed part, 10 of 20 by then, has room for five acknowledgements and window updates.
+/// The part outside of all shares, 10 of 20 by then, has room for five acknowledgements and window updates.
 #[test]
 fn no_more_is_sent_than_the_answers_to_which_have_room() {
     Script::each_with(&Setup::default(), |t| {

@@ -1,5 +1,5 @@
-//! Runs a test over many seeds. `BRODO_SIM_SEED` repeats one, `BRODO_SIM_RUNS` sets how many are tried; a
-//! failure says how to repeat it.
+//! Runs of a test over many seeds. `BRODO_SIM_SEED` repeats one, `BRODO_SIM_RUNS` sets the number; a failure
+//! prints the command that repeats it.
 
 /// Calls `body` with the seeds 1, 2 and so on, `runs` of them unless the environment says otherwise.
 pub(super) fn each(test: &'static str, runs: u64, body: impl Fn(u64)) {
@@ -15,7 +15,7 @@ pub(super) fn each(test: &'static str, runs: u64, body: impl Fn(u64)) {
     }
 }
 
-/// Says how to repeat a run that panics.
+/// Prints the command that repeats a run when it panics.
 struct Failed(&'static str, u64);
 
 impl Drop for Failed {

@@ -13,23 +13,23 @@ use std::path::Path;
 
 const SYN: &str = "SYN seq=0 win=65535 mss=1460 wscale=7 sackok";
 
-/// A state, how a script gets there, what is in it then, and SND.UNA relative to the ISS.
-struct Place {
+/// A state, the script that reaches it, the state expected there, and SND.UNA relative to the ISS.
+struct StateCase {
     name: &'static str,
     state: Option<State>,
     una: u32,
     reach: fn(&mut Script),
 }
 
-const PLACES: [Place; 12] = [
-    Place { name: "CLOSED, no connection", state: None, una: 1, reach: |_| {} },
-    Place {
+const STATES: [StateCase; 12] = [
+    StateCase { name: "CLOSED, no connection", state: None, una: 1, reach: |_| {} },
+    StateCase {
         name: "SYN-RECEIVED, the host is connecting",
         state: Some(State::SynReceived),
         una: 1,
         reach: |t| t.guest(SYN),
     },
-    Place {
+    StateCase {
         name: "SYN-RECEIVED, SYN|ACK sent",
         state: Some(State::SynReceived),
         una: 1,
@@ -38,7 +38,7 @@ const PLACES: [Place; 12] = [
             t.guest(SYN);
         },
     },
-    Place {
+    StateCase {
         name: "SYN-SENT",
         state: Some(State::SynSent),
         una: 1,
@@ -47,8 +47,8 @@ const PLACES: [Place; 12] = [
             t.peer_connects().expect("there is room");
         },
     },
-    Place { name: "ESTABLISHED", state: Some(State::Established), una: 1, reach: Script::establish },
-    Place {
+    StateCase { name: "ESTABLISHED", state: Some(State::Established), una: 1, reach: Script::establish },
+    StateCase {
         name: "ESTABLISHED, 100 bytes not acknowledged",
         state: Some(State::Established),
         una: 1,
@@ -57,7 +57,7 @@ const PLACES: [Place; 12] = [
             t.host_sends(100);
         },
     },
-    Place {
+    StateCase {
         name: "FIN-WAIT-1",
         state: Some(State::FinWait1),
         una: 1,
@@ -66,7 +66,7 @@ const PLACES: [Place; 12] = [
             t.host_eof();
         },
     },
-    Place {
+    StateCase {
         name: "FIN-WAIT-2",
         state: Some(State::FinWait2),
         una: 2,
@@ -76,7 +76,7 @@ const PLACES: [Place; 12] = [
             t.guest("ACK");
         },
     },
-    Place {
+    StateCase {
         name: "CLOSE-WAIT, 100 bytes not acknowledged",
         state: Some(State::CloseWait),
         una: 1,
@@ -86,7 +86,7 @@ const PLACES: [Place; 12] = [
             t.host_sends(100);
         },
     },
-    Place {
+    StateCase {
         name: "CLOSING",
         state: Some(State::Closing),
         una: 1,
@@ -96,7 +96,7 @@ const PLACES: [Place; 12] = [
             t.guest("FIN|ACK seq=1 ack=1");
         },
     },
-    Place {
+    StateCase {
         name: "LAST-ACK",
         state: Some(State::LastAck),
         una: 1,
@@ -106,7 +106,7 @@ const PLACES: [Place; 12] = [
             t.host_eof();
         },
     },
-    Place {
+    StateCase {
         name: "TIME-WAIT",
         state: Some(State::TimeWait),
         una: 2,
@@ -119,11 +119,11 @@ const PLACES: [Place; 12] = [
     },
 ];
 
-/// An event: its name and what makes it. `{n}` is the next sequence number of the guest's, with an offset.
+/// An event: its name and its cause. `{n}` is the next sequence number of the guest's, with an offset.
 enum Event {
     /// A segment from RCV.NXT plus this; `ack` is SND.UNA unless the line has one.
     Segment(&'static str, i64, &'static str),
-    /// Something at the host's socket, if there is one that is connected.
+    /// An action at the host's socket, if one is connected.
     Host(&'static str, fn(&mut Script)),
     /// The end of the host's connect.
     Connect(&'static str, fn(&mut Script)),
@@ -177,12 +177,12 @@ impl Event {
         }
     }
 
-    /// Makes it happen; false if it cannot.
-    fn happen(&self, t: &mut Script, place: &Place) -> bool {
+    /// Triggers the event; false if it is impossible here.
+    fn happen(&self, t: &mut Script, case: &StateCase) -> bool {
         let (next, received) = t.guest_progress();
         match self {
             Self::Segment(_, offset, line) => {
-                let next = if place.state.is_none() { 1 } else { i64::from(next) };
+                let next = if case.state.is_none() { 1 } else { i64::from(next) };
                 let seq = if *offset == i64::MIN { 0 } else { next + offset };
                 let everything = received.max(1);
                 let line = if line.contains("all") {
@@ -190,7 +190,7 @@ impl Event {
                 } else if line.contains("future") {
                     line.replace("future", &format!("ack={}", everything + 1000))
                 } else if line.contains("ACK") && !line.contains("ack=") {
-                    format!("{line} ack={}", place.una)
+                    format!("{line} ack={}", case.una)
                 } else {
                     (*line).to_owned()
                 };
@@ -213,7 +213,7 @@ fn state(t: &Script) -> Option<State> {
     t.driver.stack.tcp_infos(t.now()).next().map(|info| info.state)
 }
 
-/// A call as the table has it; `None` for one without information.
+/// A call in the table's form; `None` for a call without information.
 fn call_name(call: &Call) -> Option<String> {
     Some(match call {
         Call::Connect(..) => "connect".to_owned(),
@@ -231,7 +231,7 @@ fn call_name(call: &Call) -> Option<String> {
     })
 }
 
-/// The same several times in a row is said once.
+/// Repetitions in a row appear once.
 fn join(lines: impl Iterator<Item = String>, by: &str) -> String {
     let mut runs: Vec<(String, u32)> = Vec::new();
     for line in lines {
@@ -247,16 +247,16 @@ fn join(lines: impl Iterator<Item = String>, by: &str) -> String {
 }
 
 /// Effect of an event in a state: segments sent, host calls, next state.
-fn reaction(t: &mut Script, place: &Place, event: &Event) -> Option<[String; 3]> {
-    (place.reach)(t);
+fn reaction(t: &mut Script, case: &StateCase, event: &Event) -> Option<[String; 3]> {
+    (case.reach)(t);
     t.take_all();
-    assert_eq!(state(t), place.state, "{}", place.name);
+    assert_eq!(state(t), case.state, "{}", case.name);
     let calls = t.driver.host.calls().len();
-    if !event.happen(t, place) {
+    if !event.happen(t, case) {
         return None;
     }
     let sent = t.take_all().into_iter().map(|mut line| {
-        // How large windows are is a matter of tuning, and the PSH flag carries no information here.
+        // Window sizes are a matter of tuning, and the PSH flag carries no information here.
         line.fields.retain(|(name, _)| !["win", "mss", "wscale"].contains(&name.as_str()));
         line.psh = None;
         line.sack_ok = None;
@@ -265,11 +265,8 @@ fn reaction(t: &mut Script, place: &Place, event: &Event) -> Option<[String; 3]>
     let sent = join(sent, "; ");
     let asked = join(t.driver.host.calls()[calls..].iter().filter_map(|(_, call)| call_name(call)), ", ");
     let next = state(t);
-    let next = if next == place.state {
-        "same".to_owned()
-    } else {
-        next.map_or("gone".into(), |s| format!("{s:?}"))
-    };
+    let next =
+        if next == case.state { "same".to_owned() } else { next.map_or("gone".into(), |s| format!("{s:?}")) };
     Some([sent, asked, next])
 }
 
@@ -279,15 +276,15 @@ fn table() -> String {
          The host closes its direction or sends data only where there is a socket. Numbers are relative to each\n\
          side's SYN; \"before\" and \"outside\" are said of RCV.NXT and the window.\n",
     );
-    for place in &PLACES {
-        let _ = write!(text, "\n{}\n", place.name);
+    for case in &STATES {
+        let _ = write!(text, "\n{}\n", case.name);
         for event in &EVENTS {
             let first = std::cell::RefCell::new(None);
             Script::each(|t| {
-                let now = reaction(t, place, event);
+                let now = reaction(t, case, event);
                 let mut first = first.borrow_mut();
                 let same = first.get_or_insert_with(|| now.clone());
-                assert_eq!(*same, now, "{}, {}: families and offloads differ", place.name, event.name());
+                assert_eq!(*same, now, "{}, {}: families and offloads differ", case.name, event.name());
             });
             if let Some([sent, asked, next]) = first.into_inner().flatten() {
                 let dash = |s: String| if s.is_empty() { "-".to_owned() } else { s };

@@ -1,9 +1,10 @@
-//! Acknowledgements that wait for the answer which carries them (RFC 9293, 3.8.6.3), and those that must not.
+//! Delayed ACK: acknowledgements that wait for the answer which carries them (RFC 9293, 3.8.6.3), and those
+//! that must not.
 
 use brodo_sim::script::Script;
 
-/// So many requests of one segment, each answered at once, make a habit.
-const HABIT: usize = 4;
+/// Requests of one segment, each answered at once, that make a peer prompt.
+const STREAK: usize = 4;
 
 /// A request of one byte, acknowledged by itself, and its answer.
 fn exchange(t: &mut Script) {
@@ -16,15 +17,15 @@ fn exchange(t: &mut Script) {
 }
 
 /// A connection whose requests were answered promptly so far.
-fn with_habit(t: &mut Script) {
+fn with_prompt_peer(t: &mut Script) {
     t.establish();
-    (0..HABIT).for_each(|_| exchange(t));
+    (0..STREAK).for_each(|_| exchange(t));
 }
 
 #[test]
 fn an_answer_carries_the_acknowledgement() {
     Script::each(|t| {
-        with_habit(t);
+        with_prompt_peer(t);
         for i in 5..300 {
             t.guest("ACK|PSH data=1");
             t.expect_nothing();
@@ -41,7 +42,7 @@ fn an_answer_carries_the_acknowledgement() {
 #[test]
 fn without_an_answer_it_comes_by_itself_and_the_habit_ends() {
     Script::each(|t| {
-        with_habit(t);
+        with_prompt_peer(t);
         t.guest("ACK|PSH data=1");
         t.expect_nothing();
         let waited = t.expect_within_ms(5, "ACK ack=6 data=0");
@@ -49,18 +50,18 @@ fn without_an_answer_it_comes_by_itself_and_the_habit_ends() {
         t.host_sends(1);
         t.expect("ACK|PSH data=1");
         t.guest("ACK");
-        (0..HABIT).for_each(|_| exchange(t));
+        (0..STREAK).for_each(|_| exchange(t));
         t.guest("ACK|PSH data=1");
         t.expect_nothing();
         assert_eq!(t.driver.stack.counters().tcp_acks_late, 1);
     });
 }
 
-/// A guest that had more to send and waited for our acknowledgement to send it: that must not happen often.
+/// A guest that had more to send and waited for our acknowledgement: a harmful delay, which must become rare.
 #[test]
 fn a_guest_that_was_kept_waiting_is_not_again_for_longer_each_time() {
     Script::each(|t| {
-        with_habit(t);
+        with_prompt_peer(t);
         for times in [2, 4, 8] {
             t.guest("ACK|PSH data=1");
             t.expect_nothing();
@@ -70,14 +71,14 @@ fn a_guest_that_was_kept_waiting_is_not_again_for_longer_each_time() {
             t.host_sends(1);
             t.expect("ACK|PSH data=1");
             t.guest("ACK");
-            (0..times * HABIT).for_each(|_| exchange(t));
+            (0..times * STREAK).for_each(|_| exchange(t));
         }
         t.guest("ACK|PSH data=1");
         t.expect_nothing();
     });
 }
 
-/// A server that takes its time: nothing waits, ever.
+/// A slow server: no acknowledgement is delayed.
 #[test]
 fn slow_answers_make_no_habit() {
     Script::each(|t| {
@@ -113,7 +114,7 @@ fn requests_in_two_pieces_never_wait() {
 #[test]
 fn a_second_segment_is_acknowledged_at_once() {
     Script::each(|t| {
-        with_habit(t);
+        with_prompt_peer(t);
         t.guest("ACK|PSH data=1");
         t.expect_nothing();
         t.guest("ACK|PSH data=1");
@@ -127,7 +128,7 @@ fn a_second_segment_is_acknowledged_at_once() {
 #[test]
 fn any_segment_ends_the_wait() {
     Script::each(|t| {
-        with_habit(t);
+        with_prompt_peer(t);
         t.guest("ACK|PSH data=1");
         t.expect_nothing();
         t.guest("ACK");
@@ -139,7 +140,7 @@ fn any_segment_ends_the_wait() {
 #[test]
 fn what_is_full_or_not_in_order_or_fills_a_gap_is_acknowledged_at_once() {
     Script::each(|t| {
-        with_habit(t);
+        with_prompt_peer(t);
         t.guest(&format!("ACK|PSH data={}", t.mss()));
         t.expect("ACK data=0");
         t.host_sends(1);
@@ -148,7 +149,7 @@ fn what_is_full_or_not_in_order_or_fills_a_gap_is_acknowledged_at_once() {
         assert!(!t.take_all().is_empty(), "beyond a gap");
     });
     Script::each(|t| {
-        with_habit(t);
+        with_prompt_peer(t);
         t.guest("ACK seq=6 data=1");
         t.take_all();
         t.host_sends(1);
@@ -157,12 +158,12 @@ fn what_is_full_or_not_in_order_or_fills_a_gap_is_acknowledged_at_once() {
         t.expect("ACK ack=7 data=0");
     });
     Script::each(|t| {
-        with_habit(t);
+        with_prompt_peer(t);
         t.guest("ACK seq=4 data=2");
         t.expect("ACK ack=6 data=0");
     });
     Script::each(|t| {
-        with_habit(t);
+        with_prompt_peer(t);
         t.guest("FIN|ACK seq=9");
         t.expect("ACK ack=5 data=0");
     });
@@ -172,7 +173,7 @@ fn what_is_full_or_not_in_order_or_fills_a_gap_is_acknowledged_at_once() {
 #[test]
 fn what_waits_for_the_host_socket_is_acknowledged_at_once() {
     Script::each(|t| {
-        with_habit(t);
+        with_prompt_peer(t);
         t.host_accepts(0);
         t.guest("ACK|PSH data=100");
         t.expect("ACK data=0");
@@ -184,7 +185,7 @@ fn what_waits_for_the_host_socket_is_acknowledged_at_once() {
 #[test]
 fn a_destination_is_remembered() {
     Script::each(|t| {
-        with_habit(t);
+        with_prompt_peer(t);
         t.connection(40_001, 81);
         t.establish();
         t.guest("ACK|PSH data=1");
@@ -209,7 +210,7 @@ fn a_destination_is_remembered() {
 #[test]
 fn a_fin_that_is_not_answered_is_acknowledged_soon() {
     Script::each(|t| {
-        with_habit(t);
+        with_prompt_peer(t);
         t.guest("FIN|ACK");
         t.expect_nothing();
         t.expect_within_ms(5, "ACK ack=6 data=0");
@@ -219,11 +220,11 @@ fn a_fin_that_is_not_answered_is_acknowledged_soon() {
     });
 }
 
-/// When the host has ended its stream nothing can carry it.
+/// After the end of the host's stream no segment can carry the acknowledgement.
 #[test]
 fn after_the_hosts_end_nothing_waits() {
     Script::each(|t| {
-        with_habit(t);
+        with_prompt_peer(t);
         t.host_eof();
         t.expect("FIN|ACK");
         t.guest("ACK");
@@ -237,7 +238,7 @@ fn after_the_hosts_end_nothing_waits() {
 #[test]
 fn without_credit_what_is_late_is_sent_when_there_is_credit() {
     Script::each(|t| {
-        with_habit(t);
+        with_prompt_peer(t);
         t.guest("ACK|PSH data=1");
         t.link_credit(Some(0));
         t.advance_ms(50);

@@ -1,4 +1,4 @@
-//! How connections end: FIN either way, TIME-WAIT, resets, failures of the host's side.
+//! Ends of connections: FIN either way, TIME-WAIT, resets, failures of the host's side.
 
 use brodo_core::host::{Close, HostError};
 use brodo_sim::script::Script;
@@ -204,7 +204,7 @@ fn a_new_syn_takes_over_from_time_wait() {
         t.take_all();
         t.guest("FIN|ACK");
         t.take_all();
-        // Not newer than the old connection: no new one, but an acknowledgement of the old one.
+        // A SYN not newer than the old connection: no new one, but an acknowledgement of the old one.
         t.guest("SYN seq=0 win=65535");
         t.expect("ACK seq=10002 ack=2");
         t.reopen(64_000);
@@ -238,7 +238,7 @@ fn a_fin_is_passed_on_only_after_the_bytes_before_it() {
     });
 }
 
-/// The guest is done in both directions while the host socket still refuses its last bytes: they are not
+/// The guest has closed both directions while the host socket still refuses its last bytes: they are not
 /// lost.
 #[test]
 fn the_last_bytes_survive_a_full_host_socket_if_the_guest_closed_first() {
@@ -418,7 +418,7 @@ fn no_window_update_after_the_guests_fin() {
     });
 }
 
-/// One after the other, each closed in one of four ways, over the same few ports: nothing is left of any.
+/// Sequential connections, each closed in one of four ways, over the same few ports: none leaves any state.
 #[test]
 fn ten_thousand_short_connections_leave_nothing() {
     let mut t = Script::v4();

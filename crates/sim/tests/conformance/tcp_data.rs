@@ -140,7 +140,7 @@ fn down_stays_within_the_guests_window() {
     });
 }
 
-/// The acknowledgement comes on a segment with an old sequence number: its window counts all the same.
+/// An acknowledgement on a segment with an old sequence number: its window counts all the same.
 #[test]
 fn the_window_of_a_repeated_segment_that_acknowledges_something_new_counts() {
     Script::each(|t| {
@@ -409,7 +409,7 @@ fn an_idle_guest_is_probed_and_a_dead_one_given_up() {
     });
 }
 
-/// Twenty guests fill their windows while no host reads: the budget holds, and what was acknowledged is
+/// Twenty guests fill their windows while no host reads: the budget holds, and acknowledged bytes are
 /// delivered.
 #[test]
 fn the_memory_budget_holds_and_loses_nothing_that_was_acknowledged() {
@@ -482,8 +482,8 @@ fn a_wrapping_sequence_space_changes_nothing() {
     }
 }
 
-/// Every frame of a conversation in turn finds the link without credit; nothing is lost or reordered, and
-/// what was refused is sent when there is credit again.
+/// Every frame of a conversation in turn finds the link without credit: no loss, no reordering, and refused
+/// frames are sent once there is credit.
 #[test]
 fn a_link_without_credit_at_any_frame_loses_nothing() {
     for v6 in [false, true] {
@@ -519,8 +519,8 @@ fn a_link_without_credit_at_any_frame_loses_nothing() {
     }
 }
 
-/// Credit for one frame more, again and again, until the stack has nothing more to send; then what is left of
-/// the credit stays used up.
+/// Credit for one further frame at a time, until the stack has nothing more to send; the rest of the credit
+/// stays used up.
 fn refill(t: &mut Script) {
     for _ in 0..100 {
         t.advance_ms(1);
@@ -532,7 +532,7 @@ fn refill(t: &mut Script) {
     panic!("the stack goes on and on");
 }
 
-/// Urgent data: a read of the host socket ends at the mark, which is not the end of what the socket has.
+/// Urgent data: a read of the host socket ends at the mark, with more data behind it.
 #[test]
 fn urgent_data_from_the_peer_is_relayed_in_line_and_stalls_nothing() {
     Script::each(|t| {

@@ -1,9 +1,17 @@
-//! Rules that sequences of random operations (the fuzz target `stack`) found broken, each as the shortest
-//! script.
+//! Findings of the fuzz target `stack` (random sequences of operations), each as the shortest script.
 
 use brodo_core::config::{BufferBounds, Config};
 use brodo_core::host::HostError;
 use brodo_sim::script::{Script, Setup};
+
+/// One connection holds nearly all of 70,000 bytes of memory: the host does not take what the guest sends.
+fn hold_the_memory(t: &mut Script) {
+    t.establish();
+    t.host_accepts(0);
+    t.guest("ACK data=4000");
+    t.guest("ACK data=8000");
+    t.take_all();
+}
 
 #[test]
 fn an_error_that_a_write_meets_does_not_look_like_an_end() {
@@ -11,7 +19,7 @@ fn an_error_that_a_write_meets_does_not_look_like_an_end() {
         t.establish_with("win=3000 mss=1460 sackok");
         t.host_sends(5000);
         t.take_all();
-        // The write takes the error, so what is read after the rest of the data is an end of stream.
+        // The write takes the error, so the read after the rest of the data is an end of stream.
         t.driver.host.break_silently(t.socket(), HostError::Reset);
         t.guest(&format!("ACK ack={} win=30000 data=10", 1 + 2 * t.mss()));
         let seen = t.take_all();
@@ -25,12 +33,7 @@ fn an_error_that_a_write_meets_does_not_look_like_an_end() {
 fn a_broken_connection_waits_for_memory_without_turning_in_circles() {
     let config = Config { mtu: 9000, memory: 70_000, ..Config::default() };
     Script::each_with(&Setup { config, ..Setup::default() }, |t| {
-        // One connection holds nearly all memory: the host does not take what the guest sends.
-        t.establish();
-        t.host_accepts(0);
-        t.guest("ACK data=4000");
-        t.guest("ACK data=8000");
-        t.take_all();
+        hold_the_memory(t);
         let first = t.flow_index();
         // The other can neither read what its host has sent nor write.
         t.connection(40_001, 80);
@@ -82,11 +85,7 @@ fn every_time_out_sends_the_first_segment_again() {
 fn what_a_broken_host_socket_will_not_take_is_given_up() {
     let config = Config { mtu: 9000, memory: 70_000, ..Config::default() };
     Script::each_with(&Setup { config, ..Setup::default() }, |t| {
-        t.establish();
-        t.host_accepts(0);
-        t.guest("ACK data=4000");
-        t.guest("ACK data=8000");
-        t.take_all();
+        hold_the_memory(t);
         // Bytes that wait for the host hold the memory needed to read these.
         t.host_sends_and_breaks(100, HostError::Reset);
         t.advance_ms(20);
@@ -105,7 +104,8 @@ fn what_is_read_ahead_during_a_repair_is_bounded_and_the_stack_rests() {
         t.establish_with("win=48180 mss=1460 wscale=7 sackok");
         t.host_sends(500_000);
         t.take_all();
-        // Nothing arrives; after the time-out the guest acknowledges little and offers much.
+        // All segments are lost; after the time-out the guest acknowledges few bytes and offers a large
+        // window.
         t.advance_ms(1000);
         t.take_all();
         t.guest("ACK ack=1461 win=1000000");
@@ -115,8 +115,8 @@ fn what_is_read_ahead_during_a_repair_is_bounded_and_the_stack_rests() {
     });
 }
 
-/// Memory for two large chunks where the guest would take more: a read that fills both has not found the
-/// socket empty.
+/// Memory for two large chunks, less than the guest would take: a read that fills both has not emptied the
+/// socket.
 #[test]
 fn a_read_that_memory_has_cut_short_is_followed_by_another() {
     let tcp_tx = BufferBounds { initial: 400_000, max: 400_000 };

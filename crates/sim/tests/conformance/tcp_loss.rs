@@ -54,7 +54,7 @@ fn three_duplicates_are_a_loss_to_a_guest_without_sack() {
         t.guest("ACK ack=1");
         t.expect(&format!("ACK seq=1 data={mss}"));
         t.expect_nothing();
-        // More duplicates repeat nothing.
+        // Further duplicates cause no retransmission.
         t.guest("ACK ack=1");
         t.guest("ACK ack=1");
         t.expect_nothing();

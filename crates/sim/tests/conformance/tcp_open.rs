@@ -1,4 +1,4 @@
-//! How connections begin, and how they fail to begin.
+//! Opening of connections: the handshake, and every way in which it fails.
 
 use brodo_core::counters::DropReason;
 use brodo_core::host::{Close, HostError};

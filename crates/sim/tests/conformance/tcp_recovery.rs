@@ -29,7 +29,8 @@ fn send(t: &mut Script, n: usize) {
     assert_eq!(t.take_all().len(), n);
 }
 
-/// The guest has everything before segment `ack`, and besides what `sacked` says, the newest first.
+/// The guest acknowledges everything before segment `ack` and sends SACK blocks of `sacked`, the newest
+/// first.
 fn sack(t: &mut Script, ack: usize, sacked: &[(usize, usize)]) {
     let blocks: Vec<_> = sacked.iter().map(|&(from, to)| format!("{}-{}", at(t, from), at(t, to))).collect();
     let blocks = if blocks.is_empty() { String::new() } else { format!(" sack={}", blocks.join(",")) };
@@ -77,7 +78,7 @@ fn limit(t: &Script) -> u32 {
     t.driver.stack.tcp_infos(t.now()).next().expect("a connection").tx.limit
 }
 
-/// Payload in what was sent and not expected.
+/// Payload of frames sent and not yet expected.
 fn payload(lines: &[Line]) -> i64 {
     lines.iter().filter_map(|l| l.value("data")).sum()
 }
@@ -125,7 +126,7 @@ fn a_lost_acknowledgement_is_no_reordering() {
         send(t, 10);
         t.advance_ms(100);
         sack(t, 0, &[(5, 8), (1, 2)]);
-        // No reordering known, four segments beyond the first: lost at once.
+        // Without known reordering, four segments beyond the first: lost at once.
         t.expect(&format!("ACK seq=1 data={}", t.mss()));
         assert_eq!(payload(&t.take_all()), 3 * t.mss() as i64);
         sack(t, 10, &[]);
@@ -225,7 +226,7 @@ fn delayed_acknowledgements_cause_no_time_out() {
     }
 }
 
-/// A host that sends a little all the time puts off the probe of the tail, but not for ever.
+/// A host that sends a little all the time delays the tail loss probe, but not for ever.
 #[test]
 fn a_trickle_does_not_put_off_the_time_out() {
     Script::each(|t| {
@@ -245,8 +246,7 @@ fn a_trickle_does_not_put_off_the_time_out() {
     });
 }
 
-/// A guest that takes back the window that it has offered, while something is on its way, is not given up as
-/// long as it answers.
+/// A guest that withdraws its window while bytes are in flight is not given up as long as it answers.
 #[test]
 fn a_guest_that_closes_its_window_on_what_is_on_its_way_is_not_given_up() {
     Script::each(|t| {
@@ -345,8 +345,8 @@ fn every_hole_is_filled_and_nothing_else() {
     });
 }
 
-/// A guest that lies about what it has: nothing is sent beyond the truth, nothing is forgotten, nothing
-/// stands still.
+/// A guest with false acknowledgements and SACK blocks: no byte is sent beyond its window, none is lost, and
+/// the transfer goes on.
 #[test]
 fn blocks_that_cannot_be_are_not_believed() {
     each_sequence(|t| {
@@ -423,7 +423,7 @@ fn a_retransmission_that_is_lost_is_sent_again() {
         t.advance_ms(7);
         sack(t, 0, &[(1, 11)]);
         expect_segments(t, 0, 1);
-        // Nothing follows: the time-out does it.
+        // Without later segments the time-out repairs it.
         sack(t, 0, &[(1, 14)]);
         t.expect_nothing();
         let us = t.expect_within_ms(1000, &format!("ACK seq=1 data={}", t.mss()));
@@ -473,7 +473,7 @@ fn reordering_is_no_loss() {
     });
 }
 
-/// RFC 8985, 7.2 and 7.3: the last segment once more after two round trips, not a second time before the
+/// RFC 8985, 7.2 and 7.3: a probe with the last segment after two round trips, and no second one before the
 /// time-out.
 #[test]
 fn a_lost_tail_is_probed_once() {
@@ -523,23 +523,12 @@ fn what_is_not_probed_waits_for_the_time_out() {
     }
 }
 
-/// RFC 8985, 7.4.2: the probe that was needed is a loss, for the limit too; the one that was not is none.
+/// RFC 8985, 7.4.2: a probe that was needed is a loss, for the limit too; an unneeded one is none.
 #[test]
 fn a_probe_that_repaired_a_loss_halves_the_limit() {
     for needed in [true, false] {
         Script::each(|t| {
-            establish_at(t, 10);
-            t.host_sends(400_000);
-            t.guest("ACK win=4000000");
-            while limit(t) < 200_000 {
-                t.advance_ms(10);
-                t.guest("ACK");
-            }
-            while t.host_waiting() > 0 || t.received_in_order() < 400_000 {
-                t.advance_ms(10);
-                t.guest("ACK");
-            }
-            t.take_all();
+            grow(t);
             let base = 400_000 / t.mss() + 1;
             let rest = base * t.mss() - 400_000;
             t.host_sends(rest);
@@ -561,9 +550,8 @@ fn a_probe_that_repaired_a_loss_halves_the_limit() {
     }
 }
 
-/// A flow whose limit has grown well above its floor, with `n` segments in flight: the limit, and where they
-/// begin.
-fn grown(t: &mut Script, n: usize) -> (u32, usize) {
+/// Has the limit of a flow grow well above its floor: 400,000 bytes, all acknowledged.
+fn grow(t: &mut Script) {
     establish_at(t, 10);
     t.host_sends(400_000);
     t.guest("ACK win=4000000");
@@ -576,6 +564,12 @@ fn grown(t: &mut Script, n: usize) -> (u32, usize) {
         t.guest("ACK");
     }
     t.take_all();
+}
+
+/// A flow whose limit has grown well above its floor, with `n` segments in flight: the limit, and where they
+/// begin.
+fn grown(t: &mut Script, n: usize) -> (u32, usize) {
+    grow(t);
     t.advance_ms(10);
     t.guest("ACK");
     send(t, n);
@@ -670,7 +664,7 @@ fn a_guest_without_sack_gets_hole_after_hole() {
     });
 }
 
-/// The FIN is lost with the data before it, or alone though that has arrived.
+/// The FIN is lost with the data before it, or alone.
 #[test]
 fn a_lost_fin_is_sent_again() {
     each_sequence(|t| {
@@ -705,8 +699,8 @@ fn a_lost_fin_is_sent_again() {
     });
 }
 
-/// A window that closes while something is being repaired: only the first segment, which also probes the
-/// window, goes into it; the rest follows when it opens.
+/// A window that closes during a recovery: only the first segment, which also probes the window, is sent into
+/// it; the rest follows when it opens.
 #[test]
 fn a_window_that_closes_during_a_recovery() {
     each_sequence(|t| {
@@ -769,8 +763,8 @@ fn repeated_acknowledgements_put_nothing_off() {
     });
 }
 
-/// A guest that splits what it has into single bytes makes the sender keep many ranges, not do without its
-/// data: the transfer ends, and retransmissions are bounded by the bytes in flight.
+/// A guest whose SACK blocks are single bytes makes the sender keep many ranges: the transfer still ends, and
+/// retransmissions are bounded by the bytes in flight.
 #[test]
 fn a_guest_that_sacks_single_bytes_gets_everything() {
     each_sequence(|t| {

@@ -1,4 +1,4 @@
-//! Segments of an attacker or a broken guest (RFC 5961, RFC 9293): each costs at most an acknowledgement.
+//! Segments of an attacker or a broken guest (RFC 5961, RFC 9293): each draws at most an acknowledgement.
 
 use brodo_core::counters::DropReason;
 use brodo_core::host::Close;
@@ -228,7 +228,7 @@ fn a_wrong_checksum_is_dropped() {
     });
 }
 
-/// Cut anywhere and with any one byte changed: no panic, and nothing reaches the host that was not sent.
+/// Frames cut anywhere and with any one byte changed: no panic, and no altered byte reaches the host.
 #[test]
 fn mangled_frames_are_survived() {
     Script::each(|t| {

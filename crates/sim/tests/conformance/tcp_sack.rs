@@ -36,7 +36,7 @@ fn blocks_are_newest_first_and_at_most_four() {
         // Two become one.
         t.guest("ACK seq=8101 data=1900");
         t.expect("ACK ack=1 sack=8001-10101,3901-4101,2001-2201,6001-6101");
-        // Filled gaps disappear.
+        // Blocks of filled gaps disappear.
         t.guest("ACK seq=1 data=2000");
         t.expect("ACK ack=2201 sack=8001-10101,3901-4101,6001-6101");
         t.guest("ACK seq=2201 data=1700");
@@ -96,7 +96,7 @@ fn data_does_not_take_the_place_of_blocks() {
     });
 }
 
-/// Nor does a FIN.
+/// A FIN has no room for blocks either.
 #[test]
 fn a_fin_does_not_take_the_place_of_blocks() {
     Script::each(|t| {

@@ -50,8 +50,8 @@ fn rx(t: &Script) -> HalfInfo {
     info(t).rx
 }
 
-/// A guest with more to send than it may, a round trip away: it sends up to the edge that it knew when the
-/// round trip began. Gives the bytes sent.
+/// A window-limited guest, a round trip away: it sends up to the edge that it knew when the round trip began.
+/// Returns the bytes sent.
 fn round(t: &mut Script) -> u32 {
     let (start, edge) = (t.guest_progress().0, t.offered_edge());
     let (mut next, mss) = (start, t.mss() as u32);
@@ -140,7 +140,7 @@ fn a_window_that_has_grown_falls_while_the_host_socket_stays_full() {
         t.host_accepts_more(4096);
         let limit = rx(t).limit;
         assert!((64 * KIB..2048 * KIB).contains(&limit), "{limit}");
-        let last = tunings(t, Direction::Receive).pop().expect("told");
+        let last = tunings(t, Direction::Receive).pop().expect("a traced change");
         assert_eq!(last.2, Cause::Blocked);
         assert!(limit <= last.1);
         assert!(rx(t).shrinks >= 1 && t.driver.stack.counters().rx_buffer_shrinks >= 1);
@@ -162,16 +162,16 @@ fn both_limits_are_at_their_floor_two_seconds_after_the_last_byte() {
         t.advance_ms(2000);
         assert_eq!((rx(t).limit, info(t).tx.limit), (64 * KIB, 64 * KIB));
         assert_eq!(t.driver.stack.memory_used(), 0);
-        // It is not only said so.
+        // The window follows the limit.
         t.guest("ACK data=100");
         t.take_all();
-        let last = tunings(t, Direction::Receive).pop().expect("told");
+        let last = tunings(t, Direction::Receive).pop().expect("a traced change");
         assert_eq!((last.1, last.2), (64 * KIB, Cause::Idle));
     });
 }
 
-/// The host sends without end, the guest acknowledges each round trip all it has got. Gives the most that was
-/// in flight.
+/// The host sends without end, the guest acknowledges all received bytes each round trip. Returns the largest
+/// number of bytes in flight.
 fn download(t: &mut Script, rounds: u32) -> u32 {
     t.guest("ACK win=8000000");
     let mut most = 0;
@@ -323,7 +323,7 @@ fn an_update_that_opens_a_window_is_repeated_until_the_guest_moves() {
         assert!(first >= RTT_MS * 1000, "not before the guest can have answered: {first} us");
         let second = t.expect_within_ms(400, "ACK win>=16384");
         assert!(second >= first * 3 / 2, "{first} {second}");
-        // The guest moves.
+        // The guest sends.
         t.guest("ACK data=100");
         t.expect("ACK");
         t.advance_ms(60_000);
@@ -341,9 +341,9 @@ fn an_update_is_repeated_a_bounded_number_of_times() {
         t.advance_ms(600_000);
         let repeated = t.take_all().len();
         assert!((3..=8).contains(&repeated), "{repeated}");
-        let told = t.driver.events.all();
+        let events = t.driver.events.all();
         assert_eq!(
-            told.filter(|e| matches!(e, Event::WindowUpdate { repeated: true, .. })).count(),
+            events.filter(|e| matches!(e, Event::WindowUpdate { repeated: true, .. })).count(),
             repeated
         );
     });
@@ -412,7 +412,7 @@ fn what_was_not_sent_is_not_promised() {
         t.guest(&format!("ACK data={}", t.mss()));
         t.host_received_some();
         t.guest(&format!("ACK seq={} data=100", edge + 10));
-        assert_eq!(t.driver.stack.memory_used(), 0, "beyond what the guest was told");
+        assert_eq!(t.driver.stack.memory_used(), 0, "beyond the advertised window");
         t.link_credit(None);
         t.take_all();
         assert!(t.offered_edge() > edge);
@@ -425,7 +425,7 @@ fn budget(bytes: usize) -> Setup {
     setup
 }
 
-/// `count` flows whose hosts take nothing, and whose guests send all that they are offered.
+/// `count` flows whose hosts take no byte, and whose guests fill their windows.
 fn fill_windows(t: &mut Script, count: u16) {
     for flow in t.connections(count, establish) {
         t.select(flow);
@@ -433,8 +433,8 @@ fn fill_windows(t: &mut Script, count: u16) {
     }
 }
 
-/// Forty flows of 64 KiB do not fit into 720 KiB, and are not advertised: no byte sent into a window is
-/// dropped, and each gets something.
+/// Forty windows of 64 KiB do not fit into 720 KiB, and are not advertised: no byte sent into a window is
+/// dropped, and each flow has a window.
 #[test]
 fn windows_are_promised_as_far_as_memory_reaches() {
     Script::each_with(&budget(720 << 10), |t| {
@@ -489,8 +489,8 @@ fn memory_that_is_short_leaves_every_flow_a_few_segments() {
     });
 }
 
-/// A window that is shut for want of memory opens again when other flows have freed theirs, without the
-/// guest's help.
+/// A window closed for want of memory opens when other flows have freed theirs, without a segment of the
+/// guest.
 #[test]
 fn a_window_shut_for_want_of_memory_opens_by_itself() {
     Script::each_with(&budget(256 << 10), |t| {
@@ -500,7 +500,7 @@ fn a_window_shut_for_want_of_memory_opens_by_itself() {
             t.hoard();
         }
         assert!(t.driver.stack.memory_used() > 256 * 1024 / 100 * 95);
-        // Its host takes everything, and yet there is no window for it in the end.
+        // Its host takes everything, and yet its window is closed in the end.
         t.select(flows[0]);
         t.guest_fills_window();
         t.host_received_some();

@@ -1,9 +1,10 @@
-//! Workers that share a memory budget, and flows that wait for it: they go on at once when memory is given
-//! back, by whomever.
+//! Workers that share a memory budget, and flows parked for it: they resume at once when any worker frees
+//! memory.
 
 use brodo_core::config::Config;
 use brodo_core::memory::budget::Budget;
-use brodo_core::stack::{Keys, Stack};
+use brodo_core::stack::{Keys, Settings, Stack};
+use brodo_sim::handover::Snapshot;
 use brodo_sim::script::{Script, Setup};
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use std::sync::Arc;
 fn worker(setup: &Setup, budget: &Arc<Budget>, number: u32) -> Script {
     let mut t = Script::new(setup.clone());
     let keys = Keys { table: [number as u8; 16], isn: [7; 16], dns: [3; 16] };
+    t.driver.handovers.switch_off();
     t.driver.stack = Stack::sharing(setup.config.clone(), keys, setup.caps, budget.clone(), number);
     t
 }
@@ -40,6 +42,35 @@ fn a_read_waits_for_memory_of_another_worker() {
     waits.rung();
     waits.expect("ACK|PSH seq=1 data=100");
     assert_eq!(waits.driver.stack.take_wakes(), 0, "it needs no telling what it has itself given back");
+}
+
+/// Both workers are handed over, into a new budget: the flow is parked there as before, and the memory that
+/// the other holds is taken there.
+#[test]
+fn a_read_waits_for_memory_after_a_hand_over() {
+    let setup = Setup { config: Config { mtu: 9000, ..Config::default() }, ..Setup::default() };
+    let budget = Arc::new(Budget::new(70_000));
+    let mut holds = worker(&setup, &budget, 0);
+    let mut waits = worker(&setup, &budget, 5);
+    establish_and_hoard(&mut holds);
+    waits.establish();
+    waits.host_sends(100);
+    waits.expect_nothing();
+    let new = Arc::new(Budget::new(70_000));
+    for (t, number) in [(&mut holds, 0), (&mut waits, 5)] {
+        let (config, caps) = (setup.config.clone(), setup.caps);
+        let settings = Settings { config, caps, budget: new.clone(), worker: number };
+        let driver = &mut t.driver;
+        driver.stack =
+            Snapshot::of(&driver.stack, driver.now()).restore(settings, driver.now(), &driver.host);
+    }
+    assert_eq!((new.used(), new.reserved()), (budget.used(), budget.reserved()));
+    waits.poll();
+    waits.expect_nothing();
+    holds.host_accepts_all();
+    assert_eq!(holds.driver.stack.take_wakes(), 1 << 5, "the other one is to turn");
+    waits.rung();
+    waits.expect("ACK|PSH seq=1 data=100");
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn bulk_both_ways_over_every_kind_of_link() {
                 let bulk = Conversation { v6, ..Conversation::default() };
                 for (up, down) in [(1 << 20, 0), (0, 1 << 20), (300_000, 300_000)] {
                     let report = clean(mtu, caps, &[Conversation { up, down, ..bulk.clone() }]);
-                    // 64 KiB in each round trip of 100 us, and no timer ever waited for.
+                    // 64 KiB in each round trip of 100 us, and no wait for a timer.
                     assert!(report.ended < Instant::from_ms(5), "{:?}", report.ended);
                 }
             }
@@ -145,7 +145,7 @@ fn a_guest_in_a_loop_connects_again_and_again() {
     let mut world = World::new(config(1500), OFFLOADS[0], 1, wire(10), wire(10));
     world.cost = Some(Cost::default());
     let one = Conversation::requests(1, 1, 1, Duration::ZERO);
-    world.add(Conversation { ending: Ending::GuestFirst, again: 99, ..one });
+    world.add(Conversation { ending: Ending::GuestFirst, repetitions: 99, ..one });
     world.run(Instant::from_ms(10_000));
     assert_eq!(world.answers().len(), 100);
     for answer in &world.answers()[1..] {
@@ -164,6 +164,11 @@ fn the_same_seed_gives_the_same_trace() {
 
 /// A world drawn from a seed: its link, its faults, its conversations.
 fn faulty(seed: u64) -> (World, Report) {
+    faulty_after(seed, |_| {})
+}
+
+/// The same, changed by `change` before it begins.
+fn faulty_after(seed: u64, change: impl FnOnce(&mut World)) -> (World, Report) {
     let mut rng = Rng::new(seed);
     let caps = rng.pick(&OFFLOADS);
     let mtu = rng.pick(&[1280, 1500, 4000, 9000]);
@@ -199,11 +204,22 @@ fn faulty(seed: u64) -> (World, Report) {
             behind: behind(&mut rng),
             // Without resets: one that is lost leaves the other side waiting, as on any network.
             ending: rng.pick(&[Ending::Each, Ending::GuestFirst, Ending::HostFirst]),
-            again: 0,
+            repetitions: 0,
         });
     }
+    change(&mut world);
     let report = world.run(Instant::from_ms(3_600_000));
     (world, report)
+}
+
+/// The same although the stack is handed over at random, to a driver that registers all sockets anew.
+#[test]
+fn random_worlds_survive_hand_overs_at_random() {
+    seeds::each("random_worlds_survive_hand_overs_at_random", 40, |seed| {
+        let (world, _) = faulty_after(seed, |world| world.driver.handovers.at_random(seed));
+        assert_eq!(world.driver.handovers.kept(), 0, "nothing is left out");
+        assert!(world.driver.handovers.done() > 0, "no event had a hand-over");
+    });
 }
 
 /// Bytes up and down, and when they are sent.

@@ -1,4 +1,4 @@
-//! Fixed samples and what is made of them, to the letter.
+//! Fixed samples and their pages, byte for byte.
 
 use super::*;
 use crate::bench::results::{Footprint, Sample};
@@ -7,7 +7,7 @@ use crate::report::Machine;
 use std::fs;
 use std::path::Path;
 
-/// Three rounds of two workloads on three systems, and a bit of everything else.
+/// Three rounds of two workloads on three systems, and a few samples of every other part.
 fn results() -> Results {
     let workload = |name: &str| name.parse::<Workload>().unwrap();
     let mut samples = Vec::new();
@@ -54,7 +54,7 @@ fn results() -> Results {
     }
 }
 
-/// `BRODO_BLESS=1` writes what is to be committed.
+/// Compares with the committed file, which `BRODO_BLESS=1` writes.
 fn assert_committed(file: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bench/pages").join(file);
     if std::env::var_os("BRODO_BLESS").is_some() {

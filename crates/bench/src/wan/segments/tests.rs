@@ -1,4 +1,4 @@
-//! Cutting: headers, lengths and checksums of every part are those that a network card would make.
+//! Segmentation: headers, lengths and checksums of every segment, as by a network card.
 
 use super::{FRAME_OVERHEAD, HEADER_LEN, NEEDS_CSUM, Segments, fold, read_u16, read_u32};
 

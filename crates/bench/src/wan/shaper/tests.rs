@@ -1,4 +1,4 @@
-//! The link's arithmetic, by times that can be computed by hand.
+//! The link's arithmetic, against times computed by hand.
 
 use super::{Losses, Overflow, Path, Piece, Queue, Shaper};
 use crate::wan::segments::{FRAME_OVERHEAD, Segments};
@@ -86,7 +86,7 @@ fn a_full_queue_can_let_its_sender_wait() {
     for queue in [Queue::Packets(4), Queue::Bytes(4 * 1500)] {
         let mut shaper = Shaper::new(Path { overflow: Overflow::Wait, ..path(queue) });
         assert_eq!(shaper.full_until_ns(0), None, "{queue}");
-        // A packet that has been taken is taken whole.
+        // A packet is accepted as a whole.
         assert_eq!(pass(&mut shaper, 0, &super_packet(6)).1, Losses::default(), "{queue}");
         let until_ns = shaper.full_until_ns(0).expect("full");
         assert!(until_ns > 0, "{queue}");

@@ -1,7 +1,7 @@
 //! Answers of instances, as printed.
 
 use super::*;
-use brodo_control::flow::{Direction, Tcp, Traffic};
+use brodo_control::flow::{FlowDirection, Tcp, Traffic};
 use std::collections::BTreeMap;
 
 fn half(limited_by: &str) -> Half {
@@ -22,7 +22,7 @@ fn some_flow(out: &str, into: &str) -> Flow {
     Flow {
         id: "0:12.3".parse().unwrap(),
         protocol: Protocol::Tcp,
-        direction: Direction::Outbound,
+        direction: FlowDirection::Outbound,
         carrier: Carrier::Stack,
         guest: "10.0.2.15:40000".parse().unwrap(),
         remote: "192.0.2.7:443".parse().unwrap(),
@@ -57,7 +57,7 @@ ID PROTO DIR CARRIER GUEST REMOTE STATE AGE IDLE OUT IN RTT RETRANS LIMITED BY
 }
 
 #[test]
-fn what_limits_is_told_of_the_direction_that_matters() {
+fn limiting_factors_are_shown_of_limited_directions() {
     let by = |out: &str, into: &str| limited_by(&some_flow(out, into));
     assert_eq!(by("application", "application"), "application");
     assert_eq!(by("host-socket", "application"), "out host-socket");
@@ -66,7 +66,7 @@ fn what_limits_is_told_of_the_direction_that_matters() {
 }
 
 #[test]
-fn one_flow_is_told_at_length() {
+fn one_flow_in_detail() {
     let step = TuningStep {
         ago_us: 2_000_000,
         from_guest: false,

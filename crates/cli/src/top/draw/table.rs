@@ -4,7 +4,7 @@ use super::super::model::{Model, Row};
 use super::super::screen::Screen;
 use super::colour;
 use crate::units;
-use brodo_control::flow::{Carrier, Direction};
+use brodo_control::flow::{Carrier, FlowDirection};
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Rect};
 use ratatui::style::{Modifier, Style};
@@ -149,8 +149,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, screen: &mu
 /// Direction in which the flow was opened, and protocol.
 pub(super) fn kind(row: &Row) -> String {
     let arrow = match row.flow.direction {
-        Direction::Outbound => '→',
-        Direction::Inbound => '←',
+        FlowDirection::Outbound => '→',
+        FlowDirection::Inbound => '←',
     };
     format!("{arrow}{}", row.flow.protocol)
 }

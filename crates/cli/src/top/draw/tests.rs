@@ -1,4 +1,4 @@
-//! Pictures against their committed copies, and sizes in which nothing sensible can be drawn.
+//! Screens against their committed copies, and terminals too small to draw on.
 //!
 //! `BRODO_BLESS=1 cargo test -p brodo --bin brodo top` writes the copies anew. The rewritten files belong to
 //! the commit of the change.
@@ -150,7 +150,7 @@ fn no_size_and_no_content_is_too_much() {
             picture(&model, &mut screen, width, height);
         }
     }
-    // Extremes, and names that would write to the terminal.
+    // Extreme values, and names with control characters.
     let mut next = sample(50);
     let worst = &mut next.flows[1];
     worst.id = FlowRef { worker: u32::MAX, index: u32::MAX, generation: u32::MAX };

@@ -1,11 +1,11 @@
-//! Samples of an instance that is made up, and what becomes of them.
+//! The model after samples of a fictitious instance.
 
 use super::*;
 use brodo_control::event::Level;
-use brodo_control::flow::{Direction, Protocol, Traffic};
+use brodo_control::flow::{FlowDirection, Protocol, Traffic};
 use brodo_control::method::Memory;
 
-/// How the made-up instance is after so many seconds.
+/// Status of the fictitious instance after so many seconds.
 pub(in crate::top) fn status(at_s: u64) -> Status {
     Status {
         pid: 4711,
@@ -26,6 +26,8 @@ pub(in crate::top) fn status(at_s: u64) -> Status {
         cpu_system_us: 50_000 + at_s * 23_000,
         rss_bytes: 14 << 20,
         capture: None,
+        confinement: "full".to_owned(),
+        crashes: 0,
         log_level: Level::Warn,
     }
 }
@@ -54,7 +56,7 @@ fn half(limit: u32, in_flight: u32, limited_by: &str, at_s: u64) -> Half {
     }
 }
 
-/// One of its flows: number, other end, bytes per second from and to the guest.
+/// One of its flows: number, peer, bytes per second from and to the guest.
 pub(in crate::top) fn flow(index: u32, remote: &str, from: u64, to: u64, at_s: u64) -> Flow {
     let id = FlowRef { worker: 0, index, generation: 0 };
     let traffic = |rate: u64| Traffic { bytes: rate * at_s, packets: rate * at_s / 1400 };
@@ -62,7 +64,7 @@ pub(in crate::top) fn flow(index: u32, remote: &str, from: u64, to: u64, at_s: u
     Flow {
         id,
         protocol: Protocol::Tcp,
-        direction: Direction::Outbound,
+        direction: FlowDirection::Outbound,
         carrier: brodo_control::flow::Carrier::Stack,
         guest: format!("10.0.2.15:{}", 40_000 + index).parse().expect("an address"),
         remote: remote.parse().expect("an address"),
@@ -93,14 +95,14 @@ pub(in crate::top) fn flows(at_s: u64) -> Vec<Flow> {
     let mut download = flow(0, "93.184.216.34:443", 3_000, 15_400_000, at_s);
     download.name = Some("example.org".into());
     let mut web = flow(4, "[2606:4700:10::6814:179a]:443", 900, 40_000, at_s);
-    // Not the same all the time, for its sparkline.
+    // A varying rate, for the sparkline.
     web.to_guest.bytes = (0..at_s).map(|second| 20_000 * (1 + second % 5)).sum();
     web.name = Some("a-very-long-name.that-does-not-fit.example.com".into());
     let mut dns = flow(5, "10.0.2.3:53", 0, 0, at_s);
     (dns.protocol, dns.state, dns.tcp, dns.rtt_us) = (Protocol::Udp, "active".into(), None, None);
     (dns.from_guest, dns.to_guest) = (Traffic { bytes: 120, packets: 3 }, Traffic { bytes: 900, packets: 3 });
     let mut inbound = flow(6, "192.0.2.77:51234", 250_000, 8_000, at_s);
-    inbound.direction = Direction::Inbound;
+    inbound.direction = FlowDirection::Inbound;
     let mut ping = flow(7, "[2001:db8:1234:5678:9abc:def0:1234:5678]:7", 64, 64, at_s);
     (ping.protocol, ping.state, ping.tcp, ping.rtt_us) = (Protocol::Echo, "active".into(), None, None);
     let upload = flow(2, "198.51.100.7:22", 1_200_000, 9_000, at_s);
@@ -139,7 +141,7 @@ fn rates_are_differences_over_time() {
     assert_eq!(totals.link, Rates { from_guest: 1e6, to_guest: 20e6 });
     assert!((totals.cpu - 0.123).abs() < 1e-9, "{totals:?}");
     assert!((totals.retransmissions - 3.0).abs() < 1e-9 && (totals.drops - 2.0).abs() < 1e-9, "{totals:?}");
-    // Two samples at one time have nothing between them, and nothing is divided by it.
+    // Two samples at one time: no division by zero.
     model.update(sample(4));
     assert_eq!(model.totals, Totals::default());
 }
@@ -153,10 +155,10 @@ fn a_flow_that_is_new_has_moved_all_its_bytes_since() {
     next.flows.push(fresh);
     model.update(next);
     assert_eq!(row(&model, 99).rates, Rates { from_guest: 0.0, to_guest: 5000.0 });
-    // It is gone, and then its slot is used again: another flow.
+    // The flow ends, and its slot is reused by another flow.
     model.update(sample(3));
     assert!(!model.rows.contains_key(&FlowRef { worker: 0, index: 99, generation: 0 }));
-    // Totals that are less than before are none of a flow that goes on.
+    // Totals below the earlier ones belong to another flow.
     model.update(sample(2));
     assert_eq!(row(&model, 0).rates, Rates::default());
 }
@@ -195,7 +197,7 @@ fn rows_are_sorted_and_filtered() {
 }
 
 #[test]
-fn drops_and_rules_are_told_by_how_many() {
+fn drops_and_rules_are_ordered_by_count() {
     let model = after(5);
     let expected = [("OutOfWindow", 12), ("LinkFull", 10), ("--deny 10.0.0.0/8", 5), ("NoConnection", 1)];
     assert_eq!(model.drops(), expected);

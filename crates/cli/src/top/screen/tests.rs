@@ -1,4 +1,4 @@
-//! Keys one after the other, and where they lead.
+//! Sequences of keys and the resulting screens.
 
 use super::super::model::tests::{after, sample};
 use super::*;
@@ -7,7 +7,7 @@ fn press(screen: &mut Screen, model: &Model, code: KeyCode) -> Outcome {
     screen.key(KeyEvent::new(code, KeyModifiers::NONE), model)
 }
 
-/// The number of the chosen flow, which Enter would look at.
+/// The number of the chosen flow, which Enter would open.
 fn chosen(screen: &mut Screen, model: &Model) -> u32 {
     let rows = model.rows(screen.sort, screen.reversed, &screen.filter);
     let ids: Vec<_> = rows.iter().map(|row| row.flow.id).collect();
@@ -43,7 +43,7 @@ fn the_choice_moves_and_stays_with_its_flow() {
 }
 
 #[test]
-fn when_the_chosen_flow_ends_the_one_in_its_place_is_chosen() {
+fn the_flow_in_the_place_of_an_ended_one_is_chosen() {
     let (mut model, mut screen) = (after(5), Screen::default());
     press(&mut screen, &model, KeyCode::End);
     let mut next = sample(6);

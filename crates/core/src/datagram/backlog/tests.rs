@@ -1,7 +1,7 @@
 //! Records in chunks: order, runs, bounds and what is given back.
 
 use super::*;
-use crate::config::Config;
+use crate::config::{Config, Keys};
 use crate::flow::FlowId;
 use crate::host::{Close, Connect, IcmpReport, Received};
 use crate::link::LinkCaps;
@@ -11,7 +11,7 @@ use std::io::IoSliceMut;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// A host that takes a number of datagrams and notes each send: sizes of its datagrams, and marks.
+/// A host that takes a number of datagrams and notes each send: sizes of its datagrams, and TOS.
 #[derive(Default)]
 struct Recorder {
     room: usize,
@@ -29,7 +29,7 @@ impl Host for Recorder {
         _: SocketId,
         data: &[IoSlice<'_>],
         segment: Option<u16>,
-        marks: IpHeaderFields,
+        fields: IpHeaderFields,
     ) -> Result<usize, HostError> {
         if self.room == 0 {
             return Err(HostError::WouldBlock);
@@ -38,7 +38,7 @@ impl Host for Recorder {
         let size = segment.map_or(all.len(), usize::from).max(1);
         all.truncate(size * self.room);
         self.room -= all.len().div_ceil(size).max(1);
-        self.sends.push((all.chunks(size).map(<[u8]>::len).collect(), marks.tos));
+        self.sends.push((all.chunks(size).map(<[u8]>::len).collect(), fields.tos));
         self.bytes.extend_from_slice(&all);
         Ok(all.len())
     }
@@ -87,7 +87,8 @@ const NOW: Instant = Instant::from_ms(1000);
 
 fn shared(memory: usize) -> Shared {
     let budget = Arc::new(Budget::new(memory));
-    Shared::new(Config { memory, ..Config::default() }, LinkCaps::default(), ([0; 16], [1; 16]), budget, 0)
+    let keys = Keys { table: [0; 16], isn: [0; 16], dns: [1; 16] };
+    Shared::new(Config { memory, ..Config::default() }, LinkCaps::default(), &keys, budget, 0)
 }
 
 /// A datagram with content of its own.
@@ -99,7 +100,7 @@ fn content(n: usize, len: usize) -> Vec<u8> {
 fn runs_leave_together_and_in_order() {
     let mut shared = shared(64 << 20);
     let (mut backlog, mut host) = (Backlog::default(), Recorder::default());
-    // Lengths and marks, and the runs they make: a shorter one ends a run, a longer one begins another.
+    // Lengths and TOS, and the runs they make: a shorter one ends a run, a longer one begins another.
     let datagrams: Vec<(usize, u8)> = [(1400, 0); 50]
         .into_iter()
         .chain([(600, 0), (1400, 0), (1400, 2), (1400, 2), (0, 2), (0, 2), (7, 2), (60_000, 2), (8, 2)])
@@ -134,7 +135,7 @@ fn runs_leave_together_and_in_order() {
 }
 
 #[test]
-fn what_is_not_taken_stays() {
+fn refused_datagrams_stay() {
     let mut shared = shared(64 << 20);
     let (mut backlog, mut host) = (Backlog::default(), Recorder::default());
     let mut all = Vec::new();
@@ -219,9 +220,9 @@ fn a_standing_queue_is_thinned_or_marked() {
 #[test]
 fn records_keep_their_marks() {
     for (tos, ttl, dont_fragment) in [(0, 0, false), (3, 1, true), (255, 255, true), (1, 63, false)] {
-        let marks = IpHeaderFields { tos, ttl: NonZeroU8::new(ttl), dont_fragment };
-        let record = Record { len: 1400, marks, at: NOW };
+        let fields = IpHeaderFields { tos, ttl: NonZeroU8::new(ttl), dont_fragment };
+        let record = Record { len: 1400, fields, at: NOW };
         let again = Record::from_bytes(record.to_bytes());
-        assert_eq!((again.len, again.marks, again.at), (1400, marks, NOW));
+        assert_eq!((again.len, again.fields, again.at), (1400, fields, NOW));
     }
 }

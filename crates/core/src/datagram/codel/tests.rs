@@ -8,7 +8,7 @@ fn at(ms: u64) -> Instant {
     Instant::from_ms(1000 + ms)
 }
 
-/// When datagrams go, of one asked for each millisecond, all of which have waited for `waited_ms`.
+/// Times of drops, of one datagram each millisecond that has waited for `waited_ms`.
 fn drops(codel: &mut CoDel, from_ms: u64, to_ms: u64, waited_ms: u64) -> Vec<u64> {
     let waited = Duration::from_millis(waited_ms);
     (from_ms..to_ms).filter(|&ms| codel.must_drop(at(ms), waited, BYTES)).collect()

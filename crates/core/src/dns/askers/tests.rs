@@ -1,4 +1,4 @@
-//! Which question gives way, as ports ask and are answered.
+//! The query to be replaced, as ports open queries and get answers.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn the_oldest_question_of_the_port_with_the_most_goes_first() {
     askers.remove(greedy[0]);
     assert_eq!(askers.first_to_go(), Some((greedy[1], flow(2))));
     askers.remove(greedy[2]);
-    // All have one; the oldest goes.
+    // All ports have one; the oldest query is replaced.
     assert_eq!(askers.first_to_go(), Some((patient, flow(1))));
     askers.remove(patient);
     assert_eq!(askers.first_to_go(), Some((greedy[1], flow(2))));

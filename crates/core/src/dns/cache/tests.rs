@@ -1,17 +1,9 @@
 //! Caching, expiry, and eviction.
 
 use super::*;
+use crate::dns::sample::query;
+use crate::wire::dns::TC;
 use crate::wire::dns::message::{A, CNAME, KEY_LEN_MAX, Query, Reply, SOA};
-use crate::wire::dns::{TC, encode_name};
-
-fn query(name: &str) -> Vec<u8> {
-    let mut out = vec![0x12, 0x34, 0x01, 0x00, 0, 1, 0, 0, 0, 0, 0, 0];
-    let mut wire = [0; 255];
-    let len = encode_name(name, &mut wire).expect("a name");
-    out.extend(&wire[..len]);
-    out.extend([0, A as u8, 0, 1]);
-    out
-}
 
 fn key(name: &str) -> Vec<u8> {
     let mut out = [0; KEY_LEN_MAX];
@@ -31,7 +23,7 @@ fn answer(name: &str, flags: u16, records: &[(u16, u32, &[u8])]) -> Vec<u8> {
     out[..len].to_vec()
 }
 
-/// The same with the records in the authority section.
+/// An answer with these records in the authority section.
 fn negative(name: &str, flags: u16, ttl: u32, minimum: u32) -> Vec<u8> {
     let soa = [&b"\x00\x00"[..], &[0; 16], &minimum.to_be_bytes()].concat();
     let mut message = answer(name, flags, &[(SOA, ttl, &soa)]);
@@ -43,7 +35,7 @@ fn at(seconds: u64) -> Instant {
     Instant::from_ms(seconds * 1000)
 }
 
-/// The TTLs of what is kept for `name`.
+/// TTLs of the cached records of `name`.
 fn ttls(cache: &mut Cache, name: &str, now: Instant) -> Option<Vec<u32>> {
     let mut out = [0; 4096];
     let len = cache.get(&key(name), now, &mut out)?;
@@ -77,7 +69,7 @@ fn an_answer_holds_for_its_shortest_ttl_and_counts_down() {
 }
 
 #[test]
-fn nothing_holds_for_as_long_as_the_authority_says() {
+fn negative_answers_hold_as_long_as_the_authority_says() {
     let nx = Rcode::NxDomain as u16;
     for (flags, ttl, minimum, expected) in [(nx, 100, 30, 30), (0, 20, 30, 20), (nx, 90_000, 90_000, 300)] {
         let mut cache = Cache::new(1 << 16);
@@ -91,7 +83,7 @@ fn nothing_holds_for_as_long_as_the_authority_says() {
 }
 
 #[test]
-fn what_may_change_at_once_is_not_kept() {
+fn volatile_answers_are_not_cached() {
     let records: &[(u16, u32, &[u8])] = &[(A, 60, &ADDRESS)];
     assert!(kept(&answer("a.test", 0, records)));
     for rcode in [1, 2, 4, 5, 9] {
@@ -113,7 +105,7 @@ fn what_may_change_at_once_is_not_kept() {
 }
 
 #[test]
-fn what_was_used_longest_ago_makes_room() {
+fn the_least_recently_used_answer_makes_room() {
     let message = |name: &str| answer(name, 0, &[(A, 60, &ADDRESS)]);
     let mut one = Cache::new(1 << 16);
     one.put(&key("a0"), at(0), &message("a0"));
@@ -128,7 +120,7 @@ fn what_was_used_longest_ago_makes_room() {
     let there = names.map(|name| ttls(&mut cache, name, at(1)).is_some());
     assert_eq!(there, [true, false, true, true]);
     assert_eq!((cache.allocated(), cache.order.len()), (3 * cost, 3));
-    // Kept again, it takes its own place.
+    // Cached once more, it replaces itself.
     cache.put(&key("a3"), at(2), &message("a3"));
     assert_eq!((cache.allocated(), cache.order.len()), (3 * cost, 3));
     cache.flush();

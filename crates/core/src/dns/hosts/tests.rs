@@ -1,4 +1,4 @@
-//! Names, addresses, and what is not ours to answer.
+//! Names, addresses, and queries without a local answer.
 
 use super::*;
 use crate::wire::dns::message::{Fit, Records};

@@ -1,17 +1,9 @@
 //! Names learnt from answers, and forged answers that teach none.
 
 use super::*;
+use crate::dns::sample::query;
 use crate::wire::dns::encode_name;
 use crate::wire::dns::message::{A, Query, Reply};
-
-fn query(name: &str) -> Vec<u8> {
-    let mut out = vec![0x12, 0x34, 0x01, 0x00, 0, 1, 0, 0, 0, 0, 0, 0];
-    let mut wire = [0; 255];
-    let len = encode_name(name, &mut wire).expect("a name");
-    out.extend(&wire[..len]);
-    out.extend([0, A as u8, 0, 1]);
-    out
-}
 
 /// An answer to a question about `name` with these records: owner, type, data.
 fn answer(name: &str, records: &[(&str, u16, Vec<u8>)]) -> Vec<u8> {
@@ -55,7 +47,7 @@ fn addresses_are_known_by_the_name_that_was_asked_for() {
         ],
     ));
     assert_eq!([1, 2, 3].map(|last| learnt.name_of(ip(last))), [Some("www.test"), Some("www.test"), None]);
-    // The last word counts.
+    // The latest answer counts.
     learnt.learn(&answer("other.test", &[("other.test", A, address(1))]));
     assert_eq!([1, 2].map(|last| learnt.name_of(ip(last))), [Some("other.test"), Some("www.test")]);
     assert_eq!((learnt.order.len(), learnt.bytes), (2, 18));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn who_fails_goes_to_the_back_for_a_minute() {
+fn a_failed_resolver_is_last_for_a_minute() {
     let at = |seconds: u64| Instant::from_ms(seconds * 1000);
     let order = |preference: &Preference, now, count| {
         let (mut tried, mut order) = (0, Vec::new());
@@ -23,7 +23,8 @@ fn who_fails_goes_to_the_back_for_a_minute() {
     preference.answered(1);
     assert_eq!(order(&preference, at(61), 3), [0, 1, 2]);
     assert_eq!(order(&preference, at(0), 0), [0usize; 0]);
-    // Slow for once, and again; then it counts. Later once is enough, until it has answered.
+    // Two slow answers have no effect, the third has. After that one is enough, until the resolver has
+    // answered.
     for now in [100, 101] {
         preference.outrun(1, at(now));
         assert_eq!(order(&preference, at(now), 2), [0, 1]);

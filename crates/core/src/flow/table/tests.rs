@@ -11,7 +11,7 @@ fn key(port: u16) -> FlowKey {
     }
 }
 
-/// Something with a key.
+/// A table entry with a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Named<T>(FlowKey, T);
 
@@ -64,12 +64,12 @@ fn the_victim_is_the_worst_of_those_unused_longest() {
     assert_eq!(table.victim(at(200), 1, |f, idle| Some((f.1 % 2, idle))), Some(ids[1]), "the rank decides");
     assert_eq!(table.victim(at(200), 1, |f, idle| (f.1 % 2 == 1).then_some(idle)), Some(ids[1]));
     assert_eq!(table.victim(at(200), 1, |_, _| None::<u64>), None);
-    // Used again, and of another kind by now.
+    // Touched, and of another list by now.
     table.touch(ids[0], 0, at(300));
     table.touch(ids[1], 3, at(301));
     assert_eq!(oldest(&table, 400), Some(ids[2]));
     assert_eq!(table.victim(at(400), 1, |f, _| (f.1 < 2).then_some(f.1)), Some(ids[1]));
-    // Each goes in the order in which they were used, whatever is taken out in between.
+    // Victims come in the order of last use, whatever is removed in between.
     table.remove(ids[4]);
     table.remove(ids[99]);
     table.touch(ids[99], 0, at(500));

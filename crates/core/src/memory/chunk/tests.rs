@@ -180,8 +180,8 @@ fn first_windows_follow_the_budget() {
     assert_eq!(first, [2 << 10, 2 << 10, 16 << 10, 64 << 10, 64 << 10]);
 }
 
-/// However much has passed, bulk of one flow touches as many chunks as it has in flight and those of one
-/// read, the same ones over and over; a burst before, which needed many, leaves no trace.
+/// Bulk of one flow, of any length, touches as many chunks as it has in flight and those of one read, always
+/// the same ones; an earlier burst, which needed many, has no effect.
 #[test]
 fn chunks_are_used_again_last_in_first_out() {
     use std::collections::BTreeSet;

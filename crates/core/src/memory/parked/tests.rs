@@ -1,5 +1,5 @@
-//! Flows that wait are woken in order, each once per wake, no more at a time than there is room for, and none
-//! is forgotten.
+//! Parked flows wake in order, each once per wake, no more at a time than there is room for, and none stays
+//! parked for ever.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn crowd(reads: usize) -> (Arc<Budget>, ParkedFlows) {
     (budget, waiting)
 }
 
-/// The flows that look in one round.
+/// Flows woken in one round.
 fn round(waiting: &mut ParkedFlows) -> Vec<u32> {
     let n = waiting.wakeable();
     (0..n).map_while(|_| waiting.pop()).map(|flow| flow.index).collect()
@@ -33,7 +33,7 @@ fn as_many_look_as_there_is_room_for() {
     assert!(!waiting.rest());
     assert_eq!(budget.give_back(2 * READ_ROOM), 1 << 3);
     assert_eq!(round(&mut waiting), [0, 1]);
-    // They have not taken it, so the next ones may look.
+    // They have not taken the memory, so the next ones are woken.
     assert!(waiting.rest());
     assert_eq!(round(&mut waiting), [2, 3]);
     assert!(budget.take(2 * READ_ROOM));
@@ -45,7 +45,7 @@ fn as_many_look_as_there_is_room_for() {
 }
 
 #[test]
-fn who_cannot_go_on_looks_once_per_wake() {
+fn a_flow_without_progress_resumes_once_per_wake() {
     let (budget, mut waiting) = crowd(8);
     let _ = budget.give_back(8 * READ_ROOM);
     let woken = round(&mut waiting);

@@ -29,9 +29,9 @@ impl Client<'_> {
 }
 
 /// A reply: frame and packet addresses, and the message.
-type Told = (MacAddr, Ipv4Addr, Message);
+type Reply = (MacAddr, Ipv4Addr, Message);
 
-fn ask(config: &Config, src: [u8; 4], payload: &[u8]) -> Result<Option<Told>, DropReason> {
+fn ask(config: &Config, src: [u8; 4], payload: &[u8]) -> Result<Option<Reply>, DropReason> {
     let eth = EthernetHeader { dst: MacAddr::BROADCAST, src: GUEST, ethertype: EtherType::Ipv4 };
     let mut out = [0; FRAME_LEN_MAX];
     let len = answer(config, &eth, src.into(), Ipv4Addr::BROADCAST, payload, &mut out)?;
@@ -124,10 +124,10 @@ fn every_state_of_a_client() {
     ];
     let config = Config::default();
     for (options, flags, ciaddr, src, expected) in table {
-        let told = ask(&config, src, &Client { flags, ciaddr, options }.bytes()).unwrap();
-        let summary = told.as_ref().map(|(_, to, m)| (m.opts().msg_type().unwrap(), to.octets()));
+        let reply = ask(&config, src, &Client { flags, ciaddr, options }.bytes()).unwrap();
+        let summary = reply.as_ref().map(|(_, to, m)| (m.opts().msg_type().unwrap(), to.octets()));
         assert_eq!(summary, expected, "{options:?} {ciaddr:?}");
-        let Some((mac, to, message)) = told else { continue };
+        let Some((mac, to, message)) = reply else { continue };
         assert_eq!(mac == MacAddr::BROADCAST, to.is_broadcast());
         let has = |code| message.opts().get(code).is_some();
         let (nak, informs) = (message.opts().msg_type() == Some(Nak), options == inform);
@@ -142,7 +142,7 @@ fn every_state_of_a_client() {
 }
 
 #[test]
-fn what_is_not_answered() {
+fn unanswered_messages() {
     let config = Config::default();
     let nothing = Client { flags: 0, ciaddr: [0; 4], options: &[53, 1, 3, 255] };
     assert_eq!(ask(&config, [0; 4], &nothing.bytes()), Err(DropReason::MalformedDhcpv4));
@@ -152,8 +152,8 @@ fn what_is_not_answered() {
     let eth = EthernetHeader { dst: MacAddr::BROADCAST, src: GUEST, ethertype: EtherType::Ipv4 };
     let mut out = [0; FRAME_LEN_MAX];
     let elsewhere = Ipv4Addr::new(192, 0, 2, 1);
-    let told = answer(&config, &eth, Ipv4Addr::new(10, 0, 2, 15), elsewhere, &relayed, &mut out);
-    assert_eq!(told, Ok(None));
+    let reply = answer(&config, &eth, Ipv4Addr::new(10, 0, 2, 15), elsewhere, &relayed, &mut out);
+    assert_eq!(reply, Ok(None));
     relayed[24] = 10;
     assert_eq!(ask(&config, [0; 4], &relayed), Ok(None));
 }

@@ -180,7 +180,7 @@ fn confirm_release_and_decline() {
 }
 
 #[test]
-fn what_is_not_answered() {
+fn unanswered_messages() {
     use MessageType::{InformationRequest, Request, Solicit};
     let config = Config::default();
     let bad = Err(DropReason::MalformedDhcpv6);
@@ -199,7 +199,7 @@ fn what_is_not_answered() {
     }
     let solicit = message(Solicit, vec![client()]);
     assert_eq!(ask(&Config { v6: None, ..config.clone() }, &solicit), Ok(None));
-    // Not to the group.
+    // Not addressed to the group.
     let bytes = solicit.to_vec().unwrap();
     assert_eq!(ask_raw(&config, config.v6.unwrap().gateway, &bytes), Ok(None));
     for len in 0..bytes.len() {

@@ -101,7 +101,7 @@ fn every_cause_over_ipv6() {
 }
 
 #[test]
-fn what_no_error_may_answer() {
+fn packets_that_no_error_may_answer() {
     let echo = [8, 0, 0, 0, 0, 0, 0, 0];
     let unreachable = [3, 3, 0, 0, 0, 0, 0, 0];
     let echo_v6 = [128, 0, 0, 0, 0, 0, 0, 0];
@@ -125,10 +125,10 @@ fn what_no_error_may_answer() {
         (UDP, "::1", "2001:db8::1", &echo, false),
         (UDP, "ff02::1", "2001:db8::1", &echo, false),
     ];
-    for (protocol, guest, remote, payload, told) in table {
+    for (protocol, guest, remote, payload, answered) in table {
         let packet = packet(protocol, guest, remote, payload);
         let frame = tell(IcmpCause::HostUnreachable, None, &packet).unwrap();
-        assert_eq!(frame.is_some(), told, "{protocol} {guest} {remote} {payload:?}");
+        assert_eq!(frame.is_some(), answered, "{protocol} {guest} {remote} {payload:?}");
     }
     assert!(tell(IcmpCause::HostUnreachable, None, &[]).is_err());
     assert!(tell(IcmpCause::HostUnreachable, None, &[0x45; 30]).is_err());

@@ -73,14 +73,14 @@ fn others_are_not() {
     let question = NdpMessage::NeighborSolicitation { target: net.gateway, source_lladdr: None };
     let without = Config { v6: None, ..config.clone() };
     assert_eq!(ask(&without, net.guest, net.gateway, question), Ok(None));
-    let told = NdpMessage::NeighborAdvertisement(NeighborAdvertisement {
+    let advertisement = NdpMessage::NeighborAdvertisement(NeighborAdvertisement {
         router: false,
         solicited: false,
         override_entry: true,
         target: net.guest,
         target_lladdr: Some(GUEST),
     });
-    assert_eq!(ask(&config, net.guest, ALL_NODES, told), Ok(None));
+    assert_eq!(ask(&config, net.guest, ALL_NODES, advertisement), Ok(None));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn routers_are_advertised() {
     let net = config.v6.unwrap();
     let everybody = (MacAddr::from_ipv6_multicast(ALL_NODES), ALL_NODES);
     let mut out = [0; FRAME_LEN_MAX];
-    let unasked = advertise(&config, None, &mut out).unwrap();
+    let unasked = advertise(&config, &mut out).unwrap();
     let frames = [
         (everybody, out[..unasked].to_vec()),
         (
@@ -147,7 +147,7 @@ fn routers_are_advertised() {
         assert!(message.windows(16).any(|w| w == net.dns.octets()));
         assert!(message.windows(12).any(|w| w == b"\x03lan\x07example"));
     }
-    assert_eq!(advertise(&Config { v6: None, ..config }, None, &mut out), None);
+    assert_eq!(advertise(&Config { v6: None, ..config }, &mut out), None);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn prefixes_that_are_not_64_bits_long_send_guests_to_dhcp() {
     let mut config = Config::default();
     config.v6.as_mut().unwrap().prefix_len = 80;
     let mut out = [0; FRAME_LEN_MAX];
-    let len = advertise(&config, None, &mut out).unwrap();
+    let len = advertise(&config, &mut out).unwrap();
     let (_, _, message) = open_ipv6(&out[..len]);
     assert_eq!(message[5], 0xc0);
     assert!(message.windows(4).any(|w| w == [3, 4, 80, 0x80]));

@@ -15,7 +15,8 @@ impl Stack {
         &mut self,
         io: &mut Io<'_, P>,
         eth: EthernetHeader,
-        (header, fragment): (IpHeader, Fragment),
+        header: IpHeader,
+        fragment: Fragment,
         data: &[u8],
     ) -> Result<(), DropReason> {
         let (src, dst, protocol): (IpAddr, IpAddr, u8) = match header {

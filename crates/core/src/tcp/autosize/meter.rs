@@ -20,6 +20,8 @@
 //! larger limit: a Linux guest holds its acknowledgement back for 40 ms while its program does not read, and
 //! then that, and not the round trip, may be the time for which the limit must last.
 
+use crate::snapshot::saved::saved_struct;
+use crate::snapshot::v1::MeterV1;
 use crate::time::{Duration, Instant};
 use core::num::NonZeroU32;
 
@@ -70,6 +72,8 @@ pub(super) struct Meter {
     /// First round after growth: the bytes that it brings, and whether the limit has about doubled.
     round: Option<(NonZeroU32, bool)>,
 }
+
+saved_struct!(Meter as MeterV1 { marked_at, last_at, marked, last, turn, burst, round });
 
 /// Interval of measurements for a round trip.
 pub(super) fn interval(rtt: Duration) -> Duration {

@@ -57,7 +57,7 @@ impl Path {
         self.flight.len() as u32 * self.segment
     }
 
-    /// Sends what limit and window allow; then moves to the next arrival and tells the limit of it.
+    /// Sends within limit and window; then advances to the next arrival and records it in the limit.
     fn step(&mut self) {
         let receiving = self.limit.direction == Direction::Receive;
         while self.in_flight() + self.segment <= self.limit.get().min(self.window)
@@ -160,7 +160,7 @@ fn a_flow_that_its_sender_holds_back_grows_nothing() {
         let mut path = Path::new(direction, Tuning::Rtt, 1_250_000_000, 10 * MS);
         path.window = INITIAL / 2;
         path.run(MS * 3000);
-        assert_eq!((path.limit.get(), path.limit.changes()), (INITIAL, (0, 0)), "{direction:?}");
+        assert_eq!((path.limit.get(), path.limit.changes()), (INITIAL, Changes::default()), "{direction:?}");
     }
 }
 
@@ -170,7 +170,7 @@ fn a_window_of_another_size_does_not_grow_with_the_rate_alone() {
     let mut path = Path::new(Direction::Receive, Tuning::Rtt, 1_250_000_000, 10 * MS);
     path.window = INITIAL / 5 * 4;
     path.run(MS * 3000);
-    assert_eq!(path.limit.changes(), (0, 0));
+    assert_eq!(path.limit.changes(), Changes::default());
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn a_blocked_host_socket_forbids_growth_and_takes_an_eighth_at_a_time() {
         steps += u32::from(after < before);
     }
     assert!((15..=20).contains(&steps), "{steps} in a second");
-    // Nothing arrives any more: all due falls are made at once.
+    // Without further arrivals: all due reductions at once.
     let now = path.now + MS * 4000;
     let change = path.limit.shrink_blocked(now).expect("long blocked");
     assert_eq!((change.to, change.cause), (INITIAL, Cause::Blocked));
@@ -273,14 +273,14 @@ fn a_send_limit_that_is_not_reached_is_at_its_floor_after_two_seconds() {
 }
 
 #[test]
-fn a_loss_halves_the_send_limit_and_is_told() {
+fn a_loss_halves_the_send_limit_and_is_reported() {
     let mut path = Path::new(Direction::Send, Tuning::Rtt, 125_000_000, 17 * MS);
     path.run(MS * 1000);
-    let (grown, told) = (path.limit.get(), path.changes.len());
+    let (grown, reported) = (path.limit.get(), path.changes.len());
     path.limit.halve();
     assert_eq!(path.limit.get(), grown / 2);
     path.step();
-    let change = path.changes[told].1;
+    let change = path.changes[reported].1;
     assert_eq!((change.from, change.to, change.cause), (grown, grown / 2, Cause::Loss));
 }
 
@@ -293,7 +293,7 @@ fn a_wrong_round_trip_is_overcome_by_probes() {
         path.estimate.sample(path.now, MS);
         let end = path.now + MS * 20_000;
         while path.now < end {
-            // One batch comes right up to the edge: the guest waits for us.
+            // One batch reaches the edge: the guest waits for us.
             path.limit.hit();
             path.estimate = LinkRtt::default();
             path.estimate.sample(path.now, MS);
@@ -307,7 +307,7 @@ fn a_wrong_round_trip_is_overcome_by_probes() {
             path.changes,
             path.limit
         );
-        // And it is not tried for ever.
+        // The probes become rarer.
         let changes = path.changes.len();
         path.range(MS * 5_000);
         assert!(path.changes.len() - changes <= 6, "{direction:?}: {:?}", &path.changes[changes..]);
@@ -345,7 +345,7 @@ fn steps_grow_by_the_step_per_round_trip() {
         let steps = (path.limit.get() - INITIAL) / (16 << 10);
         assert!((50..=59).contains(&steps), "{direction:?}: {steps} in 58 round trips");
         path.limit.halve();
-        assert_eq!(path.limit.changes().1, 0, "never less");
+        assert_eq!(path.limit.changes().shrinks, 0, "never less");
     }
 }
 
@@ -354,12 +354,12 @@ fn steps_grow_by_the_step_per_round_trip() {
 fn pressure_doubles_to_the_bound() {
     let mut path = Path::new(Direction::Send, Tuning::Pressure, 125_000_000, 17 * MS);
     path.run(MS * 1000);
-    assert_eq!((path.limit.get(), path.limit.changes()), (BOUNDS.max, (10, 0)));
+    assert_eq!((path.limit.get(), path.limit.changes()), (BOUNDS.max, Changes { grows: 10, shrinks: 0 }));
 }
 
 /// The acknowledgement that ends a silence is recorded before the limit is read.
 #[test]
-fn what_ends_a_silence_does_not_keep_the_limit() {
+fn the_end_of_a_silence_does_not_keep_the_limit() {
     let mut path = Path::new(Direction::Send, Tuning::Rtt, 125_000_000, 17 * MS);
     path.run(MS * 1000);
     assert!(path.limit.get() > BOUNDS.initial);
@@ -370,8 +370,8 @@ fn what_ends_a_silence_does_not_keep_the_limit() {
     assert_eq!(path.limit.get(), BOUNDS.initial);
 }
 
-/// A reader on a link of 50 us that takes all there is, up to `supply`, and then sleeps for `sleeps` of what
-/// it took; the limit at the end and how often it changed in the second half of ten seconds.
+/// A reader on a link of 50 us that reads all there is, up to `supply`, and then sleeps in proportion
+/// `sleeps` to it; returns the final limit and the number of its changes in the second half of ten seconds.
 fn limit_of_a_sleeping_reader(supply: u32, sleeps: impl Fn(u32) -> Duration) -> (u32, u32) {
     let bounds = BufferBounds { initial: INITIAL, max: 16 << 20 };
     let mut rtt = LinkRtt::default();
@@ -395,8 +395,8 @@ fn limit_of_a_sleeping_reader(supply: u32, sleeps: impl Fn(u32) -> Duration) -> 
             settled = settled.or(Some(limit.changes()));
         }
     }
-    let ((grown, shrunk), (g, s)) = (limit.changes(), settled.unwrap_or_default());
-    (limit.get(), grown + shrunk - g - s)
+    let all = |changes: Changes| changes.grows + changes.shrinks;
+    (limit.get(), all(limit.changes()) - all(settled.unwrap_or_default()))
 }
 
 /// A guest that holds its acknowledgement back for 40 ms: the limit must last that long.
@@ -407,8 +407,7 @@ fn a_reader_that_sleeps_for_a_fixed_time_gets_what_it_can_take() {
     assert_eq!(changes, 0, "in five seconds");
 }
 
-/// `curl --limit-rate`: the limit is taken in one go, however large, and the sleep is as long as that takes
-/// at the rate.
+/// `curl --limit-rate`: the whole limit is read at once, however large, and the sleep follows from the rate.
 #[test]
 fn a_reader_that_limits_itself_to_a_rate_leaves_the_limit_where_it_is() {
     for rate in [2_000_000, 20_000_000, 100_000_000_u64] {
@@ -422,6 +421,6 @@ fn a_reader_that_limits_itself_to_a_rate_leaves_the_limit_where_it_is() {
 /// Besides its place in the flow table and the timer wheel, which are some 100 bytes.
 #[test]
 fn a_connection_costs_less_than_a_kibibyte() {
-    let (limit, connection) = (size_of::<Limit>(), size_of::<crate::tcp::Connection>());
+    let (limit, connection) = (size_of::<Limit>(), size_of::<crate::connection::Connection>());
     assert!(connection <= 936, "{connection} bytes, {limit} in each of two limits");
 }

@@ -56,7 +56,7 @@ fn a_sample_from_a_loaded_link_lowers_the_minimum_and_never_raises_it() {
     assert_eq!(rtt.min(), Some(10 * MS));
     rtt.sample(at(60_000), 9 * MS);
     assert_eq!(rtt.min(), Some(9 * MS));
-    // Quiet again: now the longer path counts.
+    // An idle link again: now the longer path counts.
     rtt.sample(at(70_100), 20 * MS);
     assert_eq!(rtt.min(), Some(20 * MS));
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 const BASE: Seq = Seq(u32::MAX - 500);
 
-/// One byte of the model: sent at, fate, sent again.
+/// One byte of the model: time of transmission, fate, retransmitted.
 type Byte = (u64, Fate, bool);
 
 fn check(board: &Scoreboard, una: u32, model: &[Byte]) {
@@ -66,15 +66,15 @@ proptest! {
                     let n = n.min(model.len() as u32);
                     let fresh = model.drain(..n as usize).filter(|b| b.1 != Fate::Sacked).count() as u32;
                     una += n;
-                    let mut told = 0;
-                    board.acknowledge(BASE + una, |range| told += range.len);
-                    assert_eq!(told, fresh);
+                    let mut reported = 0;
+                    board.acknowledge(BASE + una, |range| reported += range.len);
+                    assert_eq!(reported, fresh);
                 }
                 Op::Sack(from, n) if (from + n) as usize <= model.len() => {
-                    let mut told = 0;
-                    board.sack(BASE + una + from, BASE + una + from + n, |range| told += range.len);
+                    let mut reported = 0;
+                    board.sack(BASE + una + from, BASE + una + from + n, |range| reported += range.len);
                     let part = &mut model[from as usize..(from + n) as usize];
-                    assert_eq!(told, part.iter().filter(|b| b.1 != Fate::Sacked).count() as u32);
+                    assert_eq!(reported, part.iter().filter(|b| b.1 != Fate::Sacked).count() as u32);
                     for b in part.iter_mut() {
                         b.1 = Fate::Sacked;
                     }

@@ -45,7 +45,7 @@ fn every_field() {
         associations,
         [(AssociationType::Addresses, 0x0102_0304, 2), (AssociationType::Prefixes, 5, 0)]
     );
-    // Cut between two options it is in order, anywhere else it is not; nothing panics.
+    // Cut between two options the message is valid, anywhere else it is malformed; nothing panics.
     for len in 0..bytes.len() {
         if let Ok(parsed) = ClientMessage::parse(&bytes[..len]) {
             parsed.associations().flat_map(|a| a.addresses()).for_each(drop);

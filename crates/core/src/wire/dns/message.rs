@@ -58,15 +58,15 @@ pub struct Record<'a> {
     pub kind: u16,
     /// Class, 1 for the Internet.
     pub class: u16,
-    /// For how long it holds, in seconds.
+    /// Time to live, in seconds.
     pub ttl: u32,
-    /// Where the message has the TTL, in bytes.
+    /// Offset of the TTL in the message, bytes.
     pub ttl_at: usize,
-    /// Where the message has the data, in bytes.
+    /// Offset of the data in the message, bytes.
     pub data_at: usize,
     /// The data; names in it may be compressed.
     pub data: &'a [u8],
-    /// Where it stands.
+    /// Section of the record.
     pub section: Section,
     message: &'a [u8],
 }
@@ -179,14 +179,14 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// How far a message answers a query.
+/// Match of a message with a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fit {
-    /// It is a response to something else, or none.
+    /// A response to another query, or none.
     No,
     /// All agrees but the case of letters in the question.
     OtherCase,
-    /// It is a response to the query, to the letter.
+    /// A response to the query, with the same case of letters.
     Yes,
 }
 
@@ -209,7 +209,7 @@ pub struct Query<'a> {
 }
 
 impl<'a> Query<'a> {
-    /// Reads a query. Of an operation other than the standard query nothing but the question is looked at.
+    /// Reads a query. Of an operation other than the standard query only the question is parsed.
     ///
     /// # Errors
     /// It is a response, has not exactly one question, or cannot be read.
@@ -268,7 +268,7 @@ impl<'a> Query<'a> {
         question.len() + 1
     }
 
-    /// How far `message` is a response to this query when it was sent under the identifier `id`.
+    /// Match of `message` as a response to this query, sent under the identifier `id`.
     pub fn fit(&self, id: u16, message: &[u8]) -> Fit {
         let Some(header) = Header::parse(message) else { return Fit::No };
         let alike = (header.id, header.opcode(), header.questions) == (id, self.header.opcode(), 1);

@@ -20,7 +20,7 @@ fn packet() -> Vec<u8> {
     packet
 }
 
-/// `packet` after `change`, with the header checksum made right again.
+/// `packet` after `change`, with a correct header checksum.
 fn changed(mut packet: Vec<u8>, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     change(&mut packet);
     let len = usize::from(packet[0] & 0xf) * 4;

@@ -1,4 +1,4 @@
-//! Words against frames, and words that are none.
+//! Filters against frames, and invalid filters.
 use super::*;
 
 fn keeps(filter: &str, frame: &[u8]) -> bool {
@@ -75,7 +75,7 @@ fn short_frames_match_nothing_and_do_no_harm() {
 }
 
 #[test]
-fn what_is_no_filter_is_refused_in_words() {
+fn invalid_filters_are_refused_in_words() {
     for (wrong, says) in [
         ("tcpp", "`tcpp` is not known"),
         ("port", "nothing follows `port`"),

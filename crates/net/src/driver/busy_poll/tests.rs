@@ -1,4 +1,4 @@
-//! The decision in virtual time.
+//! Decisions to poll or to sleep, in virtual time.
 
 use super::{BusyPoll, Moved};
 use brodo_core::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Which listeners are followed, and where to.
+//! Listeners followed by `auto`, and the addresses of their counterparts.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn shown(rule: &Rule<'_>, found: &[Listener]) -> String {
 }
 
 const RULE: Rule<'_> = Rule {
-    direction: Direction::In,
+    direction: ForwardDirection::In,
     transport: Transport::Tcp,
     address: None,
     excluded: &[PortRange { first: 90, last: 91 }],
@@ -68,7 +68,7 @@ fn own_excluded_taken_and_clients_are_left_out() {
 
 #[test]
 fn the_guest_is_offered_what_the_loopback_reaches() {
-    let rule = Rule { direction: Direction::Out, ..RULE };
+    let rule = Rule { direction: ForwardDirection::Out, ..RULE };
     let one = |address: &str| shown(&rule, &[found(address, 80, 1)]);
     assert_eq!(one("0.0.0.0"), "127.0.0.1/80");
     assert_eq!(one("127.0.0.1"), "127.0.0.1/80");

@@ -3,12 +3,14 @@
 
 use super::super::tests::forward;
 use super::*;
+use crate::forward::NAT_PORT_TRIES;
 use crate::platform::{Linux, Tracer};
 use crate::sockets::readiness;
 use brodo_core::config::Config;
 use brodo_core::counters::DropReason;
 use brodo_core::link::{Link, LinkCaps, NoCredit, RxChecksum, RxMeta, TxFrame};
 use brodo_core::policy::{Deny, Rules};
+use brodo_core::port_range::PortRange;
 use brodo_core::stack::Keys;
 use brodo_core::time::{Duration, Instant};
 use brodo_core::wire::UDP;
@@ -22,7 +24,7 @@ use std::net::UdpSocket;
 const GUEST: &str = "10.0.2.15";
 const GUEST_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 15]);
 const HEADERS: usize = EthernetHeader::LEN + Ipv4Header::LEN + UdpHeader::LEN;
-/// Longer than anything here takes.
+/// Deadline of every wait, far beyond any duration here.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Datagrams that have reached the guest: sender, port, payload.
@@ -52,7 +54,7 @@ impl Link for Wire {
     }
 }
 
-/// The first worker's part that matters here.
+/// The parts of the first worker under test.
 struct World {
     stack: Stack,
     sockets: Sockets,
@@ -71,7 +73,9 @@ impl World {
         let stack = Stack::new(config, Keys { table: [1; 16], isn: [2; 16], dns: [3; 16] }, caps);
         let sockets = Sockets::new().expect("epoll");
         let guest = super::super::Guest { addresses: [GUEST.parse().ok(), None] };
-        let forwards = Forwards::new(guest, None, &sockets, (1000, 10)).expect("forwards");
+        let forwards =
+            Forwards::new(guest, None, &sockets, &crate::ephemeral_ports::ephemeral_ports(), (1000, 10))
+                .expect("forwards");
         Self {
             stack,
             sockets,
@@ -84,11 +88,11 @@ impl World {
     }
 
     fn publish(&mut self, spec: &str) -> u32 {
-        self.forwards.add(forward(Direction::In, super::super::Transport::Udp, spec)).expect("a port")
+        self.forwards.add(forward(ForwardDirection::In, super::super::Transport::Udp, spec)).expect("a port")
     }
 
-    /// One turn of the loop but for what it serves in the end, after what has happened within so many
-    /// milliseconds; how many events there were.
+    /// One turn of the loop without its serving part, for the events of so many milliseconds; returns their
+    /// number.
     fn turn(&mut self, within_ms: i64) -> usize {
         let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: within_ms * 1_000_000 };
         let mut events = Vec::with_capacity(16);
@@ -112,7 +116,7 @@ impl World {
         self.stack.expire(&mut io);
     }
 
-    /// A peer sends; gives how the guest sees it.
+    /// A peer sends; returns the peer's address as seen by the guest.
     fn arrives(&mut self, peer: &UdpSocket, to: &str) -> SocketAddr {
         peer.send_to(b"question", to).expect("send");
         self.turn(1000);
@@ -147,7 +151,7 @@ impl World {
         self.stack.frame(&mut io, meta, &frame);
     }
 
-    /// A question and its answer; where that has left from.
+    /// A request and its answer; returns the answer's source.
     fn asks(&mut self, peer: &UdpSocket, to: &str) -> String {
         let seen = self.arrives(peer, to);
         self.answers(seen, b"answer");
@@ -203,7 +207,7 @@ fn a_port_that_is_opened_again_answers_those_who_asked_before() {
     });
 }
 
-/// All are seen at one address, so that their ports tell them apart.
+/// All peers appear with one address, distinguished by ports.
 #[test]
 fn peers_that_look_the_same_are_not_taken_for_each_other() {
     world("peers_that_look_the_same_are_not_taken_for_each_other", |mut world| {
@@ -225,7 +229,7 @@ fn peers_that_look_the_same_are_not_taken_for_each_other() {
         }
         assert_eq!(world.stack.flows(), peers.len());
 
-        // When the flows have expired there is room again, and whoever stays keeps its port.
+        // Once flows have expired there is room, and the remaining peers keep their ports.
         world.now = world.now + Duration::from_secs(100);
         assert_eq!(world.asks(&peers[7], to(7)), to(7));
         world.now = world.now + Duration::from_secs(100);
@@ -238,8 +242,8 @@ fn peers_that_look_the_same_are_not_taken_for_each_other() {
 
 /// The host's loopback is among the places to which the guest sends.
 #[test]
-fn whom_the_guest_has_asked_is_seen_where_it_was_asked_and_nobody_else_is() {
-    world("whom_the_guest_has_asked_is_seen_where_it_was_asked_and_nobody_else_is", |mut world| {
+fn a_peer_asked_by_the_guest_appears_at_the_asked_address_and_no_other_does() {
+    world("a_peer_asked_by_the_guest_appears_at_the_asked_address_and_no_other_does", |mut world| {
         world.publish("7000:80");
         let peers = ["127.0.0.1:5000", "127.0.0.2:5000"].map(peer);
         world.answers(([10, 0, 2, 4], 5000).into(), b"a question");
@@ -270,12 +274,12 @@ fn an_address_that_the_host_has_lost_is_answered_from_no_more() {
 }
 
 #[test]
-fn what_is_relayed_is_answered_from_the_address_that_was_asked_last() {
-    world("what_is_relayed_is_answered_from_the_address_that_was_asked_last", |mut world| {
+fn relayed_answers_leave_from_the_address_that_was_asked_last() {
+    world("relayed_answers_leave_from_the_address_that_was_asked_last", |mut world| {
         let server = peer("127.0.0.1:80");
         world.publish("7000:127.0.0.1/80");
         // There is no broker to open sockets elsewhere.
-        world.forwards.listeners.get_mut(0).expect("a listener").direction = Direction::Out;
+        world.forwards.listeners.get_mut(0).expect("a listener").direction = ForwardDirection::Out;
         let peer = peer(OUTSIDE);
         for to in ["198.51.100.1:7000", "198.51.100.2:7000", "198.51.100.1:7000"] {
             peer.send_to(b"question", to).expect("send");
@@ -307,12 +311,12 @@ fn some(packets: u64, bytes: u64) -> Traffic {
 #[test]
 fn a_relay_of_a_denied_destination_is_not_opened() {
     world("a_relay_of_a_denied_destination_is_not_opened", |mut world| {
-        let deny = Deny::new([127, 0, 0, 1].into(), 32, Some((80, 80))).expect("a rule");
+        let deny = Deny::new([127, 0, 0, 1].into(), 32, Some(PortRange::one(80))).expect("a rule");
         let rules = Rules { deny: vec![deny], ..Rules::default() };
         let keys = Keys { table: [1; 16], isn: [2; 16], dns: [3; 16] };
         world.stack = Stack::new(Config { rules, ..Config::default() }, keys, LinkCaps::default());
         world.publish("7000:127.0.0.1/80");
-        world.forwards.listeners.get_mut(0).expect("a listener").direction = Direction::Out;
+        world.forwards.listeners.get_mut(0).expect("a listener").direction = ForwardDirection::Out;
         peer(OUTSIDE).send_to(b"question", "198.51.100.1:7000").expect("send");
         world.turn(1000);
         assert_eq!((world.stack.flows(), world.forwards.datagrams.index.len()), (0, 0));
@@ -346,8 +350,8 @@ fn a_port_that_is_held_is_not_looked_at_while_answers_wait_for_room() {
         let Body::Datagrams(port) = &world.forwards.listeners.get(0).expect("a listener").body else {
             panic!("it is of UDP")
         };
-        let ends = (([198, 18, 0, 2], 9).into(), None);
-        while port.send(&[IoSlice::new(&[0; 1000])], ends, None, IpHeaderFields::default()).is_ok() {}
+        let (data, to) = ([IoSlice::new(&[0; 1000])], ([198, 18, 0, 2], 9).into());
+        while port.send(&data, to, None, None, IpHeaderFields::default()).is_ok() {}
         world.answers(seen, b"answer");
         world.turn(20);
         assert_eq!((world.forwards.datagrams.held.len(), world.turn(20)), (1, 0));
@@ -367,8 +371,8 @@ fn a_port_that_is_held_is_not_looked_at_while_answers_wait_for_room() {
     });
 }
 
-/// A slot's next listener leads elsewhere: what waited for the link when its first one was closed is
-/// discarded.
+/// The next listener of a slot has another destination: datagrams of the first one that waited for the link
+/// are discarded.
 #[test]
 fn datagrams_of_a_closed_port_do_not_reach_the_next_one() {
     world("datagrams_of_a_closed_port_do_not_reach_the_next_one", |mut world| {

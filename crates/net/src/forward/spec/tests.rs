@@ -44,7 +44,7 @@ fn the_examples_of_the_manual() {
 }
 
 #[test]
-fn where_to_listen() {
+fn addresses_and_interfaces_to_listen_on() {
     let place = |text: &str| {
         let spec = parse(text);
         (spec.address.map(|address| address.to_string()), spec.interface)
@@ -71,7 +71,7 @@ fn all_is_what_is_not_ephemeral() {
 }
 
 #[test]
-fn what_makes_no_sense_is_told_in_one_clause() {
+fn contradictions_are_explained_in_one_clause() {
     let cases = [
         ("", "expected"),
         ("/22", "expected"),
@@ -132,7 +132,7 @@ fn several_add_up_unless_they_contradict() {
         (&["22", "22:23"], "port 22 is given twice"),
         (&["20-30", "0.0.0.0/25"], "port 25 is given twice"),
         (&["127.0.0.1/22", "%lo/22"], "port 22 is given twice"),
-        (&["auto", "all"], "same place"),
+        (&["auto", "all"], "same address"),
     ] {
         let error = check(wrong).expect_err("contradiction");
         assert!(error.contains(expected), "{wrong:?}: {error}");

@@ -77,7 +77,7 @@ fn every_kind_of_both_families() {
         (ICMP6, 3, 1, Some(ReassemblyTimeExceeded)),
         (ICMP6, 4, 0, None),
         (ICMP6, 4, 1, Some(ProtocolUnreachable)),
-        // Of local origin: the call that caused it has said so.
+        // Of local origin: the failed call has returned it already.
         (libc::SO_EE_ORIGIN_LOCAL, 3, 3, None),
     ];
     for (origin, kind, code, cause) in table {
@@ -89,7 +89,7 @@ fn every_kind_of_both_families() {
 }
 
 #[test]
-fn who_said_it() {
+fn the_reporting_router_is_known() {
     let family = |family: i32| (family as u16).to_ne_bytes();
     let v4 = [&family(libc::AF_INET)[..], &[0; 2], &[192, 0, 2, 1]].concat();
     let router: Ipv6Addr = "2001:db8::1".parse().expect("address");
@@ -103,7 +103,7 @@ fn who_said_it() {
 }
 
 #[test]
-fn an_echo_request_is_told_by_its_sequence_number() {
+fn an_echo_request_is_identified_by_its_sequence_number() {
     for (origin, request) in [(ICMP, 8), (ICMP6, 128)] {
         let mut entry = entry(origin, 3, 0, 0, &[]);
         entry.quoted = [request, 0, 0xaa, 0xaa, 0x77, 0x77, 1, 2];

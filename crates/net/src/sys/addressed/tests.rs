@@ -33,16 +33,16 @@ fn answers_leave_from_the_address_that_was_asked() {
         let peer = from.expect("an address");
         let answer = [IoSlice::new(b"aabb"), IoSlice::new(b"c")];
         let source = Some(Source { interface: 0, ..to });
-        let marks = IpHeaderFields { tos: 0x28, ttl: std::num::NonZeroU8::new(9), dont_fragment: false };
+        let fields = IpHeaderFields { tos: 0x28, ttl: std::num::NonZeroU8::new(9), dont_fragment: false };
         assert_eq!(
-            send_addressed(socket.as_fd(), &answer, (peer, source), Some(2), IpHeaderFields::default()),
+            send_addressed(socket.as_fd(), &answer, peer, source, Some(2), IpHeaderFields::default()),
             Ok(5)
         );
         for expected in [&b"aa"[..], b"bb", b"c"] {
             let (len, from) = client.recv_from(&mut buffer).expect("answer");
             assert_eq!((&buffer[..len], from), (expected, asked));
         }
-        assert_eq!(send_addressed(socket.as_fd(), &answer, (peer, source), None, marks), Ok(5));
+        assert_eq!(send_addressed(socket.as_fd(), &answer, peer, source, None, fields), Ok(5));
         assert_eq!(client.recv_from(&mut buffer).expect("answer"), (5, asked));
     }
 }

@@ -1,4 +1,4 @@
-//! Maps as /proc shows them, and what is made of them: the whole map kept, the range for ping.
+//! Maps as in /proc and their evaluation: the whole map kept, the range for ping.
 
 use super::*;
 

@@ -11,7 +11,7 @@ fn every_step_survives_the_socket() {
 }
 
 #[test]
-fn bytes_of_nobody_are_no_error() {
+fn foreign_bytes_are_no_error() {
     for bytes in [&[][..], &[0], &[0, 1, 0, 0], &[0xff, 1, 0, 0, 0]] {
         assert_eq!(SetupError::decode(bytes), None, "{bytes:?}");
     }

@@ -20,20 +20,20 @@ fn a_link_that_leads_nowhere_is_followed_to_the_last_directory_that_exists() {
     let real = fs::canonicalize(&base).unwrap();
     let link = base.join("etc/resolv.conf");
 
-    let absent = missing_place(&link).unwrap();
-    assert_eq!(absent, Place { directory: real.join("etc"), rest: "resolv.conf".into() });
+    let absent = missing_path(&link).unwrap();
+    assert_eq!(absent, FilePath { directory: real.join("etc"), rest: "resolv.conf".into() });
 
     symlink("../run/systemd/resolve/stub-resolv.conf", &link).unwrap();
-    let place = missing_place(&link).unwrap();
+    let place = missing_path(&link).unwrap();
     let rest = "systemd/resolve/stub-resolv.conf".into();
-    assert_eq!(place, Place { directory: real.join("run"), rest });
+    assert_eq!(place, FilePath { directory: real.join("run"), rest });
 
     fs::remove_file(&link).unwrap();
     symlink("/no-such-directory-here/resolv.conf", &link).unwrap();
-    assert!(missing_place(&link).is_err(), "the root directory cannot be covered");
+    assert!(missing_path(&link).is_err(), "the root directory cannot be covered");
     fs::remove_file(&link).unwrap();
     symlink("gone/../../run/resolv.conf", &link).unwrap();
-    assert!(missing_place(&link).is_err(), "a way back up out of nothing leads nowhere");
+    assert!(missing_path(&link).is_err(), "a way back up out of nothing leads nowhere");
 
     fs::remove_dir_all(&base).unwrap();
 }

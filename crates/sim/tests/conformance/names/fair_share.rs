@@ -1,8 +1,8 @@
-//! Fair shares of the questions that wait: a program that leaves a thousand open stops no names for others.
+//! Fair shares of pending queries: a program with a thousand open ones does not block DNS for others.
 
 use super::*;
 
-/// The question of another program is asked and answered whatever one leaves open.
+/// Another program's query is sent and answered, however many one program leaves open.
 #[test]
 fn a_program_with_a_thousand_open_questions_stops_no_names_for_others() {
     let resolver = resolvers()[0];
@@ -33,7 +33,7 @@ fn a_program_with_a_thousand_open_questions_stops_no_names_for_others() {
         let right = in_answer_to(&query, &answer(&q, 0, &[(0, &[1; 4])]));
         t.driver.host.peer_datagram(socket, &right, None);
         t.poll();
-        t.told(&q, 0);
+        t.expect_answer(&q, 0);
         t.advance_ms(5_010);
         t.take_all();
         t.expect_all_gone();

@@ -1,9 +1,8 @@
-//! Forged answers: queries that nobody outside can foresee, equal questions as one query, and resolvers that
-//! fold letters.
+//! Forged answers: unpredictable queries, equal questions as one query, and resolvers that fold letters.
 
 use super::*;
 
-/// A program in the guest that knew them could have an accomplice outside forge the answers.
+/// ID and letters are hidden from the guest, as a program there could pass them to a forger outside.
 #[test]
 fn identifier_and_letters_of_a_query_are_none_of_the_guests_choice() {
     Script::each_with(&setup(1), |t| {
@@ -32,14 +31,14 @@ fn identifier_and_letters_of_a_query_are_none_of_the_guests_choice() {
         t.expect_nothing();
         for q in &questions {
             t.says(resolver, &answer(q, 0, &[(60, &[1; 4])]));
-            t.told(q, 0);
+            t.expect_answer(q, 0);
         }
         t.expect_all_gone();
         assert_eq!(t.driver.stack.counters().dns_queries, 64);
     });
 }
 
-/// As many identifiers would be valid at once, and one forged answer of a few hundred would hit one of them.
+/// Otherwise many identifiers would be valid at once, and one of a few hundred forged answers would match.
 #[test]
 fn a_thousand_equal_questions_are_one_query_and_all_have_its_answer() {
     let mut t = Script::new(setup(1));
@@ -104,12 +103,12 @@ fn a_resolver_that_does_not_keep_the_case_of_letters_is_asked_once_more() {
         t.says_raw(resolver, &folded(&queries[1]));
         assert_eq!(t.expect_datagram().data, answer(&q, 0, &[(0, &[1; 4])]), "the guest's letters");
         t.expect_all_gone();
-        // It is known now; the first identifier of a question is not sent.
+        // The resolver is known to fold; the first identifier of a question is not sent.
         let q = question(8, "Other-Name.test", A);
         t.ask(5000, &q);
         let queries = t.queries(resolver);
         t.says_raw(resolver, &folded(&queries[0]));
-        t.told(&q, 0);
+        t.expect_answer(&q, 0);
         assert_eq!(t.driver.stack.counters().dns_queries_folding, 2);
         // And after some minutes it may have been replaced.
         t.advance_ms(601_000);

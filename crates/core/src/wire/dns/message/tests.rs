@@ -51,7 +51,7 @@ fn queries_are_read_whole() {
 }
 
 #[test]
-fn what_cannot_be_read_is_no_query() {
+fn malformed_messages_are_no_queries() {
     let good = query("name.test", A, Some((1232, 0, b"")));
     for len in 0..good.len() {
         assert!(Query::parse(&good[..len]).is_err(), "{len} bytes");
@@ -73,7 +73,7 @@ fn what_cannot_be_read_is_no_query() {
     };
     assert!(!with(&two), "two OPT records");
     assert!(!with(&|m| (m[7], m[11]) = (1, 0)), "an OPT record as an answer");
-    // Of an update nothing but the zone is looked at.
+    // Of an update only the zone is parsed.
     assert!(with(&|m| {
         m[2] = 0x28;
         m.truncate(27);
@@ -145,7 +145,7 @@ fn records_of_an_answer() {
     assert_eq!(records[1].address(), Some("192.0.2.1".parse().unwrap()));
     assert!(records[1].name.is(&parsed.question.name));
     assert_eq!((records[1].ttl, records[1].section), (30, Section::Answer));
-    // Cut anywhere, the walk ends with one complaint.
+    // Cut anywhere, the walk ends with one error.
     for cut in parsed.question.end..len {
         let walked: Vec<_> = Records::new(&message[..cut], &header, parsed.question.end).collect();
         assert!(walked.last().is_some_and(Result::is_err) && walked.len() <= 2, "{cut} bytes");
@@ -153,7 +153,7 @@ fn records_of_an_answer() {
 }
 
 #[test]
-fn how_long_nothing_lasts() {
+fn lifetime_of_negative_answers() {
     let asked = query("name.test", A, None);
     let parsed = Query::parse(&asked).unwrap();
     let soa = |minimum: u32| [&b"\x02ns\xc0\x11\x01m\xc0\x11"[..], &[0; 16], &minimum.to_be_bytes()].concat();

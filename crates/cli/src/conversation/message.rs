@@ -1,0 +1,141 @@
+//! Messages between warden and engine, besides those of the control socket.
+//!
+//! Requests are those of the control protocol ([`brodo_control::method`]) as far as the engine answers them,
+//! and the methods below. Records go the other way, unasked. Both are lines of JSON: the warden takes each
+//! for hostile, reads it into these types with a bound on its length, and passes on only what it has read.
+
+use brodo_control::event::Event;
+use brodo_control::method::{Memory, Method};
+use brodo_net::resolv::ResolvConf;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+
+/// Line of the engine to the warden.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Record {
+    /// The engine is sealed, and begins to serve.
+    Ready(Ready),
+    /// A flow or a notice, as clients of the control socket get it.
+    Event(Box<Event>),
+    /// resolv.conf is due to be checked.
+    CheckNames,
+    /// The engine has a fault, and will end.
+    Fault(String),
+    /// The engine ends in order.
+    Ended(Ended),
+}
+
+/// First record of an engine.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Ready {
+    /// Most open flows, of all workers.
+    pub(crate) flows_max: u64,
+    /// Names of the stages of confinement that are not in force, and why.
+    pub(crate) gaps: Vec<(String, String)>,
+}
+
+/// Last record of an engine.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Ended {
+    /// The failure, as a sentence; none if the guest's interface is gone or the end was asked for.
+    pub(crate) failure: Option<String>,
+    /// The counters, of an engine that has served.
+    pub(crate) report: Option<crate::report::Report>,
+}
+
+/// Method `engine.status`: state of all workers.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct GetEngineStatus {}
+
+/// State of all workers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct EngineStatus {
+    pub(crate) workers: u32,
+    pub(crate) flows: u64,
+    pub(crate) memory: Memory,
+    pub(crate) resolvers: Vec<SocketAddr>,
+    /// Frames and bytes of the capture under way.
+    pub(crate) capture: Option<Captured>,
+}
+
+/// Amount of a capture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Captured {
+    pub(crate) frames: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Method `engine.record`: events to record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Recorded {
+    /// Flows that begin.
+    pub(crate) openings: bool,
+    /// Flows that end.
+    pub(crate) ends: bool,
+}
+
+/// Method `engine.capture`: frames into the file whose descriptor comes with the request.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Capturing {
+    pub(crate) filter: Option<String>,
+}
+
+/// Method `engine.capture_stop`: ends the capture.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct StopCapturing {}
+
+/// Method `engine.metrics`: all metrics of the workers in Prometheus' text format.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct GetMetrics {}
+
+/// Metrics as text.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Metrics {
+    pub(crate) text: String,
+}
+
+/// Method `engine.names`: content of resolv.conf.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Names {
+    pub(crate) resolvers: Vec<SocketAddr>,
+    pub(crate) search: Vec<String>,
+}
+
+/// Method `engine.stop`: ends the engine.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Stop {}
+
+/// The result of a method without one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Done {}
+
+macro_rules! methods {
+    ($($params:ident, $name:literal => $result:ty;)+) => {
+        $(impl Method for $params {
+            const NAME: &'static str = $name;
+            type Result = $result;
+        })+
+    };
+}
+
+methods! {
+    GetEngineStatus, "engine.status" => EngineStatus;
+    Recorded, "engine.record" => Done;
+    Capturing, "engine.capture" => Done;
+    StopCapturing, "engine.capture_stop" => Captured;
+    GetMetrics, "engine.metrics" => Metrics;
+    Names, "engine.names" => Done;
+    Stop, "engine.stop" => Done;
+}
+
+impl From<ResolvConf> for Names {
+    fn from(ResolvConf { resolvers, search }: ResolvConf) -> Self {
+        Self { resolvers, search }
+    }
+}
+
+impl From<Names> for ResolvConf {
+    fn from(Names { resolvers, search }: Names) -> Self {
+        Self { resolvers, search }
+    }
+}

@@ -1,0 +1,243 @@
+//! The engine: the process that parses every byte of the guest and of the network, and has no rights.
+//!
+//! ```text
+//! warden (the process that the user knows)      keeper            engine
+//! options, signals, the command                 PID 1 of a        workers: TAP, stack, host sockets
+//! listening sockets, files, control socket,     namespace;        one thread that answers requests and
+//! metrics, flow log, resolv.conf                starts engines    passes events on
+//!        |------------- requests, one line of JSON each -------------->|
+//!        |<------------ records: ready, events, the end ---------------|
+//!        |<------------ "open a listening socket" (descriptors) -------|
+//! ```
+//!
+//! The warden makes the guest's interface and forks the keeper, which confines itself ([`brodo_sandbox`]) and
+//! forks the engine. Both inherit a [`Launch`], the settings and descriptors that never change; what may
+//! change while brodo runs (forwards, a capture, subscriptions) comes with each [`launch::Start`]. The engine
+//! builds its network, starts its threads, seals itself (limits, list of system calls) and reports that it is
+//! ready. No byte of the guest is read before that.
+//!
+//! *No rights.* The engine cannot open a file, listen, bind, make a process, or reach a namespace of the
+//! guest otherwise than by the descriptors that it was given. Requests that need a right go to the warden,
+//! which checks each request against what the user has allowed ([`crate::warden`]).
+//!
+//! *Its end.* When the engine ends, of whatever cause, the keeper reports its exit status, and the warden
+//! decides whether it is started again.
+
+pub(crate) mod answers;
+mod ask;
+mod capture;
+pub(crate) mod exposition;
+mod forwards;
+pub(crate) mod launch;
+mod listen;
+mod notices;
+pub(crate) mod outbox;
+mod system_calls;
+mod view;
+
+use crate::conversation::message::{Ended, Ready, Record};
+use crate::failure::Failure;
+use crate::flow_messages::Bounds;
+use crate::report::Report;
+use answers::Answers;
+use brodo_link::FailedCall;
+use brodo_link::tap::{Tap, TapLosses};
+use brodo_net::driver::Worker;
+use brodo_net::host_network::HostNetwork;
+use brodo_net::socket_broker::SocketBroker;
+use brodo_net::sockets::raise_nofile;
+use brodo_net::txqueuelen::TxQueueLenWatch;
+use brodo_net::{FlowRecords, Network, NetworkError, Recording, Wake};
+use brodo_sandbox::{Limits, seal};
+use launch::{Launch, Started};
+use notices::Notices;
+use outbox::{Item, Outbox};
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+
+/// Private memory of an engine besides payload, in bytes: flows, sockets' buffers, captures. Beyond it the
+/// kernel refuses memory, and the engine ends.
+const DATA_BYTES: u64 = 512 << 20;
+/// Private memory per byte of the payload budget; chunks are rounded up, and heaps fragment.
+const DATA_PER_PAYLOAD: u64 = 4;
+
+/// The engine's process, until its end; the exit status.
+pub(super) fn run(launch: &Launch, started: Started, mut report: brodo_sandbox::Report) -> i32 {
+    let _ = rustix::thread::set_name(c"brodo-engine");
+    let outbox = match Outbox::new(started.records) {
+        Ok(outbox) => Arc::new(outbox),
+        Err(_) => return 1,
+    };
+    report_panics(&outbox);
+    let channels = Channels { requests: started.requests, listen: started.listen, broker: started.broker };
+    let built = build(launch, channels, started.start, started.capture, &outbox);
+    let served = built.map(|engine| engine.serve(launch, &outbox, &mut report));
+    let ended =
+        served.unwrap_or_else(|failure| Ended { failure: Some(failure.to_string()), ..Ended::default() });
+    // Without the warden there is no reader, and the kernel ends this process too.
+    let _ = outbox.send(&Record::Ended(ended));
+    0
+}
+
+/// Panics are reported to the warden: the standard error of an engine leads nowhere.
+fn report_panics(outbox: &Arc<Outbox>) {
+    let outbox = outbox.clone();
+    std::panic::set_hook(Box::new(move |panic| {
+        let _ = outbox.send(&Record::Fault(panic.to_string()));
+    }));
+}
+
+/// Descriptors of the conversations.
+struct Channels {
+    requests: OwnedFd,
+    listen: OwnedFd,
+    broker: Option<OwnedFd>,
+}
+
+/// A network that is built and does not run yet, and the thread that answers requests about it.
+struct Engine {
+    network: Network<Tap>,
+    ring: Arc<TxQueueLenWatch>,
+    notices: Arc<Notices>,
+    answering: thread::JoinHandle<()>,
+    limit: u64,
+}
+
+fn build(
+    launch: &Launch,
+    channels: Channels,
+    start: launch::Start,
+    capture: Option<OwnedFd>,
+    outbox: &Arc<Outbox>,
+) -> Result<Engine, Failure> {
+    let copy = |fd: &OwnedFd| fd.try_clone().map_err(Failure::io("start the engine: dup"));
+    let ring = TxQueueLenWatch::new(copy(&launch.watch)?, &launch.interface)
+        .map_err(|e| Failure::Io("watch the network interface: ioctl SIOCGIFINDEX".into(), e.into()))?;
+    let ring = Arc::new(ring);
+    let asks = outbox.clone();
+    let host = HostNetwork::asking(Box::new(move || asks.put(Item::CheckNames)), start.names.into())
+        .map_err(|e| Failure::Io("follow the host's network: rtnetlink".into(), e.into()))?;
+    let host = Arc::new(host);
+    let broker = channels.broker.map(SocketBroker::on).transpose();
+    let broker = broker.map_err(|e| Failure::Io("talk to the socket broker: ioctl".into(), e.into()))?;
+    let capture = match (capture, &start.capture) {
+        (Some(file), Some(wanted)) => {
+            Some(capture::open(File::from(file), wanted, &launch.interface, launch.clock)?)
+        }
+        _ => None,
+    };
+    let (to, limit) = (outbox.clone(), raise_nofile());
+    let recording = Recording { openings: start.record.openings, ends: start.record.ends };
+    let builder = Network::builder()
+        .config(launch.config.clone())
+        .clock(launch.clock)
+        .descriptors(limit)
+        .busy_poll(launch.busy_poll)
+        .socket_broker(broker)
+        .open_listeners_by(listen::opener(channels.listen))
+        .ephemeral_ports(launch.ephemeral_ports.clone())
+        .leave_out_inodes(&launch.own_sockets)
+        .forwards(start.forwards)
+        .host_network(host.clone(), launch.follow)
+        .tx_queue_len(ring.clone())
+        .capture(capture.clone())
+        .on_flow_records(recording, move |records| to.put(Item::Flows(records)));
+    let taps = launch.taps.iter().map(copy).collect::<Result<Vec<_>, _>>()?;
+    let links = taps.into_iter().map(|tap| Tap::from_fd(tap, launch.offload));
+    let links = links.collect::<Result<Vec<_>, _>>().map_err(Failure::Tap)?;
+    let network = builder.links(links).build().map_err(network_failure)?;
+    let answers = Answers {
+        workers: network.handle().workers().clone(),
+        ring: Some(ring.clone()),
+        host: Some(host),
+        bounds: Bounds::of(&launch.config),
+        interface: launch.interface.clone(),
+        clock: launch.clock,
+        capture,
+    };
+    let (requests, to) = (channels.requests, outbox.clone());
+    let (arrival, arrived) = sync_channel(1);
+    let body = move || {
+        let _ = arrival.send(());
+        answers.serve(requests, &to);
+    };
+    let answering = thread::Builder::new().name("answers".into()).spawn(body);
+    let answering = answering.map_err(Failure::io("start the engine: clone"))?;
+    // Its set-up by the C library takes system calls that are not allowed later.
+    let _ = arrived.recv();
+    let notices = Arc::new(Notices::new(outbox.clone(), launch.clock));
+    Ok(Engine { network, ring, notices, answering, limit })
+}
+
+impl Engine {
+    /// Serves the guest until its interface is gone or the warden asks for the end.
+    fn serve(mut self, launch: &Launch, outbox: &Arc<Outbox>, report: &mut brodo_sandbox::Report) -> Ended {
+        let payload = launch.config.memory as u64;
+        let limits = Limits {
+            open_files: self.limit,
+            data_bytes: payload.saturating_mul(DATA_PER_PAYLOAD).saturating_add(DATA_BYTES),
+        };
+        let flows_max = self.network.flows_max() as u64;
+        let on_started = || {
+            seal(launch.stages, &limits, &system_calls::engine(), launch.on_violation, report);
+            let gaps = report.gaps().iter().map(|gap| (gap.stage.name().to_owned(), gap.reason.clone()));
+            let _ = outbox.send(&Record::Ready(Ready { flows_max, gaps: gaps.collect() }));
+        };
+        let notices = self.notices.clone();
+        let on_wake = |wake: Wake| -> ControlFlow<()> {
+            notices.publish(&wake);
+            ControlFlow::Continue(())
+        };
+        let served = self.network.run_after(on_started, on_wake, &|wake| notices.publish(&wake));
+        let failure = served.map_err(network_failure).err().map(|failure| failure.to_string());
+        for error in self.network.workers_mut().iter_mut().filter_map(Worker::finish_capture) {
+            self.notices.capture_failed(&error);
+        }
+        outbox.close(self.last_ends(launch));
+        // A panic there has been reported by its hook.
+        let _ = self.answering.join();
+        Ended { failure, report: Some(report_of(&self.network, &self.ring)) }
+    }
+
+    /// Records of all flows that are still open.
+    fn last_ends(&self, launch: &Launch) -> Vec<Item> {
+        let now = launch.clock.now();
+        let of_worker = |(worker, of): (u32, &Worker<Tap>)| {
+            let ends = of.stack().ends_at_shutdown(now).collect();
+            Item::Flows(FlowRecords { worker, ends, ..FlowRecords::default() })
+        };
+        (0..).zip(self.network.workers()).map(of_worker).collect()
+    }
+}
+
+/// The counters at the end.
+fn report_of(network: &Network<Tap>, ring: &TxQueueLenWatch) -> Report {
+    let workers = network.workers();
+    let mut losses = TapLosses::default();
+    for worker in workers {
+        losses.add(&worker.link().losses());
+    }
+    let mut link: Vec<_> = losses.named().collect();
+    let forwards = workers.iter().filter_map(Worker::forwards);
+    link.extend(forwards.flat_map(|forwards| forwards.counters().named()));
+    link.extend(network.handle().workers().resteered().named());
+    let counters: Vec<_> = workers.iter().map(|worker| worker.stack().counters()).collect();
+    ring.look();
+    Report::of(&counters, ring.dropped(), &link, workers.iter().map(|worker| worker.stack().rules()))
+}
+
+/// The failure of a network in terms of the options.
+fn network_failure(error: NetworkError) -> Failure {
+    match error {
+        NetworkError::Forward(error) => Failure::Forward(error),
+        NetworkError::Io { call, error } => Failure::Io(call.to_owned(), error),
+        NetworkError::Failed(FailedCall { call, error }) => {
+            Failure::Io(format!("serve the network interface: {call}"), error)
+        }
+        other => Failure::Usage(other.to_string()),
+    }
+}

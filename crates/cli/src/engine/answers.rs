@@ -1,0 +1,235 @@
+//! The answering thread of an engine: requests of the warden in, replies and events out.
+//!
+//! It sleeps until there is a request or something in the outbox. State of workers is read by commands.
+
+use super::ask::{FLOWS_PER_COMMAND, ask, ask_all};
+use super::capture::{self, Current};
+use super::outbox::Outbox;
+use super::{exposition, forwards, view};
+use crate::conversation::lines::{self, Lines};
+use crate::conversation::message::{
+    Capturing, Done, EngineStatus, GetEngineStatus, GetMetrics, Metrics, Names, Recorded, Stop, StopCapturing,
+};
+use crate::flow_messages::{self, Bounds};
+use brodo_control::flow::{Flow, FlowRef};
+use brodo_control::method::{
+    AddForward, Counters, FlowDetail, FlowPage, Forwards, GetCounters, GetFlow, GetFlows, ListForwards,
+    Memory, Method, PAGE_MAX, RemoveForward, reply,
+};
+use brodo_control::rpc::{self, Error, REQUEST_MAX, Request, code};
+use brodo_core::counters::Counters as Counted;
+use brodo_core::flow::FlowId;
+use brodo_net::capture::Capture;
+use brodo_net::clock::Clock;
+use brodo_net::command::{Command, FlowFilter, FlowReport, WorkerReport};
+use brodo_net::host_network::HostNetwork;
+use brodo_net::txqueuelen::TxQueueLenWatch;
+use brodo_net::workers::Workers;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use std::fs::File;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest wait for a warden that does not read its replies.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// State and handles that requests use.
+pub(crate) struct Answers {
+    pub(crate) workers: Arc<Workers>,
+    /// Frames dropped by the guest's kernel, at a full transmit queue.
+    pub(crate) ring: Option<Arc<TxQueueLenWatch>>,
+    pub(crate) host: Option<Arc<HostNetwork>>,
+    pub(crate) bounds: Bounds,
+    /// Name of the guest's interface.
+    pub(crate) interface: String,
+    pub(crate) clock: Clock,
+    pub(crate) capture: Option<Capture>,
+}
+
+impl Answers {
+    /// Serves until the outbox is closed, or the warden has ended.
+    pub(crate) fn serve(mut self, requests: OwnedFd, outbox: &Outbox) {
+        let mut capture = Current(self.capture.take());
+        let mut lines = Lines::new(requests, REQUEST_MAX);
+        loop {
+            let mut ready = vec![PollFd::from_borrowed_fd(lines.as_fd(), PollFlags::IN)];
+            ready.extend(outbox.waker().map(|waker| PollFd::from_borrowed_fd(waker, PollFlags::IN)));
+            // Interrupted: both are checked.
+            let _ = poll(&mut ready, None);
+            match outbox.send_waiting(self.clock) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(_) => return self.workers.stop(),
+            }
+            match lines.receive() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                Err(_) => return self.workers.stop(),
+                Ok(()) => {}
+            }
+            while let Some(line) = lines.next() {
+                let request = Request::parse(line);
+                let file = lines.take_descriptor().map(File::from);
+                let reply = match request {
+                    Ok(request) => self.answer(&mut capture, request, file),
+                    Err(error) => Some(rpc::error(None, &error)),
+                };
+                let reply = reply.unwrap_or_default();
+                if lines::send(lines.as_fd(), &reply, None, PATIENCE).is_err() {
+                    return self.workers.stop();
+                }
+            }
+        }
+    }
+
+    /// Executes a request and returns the line with its reply.
+    fn answer(&self, capture: &mut Current, request: Request, file: Option<File>) -> Option<Vec<u8>> {
+        match request.method.as_str() {
+            GetEngineStatus::NAME => reply(request, |GetEngineStatus {}| self.status(capture)),
+            GetCounters::NAME => reply(request, |GetCounters {}| self.counters()),
+            GetFlows::NAME => reply(request, |wanted| self.flows(&wanted)),
+            GetFlow::NAME => reply(request, |GetFlow { id }| self.flow(id)),
+            ListForwards::NAME => {
+                reply(request, |ListForwards {}| Ok(Forwards { forwards: forwards::list(&self.workers)? }))
+            }
+            AddForward::NAME => reply(request, |wanted| forwards::add(&self.workers, &wanted)),
+            RemoveForward::NAME => reply(request, |RemoveForward { id }| forwards::remove(&self.workers, id)),
+            GetMetrics::NAME => reply(request, |GetMetrics {}| self.metrics()),
+            Recorded::NAME => reply(request, |Recorded { openings, ends }| {
+                ask_all(&self.workers, |reply| Command::Record { openings, ends, reply }).map(|_| Done {})
+            }),
+            Capturing::NAME => reply(request, |wanted| self.start_capture(capture, &wanted, file)),
+            StopCapturing::NAME => reply(request, |StopCapturing {}| capture.stop(&self.workers)),
+            Names::NAME => reply(request, |names: Names| {
+                if let Some(host) = &self.host {
+                    host.set_conf(names.into());
+                }
+                Ok(Done {})
+            }),
+            Stop::NAME => reply(request, |Stop {}| {
+                self.workers.stop();
+                Ok(Done {})
+            }),
+            name => {
+                let error = Error::new(code::NO_METHOD, format!("there is no method {name:?}"));
+                request.id.as_ref().map(|id| rpc::error(Some(id), &error))
+            }
+        }
+    }
+
+    fn status(&self, capture: &Current) -> Result<EngineStatus, Error> {
+        let seen = ask_all(&self.workers, |reply| Command::Report { reply })?;
+        let flows = seen.iter().map(|report| report.flows as u64).sum();
+        // Shared by all workers: the budget, and the resolvers.
+        let WorkerReport { memory, resolvers, .. } = seen.into_iter().next().unwrap_or_default();
+        Ok(EngineStatus {
+            workers: self.workers.workers(),
+            flows,
+            memory: Memory {
+                used: memory.used as u64,
+                reserved: memory.reserved as u64,
+                budget: memory.budget as u64,
+            },
+            resolvers,
+            capture: capture.status(),
+        })
+    }
+
+    fn counters(&self) -> Result<Counters, Error> {
+        let (mut sum, mut counters) = (Counted::default(), Counters::default());
+        for report in ask_all(&self.workers, |reply| Command::Report { reply })? {
+            sum.add(&report.counters);
+            for (name, count) in report.forwards.iter().flat_map(|forwards| forwards.counters.named()) {
+                *counters.counters.entry(name.to_owned()).or_default() += count;
+            }
+            for (rule, count) in report.rules.into_iter().filter(|(_, count)| *count > 0) {
+                *counters.rules.entry(rule).or_default() += count;
+            }
+        }
+        counters.counters.extend(sum.named().map(|(name, count)| (name.to_owned(), count)));
+        if let Some(ring) = &self.ring {
+            counters.counters.insert("link_ring_dropped".to_owned(), ring.dropped());
+        }
+        counters.drops.extend(sum.drops().map(|(reason, count)| (reason.name().to_owned(), count)));
+        Ok(counters)
+    }
+
+    fn metrics(&self) -> Result<Metrics, Error> {
+        let busy = || Error::new(code::BUSY, "brodo is too busy to answer");
+        let view = view::look(&self.workers, self.ring.as_ref()).ok_or_else(busy)?;
+        Ok(Metrics { text: exposition::text(&view) })
+    }
+
+    fn start_capture(
+        &self,
+        current: &mut Current,
+        wanted: &Capturing,
+        file: Option<File>,
+    ) -> Result<Done, Error> {
+        let file = file.ok_or_else(|| Error::new(code::FAILED, "a capture needs a file"))?;
+        let capture = capture::open(file, wanted, &self.interface, self.clock)
+            .map_err(|failure| Error::new(code::FAILED, failure.to_string()))?;
+        current.start(&self.workers, &capture).map(|()| Done {})
+    }
+
+    fn flows(&self, wanted: &GetFlows) -> Result<FlowPage, Error> {
+        let limit = match wanted.limit {
+            None => PAGE_MAX,
+            Some(limit @ 1..=PAGE_MAX) => limit,
+            Some(_) => {
+                return Err(Error::new(code::INVALID_PARAMS, format!("limit must be 1 to {PAGE_MAX}")));
+            }
+        };
+        let (mut worker, mut from) =
+            wanted.after.map_or((0, 0), |after| (after.worker, after.index.saturating_add(1)));
+        let mut page = FlowPage::default();
+        let Some(filter) = filter(wanted) else { return Ok(page) };
+        while worker < self.workers.workers() {
+            // No more than the page takes: flows examined beyond the page are examined again for the next.
+            let most = FLOWS_PER_COMMAND.min(limit as usize - page.flows.len());
+            let command = |reply| Command::Flows { from, most, filter, round_trips: true, reply };
+            let found = ask(&self.workers, worker, command)?;
+            for report in &found.flows {
+                page.flows.push(flow_messages::full(worker, &report.detail, report.round_trip, self.bounds));
+                if page.flows.len() == limit as usize {
+                    page.next = Some(flow_messages::handle(worker, report.detail.info.flow));
+                    return Ok(page);
+                }
+            }
+            (worker, from) = match found.last {
+                Some(last) => (worker, last.index.saturating_add(1)),
+                None => (worker + 1, 0),
+            };
+        }
+        Ok(page)
+    }
+
+    fn flow(&self, flow: FlowRef) -> Result<FlowDetail, Error> {
+        let id = FlowId { index: flow.index, generation: flow.generation };
+        let gone = || Error::new(code::NOT_FOUND, format!("there is no flow {flow} any more"));
+        if flow.worker >= self.workers.workers() {
+            return Err(gone());
+        }
+        let report =
+            ask(&self.workers, flow.worker, |reply| Command::Flow { id, reply })?.ok_or_else(gone)?;
+        let FlowReport { detail, round_trip, tuning, at } = report;
+        let flow: Flow = flow_messages::full(flow.worker, &detail, round_trip, self.bounds);
+        let history =
+            tuning.iter().filter_map(|(then, event)| flow_messages::step(*then, event, at)).collect();
+        Ok(FlowDetail { flow, history })
+    }
+}
+
+/// Filter of the requested flows; `None` if no flow can match.
+fn filter(wanted: &GetFlows) -> Option<FlowFilter> {
+    let protocol = match wanted.protocol {
+        None => None,
+        Some(protocol) => Some(flow_messages::core_protocol(protocol)?),
+    };
+    let carrier = match wanted.carrier {
+        None => None,
+        Some(carrier) => Some(flow_messages::core_carrier(carrier)?),
+    };
+    Some(FlowFilter { protocol, carrier, address: wanted.address, port: wanted.port })
+}

@@ -1,0 +1,210 @@
+//! The start of engines: settings that never change, and those that come with each start.
+//!
+//! [`Launch`] is inherited by fork: the warden fills it in before it makes the keeper, and nothing of it is
+//! written or parsed. A [`Start`] is one message of the warden to the keeper, with the descriptors of the
+//! conversations of one engine; it is data of the user's, not of the guest's. The keeper answers with the
+//! exit status of that engine, and waits for the next start.
+
+use crate::conversation::forwards;
+use crate::conversation::message::{Capturing, Names, Recorded};
+use brodo_control::method::AddForward;
+use brodo_core::config::Config;
+use brodo_link::tap::Wanted;
+use brodo_net::clock::Clock;
+use brodo_net::forward::Forward;
+use brodo_net::host_network::HostNetFollow;
+use brodo_sandbox::{OnViolation, Report, Stages, enter, keep};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use rustix::process::WaitStatus;
+use serde::{Deserialize, Serialize};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// Longest message of a start, in bytes: the texts of some hundred forwards.
+const START_MAX: usize = 64 << 10;
+/// Descriptors of a start: requests, records, listening sockets, and perhaps the broker's and a capture's.
+const DESCRIPTORS_MAX: usize = 5;
+
+/// Settings and descriptors of every engine of this instance.
+pub(crate) struct Launch {
+    pub(crate) config: Config,
+    pub(crate) clock: Clock,
+    pub(crate) busy_poll: Duration,
+    pub(crate) follow: HostNetFollow,
+    /// Ports that the host hands out to clients.
+    pub(crate) ephemeral_ports: RangeInclusive<u16>,
+    /// Name of the guest's interface.
+    pub(crate) interface: String,
+    pub(crate) offload: Wanted,
+    /// Queues of the TAP, one for each worker.
+    pub(crate) taps: Vec<OwnedFd>,
+    /// Route socket of the guest's namespace.
+    pub(crate) watch: OwnedFd,
+    /// Inodes of listening sockets of the warden's, which `auto` leaves out.
+    pub(crate) own_sockets: Vec<u32>,
+    pub(crate) stages: Stages,
+    pub(crate) on_violation: OnViolation,
+}
+
+impl Launch {
+    fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.taps.iter().chain([&self.watch]).map(AsFd::as_fd)
+    }
+}
+
+/// Settings of one engine: the state that the user has asked for up to now.
+#[derive(Debug)]
+pub(crate) struct Start {
+    pub(crate) forwards: Vec<Forward>,
+    pub(crate) names: Names,
+    pub(crate) record: Recorded,
+    /// Options of the capture whose file is among the descriptors.
+    pub(crate) capture: Option<Capturing>,
+}
+
+/// A [`Start`] as text.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    forwards: Vec<AddForward>,
+    names: Names,
+    record: Recorded,
+    capture: Option<Capturing>,
+    broker: bool,
+}
+
+/// Descriptors that the warden passes to one engine.
+pub(crate) struct Passed<'a> {
+    pub(crate) requests: BorrowedFd<'a>,
+    pub(crate) records: BorrowedFd<'a>,
+    pub(crate) listen: BorrowedFd<'a>,
+    pub(crate) broker: Option<BorrowedFd<'a>>,
+    pub(crate) capture: Option<BorrowedFd<'a>>,
+}
+
+/// A start as the engine gets it.
+pub(crate) struct Started {
+    pub(crate) start: Start,
+    pub(crate) requests: OwnedFd,
+    pub(crate) records: OwnedFd,
+    pub(crate) listen: OwnedFd,
+    pub(crate) broker: Option<OwnedFd>,
+    pub(crate) capture: Option<OwnedFd>,
+}
+
+/// Asks the keeper for an engine.
+///
+/// # Errors
+/// The keeper has ended, or there are more forwards than a message holds.
+pub(crate) fn send_start(keeper: &OwnedFd, start: Start, passed: &Passed<'_>) -> io::Result<()> {
+    let written = Written {
+        forwards: start.forwards.iter().map(forwards::request).collect(),
+        names: start.names,
+        record: start.record,
+        capture: start.capture,
+        broker: passed.broker.is_some(),
+    };
+    let text = serde_json::to_vec(&written)?;
+    if text.len() > START_MAX {
+        return Err(Errno::MSGSIZE.into());
+    }
+    let Passed { requests, records, listen, broker, capture } = passed;
+    let descriptors: Vec<_> =
+        [*requests, *records, *listen].into_iter().chain(*broker).chain(*capture).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    Ok(sendmsg(keeper, &[IoSlice::new(&text)], &mut control, SendFlags::NOSIGNAL).map(drop)?)
+}
+
+/// In the keeper: the next start; `None` when the warden has ended the conversation.
+fn receive_start(warden: &OwnedFd) -> Option<(Written, Vec<OwnedFd>)> {
+    let mut text = vec![0; START_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        recvmsg(warden, &mut [IoSliceMut::new(&mut text)], &mut control, RecvFlags::CMSG_CLOEXEC)
+    });
+    let length = received.ok()?.bytes;
+    let rights = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+        _ => None,
+    });
+    let descriptors = rights.flatten().collect();
+    Some((serde_json::from_slice(text.get(..length)?).ok()?, descriptors))
+}
+
+/// In the engine: its start from the message, with descriptors of its own.
+fn started(written: &Written, descriptors: &[OwnedFd]) -> Option<Started> {
+    let mut copies = descriptors.iter().map(|fd| fd.try_clone().ok());
+    let mut next = || copies.next().flatten();
+    let forwards =
+        written.forwards.iter().map(|wanted| forwards::parse(wanted).ok()).collect::<Option<_>>()?;
+    let start = Start {
+        forwards,
+        names: written.names.clone(),
+        record: written.record,
+        capture: written.capture.clone(),
+    };
+    let (requests, records, listen) = (next()?, next()?, next()?);
+    let broker = if written.broker { Some(next()?) } else { None };
+    let capture = if written.capture.is_some() { Some(next()?) } else { None };
+    Some(Started { start, requests, records, listen, broker, capture })
+}
+
+/// The keeper: confines itself, then starts engines one after the other as the warden asks.
+pub(crate) fn keep_engines(launch: &Launch, warden: &OwnedFd, mut report: Report) -> i32 {
+    let kept: Vec<_> = launch.descriptors().chain([warden.as_fd()]).collect();
+    enter(launch.stages, &kept, &mut report);
+    let _ = rustix::thread::set_name(c"brodo-keeper");
+    while let Some((written, descriptors)) = receive_start(warden) {
+        // Numbers of a table that is the engine's too: closed by `keep` after its end, not before.
+        let descriptors = ManuallyDrop::new(descriptors);
+        let engine = || {
+            let Some(started) = started(&written, &descriptors) else { return 1 };
+            super::run(launch, started, report.clone())
+        };
+        let Ok(status) = keep(&kept, engine) else { return 1 };
+        if rustix::net::send(warden, &raw_status(status).to_ne_bytes(), SendFlags::NOSIGNAL).is_err() {
+            return 0;
+        }
+    }
+    0
+}
+
+/// The end of a process: the number of a signal below zero, else the exit status.
+fn raw_status(status: WaitStatus) -> i32 {
+    match (status.terminating_signal(), status.exit_status()) {
+        (Some(signal), _) => -signal,
+        (None, status) => status.unwrap_or_default(),
+    }
+}
+
+/// The end of an engine as the keeper reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// With this exit status.
+    Status(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl Exit {
+    /// Receives a report; `None` if the keeper has ended.
+    pub(crate) fn receive(keeper: &OwnedFd) -> Option<Self> {
+        let mut bytes = [0; 4];
+        match rustix::io::retry_on_intr(|| rustix::net::recv(keeper, &mut bytes[..], RecvFlags::empty())) {
+            Ok((4, 4)) => Some(match i32::from_ne_bytes(bytes) {
+                signal if signal < 0 => Self::Signal(-signal),
+                status => Self::Status(status),
+            }),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Mailbox: a bounded queue from many threads to one reader.
+//!
+//! Writers never wait: an item without room is dropped and counted, and the reader gets the count.
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Most weight of the items in a mailbox, one for each event: about 16 MB of ended flows, a second of writing
+/// for a log on a disk.
+pub(crate) const MAILBOX_MAX: usize = 64 << 10;
+
+#[derive(Debug)]
+struct Contents<T> {
+    items: VecDeque<T>,
+    len: usize,
+    lost: u64,
+    closed: bool,
+}
+
+/// A queue for one reader, which sleeps in [`Mailbox::wait`] or polls [`Mailbox::waker`].
+#[derive(Debug)]
+pub(crate) struct Mailbox<T> {
+    contents: Mutex<Contents<T>>,
+    filled: Condvar,
+    waker: Option<OwnedFd>,
+}
+
+impl<T> Mailbox<T> {
+    /// A mailbox for a reader that blocks on it.
+    pub(crate) fn new() -> Self {
+        let contents = Contents { items: VecDeque::new(), len: 0, lost: 0, closed: false };
+        Self { contents: Mutex::new(contents), filled: Condvar::new(), waker: None }
+    }
+
+    /// A mailbox for a reader that polls descriptors.
+    ///
+    /// # Errors
+    /// eventfd failed: no descriptors.
+    pub(crate) fn with_waker() -> io::Result<Self> {
+        let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { waker: Some(waker), ..Self::new() })
+    }
+
+    /// An eventfd, readable after [`Mailbox::wake`] until [`Mailbox::take`].
+    pub(crate) fn waker(&self) -> Option<BorrowedFd<'_>> {
+        self.waker.as_ref().map(AsFd::as_fd)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Contents<T>> {
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an item of so much weight, or counts that as lost.
+    pub(crate) fn put(&self, item: T, weight: usize) {
+        let mut contents = self.lock();
+        if contents.len + weight > MAILBOX_MAX {
+            contents.lost += weight as u64;
+        } else {
+            contents.len += weight;
+            contents.items.push_back(item);
+        }
+        drop(contents);
+        self.wake();
+    }
+
+    /// Wakes the reader.
+    pub(crate) fn wake(&self) {
+        self.filled.notify_one();
+        if let Some(waker) = &self.waker {
+            // It could only fail after 2^64 writes.
+            let _ = rustix::io::write(waker, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Adds `last`, for which there is always room, and ends the queue.
+    pub(crate) fn close(&self, last: Vec<T>) {
+        let mut contents = self.lock();
+        contents.items.extend(last);
+        contents.closed = true;
+        drop(contents);
+        self.wake();
+    }
+
+    /// All items, the number of items lost since the last call, and whether the queue has ended.
+    pub(crate) fn take(&self) -> (VecDeque<T>, u64, bool) {
+        if let Some(waker) = &self.waker {
+            let _ = rustix::io::read(waker, &mut [0; 8]);
+        }
+        let mut contents = self.lock();
+        let (items, lost) = contents.take();
+        (items, lost, contents.closed)
+    }
+
+    /// All items after waiting for one; `None` at the end of the queue.
+    pub(crate) fn wait(&self) -> Option<(VecDeque<T>, u64)> {
+        let mut contents = self.lock();
+        loop {
+            if !contents.items.is_empty() || contents.lost > 0 {
+                return Some(contents.take());
+            }
+            if contents.closed {
+                return None;
+            }
+            contents = self.filled.wait(contents).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl<T> Contents<T> {
+    fn take(&mut self) -> (VecDeque<T>, u64) {
+        self.len = 0;
+        (std::mem::take(&mut self.items), std::mem::take(&mut self.lost))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_without_room_are_counted() {
+        let mailbox = Mailbox::with_waker().unwrap();
+        for number in 0..MAILBOX_MAX + 3 {
+            mailbox.put(number, 1);
+        }
+        let (items, lost, closed) = mailbox.take();
+        assert_eq!((items.len(), lost, closed), (MAILBOX_MAX, 3, false));
+        mailbox.put(0, 1);
+        assert_eq!(mailbox.take().0.len(), 1);
+    }
+
+    #[test]
+    fn a_closed_mailbox_gives_the_rest_and_then_nothing() {
+        let mailbox = Mailbox::new();
+        mailbox.close(vec![1]);
+        assert_eq!(mailbox.wait().map(|(items, _)| items.len()), Some(1));
+        assert!(mailbox.wait().is_none());
+        assert!(mailbox.take().2);
+    }
+}

@@ -1,0 +1,421 @@
+//! The warden: the process that the user knows, and that outlives every engine.
+//!
+//! It holds what an engine may not have: the command and its signals, the control socket, logs and files, the
+//! right to bind. It starts engines, by way of the keeper ([`crate::engine`]), and starts another one when
+//! one crashes ([`restarts`]). Its main thread waits for four kinds of descriptors:
+//!
+//! | descriptor | meaning |
+//! |---|---|
+//! | records | events of the engine, for the flow log and clients; its end |
+//! | listen | a listening socket is wanted, and opened if a forward in force can lead there ([`listening`]) |
+//! | keeper | exit status of an engine |
+//! | of the command | signals, or the end of the target |
+//!
+//! *Trust.* The engine parses hostile bytes, and what comes from it is taken for hostile: lengths are
+//! bounded, records are read into their types, texts are escaped where they are written. A record that is not
+//! one ends the engine.
+//!
+//! *State.* Forwards, capture and subscriptions in force are kept here too ([`desired`]), so that the next
+//! engine starts with them. Flows are not: a crash resets them, and the guest's interface stays.
+
+pub(crate) mod client;
+pub(crate) mod desired;
+mod listening;
+mod restarts;
+
+use crate::conversation::lines::{self, Lines};
+use crate::conversation::message::{Ended, Names, Ready, Record, Stop};
+use crate::engine::launch::{self, Exit, Launch, Passed, Start};
+use crate::event_bus::EventBus;
+use crate::failure::Failure;
+use crate::report::Report;
+use brodo_control::event::Level;
+use brodo_control::rpc::MESSAGE_MAX;
+use brodo_net::resolv::{ResolvConf, Watch};
+use brodo_net::socket_broker::SocketBroker;
+use brodo_sandbox::{Confined, spawn};
+use client::EngineClient;
+use desired::Desired;
+use restarts::{Next, Restarts};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::SocketType;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Longest wait for an engine that starts or ends.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest wait for the last records of an engine that was asked to end.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// Least interval between two checks of resolv.conf, less than that of an engine's requests.
+const NAMES_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Subject of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Topic {
+    Records,
+    Listen,
+    Keeper,
+    Watched,
+}
+
+impl Topic {
+    const ALL: [Self; 4] = [Self::Records, Self::Listen, Self::Keeper, Self::Watched];
+
+    fn data(self) -> EventData {
+        EventData::new_u64(self as u64)
+    }
+
+    fn of(data: EventData) -> Option<Self> {
+        Self::ALL.get(data.u64() as usize).copied()
+    }
+}
+
+/// Result of a turn.
+#[derive(Debug)]
+enum Turn {
+    /// Nothing for the caller.
+    Nothing,
+    /// A descriptor of [`Warden::watch`] is readable.
+    Watched,
+    /// The engine serves.
+    Ready(Ready),
+    /// The engine has ended in order.
+    Ended(Ended),
+}
+
+/// Conversation with one engine, besides requests.
+#[derive(Debug)]
+struct Conversation {
+    records: Lines,
+    listen: OwnedFd,
+}
+
+/// A guest in service.
+pub(crate) struct Warden {
+    poller: OwnedFd,
+    confined: Option<Confined>,
+    keeper: OwnedFd,
+    conversation: Option<Conversation>,
+    engine: Arc<EngineClient>,
+    desired: Arc<Mutex<Desired>>,
+    broker: Option<SocketBroker>,
+    bus: Arc<EventBus>,
+    names: Watch,
+    /// Time of the last check.
+    names_at: Option<Instant>,
+    conf: ResolvConf,
+    restarts: Restarts,
+    /// A fault that the engine has reported before its end.
+    fault: Option<String>,
+    ended: bool,
+    report: Option<Report>,
+}
+
+impl Warden {
+    /// Makes the keeper and starts the first engine. Only while there is one thread.
+    ///
+    /// # Errors
+    /// A process could not be made, or the engine failed to start: a port cannot be forwarded, for example.
+    pub(crate) fn start(
+        launch: &Launch,
+        desired: Desired,
+        broker: Option<SocketBroker>,
+        bus: Arc<EventBus>,
+        (resolv_conf, conf): (&Path, ResolvConf),
+    ) -> Result<(Self, Ready), Failure> {
+        let failed = |call| Failure::io(format!("start the engine: {call}"));
+        let poller = epoll::create(CreateFlags::CLOEXEC).map_err(|e| failed("epoll_create1")(e.into()))?;
+        let (keeper, theirs) = lines::pair(SocketType::SEQPACKET).map_err(failed("socketpair"))?;
+        let confined = spawn(launch.stages, |report| launch::keep_engines(launch, &theirs, report));
+        let confined = confined.map_err(failed("clone"))?;
+        drop(theirs);
+        epoll::add(&poller, &keeper, Topic::Keeper.data(), EventFlags::IN)
+            .map_err(|e| failed("epoll_ctl")(e.into()))?;
+        let engine = Arc::new(EngineClient::new(confined.pid().as_raw_pid()));
+        let mut warden = Self {
+            poller,
+            confined: Some(confined),
+            keeper,
+            conversation: None,
+            engine,
+            desired: Arc::new(Mutex::new(desired)),
+            broker,
+            bus,
+            names: Watch::new(resolv_conf.to_owned()),
+            names_at: None,
+            conf,
+            restarts: Restarts::default(),
+            fault: None,
+            ended: false,
+            report: None,
+        };
+        warden.start_engine().map_err(failed("sendmsg"))?;
+        let ready = warden.wait_ready()?;
+        Ok((warden, ready))
+    }
+
+    /// The way to the engine, for any thread.
+    pub(crate) fn engine(&self) -> &Arc<EngineClient> {
+        &self.engine
+    }
+
+    /// The state that the next engine starts with.
+    pub(crate) fn desired(&self) -> &Arc<Mutex<Desired>> {
+        &self.desired
+    }
+
+    /// Makes [`Warden::run`] call back while `descriptor` is readable. The caller keeps it open.
+    ///
+    /// # Errors
+    /// It cannot be registered with epoll.
+    pub(crate) fn watch(&self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::add(&self.poller, descriptor, Topic::Watched.data(), EventFlags::IN)?)
+    }
+
+    /// Serves until `check` returns a value, which is called when a watched descriptor is readable; `None` if
+    /// the guest's interface is gone.
+    ///
+    /// # Errors
+    /// That of `check`; the engine has failed, or crashed too often.
+    pub(crate) fn run<T>(
+        &mut self,
+        mut check: impl FnMut() -> Result<Option<T>, Failure>,
+    ) -> Result<Option<T>, Failure> {
+        loop {
+            match self.turn(None)? {
+                Turn::Nothing | Turn::Ready(_) => {}
+                Turn::Watched => {
+                    if let Some(value) = check()? {
+                        return Ok(Some(value));
+                    }
+                }
+                Turn::Ended(ended) => {
+                    return ended.failure.map_or(Ok(None), |failure| Err(Failure::Engine(failure)));
+                }
+            }
+        }
+    }
+
+    /// Ends the engine, and returns its report.
+    pub(crate) fn stop(&mut self) -> Option<Report> {
+        if !self.ended && self.engine.notify(&Stop {}).is_ok() {
+            let until = Instant::now() + LAST_WORDS;
+            while !self.ended && Instant::now() < until {
+                if self.turn(Some(until)).is_err() {
+                    break;
+                }
+            }
+        }
+        if self.ended {
+            self.check_exit();
+        }
+        if let Some(confined) = self.confined.take() {
+            confined.kill();
+            let _ = confined.wait();
+        }
+        self.report.take()
+    }
+
+    /// Reports an engine that does not survive its orderly end.
+    fn check_exit(&self) {
+        let patience = Timespec { tv_sec: LAST_WORDS.as_secs() as i64, tv_nsec: 0 };
+        let ready = poll(&mut [PollFd::new(&self.keeper, PollFlags::IN)], Some(&patience));
+        if ready != Ok(1) {
+            return;
+        }
+        if let Some(exit @ Exit::Signal(_)) = Exit::receive(&self.keeper) {
+            self.bus
+                .notify(Level::Warn, &format!("the engine crashed at its end ({})", restarts::cause(exit)));
+        }
+    }
+
+    /// Waits for the first record of the first engine.
+    fn wait_ready(&mut self) -> Result<Ready, Failure> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.turn(Some(until))? {
+                Turn::Ready(ready) => return Ok(ready),
+                Turn::Ended(Ended { failure, .. }) => {
+                    return Err(Failure::Engine(
+                        failure.unwrap_or_else(|| "the engine has ended".to_owned()),
+                    ));
+                }
+                Turn::Nothing | Turn::Watched if Instant::now() < until => {}
+                Turn::Nothing | Turn::Watched => {
+                    return Err(Failure::Engine("the engine does not start".to_owned()));
+                }
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Desired> {
+        self.desired.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the keeper for an engine, with the state desired now.
+    fn start_engine(&mut self) -> io::Result<()> {
+        self.conversation = None;
+        let (requests, their_requests) = lines::pair(SocketType::STREAM)?;
+        let (records, their_records) = lines::pair(SocketType::STREAM)?;
+        let (listen, their_listen) = lines::pair(SocketType::SEQPACKET)?;
+        // Without a broker nothing is forwarded inside the guest; everything else works.
+        let broker = self.broker.as_ref().and_then(|broker| broker.another().ok());
+        epoll::add(&self.poller, &records, Topic::Records.data(), EventFlags::IN)?;
+        epoll::add(&self.poller, &listen, Topic::Listen.data(), EventFlags::IN)?;
+        let desired = self.lock();
+        let capture = desired.capture_file()?;
+        let passed = Passed {
+            requests: their_requests.as_fd(),
+            records: their_records.as_fd(),
+            listen: their_listen.as_fd(),
+            broker: broker.as_ref().map(AsFd::as_fd),
+            capture: capture.as_ref().map(AsFd::as_fd),
+        };
+        let start = Start {
+            forwards: desired.forwards.clone(),
+            names: self.conf.clone().into(),
+            record: desired.record,
+            capture: desired.capturing(),
+        };
+        drop(desired);
+        launch::send_start(&self.keeper, start, &passed)?;
+        self.engine.connect(requests);
+        self.conversation = Some(Conversation { records: Lines::new(records, MESSAGE_MAX), listen });
+        Ok(())
+    }
+
+    /// Waits for one event, until a time if there is one, and handles it.
+    fn turn(&mut self, until: Option<Instant>) -> Result<Turn, Failure> {
+        let timeout = until.map(|until| {
+            let left = until.saturating_duration_since(Instant::now());
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
+        });
+        // One at a time, in the kernel's order of readiness: no descriptor goes short.
+        let mut events = Vec::with_capacity(1);
+        match epoll::wait(&self.poller, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => {
+                return Err(Failure::Io("wait for the engine: epoll_wait".to_owned(), errno.into()));
+            }
+        }
+        match events.first().and_then(|event: &epoll::Event| Topic::of(event.data)) {
+            None => Ok(Turn::Nothing),
+            Some(Topic::Watched) => Ok(Turn::Watched),
+            Some(Topic::Records) => Ok(self.read_records()),
+            Some(Topic::Listen) => {
+                self.open_listener();
+                Ok(Turn::Nothing)
+            }
+            Some(Topic::Keeper) => self.engine_exited(),
+        }
+    }
+
+    /// Handles the records that have come, up to the first that concerns the caller.
+    fn read_records(&mut self) -> Turn {
+        let Some(conversation) = &mut self.conversation else { return Turn::Nothing };
+        let received = conversation.records.receive();
+        loop {
+            let Some(conversation) = &mut self.conversation else { return Turn::Nothing };
+            let Some(line) = conversation.records.next() else { break };
+            let Ok(record) = serde_json::from_slice(line) else {
+                self.abandon("it does not keep to the conversation");
+                return Turn::Nothing;
+            };
+            match record {
+                Record::Event(event) => self.bus.publish(*event),
+                Record::CheckNames => self.check_names(),
+                Record::Fault(fault) => self.fault = Some(fault),
+                Record::Ready(ready) => {
+                    if let Some(crash) = self.restarts.recovered() {
+                        self.bus.notify(Level::Warn, &format!("{crash}; flows that it carried were reset"));
+                    }
+                    return Turn::Ready(ready);
+                }
+                Record::Ended(ended) => {
+                    (self.ended, self.report) = (true, ended.report.clone());
+                    return Turn::Ended(ended);
+                }
+            }
+        }
+        match received {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                // The keeper reports the cause.
+                self.conversation = None;
+            }
+            Err(error) if error.kind() == ErrorKind::InvalidData => self.abandon("its record is too long"),
+            _ => {}
+        }
+        Turn::Nothing
+    }
+
+    /// Ends the conversation with an engine that breaks its rules; its process notices the end.
+    fn abandon(&mut self, why: &str) {
+        self.fault = Some(why.to_owned());
+        self.conversation = None;
+        self.engine.disconnect();
+    }
+
+    /// Reads resolv.conf if it has changed, and passes its content on. Too frequent requests are ignored.
+    fn check_names(&mut self) {
+        let now = Instant::now();
+        if self.names_at.is_some_and(|at| now.saturating_duration_since(at) < NAMES_INTERVAL) {
+            return;
+        }
+        self.names_at = Some(now);
+        if let Some(conf) = self.names.poll().filter(|conf| *conf != self.conf) {
+            self.conf = conf.clone();
+            // An engine that does not read is asked for a new check later.
+            let _ = self.engine.notify(&Names::from(conf));
+        }
+    }
+
+    fn open_listener(&mut self) {
+        let Some(conversation) = &self.conversation else { return };
+        let desired = self.desired.lock().unwrap_or_else(PoisonError::into_inner);
+        let served = listening::serve(&conversation.listen, &desired.forwards, self.broker.as_mut());
+        drop(desired);
+        if served.is_err() {
+            // At its end level-triggered readiness would report it for ever.
+            let _ = epoll::delete(&self.poller, &conversation.listen);
+        }
+    }
+
+    /// An engine has ended: another one is started, unless that one had ended in order or too many have
+    /// crashed.
+    fn engine_exited(&mut self) -> Result<Turn, Failure> {
+        // Its last records come first.
+        if let Turn::Ended(ended) = self.read_records() {
+            return Ok(Turn::Ended(ended));
+        }
+        let Some(exit) = Exit::receive(&self.keeper) else {
+            self.ended = true;
+            return Err(Failure::Engine("the engine's keeper was killed".to_owned()));
+        };
+        self.engine.disconnect();
+        if self.ended {
+            return Ok(Turn::Nothing);
+        }
+        match self.restarts.crashed(Instant::now(), exit, self.fault.take()) {
+            Next::Start => {}
+            Next::End(why) => {
+                self.ended = true;
+                return Err(Failure::Engine(why));
+            }
+        }
+        self.engine.count_crash();
+        self.start_engine().map_err(Failure::io("start the engine: sendmsg"))?;
+        Ok(Turn::Nothing)
+    }
+}
+
+impl Drop for Warden {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -1,0 +1,133 @@
+//! The way to the engine: methods by name, from any thread.
+//!
+//! One call is under way at a time; a notification, which has no reply, does not wait for it. An engine that
+//! does not reply in time stands still (its machine is suspended, a worker hangs): the caller learns that,
+//! and a late reply is dropped. Replies are read into the method's type, so nothing else gets further.
+
+use crate::conversation::lines::{self, Lines};
+use brodo_control::method::Method;
+use brodo_control::rpc::{self, Error, Id, MESSAGE_MAX, Message, code};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use serde_json::value::RawValue;
+use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Longest wait for a reply; the engine's own wait for a worker is shorter.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// Longest wait for room in the socket of a notification.
+const NOTIFY_PATIENCE: Duration = Duration::from_millis(100);
+
+/// A client of the engine that runs now.
+#[derive(Debug)]
+pub(crate) struct EngineClient {
+    /// Process of the keeper, whose child the engine is.
+    keeper: i32,
+    crashes: AtomicU32,
+    last_id: AtomicI64,
+    to: Mutex<Option<OwnedFd>>,
+    from: Mutex<Option<Lines>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn gone() -> Error {
+    Error::new(code::BUSY, "brodo serves no network any more")
+}
+
+impl EngineClient {
+    /// A client without an engine yet.
+    pub(crate) fn new(keeper: i32) -> Self {
+        let (crashes, last_id, to, from) = Default::default();
+        Self { keeper, crashes, last_id, to, from }
+    }
+
+    /// Process id of the keeper.
+    pub(crate) fn keeper(&self) -> i32 {
+        self.keeper
+    }
+
+    /// Engines that have crashed.
+    pub(crate) fn crashes(&self) -> u32 {
+        self.crashes.load(Ordering::Relaxed)
+    }
+
+    /// Counts an engine that has crashed.
+    pub(super) fn count_crash(&self) {
+        self.crashes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Turns to the engine at the other end of `requests`.
+    pub(crate) fn connect(&self, requests: OwnedFd) {
+        // A call under way ends at the end of the old engine's socket.
+        *lock(&self.to) = requests.try_clone().ok();
+        *lock(&self.from) = Some(Lines::new(requests, MESSAGE_MAX));
+    }
+
+    /// Turns away from an engine, which notices that.
+    pub(crate) fn disconnect(&self) {
+        if let Some(to) = lock(&self.to).take() {
+            // Ends a call under way.
+            let _ = rustix::net::shutdown(&to, rustix::net::Shutdown::Both);
+        }
+    }
+
+    /// Calls a method and waits for its result.
+    ///
+    /// # Errors
+    /// The engine's refusal; it has ended, or does not reply in time.
+    pub(crate) fn call<M: Method>(&self, params: &M) -> Result<M::Result, Error> {
+        self.call_with(params, None)
+    }
+
+    /// The same with a descriptor.
+    ///
+    /// # Errors
+    /// As [`EngineClient::call`].
+    pub(crate) fn call_with<M: Method>(
+        &self,
+        params: &M,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<M::Result, Error> {
+        let mut from = lock(&self.from);
+        let lines = from.as_mut().ok_or_else(gone)?;
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed);
+        let until = Instant::now() + PATIENCE;
+        self.send(&rpc::request(id, M::NAME, params), descriptor, PATIENCE).map_err(|_| gone())?;
+        loop {
+            let line = lines.next_until(until).map_err(|error| match error.kind() {
+                ErrorKind::TimedOut => Error::new(code::BUSY, "brodo is too busy to answer"),
+                _ => gone(),
+            })?;
+            let strange = || Error::new(code::FAILED, "the engine gives no sensible reply");
+            let reply: Message<Box<RawValue>> = serde_json::from_slice(&line).map_err(|_| strange())?;
+            // A late reply to an earlier call.
+            if reply.id != Some(Id::Number(id)) {
+                continue;
+            }
+            return match (reply.result, reply.error) {
+                (Some(result), None) => serde_json::from_str(result.get()).map_err(|_| strange()),
+                (_, Some(error)) => Err(error),
+                (None, None) => Err(strange()),
+            };
+        }
+    }
+
+    /// Calls a method without waiting for a result.
+    ///
+    /// # Errors
+    /// The engine has ended, or does not read.
+    pub(crate) fn notify<M: Method>(&self, params: &M) -> io::Result<()> {
+        self.send(&rpc::notification(M::NAME, params), None, NOTIFY_PATIENCE)
+    }
+
+    fn send(&self, line: &[u8], descriptor: Option<BorrowedFd<'_>>, patience: Duration) -> io::Result<()> {
+        match &*lock(&self.to) {
+            Some(to) => lines::send(to.as_fd(), line, descriptor, patience),
+            None => Err(ErrorKind::NotConnected.into()),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The engine of a real brodo: crashes, confinement, and the recipe for a command without files.
+
+use crate::support::{Folder, Running, User, asked, eventually, json, program_str, text, users};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::thread;
+
+/// A guest that connects and then, for each line of its input, uses that connection and makes another one.
+const SCRIPT: &str = "connect() { exec 3<>/dev/tcp/10.0.2.2/$1 && echo hello >&3 && read -r answer <&3 && echo $answer; }; \
+    connect PORT; \
+    while read -r line; do \
+        if echo again >&3 && read -r answer <&3; then echo $answer; else echo broken; fi; \
+        connect PORT; \
+    done";
+
+/// Answers each line of each connection.
+fn serve(listener: TcpListener) {
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || {
+                let mut lines = BufReader::new(&stream);
+                let mut line = String::new();
+                while lines.read_line(&mut line).is_ok_and(|count| count > 0) {
+                    if (&stream).write_all(b"answer\n").is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+}
+
+struct Bed {
+    folder: Folder,
+    socket: String,
+    brodo: Running,
+}
+
+fn bed(user: User, name: &str) -> Bed {
+    let folder = Folder::new(&format!("{name}-{user:?}"));
+    let (socket, errors) = (folder.path("socket"), folder.path("errors"));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let script = SCRIPT.replace("PORT", &listener.local_addr().expect("its number").port().to_string());
+    serve(listener);
+    let words = ["run", "--control", &socket, "--map-host-loopback", "10.0.2.2", "--", "bash", "-c", &script];
+    let errors = fs::File::create(errors).expect("a file");
+    let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()).stderr(errors));
+    assert_eq!(brodo.line(), "answer");
+    Bed { folder, socket, brodo }
+}
+
+impl Bed {
+    /// Process id of the engine that runs now: child of the keeper, child of brodo.
+    fn engine(&self) -> Option<u32> {
+        let children = |pid: u32| -> Vec<u32> {
+            let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+            text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+        };
+        let name = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let keeper = children(self.brodo.id()).into_iter().find(|pid| name(pid) == "brodo-keeper\n")?;
+        children(keeper).into_iter().find(|pid| name(pid) == "brodo-engine\n")
+    }
+
+    fn kill_engine(&self, user: User) {
+        let engine = self.engine().expect("an engine").to_string();
+        let killed = user.command(&["kill", "-KILL", &engine]).status();
+        // An engine of root's belongs to the user `nobody`, and root may kill it.
+        assert!(killed.is_ok_and(|status| status.success()), "{user:?}");
+    }
+
+    fn crashes(&self, user: User) -> u64 {
+        let (status, out, _) = asked(user, &self.socket, &["status", "--json"]);
+        let value: Option<serde_json::Value> = serde_json::from_str(&out).ok().filter(|_| status == Some(0));
+        value.and_then(|value| value["crashes"].as_u64()).unwrap_or_default()
+    }
+}
+
+#[test]
+fn a_crashed_engine_is_replaced_and_the_guest_goes_on() {
+    for &user in users() {
+        let mut bed = bed(user, "crash");
+        let status = &json(user, &bed.socket, &["status"])[0];
+        assert_eq!((&status["confinement"], &status["crashes"]), (&"full".into(), &0.into()), "{status}");
+        let capture = bed.folder.path("capture");
+        let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
+        let spec = format!("127.0.0.1/{free}");
+        json(user, &bed.socket, &["forward", "add", "-t", &spec]);
+        json(user, &bed.socket, &["capture", "start", &capture]);
+        let forwards = json(user, &bed.socket, &["forward"]);
+        let before = fs::metadata(&capture).expect("a capture").len();
+
+        bed.kill_engine(user);
+        eventually("another engine serves", || bed.crashes(user) == 1);
+        assert_eq!(json(user, &bed.socket, &["forward"]), forwards);
+        assert!(TcpListener::bind(("127.0.0.1", free)).is_err(), "the port is published");
+        bed.brodo.stdin().write_all(b"go\n").expect("it reads");
+        assert_eq!(bed.brodo.line(), "broken", "the old connection is reset");
+        assert_eq!(bed.brodo.line(), "answer", "a new one is made");
+        eventually("the capture goes on", || {
+            fs::metadata(&capture).is_ok_and(|file| file.len() > 2 * before)
+        });
+        drop(bed.brodo.take_stdin());
+        assert_eq!(bed.brodo.status(), Some(0), "exit status of the command");
+        let errors = fs::read_to_string(bed.folder.path("errors")).expect("standard error");
+        assert!(
+            errors.contains("the engine crashed (by signal 9 (SIGKILL)) and was started again"),
+            "{errors}"
+        );
+    }
+}
+
+#[test]
+fn many_crashes_end_brodo_with_the_reason() {
+    let Some(&user) = users().last() else { return };
+    let mut bed = bed(user, "crashes");
+    for crash in 1..=6 {
+        bed.kill_engine(user);
+        if crash < 6 {
+            eventually("another engine serves", || bed.crashes(user) == crash && bed.engine().is_some());
+        }
+    }
+    assert_eq!(bed.brodo.status(), Some(125));
+    let errors = fs::read_to_string(bed.folder.path("errors")).expect("standard error");
+    assert!(errors.contains("the engine has crashed 6 times in 60 s, last by signal 9"), "{errors}");
+}
+
+#[test]
+fn confinement_can_be_required_and_switched_off() {
+    for &user in users() {
+        for (mode, expected) in [("required", "full"), ("off", "off")] {
+            let folder = Folder::new(&format!("confine-{mode}-{user:?}"));
+            let socket = folder.path("socket");
+            let words =
+                ["run", "--control", &socket, "--confine", mode, "--", "sh", "-c", "echo up; read end"];
+            let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()));
+            assert_eq!(brodo.line(), "up");
+            let (_, text, _) = asked(user, &socket, &["status"]);
+            assert!(text.contains(&format!("  confined   {expected}\n")), "{text}");
+            drop(brodo.take_stdin());
+        }
+    }
+}
+
+/// The command line of the guide's recipe for a command without the user's files, up to its last word.
+fn recipe() -> String {
+    let page = include_str!("../../../../docs/src/confinement.md");
+    let (_, section) = page.split_once("\n## A command without your files\n").expect("the section");
+    let block = section.split("```").nth(1).expect("a block").trim_start_matches("sh");
+    let line = block.replace("\\\n", " ");
+    line.trim()
+        .strip_prefix("brodo ")
+        .and_then(|line| line.strip_suffix(" sh"))
+        .expect("brodo ... sh")
+        .to_owned()
+}
+
+#[test]
+fn the_guide_s_recipe_hides_the_user_s_files_and_processes() {
+    let script = "test ! -e /home && test ! -e /root && test ! -e /var && \
+                  test $(ls -d /proc/[0-9]* | wc -l) -lt 10 && \
+                  grep -q 10.0.2.3 /etc/resolv.conf && grep -q eth0 /proc/net/dev && echo inside";
+    let has_bwrap = Command::new("bwrap").arg("--version").stdout(Stdio::null()).status().is_ok();
+    if !has_bwrap {
+        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "no bubblewrap: make setup");
+        eprintln!("*** SKIPPED: no bubblewrap (make setup)");
+        return;
+    }
+    for &user in users() {
+        let line = format!("{} {} sh -c '{script}'", program_str(), recipe());
+        let output = user.command(&["sh", "-c", &line]).output().expect("a shell");
+        assert_eq!(
+            text(&output),
+            "inside\n",
+            "{user:?}: {line}\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}

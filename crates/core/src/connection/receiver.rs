@@ -1,0 +1,638 @@
+//! The half of a connection that carries bytes from the guest to the host socket.
+//!
+//! In-order payload goes straight from the frame into the host socket; bytes refused by the socket are kept
+//! in chunks and written when it has room again. Nothing that arrives inside the advertised window is
+//! discarded because a write was partial. Payload ahead of a gap waits in [`Reassembly`].
+//!
+//! The receive limit W (automatic, see [`crate::tcp::autosize`]) bounds how far the right edge of the window
+//! ([`AdvertisedWindow`]) is advanced: `rcv_nxt + W - held`. A limit that falls takes effect by not
+//! advancing. Two caps come on top: the memory cap, because window reservation commits memory before it is
+//! used ([`crate::memory::chunk`]), and the TX queue budget, in frames, where the TX queue of the link drops
+//! when full ([`crate::tx_queue`]).
+
+mod snapshot;
+
+use crate::context::{Cx, Platform, Shared};
+use crate::counters::DropReason;
+use crate::flow::FlowId;
+use crate::host::{Host, HostError, SocketId};
+use crate::memory::budget::Pressure;
+use crate::memory::chunk::{ByteQueue, Cursor, Pool, SLICES_MAX};
+use crate::tcp::autosize::{Change, Changes, Limit};
+use crate::tcp::delayed_ack::DelayedAck;
+use crate::tcp::info::HalfInfo;
+use crate::tcp::limiting_factor::{FactorChange, LimitingClock, LimitingFactor};
+use crate::tcp::prompt_peers::Promptness;
+use crate::tcp::reassembly::{Full, Reassembly};
+use crate::tcp::rtt::LinkRtt;
+use crate::tcp::window::{Advertised, AdvertisedWindow, WindowUpdater};
+use crate::time::{Duration, Instant};
+use crate::tx_queue::{TxQueueBudget, TxQueueShare};
+use crate::wire::tcp::{SackBlocks, Seq, TcpHeader};
+use std::io::IoSlice;
+
+/// Silence after which a guest that was at the edge of the window has nothing to send, in round trips, and at
+/// least.
+const QUIET_ROUND_TRIPS: u32 = 4;
+const QUIET_MIN: Duration = Duration::from_millis(1);
+
+/// Longest silence of a guest that our limit holds back.
+fn quiet(rtt: &LinkRtt) -> Duration {
+    (rtt.round_trip() * QUIET_ROUND_TRIPS).max(QUIET_MIN)
+}
+
+/// State of the stream from the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReceiverState {
+    /// FIN awaited: bytes may come.
+    Open,
+    /// FIN received; the host socket has not taken all bytes before it yet.
+    Finishing,
+    /// FIN passed on: all bytes are written and the host socket is shut down for writing, or it is gone.
+    Finished,
+}
+
+/// Step that is due by [`Receiver::update_expired`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WindowStep {
+    /// No update: the window is closed, or the update was repeated often enough.
+    None,
+    /// An update that says more, or a wait for memory.
+    Update,
+    /// Repetition of the last update, with its number.
+    Repeat(u8),
+}
+
+/// The receiving half.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    state: ReceiverState,
+    window: AdvertisedWindow,
+    updater: WindowUpdater,
+    rx_limit: Limit,
+    /// Last arrival of data.
+    data_at: Instant,
+    /// In-order bytes that the host socket has not taken.
+    queue: ByteQueue,
+    gaps: Reassembly,
+    /// Sequence number of a FIN that arrived, perhaps ahead of a gap.
+    fin: Option<Seq>,
+    /// Room in the host socket, as far as is known.
+    writable: bool,
+    /// Listed in `Memory::windows`.
+    memory_listed: bool,
+    ack: DelayedAck,
+    /// SACK permitted by the guest.
+    sack: bool,
+    /// Latest duplicate, to be reported in one D-SACK (RFC 2883).
+    duplicate: Option<(Seq, Seq)>,
+    /// Share of the TX queue budget taken by the advertised window.
+    tx_share: TxQueueShare,
+    /// Limiting factor of the guest's sending.
+    clock: LimitingClock,
+    /// Bytes taken in order.
+    bytes: u64,
+    /// Window reserved in the memory budget, bytes.
+    reserved: u32,
+}
+
+/// Bounds of our windows, which depend on the guest's scaling.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Receiving {
+    /// Our window scale.
+    pub(super) scale: u8,
+    /// The receive limit.
+    pub(super) limit: Limit,
+}
+
+impl Receiver {
+    /// A receiver for a guest whose first sequence number is `irs` and whose link has room for segments of
+    /// `mss_max` bytes; `promptness` is the record of its destination.
+    pub(super) fn new(
+        irs: Seq,
+        receiving: Receiving,
+        mss: u16,
+        mss_max: u16,
+        promptness: Promptness,
+        now: Instant,
+    ) -> Self {
+        let Receiving { scale, limit: rx_limit } = receiving;
+        Self {
+            state: ReceiverState::Open,
+            window: AdvertisedWindow::new(irs, scale, mss),
+            updater: WindowUpdater::default(),
+            rx_limit,
+            data_at: now,
+            queue: ByteQueue::new(),
+            gaps: Reassembly::default(),
+            fin: None,
+            writable: false,
+            memory_listed: false,
+            ack: DelayedAck::new(promptness),
+            sack: false,
+            duplicate: None,
+            tx_share: TxQueueShare::new(mss_max),
+            clock: LimitingClock::new(now),
+            bytes: 0,
+            reserved: 0,
+        }
+    }
+
+    /// SYN-ACK of the guest to our active open: its sequence numbers, MSS and scaling are known at last. The
+    /// window advertised by our SYN stands.
+    pub(super) fn begin(&mut self, irs: Seq, receiving: Receiving, mss: u16, sack: bool) {
+        debug_assert!(self.bytes == 0 && self.held() == 0, "nothing can arrive before the guest's SYN-ACK");
+        let Receiving { scale, limit } = receiving;
+        self.window.begin(irs, scale, mss);
+        (self.rx_limit, self.sack) = (limit, sack);
+    }
+
+    /// SACK permitted by the guest's SYN (RFC 2018, section 2).
+    pub(super) fn permit_sack(&mut self, sack: bool) {
+        self.sack = sack;
+    }
+
+    /// State of the stream.
+    pub(super) fn state(&self) -> ReceiverState {
+        self.state
+    }
+
+    /// Whether bytes may come: no FIN was received.
+    pub(super) fn is_open(&self) -> bool {
+        self.state == ReceiverState::Open
+    }
+
+    /// Next sequence number expected (RCV.NXT).
+    pub(super) fn nxt(&self) -> Seq {
+        self.window.nxt()
+    }
+
+    /// Our window scale.
+    pub(super) fn scale(&self) -> u8 {
+        self.window.scale()
+    }
+
+    /// Bytes taken in order.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Acknowledgement owed to the guest.
+    pub(super) fn ack(&self) -> &DelayedAck {
+        &self.ack
+    }
+
+    /// Acknowledgement owed to the guest.
+    pub(super) fn ack_mut(&mut self) -> &mut DelayedAck {
+        &mut self.ack
+    }
+
+    /// Heap memory of the list of ranges ahead of gaps, bytes.
+    pub(super) fn allocated(&self) -> usize {
+        self.gaps.allocated()
+    }
+
+    /// Bytes held: in order and ahead of gaps.
+    pub(super) fn held(&self) -> u32 {
+        self.queue.len() + self.gaps.len()
+    }
+
+    /// Bytes the guest may still send (RCV.WND).
+    pub(super) fn window(&self) -> u32 {
+        self.window.size()
+    }
+
+    /// Memory cap of this direction, bytes.
+    fn memory_cap(&self, shared: &Shared) -> u32 {
+        shared.memory.pool.receive_cap(self.is_blocked())
+    }
+
+    /// Cap by the TX queue budget, bytes not held yet. If less than a segment is on offer it may be a segment
+    /// more in any case: the rest of the window may be too small for the guest to send.
+    fn window_max(&self, shared: &Shared) -> u32 {
+        let (window, mss) = (self.window(), u32::from(self.window.mss()));
+        let rest = if window < mss { window + mss } else { 0 };
+        let most = shared.tx.queue.window_max(self.tx_share, shared.tx.caps.tso, self.window.mss());
+        most.max(rest).checked_next_multiple_of(self.window.unit()).unwrap_or(u32::MAX)
+    }
+
+    /// Cap by memory and the TX queue budget, bytes.
+    fn cap(&self, shared: &Shared) -> u32 {
+        self.memory_cap(shared).min(self.window_max(shared).saturating_add(self.held()))
+    }
+
+    /// Window field of a SYN: never scaled (RFC 7323, 2.2), and never less than in the SYN before it.
+    pub(super) fn offer_unscaled(&self, shared: &Shared) -> u16 {
+        self.rx_limit.get().min(self.cap(shared)).max(self.window()).min(65_535) as u16
+    }
+
+    /// Window field of the next segment: as far as the limit, memory, the TX queue and silly window avoidance
+    /// allow. Binding only once it was sent ([`Receiver::announced`]).
+    pub(super) fn offer(&self, shared: &Shared) -> u16 {
+        let cap = self.cap(shared);
+        let free = self.free(cap);
+        if self.is_worth_advancing(free, cap) {
+            self.window.advanced(free)
+        } else {
+            // Bytes beyond a gap lie inside the window and count there. An eighth more than could have been
+            // offered anyway is the bound of upward rounding.
+            self.window.unmoved(self.queue.len(), self.rx_limit.max() + self.rx_limit.max() / 8)
+        }
+    }
+
+    /// Free bytes under the limit and `cap`.
+    fn free(&self, cap: u32) -> u32 {
+        self.rx_limit.get().min(cap).saturating_sub(self.held())
+    }
+
+    /// Silly window avoidance (RFC 9293, 3.8.6.2.2): the window is advanced by at least a segment or half of
+    /// what the connection may hold.
+    fn is_worth_advancing(&self, free: u32, cap: u32) -> bool {
+        let gain = i64::from(free) - i64::from(self.window());
+        gain >= i64::from(u32::from(self.window.mss()).min(self.rx_limit.get().min(cap) / 2).max(1))
+    }
+
+    /// Transmission of a segment: its acknowledgement and window are binding from now on.
+    pub(super) fn announced(&mut self, header: &TcpHeader, queue: &mut TxQueueBudget) {
+        if self.window.announced(header) {
+            let window = if self.is_open() { self.window() } else { 0 };
+            queue.renew(&mut self.tx_share, window, self.window.unit());
+        }
+        // SACK blocks go in a segment of their own; others leave it owed.
+        let sack_owed = header.options.sack.is_empty() && self.has_sack_blocks();
+        self.ack.sent(sack_owed);
+    }
+
+    /// Reserves memory for the bytes that the guest may still send. Called after every event that may have
+    /// changed the window or the queue.
+    pub(super) fn reserve_window(&mut self, pool: &mut Pool) {
+        // After the guest's FIN nothing comes into what is left of the window.
+        let window = if self.is_open() { self.window().saturating_sub(self.gaps.len()) } else { 0 };
+        let now = if self.is_blocked() {
+            window.saturating_sub(pool.room(&self.queue))
+        } else {
+            pool.counted(window)
+        };
+        debug_assert!(now <= window, "no more is reserved than the advertised window not yet held");
+        if now != self.reserved {
+            pool.reserve_window(self.reserved, now);
+            self.reserved = now;
+        }
+    }
+
+    /// Whether a window update by itself is due: the window could open by two segments or a quarter, or it
+    /// was all but closed and need not be.
+    fn is_update_due(&self, shared: &Shared) -> bool {
+        let cap = self.cap(shared);
+        let free = self.free(cap);
+        let gain = i64::from(free) - i64::from(self.window());
+        // After the guest's FIN there is nothing that a window would be for.
+        self.is_open()
+            && self.is_worth_advancing(free, cap)
+            && (self.is_shut()
+                || gain >= i64::from((2 * u32::from(self.window.mss())).max(self.rx_limit.get() / 4)))
+    }
+
+    /// Whether the window is all but closed: a guest that avoids silly windows may send nothing.
+    pub(super) fn is_shut(&self) -> bool {
+        self.is_shut_at(self.window())
+    }
+
+    fn is_shut_at(&self, window: u32) -> bool {
+        window < u32::from(self.window.mss()).min(self.rx_limit.get() / 2)
+    }
+
+    /// Whether the window is shut, although the host socket has taken everything, and has to stay so.
+    fn is_short_of_memory(&self, shared: &Shared) -> bool {
+        self.is_open() && !self.is_blocked() && self.is_shut() && self.memory_cap(shared) == 0
+    }
+
+    /// Whether a window update is due; if only memory stands against it, parks flow `id` for that.
+    pub(super) fn update_window(&mut self, shared: &mut Shared, now: Instant, id: FlowId) -> bool {
+        if self.is_update_due(shared) {
+            return true;
+        }
+        if !self.is_short_of_memory(shared) {
+            return false;
+        }
+        shared.memory.windows.stop(now, id, &mut self.memory_listed);
+        self.is_update_due(shared)
+    }
+
+    /// Wake-up for memory; true if it was needed.
+    pub(super) fn memory_freed(&mut self, shared: &Shared) -> bool {
+        self.memory_listed = false;
+        self.is_short_of_memory(shared)
+    }
+
+    /// Acknowledgement and right edge as last advertised.
+    pub(super) fn last_advertised(&self) -> Advertised {
+        self.window.last_advertised()
+    }
+
+    /// Transmission of a segment without payload; before it, `last` was advertised. True if it has updated
+    /// the window and nothing else. An update that reopens the window is repeated.
+    pub(super) fn was_window_update(&mut self, last: Advertised, now: Instant, rtt: &LinkRtt) -> bool {
+        let Advertised { ack, edge } = last;
+        if ack != self.nxt() || self.last_advertised().edge == edge {
+            return false;
+        }
+        if self.is_shut_at((edge - ack).max(0) as u32) && !self.is_shut() {
+            self.updater.reopened(now, rtt);
+        }
+        true
+    }
+
+    /// Time at which a window update is repeated, if it is.
+    pub(super) fn update_deadline(&self) -> Option<Instant> {
+        self.updater.deadline()
+    }
+
+    /// Deadline of the updater reached.
+    pub(super) fn update_expired(&mut self, shared: &Shared) -> WindowStep {
+        let repeat = self.updater.expired().filter(|_| self.is_open() && !self.is_shut());
+        if self.is_update_due(shared) || self.is_short_of_memory(shared) {
+            return WindowStep::Update;
+        }
+        repeat.map_or(WindowStep::None, WindowStep::Repeat)
+    }
+
+    /// Window update sent for the `repeats`th time.
+    pub(super) fn update_repeated(&mut self, repeats: u8, now: Instant, rtt: &LinkRtt) {
+        self.updater.repeated(repeats, now, rtt);
+    }
+
+    /// Takes payload at or above RCV.NXT, already trimmed to the window. True if it was in order.
+    pub(super) fn accept<P: Platform>(
+        &mut self,
+        cx: &mut Cx<'_, P>,
+        socket: Option<SocketId>,
+        seq: Seq,
+        payload: &[u8],
+    ) -> Result<bool, HostError> {
+        debug_assert!(self.is_open() && seq.ge(self.nxt()), "payload is trimmed at RCV.NXT");
+        if let Some((start, end)) = self.gaps.held(seq, seq + payload.len() as u32) {
+            self.note_duplicate(start, end);
+        }
+        if seq != self.nxt() {
+            self.tx_share.measure(payload.len());
+            if cx.shared.memory.pool.pressure() == Pressure::Spent {
+                cx.shared.counters.drop(DropReason::MemoryBudget);
+            } else if self.gaps.insert(&mut cx.shared.memory.pool, seq, payload) == Err(Full) {
+                cx.shared.counters.drop(DropReason::TooManyGaps);
+            }
+            return Ok(false);
+        }
+        let result = self.stream(cx, socket, &[IoSlice::new(payload)]);
+        while let Some(bytes) = self.gaps.take(&mut cx.shared.memory.pool, self.nxt()) {
+            self.window.received(bytes.len());
+            self.bytes += u64::from(bytes.len());
+            cx.shared.memory.pool.append(&mut self.queue, bytes);
+        }
+        result.and_then(|()| self.flush(cx, socket)).map(|()| true)
+    }
+
+    /// Whether payload waits ahead of a gap.
+    pub(super) fn has_gaps(&self) -> bool {
+        !self.gaps.is_empty()
+    }
+
+    /// Duplicate: bytes from `start` to `end` that the guest has sent again.
+    pub(super) fn note_duplicate(&mut self, start: Seq, end: Seq) {
+        debug_assert!(start.lt(end), "a duplicate of at least one byte");
+        self.duplicate = Some((start, end));
+    }
+
+    /// Whether a SACK option is owed to the guest.
+    pub(super) fn has_sack_blocks(&self) -> bool {
+        self.sack && (self.duplicate.is_some() || !self.gaps.is_empty())
+    }
+
+    /// SACK option of the next segment: a duplicate is reported once, ranges ahead of gaps until they are in
+    /// order.
+    pub(super) fn take_sack_blocks(&mut self) -> SackBlocks {
+        let mut blocks = SackBlocks::EMPTY;
+        if !self.has_sack_blocks() {
+            return blocks;
+        }
+        if let Some((start, end)) = self.duplicate.take() {
+            blocks.push(start, end);
+        }
+        for (start, end) in self.gaps.blocks(SackBlocks::MAX) {
+            blocks.push(start, end);
+        }
+        blocks
+    }
+
+    /// Whether payload in order would go straight to the host socket, as far as is known.
+    pub(super) fn is_streaming(&self) -> bool {
+        self.is_open() && self.writable && self.queue.is_empty() && self.gaps.is_empty()
+    }
+
+    /// Takes payload in order, a slice for each frame: the host socket gets it at once, and what it refuses
+    /// is kept.
+    pub(super) fn stream<P: Platform>(
+        &mut self,
+        cx: &mut Cx<'_, P>,
+        socket: Option<SocketId>,
+        payload: &[IoSlice<'_>],
+    ) -> Result<(), HostError> {
+        for frame in payload {
+            self.tx_share.measure(frame.len());
+        }
+        let mut taken = 0;
+        let mut result = Ok(());
+        if self.queue.is_empty()
+            && self.writable
+            && let Some(socket) = socket
+        {
+            match self.write(cx.host, socket, payload) {
+                Ok(n) => taken = n,
+                Err(error) => result = Err(error),
+            }
+        }
+        let keep = cx.shared.memory.pool.pressure() < Pressure::Spent;
+        for slice in payload {
+            let direct = taken.min(slice.len());
+            taken -= direct;
+            let stored = if keep { cx.shared.memory.pool.push(&mut self.queue, &slice[direct..]) } else { 0 };
+            self.window.received((direct + stored) as u32);
+            self.bytes += (direct + stored) as u64;
+            if direct + stored < slice.len() {
+                cx.shared.counters.drop(DropReason::MemoryBudget);
+                break;
+            }
+        }
+        result
+    }
+
+    /// FIN at `seq`; it takes effect when everything before it has arrived.
+    pub(super) fn finish_at(&mut self, seq: Seq) {
+        self.fin = Some(seq);
+    }
+
+    /// Whether the FIN has just become due; moves RCV.NXT over it.
+    pub(super) fn take_fin(&mut self, shared: &mut Shared) -> bool {
+        if !self.is_open() || self.fin != Some(self.nxt()) {
+            return false;
+        }
+        self.window.received_fin();
+        self.state = ReceiverState::Finishing;
+        // Bytes beyond the guest's own FIN are no part of the stream.
+        self.gaps.clear(&mut shared.memory.pool);
+        true
+    }
+
+    /// Host socket connected, or writable again.
+    pub(super) fn socket_writable(&mut self) {
+        self.writable = true;
+    }
+
+    /// Writes queued bytes as far as the host socket takes them, then passes the FIN on.
+    pub(super) fn flush<P: Platform>(
+        &mut self,
+        cx: &mut Cx<'_, P>,
+        socket: Option<SocketId>,
+    ) -> Result<(), HostError> {
+        let Some(socket) = socket else { return Ok(()) };
+        while !self.queue.is_empty() && self.writable {
+            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+            let pool = &cx.shared.memory.pool;
+            let (count, _, _) = pool.slices(&self.queue, Cursor::FRONT, u32::MAX, &mut slices);
+            let n = self.write(cx.host, socket, &slices[..count])?;
+            cx.shared.memory.pool.consume(&mut self.queue, n as u32);
+        }
+        if self.state == ReceiverState::Finishing && self.queue.is_empty() {
+            debug_assert!(self.gaps.is_empty(), "all bytes before the FIN are passed on before it");
+            self.state = ReceiverState::Finished;
+            cx.host.tcp_shutdown(socket)?;
+        }
+        Ok(())
+    }
+
+    /// One write; a socket that takes less than offered is full until the next event.
+    fn write<H: Host>(
+        &mut self,
+        host: &mut H,
+        socket: SocketId,
+        data: &[IoSlice<'_>],
+    ) -> Result<usize, HostError> {
+        let offered: usize = data.iter().map(|s| s.len()).sum();
+        match host.tcp_send(socket, data) {
+            Ok(n) => {
+                self.writable = n == offered;
+                Ok(n.min(offered))
+            }
+            Err(HostError::WouldBlock) => {
+                self.writable = false;
+                Ok(0)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the host socket has left us holding bytes in order.
+    pub(super) fn is_blocked(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Whether the guest has come so close to the edge of a window of at most `window_max` that it may hold
+    /// the guest back.
+    fn is_near_edge(&self, window_max: u32) -> bool {
+        self.window() <= u32::from(self.window.mss()).max(self.rx_limit.get().min(window_max) / 8)
+    }
+
+    /// Whether the acknowledgement of a short segment in order may be delayed, so far as this half goes: a
+    /// guest near the edge needs the window beside it, and one with gaps the SACK blocks.
+    pub(super) fn may_delay_ack(&self, shared: &Shared) -> bool {
+        self.ack.may_wait()
+            && !self.has_gaps()
+            && !self.has_sack_blocks()
+            && !self.is_blocked()
+            && (!self.is_open() || !self.is_near_edge(self.window_max(shared)))
+    }
+
+    /// Lets the limit follow the flow; called once per batch that brought data, before it is acknowledged.
+    pub(super) fn tune(&mut self, shared: &mut Shared, now: Instant) -> Option<Change> {
+        let blocked = self.is_blocked();
+        let limit = self.rx_limit.get();
+        let window_max = self.window_max(shared);
+        let ours = self.memory_cap(shared) > limit && window_max >= limit;
+        if self.is_near_edge(window_max) && ours && !blocked {
+            self.rx_limit.hit();
+        }
+        self.rx_limit.blocked(now, blocked);
+        let memory_short = shared.memory.pool.pressure() > Pressure::None;
+        self.rx_limit.update(now, self.bytes as u32, &mut shared.tcp.rtt, memory_short)
+    }
+
+    /// Arrival of data, after [`Receiver::tune`]: nothing is to be repeated.
+    pub(super) fn data_arrived(&mut self, now: Instant) {
+        self.data_at = now;
+        self.updater.data_arrived();
+    }
+
+    /// Lets the limit fall whose bytes a full host socket did not take, until now.
+    pub(super) fn tune_blocked(&mut self, now: Instant) -> Option<Change> {
+        if self.is_blocked() { self.rx_limit.shrink_blocked(now) } else { None }
+    }
+
+    /// Records the present limiting factor of the guest's sending; gives the change, if it is one.
+    pub(super) fn note_limiting_factor(&mut self, shared: &Shared, now: Instant) -> Option<FactorChange> {
+        let blocked = self.is_blocked();
+        self.rx_limit.blocked(now, blocked);
+        let window_max = self.window_max(shared);
+        let factor = if blocked && !self.writable {
+            LimitingFactor::HostSocket
+        } else if !self.is_open() || !self.is_near_edge(window_max) {
+            LimitingFactor::Application
+        } else if self.memory_cap(shared) < self.rx_limit.get() {
+            LimitingFactor::Memory
+        } else if window_max < self.rx_limit.get() {
+            LimitingFactor::Link
+        } else {
+            LimitingFactor::OurLimit
+        };
+        self.clock.set(now, factor)
+    }
+
+    /// Records a silence of the guest's that has just ended; gives the change, if it is one.
+    pub(super) fn note_silence(&mut self, rtt: &LinkRtt, now: Instant) -> Option<FactorChange> {
+        let idle = self.idle_since(now, quiet(rtt))?;
+        self.clock.set(idle, LimitingFactor::Application)
+    }
+
+    /// Begin of a silence: a guest that our limit held back, and that has sent nothing for `quiet`, had
+    /// nothing to send.
+    fn idle_since(&self, now: Instant, quiet: Duration) -> Option<Instant> {
+        let (factor, since) = self.clock.current();
+        let idle = self.data_at.max(since) + quiet;
+        (matches!(factor, LimitingFactor::OurLimit | LimitingFactor::Link) && idle < now).then_some(idle)
+    }
+
+    /// Information on this direction at `now`.
+    pub(super) fn info(&self, rtt: &LinkRtt, now: Instant) -> HalfInfo {
+        let Changes { grows, shrinks } = self.rx_limit.changes();
+        let mut clock = self.clock;
+        if let Some(idle) = self.idle_since(now, quiet(rtt)) {
+            clock.set(idle, LimitingFactor::Application);
+        }
+        HalfInfo {
+            limiting: clock.read(now),
+            limit: self.rx_limit.at(now),
+            grows,
+            shrinks,
+            window: self.window(),
+            held: self.held(),
+            bytes: self.bytes,
+        }
+    }
+
+    /// Gives all memory back.
+    pub(super) fn clear(&mut self, shared: &mut Shared) {
+        shared.tx.queue.renew(&mut self.tx_share, 0, 1);
+        shared.memory.pool.clear(&mut self.queue);
+        self.gaps.clear(&mut shared.memory.pool);
+        shared.memory.pool.reserve_window(std::mem::take(&mut self.reserved), 0);
+    }
+}

@@ -1,0 +1,182 @@
+//! Timers of a connection: retransmission and window probes, TIME-WAIT, keep-alive.
+
+use super::Connection;
+use super::sender::Timer;
+use crate::context::{Cx, Platform, Shared};
+use crate::flow::end::EndCause;
+use crate::snapshot::saved::saved_struct;
+use crate::snapshot::v1::KeepAliveV1;
+use crate::time::{Duration, Instant};
+use crate::trace::Resend;
+
+/// Keep-alive probes without answer before the guest is taken to be gone, and their distance: Linux's
+/// defaults.
+const PROBES_MAX: u8 = 9;
+const PROBE_INTERVAL: Duration = Duration::from_secs(75);
+
+/// Keep-alive of a connection (RFC 9293, 3.8.4).
+#[derive(Debug)]
+pub(super) struct KeepAlive {
+    arrived_at: Instant,
+    /// Probes since.
+    probes: u8,
+}
+
+/// Outcome of [`KeepAlive::expire`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Silence {
+    /// Shorter than the interval.
+    Short,
+    /// A probe is due.
+    Probe,
+    /// No probe was answered.
+    Dead,
+}
+
+impl KeepAlive {
+    /// Keep-alive of a guest whose last segment arrived at `now`.
+    pub(super) fn new(now: Instant) -> Self {
+        Self { arrived_at: now, probes: 0 }
+    }
+
+    /// Arrival of a segment.
+    pub(super) fn record_arrival(&mut self, now: Instant) {
+        *self = Self::new(now);
+    }
+
+    /// Arrival of the last segment.
+    pub(super) fn last_arrival(&self) -> Instant {
+        self.arrived_at
+    }
+
+    /// Time of the next probe, after a silence of `idle` before the first.
+    fn deadline(&self, idle: Duration) -> Instant {
+        self.arrived_at + idle + PROBE_INTERVAL * u32::from(self.probes)
+    }
+
+    fn expire(&mut self, now: Instant, idle: Duration) -> Silence {
+        if now < self.deadline(idle) {
+            Silence::Short
+        } else if self.probes >= PROBES_MAX {
+            Silence::Dead
+        } else {
+            self.probes += 1;
+            Silence::Probe
+        }
+    }
+}
+
+saved_struct!(KeepAlive as KeepAliveV1 { arrived_at, probes } if |keep_alive| {
+    keep_alive.probes <= PROBES_MAX
+});
+
+impl Connection {
+    /// The next time at which [`Connection::timers_fired`] has something to do.
+    fn deadline(&self, shared: &Shared) -> Instant {
+        let keep_alive = self.keep_alive.deadline(shared.config.timeouts.keep_alive_idle);
+        [self.tx.deadline(), self.closer.time_wait_until(), self.rx.update_deadline(), self.ack_deadline()]
+            .into_iter()
+            .flatten()
+            .fold(keep_alive, Instant::min)
+    }
+
+    /// End of the delay of an acknowledgement, if one is delayed. Nothing has come from the guest since the
+    /// segment that it is for ([`Connection::segment`]).
+    fn ack_deadline(&self) -> Option<Instant> {
+        self.rx.ack().deadline(self.keep_alive.last_arrival())
+    }
+
+    /// Arms the wheel for the next deadline. Called after every change that may have moved it.
+    pub(super) fn arm(&mut self, shared: &mut Shared) {
+        if !self.ended {
+            self.tx.check();
+        }
+        let at = self.deadline(shared);
+        shared.timers.arm(self.id, at);
+    }
+
+    /// The wheel fired for this flow, perhaps early.
+    pub(super) fn timers_fired<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        let now = cx.now;
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if due(self.closer.time_wait_until()) {
+            self.ended = true;
+            return;
+        }
+        if let Some(timer) = self.tx.take_expired(now) {
+            self.sender_timer(cx, timer);
+        }
+        if self.ended {
+            return;
+        }
+        if due(self.ack_deadline()) {
+            self.delayed_ack_expired(cx.shared);
+        }
+        if due(self.rx.update_deadline()) {
+            self.window_timer(cx);
+        }
+        self.keep_alive(cx);
+    }
+
+    fn sender_timer<P: Platform>(&mut self, cx: &mut Cx<'_, P>, timer: Timer) {
+        match timer {
+            Timer::Retransmit if self.tx.is_shaking_hands() => self.syn_timeout(cx),
+            Timer::Retransmit if self.tx.has_given_up() && !self.waits_for_window(cx.shared, cx.now) => {
+                self.cause = EndCause::TimedOut;
+                self.reset_guest(cx);
+            }
+            Timer::Retransmit => {
+                self.tx.timed_out(cx.shared, cx.now);
+                self.list_ready(cx.shared);
+            }
+            Timer::Reorder => {
+                self.tx.reorder_wait_over(cx.shared, cx.now);
+                self.list_ready(cx.shared);
+            }
+            Timer::TailProbe => {
+                // Without credit the retransmission timer does it.
+                if let Some(tail) = self.tx.probe_tail(cx.shared, cx.now)
+                    && self.resend(cx, tail, Resend::TailProbe).is_ok()
+                {
+                    self.tx.tail_probed(cx.shared);
+                }
+            }
+            Timer::Window => {
+                if self.tx.window_timed_out(cx.shared, cx.now) {
+                    self.send_probe(cx);
+                } else {
+                    self.list_ready(cx.shared);
+                }
+            }
+        }
+    }
+
+    /// Whether the guest has closed its window on what was on its way to it, and still answers: then what is
+    /// sent again only probes the window, and there is no end to that (RFC 9293, 3.8.6.1).
+    fn waits_for_window(&self, shared: &Shared, now: Instant) -> bool {
+        self.tx.is_window_closed()
+            && now - self.keep_alive.last_arrival() < shared.tcp.rtt.rto(self.tx.backoff()) * 2
+    }
+
+    fn syn_timeout<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        if self.tx.syn_timed_out(cx.shared, cx.now) {
+            self.repeat_syn(cx);
+        } else {
+            self.end(cx.host, EndCause::TimedOut);
+        }
+    }
+
+    fn keep_alive<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        if self.tx.is_connecting() {
+            return;
+        }
+        match self.keep_alive.expire(cx.now, cx.shared.config.timeouts.keep_alive_idle) {
+            Silence::Short => {}
+            Silence::Probe => self.send_probe(cx),
+            Silence::Dead => {
+                self.cause = EndCause::TimedOut;
+                self.reset_guest(cx);
+            }
+        }
+    }
+}

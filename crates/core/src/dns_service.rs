@@ -1,0 +1,149 @@
+//! DNS service: queries to the DNS address are answered here, or by the host's resolvers.
+//!
+//! *Queries* over UDP are answered from the host entries ([`hosts`]), else from the cache ([`cache`]), else
+//! by one of the host's resolvers. Pending queries are kept per guest port ([`flow`]), each with its own
+//! deadline, over one connected socket for each resolver queried. A flow ends with its last query.
+//!
+//! *Resolvers.* The first in the order of preference is queried. After a second of silence, a failure answer
+//! or an unreachable resolver the next one is queried as well, and the first good answer counts
+//! ([`preference`]). A query without any answer in time gets SERVFAIL, which spares the guest its own
+//! time-out.
+//!
+//! *Trust.* An answer counts only if it arrives on the connected socket that sent the query, with its ID and
+//! its question letter by letter, which are brodo's own draw ([`question`], [`entropy`]). Equal queries of
+//! several programs are one. The guest gets its own ID and letters back; of the rest only a TTL is counted
+//! down, and an answer longer than the guest takes is truncated to its header (TC), so that the guest repeats
+//! the query over TCP.
+//!
+//! *TCP.* Queries over TCP are connections to the preferred resolver, relayed like any other; if it refuses,
+//! to the next. Host entries are not answered there: their answers are short, so nothing leads there for
+//! them.
+//!
+//! *Bounds.* Pending queries, their bytes, sockets, bytes of the cache, and learnt names each have a bound. A
+//! query beyond it evicts the oldest of the port with the most ([`askers`]), which is answered with SERVFAIL
+//! and counted ([`DropReason::DnsOverload`]).
+//!
+//! *Time.* Records expire while the machine is suspended, too; pending queries do not.
+//!
+//! State shared by all queries, without the context: [`crate::dns`].
+//!
+//! [`hosts`]: crate::dns
+//! [`cache`]: crate::dns
+//! [`preference`]: crate::dns
+//! [`question`]: crate::dns::question
+//! [`entropy`]: crate::dns::question
+//! [`askers`]: crate::dns::askers
+//! [`DropReason::DnsOverload`]: crate::counters::DropReason::DnsOverload
+
+pub(crate) mod flow;
+
+use crate::config::Config;
+use crate::context::{Cx, Platform};
+use crate::counters::DropReason;
+use crate::egress::headers::ip_header_len;
+use crate::flow::FlowKey;
+use crate::link::NoCredit;
+use crate::wire::dns::message::{KEY_LEN_MAX, Query, Reply};
+use crate::wire::dns::{self, Rcode};
+use crate::wire::udp::UdpHeader;
+use std::io::IoSlice;
+
+/// Longest query accepted, in bytes. With all options in use queries have some hundred.
+const QUERY_LEN_MAX: usize = 2048;
+
+/// Parses a query of the guest; a malformed one is answered with FORMERR.
+///
+/// # Errors
+/// [`DropReason::MalformedDns`] for a message that is not a query with one question.
+pub(crate) fn read<'a, P: Platform>(
+    cx: &mut Cx<'_, P>,
+    key: &FlowKey,
+    message: &'a [u8],
+) -> Result<Query<'a>, DropReason> {
+    cx.shared.counters.dns_questions += 1;
+    match Query::parse(message) {
+        Ok(query) if message.len() <= QUERY_LEN_MAX => Ok(query),
+        _ => {
+            let mut out = [0; dns::ERROR_REPLY_LEN_MAX];
+            if let Some(len) = dns::error_reply(message, Rcode::FormErr, &mut out) {
+                give(cx, key, &out[..len]);
+            }
+            Err(DropReason::MalformedDns)
+        }
+    }
+}
+
+/// Answers a query from host entries or the cache, without a resolver. `scratch` has room for any message.
+pub(crate) fn answer_at_once<P: Platform>(
+    cx: &mut Cx<'_, P>,
+    key: &FlowKey,
+    query: &Query<'_>,
+    scratch: &mut [u8],
+) -> bool {
+    let limit = answer_len_max(&cx.shared.config, key, query);
+    let len = if let Some(len) = cx.shared.dns.hosts.answer(query, &mut scratch[..limit]) {
+        cx.shared.counters.dns_host_entries += 1;
+        len
+    } else {
+        let mut own = [0; KEY_LEN_MAX];
+        if !query.is_ordinary() {
+            return false;
+        }
+        let own_len = query.key(&mut own);
+        let now = cx.shared.dns.record_time(cx.now);
+        let Some(len) = cx.shared.dns.cache.get(&own[..own_len], now, scratch) else { return false };
+        query.adopt(&mut scratch[..len]);
+        cx.shared.counters.dns_cached += 1;
+        len
+    };
+    // Lost without credit of the link: the guest repeats its query.
+    if answer(cx, key, limit, query, &scratch[..len]).is_err() {
+        cx.shared.counters.drop(DropReason::LinkFull);
+    }
+    true
+}
+
+/// Answers a query with SERVFAIL.
+pub(crate) fn refuse<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, query: &Query<'_>) {
+    cx.shared.counters.dns_unanswered += 1;
+    let mut out = [0; Reply::EMPTY_LEN_MAX];
+    let len = Reply::new(query, Rcode::ServFail as u16, &mut out).finish();
+    give(cx, key, &out[..len]);
+}
+
+/// Longest answer that the guest takes over UDP, in bytes: by its EDNS size, and in one packet of the link.
+fn answer_len_max(config: &Config, key: &FlowKey, query: &Query<'_>) -> usize {
+    let packet = usize::from(config.mtu) - ip_header_len(key.guest.ip()) - UdpHeader::LEN;
+    query.answer_len_max().min(packet)
+}
+
+/// Sends the guest an answer, truncated if it is longer than `limit`, and learns its names.
+fn answer<P: Platform>(
+    cx: &mut Cx<'_, P>,
+    key: &FlowKey,
+    limit: usize,
+    query: &Query<'_>,
+    message: &[u8],
+) -> Result<(), NoCredit> {
+    if message.len() <= limit {
+        send(cx, key, message)?;
+        cx.shared.dns.learnt.learn(message);
+        return Ok(());
+    }
+    let mut out = [0; Reply::EMPTY_LEN_MAX];
+    let rcode = dns::Header::parse(message).map_or(0, |header| u16::from(header.rcode()));
+    let len = Reply::new(query, dns::TC | rcode, &mut out).finish();
+    cx.shared.counters.dns_truncated += 1;
+    send(cx, key, &out[..len])
+}
+
+/// Sends a message, which is lost if the link has no credit.
+fn give<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, message: &[u8]) {
+    if send(cx, key, message).is_err() {
+        cx.shared.counters.drop(DropReason::LinkFull);
+    }
+}
+
+fn send<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, message: &[u8]) -> Result<(), NoCredit> {
+    cx.egress().udp(key.to_guest(), 0, &[IoSlice::new(message)], None)
+}

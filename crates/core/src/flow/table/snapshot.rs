@@ -1,0 +1,106 @@
+//! The flow table in a snapshot: generations of the slots, the order of free ones, the order of use.
+//!
+//! Flows are placed into their slots one by one, each under the id that it had, because host sockets and
+//! observers know it by that; then the orders are restored. All of this record is about order: without it a
+//! table is as good, and flows stand in their lists as if they were used now.
+
+use super::{FlowTable, Keyed, LISTS, ListLinks, NONE, Slot, hash, millis};
+use crate::flow::{FlowId, FlowKey};
+use crate::snapshot::v1::TableV1;
+use crate::time::Instant;
+
+impl<F: Keyed> FlowTable<F> {
+    /// Saved form, without the flows.
+    pub(crate) fn save(&self) -> TableV1 {
+        let Self { slots, links, lists, free, index: _, secret: _ } = self;
+        let list = |ends| self.oldest(ends).map(|slot| (slot, links[slot as usize].used_ms)).collect();
+        TableV1 {
+            generations: slots.iter().map(|slot| slot.generation).collect(),
+            free: free.clone(),
+            lists: lists.iter().map(list).collect(),
+        }
+    }
+
+    /// Key of the hash.
+    pub(crate) const fn secret(&self) -> [u8; 16] {
+        self.secret
+    }
+
+    /// Id of the flow in a slot.
+    pub(crate) fn id_at(&self, index: u32) -> Option<FlowId> {
+        let slot = self.slots.get(index as usize).filter(|slot| slot.flow.is_some())?;
+        Some(FlowId { index, generation: slot.generation })
+    }
+
+    /// Whether a restored flow may have this id, and this key if it is to be found by it.
+    pub(crate) fn has_place(&self, id: FlowId, key: Option<&FlowKey>) -> bool {
+        self.slots.get(id.index as usize).is_none_or(|slot| slot.flow.is_none())
+            && key.is_none_or(|key| self.find(key).is_none())
+    }
+
+    /// Puts a flow into its slot, which must be free ([`FlowTable::has_place`]). Orders follow by
+    /// [`FlowTable::restore_order`].
+    pub(crate) fn place(&mut self, id: FlowId, indexed: bool, flow: F) {
+        debug_assert!(self.has_place(id, indexed.then(|| flow.key())), "a slot holds one flow");
+        self.grow(id.index as usize + 1);
+        let own = hash(&self.secret, flow.key());
+        self.slots[id.index as usize] = Slot { generation: id.generation, flow: Some(flow) };
+        if indexed {
+            let Self { slots, index, secret, .. } = self;
+            let hash_of =
+                |&slot: &u32| slots[slot as usize].flow.as_ref().map_or(0, |flow| hash(secret, flow.key()));
+            index.insert_unique(own, id.index, hash_of);
+        }
+    }
+
+    /// Restores the order of free slots and of use, so far as `saved` has one; `list_of` gives the list of
+    /// any other flow. At most `slots_max` slots are made.
+    pub(crate) fn restore_order(
+        &mut self,
+        now: Instant,
+        slots_max: usize,
+        saved: Option<&TableV1>,
+        list_of: impl Fn(&F) -> usize,
+    ) {
+        let empty = TableV1 { generations: Vec::new(), free: Vec::new(), lists: Vec::new() };
+        let TableV1 { generations, free, lists } = saved.unwrap_or(&empty);
+        self.grow(generations.len().min(slots_max));
+        for (slot, generation) in self.slots.iter_mut().zip(generations) {
+            if slot.flow.is_none() {
+                slot.generation = *generation;
+            }
+        }
+        let mut known: Vec<bool> = self.slots.iter().map(|slot| slot.flow.is_some()).collect();
+        let mut is_new =
+            |slot: u32| known.get_mut(slot as usize).is_some_and(|k| !std::mem::replace(k, true));
+        self.free.extend(free.iter().copied().filter(|&slot| is_new(slot)));
+        for slot in 0..self.slots.len() as u32 {
+            if is_new(slot) {
+                // A flow that was left out: its id is over.
+                let generation = &mut self.slots[slot as usize].generation;
+                *generation = generation.wrapping_add(1);
+                self.free.push(slot);
+            }
+        }
+        let mut linked: Vec<bool> = self.slots.iter().map(|slot| slot.flow.is_none()).collect();
+        for (list, order) in lists.iter().take(LISTS).enumerate() {
+            for &(slot, used_ms) in order {
+                if linked.get_mut(slot as usize).is_some_and(|l| !std::mem::replace(l, true)) {
+                    self.link_used(slot, list, used_ms);
+                }
+            }
+        }
+        for slot in (0..self.slots.len()).filter(|&slot| !linked[slot]) {
+            let list = self.slots[slot].flow.as_ref().map_or(0, &list_of);
+            self.link_used(slot as u32, list, millis(now));
+        }
+    }
+
+    /// Makes slots, without flow and not yet free, until there are `len`.
+    fn grow(&mut self, len: usize) {
+        while self.slots.len() < len {
+            self.slots.push(Slot { generation: 0, flow: None });
+            self.links.push(ListLinks { used_ms: 0, before: NONE, behind: NONE, list: 0 });
+        }
+    }
+}

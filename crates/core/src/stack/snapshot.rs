@@ -1,0 +1,198 @@
+//! Save of a stack: record after record, in the order that [`crate::snapshot`] describes.
+//!
+//! Restoring is in [`restore`].
+
+mod restore;
+
+use super::{Flow, FlowId, FlowKey, Io, Keys, Platform, Stack};
+use crate::connection::reset;
+use crate::flow::info::Carrier;
+use crate::flow::table::Keyed;
+use crate::flow_kind::FlowKind;
+use crate::host::SocketId;
+use crate::snapshot::saved::Saved;
+use crate::snapshot::v1::{
+    BeginV1, CountersV1, EndV1, FlowV1, KeysV1, LinkV1, ParkedV1, ScheduleV1, StackV1, TcpSharedV1,
+};
+use crate::snapshot::{Record, Tag, Writer};
+use crate::time::Instant;
+use crate::wire::tcp::{Seq, TcpFlags};
+
+pub use restore::{Restored, Settings};
+
+/// First bytes of every snapshot.
+const MAGIC: [u8; 5] = *b"brodo";
+
+/// State that a save leaves out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Omitted {
+    /// Flows of pending DNS queries. Their sockets are not among the descriptors; the guest asks again.
+    pub dns_flows: usize,
+    /// Packets of which not all fragments have arrived. The guest sends them again.
+    pub fragments: usize,
+    /// Records of ended and opened flows, and released carriers, which the driver takes before it saves.
+    pub untaken: usize,
+}
+
+/// Kind of a host socket, which its descriptor must have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SocketKind {
+    /// Stream whose connect is under way: a writable or error event is awaited.
+    Connecting,
+    /// Connected stream.
+    Stream,
+    /// UDP socket of the flow's own.
+    Udp,
+    /// Sends from a published port, which is shared with others.
+    PublishedUdp,
+    /// ICMP echo socket.
+    Echo,
+}
+
+/// The driver's sockets and carriers, as a restored stack claims them.
+pub trait Adopt {
+    /// Socket of the flow for the descriptor at `index`, registered for the flow's events: from now on its
+    /// readiness is reported, also that which was reported before. `None` if there is no such descriptor
+    /// or it is of another kind; then the flow is lost. No index is claimed twice.
+    fn socket(&mut self, flow: FlowId, index: u32, kind: SocketKind) -> Option<SocketId>;
+
+    /// The carrier's present number for the flow that it knew by `number`. `None` if it does not carry it
+    /// any more, or if another flow has claimed it, which is for the carrier to notice; then the flow is
+    /// lost.
+    fn carrier(&mut self, flow: FlowId, carrier: Carrier, number: u32) -> Option<u32>;
+}
+
+/// A flow that could not be restored. The driver closes its descriptor with a reset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lost {
+    /// Id that it had.
+    pub flow: FlowId,
+    /// Protocol and both ends.
+    pub key: FlowKey,
+    /// Index of its descriptor.
+    pub socket: Option<u32>,
+    /// SND.NXT and RCV.NXT of a connection.
+    reset: Option<(Seq, Seq)>,
+}
+
+impl Stack {
+    /// Saves the stack as it is between two calls. `index_of` gives the index of a socket's descriptor in
+    /// the list that goes with the snapshot; `write` gets one record after another. Nothing is changed:
+    /// the stack may go on, if the hand-over fails.
+    pub fn save(
+        &self,
+        now: Instant,
+        mut index_of: impl FnMut(FlowId, SocketId) -> u32,
+        mut write: impl FnMut(Record<'_>),
+    ) -> Omitted {
+        let mut records = 0;
+        let mut count = |record: Record<'_>| {
+            records += 1;
+            write(record);
+        };
+        let mut writer = Writer::new(&mut count);
+        writer.v1(Tag::Begin, &BeginV1 { magic: MAGIC, saved_at: now.save() });
+        self.save_shared(&mut writer);
+        let mut dns_flows = 0;
+        for (id, flow) in self.flows.iter() {
+            dns_flows += usize::from(matches!(flow, Flow::Dns(_)));
+            self.save_flow(&mut writer, (id, flow), &mut index_of);
+        }
+        self.save_orders(&mut writer);
+        drop(writer);
+        let end = EndV1 { records };
+        Writer::new(&mut write).v1(Tag::End, &end);
+        let untaken = self.recorder.waiting() + self.shared.released.len();
+        Omitted { dns_flows, fragments: self.fragments.incomplete(), untaken }
+    }
+
+    /// Resets the guest's side of connections that could not be restored. Without credit of the link a
+    /// reset is lost, and the guest's next segment meets the next one.
+    pub fn reset_lost<P: Platform>(&mut self, io: &mut Io<'_, P>, lost: &[Lost]) {
+        for Lost { key, reset, .. } in lost {
+            if let Some((seq, ack)) = *reset {
+                let flags = TcpFlags::RST | TcpFlags::ACK;
+                reset::send(&mut io.cx(&mut self.shared), key, seq, ack, flags);
+            }
+        }
+    }
+
+    /// State that belongs to no flow.
+    fn save_shared(&self, writer: &mut Writer<'_>) {
+        let shared = &self.shared;
+        let (dns, dns_drawn) = shared.dns.draws();
+        let (table, isn) = (self.flows.secret(), shared.tcp.isn.0);
+        writer.v1(Tag::Keys, &KeysV1 { table, isn, dns, dns_drawn });
+        writer.v1(
+            Tag::Counters,
+            &CountersV1 {
+                counters: shared.counters.named().filter(|(_, count)| *count > 0).collect(),
+                drops: shared.counters.drops().map(|(reason, count)| (reason.name(), count)).collect(),
+            },
+        );
+        writer.v1(Tag::Policy, &self.policy.save());
+        let tx = &shared.tx;
+        let (ident, stalled, queue) = (tx.ident, tx.stalled, tx.queue.save());
+        writer.v1(Tag::Link, &LinkV1 { guest_mac: tx.guest_mac.0, ident, stalled, queue });
+        let (rtt, prompt_peers) = (shared.tcp.rtt.save(), shared.tcp.prompt_peers.save());
+        writer.v1(Tag::Tcp, &TcpSharedV1 { rtt, prompt_peers });
+        writer.v1(Tag::Resolvers, &shared.dns.save_resolvers());
+        writer.v1(Tag::DnsCache, &shared.dns.save_cache());
+        writer.v1(Tag::LearntNames, &shared.dns.save_learnt());
+        if let Some(batch) = self.buffers.inbox.save() {
+            writer.v1(Tag::Inbox, &batch);
+        }
+        writer.v1(
+            Tag::Stack,
+            &StackV1 {
+                icmp_errors_full_at: shared.icmp_errors.full_at().save(),
+                advertise_at: self.advertise_at.save(),
+                records_ends: self.recorder.records_ends(),
+                records_openings: self.recorder.records_openings(),
+                wakes: shared.memory.pool.wakes(),
+            },
+        );
+        writer.v1(Tag::Table, &self.flows.save());
+    }
+
+    /// One flow: its identity and the record of its kind.
+    fn save_flow(
+        &self,
+        writer: &mut Writer<'_>,
+        (id, flow): (FlowId, &Flow),
+        index_of: &mut impl FnMut(FlowId, SocketId) -> u32,
+    ) {
+        let pool = &self.shared.memory.pool;
+        let reset = match flow {
+            Flow::Tcp(connection) => Some(connection.reset_numbers()),
+            Flow::Datagram(_) | Flow::Carried(_) => None,
+            Flow::Dns(_) => return,
+        };
+        let socket = flow.socket().map(|socket| index_of(id, socket));
+        writer.v1(Tag::Flow, &FlowV1 { id: id.save(), key: flow.key().save(), socket, reset: reset.save() });
+        match flow {
+            Flow::Tcp(connection) => writer.v1(Tag::TcpFlow, &connection.save(pool)),
+            Flow::Datagram(datagrams) => writer.v1(Tag::DatagramFlow, &datagrams.save(pool)),
+            Flow::Carried(carried) => writer.v1(Tag::CarriedFlow, &carried.save()),
+            Flow::Dns(_) => {}
+        }
+    }
+
+    /// Orders in which flows stand.
+    fn save_orders(&self, writer: &mut Writer<'_>) {
+        let shared = &self.shared;
+        writer.v1(Tag::Timers, &shared.timers.save());
+        let saved = |id: FlowId| id.save();
+        writer.v1(
+            Tag::Schedule,
+            &ScheduleV1 {
+                sparse: shared.ready.sparse().map(saved).collect(),
+                bulk: shared.ready.bulk().map(saved).collect(),
+                ack_due: shared.tcp.ack_due.iter().map(Saved::save).collect(),
+            },
+        );
+        let memory = &shared.memory;
+        let (reads, windows) = (memory.reads.save(), memory.windows.save());
+        writer.v1(Tag::Parked, &ParkedV1 { reads, windows });
+    }
+}

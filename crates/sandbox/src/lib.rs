@@ -51,7 +51,7 @@ pub use raw::{Forked, end_with, fork};
 pub use report::{Gap, Report};
 pub use spawn::{Confined, spawn};
 pub use stage::{Stage, Stages};
-pub use system_calls::{Argument, OnViolation, SystemCall};
+pub use system_calls::{Alternative, Argument, OnViolation, SystemCall};
 
 use rustix::fd::BorrowedFd;
 use std::io;

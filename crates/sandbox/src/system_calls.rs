@@ -21,9 +21,19 @@ pub struct SystemCall {
     pub name: &'static str,
     /// Its number, `libc::SYS_*`.
     pub number: i64,
-    /// Alternatives, one of which must hold; each is a list of conditions that must all hold. Without any the
-    /// call is allowed with all arguments.
-    pub alternatives: &'static [&'static [Argument]],
+    /// Alternatives, one of which must hold. Without any the call is allowed with all arguments.
+    pub alternatives: &'static [Alternative],
+    /// The reason it is in the list: the test that does not pass without it.
+    pub needed_by: &'static str,
+}
+
+/// One use of a call with a wide reach.
+#[derive(Debug, Clone, Copy)]
+pub struct Alternative {
+    /// Name of the use, unique in its call.
+    pub name: &'static str,
+    /// Conditions, all of which must hold.
+    pub conditions: &'static [Argument],
     /// The reason it is in the list: the test that does not pass without it.
     pub needed_by: &'static str,
 }
@@ -61,8 +71,8 @@ fn condition(argument: Argument) -> Result<SeccompCondition, seccompiler::Backen
 }
 
 fn rules(call: &SystemCall) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
-    let rule = |conditions: &&[Argument]| {
-        SeccompRule::new(conditions.iter().map(|&argument| condition(argument)).collect::<Result<_, _>>()?)
+    let rule = |it: &Alternative| {
+        SeccompRule::new(it.conditions.iter().map(|&argument| condition(argument)).collect::<Result<_, _>>()?)
     };
     call.alternatives.iter().map(rule).collect()
 }
@@ -114,7 +124,14 @@ mod tests {
         let socket = SystemCall {
             name: "socket",
             number: libc::SYS_socket,
-            alternatives: &[&[Argument::Is(0, 2), Argument::Bits(1, 0xf, 1)], &[Argument::Is(0, 10)]],
+            alternatives: &[
+                Alternative {
+                    name: "stream",
+                    conditions: &[Argument::Is(0, 2), Argument::Bits(1, 0xf, 1)],
+                    needed_by: "this test",
+                },
+                Alternative { name: "IPv6", conditions: &[Argument::Is(0, 10)], needed_by: "this test" },
+            ],
             needed_by: "this test",
         };
         let plain =

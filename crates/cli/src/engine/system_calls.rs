@@ -5,11 +5,11 @@
 //! reach (`socket`, `setsockopt`, `ioctl`, `fcntl`, `mmap`) have their arguments checked. Not in it, above
 //! all: `openat`, `execve`, `clone`, `bind`, `listen`, `setns`, `unshare`, `mount`, `ptrace`, `kill`.
 //!
-//! Each call names the step of an end-to-end test (`tests/e2e/system_calls.rs`) that ends with SIGSYS
-//! without it, so that none stands here without need. Calls that only another test needs name that, and
-//! calls that need another kernel or machine say so.
+//! Each call and each use of one names the step of an end-to-end test (`tests/e2e/system_calls.rs`) that ends
+//! with SIGSYS without it, so that none stands here without need. Entries that only another test needs name
+//! that, and those that need another kernel or machine say so.
 
-use brodo_sandbox::{Argument, SystemCall};
+use brodo_sandbox::{Alternative, Argument, SystemCall};
 
 macro_rules! call {
     ($name:ident, $needed_by:literal) => {
@@ -25,67 +25,99 @@ macro_rules! call {
     };
 }
 
+/// A call whose argument of this index, of type int, equals a constant of the C library.
+macro_rules! when {
+    ($index:literal, $name:ident, $needed_by:literal) => {
+        Alternative {
+            name: stringify!($name),
+            conditions: &[Argument::Is($index, libc::$name as u32)],
+            needed_by: $needed_by,
+        }
+    };
+}
+
 /// Type of a socket without its flags.
 const SOCKET_TYPE: u32 = 0xf;
 
-const fn socket(family: i32, kind: i32) -> [Argument; 2] {
-    [Argument::Is(0, family.cast_unsigned()), Argument::Bits(1, SOCKET_TYPE, kind.cast_unsigned())]
+/// `socket`: family and type.
+macro_rules! socket {
+    ($family:ident, $kind:ident, $needed_by:literal) => {
+        Alternative {
+            name: concat!(stringify!($family), " ", stringify!($kind)),
+            conditions: &[
+                Argument::Is(0, libc::$family.cast_unsigned()),
+                Argument::Bits(1, SOCKET_TYPE, libc::$kind.cast_unsigned()),
+            ],
+            needed_by: $needed_by,
+        }
+    };
 }
 
 /// Host sockets: TCP, UDP, and ping sockets, which are datagram sockets too.
-const SOCKETS: &[&[Argument]] = &[
-    &socket(libc::AF_INET, libc::SOCK_STREAM),
-    &socket(libc::AF_INET6, libc::SOCK_STREAM),
-    &socket(libc::AF_INET, libc::SOCK_DGRAM),
-    &socket(libc::AF_INET6, libc::SOCK_DGRAM),
+const SOCKETS: &[Alternative] = &[
+    socket!(AF_INET, SOCK_STREAM, "start"),
+    socket!(AF_INET6, SOCK_STREAM, "an upload"),
+    socket!(AF_INET, SOCK_DGRAM, "datagrams"),
+    socket!(AF_INET6, SOCK_DGRAM, "datagrams over IPv6"),
 ];
 
-const fn option(level: i32, name: i32) -> [Argument; 2] {
-    [Argument::Is(1, level.cast_unsigned()), Argument::Is(2, name.cast_unsigned())]
+/// `setsockopt`: level and name.
+macro_rules! option {
+    ($level:ident, $name:ident, $needed_by:literal) => {
+        Alternative {
+            name: stringify!($name),
+            conditions: &[
+                Argument::Is(1, libc::$level.cast_unsigned()),
+                Argument::Is(2, libc::$name.cast_unsigned()),
+            ],
+            needed_by: $needed_by,
+        }
+    };
 }
 
 /// Options of the sockets of flows, splices and relays.
-const OPTIONS: &[&[Argument]] = &[
-    &option(libc::SOL_TCP, libc::TCP_NODELAY),
-    &option(libc::SOL_SOCKET, libc::SO_OOBINLINE),
-    &option(libc::SOL_SOCKET, libc::SO_KEEPALIVE),
-    &option(libc::SOL_SOCKET, libc::SO_LINGER),
-    &option(libc::SOL_SOCKET, libc::SO_RCVBUF),
-    &option(libc::SOL_SOCKET, libc::SO_RXQ_OVFL),
-    &option(libc::SOL_IP, libc::IP_RECVERR),
-    &option(libc::SOL_IP, libc::IP_TOS),
-    &option(libc::SOL_IP, libc::IP_TTL),
-    &option(libc::SOL_IP, libc::IP_RECVTTL),
-    &option(libc::SOL_IP, libc::IP_RECVTOS),
-    &option(libc::SOL_IP, libc::IP_PKTINFO),
-    &option(libc::SOL_IP, libc::IP_MTU_DISCOVER),
-    &option(libc::SOL_IPV6, libc::IPV6_RECVERR),
-    &option(libc::SOL_IPV6, libc::IPV6_TCLASS),
-    &option(libc::SOL_IPV6, libc::IPV6_UNICAST_HOPS),
-    &option(libc::SOL_IPV6, libc::IPV6_RECVHOPLIMIT),
-    &option(libc::SOL_IPV6, libc::IPV6_RECVTCLASS),
-    &option(libc::SOL_IPV6, libc::IPV6_RECVPKTINFO),
-    &option(libc::SOL_IPV6, libc::IPV6_MTU_DISCOVER),
-    &option(libc::SOL_UDP, libc::UDP_SEGMENT),
-    &option(libc::SOL_UDP, libc::UDP_GRO),
+const OPTIONS: &[Alternative] = &[
+    option!(SOL_TCP, TCP_NODELAY, "a download"),
+    option!(SOL_SOCKET, SO_OOBINLINE, "start"),
+    option!(SOL_SOCKET, SO_KEEPALIVE, "a keep-alive probe"),
+    option!(SOL_SOCKET, SO_LINGER, "a reset"),
+    option!(SOL_SOCKET, SO_RCVBUF, "datagrams"),
+    option!(SOL_SOCKET, SO_RXQ_OVFL, "datagrams"),
+    option!(SOL_IP, IP_RECVERR, "datagrams"),
+    option!(SOL_IP, IP_TOS, "header fields of datagrams"),
+    option!(SOL_IP, IP_TTL, "header fields of datagrams"),
+    option!(SOL_IP, IP_RECVTOS, "datagrams"),
+    option!(SOL_IP, IP_PKTINFO, "datagrams of the host's loopback"),
+    option!(SOL_IP, IP_MTU_DISCOVER, "datagrams"),
+    option!(SOL_IPV6, IPV6_RECVERR, "datagrams over IPv6"),
+    option!(SOL_IPV6, IPV6_TCLASS, "header fields of datagrams"),
+    option!(SOL_IPV6, IPV6_UNICAST_HOPS, "header fields of datagrams"),
+    option!(SOL_IPV6, IPV6_RECVTCLASS, "datagrams over IPv6"),
+    option!(SOL_IPV6, IPV6_RECVPKTINFO, "datagrams of the host's loopback over IPv6"),
+    option!(SOL_IPV6, IPV6_MTU_DISCOVER, "datagrams over IPv6"),
+    option!(SOL_UDP, UDP_GRO, "datagrams"),
 ];
 
-/// `fcntl` commands.
-const COMMANDS: &[&[Argument]] = &[
+/// `fcntl`: command.
+const COMMANDS: &[Alternative] = &[
     // The standard library checks descriptors before it closes them, in builds with assertions.
     #[cfg(debug_assertions)]
-    &[Argument::Is(1, libc::F_GETFD.cast_unsigned())],
-    &[Argument::Is(1, libc::F_SETPIPE_SZ.cast_unsigned())],
+    when!(1, F_GETFD, "start"),
+    when!(1, F_SETPIPE_SZ, "a port of the guest's loopback"),
 ];
 
 /// `ioctl`: length of the header before each frame, set back where the guest has changed it.
-const REQUESTS: &[&[Argument]] = &[&[Argument::Is(1, libc::TUNSETVNETHDRSZ as u32)]];
+const REQUESTS: &[Alternative] = &[when!(1, TUNSETVNETHDRSZ, "a header length set by the guest")];
 
-/// Memory that is not executable.
-const NOT_EXECUTABLE: &[&[Argument]] = &[&[Argument::Bits(2, libc::PROT_EXEC as u32, 0)]];
+/// `mmap`: memory that is not executable.
+const NOT_EXECUTABLE: &[Alternative] = &[Alternative {
+    name: "not executable",
+    conditions: &[Argument::Bits(2, libc::PROT_EXEC as u32, 0)],
+    needed_by: "many connections",
+}];
 
-/// Slack of timers, and no other property of the process.
-const TIMER_SLACK: &[&[Argument]] = &[&[Argument::Is(0, libc::PR_SET_TIMERSLACK.cast_unsigned())]];
+/// `prctl`: slack of timers, and no other property of the process.
+const TIMER_SLACK: &[Alternative] = &[when!(0, PR_SET_TIMERSLACK, "start")];
 
 /// The list.
 const ENGINE: &[SystemCall] = &[
@@ -133,18 +165,29 @@ const ENGINE: &[SystemCall] = &[
 ];
 
 /// The calls of an engine.
-pub(super) fn engine() -> Vec<SystemCall> {
-    let without = without();
-    ENGINE.iter().filter(|call| Some(call.name) != without.as_deref()).copied().collect()
-}
-
-/// Call left out for the test that each is needed.
-#[cfg(debug_assertions)]
-fn without() -> Option<String> {
-    std::env::var("BRODO_ENGINE_WITHOUT").ok()
-}
-
 #[cfg(not(debug_assertions))]
-const fn without() -> Option<String> {
-    None
+pub(super) fn engine() -> Vec<SystemCall> {
+    ENGINE.to_vec()
+}
+
+/// The calls of an engine, but for the call or the alternative, as in `SYS_setsockopt IP_TOS`, that is left
+/// out for the test that each is needed.
+#[cfg(debug_assertions)]
+pub(super) fn engine() -> Vec<SystemCall> {
+    let without = std::env::var("BRODO_ENGINE_WITHOUT").unwrap_or_default();
+    let (call, alternative) = without.split_once(' ').unwrap_or((&without, ""));
+    let mut calls = ENGINE.to_vec();
+    if alternative.is_empty() {
+        calls.retain(|it| it.name != call);
+    } else if let Some(it) = calls.iter_mut().find(|it| it.name == call) {
+        let others: Vec<_> = it.alternatives.iter().filter(|it| it.name != alternative).copied().collect();
+        // No alternatives at all would allow every use.
+        if others.is_empty() {
+            calls.retain(|it| it.name != call);
+        } else {
+            // Once in the life of a process.
+            it.alternatives = others.leak();
+        }
+    }
+    calls
 }

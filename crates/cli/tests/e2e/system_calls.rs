@@ -1,11 +1,14 @@
-//! Each allowed system call is needed: without it the engine ends with SIGSYS in the step that the list names
-//! (`src/engine/system_calls.rs`), and with the whole list it ends in none.
+//! Each allowed system call, and each allowed use of one, is needed: without it the engine ends with SIGSYS
+//! in the step that the list names (`src/engine/system_calls.rs`), and with the whole list it ends in none.
 
 use crate::Test;
 use crate::bed::{Bed, CLOSED_PORT, LIMIT, Link, PORT, check, workers};
 use brodo_bench::process::{Failure, Job, Result, wait_until};
 use brodo_bench::procfs;
 use brodo_bench::world::{HOST_V4, HOST_V6, WORLD_V4, World};
+use std::iter;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, ScopedJoinHandle};
 
 /// Removes a call from the list, in builds with assertions.
 const WITHOUT: &str = "BRODO_ENGINE_WITHOUT";
@@ -40,6 +43,23 @@ const SET_HEADER_LEN: &str = "import fcntl, struct; tun = open('/dev/net/tun', '
 /// Starts a program whose end closes the step.
 type Action = fn(&Bed) -> Result<Job>;
 
+/// Datagrams with values of their own in the fields of the IP header that brodo carries over.
+const HEADER_FIELDS: &str = "import socket
+for family, level, fields, to in [
+    (socket.AF_INET, 0, [(1, 0x20), (2, 5), (10, 2)], '198.18.0.1'),
+    (socket.AF_INET6, 41, [(67, 0x20), (16, 5), (23, 2)], '2001:2::1')]:
+    for name, value in fields:
+        with socket.socket(family, socket.SOCK_DGRAM) as datagram:
+            datagram.setsockopt(level, name, value)
+            datagram.sendto(b'x', (to, 7000))";
+
+/// An idle connection whose kernel probes the peer after a second.
+const KEEP_ALIVE: &str = "import socket, time
+with socket.create_connection(('198.19.0.1', 7000)) as idle:
+    idle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    idle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+    time.sleep(1.5)";
+
 /// The steps, in order.
 const STEPS: &[(&str, Action)] = &[
     ("start", |bed| bed.start_probe(&["connect", HOST_V4, CLOSED_PORT])),
@@ -49,6 +69,8 @@ const STEPS: &[(&str, Action)] = &[
     ("many connections", |bed| bed.start_probe(&["many", HOST_V4, PORT, "400"])),
     ("a reset", |bed| bed.start_probe(&["abort", HOST_V4, PORT, "abort"])),
     ("datagrams", |bed| bed.start_probe(&["datagrams", HOST_V4, PORT, "0,1,100,1400"])),
+    ("datagrams over IPv6", |bed| bed.start_probe(&["datagrams", HOST_V6, PORT, "0,1,100,1400"])),
+    ("header fields of datagrams", |bed| bed.start_program(&["python3", "-c", HEADER_FIELDS])),
     ("a question", |bed| bed.start_program(&["getent", "hosts", "a.test"])),
     ("a new listener", |bed| bed.start_program(&["sleep", "1"])),
     ("a published port", |bed| bed.start_host_probe(&["download", OUTSIDE, "7100", "3000000"])),
@@ -62,7 +84,14 @@ const STEPS: &[(&str, Action)] = &[
         bed.start_probe(&["download", HOST_V4, PORT, "3000000"])
     }),
     ("datagrams of the host's loopback", |bed| bed.start_probe(&["datagrams", "127.0.0.1", PORT, "0,100"])),
+    ("datagrams of the host's loopback over IPv6", |bed| {
+        bed.start_probe(&["datagrams", "::1", PORT, "0,100"])
+    }),
+    ("a keep-alive probe", |bed| bed.start_program(&["python3", "-c", KEEP_ALIVE])),
 ];
+
+/// Engines tried at once: most of the time they wait for programs to start.
+const AT_ONCE: usize = 3;
 
 /// Causes that the test's kernel and machine do not have, that take too long, or that other tests have: those
 /// end with SIGSYS as any test in which an engine crashes fails.
@@ -79,14 +108,24 @@ pub(crate) const TESTS: &[Test] = &[Test::new("each allowed system call is neede
     .on(&[Link::SMALL])
     .with(&["getent", "python3"])];
 
-/// Name and step of each call in the list.
-fn listed() -> Vec<(&'static str, &'static str)> {
+/// Name of the left-out entry and step of each call in the list, and of each alternative.
+fn listed() -> Vec<(String, &'static str)> {
     let source = include_str!("../../src/engine/system_calls.rs");
-    let call = |line: &'static str| {
-        let (name, rest) = line.trim().strip_prefix("call!(SYS_")?.split_once(',')?;
-        Some((name, rest.split('"').nth(1)?))
+    let entry = |line: &'static str| {
+        let (kind, rest) = line.trim().split_once('!')?;
+        let step = rest.rsplit('"').nth(1)?;
+        let mut words = rest.strip_prefix('(')?.split(", ");
+        let (first, second) = (words.next()?, words.next()?);
+        let entry = match kind {
+            "call" => first.to_owned(),
+            "option" => format!("SYS_setsockopt {second}"),
+            "socket" => format!("SYS_socket {first} {second}"),
+            "when" if first == "1" && second.starts_with("F_") => format!("SYS_fcntl {second}"),
+            _ => return None,
+        };
+        Some((entry, step))
     };
-    source.lines().filter_map(call).collect()
+    source.lines().filter_map(entry).collect()
 }
 
 fn needed(_: &Bed) -> Result<()> {
@@ -96,19 +135,30 @@ fn needed(_: &Bed) -> Result<()> {
     }
     let mut calls = listed();
     // The standard library checks descriptors in builds with assertions, at the first that is closed.
-    calls.iter_mut().filter(|(name, _)| *name == "fcntl").for_each(|(_, step)| *step = "start");
-    check(calls.len() > 30, || format!("the list was not found: {calls:?}"))?;
-    let mut wrong = Vec::new();
-    if let Some(step) = ends_in("none")? {
-        wrong.push(format!("with the whole list: {step}"));
-    }
-    for (name, expected) in calls.into_iter().filter(|(_, step)| !ELSEWHERE.contains(step)) {
-        let found = ends_in(&format!("SYS_{name}"))?;
-        if found != Some(expected) {
-            wrong.push(format!("{name}: {}, expected: {expected}", found.unwrap_or("no SIGSYS")));
-        }
-    }
+    calls.iter_mut().filter(|(name, _)| name == "SYS_fcntl").for_each(|(_, step)| *step = "start");
+    check(calls.len() > 60, || format!("the list was not found: {calls:?}"))?;
+    calls.retain(|(_, step)| !ELSEWHERE.contains(step));
+    let next = AtomicUsize::new(0);
+    let check_rest = || -> Result<Vec<String>> {
+        let entries = iter::from_fn(|| calls.get(next.fetch_add(1, Ordering::Relaxed)));
+        entries.filter_map(|(name, step)| compared(name, Some(step)).transpose()).collect()
+    };
+    let mut wrong: Vec<_> = compared("none", None)?.into_iter().collect();
+    let found: Result<Vec<_>> = thread::scope(|scope| {
+        let threads: Vec<_> = iter::repeat_with(|| scope.spawn(check_rest)).take(AT_ONCE).collect();
+        let join = |it: ScopedJoinHandle<'_, _>| it.join().map_err(|_| Failure("a check panicked".into()))?;
+        threads.into_iter().map(join).collect()
+    });
+    wrong.extend(found?.into_iter().flatten());
     check(wrong.is_empty(), || wrong.join("\n"))
+}
+
+/// A sentence about an engine without this entry that does not end in the expected step.
+fn compared(name: &str, expected: Option<&str>) -> Result<Option<String>> {
+    let found = ends_in(name)?;
+    let words = |step: Option<&str>| step.map_or("no SIGSYS".to_owned(), |step| format!("SIGSYS in {step}"));
+    Ok((found != expected)
+        .then(|| format!("without {name}: {}, expected: {}", words(found), words(expected))))
 }
 
 /// The step in which an engine without this call ends with SIGSYS.

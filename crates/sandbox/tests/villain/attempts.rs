@@ -25,8 +25,19 @@ pub(crate) struct Targets {
     pub(crate) guest_socket: OwnedFd,
     /// Key of a shared memory segment in the parent's IPC namespace.
     pub(crate) segment: i64,
+    /// The user's terminal, which the parent controls; not given to the child.
+    pub(crate) terminal: Terminal,
+    /// Memory at the same address in parent and child.
+    pub(crate) memory: Box<u8>,
     /// A file that could be made.
     pub(crate) new_file: PathBuf,
+}
+
+/// A pseudo-terminal.
+pub(crate) struct Terminal {
+    /// Its other end, where the user types. Held open, so that the terminal is there.
+    pub(crate) _keyboard: File,
+    pub(crate) screen: OwnedFd,
 }
 
 /// How an attempt is stopped.
@@ -120,6 +131,23 @@ pub(crate) const ATTEMPTS: &[Attempt] = &[
         |targets| call(libc::SYS_ptrace, [libc::PTRACE_SEIZE.into(), targets.parent]).map(drop),
     ),
     attempt(
+        "write into the memory of the parent",
+        &[(Namespaces, Error(libc::ESRCH)), (Landlock, Error(libc::EPERM)), (SystemCalls, Killed)],
+        |targets| {
+            let range = [&raw const *targets.memory as i64, 1];
+            let range = range.as_ptr() as i64;
+            call(libc::SYS_process_vm_writev, [targets.parent, range, 1, range, 1]).map(drop)
+        },
+    ),
+    attempt(
+        "take a descriptor of the parent",
+        &[(Namespaces, Error(libc::ESRCH)), (Landlock, Error(libc::EPERM)), (SystemCalls, Killed)],
+        |targets| {
+            let parent = call(libc::SYS_pidfd_open, [targets.parent])?;
+            call(libc::SYS_pidfd_getfd, [parent, 0]).map(drop)
+        },
+    ),
+    attempt(
         "hold the parent by a pidfd",
         &[(Namespaces, Error(libc::ESRCH)), (SystemCalls, Killed)],
         |targets| call(libc::SYS_pidfd_open, [targets.parent]).map(drop),
@@ -186,6 +214,19 @@ pub(crate) const ATTEMPTS: &[Attempt] = &[
         "use a descriptor that it was not given",
         &[(Descriptors, Error(libc::EBADF)), (SystemCalls, Killed)],
         |targets| call(libc::SYS_fcntl, [targets.foreign.as_raw_fd().into(), libc::F_GETFD.into()]).map(drop),
+    ),
+    attempt(
+        "type into the user's terminal",
+        &[(Descriptors, Error(libc::EBADF)), (SystemCalls, Killed)],
+        |targets| {
+            let (terminal, key) = (i64::from(targets.terminal.screen.as_raw_fd()), c"x".as_ptr() as i64);
+            match call(libc::SYS_ioctl, [terminal, libc::TIOCSTI as i64, key]) {
+                // The terminal's own answer, where the administrator forbids it (dev.tty.legacy_tiocsti) or
+                // another process controls it.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EIO | libc::EPERM)) => Ok(()),
+                answer => answer.map(drop),
+            }
+        },
     ),
     attempt(
         "make memory executable",

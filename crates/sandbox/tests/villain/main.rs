@@ -9,8 +9,10 @@ mod attempts;
 mod kernels;
 mod raw;
 
-use attempts::{ATTEMPTS, Attempt, Stop, Targets, WORK};
-use brodo_sandbox::{Argument, Limits, OnViolation, Stage, Stages, SystemCall, enter, seal, spawn};
+use attempts::{ATTEMPTS, Attempt, Stop, Targets, Terminal, WORK};
+use brodo_sandbox::{
+    Alternative, Argument, Limits, OnViolation, Stage, Stages, SystemCall, enter, seal, spawn,
+};
 use kernels::{KERNELS, Kernel};
 use libtest_mimic::{Arguments, Failed, Trial};
 use nix::sched::{CloneFlags, unshare};
@@ -18,7 +20,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::os::unix::process::CommandExt;
@@ -44,16 +46,20 @@ const CALLS: &[SystemCall] = &[
     SystemCall {
         name: "socket",
         number: libc::SYS_socket,
-        alternatives: &[&[Argument::Is(0, libc::AF_INET as u32)]],
+        alternatives: &[only("IPv4", &[Argument::Is(0, libc::AF_INET as u32)])],
         needed_by: WORK.name,
     },
     SystemCall {
         name: "mmap",
         number: libc::SYS_mmap,
-        alternatives: &[&[Argument::Bits(2, libc::PROT_EXEC as u32, 0)]],
+        alternatives: &[only("not executable", &[Argument::Bits(2, libc::PROT_EXEC as u32, 0)])],
         needed_by: "lock memory",
     },
 ];
+
+const fn only(name: &'static str, conditions: &'static [Argument]) -> Alternative {
+    Alternative { name, conditions, needed_by: WORK.name }
+}
 
 const fn plain(number: i64) -> SystemCall {
     SystemCall { name: "", number, alternatives: &[], needed_by: WORK.name }
@@ -181,9 +187,22 @@ fn prepare(guest: &mut Child) -> io::Result<Targets> {
         server: (server, address),
         foreign: File::open("/dev/null")?,
         guest_socket: socket_of(guest)?,
+        terminal: terminal()?,
+        memory: Box::new(0),
         segment,
         new_file: std::env::temp_dir().join(format!("brodo-villain-{id}")),
     })
+}
+
+/// A new terminal.
+fn terminal() -> io::Result<Terminal> {
+    const TIOCGPTPEER: i64 = 0x5441;
+    let keyboard = File::options().read(true).write(true).open("/dev/ptmx")?;
+    let (number, unlocked) = (i64::from(keyboard.as_raw_fd()), 0i32);
+    raw::call(libc::SYS_ioctl, [number, libc::TIOCSPTLCK as i64, &raw const unlocked as i64])?;
+    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    let screen = raw::call(libc::SYS_ioctl, [number, TIOCGPTPEER, flags.into()])?;
+    Ok(Terminal { _keyboard: keyboard, screen: raw::owned(screen) })
 }
 
 /// The socket that a guest has in the place of its standard input.

@@ -4,7 +4,8 @@
 //! Every test has a [`Bed`]: a host namespace with brodo in it, running as an ordinary user, a world behind
 //! it, a server in both, and a guest. Most tests run on links of both MTUs, some also without offloads, and
 //! all cover IPv4 and IPv6. Content is compared by SHA-256, failures of connections with those on the host
-//! itself. A failed test shows its commands, their output, and brodo's counters.
+//! itself. A failed test shows its commands, their output, brodo's counters, and last its reason in one line;
+//! all reasons stand once more at the very end ([`reasons`]).
 //!
 //! Needs root for the namespaces (`make e2e` uses sudo). Under `CI=true` a missing program is a failure;
 //! elsewhere the tests that need it are skipped, with a message. `BRODO_E2E_SYSTEM=pasta` runs the suite on
@@ -22,6 +23,7 @@ mod path;
 mod ping;
 mod ports;
 mod programs;
+mod reasons;
 mod ring;
 mod stress;
 mod stuck;
@@ -31,9 +33,10 @@ mod wan;
 mod workers;
 
 use bed::{Bed, Link};
-use brodo_bench::process::Result;
+use brodo_bench::process::{Failure, Result};
 use brodo_bench::world::missing_programs;
 use libtest_mimic::{Arguments, Failed, Trial};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 /// Programs of the harness itself.
@@ -97,7 +100,9 @@ fn main() -> ExitCode {
         workers::TESTS,
     ];
     let trials = tests.into_iter().flatten().flat_map(trials).collect();
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    reasons::print();
+    conclusion.exit_code()
 }
 
 fn trials(test: &'static Test) -> impl Iterator<Item = Trial> {
@@ -113,15 +118,24 @@ fn trials(test: &'static Test) -> impl Iterator<Item = Trial> {
     test.links.iter().map(move |link| {
         let missing = missing.clone();
         let name = format!("{} {}", test.name, link.name());
+        let shown = name.clone();
         let skip = !missing.is_empty() && !strict;
         let run = move || {
-            if !missing.is_empty() {
-                return Err(Failed::from(format!("it needs {}", missing.join(", "))));
-            }
-            let bed = Bed::new(*link, test.options)?;
-            let result = (test.run)(&bed).and_then(|()| bed.close());
-            result.map_err(|failure| Failed::from(bed.explain(&failure)))
+            let attempt = if missing.is_empty() { attempt(test, *link) } else { Err(needs(&missing)) };
+            attempt.map_err(|failure| Failed::from(reasons::record(&shown, &failure)))
         };
         Trial::test(name, run).with_ignored_flag(skip)
     })
+}
+
+fn needs(missing: &[&str]) -> Failure {
+    Failure(format!("it needs {}", missing.join(", ")))
+}
+
+/// One run of a test in a bed of its own; a failure, also a panic, is explained by the output of the bed.
+fn attempt(test: &Test, link: Link) -> Result<()> {
+    let bed = Bed::new(link, test.options)?;
+    let run = || (test.run)(&bed).and_then(|()| bed.close());
+    let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| Err(reasons::of_panic(&*panic)));
+    result.map_err(|failure| Failure(bed.explain(&failure)))
 }

@@ -33,19 +33,29 @@ pub fn reply<M: Method>(
     })
 }
 
+/// Ties parameters to the name and the result of their method; with a constant in front also lists the names.
+#[macro_export]
 macro_rules! methods {
+    (
+        $(#[$meta:meta])* $visibility:vis const $names:ident;
+        $($params:ident, $name:literal => $result:ty;)+
+    ) => {
+        $crate::methods! { $($params, $name => $result;)+ }
+
+        $(#[$meta])*
+        $visibility const $names: &[&str] = &[$($name),+];
+    };
     ($($params:ident, $name:literal => $result:ty;)+) => {
-        $(impl Method for $params {
+        $(impl $crate::method::Method for $params {
             const NAME: &'static str = $name;
             type Result = $result;
         })+
-
-        /// The names of all methods.
-        pub const NAMES: &[&str] = &[$($name),+];
     };
 }
 
 methods! {
+    /// The names of all methods.
+    pub const NAMES;
     GetHello, "hello" => Hello;
     GetStatus, "status" => Status;
     GetCounters, "counters" => Counters;

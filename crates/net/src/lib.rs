@@ -169,6 +169,7 @@ pub mod control_auth;
 pub mod descriptors;
 pub mod driver;
 pub mod ephemeral_ports;
+pub mod fd_passing;
 pub mod forward;
 pub mod host_network;
 pub mod netlink;

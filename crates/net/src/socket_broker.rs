@@ -28,16 +28,12 @@
 //!
 //! System calls: sendmsg, recvmsg, poll, waitpid; in the broker socket, recvfrom, sendmsg.
 
+use crate::fd_passing;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, netlink, recvmsg, sendmsg, sockopt,
-};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, sockopt};
 use rustix::process::{Pid, WaitOptions};
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
 /// Sockets of a kind kept in store, and requested at a time.
@@ -159,11 +155,7 @@ impl SocketBroker {
     pub fn another(&self) -> Result<OwnedFd, Errno> {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        let theirs = [theirs.as_fd()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        control.push(SendAncillaryMessage::ScmRights(&theirs));
-        sendmsg(&self.channel, &[IoSlice::new(&[CHANNEL, 0])], &mut control, SendFlags::NOSIGNAL)?;
+        fd_passing::send(&self.channel, &[CHANNEL, 0], &[theirs.as_fd()], SendFlags::empty())?;
         Ok(ours)
     }
 
@@ -245,7 +237,6 @@ impl SocketBroker {
                     store.refusal = refusal.or(store.sockets.is_empty().then_some(Errno::MFILE));
                 }
                 Err(Errno::AGAIN) => return,
-                Err(Errno::INTR) => {}
                 Ok(None) | Err(_) => {
                     self.gone = true;
                     return;
@@ -276,15 +267,8 @@ struct Opened {
 /// Reads one answer; `None` at the end of the conversation.
 fn receive(channel: &OwnedFd) -> Result<Option<Opened>, Errno> {
     let mut bytes = [0; 5];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STORE))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let length =
-        recvmsg(channel, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes;
-    let rights = control.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-        _ => None,
-    });
-    let sockets: Vec<OwnedFd> = rights.flatten().collect();
+    let fd_passing::Received { length, descriptors: sockets } =
+        fd_passing::receive(channel, &mut bytes, STORE, RecvFlags::empty())?;
     let [kind, e0, e1, e2, e3] = bytes;
     match Kind::from_byte(kind) {
         _ if length == 0 => Ok(None),
@@ -327,22 +311,11 @@ struct Ended;
 /// Answers one request; a further channel is returned.
 fn serve_one(channel: &OwnedFd) -> Result<Option<OwnedFd>, Ended> {
     let mut request = [0; 2];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received =
-        recvmsg(channel, &mut [IoSliceMut::new(&mut request)], &mut control, RecvFlags::CMSG_CLOEXEC);
-    match received {
-        Err(Errno::INTR) => return Ok(None),
-        Ok(received) if received.bytes == request.len() => {}
-        _ => return Err(Ended),
-    }
+    let received = fd_passing::receive(channel, &mut request, 1, RecvFlags::empty());
+    let received = received.ok().filter(|received| received.length == request.len()).ok_or(Ended)?;
     let [kind, count] = request;
     if kind == CHANNEL {
-        let further = control.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
-            _ => None,
-        });
-        return Ok(further);
+        return Ok(received.descriptors.into_iter().next());
     }
     let kind = Kind::from_byte(kind).ok_or(Ended)?;
     let mut sockets = Vec::with_capacity(STORE);
@@ -362,12 +335,7 @@ fn serve_one(channel: &OwnedFd) -> Result<Option<OwnedFd>, Ended> {
         answer[1..].copy_from_slice(&refusal.to_ne_bytes());
     }
     let descriptors: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STORE))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(&descriptors));
-    }
-    match sendmsg(channel, &[IoSlice::new(&answer)], &mut control, SendFlags::NOSIGNAL) {
+    match fd_passing::send(channel, &answer, &descriptors, SendFlags::empty()) {
         Ok(_) => Ok(None),
         Err(_) => Err(Ended),
     }

@@ -13,14 +13,10 @@
 //! The socket keeps the borders of messages; either side's death ends the other's wait.
 
 use crate::setup::{SetupError, Step};
+use brodo_net::fd_passing::{self, DESCRIPTORS_MAX};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
-};
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
 
 /// One message.
 #[derive(Debug)]
@@ -44,9 +40,6 @@ const UNSHARED: u8 = 1;
 const READY: u8 = 2;
 const GO: u8 = Message::GO;
 const FAILED: u8 = 4;
-
-/// Most descriptors in one message; the kernel takes 253.
-pub(crate) const DESCRIPTORS_MAX: usize = 128;
 
 /// Longest message, in bytes: a path and some words.
 const MESSAGE_MAX: usize = 8192;
@@ -76,18 +69,11 @@ impl Handoff {
             Message::Go => (GO, Vec::new(), [].as_slice()),
             Message::Failed(error) => (FAILED, error.encode(), [].as_slice()),
         };
-        if descriptors.len() > DESCRIPTORS_MAX {
-            return Err(SetupError::new(Step::Handoff, Errno::TOOMANYREFS, ""));
-        }
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !descriptors.is_empty() {
-            control.push(SendAncillaryMessage::ScmRights(&descriptors));
-        }
-        let body = &body[..body.len().min(MESSAGE_MAX - 1)];
-        sendmsg(&self.0, &[IoSlice::new(&[tag]), IoSlice::new(body)], &mut control, SendFlags::NOSIGNAL)
-            .map(|_| ())
+        let mut bytes = vec![tag];
+        bytes.extend_from_slice(&body[..body.len().min(MESSAGE_MAX - 1)]);
+        fd_passing::send(&self.0, &bytes, &descriptors, SendFlags::empty())
+            .map(drop)
             .map_err(|errno| SetupError::new(Step::Handoff, errno, ""))
     }
 
@@ -95,23 +81,12 @@ impl Handoff {
     pub(crate) fn receive(&self) -> Result<Option<Message>, SetupError> {
         let fail = |errno| SetupError::new(Step::Handoff, errno, "");
         let mut bytes = [0; MESSAGE_MAX];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let length = loop {
-            let mut parts = [IoSliceMut::new(&mut bytes)];
-            match recvmsg(&self.0, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Err(Errno::INTR) => {}
-                Err(Errno::CONNRESET) => return Ok(None),
-                other => break other.map_err(fail)?.bytes,
-            }
+        let received = match fd_passing::receive(&self.0, &mut bytes, DESCRIPTORS_MAX, RecvFlags::empty()) {
+            Err(Errno::CONNRESET) => return Ok(None),
+            other => other.map_err(fail)?,
         };
-        let rights = control.drain().filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-            _ => None,
-        });
-        let descriptors: Vec<OwnedFd> = rights.flatten().collect();
-        let Some((&tag, body)) = bytes[..length].split_first() else { return Ok(None) };
-        let message = match (tag, descriptors) {
+        let Some((&tag, body)) = bytes[..received.length].split_first() else { return Ok(None) };
+        let message = match (tag, received.descriptors) {
             (UNSHARED, _) => Some(Message::Unshared),
             (READY, descriptors) if !descriptors.is_empty() => Some(Message::Ready(descriptors)),
             (GO, _) => Some(Message::Go),

@@ -4,16 +4,13 @@
 //! that wait for a reader; beyond either the conversation is over. Descriptors of a message are in the
 //! reader's hands no later than its line.
 
+use brodo_net::fd_passing;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
-};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 
 /// Bytes received at a time.
@@ -39,16 +36,8 @@ pub(crate) fn send(
     let until = Instant::now() + patience;
     let (mut sent, mut descriptor) = (0, descriptor);
     while sent < bytes.len() {
-        let passed: Vec<_> = descriptor.into_iter().collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !passed.is_empty() {
-            control.push(SendAncillaryMessage::ScmRights(&passed));
-        }
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        match sendmsg(socket, &[IoSlice::new(&bytes[sent..])], &mut control, flags) {
+        match fd_passing::send(socket, &bytes[sent..], descriptor.as_slice(), SendFlags::DONTWAIT) {
             Ok(count) => (sent, descriptor) = (sent + count, None),
-            Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => wait_for(socket, PollFlags::OUT, until)?,
             Err(errno) => return Err(errno.into()),
         }
@@ -100,24 +89,15 @@ impl Lines {
         }
         let before = self.bytes.len();
         self.bytes.resize(before + READ_SIZE, 0);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let mut part = [IoSliceMut::new(&mut self.bytes[before..])];
-        let received = rustix::io::retry_on_intr(|| recvmsg(&self.socket, &mut part, &mut control, flags));
-        let count = received.as_ref().map_or(0, |received| received.bytes);
+        let room = &mut self.bytes[before..];
+        let received = fd_passing::receive(&self.socket, room, DESCRIPTORS_MAX, RecvFlags::DONTWAIT);
+        let count = received.as_ref().map_or(0, |received| received.length);
         self.bytes.truncate(before + count);
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = message {
-                self.descriptors.extend(rights);
-            }
+        self.descriptors.extend(received?.descriptors);
+        if self.descriptors.len() > DESCRIPTORS_MAX {
+            return Err(ErrorKind::InvalidData.into());
         }
-        match received {
-            Ok(_) if self.descriptors.len() > DESCRIPTORS_MAX => Err(ErrorKind::InvalidData.into()),
-            Ok(_) if count == 0 => Err(ErrorKind::UnexpectedEof.into()),
-            Ok(_) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
+        if count == 0 { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
     }
 
     /// The next whole line, without its end.

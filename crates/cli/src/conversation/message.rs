@@ -5,7 +5,7 @@
 //! for hostile, reads it into these types with a bound on its length, and passes on only what it has read.
 
 use brodo_control::event::Event;
-use brodo_control::method::{Memory, Method};
+use brodo_control::method::Memory;
 use brodo_net::resolv::ResolvConf;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -109,16 +109,7 @@ pub(crate) struct Stop {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Done {}
 
-macro_rules! methods {
-    ($($params:ident, $name:literal => $result:ty;)+) => {
-        $(impl Method for $params {
-            const NAME: &'static str = $name;
-            type Result = $result;
-        })+
-    };
-}
-
-methods! {
+brodo_control::methods! {
     GetEngineStatus, "engine.status" => EngineStatus;
     Recorded, "engine.record" => Done;
     Capturing, "engine.capture" => Done;

@@ -11,19 +11,17 @@ use brodo_control::method::AddForward;
 use brodo_core::config::Config;
 use brodo_link::tap::Wanted;
 use brodo_net::clock::Clock;
+use brodo_net::fd_passing;
 use brodo_net::forward::Forward;
 use brodo_net::host_network::HostNetFollow;
 use brodo_sandbox::{OnViolation, Report, Stages, enter, keep};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
-};
+use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::WaitStatus;
 use serde::{Deserialize, Serialize};
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::{ManuallyDrop, MaybeUninit};
+use std::io;
+use std::mem::ManuallyDrop;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -117,27 +115,14 @@ pub(crate) fn send_start(keeper: &OwnedFd, start: Start, passed: &Passed<'_>) ->
     let Passed { requests, records, listen, broker, capture } = passed;
     let descriptors: Vec<_> =
         [*requests, *records, *listen].into_iter().chain(*broker).chain(*capture).collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    control.push(SendAncillaryMessage::ScmRights(&descriptors));
-    Ok(sendmsg(keeper, &[IoSlice::new(&text)], &mut control, SendFlags::NOSIGNAL).map(drop)?)
+    Ok(fd_passing::send(keeper, &text, &descriptors, SendFlags::empty()).map(drop)?)
 }
 
 /// In the keeper: the next start; `None` when the warden has ended the conversation.
 fn receive_start(warden: &OwnedFd) -> Option<(Written, Vec<OwnedFd>)> {
     let mut text = vec![0; START_MAX];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = rustix::io::retry_on_intr(|| {
-        recvmsg(warden, &mut [IoSliceMut::new(&mut text)], &mut control, RecvFlags::CMSG_CLOEXEC)
-    });
-    let length = received.ok()?.bytes;
-    let rights = control.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-        _ => None,
-    });
-    let descriptors = rights.flatten().collect();
-    Some((serde_json::from_slice(text.get(..length)?).ok()?, descriptors))
+    let received = fd_passing::receive(warden, &mut text, DESCRIPTORS_MAX, RecvFlags::empty()).ok()?;
+    Some((serde_json::from_slice(text.get(..received.length)?).ok()?, received.descriptors))
 }
 
 /// In the engine: its start from the message, with descriptors of its own.

@@ -5,13 +5,12 @@
 
 use crate::conversation::lines;
 use crate::conversation::listen::{Listen, Listening, MESSAGE_MAX, Refused};
+use brodo_net::fd_passing;
 use brodo_net::forward::{ForwardError, ListenSpec, Opener};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
+use rustix::net::RecvFlags;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -49,16 +48,7 @@ fn ask(warden: &OwnedFd, place: &ListenSpec) -> Result<(Listening, Option<OwnedF
         Err(errno) => return Err(errno),
     }
     let mut bytes = [0; MESSAGE_MAX];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    let received = rustix::io::retry_on_intr(|| {
-        recvmsg(warden, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)
-    })?;
-    let socket = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
-        _ => None,
-    });
-    let reply = serde_json::from_slice(&bytes[..received.bytes]).map_err(|_| Errno::BADMSG)?;
-    Ok((reply, socket))
+    let received = fd_passing::receive(warden, &mut bytes, 1, RecvFlags::empty())?;
+    let reply = serde_json::from_slice(&bytes[..received.length]).map_err(|_| Errno::BADMSG)?;
+    Ok((reply, received.descriptors.into_iter().next()))
 }

@@ -41,7 +41,7 @@ use crate::flow_messages::Bounds;
 use crate::report::Report;
 use answers::Answers;
 use brodo_link::FailedCall;
-use brodo_link::tap::{Tap, TapLosses};
+use brodo_link::tap::Tap;
 use brodo_net::driver::Worker;
 use brodo_net::host_network::HostNetwork;
 use brodo_net::socket_broker::SocketBroker;
@@ -200,7 +200,7 @@ impl Engine {
         outbox.close(self.last_ends(launch));
         // A panic there has been reported by its hook.
         let _ = self.answering.join();
-        Ended { failure, report: Some(report_of(&self.network, &self.ring)) }
+        Ended { failure, report: Some(report_of(&mut self.network, &self.ring)) }
     }
 
     /// Records of all flows that are still open.
@@ -215,19 +215,10 @@ impl Engine {
 }
 
 /// The counters at the end.
-fn report_of(network: &Network<Tap>, ring: &TxQueueLenWatch) -> Report {
-    let workers = network.workers();
-    let mut losses = TapLosses::default();
-    for worker in workers {
-        losses.add(&worker.link().losses());
-    }
-    let mut link: Vec<_> = losses.named().collect();
-    let forwards = workers.iter().filter_map(Worker::forwards);
-    link.extend(forwards.flat_map(|forwards| forwards.counters().named()));
-    link.extend(network.handle().workers().resteered().named());
-    let counters: Vec<_> = workers.iter().map(|worker| worker.stack().counters()).collect();
+fn report_of(network: &mut Network<Tap>, ring: &TxQueueLenWatch) -> Report {
     ring.look();
-    Report::of(&counters, ring.dropped(), &link, workers.iter().map(|worker| worker.stack().rules()))
+    let reports: Vec<_> = network.workers_mut().iter_mut().map(Worker::report).collect();
+    Report::of(&reports, ring.dropped())
 }
 
 /// The failure of a network in terms of the options.

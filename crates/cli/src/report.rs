@@ -4,7 +4,9 @@
 //! The engine adds them up ([`Report::of`]), the warden writes them.
 
 use crate::escape::printable;
+use brodo_control::method;
 use brodo_core::counters::Counters;
+use brodo_net::command::{EdgeCounters, RuleReport, WorkerReport};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::fmt::Write;
@@ -17,8 +19,8 @@ type Counted = Vec<(String, u64)>;
 pub(crate) struct Report {
     /// Counters of the stack, and the drops of the guest's kernel at its transmit queue.
     counters: Counted,
-    /// Losses and other counters of the link and of forwards.
-    link: Counted,
+    /// Counters of link, re-steering and forwards.
+    edges: Counted,
     /// Drops by reason, above zero.
     drops: Counted,
     /// Shares of each worker.
@@ -42,23 +44,19 @@ fn shares(counters: &Counters) -> Counted {
 }
 
 impl Report {
-    /// The counters of all workers, with the numbers of flows that each has refused by its rules.
-    pub(crate) fn of<'a, R: Iterator<Item = (&'a str, u64)>>(
-        workers: &[&Counters],
-        ring_dropped: u64,
-        link: &[(&str, u64)],
-        rules: impl Iterator<Item = R>,
-    ) -> Self {
-        let mut sum = Counters::default();
-        for counters in workers {
-            sum.add(counters);
+    /// The sums of all workers.
+    pub(crate) fn of(workers: &[WorkerReport], ring_dropped: u64) -> Self {
+        let (mut sum, mut edges) = (Counters::default(), EdgeCounters::default());
+        for worker in workers {
+            sum.add(&worker.counters);
+            edges.add(&worker.edges);
         }
         Self {
             counters: owned(sum.named().chain([("link_ring_dropped", ring_dropped)])),
-            link: owned(link.iter().copied()),
+            edges: owned(edges.named()),
             drops: owned(sum.drops().map(|(reason, count)| (reason.name(), count))),
-            workers: workers.iter().map(|counters| shares(counters)).collect(),
-            rules: owned(refusals(rules)),
+            workers: workers.iter().map(|worker| shares(&worker.counters)).collect(),
+            rules: owned(refusals(workers.iter().map(|worker| worker.rules.as_slice()))),
         }
     }
 
@@ -69,14 +67,14 @@ impl Report {
             counted.iter().map(|(name, count)| (name.clone(), (*count).into())).collect()
         };
         let mut fields = object(&self.counters);
-        fields.extend(object(&self.link));
+        fields.extend(object(&self.edges));
         fields.insert("drops".into(), object(&self.drops).into());
         fields.insert("rules".into(), object(&self.rules).into());
         fields.insert("workers".into(), self.workers.iter().map(object).collect());
         fields
     }
 
-    /// Every counter of the stack; then, if above zero, the losses of the link and every reason for a drop;
+    /// Every counter of the stack; then, if above zero, those around it and every reason for a drop;
     /// of several workers also the share of each; then the rules with refused flows.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
@@ -85,7 +83,7 @@ impl Report {
             let _ = writeln!(text, "brodo: {what}{} {count}", printable(name));
         };
         self.counters.iter().for_each(|counted| line("", counted));
-        self.link.iter().filter(|(_, count)| *count > 0).for_each(|counted| line("", counted));
+        self.edges.iter().filter(|(_, count)| *count > 0).for_each(|counted| line("", counted));
         self.drops.iter().for_each(|counted| line("drop ", counted));
         for (number, shares) in (1..).zip(&self.workers).take_while(|_| self.workers.len() > 1) {
             for counted in shares {
@@ -99,13 +97,13 @@ impl Report {
 
 /// Every rule with refused flows and their number, of all workers together. Their rules are the same, in the
 /// same order.
-fn refusals<'a, R: Iterator<Item = (&'a str, u64)>>(workers: impl Iterator<Item = R>) -> Vec<(&'a str, u64)> {
+fn refusals<'a>(workers: impl Iterator<Item = &'a [RuleReport]>) -> Vec<(&'a str, u64)> {
     let mut rules: Vec<(&str, u64)> = Vec::new();
     for worker in workers {
-        for (place, (text, count)) in worker.enumerate() {
+        for (place, RuleReport { rule, refused }) in worker.iter().enumerate() {
             match rules.get_mut(place) {
-                Some((_, sum)) => *sum += count,
-                None => rules.push((text, count)),
+                Some((_, sum)) => *sum += refused,
+                None => rules.push((rule, *refused)),
             }
         }
     }
@@ -113,20 +111,32 @@ fn refusals<'a, R: Iterator<Item = (&'a str, u64)>>(workers: impl Iterator<Item 
     rules
 }
 
+impl From<Report> for method::Counters {
+    fn from(report: Report) -> Self {
+        Self {
+            counters: report.counters.into_iter().chain(report.edges).collect(),
+            drops: report.drops.into_iter().collect(),
+            rules: report.rules.into_iter().collect(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use brodo_core::counters::DropReason;
 
-    const NO_RULES: [std::iter::Empty<(&str, u64)>; 0] = [];
+    fn rule(rule: &str, refused: u64) -> RuleReport {
+        RuleReport { rule: rule.to_owned(), refused }
+    }
 
     #[test]
     fn zero_counters_are_listed_and_zero_drops_are_not() {
-        let mut counters = Counters::default();
-        counters.rx_frames = 7;
-        counters.drop(DropReason::SpoofedSource);
-        let link = [("link_down", 0), ("link_refused", 2)];
-        let text = Report::of(&[&counters], 0, &link, NO_RULES.into_iter()).text();
+        let mut worker = WorkerReport::default();
+        worker.counters.rx_frames = 7;
+        worker.counters.drop(DropReason::SpoofedSource);
+        worker.edges.link.refused = 2;
+        let text = Report::of(&[worker], 0).text();
         for line in [
             "brodo: rx_frames 7",
             "brodo: tx_frames 0",
@@ -141,37 +151,43 @@ mod tests {
 
     #[test]
     fn rules_of_several_workers_are_summed() {
-        let (first, second) =
-            ([("floor a", 1), ("deny b", 0), ("max c", 0)], [("floor a", 2), ("deny b", 5), ("max c", 0)]);
-        let refused = refusals([first, second].into_iter().map(<[_; 3]>::into_iter));
+        let first = [rule("floor a", 1), rule("deny b", 0), rule("max c", 0)];
+        let second = [rule("floor a", 2), rule("deny b", 5), rule("max c", 0)];
+        let refused = refusals([first.as_slice(), &second].into_iter());
         assert_eq!(refused, [("floor a", 3), ("deny b", 5)]);
     }
 
     #[test]
     fn several_workers_are_summed_and_listed() {
-        let (mut first, mut second) = (Counters::default(), Counters::default());
-        (first.tcp_opened, second.tcp_opened) = (3, 4);
-        first.drop(DropReason::SpoofedSource);
-        second.drop(DropReason::SpoofedSource);
-        let rules = || [[("--deny 10.0.0.0/8", 3)].into_iter()].into_iter();
-        let report = Report::of(&[&first, &second], 1, &[("link_down", 5)], rules());
+        let workers = [3, 4].map(|opened| {
+            let mut worker = WorkerReport::default();
+            worker.counters.tcp_opened = opened;
+            worker.counters.drop(DropReason::SpoofedSource);
+            worker.edges.link.down = opened;
+            worker.rules = vec![rule("--deny 10.0.0.0/8", 2)];
+            worker
+        });
+        let report = Report::of(&workers, 1);
         let (text, fields) = (report.text(), Value::from(report.fields()));
         let lines = [
             "brodo: tcp_opened 7",
             "brodo: drop SpoofedSource 2",
             "brodo: worker 1: tcp_opened 3",
             "brodo: worker 2: tcp_opened 4",
-            "brodo: refused by --deny 10.0.0.0/8 3",
+            "brodo: refused by --deny 10.0.0.0/8 4",
         ];
         for line in lines {
             assert!(text.lines().any(|found| found == line), "{line} not in\n{text}");
         }
         assert_eq!(fields["tcp_opened"], 7);
-        assert_eq!((&fields["link_ring_dropped"], &fields["link_down"]), (&1.into(), &5.into()));
+        assert_eq!((&fields["link_ring_dropped"], &fields["link_down"]), (&1.into(), &7.into()));
         assert_eq!(fields["drops"], serde_json::json!({"SpoofedSource": 2}));
         assert_eq!(fields["workers"][1]["tcp_opened"], 4);
         let read: Report = serde_json::from_value(serde_json::to_value(&report).unwrap()).unwrap();
         assert_eq!(read, report);
+        let shown = method::Counters::from(report);
+        assert_eq!((shown.counters["tcp_opened"], shown.counters["link_down"]), (7, 7));
+        assert_eq!((shown.drops["SpoofedSource"], shown.rules["--deny 10.0.0.0/8"]), (2, 4));
     }
 
     #[test]

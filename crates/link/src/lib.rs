@@ -75,6 +75,18 @@ pub enum Taken {
     Some,
 }
 
+brodo_core::counters! {
+    /// Frames that were taken from the stack and did not reach the guest, since the start.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct LinkLosses named "link_" {
+        /// Frames lost because the guest's interface was down (EIO), or deleted (EBADFD).
+        down,
+        /// Frames that the kernel refused (EINVAL and the like): a defect of ours, or an interface whose
+        /// features changed.
+        refused,
+    }
+}
+
 /// A link as the loop sees it.
 ///
 /// A second kind of link is one file in this crate that implements this trait and passes the tests of
@@ -123,4 +135,9 @@ pub trait GuestLink: Link {
 
     /// Whether the guest's side is known to exist no longer; it stays so.
     fn gone(&self) -> bool;
+
+    /// Frames accepted by [`Link::send`] that did not reach the guest. By default there are none.
+    fn losses(&self) -> LinkLosses {
+        LinkLosses::default()
+    }
 }

@@ -25,7 +25,7 @@ use crate::batch::Batch;
 use crate::poller::Poller;
 use crate::sys;
 use crate::vnet::{self, HEADER_LEN};
-use crate::{CreditWait, EventFlags, FailedCall, GuestLink, Taken};
+use crate::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, Taken};
 use brodo_core::link::{FRAME_MAX, Link, LinkCaps, NoCredit, RxMeta, TxFrame};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -102,18 +102,6 @@ impl fmt::Display for TapError {
 
 impl std::error::Error for TapError {}
 
-brodo_core::counters! {
-    /// Frames that were taken from the stack and did not reach the guest, since the start.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-    pub struct TapLosses named "link_" {
-        /// Frames lost because the interface was down (EIO), or deleted (EBADFD).
-        down,
-        /// Frames that the kernel refused (EINVAL and the like): a defect of ours, or an interface whose
-        /// features changed.
-        refused,
-    }
-}
-
 /// An open TAP interface.
 #[derive(Debug)]
 pub struct Tap {
@@ -124,7 +112,7 @@ pub struct Tap {
     caps: LinkCaps,
     wait: Option<CreditWait>,
     gone: bool,
-    losses: TapLosses,
+    losses: LinkLosses,
 }
 
 impl Tap {
@@ -192,17 +180,12 @@ impl Tap {
             caps = probe_offloads(&fd, wanted);
         }
         let back_pressure = flags & IFF_BACKPRESSURE != 0;
-        Ok(Self { fd, header, back_pressure, caps, wait: None, gone: false, losses: TapLosses::default() })
+        Ok(Self { fd, header, back_pressure, caps, wait: None, gone: false, losses: LinkLosses::default() })
     }
 
     /// Whether each frame has a virtio-net header.
     pub fn has_header(&self) -> bool {
         self.header
-    }
-
-    /// Frames lost between the stack and the guest.
-    pub fn losses(&self) -> TapLosses {
-        self.losses
     }
 
     /// Returns the descriptor, to pass it to another process.
@@ -338,6 +321,10 @@ impl GuestLink for Tap {
 
     fn gone(&self) -> bool {
         self.gone
+    }
+
+    fn losses(&self) -> LinkLosses {
+        self.losses
     }
 }
 

@@ -9,12 +9,15 @@
 
 use crate::capture::Capture;
 use crate::forward::{Forward, ForwardCounters, ForwardError, Listed};
+use crate::resteer::ResteerCounters;
 use brodo_core::counters::Counters;
 use brodo_core::flow::info::Carrier;
 use brodo_core::flow::{FlowId, Protocol};
+use brodo_core::metric::Metric;
 use brodo_core::stack::FlowDetail;
 use brodo_core::time::Instant;
 use brodo_core::trace::Event;
+use brodo_link::LinkLosses;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -135,6 +138,8 @@ impl FlowFilter {
 pub struct WorkerReport {
     /// Counters of the stack.
     pub counters: Counters,
+    /// Counters of link, re-steering and forwards.
+    pub edges: EdgeCounters,
     /// Activity of the loop.
     pub activity: Activity,
     /// Open flows.
@@ -143,10 +148,49 @@ pub struct WorkerReport {
     pub memory: MemoryReport,
     /// Upstream resolvers.
     pub resolvers: Vec<SocketAddr>,
-    /// Text of each rule, and the flows that it has refused.
-    pub rules: Vec<(String, u64)>,
+    /// Every rule, in the order in which they are asked: the same for all workers.
+    pub rules: Vec<RuleReport>,
     /// Forwarded ports, of the worker that owns them.
     pub forwards: Option<ForwardsReport>,
+}
+
+/// A rule of the policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleReport {
+    /// Its text, as given.
+    pub rule: String,
+    /// Flows refused by it.
+    pub refused: u64,
+}
+
+/// Counters of a worker around its stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EdgeCounters {
+    /// Frames that the worker's queue of the link has lost.
+    pub link: LinkLosses,
+    /// Frames re-steered to the first worker by all others: of the first worker alone.
+    pub resteered: ResteerCounters,
+    /// Forwarded ports, of the worker that owns them.
+    pub forwards: ForwardCounters,
+}
+
+impl EdgeCounters {
+    /// Adds the counters of another worker.
+    pub fn add(&mut self, other: &Self) {
+        self.link.add(&other.link);
+        self.resteered.add(&other.resteered);
+        self.forwards.add(&other.forwards);
+    }
+
+    /// Every counter with its description.
+    pub fn described(&self) -> impl Iterator<Item = (Metric, u64)> + use<> {
+        self.link.described().chain(self.resteered.described()).chain(self.forwards.described())
+    }
+
+    /// Every counter's name and value.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        self.described().map(|(metric, value)| (metric.name, value))
+    }
 }
 
 brodo_core::counters! {
@@ -182,8 +226,6 @@ pub struct ForwardsReport {
     pub entries: usize,
     /// Listening sockets of the forwards.
     pub listeners: usize,
-    /// Counters of the forwards.
-    pub counters: ForwardCounters,
 }
 
 /// A part of the open flows.

@@ -26,6 +26,7 @@ use crate::capture::Capture;
 use crate::captured_link::CapturedLink;
 use crate::clock::Clock;
 pub use crate::command::Activity;
+use crate::command::WorkerReport;
 use crate::forward::Forwards;
 use crate::host_network::{HostNetFollow, HostNetSubscription, HostNetwork};
 use crate::platform::{Linux, Tracer};
@@ -403,16 +404,31 @@ impl<L: GuestLink> Worker<L> {
     /// Executes queued commands.
     fn execute_commands(&mut self) {
         for command in self.handle.take_commands() {
-            let Self { stack, port, sockets, tracer, sources, waiter, .. } = self;
-            let tuning_log = &tracer.tuning_log;
-            let (now, activity, capture) = (waiter.now, waiter.activity, &mut port.capture);
-            let (forwards, txqueuelen) = (sources.forwards.as_deref_mut(), sources.txqueuelen.as_ref());
-            let view =
-                WorkerView { now, stack, sockets, tuning_log, capture, forwards, txqueuelen, activity };
-            view.execute(command);
+            self.view().execute(command);
             // Flows may have work now.
             self.busy = true;
         }
+    }
+
+    fn view(&mut self) -> WorkerView<'_> {
+        let Self { stack, port, sockets, tracer, sources, waiter, handle, .. } = self;
+        WorkerView {
+            now: waiter.now,
+            stack,
+            sockets,
+            tuning_log: &tracer.tuning_log,
+            losses: port.link.losses(),
+            capture: &mut port.capture,
+            forwards: sources.forwards.as_deref_mut(),
+            txqueuelen: sources.txqueuelen.as_ref(),
+            activity: waiter.activity,
+            resteered: handle.resteered(),
+        }
+    }
+
+    /// Counters and state of this worker.
+    pub fn report(&mut self) -> WorkerReport {
+        self.view().report()
     }
 
     /// The report at the end of a turn.

@@ -120,11 +120,6 @@ impl Workers {
         }
     }
 
-    /// Counters of frames re-steered to the first worker.
-    pub fn resteered(&self) -> ResteerCounters {
-        self.resteering.counters()
-    }
-
     /// Descriptor to wait for, edge-triggered: every wake-up is an event, and it is never read.
     pub(crate) fn waker(&self, worker: u32) -> BorrowedFd<'_> {
         self.mailboxes[worker as usize].waker.as_fd()
@@ -182,6 +177,11 @@ impl WorkerHandle {
     /// All workers.
     pub fn workers(&self) -> &Arc<Workers> {
         &self.workers
+    }
+
+    /// Counters of re-steered frames: of the first worker those of all, of another none.
+    pub(crate) fn resteered(&self) -> ResteerCounters {
+        if self.is_first() { self.resteering().counters() } else { ResteerCounters::default() }
     }
 
     /// Identifies the frames of the first worker's flows.

@@ -11,13 +11,13 @@ use crate::conversation::message::{
     Capturing, Done, EngineStatus, GetEngineStatus, GetMetrics, Metrics, Names, Recorded, Stop, StopCapturing,
 };
 use crate::flow_messages::{self, Bounds};
+use crate::report::Report;
 use brodo_control::flow::{Flow, FlowRef};
 use brodo_control::method::{
     AddForward, Counters, FlowDetail, FlowPage, Forwards, GetCounters, GetFlow, GetFlows, ListForwards,
     Memory, Method, PAGE_MAX, RemoveForward, reply,
 };
 use brodo_control::rpc::{self, Error, REQUEST_MAX, Request, code};
-use brodo_core::counters::Counters as Counted;
 use brodo_core::flow::FlowId;
 use brodo_net::capture::Capture;
 use brodo_net::clock::Clock;
@@ -137,22 +137,9 @@ impl Answers {
     }
 
     fn counters(&self) -> Result<Counters, Error> {
-        let (mut sum, mut counters) = (Counted::default(), Counters::default());
-        for report in ask_all(&self.workers, |reply| Command::Report { reply })? {
-            sum.add(&report.counters);
-            for (name, count) in report.forwards.iter().flat_map(|forwards| forwards.counters.named()) {
-                *counters.counters.entry(name.to_owned()).or_default() += count;
-            }
-            for (rule, count) in report.rules.into_iter().filter(|(_, count)| *count > 0) {
-                *counters.rules.entry(rule).or_default() += count;
-            }
-        }
-        counters.counters.extend(sum.named().map(|(name, count)| (name.to_owned(), count)));
-        if let Some(ring) = &self.ring {
-            counters.counters.insert("link_ring_dropped".to_owned(), ring.dropped());
-        }
-        counters.drops.extend(sum.drops().map(|(reason, count)| (reason.name().to_owned(), count)));
-        Ok(counters)
+        let reports = ask_all(&self.workers, |reply| Command::Report { reply })?;
+        let ring_dropped = self.ring.as_ref().map_or(0, |ring| ring.dropped());
+        Ok(Report::of(&reports, ring_dropped).into())
     }
 
     fn metrics(&self) -> Result<Metrics, Error> {

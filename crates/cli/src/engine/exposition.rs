@@ -9,7 +9,7 @@ use super::view::View;
 use crate::prometheus::Text;
 use brodo_core::counters::{Counters, DropReason};
 use brodo_core::metric::{Kind, Metric, Unit};
-use brodo_net::command::ForwardsReport;
+use brodo_net::command::{EdgeCounters, ForwardsReport};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
@@ -36,6 +36,7 @@ pub(super) fn text(view: &View) -> String {
     counters(&mut text, view);
     flows(&mut text, view);
     forwards(&mut text, view);
+    edges(&mut text, view);
     memory(&mut text, view);
     workers(&mut text, view);
     text.into_string()
@@ -81,8 +82,13 @@ fn forwards(text: &mut Text, view: &View) {
     let ForwardsReport { entries, listeners, .. } = own.unwrap_or_default();
     text.one("brodo_forwards", Kind::Gauge, "Forwards: ports and ranges of ports", entries);
     text.one("brodo_forward_listeners", Kind::Gauge, "Listening sockets of forwarded ports", listeners);
-    let counted = own.into_iter().flat_map(|forwards| forwards.counters.described());
-    counted.for_each(|(metric, value)| one(text, &metric, value));
+}
+
+/// Counters of link, re-steering and forwards.
+fn edges(text: &mut Text, view: &View) {
+    let mut sum = EdgeCounters::default();
+    view.workers.iter().for_each(|worker| sum.add(&worker.edges));
+    sum.described().for_each(|(metric, value)| one(text, &metric, value));
 }
 
 /// Adds up values with the same key, in order of the keys.

@@ -6,7 +6,7 @@ use brodo_control::rpc::Error;
 use brodo_core::counters::Counters;
 use brodo_core::stack::FlowDetail;
 use brodo_core::tcp::limiting_factor::LimitingFactor;
-use brodo_net::command::{Activity, Command, FlowFilter, ForwardsReport, WorkerReport};
+use brodo_net::command::{Activity, Command, EdgeCounters, FlowFilter, ForwardsReport, WorkerReport};
 use brodo_net::txqueuelen::TxQueueLenWatch;
 use brodo_net::workers::Workers;
 use std::collections::BTreeMap;
@@ -21,6 +21,7 @@ pub(super) type FlowKind = (&'static str, &'static str, &'static str);
 #[derive(Debug, Clone, Default)]
 pub(super) struct WorkerMetrics {
     pub(super) counters: Counters,
+    pub(super) edges: EdgeCounters,
     pub(super) activity: Activity,
     /// Flows open now, by protocol, direction and carrier.
     pub(super) flows: BTreeMap<FlowKind, u64>,
@@ -36,10 +37,11 @@ impl WorkerMetrics {
     fn of(report: WorkerReport) -> Self {
         Self {
             counters: report.counters,
+            edges: report.edges,
             activity: report.activity,
             flows: BTreeMap::new(),
             limited: every_limit(),
-            rules: report.rules.into_iter().collect(),
+            rules: report.rules.into_iter().map(|of| (of.rule, of.refused)).collect(),
             forwards: report.forwards,
         }
     }

@@ -100,7 +100,7 @@ fn send(tap: &mut Tap, headers: &[u8], payload: &[u8], partial: u16, gso: Gso) {
     let payload = [IoSlice::new(payload)];
     let partial = Some(PartialChecksum { start: 34, offset: partial });
     tap.send(&TxFrame { headers, payload: &payload, partial, gso }).expect("credit");
-    assert_eq!(tap.losses(), super::TapLosses::default(), "the kernel took the frame");
+    assert_eq!(tap.losses(), super::LinkLosses::default(), "the kernel took the frame");
 }
 
 #[test]

@@ -2,15 +2,17 @@
 
 use crate::capture::Capture;
 use crate::command::{
-    Activity, Command, FlowFilter, FlowPage, FlowReport, ForwardRefusal, ForwardReport, ForwardsReport,
-    MemoryReport, WorkerReport,
+    Activity, Command, EdgeCounters, FlowFilter, FlowPage, FlowReport, ForwardRefusal, ForwardReport,
+    ForwardsReport, MemoryReport, RuleReport, WorkerReport,
 };
 use crate::forward::{Forwards, Listed};
+use crate::resteer::ResteerCounters;
 use crate::sockets::Sockets;
 use crate::tuning_log::TuningLog;
 use crate::txqueuelen::TxQueueLenFollower;
 use brodo_core::stack::{FlowDetail, Stack};
 use brodo_core::time::Instant;
+use brodo_link::LinkLosses;
 
 /// View of a worker for a command.
 pub(super) struct WorkerView<'a> {
@@ -23,6 +25,9 @@ pub(super) struct WorkerView<'a> {
     pub(super) forwards: Option<&'a mut Forwards>,
     pub(super) txqueuelen: Option<&'a TxQueueLenFollower>,
     pub(super) activity: Activity,
+    pub(super) losses: LinkLosses,
+    /// Of the first worker, those of all.
+    pub(super) resteered: ResteerCounters,
 }
 
 impl WorkerView<'_> {
@@ -83,18 +88,24 @@ impl WorkerView<'_> {
         }
     }
 
-    fn report(&self) -> WorkerReport {
+    pub(super) fn report(&self) -> WorkerReport {
         let stack = &*self.stack;
         let forwards = self.forwards.as_deref().map(|forwards| {
             let list = forwards.list();
             ForwardsReport {
                 entries: list.len(),
                 listeners: list.iter().map(|forward| forward.listeners).sum(),
-                counters: forwards.counters(),
             }
         });
+        let edges = EdgeCounters {
+            link: self.losses,
+            resteered: self.resteered,
+            forwards: self.forwards.as_deref().map(Forwards::counters).unwrap_or_default(),
+        };
+        let rules = stack.rules().map(|(rule, refused)| RuleReport { rule: rule.to_owned(), refused });
         WorkerReport {
             counters: stack.counters().clone(),
+            edges,
             activity: self.activity,
             flows: stack.flows(),
             memory: MemoryReport {
@@ -103,7 +114,7 @@ impl WorkerView<'_> {
                 budget: stack.memory_budget(),
             },
             resolvers: stack.resolvers().to_vec(),
-            rules: stack.rules().map(|(rule, count)| (rule.to_owned(), count)).collect(),
+            rules: rules.collect(),
             forwards,
         }
     }

@@ -93,7 +93,8 @@ fn frames_for_the_first_are_left_with_it_within_bounds() {
         second.resteer(RxMeta::default(), &[7; 60]);
     }
     let counters = ResteerCounters { resteered: FRAMES_MAX as u64, resteered_lost: 3 };
-    assert_eq!((events_of(&waker), workers.resteered()), (1, counters));
+    assert_eq!((events_of(&waker), first.resteered()), (1, counters));
+    assert_eq!(second.resteered(), ResteerCounters::default(), "counted once");
     assert!(second.take_resteered().is_empty());
     let frames = first.take_resteered();
     assert!(frames.len() == FRAMES_MAX && frames.iter().all(|frame| *frame.bytes == [7; 60]));

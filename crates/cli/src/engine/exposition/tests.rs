@@ -14,11 +14,13 @@ fn some_view() -> View {
     worker.flows.insert(("tcp", "outbound", "stack"), 2);
     worker.limited.insert(("to_guest", "guest window"), 2);
     worker.rules.insert("--deny 10.0.0.0/8".into(), 4);
+    worker.edges.link.down = 4;
     let mut other = worker.clone();
     other.flows = BTreeMap::from([(("udp", "inbound", "relay"), 5), (("tcp", "outbound", "stack"), 2)]);
     let mut counters = ForwardCounters { accepted: 9, ..ForwardCounters::default() };
     counters.splices.reset = 6;
-    worker.forwards = Some(ForwardsReport { entries: 2, listeners: 5, counters });
+    (worker.edges.forwards, worker.edges.resteered.resteered) = (counters, 3);
+    worker.forwards = Some(ForwardsReport { entries: 2, listeners: 5 });
     View { workers: vec![worker, other], memory_used: 100, memory_budget: 1 << 28, ..View::default() }
 }
 
@@ -94,6 +96,8 @@ fn everything_that_is_counted_is_there_and_added_up() {
         ("brodo_forwards", "2"),
         ("brodo_forward_accepted_total", "9"),
         ("brodo_splice_reset_total", "6"),
+        ("brodo_link_down_total", "8"),
+        ("brodo_frames_resteered_total", "3"),
         ("brodo_memory_budget_bytes", "268435456"),
         ("brodo_worker_turns_total{worker=\"2\"}", "7"),
         ("brodo_workers", "2"),
@@ -101,7 +105,7 @@ fn everything_that_is_counted_is_there_and_added_up() {
     ] {
         assert_eq!(samples.get(series), Some(&value), "{series} in\n{text}");
     }
-    for (name, _) in Counters::default().named().chain(ForwardCounters::default().named()) {
+    for (name, _) in Counters::default().named().chain(EdgeCounters::default().named()) {
         assert!(samples.contains_key(format!("brodo_{name}_total").as_str()), "{name}");
     }
 }

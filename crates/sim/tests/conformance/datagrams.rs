@@ -154,7 +154,7 @@ fn a_super_datagram_is_one_send() {
 }
 
 #[test]
-fn coalesced_datagrams_are_cut_by_whoever_can() {
+fn coalesced_datagrams_are_cut_by_the_link_if_it_can() {
     for v6 in [false, true] {
         for uso in [false, true] {
             let caps = LinkCaps { checksum: uso, tso: false, uso };

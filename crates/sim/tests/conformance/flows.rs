@@ -67,7 +67,7 @@ fn a_connection_tells_how_much_and_how_long() {
 }
 
 #[test]
-fn resets_are_told_apart() {
+fn resets_of_guest_and_host_have_causes_of_their_own() {
     each(|t| {
         t.establish();
         t.guest("RST");

@@ -119,7 +119,7 @@ fn without_credit_the_next_fragment_waits() {
 }
 
 #[test]
-fn what_stays_incomplete_is_given_up_and_told() {
+fn incomplete_datagrams_expire_with_an_icmp_error() {
     Script::each(|t| {
         t.connection(5000, 4433);
         let frames = pieces(t, "UDP data=4000", 1);

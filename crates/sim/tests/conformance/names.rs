@@ -278,7 +278,7 @@ fn the_first_may_still_answer_after_the_next_was_asked() {
 }
 
 #[test]
-fn nobody_answers_and_the_guest_is_told() {
+fn silent_resolvers_end_in_servfail() {
     for count in 1..=3 {
         Script::each_with(&setup(count), |t| {
             let q = edns(question(7, "a.test", A), 4096);
@@ -409,7 +409,7 @@ fn new_search_names_are_advertised() {
 }
 
 #[test]
-fn without_resolvers_the_guest_is_told_at_once() {
+fn without_resolvers_queries_are_refused_at_once() {
     Script::each(|t| {
         let q = question(7, "a.test", A);
         t.ask(5000, &q);
@@ -633,7 +633,7 @@ fn a_question_over_tcp_whose_resolver_refuses_goes_to_the_next() {
 }
 
 #[test]
-fn over_tcp_too_the_guest_is_told_if_nobody_can_be_reached() {
+fn queries_over_tcp_are_reset_without_a_reachable_resolver() {
     Script::each_with(&setup(2), |t| {
         let (guest, to) = (SocketAddr::new(t.addresses().0, 5000), dns(t));
         t.connection_to(guest, to);

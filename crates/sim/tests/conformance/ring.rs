@@ -159,7 +159,7 @@ fn idle_connections_leave_the_ring_to_the_busy_one() {
 }
 
 #[test]
-fn another_length_holds_for_what_is_promised_from_then_on() {
+fn another_queue_length_holds_for_windows_advertised_from_then_on() {
     Script::each(|t| {
         ring(t, 100);
         t.establish();

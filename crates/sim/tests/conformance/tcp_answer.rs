@@ -40,7 +40,7 @@ fn an_answer_carries_the_acknowledgement() {
 }
 
 #[test]
-fn without_an_answer_it_comes_by_itself_and_the_habit_ends() {
+fn without_an_answer_the_delayed_ack_times_out_and_the_peer_is_prompt_no_more() {
     Script::each(|t| {
         with_prompt_peer(t);
         t.guest("ACK|PSH data=1");
@@ -80,7 +80,7 @@ fn a_guest_that_was_kept_waiting_is_not_again_for_longer_each_time() {
 
 /// A slow server: no acknowledgement is delayed.
 #[test]
-fn slow_answers_make_no_habit() {
+fn slow_answers_make_no_prompt_peer() {
     Script::each(|t| {
         t.establish();
         for _ in 0..20 {

@@ -53,7 +53,7 @@ fn blocks_are_newest_first_and_at_most_four() {
 
 /// One more gap is one more loss for a guest that counts duplicates: three duplicates again.
 #[test]
-fn every_first_gap_is_told_three_times() {
+fn every_first_gap_is_reported_three_times() {
     each_sequence(|t| {
         t.establish();
         for i in 0..3 {
@@ -132,7 +132,7 @@ fn nothing_follows_a_fin() {
 }
 
 #[test]
-fn a_guest_without_sack_is_told_nothing() {
+fn a_guest_without_sack_gets_no_blocks() {
     Script::each(|t| {
         t.establish_with("win=65535 mss=1460 wscale=7");
         t.guest("ACK seq=2001 data=100");
@@ -151,7 +151,7 @@ fn a_guest_without_sack_is_told_nothing() {
 
 /// RFC 2883, section 4: a duplicate is reported once, in the first block; the block that contains it follows.
 #[test]
-fn what_comes_twice_is_told_of_once() {
+fn duplicates_are_reported_once() {
     each_sequence(|t| {
         t.establish();
         t.guest("ACK data=1000");

@@ -403,7 +403,7 @@ fn rounding_neither_takes_back_nor_shuts() {
 
 /// An acknowledgement refused by the link advertises no window.
 #[test]
-fn what_was_not_sent_is_not_promised() {
+fn a_refused_acknowledgement_advertises_no_window() {
     Script::each_with(&fixed(32 * KIB), |t| {
         establish(t);
         let edge = t.offered_edge();
@@ -436,7 +436,7 @@ fn fill_windows(t: &mut Script, count: u16) {
 /// Forty windows of 64 KiB do not fit into 720 KiB, and are not advertised: no byte sent into a window is
 /// dropped, and each flow has a window.
 #[test]
-fn windows_are_promised_as_far_as_memory_reaches() {
+fn windows_are_advertised_as_far_as_memory_reaches() {
     Script::each_with(&budget(720 << 10), |t| {
         fill_windows(t, 40);
         let used = t.driver.stack.memory_used();

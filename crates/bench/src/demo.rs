@@ -159,3 +159,32 @@ fn sha256(world: &World, file: &str) -> Result<String> {
     let hash = finished.stdout.split_whitespace().next();
     hash.map(str::to_owned).ok_or_else(|| finished.failure("printed no hash"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn download(is_equal: bool) -> Download {
+        Download { bytes: f64::from(512 << 20), seconds: 0.5, is_equal, connection: String::new() }
+    }
+
+    #[test]
+    fn the_result_has_size_speed_verdict_and_cost_and_the_next_commands_stand_last() {
+        let text = result(&[("the host", download(true)), ("elsewhere", download(false))], 300.0, 2048);
+        let lines: Vec<_> = text.lines().filter(|line| !line.is_empty()).collect();
+        assert_eq!(
+            lines,
+            [
+                "Result: 2 downloads of 512 MiB as an ordinary user",
+                "  from the host           0.50 s     8.6 Gbit/s  SHA-256 equal",
+                "  from elsewhere          0.50 s     8.6 Gbit/s  SHA-256 DIFFERS",
+                "  brodo took 300 ms of processor time per GiB and 2.0 MiB of memory.",
+            ]
+        );
+        let next = next_steps(Path::new("target/release/brodo"));
+        assert_eq!(next.matches("target/release/brodo ").count(), 4);
+        let guide = next.lines().next_back().and_then(|line| line.split(' ').next_back()).expect("a line");
+        let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(guide.trim_end_matches('.'));
+        assert!(guide.is_file(), "{}", guide.display());
+    }
+}

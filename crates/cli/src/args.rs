@@ -108,7 +108,7 @@ pub(crate) enum Command {
     ///
     /// For bash: brodo completions bash > ~/.local/share/bash-completion/completions/brodo
     Completions {
-        /// The shell to print them for
+        /// The shell
         shell: Shell,
     },
     /// Print a manual page

@@ -89,6 +89,7 @@ pub(crate) fn notice(clock: Clock, level: Level, text: &str) -> Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mailbox::Taken;
 
     #[test]
     fn without_a_subscriber_nothing_is_kept() {
@@ -97,10 +98,10 @@ mod tests {
         bus.notify(Level::Info, "unheard");
         bus.set_subscribed(true);
         bus.notify(Level::Info, "heard");
-        let (items, lost, _) = clients.take();
+        let Taken { items, lost, .. } = clients.take();
         assert_eq!((items.len(), lost), (1, 0));
         assert!(matches!(&*items[0], Event::Notice { text, .. } if text == "heard"));
-        assert_eq!(clients.take().0.len(), 0);
+        assert_eq!(clients.take().items.len(), 0);
     }
 
     #[test]
@@ -109,6 +110,6 @@ mod tests {
         let bus = EventBus::new(Clock::start()).with_log(Some(log.clone()));
         bus.notify(Level::Debug, "not for the log");
         bus.publish(Event::Lost { count: 3 });
-        assert_eq!(log.take().0.len(), 1);
+        assert_eq!(log.take().items.len(), 1);
     }
 }

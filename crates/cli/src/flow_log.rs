@@ -11,6 +11,7 @@
 
 use crate::event_bus::{EventBus, Events};
 use crate::failure::plain;
+use crate::mailbox::Taken;
 use crate::timestamp::Timestamp;
 use brodo_control::event::{Event, Level};
 use brodo_control::flow::FlowEnd;
@@ -119,7 +120,7 @@ impl Drop for FlowLog {
 
 fn write_all(files: Files, from: &Events, bus: &EventBus) {
     let mut files = Some(files);
-    while let Some((items, lost)) = from.wait() {
+    while let Some(Taken { items, lost, .. }) = from.wait() {
         // After an error the mailbox is emptied all the same.
         let Some(open) = &mut files else { continue };
         let mut written = items.iter().try_for_each(|item| write_item(open, item, bus));

@@ -12,6 +12,7 @@ use brodo_core::tcp::limiting_factor::LimitingFactor;
 use brodo_core::time::{Duration, Instant};
 use brodo_core::trace::{self, Cause, Event};
 use brodo_net::clock::Clock;
+use brodo_net::tuning_log::TuningDecision;
 
 /// Upper bounds of a connection's limits, in bytes: from the guest, and to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,8 +143,9 @@ fn limit(by: LimitingFactor) -> String {
 }
 
 /// A tuning decision, with its age at `now`; `None` for another event.
-pub(crate) fn step(at: Instant, event: &Event, now: Instant) -> Option<flow::TuningStep> {
-    let Event::Tuned { direction, from, to, cause, per_rtt, rtt_us, .. } = *event else { return None };
+pub(crate) fn step(decision: &TuningDecision, now: Instant) -> Option<flow::TuningStep> {
+    let TuningDecision { at, event } = *decision;
+    let Event::Tuned { direction, from, to, cause, per_rtt, rtt_us, .. } = event else { return None };
     let cause = match cause {
         Cause::Hit => "hit",
         Cause::Probe => "probe",

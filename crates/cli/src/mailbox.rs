@@ -20,6 +20,17 @@ struct Contents<T> {
     closed: bool,
 }
 
+/// Items and losses up to now, as the reader gets them.
+#[derive(Debug)]
+pub(crate) struct Taken<T> {
+    /// The items, the oldest first.
+    pub(crate) items: VecDeque<T>,
+    /// Items lost since the reader came last, by their weight.
+    pub(crate) lost: u64,
+    /// End of the queue: no items follow.
+    pub(crate) closed: bool,
+}
+
 /// A queue for one reader, which sleeps in [`Mailbox::wait`] or polls [`Mailbox::waker`].
 #[derive(Debug)]
 pub(crate) struct Mailbox<T> {
@@ -84,18 +95,16 @@ impl<T> Mailbox<T> {
         self.wake();
     }
 
-    /// All items, the number of items lost since the last call, and whether the queue has ended.
-    pub(crate) fn take(&self) -> (VecDeque<T>, u64, bool) {
+    /// All items.
+    pub(crate) fn take(&self) -> Taken<T> {
         if let Some(waker) = &self.waker {
             let _ = rustix::io::read(waker, &mut [0; 8]);
         }
-        let mut contents = self.lock();
-        let (items, lost) = contents.take();
-        (items, lost, contents.closed)
+        self.lock().take()
     }
 
     /// All items after waiting for one; `None` at the end of the queue.
-    pub(crate) fn wait(&self) -> Option<(VecDeque<T>, u64)> {
+    pub(crate) fn wait(&self) -> Option<Taken<T>> {
         let mut contents = self.lock();
         loop {
             if !contents.items.is_empty() || contents.lost > 0 {
@@ -110,9 +119,13 @@ impl<T> Mailbox<T> {
 }
 
 impl<T> Contents<T> {
-    fn take(&mut self) -> (VecDeque<T>, u64) {
+    fn take(&mut self) -> Taken<T> {
         self.len = 0;
-        (std::mem::take(&mut self.items), std::mem::take(&mut self.lost))
+        Taken {
+            items: std::mem::take(&mut self.items),
+            lost: std::mem::take(&mut self.lost),
+            closed: self.closed,
+        }
     }
 }
 
@@ -126,18 +139,18 @@ mod tests {
         for number in 0..MAILBOX_MAX + 3 {
             mailbox.put(number, 1);
         }
-        let (items, lost, closed) = mailbox.take();
+        let Taken { items, lost, closed } = mailbox.take();
         assert_eq!((items.len(), lost, closed), (MAILBOX_MAX, 3, false));
         mailbox.put(0, 1);
-        assert_eq!(mailbox.take().0.len(), 1);
+        assert_eq!(mailbox.take().items.len(), 1);
     }
 
     #[test]
     fn a_closed_mailbox_gives_the_rest_and_then_nothing() {
         let mailbox = Mailbox::new();
         mailbox.close(vec![1]);
-        assert_eq!(mailbox.wait().map(|(items, _)| items.len()), Some(1));
+        assert_eq!(mailbox.wait().map(|taken| taken.items.len()), Some(1));
         assert!(mailbox.wait().is_none());
-        assert!(mailbox.take().2);
+        assert!(mailbox.take().closed);
     }
 }

@@ -84,6 +84,13 @@ impl Saved<TurnV1> for Turn {
     }
 }
 
+/// Numbers of flows in a schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) sparse: usize,
+    pub(crate) bulk: usize,
+}
+
 /// The ready flows, each listed at most once.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
@@ -110,14 +117,14 @@ impl Schedule {
         if waits { self.bulk.push_back(id) } else { self.sparse.push_back(id) }
     }
 
-    /// Numbers of sparse and bulk flows listed.
-    pub(crate) fn len(&self) -> (usize, usize) {
-        (self.sparse.len(), self.bulk.len())
+    /// Numbers of flows listed.
+    pub(crate) fn listed(&self) -> Listed {
+        Listed { sparse: self.sparse.len(), bulk: self.bulk.len() }
     }
 
     /// Whether no flow is listed.
     pub(crate) fn is_empty(&self) -> bool {
-        self.len() == (0, 0)
+        self.sparse.is_empty() && self.bulk.is_empty()
     }
 
     /// Takes the first sparse flow.

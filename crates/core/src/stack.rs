@@ -28,6 +28,7 @@ use crate::ingress::{self, Frame};
 use crate::link::{Gso, LinkCaps, RxFrame, RxMeta};
 use crate::memory::budget::{Budget, Need};
 use crate::policy::Policy;
+use crate::schedule::Listed;
 use crate::services;
 use crate::tcp::info::TcpInfo;
 use crate::time::Instant;
@@ -56,6 +57,7 @@ mod snapshot;
 pub use crate::config::Keys;
 pub use crate::context::{Io, Platform};
 pub use crate::inbox::Arrived;
+pub use crate::tx_queue::TxQueueUsage;
 pub use carried::{CarriedProgress, Opening, Released};
 pub use records::FlowDetail;
 pub use resteer::Resteer;
@@ -174,8 +176,8 @@ impl Stack {
         self.shared.tx.queue.set_len(frames);
     }
 
-    /// Frames of the TX queue that windows may occupy, and how many they do; `None` without a bound.
-    pub fn tx_queue_usage(&self) -> Option<(u32, u32)> {
+    /// Use of the TX queue by windows; `None` without a bound.
+    pub fn tx_queue_usage(&self) -> Option<TxQueueUsage> {
         self.shared.tx.queue.tx_queue_usage()
     }
 
@@ -203,7 +205,7 @@ impl Stack {
         {
             return false;
         }
-        let (sparse, bulk) = self.shared.ready.len();
+        let Listed { sparse, bulk } = self.shared.ready.listed();
         for _ in 0..sparse {
             if self.shared.tx.stalled || self.awaits_drain() {
                 break;

@@ -52,6 +52,15 @@ const LEAVE: u32 = 4;
 /// retransmission timeout of guests (200 ms), after which they restart with a small congestion window.
 const PERIOD: Duration = Duration::from_millis(250);
 
+/// Use of the TX queue by windows, in frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TxQueueUsage {
+    /// Frames that the shares of all connections together may cover.
+    pub bound: u32,
+    /// Frames that they cover.
+    pub allotted: u32,
+}
+
 /// Share of one connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TxQueueShare {
@@ -119,9 +128,9 @@ impl TxQueueBudget {
         }
     }
 
-    /// Frames that shares may cover and frames that they do, if there is a bound.
-    pub(crate) fn tx_queue_usage(&self) -> Option<(u32, u32)> {
-        self.frames.map(|_| (self.bound, self.allotted()))
+    /// Present use, if there is a bound.
+    pub(crate) fn tx_queue_usage(&self) -> Option<TxQueueUsage> {
+        self.frames.map(|_| TxQueueUsage { bound: self.bound, allotted: self.allotted() })
     }
 
     /// Frames of all shares.

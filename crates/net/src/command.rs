@@ -10,13 +10,13 @@
 use crate::capture::Capture;
 use crate::forward::{Forward, ForwardCounters, ForwardError, Listed};
 use crate::resteer::ResteerCounters;
+use crate::tuning_log::TuningDecision;
 use brodo_core::counters::Counters;
 use brodo_core::flow::info::Carrier;
 use brodo_core::flow::{FlowId, Protocol};
 use brodo_core::metric::Metric;
 use brodo_core::stack::FlowDetail;
 use brodo_core::time::Instant;
-use brodo_core::trace::Event;
 use brodo_link::LinkLosses;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -245,7 +245,7 @@ pub struct FlowReport {
     /// Round trip to the peer as the host's kernel estimates it.
     pub round_trip: Option<Duration>,
     /// Last changes of its limits, the oldest first, if a single flow was requested.
-    pub tuning: Vec<(Instant, Event)>,
+    pub tuning: Vec<TuningDecision>,
     /// Time of this report.
     pub at: Instant,
 }

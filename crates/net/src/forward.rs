@@ -232,11 +232,19 @@ pub struct Forwards {
     counters: ForwardCounters,
 }
 
+/// Bounds of forwarded ports.
+#[derive(Debug, Clone, Copy)]
+pub struct ForwardsMax {
+    /// Descriptors that there may be; half of them are for sockets that listen.
+    pub descriptors: usize,
+    /// Connections between loopbacks.
+    pub splices: usize,
+}
+
 impl Forwards {
     /// None yet. `broker` opens sockets of the guest's namespace: without one connections from the host's
-    /// loopback reach the guest by its interface, and nothing can be offered on its own loopback. Of
-    /// `descriptors` that there may be, half are for sockets that listen; there are at most `splices_max`
-    /// connections between loopbacks. `ephemeral` are the ports that the host hands out to clients.
+    /// loopback reach the guest by its interface, and nothing can be offered on its own loopback.
+    /// `ephemeral` are the ports that the host hands out to clients.
     ///
     /// # Errors
     /// No descriptor is left, or the broker's cannot be registered with epoll.
@@ -245,7 +253,7 @@ impl Forwards {
         broker: Option<SocketBroker>,
         sockets: &Sockets,
         ephemeral: &RangeInclusive<u16>,
-        (descriptors, splices_max): (usize, usize),
+        ForwardsMax { descriptors, splices }: ForwardsMax,
     ) -> io::Result<Self> {
         let epoll = Arc::new(sockets.epoll().try_clone_to_owned()?);
         if let Some(broker) = &broker {
@@ -261,7 +269,7 @@ impl Forwards {
             epoll,
             entries: Vec::new(),
             last_id: 0,
-            splices: Splices::new(splices_max),
+            splices: Splices::new(splices),
             datagrams: Datagrams::default(),
             pending: VecDeque::new(),
             paused: Vec::new(),

@@ -36,7 +36,7 @@ use crate::command::{NoReply, ReplyTo, WorkerReport};
 use crate::descriptors::{Descriptors, Needs};
 use crate::driver::{Listener, Parts, Wake, Worker};
 use crate::ephemeral_ports;
-use crate::forward::{self, Forward, ForwardError, Forwards, Guest, Opener};
+use crate::forward::{self, Forward, ForwardError, Forwards, ForwardsMax, Guest, Opener};
 use crate::host_network::{HostNetFollow, HostNetwork};
 use crate::socket_broker::SocketBroker;
 use crate::sockets::Sockets;
@@ -412,8 +412,11 @@ impl<L: GuestLink> Builder<L> {
         ephemeral: &RangeInclusive<u16>,
         of: Descriptors,
     ) -> Result<Forwards, NetworkError> {
-        let bounds = (usize::try_from(of.limit).unwrap_or(usize::MAX), of.splices_max as usize);
-        let mut forwards = Forwards::new(guest(&self.config), self.broker.take(), sockets, ephemeral, bounds)
+        let max = ForwardsMax {
+            descriptors: usize::try_from(of.limit).unwrap_or(usize::MAX),
+            splices: of.splices_max as usize,
+        };
+        let mut forwards = Forwards::new(guest(&self.config), self.broker.take(), sockets, ephemeral, max)
             .map_err(NetworkError::io("wait for ports: epoll_ctl"))?;
         if let Some(opener) = self.opener.take() {
             forwards.open_by(opener);

@@ -11,11 +11,20 @@ use std::collections::VecDeque;
 /// Decisions remembered: 56 KiB at most.
 const LEN_MAX: usize = 1024;
 
+/// One decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TuningDecision {
+    /// Time of the turn in which it was taken.
+    pub at: Instant,
+    /// The decision, [`Event::Tuned`].
+    pub event: Event,
+}
+
 /// The last decisions of one worker.
 #[derive(Debug, Default)]
 pub struct TuningLog {
     now: Instant,
-    steps: VecDeque<(Instant, Event)>,
+    steps: VecDeque<TuningDecision>,
 }
 
 impl TuningLog {
@@ -30,12 +39,12 @@ impl TuningLog {
         if self.steps.len() == LEN_MAX {
             self.steps.pop_front();
         }
-        self.steps.push_back((self.now, *event));
+        self.steps.push_back(TuningDecision { at: self.now, event: *event });
     }
 
     /// Decisions for a flow, the oldest first.
-    pub fn of(&self, id: FlowId) -> impl Iterator<Item = &(Instant, Event)> {
-        self.steps.iter().filter(move |(_, event)| matches!(event, Event::Tuned { flow, .. } if *flow == id))
+    pub fn of(&self, id: FlowId) -> impl Iterator<Item = &TuningDecision> {
+        self.steps.iter().filter(move |step| matches!(step.event, Event::Tuned { flow, .. } if flow == id))
     }
 }
 
@@ -61,7 +70,7 @@ mod tests {
             });
         }
         assert_eq!(history.of(flow(0)).count(), LEN_MAX / 2);
-        assert_eq!(history.of(flow(1)).next().map(|(at, _)| *at), Some(Instant::from_ms(11)));
+        assert_eq!(history.of(flow(1)).next().map(|step| step.at), Some(Instant::from_ms(11)));
         assert_eq!(history.of(flow(2)).count(), 0);
     }
 }

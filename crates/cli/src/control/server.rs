@@ -7,6 +7,7 @@
 use super::Controlled;
 use super::session::{Disconnected, Session};
 use crate::conversation::message::Recorded;
+use crate::mailbox::Taken;
 use crate::unix_listener::PrivateListener;
 use brodo_control::event::{Event, Level, Topic};
 use brodo_control::rpc::{self, Error, Request, code};
@@ -188,7 +189,7 @@ impl Server {
 
     /// Sends events to their subscribers.
     fn send_events(&mut self) {
-        let (events, mut lost, _) = self.controlled.mailbox.take();
+        let Taken { items: events, mut lost, .. } = self.controlled.mailbox.take();
         for event in events {
             match &*event {
                 Event::Lost { count } => lost = lost.saturating_add(*count),

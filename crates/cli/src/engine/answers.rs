@@ -202,8 +202,7 @@ impl Answers {
             ask(&self.workers, flow.worker, |reply| Command::Flow { id, reply })?.ok_or_else(gone)?;
         let FlowReport { detail, round_trip, tuning, at } = report;
         let flow: Flow = flow_messages::full(flow.worker, &detail, round_trip, self.bounds);
-        let history =
-            tuning.iter().filter_map(|(then, event)| flow_messages::step(*then, event, at)).collect();
+        let history = tuning.iter().filter_map(|decision| flow_messages::step(decision, at)).collect();
         Ok(FlowDetail { flow, history })
     }
 }

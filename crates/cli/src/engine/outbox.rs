@@ -7,7 +7,7 @@
 use crate::conversation::lines;
 use crate::conversation::message::Record;
 use crate::flow_messages;
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Mailbox, Taken};
 use brodo_control::event::Event;
 use brodo_net::FlowRecords;
 use brodo_net::clock::Clock;
@@ -79,7 +79,7 @@ impl Outbox {
     /// # Errors
     /// The warden has ended.
     pub(super) fn send_waiting(&self, clock: Clock) -> io::Result<bool> {
-        let (items, lost, closed) = self.items.take();
+        let Taken { items, lost, closed } = self.items.take();
         self.send_items(items, lost, clock)?;
         Ok(!closed)
     }

@@ -160,7 +160,7 @@ fn a_full_disk_ends_the_log_and_nothing_else() {
     }
     bus.set_subscribed(true);
     FlowLog::start(files, mailbox, bus.clone()).unwrap().finish();
-    let (items, ..) = clients.take();
+    let items = clients.take().items;
     assert_eq!(items.len(), 1, "{items:?}");
     let expected = "flow log /dev/full ended early: write: No space left on device";
     assert!(matches!(&*items[0], Event::Notice { text, .. } if text == expected), "{items:?}");

@@ -9,7 +9,7 @@ use crate::counters::DropReason;
 use crate::flow::end::EndCause;
 use crate::host::{Close, Host};
 use crate::time::Duration;
-use crate::wire::tcp::{Seq, TcpFlags, TcpHeader};
+use crate::wire::tcp::{SackBlock, Seq, TcpFlags, TcpHeader};
 use std::io::IoSlice;
 
 /// Least time between two challenge ACKs of a connection (RFC 5961, section 7, leaves the number open).
@@ -157,7 +157,7 @@ impl Connection {
         cx.shared.counters.tcp_duplicate_bytes += payload.len() as u64;
         let end = segment.seq + payload.len() as u32;
         if end.le(self.rx.nxt()) && !payload.is_empty() {
-            self.rx.note_duplicate(segment.seq, end);
+            self.rx.note_duplicate(SackBlock { left: segment.seq, right: end });
         }
         self.closer.restart_time_wait(cx.now + cx.shared.config.timeouts.time_wait);
         self.list_ack(cx.shared);
@@ -222,7 +222,7 @@ impl Connection {
         let old = (self.rx.nxt() - seq).clamp(0, payload.len() as i32) as usize;
         if old > 0 {
             cx.shared.counters.tcp_duplicate_bytes += old as u64;
-            self.rx.note_duplicate(seq, seq + old as u32);
+            self.rx.note_duplicate(SackBlock { left: seq, right: seq + old as u32 });
         }
         payload = &payload[old..];
         seq += old as u32;

@@ -28,7 +28,7 @@ use crate::tcp::rtt::LinkRtt;
 use crate::tcp::window::{Advertised, AdvertisedWindow, WindowUpdater};
 use crate::time::{Duration, Instant};
 use crate::tx_queue::{TxQueueBudget, TxQueueShare};
-use crate::wire::tcp::{SackBlocks, Seq, TcpHeader};
+use crate::wire::tcp::{SackBlock, SackBlocks, Seq, TcpHeader};
 use std::io::IoSlice;
 
 /// Silence after which a guest that was at the edge of the window has nothing to send, in round trips, and at
@@ -85,7 +85,7 @@ pub(super) struct Receiver {
     /// SACK permitted by the guest.
     sack: bool,
     /// Latest duplicate, to be reported in one D-SACK (RFC 2883).
-    duplicate: Option<(Seq, Seq)>,
+    duplicate: Option<SackBlock>,
     /// Share of the TX queue budget taken by the advertised window.
     tx_share: TxQueueShare,
     /// Limiting factor of the guest's sending.
@@ -371,8 +371,8 @@ impl Receiver {
         payload: &[u8],
     ) -> Result<bool, HostError> {
         debug_assert!(self.is_open() && seq.ge(self.nxt()), "payload is trimmed at RCV.NXT");
-        if let Some((start, end)) = self.gaps.held(seq, seq + payload.len() as u32) {
-            self.note_duplicate(start, end);
+        if let Some(held) = self.gaps.held(seq, seq + payload.len() as u32) {
+            self.note_duplicate(held);
         }
         if seq != self.nxt() {
             self.tx_share.measure(payload.len());
@@ -398,9 +398,9 @@ impl Receiver {
     }
 
     /// Duplicate: bytes from `start` to `end` that the guest has sent again.
-    pub(super) fn note_duplicate(&mut self, start: Seq, end: Seq) {
-        debug_assert!(start.lt(end), "a duplicate of at least one byte");
-        self.duplicate = Some((start, end));
+    pub(super) fn note_duplicate(&mut self, duplicate: SackBlock) {
+        debug_assert!(duplicate.left.lt(duplicate.right), "a duplicate of at least one byte");
+        self.duplicate = Some(duplicate);
     }
 
     /// Whether a SACK option is owed to the guest.
@@ -415,11 +415,8 @@ impl Receiver {
         if !self.has_sack_blocks() {
             return blocks;
         }
-        if let Some((start, end)) = self.duplicate.take() {
-            blocks.push(start, end);
-        }
-        for (start, end) in self.gaps.blocks(SackBlocks::MAX) {
-            blocks.push(start, end);
+        for block in self.duplicate.take().into_iter().chain(self.gaps.blocks(SackBlocks::MAX)) {
+            blocks.push(block);
         }
         blocks
     }

@@ -1,6 +1,6 @@
 //! Bytes per round for flows of any frame size, and the order of flows.
 
-use super::{QUANTUM, Schedule, TURN, Turn};
+use super::{Listed, QUANTUM, Schedule, TURN, Turn};
 use crate::flow::FlowId;
 
 const SUPER: u32 = 65_480;
@@ -32,7 +32,7 @@ fn backlogged_flows_move_equally_many_bytes_whatever_their_frames() {
         schedule.list(id(i as u32), turn);
     }
     for round in 0..10_000 {
-        let (sparse, bulk) = schedule.len();
+        let Listed { sparse, bulk } = schedule.listed();
         let first: Vec<_> = (0..sparse).filter_map(|_| schedule.next_sparse()).collect();
         let then: Vec<_> = (0..bulk).filter_map(|_| schedule.next_bulk()).collect();
         for flow in first.into_iter().chain(then) {
@@ -52,7 +52,7 @@ fn a_flow_is_sparse_until_it_has_sent_a_quantum() {
     let mut sparse = 0;
     for _ in 0..QUANTUM {
         schedule.list(id(1), &mut turn);
-        sparse += schedule.len().0;
+        sparse += schedule.listed().sparse;
         assert!(schedule.next_sparse().or_else(|| schedule.next_bulk()).is_some());
         turn.begin(false);
         turn.spend(1000);
@@ -71,7 +71,7 @@ fn one_that_leaves_half_of_its_turns_gets_no_more_than_others() {
     schedule.list(id(1), &mut turns[1]);
     for _ in 0..10_000 {
         // A round ends with the turn of one flow that is not sparse.
-        let sparse: Vec<_> = (0..schedule.len().0).filter_map(|_| schedule.next_sparse()).collect();
+        let sparse: Vec<_> = (0..schedule.listed().sparse).filter_map(|_| schedule.next_sparse()).collect();
         let bulk = schedule.next_bulk();
         first += u32::from(sparse.contains(&id(1)));
         later += u32::from(bulk == Some(id(1)));
@@ -102,7 +102,7 @@ fn a_flow_is_listed_once() {
     let mut turn = Turn::default();
     schedule.list(id(1), &mut turn);
     schedule.list(id(1), &mut turn);
-    assert_eq!(schedule.len(), (1, 0));
+    assert_eq!(schedule.listed(), Listed { sparse: 1, bulk: 0 });
 }
 
 #[test]

@@ -8,7 +8,7 @@
 use crate::memory::chunk::{ByteQueue, Pool};
 use crate::snapshot::saved::{Invalid, is_count, valid};
 use crate::snapshot::v1::ReassembledV1;
-use crate::wire::tcp::{SackBlocks, Seq};
+use crate::wire::tcp::{SackBlock, SackBlocks, Seq};
 
 /// Maximum of ranges of one connection.
 const RANGES_MAX: usize = 32;
@@ -107,17 +107,17 @@ impl Reassembly {
         Ok(())
     }
 
-    /// First part between `start` and `end` that is held already.
-    pub(crate) fn held(&self, start: Seq, end: Seq) -> Option<(Seq, Seq)> {
+    /// First part between `start` and `end` that is held already, as a duplicate is reported (RFC 2883).
+    pub(crate) fn held(&self, start: Seq, end: Seq) -> Option<SackBlock> {
         let range = self.ranges.iter().find(|r| r.start.lt(end) && r.end().gt(start))?;
-        let from = if range.start.gt(start) { range.start } else { start };
-        let to = if range.end().lt(end) { range.end() } else { end };
-        Some((from, to))
+        let left = if range.start.gt(start) { range.start } else { start };
+        let right = if range.end().lt(end) { range.end() } else { end };
+        Some(SackBlock { left, right })
     }
 
     /// SACK blocks of the ranges: at most `max`, and first "the segment which triggered this ACK" (RFC 2018,
     /// section 4).
-    pub(crate) fn blocks(&self, max: usize) -> impl Iterator<Item = (Seq, Seq)> {
+    pub(crate) fn blocks(&self, max: usize) -> impl Iterator<Item = SackBlock> {
         let mut newest = [None::<&Range>; SackBlocks::MAX];
         for range in &self.ranges {
             let mut range = Some(range);
@@ -127,7 +127,11 @@ impl Reassembly {
                 }
             }
         }
-        newest.into_iter().flatten().take(max).map(|range| (range.start, range.end()))
+        newest
+            .into_iter()
+            .flatten()
+            .take(max)
+            .map(|range| SackBlock { left: range.start, right: range.end() })
     }
 
     /// Whether range `i` ends exactly at `seq`.
@@ -176,7 +180,8 @@ impl Reassembly {
     pub(crate) fn restore(
         &mut self,
         pool: &mut Pool,
-        (nxt, edge): (Seq, Seq),
+        nxt: Seq,
+        edge: Seq,
         saved: &[ReassembledV1<'_>],
     ) -> Result<(), Invalid> {
         valid(saved.len() <= RANGES_MAX)?;

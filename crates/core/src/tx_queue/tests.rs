@@ -1,6 +1,6 @@
 //! Shares of the TX queue budget: of one and of several connections, over time and with changing frames.
 
-use super::{PERIOD, TxQueueBudget, TxQueueShare};
+use super::{PERIOD, TxQueueBudget, TxQueueShare, TxQueueUsage};
 use crate::time::Instant;
 
 const MSS: u16 = 1460;
@@ -10,6 +10,10 @@ fn tx_queue(frames: u32) -> TxQueueBudget {
     budget.set_len(Some(frames));
     budget.advance(Instant::from_ms(1));
     budget
+}
+
+fn usage(bound: u32, allotted: u32) -> TxQueueUsage {
+    TxQueueUsage { bound, allotted }
 }
 
 /// Largest window on a link without offload.
@@ -41,7 +45,7 @@ fn one_gets_nearly_all_and_several_share_without_a_number_to_tune() {
         let mut budget = tx_queue(frames);
         let mut shares = vec![TxQueueShare::new(MSS); n];
         let windows = settle(&mut budget, &mut shares);
-        let (bound, allotted) = budget.tx_queue_usage().unwrap();
+        let TxQueueUsage { bound, allotted } = budget.tx_queue_usage().unwrap();
         assert!(allotted <= bound, "{allotted} of {bound}");
         for window in windows {
             let got = window / u32::from(MSS);
@@ -76,11 +80,11 @@ fn a_share_expires_after_silence_and_counts_again_with_the_next_segment() {
     set(&mut budget, &mut busy, 600 * u32::from(MSS));
     set(&mut budget, &mut idle, 400 * u32::from(MSS));
     // More than there is, because advertised windows stand: neither may advance.
-    assert_eq!(budget.tx_queue_usage(), Some((800, 1000)));
+    assert_eq!(budget.tx_queue_usage(), Some(usage(800, 1000)));
     assert_eq!(window_max(&budget, idle), 150 * u32::from(MSS));
     assert_eq!(window_max(&budget, busy), 300 * u32::from(MSS));
     set(&mut budget, &mut idle, 0);
-    assert_eq!(budget.tx_queue_usage(), Some((800, 600)));
+    assert_eq!(budget.tx_queue_usage(), Some(usage(800, 600)));
 }
 
 #[test]
@@ -89,9 +93,9 @@ fn a_pause_of_ours_expires_no_share() {
     let mut share = TxQueueShare::new(MSS);
     set(&mut budget, &mut share, 400 * u32::from(MSS));
     budget.advance(Instant::from_ms(60_000));
-    assert_eq!(budget.tx_queue_usage(), Some((800, 400)));
+    assert_eq!(budget.tx_queue_usage(), Some(usage(800, 400)));
     budget.advance(Instant::from_ms(60_000) + PERIOD / 2);
-    assert_eq!(budget.tx_queue_usage(), Some((800, 400)));
+    assert_eq!(budget.tx_queue_usage(), Some(usage(800, 400)));
 }
 
 #[test]
@@ -125,7 +129,7 @@ fn payload_per_frame_is_measured() {
     // A segment of less than that.
     assert_eq!(window_max(&budget, TxQueueShare::new(536)), 600 * 536);
     set(&mut budget, &mut share, 10 * 1460 + 1);
-    assert_eq!(budget.tx_queue_usage(), Some((800, 11)));
+    assert_eq!(budget.tx_queue_usage(), Some(usage(800, 11)));
 }
 
 #[test]
@@ -139,7 +143,7 @@ fn without_a_bound_no_share_is_counted() {
     budget.set_len(Some(1000));
     // The old share, of which nothing is counted any more, takes nothing from others when it changes.
     set(&mut budget, &mut share, 3 * u32::from(MSS));
-    assert_eq!(budget.tx_queue_usage(), Some((800, 3)));
+    assert_eq!(budget.tx_queue_usage(), Some(usage(800, 3)));
 }
 
 #[test]
@@ -152,5 +156,5 @@ fn a_queue_of_one_has_room_for_one_and_every_number_is_safe() {
             let _ = window_max(&budget, share);
         }
     }
-    assert_eq!(tx_queue(1).tx_queue_usage(), Some((1, 0)));
+    assert_eq!(tx_queue(1).tx_queue_usage(), Some(usage(1, 0)));
 }

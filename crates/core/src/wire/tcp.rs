@@ -122,11 +122,30 @@ impl BitOrAssign for TcpFlags {
     }
 }
 
-/// Selective acknowledgement blocks, first edge included, last excluded, in the order of the option.
+/// One block of a SACK option (RFC 2018, section 3), as received: its edges may be in any order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SackBlock {
+    /// First sequence number of the block.
+    pub left: Seq,
+    /// Sequence number that follows the last one of the block.
+    pub right: Seq,
+}
+
+impl SackBlock {
+    /// No sequence number at all.
+    const EMPTY: Self = Self { left: Seq(0), right: Seq(0) };
+
+    /// Whether `other` lies within this block.
+    pub fn contains(self, other: Self) -> bool {
+        self.left.le(other.left) && other.right.le(self.right)
+    }
+}
+
+/// Selective acknowledgement blocks, in the order of the option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SackBlocks {
     // Entries from `len` on stay zero, so that derived equality is right.
-    blocks: [(Seq, Seq); Self::MAX],
+    blocks: [SackBlock; Self::MAX],
     len: u8,
 }
 
@@ -135,25 +154,25 @@ impl SackBlocks {
     pub const MAX: usize = 4;
 
     /// No blocks.
-    pub const EMPTY: Self = Self { blocks: [(Seq(0), Seq(0)); Self::MAX], len: 0 };
+    pub const EMPTY: Self = Self { blocks: [SackBlock::EMPTY; Self::MAX], len: 0 };
 
     /// Adds a block; false, and nothing is added, if there are [`SackBlocks::MAX`] already.
-    pub fn push(&mut self, start: Seq, end: Seq) -> bool {
+    pub fn push(&mut self, block: SackBlock) -> bool {
         let Some(slot) = self.blocks.get_mut(usize::from(self.len)) else { return false };
-        *slot = (start, end);
+        *slot = block;
         self.len += 1;
         true
     }
 
     /// The blocks.
-    pub fn as_slice(&self) -> &[(Seq, Seq)] {
+    pub fn as_slice(&self) -> &[SackBlock] {
         &self.blocks[..usize::from(self.len)]
     }
 
     /// The blocks sorted by sequence number from `base` on.
     #[must_use]
     pub fn ascending(mut self, base: Seq) -> Self {
-        self.blocks[..usize::from(self.len)].sort_unstable_by_key(|&(start, _)| start - base);
+        self.blocks[..usize::from(self.len)].sort_unstable_by_key(|block| block.left - base);
         self
     }
 
@@ -291,9 +310,9 @@ impl TcpOptions {
         let count = self.sack_count();
         if count > 0 {
             put(&[NOP, NOP, SACK, 2 + 8 * count as u8]);
-            for (start, end) in &self.sack.as_slice()[..count] {
-                put(&start.0.to_be_bytes());
-                put(&end.0.to_be_bytes());
+            for SackBlock { left, right } in &self.sack.as_slice()[..count] {
+                put(&left.0.to_be_bytes());
+                put(&right.0.to_be_bytes());
             }
         }
     }
@@ -308,7 +327,7 @@ fn parse_sack(data: &[u8]) -> Option<SackBlocks> {
     let mut sack = SackBlocks::EMPTY;
     for pair in pairs {
         // Cannot be full: 40 bytes of options hold four.
-        sack.push(Seq(u32_at(pair, 0)?), Seq(u32_at(pair, 4)?));
+        sack.push(SackBlock { left: Seq(u32_at(pair, 0)?), right: Seq(u32_at(pair, 4)?) });
     }
     Some(sack)
 }

@@ -4,7 +4,7 @@ use crate::strategies::{ipv4, ipv6, quick, tcp};
 use brodo_core::wire::ethernet::{EtherType, EthernetHeader, MacAddr};
 use brodo_core::wire::ipv4::Ipv4Header;
 use brodo_core::wire::ipv6::Ipv6Header;
-use brodo_core::wire::tcp::{SackBlocks, TcpHeader};
+use brodo_core::wire::tcp::{SackBlock, SackBlocks, TcpHeader};
 use brodo_core::wire::udp::UdpHeader;
 use brodo_core::wire::{TCP, UDP, checksum};
 use etherparse::{
@@ -52,8 +52,9 @@ fn frame_v6(header: &Ipv6Header, payload: &[u8]) -> Vec<u8> {
 fn elements(header: &TcpHeader) -> Vec<TcpOptionElement> {
     let options = &header.options;
     let sack = options.sack.as_slice().split_first().map(|(first, rest)| {
-        let pair = |i: usize| rest.get(i).map(|b| (b.0.0, b.1.0));
-        TcpOptionElement::SelectiveAcknowledgement((first.0.0, first.1.0), [pair(0), pair(1), pair(2)])
+        let edges = |block: &SackBlock| (block.left.0, block.right.0);
+        let pair = |i: usize| rest.get(i).map(edges);
+        TcpOptionElement::SelectiveAcknowledgement(edges(first), [pair(0), pair(1), pair(2)])
     });
     [
         options.mss.map(TcpOptionElement::MaximumSegmentSize),

@@ -6,7 +6,7 @@ use brodo_core::wire::ethernet::{EthernetHeader, MacAddr};
 use brodo_core::wire::ipv4::Ipv4Header;
 use brodo_core::wire::ipv6::Ipv6Header;
 use brodo_core::wire::ndp::{NdpMessage, NeighborAdvertisement};
-use brodo_core::wire::tcp::{SackBlocks, Seq, TcpFlags, TcpHeader, TcpOptions};
+use brodo_core::wire::tcp::{SackBlock, SackBlocks, Seq, TcpFlags, TcpHeader, TcpOptions};
 use brodo_core::wire::udp::UdpHeader;
 use proptest::collection::vec;
 use proptest::option;
@@ -68,7 +68,7 @@ fn sack() -> impl Strategy<Value = SackBlocks> {
     vec(any::<(u32, u32)>(), 0..=SackBlocks::MAX).prop_map(|pairs| {
         let mut sack = SackBlocks::EMPTY;
         for (start, end) in pairs {
-            assert!(sack.push(Seq(start), Seq(end)));
+            assert!(sack.push(SackBlock { left: Seq(start), right: Seq(end) }));
         }
         sack
     })

@@ -269,5 +269,6 @@ fn a_scan_of_udp_ports_leaves_the_host_most_of_its_own() {
         let others: Vec<_> = (0..40).map(|_| UdpSocket::bind((LOOPBACK[0], 0)).expect("a port")).collect();
         assert_eq!(others.len(), 40);
         assert!(worker.stack().counters().udp_flows_evicted > 0);
+        assert!(worker.udp_ports_reported, "the user gets a notice");
     });
 }

@@ -6,7 +6,7 @@ use super::{Activity, Parts, Wake, Worker};
 use crate::capture::Capture;
 use crate::clock::Clock;
 use crate::command::{Command, ForwardRefusal};
-use crate::forward::{Forward, ForwardDirection, Forwards, Guest, Transport};
+use crate::forward::{Forward, ForwardDirection, Forwards, ForwardsMax, Guest, Transport};
 use crate::host_network::{HostNetFollow, HostNetwork};
 use crate::resolv::ResolvConf;
 use crate::sockets::Sockets;
@@ -263,7 +263,7 @@ fn a_connection_without_a_descriptor_for_it_does_not_spin() {
             None,
             &parts.sockets,
             &crate::ephemeral_ports::ephemeral_ports(),
-            (1000, 10),
+            ForwardsMax { descriptors: 1000, splices: 10 },
         );
         let mut forwards = forwards.expect("forwards");
         let (direction, transport) = (ForwardDirection::In, Transport::Tcp);

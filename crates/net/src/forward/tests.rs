@@ -15,8 +15,14 @@ fn tcp(spec: &str) -> Forward {
 
 fn forwards(sockets: &Sockets) -> Forwards {
     let addresses = ["10.0.2.15", "fd00::15"].map(|text| text.parse().ok());
-    Forwards::new(Guest { addresses }, None, sockets, &crate::ephemeral_ports::ephemeral_ports(), (1000, 10))
-        .expect("forwards")
+    Forwards::new(
+        Guest { addresses },
+        None,
+        sockets,
+        &crate::ephemeral_ports::ephemeral_ports(),
+        ForwardsMax { descriptors: 1000, splices: 10 },
+    )
+    .expect("forwards")
 }
 
 fn connects(at: &str) -> bool {
@@ -95,7 +101,7 @@ fn empty_forwards_and_too_many_are_refused() {
             None,
             &sockets,
             &crate::ephemeral_ports::ephemeral_ports(),
-            (1000, 10),
+            ForwardsMax { descriptors: 1000, splices: 10 },
         )
         .expect("forwards");
         let refused = |forwards: &mut Forwards, spec, expected| {

@@ -1,6 +1,7 @@
 //! The TX queue budget: the queue holds a number of frames and drops those beyond, so all advertised windows
 //! fit into it together, and so do the acknowledgements of data sent.
 
+use brodo_core::stack::TxQueueUsage;
 use brodo_core::tcp::limiting_factor::LimitingFactor;
 use brodo_sim::script::{Script, Setup};
 
@@ -52,7 +53,7 @@ fn a_connection_alone_gets_most_of_the_ring() {
         // Shares cover four fifths of the queue, and a connection leaves a quarter of that to others.
         t.establish();
         assert_eq!(segments(t), 12);
-        assert_eq!(t.driver.stack.tx_queue_usage(), Some((16, 12)));
+        assert_eq!(t.driver.stack.tx_queue_usage(), Some(TxQueueUsage { bound: 16, allotted: 12 }));
         for _ in 0..10 {
             assert_eq!(send(t, 12), 12);
             assert_eq!(segments(t), 12);
@@ -69,10 +70,11 @@ fn connections_share_the_ring_and_never_more() {
             for (i, &flow) in flows.iter().enumerate() {
                 t.select(flow);
                 send(t, 1 + (i as u32 + round) % 5);
-                let (bound, used) = t.driver.stack.tx_queue_usage().expect("there is a bound");
+                let TxQueueUsage { bound, allotted } =
+                    t.driver.stack.tx_queue_usage().expect("there is a bound");
                 // One more for each connection that came when no frame was free.
                 let most = if round == 0 { bound + 8 } else { bound };
-                assert!(used <= most, "{used} of {bound}");
+                assert!(allotted <= most, "{allotted} of {bound}");
                 t.advance_ms(1);
             }
             let offered = on_offer(t, &flows);

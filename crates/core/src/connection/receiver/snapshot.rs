@@ -12,6 +12,7 @@ use crate::tcp::window::{AdvertisedWindow, WindowUpdater};
 use crate::time::Instant;
 use crate::trace::Direction;
 use crate::tx_queue::TxQueueShare;
+use crate::wire::tcp::{SackBlock, Seq};
 
 /// Largest limit that a window can express (RFC 7323, 2.2).
 const LIMIT_MAX: u32 = 65_535 << 14;
@@ -36,7 +37,7 @@ impl Receiver {
             memory_listed: *memory_listed,
             ack: ack.save(),
             sack: *sack,
-            duplicate: duplicate.save(),
+            duplicate: duplicate.map(|SackBlock { left, right }| (left.0, right.0)),
             tx_share: tx_share.save(),
             clock: clock.save(),
             bytes: *bytes,
@@ -75,7 +76,7 @@ impl Receiver {
             memory_listed: false,
             ack: DelayedAck::restore(saved.ack)?,
             sack: saved.sack,
-            duplicate: Saved::restore(saved.duplicate)?,
+            duplicate: saved.duplicate.map(|(left, right)| SackBlock { left: Seq(left), right: Seq(right) }),
             tx_share: TxQueueShare::restore(saved.tx_share)?,
             clock: LimitingClock::restore(saved.clock)?,
             bytes: saved.bytes,
@@ -95,7 +96,7 @@ impl Receiver {
     ) -> Result<(), Invalid> {
         pool.restore(&mut self.queue, &saved.queue)?;
         let edge = self.window.nxt() + self.window.size();
-        self.gaps.restore(pool, (self.window.nxt(), edge), &saved.gaps)?;
+        self.gaps.restore(pool, self.window.nxt(), edge, &saved.gaps)?;
         pool.reserve_window(0, saved.reserved);
         self.reserved = saved.reserved;
         Ok(())

@@ -23,7 +23,7 @@ use crate::tcp::rack::RoundTrips;
 use crate::tcp::scoreboard::Range;
 use crate::time::{Duration, Instant};
 use crate::trace::Resend;
-use crate::wire::tcp::{SackBlocks, Seq, SeqRange, TcpHeader};
+use crate::wire::tcp::{SackBlock, SackBlocks, Seq, SeqRange, TcpHeader};
 use core::num::NonZeroU32;
 use std::io::IoSlice;
 
@@ -146,19 +146,18 @@ impl Sender {
     fn take_sack(&mut self, shared: &mut Shared, now: Instant, ack: Seq, blocks: &SackBlocks) -> bool {
         let all = blocks.as_slice();
         let first = all[0];
-        let within = |outer: (Seq, Seq)| outer.0.le(first.0) && first.1.le(outer.1);
-        let duplicate = first.0.lt(ack) || all.get(1).is_some_and(|&second| within(second));
+        let duplicate = first.left.lt(ack) || all.get(1).is_some_and(|second| second.contains(first));
         if duplicate {
             shared.counters.tcp_duplicates_reported += 1;
             self.rack.duplicate(self.una, self.nxt);
-            self.undo_recovery((first.1 - first.0).max(0) as u32);
+            self.undo_recovery((first.right - first.left).max(0) as u32);
         }
         let min_rtt = shared.tcp.rtt.min().unwrap_or_default();
         let Self { board, rack, .. } = self;
         // From the lowest on: RACK takes what comes below the highest that has arrived for reordering.
-        for &(start, end) in blocks.ascending(self.una).as_slice() {
-            if start.ge(self.una) && start.lt(end) && end.le(self.nxt) {
-                board.sack(start, end, |range| rack.delivered(now, range, min_rtt));
+        for &SackBlock { left, right } in blocks.ascending(self.una).as_slice() {
+            if left.ge(self.una) && left.lt(right) && right.le(self.nxt) {
+                board.sack(left, right, |range| rack.delivered(now, range, min_rtt));
             }
         }
         duplicate

@@ -19,7 +19,7 @@ fn header(options: TcpOptions) -> TcpHeader {
 fn sack(n: u32) -> SackBlocks {
     let mut sack = SackBlocks::EMPTY;
     for i in 0..n {
-        assert!(sack.push(Seq(100 * i), Seq(100 * i + 50)));
+        assert!(sack.push(SackBlock { left: Seq(100 * i), right: Seq(100 * i + 50) }));
     }
     sack
 }

@@ -3,7 +3,7 @@
 
 use super::super::tests::forward;
 use super::*;
-use crate::forward::NAT_PORT_TRIES;
+use crate::forward::{ForwardsMax, NAT_PORT_TRIES};
 use crate::platform::{Linux, Tracer};
 use crate::sockets::readiness;
 use brodo_core::config::Config;
@@ -73,9 +73,14 @@ impl World {
         let stack = Stack::new(config, Keys { table: [1; 16], isn: [2; 16], dns: [3; 16] }, caps);
         let sockets = Sockets::new().expect("epoll");
         let guest = super::super::Guest { addresses: [GUEST.parse().ok(), None] };
-        let forwards =
-            Forwards::new(guest, None, &sockets, &crate::ephemeral_ports::ephemeral_ports(), (1000, 10))
-                .expect("forwards");
+        let forwards = Forwards::new(
+            guest,
+            None,
+            &sockets,
+            &crate::ephemeral_ports::ephemeral_ports(),
+            ForwardsMax { descriptors: 1000, splices: 10 },
+        )
+        .expect("forwards");
         Self {
             stack,
             sockets,

@@ -192,7 +192,9 @@ impl Engine {
             notices.publish(&wake);
             ControlFlow::Continue(())
         };
-        let served = self.network.run_after(on_started, on_wake, &|wake| notices.publish(&wake));
+        let served = self
+            .network
+            .run_after(on_started, on_wake, &|wake| notices.publish(&wake), |_| ControlFlow::Continue(()));
         let failure = served.map_err(network_failure).err().map(|failure| failure.to_string());
         for error in self.network.workers_mut().iter_mut().filter_map(Worker::finish_capture) {
             self.notices.capture_failed(&error);

@@ -134,6 +134,21 @@ impl Record<'_> {
         out.extend(self.bytes);
     }
 
+    /// Appends a record of version 1 to `out`, with `content` in postcard.
+    pub fn append_v1<T: Serialize>(out: &mut Vec<u8>, tag: u16, content: &T) {
+        out.extend(tag.to_le_bytes());
+        out.extend(1u16.to_le_bytes());
+        let len_at = out.len();
+        out.extend([0; 4]);
+        // Nothing but a map or sequence of unknown length can fail, and no record has one.
+        match postcard::to_extend(content, std::mem::take(out)) {
+            Ok(bytes) => *out = bytes,
+            Err(error) => return debug_assert!(false, "record {tag} is not encoded: {error}"),
+        }
+        let len = (out.len() - len_at - 4) as u32;
+        out[len_at..len_at + 4].copy_from_slice(&len.to_le_bytes());
+    }
+
     /// Whether it has this tag.
     pub(crate) const fn is(&self, tag: Tag) -> bool {
         self.tag == tag as u16
@@ -142,7 +157,7 @@ impl Record<'_> {
 
 impl<'a> Record<'a> {
     /// Content in version 1, if it has that version and is valid to its last byte.
-    pub(crate) fn v1<T: Deserialize<'a>>(&self) -> Option<T> {
+    pub fn v1<T: Deserialize<'a>>(&self) -> Option<T> {
         if self.version != 1 {
             return None;
         }

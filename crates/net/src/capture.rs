@@ -130,8 +130,29 @@ impl Capture {
         option(&mut description, OPT_END, &[]);
         block(&mut out, INTERFACE_DESCRIPTION, &description)?;
         out.flush()?;
+        Ok(Self::writing(out, clock))
+    }
+
+    /// Goes on with a capture of another process, whose file has its headers and only whole blocks. `clock`
+    /// is that of the other process, or a later one.
+    pub fn resume(file: File, clock: Clock) -> Self {
+        Self::writing(BufWriter::with_capacity(BUFFER, file), clock)
+    }
+
+    fn writing(out: BufWriter<File>, clock: Clock) -> Self {
         let writer = Writer { out, ended: false, error: None, written: Written::default() };
-        Ok(Self { writer: Arc::new(Mutex::new(writer)), filter: None, clock, flush_at: None })
+        Self { writer: Arc::new(Mutex::new(writer)), filter: None, clock, flush_at: None }
+    }
+
+    /// Frames and bytes written so far, for a hand-over.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let Written { frames, bytes } = self.written();
+        (frames, bytes)
+    }
+
+    /// Sets the counts of a capture that goes on.
+    pub(crate) fn set_counts(&mut self, (frames, bytes): (u64, u64)) {
+        self.lock().written = Written { frames, bytes };
     }
 
     /// Restricts the capture to frames that match `filter`. To be called before handles are cloned.

@@ -15,11 +15,11 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     /// CLOCK_MONOTONIC at zero, in nanoseconds.
-    start_ns: u64,
+    pub(crate) start_ns: u64,
     /// CLOCK_REALTIME at zero, in nanoseconds since 1970.
-    unix_ns: u64,
+    pub(crate) unix_ns: u64,
     /// Time for which the machine had been suspended at zero.
-    suspended: Duration,
+    pub(crate) suspended: Duration,
 }
 
 impl Clock {

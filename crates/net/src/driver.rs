@@ -17,6 +17,7 @@ mod busy_poll;
 mod credit;
 mod execute;
 mod extra;
+mod handover;
 mod intake;
 mod sources;
 mod wait;
@@ -38,11 +39,12 @@ use brodo_core::counters::DropReason;
 use brodo_core::stack::{Io, Stack};
 use brodo_core::time::{Duration, Instant};
 use brodo_link::poller::Token;
-use brodo_link::{FailedCall, GuestLink, LinkReady};
+use brodo_link::{FailedCall, GuestLink, LinkLosses, LinkReady};
 pub use busy_poll::busy_poll_default;
 use credit::CreditWatch;
 use execute::WorkerView;
 use extra::ExtraDescriptors;
+pub(crate) use handover::{Adoption, FirstTurn};
 use intake::Intake;
 use sources::Sources;
 use std::io;
@@ -80,6 +82,9 @@ pub enum Wake {
     UdpPortsSpent,
     /// A message for the user about forwarded ports.
     Notice(String),
+    /// Request to freeze ([`Handle::freeze`](crate::Handle::freeze)): nothing is in progress, and the network
+    /// may be saved. [`Network::run_after`](crate::Network::run_after) does so itself.
+    Freeze,
     /// Stop of all workers: [`Workers::stop`](crate::workers::Workers::stop).
     Stopped,
 }
@@ -150,6 +155,10 @@ pub struct Worker<L> {
     ping_reported: bool,
     udp_ports_reported: bool,
     listener: Option<Listener>,
+    /// Losses of the link in the hands of other processes.
+    losses_before: LinkLosses,
+    /// Of a restored worker that has not run yet.
+    first_turn: Option<Box<FirstTurn>>,
 }
 
 impl<L: GuestLink> Worker<L> {
@@ -191,6 +200,8 @@ impl<L: GuestLink> Worker<L> {
             ping_reported: false,
             udp_ports_reported: false,
             listener: parts.listener,
+            losses_before: LinkLosses::default(),
+            first_turn: None,
         })
     }
 
@@ -226,6 +237,13 @@ impl<L: GuestLink> Worker<L> {
     /// Activity of the loop.
     pub fn activity(&self) -> Activity {
         self.waiter.activity
+    }
+
+    /// Losses of the link, in all processes that have served it.
+    fn losses(&self) -> LinkLosses {
+        let mut losses = self.losses_before;
+        losses.add(&self.port.link.losses());
+        losses
     }
 
     /// Ends the capture, if there is one, and writes the rest of it; returns the error that has made it
@@ -290,6 +308,9 @@ impl<L: GuestLink> Worker<L> {
     /// One turn after a wait.
     fn turn(&mut self) -> Result<Option<Wake>, FailedCall> {
         self.port.now = self.waiter.now;
+        if let Some(first) = self.first_turn.take() {
+            self.begin(*first);
+        }
         self.tracer.tuning_log.turn(self.waiter.now);
         self.source_events();
         self.with_sources(Sources::turn_before_frames);
@@ -411,13 +432,14 @@ impl<L: GuestLink> Worker<L> {
     }
 
     fn view(&mut self) -> WorkerView<'_> {
+        let losses = self.losses();
         let Self { stack, port, sockets, tracer, sources, waiter, handle, .. } = self;
         WorkerView {
             now: waiter.now,
             stack,
             sockets,
             tuning_log: &tracer.tuning_log,
-            losses: port.link.losses(),
+            losses,
             capture: &mut port.capture,
             forwards: sources.forwards.as_deref_mut(),
             txqueuelen: sources.txqueuelen.as_ref(),
@@ -460,6 +482,9 @@ impl<L: GuestLink> Worker<L> {
         }
         if self.handle.is_stopping() {
             return Some(Wake::Stopped);
+        }
+        if self.handle.is_freezing() {
+            return Some(Wake::Freeze);
         }
         extra.map(Wake::Extra)
     }

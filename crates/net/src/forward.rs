@@ -30,12 +30,14 @@
 
 mod auto;
 mod datagrams;
+mod handover;
 mod listen;
 mod listeners;
 mod scan;
 pub mod spec;
 mod turn;
 
+pub(crate) use handover::Slots;
 pub use listen::{ForwardError, ListenSpec, Opener, open};
 pub use listeners::inode;
 
@@ -509,7 +511,7 @@ impl Forwards {
             Transport::Udp => Body::Datagrams(Published::new(fd)),
         };
         let listener = Listener::new(entry, place, body, to_address, to_port);
-        self.listeners.insert(listener).map_err(|errno| ForwardError::Socket {
+        self.listeners.insert(listener).map(drop).map_err(|errno| ForwardError::Socket {
             direction: place.direction,
             transport: place.transport,
             at: SocketAddr::new(place.address, place.port),

@@ -245,6 +245,19 @@ impl HostNetSubscription {
     pub(crate) fn new(network: Arc<HostNetwork>, follow: HostNetFollow, is_poller: bool) -> Self {
         Self { network, follow, is_poller, seen: Changes::default() }
     }
+
+    /// The host's addresses, sorted.
+    pub(crate) fn addresses(&self) -> Arc<[IpAddr]> {
+        self.network.addresses()
+    }
+
+    /// Compares with the addresses that another process had last: the next turn acts on a difference as on
+    /// any change.
+    pub(crate) fn compare(&mut self, before: &[IpAddr]) {
+        if *self.network.addresses() != *before {
+            self.seen.network = self.network.changes().network.wrapping_sub(1);
+        }
+    }
 }
 
 impl<L: GuestLink> Source<L> for HostNetSubscription {

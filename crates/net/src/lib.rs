@@ -171,6 +171,7 @@ pub mod driver;
 pub mod ephemeral_ports;
 pub mod fd_passing;
 pub mod forward;
+pub mod handover;
 pub mod host_network;
 pub mod netlink;
 mod network;
@@ -194,5 +195,9 @@ pub use brodo_core::config::Config;
 pub use brodo_core::policy::{Deny, Rules};
 pub use brodo_link::channel;
 pub use driver::Wake;
-pub use network::{Builder, FlowRecords, Handle, Network, NetworkError, Recording, Running};
+pub use handover::{Handover, RestoreFailure, Takeover};
+pub use network::{
+    Builder, FlowRecords, Frozen, Handle, Network, NetworkError, Recording, Running, TakenOver,
+};
 pub use splice::SpliceCounters;
+pub use workers::NotFrozen;

@@ -29,6 +29,9 @@
 //! | forwarded ports, and flows that begin there | the first worker's; others re-steer frames of such flows |
 //! | counters | each its own, added up by the reader |
 
+mod handover;
+mod run;
+
 use crate::capture::Capture;
 use crate::clock::Clock;
 use crate::command::{Command, FlowFilter, FlowReport, ForwardRefusal, ForwardReport};
@@ -37,6 +40,7 @@ use crate::descriptors::{Descriptors, Needs};
 use crate::driver::{Listener, Parts, Wake, Worker};
 use crate::ephemeral_ports;
 use crate::forward::{self, Forward, ForwardError, Forwards, ForwardsMax, Guest, Opener};
+use crate::handover::RestoreFailure;
 use crate::host_network::{HostNetFollow, HostNetwork};
 use crate::socket_broker::SocketBroker;
 use crate::sockets::Sockets;
@@ -49,6 +53,7 @@ use brodo_core::memory::budget::{Budget, WORKERS_MAX};
 use brodo_core::policy::Rules;
 use brodo_core::stack::{Keys, Stack};
 use brodo_link::{FailedCall, GuestLink};
+pub use handover::{Frozen, TakenOver};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -56,8 +61,7 @@ use std::fmt;
 use std::io;
 use std::ops::{ControlFlow, RangeInclusive};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -81,6 +85,8 @@ pub enum NetworkError {
     Forward(ForwardError),
     /// [`Network::turn`] serves one worker; with several links use [`Network::run`] or [`Network::spawn`].
     SeveralWorkers,
+    /// Nothing of a hand-over can be restored.
+    Restore(RestoreFailure),
 }
 
 impl NetworkError {
@@ -98,6 +104,7 @@ impl fmt::Display for NetworkError {
             Self::Io { call, error } => write!(f, "{call}: {error}"),
             Self::Failed(error) => error.fmt(f),
             Self::Forward(error) => error.fmt(f),
+            Self::Restore(failure) => failure.fmt(f),
             Self::SeveralWorkers => f.write_str("a caller's own loop serves one link: use run or spawn"),
         }
     }
@@ -345,6 +352,26 @@ impl<L: GuestLink> Builder<L> {
     /// # Errors
     /// See [`NetworkError`].
     pub fn build(mut self) -> Result<Network<L>, NetworkError> {
+        let basis = self.basis()?;
+        let mut workers = Vec::with_capacity(self.links.len());
+        for (number, link) in (0..).zip(std::mem::take(&mut self.links)) {
+            let keys = keys().map_err(NetworkError::io("draw random keys: getrandom"))?;
+            let budget = basis.budget.clone();
+            let stack = Stack::sharing(self.config.clone(), keys, link.caps(), budget, number);
+            let sockets = Sockets::new().map_err(NetworkError::io("wait for sockets: epoll_create1"))?;
+            let mut forwards = None;
+            if number == 0 {
+                let mut none = self.no_forwards(&sockets, &basis)?;
+                self.add_forwards(&mut none)?;
+                forwards = Some(none);
+            }
+            workers.push(self.worker(number, Made { link, stack, sockets, forwards }, &basis)?);
+        }
+        Ok(self.network(workers, basis))
+    }
+
+    /// Checks the settings, and divides what the workers share.
+    fn basis(&mut self) -> Result<Basis, NetworkError> {
         let count = match self.links.len() {
             0 => return Err(NetworkError::NoLink),
             count if count > WORKERS_MAX as usize => return Err(NetworkError::TooManyLinks(count)),
@@ -363,70 +390,77 @@ impl<L: GuestLink> Builder<L> {
         self.config.max_udp_flows = per_worker(udp_flows_max).max(1);
         self.config.dns_cache = per_worker(self.config.dns_cache);
         self.config.rules.workers = count;
-        let handle = Arc::new(Workers::new(count).map_err(NetworkError::io("wake workers: eventfd"))?);
+        let workers = Arc::new(Workers::new(count).map_err(NetworkError::io("wake workers: eventfd"))?);
         let budget = Arc::new(Budget::new(self.config.memory));
-        let mut workers = Vec::with_capacity(count as usize);
-        for (number, link) in (0..count).zip(std::mem::take(&mut self.links)) {
-            let mut parts = self.parts(number, link, &budget, &handle)?;
-            if number == 0 {
-                parts.forwards = Some(self.forwards_of(&parts.sockets, &ports, descriptors)?);
-            }
-            let worker = Worker::new(parts).map_err(NetworkError::io("wait for the link: epoll_ctl"))?;
-            workers.push(worker);
-        }
-        Ok(Network { workers, shared: handle, flows_max: self.config.max_flows * count as usize })
+        Ok(Basis { workers, budget, descriptors, ports })
     }
 
-    /// Parts of worker number `number`, all but the forwards.
-    fn parts(
-        &self,
-        number: u32,
-        link: L,
-        budget: &Arc<Budget>,
-        workers: &Arc<Workers>,
-    ) -> Result<Parts<L>, NetworkError> {
-        let keys = keys().map_err(NetworkError::io("draw random keys: getrandom"))?;
-        let mut stack = Stack::sharing(self.config.clone(), keys, link.caps(), budget.clone(), number);
+    /// A worker with all of its parts.
+    fn worker(&self, number: u32, made: Made<L>, basis: &Basis) -> Result<Worker<L>, NetworkError> {
+        let Made { link, mut stack, sockets, forwards } = made;
         stack.record_ends(self.recording.ends);
         stack.record_openings(self.recording.openings);
-        let sockets = Sockets::new().map_err(NetworkError::io("wait for sockets: epoll_create1"))?;
-        let handle =
-            WorkerHandle::new(workers.clone(), number).map_err(NetworkError::io("number the workers"))?;
+        let handle = WorkerHandle::new(basis.workers.clone(), number)
+            .map_err(NetworkError::io("number the workers"))?;
         let listener = self.on_records.clone().map(|observer| -> Listener {
             Box::new(move |stack| observer(FlowRecords::take(number, stack)))
         });
-        Ok(Parts {
+        Worker::new(Parts {
             busy_poll: self.busy_poll,
             txqueuelen: self.tx_queue_len.clone(),
             host_network: self.host.clone(),
             capture: self.capture.clone(),
+            forwards,
             listener,
             ..Parts::new(stack, link, sockets, self.clock, handle)
         })
+        .map_err(NetworkError::io("wait for the link: epoll_ctl"))
     }
 
-    /// Forwarded ports of the first worker, bound.
-    fn forwards_of(
-        &mut self,
-        sockets: &Sockets,
-        ephemeral: &RangeInclusive<u16>,
-        of: Descriptors,
-    ) -> Result<Forwards, NetworkError> {
+    /// The forwards of the first worker, none of which is in force yet.
+    fn no_forwards(&mut self, sockets: &Sockets, basis: &Basis) -> Result<Forwards, NetworkError> {
+        let Basis { descriptors, ports, .. } = basis;
         let max = ForwardsMax {
-            descriptors: usize::try_from(of.limit).unwrap_or(usize::MAX),
-            splices: of.splices_max as usize,
+            descriptors: usize::try_from(descriptors.limit).unwrap_or(usize::MAX),
+            splices: descriptors.splices_max as usize,
         };
-        let mut forwards = Forwards::new(guest(&self.config), self.broker.take(), sockets, ephemeral, max)
+        let mut forwards = Forwards::new(guest(&self.config), self.broker.take(), sockets, ports, max)
             .map_err(NetworkError::io("wait for ports: epoll_ctl"))?;
         if let Some(opener) = self.opener.take() {
             forwards.open_by(opener);
         }
         forwards.leave_out(&self.not_followed);
+        Ok(forwards)
+    }
+
+    /// Puts the forwards in force that are not yet.
+    fn add_forwards(&mut self, forwards: &mut Forwards) -> Result<(), NetworkError> {
         for forward in std::mem::take(&mut self.forwards) {
             forwards.add(forward).map_err(NetworkError::Forward)?;
         }
-        Ok(forwards)
+        Ok(())
     }
+
+    fn network(&self, workers: Vec<Worker<L>>, basis: Basis) -> Network<L> {
+        let flows_max = self.config.max_flows * workers.len();
+        Network { workers, shared: basis.workers, flows_max }
+    }
+}
+
+/// Shared state of the workers of a network, and what is divided among them.
+struct Basis {
+    workers: Arc<Workers>,
+    budget: Arc<Budget>,
+    descriptors: Descriptors,
+    ports: RangeInclusive<u16>,
+}
+
+/// Parts of one worker that are made anew or restored.
+struct Made<L> {
+    link: L,
+    stack: Stack,
+    sockets: Sockets,
+    forwards: Option<Forwards>,
 }
 
 /// The guest's addresses, for forwards.
@@ -501,90 +535,13 @@ impl<L: GuestLink> Network<L> {
     /// # Errors
     /// epoll or the link is broken for good, or there are several workers.
     pub fn turn(&mut self) -> Result<Option<Wake>, NetworkError> {
-        match &mut self.workers[..] {
-            [worker] => worker.poll().map_err(NetworkError::Failed),
-            _ => Err(NetworkError::SeveralWorkers),
+        let [worker] = &mut self.workers[..] else { return Err(NetworkError::SeveralWorkers) };
+        let wake = worker.poll().map_err(NetworkError::Failed)?;
+        if matches!(wake, Some(Wake::Freeze)) {
+            // Frozen is between two turns of the caller's loop.
+            self.shared.thaw();
         }
-    }
-
-    /// As [`Network::run`], with `on_started` called on this thread once all threads run and before any of
-    /// them works: for a process that confines itself, and can start no thread from then on.
-    ///
-    /// # Errors
-    /// As [`Network::run`].
-    pub fn run_after<T>(
-        &mut self,
-        on_started: impl FnOnce(),
-        mut on_wake: impl FnMut(Wake) -> ControlFlow<T>,
-        on_other: &(impl Fn(Wake) + Sync),
-    ) -> Result<Option<T>, NetworkError>
-    where
-        L: Send,
-    {
-        let shared = self.shared.clone();
-        let _close = CloseOnDrop(&shared);
-        let Some((first, others)) = self.workers.split_first_mut() else { return Ok(None) };
-        if others.is_empty() {
-            on_started();
-            return drive(first, &mut on_wake);
-        }
-        // Held until all threads run; each waits for it before its first turn.
-        let gate = Mutex::new(());
-        let (arrival, arrivals) = sync_channel(others.len());
-        thread::scope(|scope| {
-            let closed = gate.lock();
-            let stop = StopOnDrop(&shared);
-            let mut threads = Vec::with_capacity(others.len());
-            for (number, worker) in (2..).zip(others) {
-                let (shared, gate, arrival) = (&shared, &gate, arrival.clone());
-                let body = move || {
-                    let _stop = StopOnDrop(shared);
-                    // Its set-up by the C library is over, which takes system calls of its own.
-                    let _ = arrival.send(());
-                    drop(gate.lock());
-                    drive(worker, &mut |wake| -> ControlFlow<()> {
-                        on_other(wake);
-                        ControlFlow::Continue(())
-                    })
-                };
-                let spawned =
-                    thread::Builder::new().name(format!("worker {number}")).spawn_scoped(scope, body);
-                threads.push(spawned.map_err(NetworkError::io("start a worker: clone"))?);
-            }
-            for _ in &threads {
-                let _ = arrivals.recv();
-            }
-            on_started();
-            drop(closed);
-            let result = drive(first, &mut on_wake);
-            drop(stop);
-            for thread in threads {
-                match thread.join() {
-                    // The failure of another worker is the reason why this one was stopped.
-                    Ok(ended) if matches!(result, Ok(None)) => _ = ended?,
-                    Ok(_) => {}
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-            result
-        })
-    }
-
-    /// Runs until `on_wake` breaks, the guest is gone (`None`) or [`Handle::stop`]: the first worker on this
-    /// thread, the others on threads of their own, which pass their reports to `on_other`. The end of one
-    /// worker, by an error or a panic too, ends all.
-    ///
-    /// # Errors
-    /// epoll or a link is broken for good, or a thread could not be started.
-    pub fn run<T>(
-        &mut self,
-        on_wake: impl FnMut(Wake) -> ControlFlow<T>,
-        on_other: &(impl Fn(Wake) + Sync),
-    ) -> Result<Option<T>, NetworkError>
-    where
-        L: Send,
-    {
-        self.run_after(|| {}, on_wake, on_other)
+        Ok(wake)
     }
 
     /// Runs on a new thread until the guest is gone or [`Running::stop`].
@@ -599,41 +556,6 @@ impl<L: GuestLink> Network<L> {
         let body = move || self.run(|_| ControlFlow::<()>::Continue(()), &|_| {}).map(drop);
         let thread = thread::Builder::new().name("brodo".to_owned()).spawn(body);
         Ok(Running { handle, thread: thread.map_err(NetworkError::io("start the network: clone"))? })
-    }
-}
-
-/// Runs one worker until its end.
-fn drive<L: GuestLink, T>(
-    worker: &mut Worker<L>,
-    on_wake: &mut impl FnMut(Wake) -> ControlFlow<T>,
-) -> Result<Option<T>, NetworkError> {
-    loop {
-        match worker.run().map_err(NetworkError::Failed)? {
-            Wake::GuestGone | Wake::Stopped => return Ok(None),
-            wake => {
-                if let ControlFlow::Break(value) = on_wake(wake) {
-                    return Ok(Some(value));
-                }
-            }
-        }
-    }
-}
-
-/// Stops all workers when one ends, also by a panic.
-struct StopOnDrop<'a>(&'a Workers);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.stop();
-    }
-}
-
-/// Refuses all commands once the workers have ended, also by a panic: no caller waits for a reply in vain.
-struct CloseOnDrop<'a>(&'a Workers);
-
-impl Drop for CloseOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.close();
     }
 }
 
@@ -661,6 +583,12 @@ impl Handle {
     /// Ends the network: [`Network::run`] returns.
     pub fn stop(&self) {
         self.workers.stop();
+    }
+
+    /// Has all workers park after their turn, to be saved or thawed by [`Network::run_after`]'s callback
+    /// ([`crate::handover`]). Returns at once.
+    pub fn freeze(&self) {
+        self.workers.freeze();
     }
 
     /// Asks one worker.

@@ -104,6 +104,11 @@ impl Resteering {
         std::mem::take(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner).frames)
     }
 
+    /// Sets a counter by its name, after a hand-over.
+    pub(crate) fn set_counter(&self, name: &str, value: u64) {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).counters.set(name, value);
+    }
+
     /// Counters since the start.
     pub(crate) fn counters(&self) -> ResteerCounters {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).counters

@@ -29,6 +29,7 @@
 
 mod datagram;
 mod errors;
+mod handover;
 mod published;
 
 pub(crate) use datagram::describe;
@@ -163,8 +164,17 @@ impl Sockets {
 
     /// Registers a socket for `flow` and keeps it. Earlier readiness is reported by the next wait.
     fn keep(&mut self, flow: FlowId, fd: OwnedFd, interest: EventFlags) -> Result<SocketId, HostError> {
+        self.register(flow, &fd, interest).map_err(host_error)?;
+        Ok(self.insert(flow, fd, interest))
+    }
+
+    fn register(&self, flow: FlowId, fd: &OwnedFd, interest: EventFlags) -> Result<(), Errno> {
         let data = EventData::new_u64(flow.to_bits());
-        epoll::add(&self.epoll, &fd, data, interest | EventFlags::ET).map_err(host_error)?;
+        epoll::add(&self.epoll, fd, data, interest | EventFlags::ET)
+    }
+
+    /// Keeps a registered socket.
+    fn insert(&mut self, flow: FlowId, fd: OwnedFd, interest: EventFlags) -> SocketId {
         let index = fd.as_raw_fd() as usize;
         if self.by_fd.len() <= index {
             self.by_fd.resize_with(index + 1, || None);
@@ -173,7 +183,7 @@ impl Sockets {
         let (delays, datagram) = (Delays::NotYet, Datagram::default());
         self.by_fd[index] = Some(Open { fd, flow, reports_room, delays, datagram });
         self.open += 1;
-        Ok(SocketId(index as u32))
+        SocketId(index as u32)
     }
 
     /// Requests an event for room in a full stream. Room that exists by now is reported by the next wait.

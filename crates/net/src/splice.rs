@@ -45,6 +45,8 @@
 //! `TCP_NODELAY`, `SO_OOBINLINE` and `SO_LINGER`, `epoll_ctl`; recv and write at an urgent mark and at the
 //! end.
 
+mod handover;
+
 pub(crate) use crate::connect::connect;
 use crate::connect::connected;
 use crate::slab::Slab;

@@ -32,17 +32,20 @@
 //!
 //! System calls: eventfd, write.
 
+mod freeze;
+
 use crate::command::{COMMANDS_MAX, Command, Pending, ReplyTo};
 pub use crate::resteer::ResteerCounters;
 use crate::resteer::{ResteeredFrame, Resteering};
 use brodo_core::link::RxMeta;
 use brodo_core::memory::budget::WORKERS_MAX;
 use brodo_core::stack::Resteer;
+use freeze::Freeze;
+pub use freeze::NotFrozen;
 use rustix::event::{EventfdFlags, eventfd};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Waker and queued commands of a worker.
@@ -55,7 +58,7 @@ struct Mailbox {
 /// Shared state of the workers of one program: a way to reach each, and the frames re-steered to the first.
 pub struct Workers {
     mailboxes: Vec<Mailbox>,
-    stopping: AtomicBool,
+    freeze: Freeze,
     resteering: Arc<Resteering>,
 }
 
@@ -78,7 +81,7 @@ impl Workers {
         }
         let mailbox = |_| Ok(Mailbox { waker: eventfd(0, flags)?, commands: Mutex::new(Some(Vec::new())) });
         let mailboxes = (0..workers).map(mailbox).collect::<rustix::io::Result<_>>()?;
-        Ok(Self { mailboxes, stopping: AtomicBool::new(false), resteering: Arc::default() })
+        Ok(Self { mailboxes, freeze: Freeze::default(), resteering: Arc::default() })
     }
 
     /// Number of workers.
@@ -139,13 +142,42 @@ impl Workers {
 
     /// Stops all workers.
     pub fn stop(&self) {
-        self.stopping.store(true, Ordering::Release);
+        self.freeze.stop();
         self.wake(u64::MAX);
     }
 
     /// Whether all workers must stop.
     pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
+        self.freeze.is_stopping()
+    }
+
+    /// Has all workers park at the end of their turn ([`crate::handover`]).
+    pub fn freeze(&self) {
+        self.freeze.request();
+        self.wake(u64::MAX);
+    }
+
+    /// Whether all workers must park.
+    pub fn is_freezing(&self) -> bool {
+        self.freeze.is_requested()
+    }
+
+    /// Has parked workers go on.
+    pub(crate) fn thaw(&self) {
+        self.freeze.thaw();
+    }
+
+    /// Parks the calling worker. False if it must end instead of going on.
+    pub(crate) fn park(&self) -> bool {
+        self.freeze.park()
+    }
+
+    /// Waits until all workers but the calling first one are parked.
+    ///
+    /// # Errors
+    /// One of them stands still, or all must stop.
+    pub(crate) fn await_parked(&self) -> Result<(), NotFrozen> {
+        self.freeze.await_parked(self.workers().saturating_sub(1))
     }
 }
 
@@ -212,6 +244,13 @@ impl WorkerHandle {
         }
     }
 
+    /// Sets a counter of re-steered frames by its name, after a hand-over.
+    pub(crate) fn set_resteered(&self, name: &str, value: u64) {
+        if self.is_first() {
+            self.resteering().set_counter(name, value);
+        }
+    }
+
     /// Whether frames of flows unknown to this worker may belong to the first one.
     pub(crate) fn resteers(&self) -> bool {
         !self.is_first() && self.resteering().expects_inbound()
@@ -231,6 +270,11 @@ impl WorkerHandle {
     /// Whether all workers must stop.
     pub(crate) fn is_stopping(&self) -> bool {
         self.workers.is_stopping()
+    }
+
+    /// Whether all workers must park.
+    pub(crate) fn is_freezing(&self) -> bool {
+        self.workers.is_freezing()
     }
 }
 

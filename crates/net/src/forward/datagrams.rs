@@ -87,6 +87,23 @@ impl Arena {
         &self.buffers[index * STRIDE..][..self.reads[index].received.len]
     }
 
+    fn unread(&self, index: usize) -> Unread<'_> {
+        let Read { received: Received { len: _, segment, tos, lost }, from, to } = self.reads[index];
+        Unread { slot: self.slot, from, to, payload: self.payload(index), segment, tos, lost }
+    }
+
+    /// Appends a datagram read by another process, if there is room and it is of the same port.
+    fn put_back(&mut self, datagram: &Unread<'_>) {
+        let Unread { slot, from, to, payload, segment, tos, lost } = *datagram;
+        let fits = self.count < BATCH && payload.len() <= STRIDE && (self.count == 0 || self.slot == slot);
+        if fits {
+            self.buffers[self.count * STRIDE..][..payload.len()].copy_from_slice(payload);
+            let received = Received { len: payload.len(), segment, tos, lost };
+            self.reads[self.count] = Read { received, from, to };
+            (self.slot, self.count) = (slot, self.count + 1);
+        }
+    }
+
     /// Reads a batch from a port.
     fn read(&mut self, slot: u32, port: &Published, overflows: &mut u32) -> Result<(), Errno> {
         let Self { buffers, reads, .. } = self;
@@ -100,13 +117,26 @@ impl Arena {
 }
 
 /// A peer and its socket on the other side.
-struct Relay {
-    flow: FlowId,
-    slot: u32,
-    peer: SocketAddr,
+pub(super) struct Relay {
+    pub(super) flow: FlowId,
+    pub(super) slot: u32,
+    pub(super) peer: SocketAddr,
     /// The address that it has asked last.
-    source: Option<Source>,
-    fd: OwnedFd,
+    pub(super) source: Option<Source>,
+    pub(super) fd: OwnedFd,
+}
+
+/// A datagram, or several of one size, that was read from a published port and not taken by the stack yet.
+#[derive(Clone, Copy)]
+pub(super) struct Unread<'a> {
+    /// The listener.
+    pub(super) slot: u32,
+    pub(super) from: Option<SocketAddr>,
+    pub(super) to: Option<Source>,
+    pub(super) payload: &'a [u8],
+    pub(super) segment: Option<u16>,
+    pub(super) tos: u8,
+    pub(super) lost: u32,
 }
 
 /// Traffic that a datagram is, or several that the kernel has coalesced.
@@ -160,6 +190,37 @@ impl Datagrams {
         self.held.retain(|&slot| is_there(slot));
         let orphaned = self.published.as_mut().filter(|arena| !is_there(arena.slot));
         orphaned.map_or(0, Arena::discard)
+    }
+
+    /// Datagrams that were read from a published port and not taken yet.
+    pub(super) fn unread(&self) -> impl Iterator<Item = Unread<'_>> {
+        self.published.iter().flat_map(|arena| (arena.next..arena.count).map(|index| arena.unread(index)))
+    }
+
+    /// Takes unread datagrams of one port, as many as a batch has; the port, if there are any.
+    pub(super) fn restore_unread(&mut self, unread: &[Unread<'_>]) -> Option<u32> {
+        let mut arena = Arena::default();
+        for datagram in unread {
+            arena.put_back(datagram);
+        }
+        let slot = arena.slot;
+        if arena.is_empty() {
+            return None;
+        }
+        self.published = Some(arena);
+        Some(slot)
+    }
+
+    /// All relays with their numbers.
+    pub(super) fn relays(&self) -> impl Iterator<Item = (u32, &Relay)> {
+        let numbers = self.relays.slots_where(|_| true).into_iter();
+        numbers.filter_map(|number| Some((number, self.relays.get(number)?)))
+    }
+
+    /// Registers and keeps a relay of another process, if its peer has no other; its number.
+    pub(super) fn restore_relay(&mut self, epoll: &OwnedFd, relay: Relay) -> Option<u32> {
+        let is_new = !self.index.contains_key(&(relay.slot, relay.peer));
+        is_new.then(|| self.open(epoll, relay).ok())?
     }
 
     /// Registers and keeps a relay; its number.
@@ -245,7 +306,7 @@ impl Forwards {
 
     /// Suspends reads of a port until the stack takes datagrams. It may be one already: a flow that waits for
     /// room in it has had its events switched on.
-    fn hold_until_taken(&mut self, slot: u32) {
+    pub(super) fn hold_until_taken(&mut self, slot: u32) {
         if let Some(listener) = self.listeners.get(slot)
             && !listener.held
         {

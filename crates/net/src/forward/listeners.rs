@@ -24,7 +24,7 @@ pub(super) enum Body {
 }
 
 impl Body {
-    fn descriptor(&self) -> BorrowedFd<'_> {
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         match self {
             Self::Stream(fd) => fd.as_fd(),
             Self::Datagrams(port) => port.descriptor(),
@@ -58,10 +58,21 @@ impl Listener {
         to_address: Option<IpAddr>,
         to_port: u16,
     ) -> Self {
+        Self::at(entry, place.direction, (place.address, place.port), body, (to_address, to_port))
+    }
+
+    /// At an address and port, for connections to others.
+    pub(super) fn at(
+        entry: u32,
+        direction: ForwardDirection,
+        at: (IpAddr, u16),
+        body: Body,
+        (to_address, to_port): (Option<IpAddr>, u16),
+    ) -> Self {
         Self {
             entry,
-            direction: place.direction,
-            at: (place.address, place.port),
+            direction,
+            at,
             to_address,
             to_port,
             inode: inode(body.descriptor()).unwrap_or(0),
@@ -131,6 +142,11 @@ impl Listeners {
         self.slots.iter()
     }
 
+    /// All listeners with their slots.
+    pub(super) fn numbered(&self) -> impl Iterator<Item = (u32, &Listener)> {
+        self.slots.slots_where(|_| true).into_iter().filter_map(|slot| Some((slot, self.get(slot)?)))
+    }
+
     /// Slots of the listeners of one forward.
     pub(super) fn slots_of(&self, entry: u32) -> Vec<u32> {
         self.slots.slots_where(|listener| listener.entry == entry)
@@ -162,11 +178,11 @@ impl Listeners {
         self.own.extend(inodes);
     }
 
-    /// Registers a listener and keeps it.
+    /// Registers a listener and keeps it; its slot.
     ///
     /// # Errors
     /// epoll_ctl failed; the listener is closed.
-    pub(super) fn insert(&mut self, listener: Listener) -> Result<(), Errno> {
+    pub(super) fn insert(&mut self, listener: Listener) -> Result<u32, Errno> {
         let data = Topic::Listener.data(self.slots.next_slot());
         epoll::add(&self.epoll, listener.body.descriptor(), data, EventFlags::IN)?;
         self.own.insert(listener.inode);
@@ -174,8 +190,7 @@ impl Listeners {
             *self.published.entry(port).or_default() += 1;
         }
         self.announce_one(&listener);
-        self.slots.insert(listener);
-        Ok(())
+        Ok(self.slots.insert(listener))
     }
 
     /// Closes a listener. State of other parts that names its slot is to be ended before the slot is reused.

@@ -103,7 +103,11 @@ impl Forwards {
     }
 
     /// Closes the sockets of flows that the stack has ended, and ends the flows of relays that are closed.
-    fn close_released<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>) {
+    pub(crate) fn close_released<P: Platform<Host = Sockets>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+    ) {
         for flow in self.closed.drain(..) {
             stack.close_carried(io, flow, EndCause::Finished);
         }
@@ -293,6 +297,15 @@ impl Forwards {
             let _ = epoll::delete(&self.epoll, broker.descriptor());
             self.notice("the socket broker has ended: the guest's loopback is no longer reachable".into());
         }
+        self.join_pending(stack, io);
+    }
+
+    /// Tries the connections that wait for a socket of the guest's namespace again.
+    pub(crate) fn join_pending<P: Platform<Host = Sockets>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+    ) {
         for _ in 0..self.pending.len() {
             let Some(pending) = self.pending.pop_front() else { break };
             self.join_guest(pending, stack, io);

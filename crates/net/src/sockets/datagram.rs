@@ -53,19 +53,19 @@ const HOPS_DEFAULT: c_int = -1;
 /// State of a datagram socket.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Datagram {
-    v6: bool,
+    pub(super) v6: bool,
     /// Whether it is a ping socket.
-    ping: bool,
+    pub(super) ping: bool,
     /// Its IP_TOS or IPV6_TCLASS.
-    tos: u8,
+    pub(super) tos: u8,
     /// Its IP_TTL or IPV6_UNICAST_HOPS; `None` for the host's default.
-    ttl: Option<NonZeroU8>,
+    pub(super) ttl: Option<NonZeroU8>,
     /// Its IP_MTU_DISCOVER or IPV6_MTU_DISCOVER, once set.
-    dont_fragment: Option<bool>,
+    pub(super) dont_fragment: Option<bool>,
     /// Largest segments with which UDP_SEGMENT may work, bytes.
-    segment_max: u16,
+    pub(super) segment_max: u16,
     /// Datagrams dropped by the kernel since the socket was opened, as last reported.
-    overflows: u32,
+    pub(super) overflows: u32,
 }
 
 impl Default for Datagram {
@@ -83,7 +83,7 @@ impl Default for Datagram {
 }
 
 /// Events of a datagram socket.
-const EVENTS: EventFlags = EventFlags::IN.union(EventFlags::ET);
+pub(super) const EVENTS: EventFlags = EventFlags::IN.union(EventFlags::ET);
 
 impl Sockets {
     /// Opens a UDP socket.

@@ -43,7 +43,7 @@ pub struct Published {
 impl Published {
     /// For a bound socket.
     pub fn new(fd: OwnedFd) -> Arc<Self> {
-        Arc::new(Self { fd, segment_max: AtomicU16::new(u16::MAX), waiting: Mutex::default() })
+        Self::restored(fd, u16::MAX)
     }
 
     /// The socket.
@@ -51,8 +51,12 @@ impl Published {
         self.fd.as_fd()
     }
 
+    /// For a socket of another process that has learnt the largest segments that work, bytes.
+    pub(crate) fn restored(fd: OwnedFd, segment_max: u16) -> Arc<Self> {
+        Arc::new(Self { fd, segment_max: AtomicU16::new(segment_max), waiting: Mutex::default() })
+    }
+
     /// Largest segments with which it is thought to work, bytes.
-    #[cfg(test)]
     pub(crate) fn segment_max(&self) -> u16 {
         self.segment_max.load(Ordering::Relaxed)
     }
@@ -67,13 +71,18 @@ impl Published {
         !self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    fn is_awaited_by(&self, flow: FlowId) -> bool {
+    pub(super) fn is_awaited_by(&self, flow: FlowId) -> bool {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).contains(&flow)
     }
 
     /// Notifies `flow` when there is room, or at once if there is some. `event` is the data under which the
     /// socket is registered.
-    fn wait_for_room(&self, epoll: BorrowedFd<'_>, event: u64, flow: FlowId) -> Result<(), HostError> {
+    pub(super) fn wait_for_room(
+        &self,
+        epoll: BorrowedFd<'_>,
+        event: u64,
+        flow: FlowId,
+    ) -> Result<(), HostError> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.is_empty() {
             let interest = EventFlags::IN | EventFlags::OUT;
@@ -128,12 +137,12 @@ impl Published {
 /// A flow that sends through a published port.
 #[derive(Debug)]
 pub(super) struct Shared {
-    port: Weak<Published>,
+    pub(super) port: Weak<Published>,
     /// Data of the port's own events.
-    event: u64,
-    flow: FlowId,
-    peer: SocketAddr,
-    source: Option<Source>,
+    pub(super) event: u64,
+    pub(super) flow: FlowId,
+    pub(super) peer: SocketAddr,
+    pub(super) source: Option<Source>,
 }
 
 /// Socket and source by which a flow sends through a published port.
@@ -186,7 +195,12 @@ impl Sockets {
             }
             return Ok(socket);
         }
-        Ok(SocketId(self.shared.insert(shared) | SHARED))
+        Ok(self.keep_shared(shared))
+    }
+
+    /// Keeps an entry; its id.
+    pub(super) fn keep_shared(&mut self, shared: Shared) -> SocketId {
+        SocketId(self.shared.insert(shared) | SHARED)
     }
 
     /// The entry behind an id.
@@ -220,7 +234,12 @@ pub(super) struct SharedSend<'a> {
     shared: &'a Shared,
 }
 
-impl SharedSend<'_> {
+impl<'a> SharedSend<'a> {
+    /// The entry.
+    pub(super) fn shared(&self) -> &'a Shared {
+        self.shared
+    }
+
     pub(super) fn send(
         &self,
         data: &[IoSlice<'_>],

@@ -30,6 +30,7 @@ mod prometheus;
 mod report;
 mod run;
 mod serve;
+mod systemd;
 mod timestamp;
 mod top;
 mod units;

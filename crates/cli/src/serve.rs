@@ -14,6 +14,7 @@ use crate::log;
 use crate::mailbox::Mailbox;
 use crate::metrics::{self, Metrics};
 use crate::option_values::Confine;
+use crate::systemd;
 use crate::unix_listener::PrivateListener;
 use crate::warden::Warden;
 use crate::warden::desired::{Desired, DesiredCapture};
@@ -169,6 +170,7 @@ impl Preparation {
         log_setup(&self.settings, ready.flows_max);
         log::info("confined the engine", &[("confinement", confinement.clone().into())]);
         let interface = launch.interface.clone();
+        let status = format!("Serving {interface} of {}", purpose.target);
         let info = instance_info(purpose, interface, &launch.config, ready.flows_max, confinement);
         let flow_log = self.flow_log.zip(log).map(|(files, log)| FlowLog::start(files, log, bus.clone()));
         let flow_log = flow_log.transpose().map_err(Failure::io("write the flow log: clone"))?;
@@ -185,7 +187,7 @@ impl Preparation {
         });
         let control = control.transpose().map_err(Failure::io("serve the control socket: clone"))?;
         let Self { ready, metrics, .. } = self;
-        Ok(Service { warden, tap, ready, metrics, serving: None, control, flow_log })
+        Ok(Service { warden, tap, ready, metrics, serving: None, control, flow_log, status })
     }
 
     /// Settings and descriptors for engines.
@@ -336,6 +338,8 @@ pub(crate) struct Service {
     serving: Option<metrics::Serving>,
     control: Option<Control>,
     flow_log: Option<FlowLog>,
+    /// Line for the service manager.
+    status: String,
 }
 
 impl Service {
@@ -344,8 +348,9 @@ impl Service {
         self.warden.watch(descriptor).map_err(Failure::io("wait for the guest: epoll_ctl"))
     }
 
-    /// Readiness: writes to `--ready-fd`.
+    /// Readiness: writes to `--ready-fd`, and notifies the service manager.
     pub(crate) fn announce(&mut self) {
+        systemd::ready(&self.status);
         if let Some(ready) = self.ready.take() {
             // An error: the reader has gone.
             let _ = rustix::io::write(ready, b"\n");
@@ -377,6 +382,7 @@ impl Drop for Service {
     /// Ends the parts of the service, after success or failure: the engine, which writes its capture to the
     /// end; the flow log; the counters if requested.
     fn drop(&mut self) {
+        systemd::stopping();
         drop(self.control.take());
         let report = self.warden.stop();
         if let Some(log) = self.flow_log.take() {

@@ -1,9 +1,12 @@
 //! `brodo attach`: to a process and to a path, until the end of either or a request to end, and targets that
 //! it refuses.
 
-use crate::support::{Running, User, eventually, is_root, kill, lives, program_str, text, users};
+use crate::support::{Folder, Running, User, eventually, is_root, kill, lives, program_str, text, users};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// A process in namespaces of its own, made by `user` without brodo.
 fn target(user: User) -> Running {
@@ -90,6 +93,30 @@ fn a_named_namespace_ends_when_its_mount_does() {
         Command::new("unshare").args(["-m", "sh", "-c", script, "sh", program_str()]).output().expect("runs");
     let lines = text(&output);
     assert!(lines.contains("inet 10.0.2.15/24") && lines.ends_with("status 0\n"), "{lines}");
+}
+
+#[test]
+fn a_service_manager_is_notified_of_readiness_and_of_the_end() {
+    for &user in users() {
+        let folder = Folder::new("notify");
+        let path = folder.path("socket");
+        let manager = UnixDatagram::bind(&path).expect("a socket");
+        manager.set_read_timeout(Some(Duration::from_mins(1))).expect("a time-out");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).expect("a mode");
+        let message = || {
+            let mut bytes = [0; 512];
+            let length = manager.recv(&mut bytes).expect("a message");
+            String::from_utf8_lossy(&bytes[..length]).into_owned()
+        };
+        let target = target(user);
+        let (variable, id) = (format!("NOTIFY_SOCKET={path}"), target.id().to_string());
+        let mut brodo = Running::start(&mut user.command(&["env", &variable, program_str(), "attach", &id]));
+        assert_eq!(message().trim_end(), format!("READY=1\nSTATUS=Serving eth0 of process {id}"));
+        assert!(inside(user, target.id(), "ip -o link").contains("eth0"));
+        brodo.kill("TERM");
+        assert_eq!(message().trim_end(), "STOPPING=1");
+        assert_eq!(brodo.status(), Some(0), "{user:?}");
+    }
 }
 
 #[test]

@@ -64,6 +64,7 @@ pub(crate) fn carrier(carrier: core_info::Carrier) -> Carrier {
         core_info::Carrier::Stack => Carrier::Stack,
         core_info::Carrier::Splice => Carrier::Splice,
         core_info::Carrier::Relay => Carrier::Relay,
+        core_info::Carrier::Kernel => Carrier::Kernel,
     }
 }
 

@@ -143,6 +143,8 @@ pub enum Carrier {
     Splice,
     /// Datagrams copied between two sockets, past the link.
     Relay,
+    /// A kernel socket in the place of brodo's TCP, past the link.
+    Kernel,
     /// A carrier unknown to this version.
     #[serde(other)]
     Other,
@@ -155,6 +157,7 @@ impl Carrier {
             Self::Stack => "stack",
             Self::Splice => "splice",
             Self::Relay => "relay",
+            Self::Kernel => "kernel",
             Self::Other => "other",
         }
     }

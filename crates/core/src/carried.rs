@@ -96,7 +96,7 @@ impl CarriedFlow {
         let bytes = from_initiator.bytes + from_responder.bytes;
         match self.opening.carrier {
             Carrier::Splice => shared.counters.splice_bytes += bytes,
-            Carrier::Relay | Carrier::Stack => shared.counters.relay_bytes += bytes,
+            Carrier::Relay | Carrier::Stack | Carrier::Kernel => shared.counters.relay_bytes += bytes,
         }
         if *connected && self.connect.is_none() {
             self.connect = Some(now - self.opened_at);
@@ -129,12 +129,7 @@ impl CarriedFlow {
             Initiator::Guest => finished,
             Initiator::Peer => [finished[1], finished[0]],
         };
-        match (guest, host) {
-            (false, false) => State::Established,
-            (true, false) => State::CloseWait,
-            (false, true) => State::FinWait2,
-            (true, true) => State::Closed,
-        }
+        State::of_ends(guest, host)
     }
 
     fn timeout(&self, shared: &Shared) -> Duration {
@@ -263,7 +258,7 @@ impl CarriedFlow {
     ) -> Result<Self, Invalid> {
         let carrier = Carrier::restore(saved.carrier)?;
         valid(match carrier {
-            Carrier::Stack => false,
+            Carrier::Stack | Carrier::Kernel => false,
             Carrier::Splice => key.protocol == Protocol::Tcp,
             Carrier::Relay => key.protocol == Protocol::Udp,
         })?;

@@ -1,6 +1,7 @@
 //! Configuration of a stack: addresses, bounds, time-outs. Every field has its unit and default.
 
 use crate::policy::Rules;
+pub use crate::promotion::{Bulk, BulkBounds};
 use crate::time::Duration;
 use crate::wire::ethernet::MacAddr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -143,6 +144,10 @@ pub struct Config {
     pub rules: Rules,
     /// Time-outs of flows.
     pub timeouts: Timeouts,
+    /// Carrier of bulk flows on the guest's side (default: the link).
+    pub bulk: Bulk,
+    /// Bounds of promotion ([`crate::promotion`]).
+    pub bulk_bounds: BulkBounds,
 }
 
 impl Default for Config {
@@ -180,6 +185,8 @@ impl Default for Config {
             max_udp_flows: 65_536,
             rules: Rules::default(),
             timeouts: Timeouts::default(),
+            bulk: Bulk::default(),
+            bulk_bounds: BulkBounds::default(),
         }
     }
 }

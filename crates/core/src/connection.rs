@@ -36,6 +36,7 @@ mod arrival;
 mod closer;
 mod open;
 mod output;
+mod promotion;
 mod receiver;
 pub(crate) mod reset;
 mod sender;
@@ -45,7 +46,7 @@ mod tune;
 
 use crate::context::{Cx, Platform, Shared};
 use crate::flow::end::EndCause;
-use crate::flow::info::{Carrier, FlowInfo, FlowState, Initiator, Traffic};
+use crate::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
 use crate::flow::state::State;
 use crate::flow::table::Keyed;
 use crate::flow::{EvictionClass, EvictionRank, FlowId, FlowKey};
@@ -57,6 +58,7 @@ use crate::time::{Duration, Instant};
 use crate::upstream::Upstream;
 use crate::wire::tcp::Seq;
 use closer::{Closer, Settled};
+use promotion::Promotion;
 use receiver::{Receiver, ReceiverState};
 use sender::{Sender, SenderState};
 use timeout::KeepAlive;
@@ -95,6 +97,7 @@ pub(crate) struct Connection {
     /// Segments with payload taken from the guest, and sent to it. They stay at the largest number.
     segments_taken: u32,
     segments_sent: u32,
+    promotion: Promotion,
 }
 
 /// Longer than any connect: an hour and more.
@@ -103,7 +106,10 @@ const NOT_CONNECTED: u32 = u32::MAX;
 impl Connection {
     /// State of RFC 9293, derived from both halves.
     pub(crate) fn state(&self) -> State {
-        if self.ended { State::Closed } else { self.closer.state(self.rx.state(), self.tx.state()) }
+        if self.ended {
+            return State::Closed;
+        }
+        self.state_away().unwrap_or_else(|| self.closer.state(self.rx.state(), self.tx.state()))
     }
 
     /// Its details at `now`.
@@ -156,6 +162,9 @@ impl Connection {
     /// Bytes from before the reset go to the guest first, as far as its window allows, and then a reset: it
     /// would not take a SYN in the midst of a connection.
     pub(crate) fn makes_way_for_inbound<P: Platform>(&mut self, cx: &mut Cx<'_, P>) -> bool {
+        if self.is_away() {
+            return self.has_failed_away(cx.host);
+        }
         if self.state() == State::TimeWait {
             return true;
         }
@@ -252,7 +261,7 @@ impl FlowKind for Connection {
             flow: self.id,
             key: self.key,
             initiator: self.initiator(),
-            carrier: Carrier::Stack,
+            carrier: self.carrier(),
             state: FlowState::Tcp(self.state()),
             age: now - self.opened_at,
             idle: Duration::ZERO,
@@ -265,7 +274,7 @@ impl FlowKind for Connection {
     }
 
     fn allocated(&self) -> usize {
-        self.rx.allocated() + self.tx.allocated()
+        self.rx.allocated() + self.tx.allocated() + self.promotion.allocated()
     }
 
     fn eviction_class(&self) -> EvictionClass {
@@ -292,6 +301,9 @@ impl FlowKind for Connection {
 
     /// Handles what cannot wait; the rest is done by [`Connection::take_turn`].
     fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness) {
+        if self.is_away() {
+            return self.socket_event_while_away(ready);
+        }
         if self.tx.is_connecting() {
             if ready.writable || ready.error {
                 self.check_connect(cx);
@@ -313,10 +325,16 @@ impl FlowKind for Connection {
     }
 
     fn serve<P: Platform>(&mut self, cx: &mut Cx<'_, P>, _: &mut Buffers) {
+        if self.is_away() {
+            return self.turn.skip();
+        }
         self.take_turn(cx);
     }
 
     fn expire<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        if self.is_away() {
+            return self.away_timer(cx);
+        }
         self.timers_fired(cx);
     }
 
@@ -325,7 +343,9 @@ impl FlowKind for Connection {
         if !self.socket.is_some_and(|socket| cx.host.is_stranded(socket)) {
             return;
         }
-        if self.tx.is_connecting() {
+        if self.is_away() {
+            self.end(cx.host, EndCause::NetworkChanged);
+        } else if self.tx.is_connecting() {
             self.connect_failed(cx, HostError::NetUnreachable);
         } else {
             self.reset_guest(cx);
@@ -334,7 +354,9 @@ impl FlowKind for Connection {
     }
 
     fn reschedule(&mut self, shared: &mut Shared) {
-        self.rx.reserve_window(&mut shared.memory.pool);
+        if !self.is_away() {
+            self.rx.reserve_window(&mut shared.memory.pool);
+        }
         self.arm(shared);
     }
 
@@ -342,6 +364,7 @@ impl FlowKind for Connection {
         self.rx.clear(cx.shared);
         self.tx.clear(cx.shared);
         self.close_socket(cx.host, Close::Reset);
+        self.release_carrier(cx.shared, cx.now);
         cx.shared.counters.tcp_closed += 1;
     }
 }

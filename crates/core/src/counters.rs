@@ -111,6 +111,8 @@ drop_reasons! {
     EndsInUse,
     /// The host is out of sockets or memory.
     HostExhausted,
+    /// A segment of a flow that a kernel socket has, or is about to have: the guest sends it again.
+    Promoted,
     /// The memory budget is spent.
     MemoryBudget,
     /// A datagram for the guest longer than an IP packet can be.
@@ -224,6 +226,44 @@ crate::counters! {
         relay_bytes in bytes,
         /// Flows of splices and relays closed.
         carried_closed,
+        /// Bulk connections that were to be given to a kernel socket.
+        promotions_tried,
+        /// Of these, those that did not become quiet in time.
+        promotions_given_up,
+        /// Connections given to a kernel socket that has received a segment of the guest's.
+        promotions_made,
+        /// Promotions refused because the driver cannot promote such a flow.
+        promotions_refused_unsupported,
+        /// Promotions refused because a capture wants to see the flow.
+        promotions_refused_captured,
+        /// Promotions refused because the process that makes such sockets does not answer.
+        promotions_refused_broker,
+        /// Promotions refused because the guest's segments could not be steered.
+        promotions_refused_steering,
+        /// Promotions refused because the kernel did not make the socket.
+        promotions_refused_socket,
+        /// Promotions refused for lack of descriptors, pipes or memory.
+        promotions_refused_resources,
+        /// Promoted connections taken back because a segment came by the link.
+        promotions_recalled_stray,
+        /// Promoted connections taken back because the kernel socket received nothing of the guest.
+        promotions_recalled_silent,
+        /// Promoted connections taken back for a capture.
+        promotions_recalled_capture,
+        /// Promoted connections taken back because segments were no longer steered to the socket.
+        promotions_recalled_steering,
+        /// Promoted connections taken back because the process that makes such sockets was gone.
+        promotions_recalled_broker,
+        /// Promoted connections taken back before a hand-over.
+        promotions_recalled_hand_over,
+        /// Promoted connections taken back because promotion was switched off.
+        promotions_recalled_settings,
+        /// Promoted connections that have come back and gone on.
+        promotions_returned,
+        /// Promoted connections reset because their state could not be taken back.
+        promotions_broken,
+        /// Bytes moved by kernel sockets for promoted connections, both ways.
+        promoted_bytes in bytes,
         /// Queries to the DNS address over UDP.
         dns_questions,
         /// Queries answered from host entries.

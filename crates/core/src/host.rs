@@ -6,7 +6,8 @@
 //! socket refuses stay in the stack's chunks. Every socket is opened for one flow, whose id comes back with
 //! its events.
 
-use crate::flow::FlowId;
+use crate::flow::{FlowId, FlowKey};
+use crate::promotion::{Refusal, TcpSeed};
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU8;
@@ -206,6 +207,37 @@ pub trait Host {
     fn is_stranded(&mut self, socket: SocketId) -> bool {
         let _ = socket;
         false
+    }
+
+    /// Whether a TCP flow may be promoted now ([`crate::promotion`]). Never unless overridden.
+    ///
+    /// # Errors
+    /// The reason against it.
+    fn may_promote(&mut self, flow: FlowId, key: &FlowKey) -> Result<(), Refusal> {
+        let _ = (flow, key);
+        Err(Refusal::Unsupported)
+    }
+
+    /// Begins to make a kernel socket that goes on with `flow` as the seed says; `socket` is the flow's own.
+    /// The driver answers later ([`crate::stack::Stack::promotion`]), not inside this call.
+    ///
+    /// # Errors
+    /// The reason for which it is not even begun.
+    fn promote(&mut self, flow: FlowId, socket: SocketId, seed: &TcpSeed) -> Result<(), Refusal> {
+        let _ = (flow, socket, seed);
+        Err(Refusal::Unsupported)
+    }
+
+    /// Begins to splice between the flow's socket and its kernel socket.
+    fn carry(&mut self, flow: FlowId) {
+        let _ = flow;
+    }
+
+    /// Asks for a promoted flow back. The driver answers later ([`crate::stack::Stack::returned`],
+    /// [`crate::stack::Stack::recall_refused`] or [`crate::stack::Stack::close_carried`]), not inside this
+    /// call.
+    fn recall(&mut self, flow: FlowId) {
+        let _ = flow;
     }
 
     /// Closes a socket; its id may then be reused.

@@ -39,6 +39,7 @@ pub mod memory;
 pub mod metric;
 pub mod policy;
 pub mod port_range;
+pub mod promotion;
 pub mod rate;
 mod schedule;
 pub mod services;

@@ -54,6 +54,11 @@ impl Turn {
         self.credit.max(0).unsigned_abs()
     }
 
+    /// Turn of a flow that has nothing to do, and is no longer listed.
+    pub(crate) fn skip(&mut self) {
+        self.listed = false;
+    }
+
     /// Whether more may be sent in this turn.
     pub(crate) const fn goes_on(&self) -> bool {
         self.credit > 0

@@ -50,6 +50,7 @@ mod gro;
 mod inbound;
 mod input;
 mod names;
+mod promotion;
 mod records;
 mod resteer;
 mod snapshot;
@@ -59,6 +60,7 @@ pub use crate::context::{Io, Platform};
 pub use crate::inbox::Arrived;
 pub use crate::tx_queue::TxQueueUsage;
 pub use carried::{CarriedProgress, Opening, Released};
+pub use promotion::{Bulk, PromotionOutcome, ReturnReason, Returned};
 pub use records::FlowDetail;
 pub use resteer::Resteer;
 pub use snapshot::{Adopt, Lost, Omitted, Restored, Settings, SocketKind};
@@ -405,8 +407,14 @@ impl Stack {
         Some(result)
     }
 
-    /// After every access and after insertion: removes a flow that has ended, else sets its timer.
+    /// After every access and after insertion: removes a flow that has ended, else sets its timer. Before, a
+    /// connection that is being made quiet may have become so.
     fn settle<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId) {
+        if let Some(Flow::Tcp(connection)) = self.flows.get_mut(id)
+            && connection.is_quieting()
+        {
+            connection.seed_if_quiet(&mut io.cx(&mut self.shared));
+        }
         match self.flows.get_mut(id) {
             None => {}
             Some(flow) if flow.has_ended() => self.remove(io, id),

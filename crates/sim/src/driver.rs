@@ -7,12 +7,13 @@ use crate::events::EventLog;
 use crate::golden::Trace;
 use crate::handover::Handovers;
 use crate::host::SimHost;
-use crate::link::{SentFrame, SimLink};
+use crate::link::{GUEST_MAC, SentFrame, SimLink};
 use crate::observer::Observer;
-use crate::packet::{self, ParsedFrame};
+use crate::packet::{self, Macs, ParsedFrame, TcpSegment};
+use crate::promotions::Promotions;
 use crate::rng::Rng;
 use brodo_core::config::Config;
-use brodo_core::link::{LinkCaps, RxFrame, RxMeta};
+use brodo_core::link::{Gso, LinkCaps, RxFrame, RxMeta};
 use brodo_core::stack::{Io, Keys, Platform, Stack};
 use brodo_core::time::Instant;
 
@@ -43,6 +44,8 @@ pub struct SimDriver {
     pub events: EventLog,
     /// Hand-overs to a stack that is restored, in programs that have them.
     pub handovers: Handovers,
+    /// Kernel sockets of promoted flows, where a test has them.
+    pub promotions: Promotions,
     caps: LinkCaps,
     now: Instant,
     trace: Trace,
@@ -74,6 +77,7 @@ impl SimDriver {
             observer: Observer::default(),
             events: EventLog::default(),
             handovers: Handovers::default(),
+            promotions: Promotions::default(),
             caps,
             now: Instant::ZERO,
             trace: Trace::new(),
@@ -88,7 +92,7 @@ impl SimDriver {
 
     /// Deadline of the next turn without input; `None` without timers.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.stack.next_deadline()
+        [self.stack.next_deadline(), self.promotions.deadline()].into_iter().flatten().min()
     }
 
     /// One loop turn at `now`: all pending frames of the guest, timers, socket events, service until idle or
@@ -104,8 +108,11 @@ impl SimDriver {
                 self.observer.from_guest(&segment);
             }
         }
-        let frames: Vec<RxFrame<'_>> =
-            frames.iter().map(|(meta, bytes)| RxFrame { meta: *meta, bytes }).collect();
+        let frames: Vec<RxFrame<'_>> = frames
+            .iter()
+            .filter(|(_, bytes)| !self.is_steered(bytes))
+            .map(|(meta, bytes)| RxFrame { meta: *meta, bytes })
+            .collect();
         self.stack.link_drained();
         self.call(&mut sent, |stack, io| stack.frames(io, &frames));
         self.call(&mut sent, Stack::expire);
@@ -119,7 +126,8 @@ impl SimDriver {
             let mut more = false;
             self.call(&mut sent, |stack, io| more = stack.serve(io));
             self.call(&mut sent, Stack::flush);
-            let done = !more || self.stack.awaits_drain();
+            let moved = self.promotions.is_on() && self.promote(&mut sent);
+            let done = !moved && (!more || self.stack.awaits_drain());
             if done && !self.host.has_events() {
                 assert_eq!(
                     self.stack.counters().lost_wakeups,
@@ -158,10 +166,8 @@ impl SimDriver {
         self.io(f);
         while let Some(frame) = self.link.take() {
             for piece in frame.cut() {
-                if let Ok(ParsedFrame::Tcp(segment)) = packet::parse(&piece)
-                    && let Err(rule) = self.observer.to_guest(&segment)
-                {
-                    panic!("at {:?} the stack sent a segment that is wrong: {rule}\n{segment:?}", self.now);
+                if let Ok(ParsedFrame::Tcp(segment)) = packet::parse(&piece) {
+                    self.observe("the stack", &segment);
                 }
             }
             self.trace.add(&frame.bytes);
@@ -173,6 +179,36 @@ impl SimDriver {
         if handovers.event(stack, *caps, *now, host) {
             host.report_all();
         }
+    }
+
+    /// Checks a segment to the guest.
+    fn observe(&mut self, sender: &str, segment: &TcpSegment) {
+        if let Err(rule) = self.observer.to_guest(segment) {
+            panic!("at {:?} {sender} sent a segment that is wrong: {rule}\n{segment:?}", self.now);
+        }
+    }
+
+    /// Whether a frame of the guest's goes to a kernel socket instead of the stack.
+    fn is_steered(&mut self, frame: &[u8]) -> bool {
+        self.promotions.is_on()
+            && matches!(packet::parse(frame), Ok(ParsedFrame::Tcp(segment)) if self.promotions.take(&segment))
+    }
+
+    /// One step of the kernel sockets; true if something has moved.
+    fn promote(&mut self, sent: &mut Vec<SentFrame>) -> bool {
+        let mut promotions = std::mem::take(&mut self.promotions);
+        let mut segments = Vec::new();
+        let mut moved = false;
+        self.call(sent, |stack, io| moved = promotions.step(stack, io, &mut segments));
+        self.promotions = promotions;
+        let macs = Macs { to: GUEST_MAC, from: self.stack.config().mac.0 };
+        for segment in segments {
+            self.observe("a kernel socket", &segment);
+            let bytes = segment.to_frame(macs);
+            let headers_len = bytes.len() - segment.data.len();
+            sent.push(SentFrame { bytes, headers_len, partial: false, gso: Gso::None });
+        }
+        moved
     }
 
     /// Adds the outcome of a turn to the trace: the time, the calls on host sockets, the next deadline.

@@ -16,12 +16,14 @@
 //! Every call is recorded. Invalid calls (on a closed or unknown socket, an empty send, a send after shutdown
 //! or before the connection) panic. Ids are never reused, so that a stale one is always detected.
 
-use brodo_core::flow::FlowId;
+use brodo_core::flow::{FlowId, FlowKey};
 use brodo_core::host::{
     Close, Connect, Host, HostError, IcmpCause, IcmpReport, IpHeaderFields, Readiness, Received, SocketId,
 };
+use brodo_core::promotion::{Refusal, TcpSeed};
 use brodo_core::stack::SocketKind;
 use datagrams::DatagramSocket;
+use promotions::{Request, Requests};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
@@ -135,6 +137,7 @@ pub struct SimHost {
     record: bool,
     chatty: bool,
     ready: Vec<(SocketId, FlowId, Readiness)>,
+    promotions: Requests,
 }
 
 impl Default for SimHost {
@@ -155,6 +158,7 @@ impl Default for SimHost {
             record: true,
             chatty: false,
             ready: Vec::new(),
+            promotions: Requests::default(),
         }
     }
 }
@@ -311,6 +315,11 @@ impl SimHost {
                 self.raise(socket, ready);
             }
         }
+    }
+
+    /// Which flows may be promoted, and the stack's wishes.
+    pub(crate) fn promotions(&mut self) -> &mut Requests {
+        &mut self.promotions
     }
 
     /// Whether [`SimHost::take_events`] has events.
@@ -699,6 +708,23 @@ impl Host for SimHost {
         self.datagram_used(socket, "datagram_error").report()
     }
 
+    fn may_promote(&mut self, _: FlowId, key: &FlowKey) -> Result<(), Refusal> {
+        self.promotions.may(key)
+    }
+
+    fn promote(&mut self, flow: FlowId, socket: SocketId, seed: &TcpSeed) -> Result<(), Refusal> {
+        self.promotions.push(Request::Promote { flow, socket, seed: Box::new(*seed) });
+        Ok(())
+    }
+
+    fn carry(&mut self, flow: FlowId) {
+        self.promotions.push(Request::Carry(flow));
+    }
+
+    fn recall(&mut self, flow: FlowId) {
+        self.promotions.push(Request::Recall(flow));
+    }
+
     fn is_stranded(&mut self, socket: SocketId) -> bool {
         self.stranded.contains(&socket.0)
     }
@@ -712,5 +738,6 @@ impl Host for SimHost {
 
 mod datagrams;
 mod peer;
+pub(crate) mod promotions;
 #[cfg(test)]
 mod tests;

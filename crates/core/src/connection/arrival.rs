@@ -33,6 +33,9 @@ impl Connection {
 
     /// Handles one segment.
     pub(crate) fn segment<P: Platform>(&mut self, cx: &mut Cx<'_, P>, segment: &TcpHeader, payload: &[u8]) {
+        if self.is_away() {
+            return self.segment_while_away(cx, segment);
+        }
         self.keep_alive.record_arrival(cx.now);
         match self.tx.state() {
             SenderState::Connecting => return self.segment_while_connecting(cx, segment),
@@ -82,7 +85,7 @@ impl Connection {
         payload: &[IoSlice<'_>],
     ) -> bool {
         let len: usize = payload.iter().map(|slice| slice.len()).sum();
-        let synchronised = !self.tx.is_connecting() && !self.tx.is_shaking_hands();
+        let synchronised = !self.tx.is_connecting() && !self.tx.is_shaking_hands() && !self.is_away();
         let in_window = seq == self.rx.nxt() && len <= self.rx.window() as usize;
         if !synchronised || self.broken || !in_window || !self.rx.is_streaming() {
             return false;

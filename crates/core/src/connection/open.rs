@@ -1,6 +1,7 @@
 //! Passive open: the guest's SYN, the host's connect, the SYN-ACK, and the guest's view of a failed connect.
 
 use super::closer::Closer;
+use super::promotion::Promotion;
 use super::receiver::{Receiver, Receiving};
 use super::sender::{PeerOptions, Sender};
 use super::timeout::KeepAlive;
@@ -101,6 +102,7 @@ impl Connection {
             connect_us: NOT_CONNECTED,
             segments_taken: 0,
             segments_sent: 0,
+            promotion: Promotion::default(),
         }
     }
 

@@ -42,6 +42,7 @@ impl Connection {
         }
         let change = self.tx.note_limiting_factor(cx.now, sent.is_err());
         self.trace_limiting_factor(cx, Direction::Send, change);
+        self.consider_promotion(cx);
         match sent {
             Ok(()) => {
                 self.turn.end();

@@ -10,6 +10,7 @@
 //! used ([`crate::memory::chunk`]), and the TX queue budget, in frames, where the TX queue of the link drops
 //! when full ([`crate::tx_queue`]).
 
+mod promotion;
 mod snapshot;
 
 use crate::context::{Cx, Platform, Shared};
@@ -79,6 +80,8 @@ pub(super) struct Receiver {
     fin: Option<Seq>,
     /// Room in the host socket, as far as is known.
     writable: bool,
+    /// The edge of the window stays where it is for now.
+    frozen: bool,
     /// Listed in `Memory::windows`.
     memory_listed: bool,
     ack: DelayedAck,
@@ -127,6 +130,7 @@ impl Receiver {
             gaps: Reassembly::default(),
             fin: None,
             writable: false,
+            frozen: false,
             memory_listed: false,
             ack: DelayedAck::new(promptness),
             sack: false,
@@ -249,7 +253,8 @@ impl Receiver {
     /// what the connection may hold.
     fn is_worth_advancing(&self, free: u32, cap: u32) -> bool {
         let gain = i64::from(free) - i64::from(self.window());
-        gain >= i64::from(u32::from(self.window.mss()).min(self.rx_limit.get().min(cap) / 2).max(1))
+        !self.frozen
+            && gain >= i64::from(u32::from(self.window.mss()).min(self.rx_limit.get().min(cap) / 2).max(1))
     }
 
     /// Transmission of a segment: its acknowledgement and window are binding from now on.
@@ -304,7 +309,7 @@ impl Receiver {
 
     /// Whether the window is shut, although the host socket has taken everything, and has to stay so.
     fn is_short_of_memory(&self, shared: &Shared) -> bool {
-        self.is_open() && !self.is_blocked() && self.is_shut() && self.memory_cap(shared) == 0
+        self.is_open() && !self.frozen && !self.is_blocked() && self.is_shut() && self.memory_cap(shared) == 0
     }
 
     /// Whether a window update is due; if only memory stands against it, parks flow `id` for that.

@@ -7,6 +7,7 @@
 //! Ranges in flight are recorded on the [`Scoreboard`] until they are acknowledged; acknowledgements and loss
 //! recovery are in [`recovery`]. A closed window is probed with the same timer.
 
+mod promotion;
 mod recovery;
 mod snapshot;
 
@@ -157,6 +158,8 @@ pub(super) struct Sender {
     /// Place of `nxt` in the queue.
     cursor: Cursor,
     stream: HostStream,
+    /// Nothing is read from the host socket for now.
+    paused: bool,
     /// Parked: memory for a read was not available, and no wake-up has come since.
     short_of_memory: bool,
     /// Listed in `Memory::reads`.
@@ -207,6 +210,7 @@ impl Sender {
             queue: ByteQueue::new(),
             cursor: Cursor::FRONT,
             stream: HostStream::default(),
+            paused: false,
             short_of_memory: false,
             memory_listed: false,
             timed: None,
@@ -405,9 +409,14 @@ impl Sender {
         self.stream.has_ended()
     }
 
+    /// Whether a read of the host socket may give something, and is wanted.
+    fn can_read(&self) -> bool {
+        self.stream.can_read() && !self.paused
+    }
+
     /// Whether there is more to send: bytes read, or perhaps in the host socket.
     fn has_more(&self) -> bool {
-        self.unsent() > 0 || self.stream.can_read()
+        self.unsent() > 0 || self.can_read()
     }
 
     /// Whether all that goes to the guest from a host socket that has failed was sent: the whole stream,
@@ -434,7 +443,7 @@ impl Sender {
     /// Whether a read is worth a turn. While what is lost waits for an acknowledgement nothing new could be
     /// sent, and a turn that has read all it may would be followed by another that does nothing.
     fn wants_to_read(&self) -> bool {
-        self.stream.can_read() && !self.short_of_memory && self.board.lost() == 0 && self.read_room() > 0
+        self.can_read() && !self.short_of_memory && self.board.lost() == 0 && self.read_room() > 0
     }
 
     /// Bytes worth reading from the host socket now: those that can be sent at once, but no sliver while more
@@ -470,7 +479,7 @@ impl Sender {
     ) -> Result<bool, HostError> {
         self.short_of_memory = false;
         let Some(socket) = socket else { return Ok(false) };
-        while self.stream.can_read() {
+        while self.can_read() {
             let room = self.read_room();
             if room == 0 && self.flight_max() < self.wnd && self.memory_cap > self.flight_max() {
                 // These bytes stay in the kernel because of our limit, not of the guest's window or memory.
@@ -682,7 +691,7 @@ impl Sender {
             LimitingFactor::Link
         } else if self.recovery.is_some() {
             LimitingFactor::Loss
-        } else if self.short_of_memory || (self.stream.can_read() && self.is_held_back_by_memory()) {
+        } else if self.short_of_memory || (self.can_read() && self.is_held_back_by_memory()) {
             LimitingFactor::Memory
         } else if !self.has_more() || !self.is_open() {
             LimitingFactor::Application

@@ -3,6 +3,7 @@
 use super::Connection;
 use super::closer::Closer;
 use super::open::mss_of_mtu;
+use super::promotion::Promotion;
 use super::receiver::{Receiver, ReceiverState};
 use super::sender::{Sender, SenderState};
 use super::timeout::KeepAlive;
@@ -33,7 +34,8 @@ impl Connection {
         let Self { key: _, id: _, socket: _, rx, tx, closer, keep_alive, opened_at, challenged_at, .. } =
             self;
         let Self { broken, turn, upstream, inbound, ended, cause, connect_us, .. } = self;
-        let Self { segments_taken, segments_sent, .. } = self;
+        // A connection that is being made quiet is idle when it is restored; one that is away is not saved.
+        let Self { segments_taken, segments_sent, promotion: _, .. } = self;
         debug_assert!(!ended, "a connection that is over is removed at once");
         TcpV1 {
             rx: rx.save(pool),
@@ -93,6 +95,7 @@ impl Connection {
             connect_us: saved.connect_us,
             segments_taken: saved.segments_taken,
             segments_sent: saved.segments_sent,
+            promotion: Promotion::default(),
         };
         let held = saved.rx.queue.len() + saved.rx.gaps.len();
         valid(connection.is_state_consistent(held == 0))?;

@@ -80,6 +80,16 @@ impl Connection {
             .fold(keep_alive, Instant::min)
     }
 
+    /// The same, of which a flow that is away may have none.
+    fn next_deadline(&self, shared: &Shared) -> Option<Instant> {
+        let promotion = self.promotion.deadline();
+        if self.is_away() {
+            return promotion;
+        }
+        let own = self.deadline(shared);
+        Some(promotion.map_or(own, |at| own.min(at)))
+    }
+
     /// End of the delay of an acknowledgement, if one is delayed. Nothing has come from the guest since the
     /// segment that it is for ([`Connection::segment`]).
     fn ack_deadline(&self) -> Option<Instant> {
@@ -91,8 +101,10 @@ impl Connection {
         if !self.ended {
             self.tx.check();
         }
-        let at = self.deadline(shared);
-        shared.timers.arm(self.id, at);
+        match self.next_deadline(shared) {
+            Some(at) => shared.timers.arm(self.id, at),
+            None => shared.timers.cancel(self.id),
+        }
     }
 
     /// The wheel fired for this flow, perhaps early.

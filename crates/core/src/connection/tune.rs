@@ -25,6 +25,7 @@ impl Connection {
         self.trace_limiting_factor(cx, Direction::Receive, silence);
         self.note_receiving_limit(cx);
         self.rx.data_arrived(cx.now);
+        self.consider_promotion(cx);
     }
 
     /// Lets the receive limit follow a host socket that was full until now.
@@ -95,6 +96,14 @@ impl Connection {
     /// Wake-up of a flow that has waited for memory, which was given back.
     pub(crate) fn memory_freed(&mut self, shared: &mut Shared, now: Instant, need: Need) {
         if self.ended {
+            return;
+        }
+        if self.is_away() {
+            // It waits for nothing, and is no longer listed.
+            match need {
+                Need::Read => _ = self.tx.memory_freed(),
+                Need::Window => _ = self.rx.memory_freed(shared),
+            }
             return;
         }
         let goes_on = match need {

@@ -28,11 +28,13 @@ pub enum Carrier {
     Splice,
     /// Datagrams copied between two sockets.
     Relay,
+    /// A kernel socket that has taken the stack's place toward the guest, joined to the host's by splice(2).
+    Kernel,
 }
 
 impl Carrier {
     /// All carriers.
-    pub const ALL: [Self; 3] = [Self::Stack, Self::Splice, Self::Relay];
+    pub const ALL: [Self; 4] = [Self::Stack, Self::Splice, Self::Relay, Self::Kernel];
 
     /// The name shown to people and written to messages.
     pub const fn name(self) -> &'static str {
@@ -40,6 +42,7 @@ impl Carrier {
             Self::Stack => "stack",
             Self::Splice => "splice",
             Self::Relay => "relay",
+            Self::Kernel => "kernel",
         }
     }
 }
@@ -62,14 +65,15 @@ impl From<FlowKey> for Opening {
     }
 }
 
-/// A carried flow that the stack has ended (eviction, time-out): its sockets are to be closed.
+/// A flow of a carrier other than the stack that the stack has ended (eviction, time-out): the carrier's
+/// sockets are to be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Released {
     /// Id that the flow had.
     pub flow: FlowId,
     /// Its carrier.
     pub carrier: Carrier,
-    /// The carrier's number for it, as given when it was opened.
+    /// The carrier's number for it, as given when it was opened; 0 of a kernel socket.
     pub number: u32,
 }
 
@@ -130,7 +134,7 @@ impl AddAssign for Traffic {
 }
 
 saved_enum!(Initiator { Guest = 0, Peer = 1 });
-saved_enum!(Carrier { Stack = 0, Splice = 1, Relay = 2 });
+saved_enum!(Carrier { Stack = 0, Splice = 1, Relay = 2, Kernel = 3 });
 saved_struct!(Traffic as TrafficV1 { bytes, packets });
 
 /// Description of a flow.

@@ -25,3 +25,16 @@ pub enum State {
     /// Both directions are over, or the connection was reset.
     Closed,
 }
+
+impl State {
+    /// State of an open connection toward the guest of which only the ends of its streams are known: the
+    /// guest's, and the host's.
+    pub(crate) const fn of_ends(guest_finished: bool, host_finished: bool) -> Self {
+        match (guest_finished, host_finished) {
+            (false, false) => Self::Established,
+            (true, false) => Self::CloseWait,
+            (false, true) => Self::FinWait2,
+            (true, true) => Self::Closed,
+        }
+    }
+}

@@ -55,7 +55,9 @@ impl Stack {
         match opening.carrier {
             Carrier::Splice => self.shared.counters.splice_opened += 1,
             Carrier::Relay => self.shared.counters.relay_opened += 1,
-            Carrier::Stack => debug_assert!(false, "a flow of the stack's begins with a packet"),
+            Carrier::Stack | Carrier::Kernel => {
+                debug_assert!(false, "a flow of the stack's begins with a packet");
+            }
         }
         self.count_opened(id);
         if opening.initiator == Initiator::Guest {
@@ -73,20 +75,20 @@ impl Stack {
         progress: &CarriedProgress,
     ) {
         self.recorder.now = io.now;
-        self.use_flow(io, id, |flow, cx, _| {
-            if let Flow::Carried(carried) = flow {
-                carried.progress(cx.shared, cx.now, progress);
-            }
+        self.use_flow(io, id, |flow, cx, _| match flow {
+            Flow::Carried(carried) => carried.progress(cx.shared, cx.now, progress),
+            Flow::Tcp(connection) => connection.carried_progress(cx.shared, progress),
+            Flow::Datagram(_) | Flow::Dns(_) => {}
         });
     }
 
     /// Ends a carried flow whose sockets the driver has closed.
     pub fn close_carried<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId, cause: EndCause) {
         self.recorder.now = io.now;
-        self.notify_flow(io, id, |flow, _, _| {
-            if let Flow::Carried(carried) = flow {
-                carried.close(cause);
-            }
+        self.notify_flow(io, id, |flow, cx, _| match flow {
+            Flow::Carried(carried) => carried.close(cause),
+            Flow::Tcp(connection) => connection.carrier_closed(cx, cause),
+            Flow::Datagram(_) | Flow::Dns(_) => {}
         });
     }
 

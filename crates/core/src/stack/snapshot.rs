@@ -28,6 +28,9 @@ const MAGIC: [u8; 5] = *b"brodo";
 pub struct Omitted {
     /// Flows of pending DNS queries. Their sockets are not among the descriptors; the guest asks again.
     pub dns_flows: usize,
+    /// Flows that a kernel socket has, or is to have, with their sockets. The driver recalls them before it
+    /// saves ([`Stack::set_bulk`]).
+    pub promoted: usize,
     /// Packets of which not all fragments have arrived. The guest sends them again.
     pub fragments: usize,
     /// Records of ended and opened flows, and released carriers, which the driver takes before it saves.
@@ -103,7 +106,7 @@ impl Stack {
         let end = EndV1 { records };
         Writer::new(&mut write).v1(Tag::End, &end);
         let untaken = self.recorder.waiting() + self.shared.released.len();
-        Omitted { dns_flows, fragments: self.fragments.incomplete(), untaken }
+        Omitted { dns_flows, promoted: self.promoted(), fragments: self.fragments.incomplete(), untaken }
     }
 
     /// Resets the guest's side of connections that could not be restored. Without credit of the link a
@@ -164,6 +167,7 @@ impl Stack {
     ) {
         let pool = &self.shared.memory.pool;
         let reset = match flow {
+            Flow::Tcp(connection) if connection.is_away() => return,
             Flow::Tcp(connection) => Some(connection.reset_numbers()),
             Flow::Datagram(_) | Flow::Carried(_) => None,
             Flow::Dns(_) => return,
@@ -178,6 +182,17 @@ impl Stack {
         }
     }
 
+    /// Flows that are being made quiet, and would do nothing until the next event. Restored they are idle,
+    /// and read again.
+    fn unlisted_quieting(&self) -> impl Iterator<Item = FlowId> {
+        let quieting = self.flows.iter().filter_map(|(id, flow)| match flow {
+            Flow::Tcp(connection) if connection.is_quieting() => Some(id),
+            _ => None,
+        });
+        let ready = &self.shared.ready;
+        quieting.filter(|id| !ready.sparse().chain(ready.bulk()).any(|listed| listed == *id))
+    }
+
     /// Orders in which flows stand.
     fn save_orders(&self, writer: &mut Writer<'_>) {
         let shared = &self.shared;
@@ -186,7 +201,7 @@ impl Stack {
         writer.v1(
             Tag::Schedule,
             &ScheduleV1 {
-                sparse: shared.ready.sparse().map(saved).collect(),
+                sparse: shared.ready.sparse().chain(self.unlisted_quieting()).map(saved).collect(),
                 bulk: shared.ready.bulk().map(saved).collect(),
                 ack_due: shared.tcp.ack_due.iter().map(Saved::save).collect(),
             },

@@ -19,6 +19,8 @@ pub(crate) struct TcpShared {
     pub(crate) lists: Lists,
     /// Destinations that answer promptly.
     pub(crate) prompt_peers: PromptPeers,
+    /// Connections that a kernel socket has, or is to have.
+    pub(crate) away: usize,
 }
 
 impl TcpShared {
@@ -30,6 +32,7 @@ impl TcpShared {
             ack_due: Vec::new(),
             lists: Lists::default(),
             prompt_peers: PromptPeers::default(),
+            away: 0,
         }
     }
 }

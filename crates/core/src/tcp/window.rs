@@ -57,6 +57,13 @@ impl AdvertisedWindow {
         *self = Self { edge: irs + 1 + size, ..Self::new(irs, scale, mss) };
     }
 
+    /// Goes on where another receiver has left off: with `nxt` expected, `edge` advertised together with
+    /// `last_ack`.
+    pub(crate) fn resume(&mut self, nxt: Seq, edge: Seq, last_ack: Seq) {
+        debug_assert!(last_ack.le(nxt) && nxt.le(edge), "a checked seed");
+        (self.nxt, self.edge, self.last_ack) = (nxt, edge, last_ack);
+    }
+
     /// Next sequence number expected (RCV.NXT).
     pub(crate) fn nxt(&self) -> Seq {
         self.nxt

@@ -212,7 +212,7 @@ impl Adopt for Adoption<'_> {
                 let relay = self.relays.remove(&number).filter(|relay| is_its(relay.flow))?;
                 forwards.restore_relay(&relay, &self.slots, self.incoming)
             }
-            Carrier::Stack => None,
+            Carrier::Stack | Carrier::Kernel => None,
         }
     }
 }

@@ -115,7 +115,7 @@ impl Forwards {
             match carrier {
                 Carrier::Splice => self.splices.abort(self.epoll.as_fd(), number, flow),
                 Carrier::Relay => self.datagrams.close(&self.epoll, number, flow),
-                Carrier::Stack => {}
+                Carrier::Stack | Carrier::Kernel => {}
             }
         }
     }

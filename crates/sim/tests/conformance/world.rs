@@ -1,19 +1,35 @@
 //! Whole transfers between smoltcp and programs behind host sockets.
 
 use super::seeds;
-use brodo_core::config::Config;
+use brodo_core::config::{Bulk, BulkBounds, Config};
 use brodo_core::link::LinkCaps;
 use brodo_core::time::{Duration, Instant};
+use brodo_sim::driver::SimDriver;
 use brodo_sim::kernel_stream::Wire;
 use brodo_sim::net::{Bottleneck, Corrupt, Delay, Duplicate, Loss, Node, Path, Reorder};
+use brodo_sim::promotions::Done;
 use brodo_sim::rng::Rng;
 use brodo_sim::world::{Behind, Conversation, Cost, Ending, Pace, Report, World};
+use std::cell::Cell;
 
 const OFFLOADS: [LinkCaps; 3] = [
     LinkCaps { checksum: false, tso: false, uso: false },
     LinkCaps { checksum: true, tso: false, uso: false },
     LinkCaps { checksum: true, tso: true, uso: true },
 ];
+
+/// Every connection is a candidate, at every event. Not again and again without an end: a guest whose FIN is
+/// all that is outstanding gets a duplicate acknowledgement with every return, and smoltcp forgets to send it
+/// again after three.
+const EAGER: BulkBounds = BulkBounds {
+    bytes: 0,
+    rate: 0,
+    period: Duration::ZERO,
+    quiet_max: Duration::from_secs(2),
+    trial: Duration::from_millis(500),
+    wait: Duration::from_millis(2),
+    flows_max: 64,
+};
 
 fn wire(us: u64) -> Path {
     Path::new(vec![Box::new(Delay(Duration::from_micros(us)))])
@@ -169,6 +185,15 @@ fn faulty(seed: u64) -> (World, Report) {
 
 /// The same, changed by `change` before it begins.
 fn faulty_after(seed: u64, change: impl FnOnce(&mut World)) -> (World, Report) {
+    faulty_with(seed, |_| {}, change)
+}
+
+/// The same, with its configuration changed by `configure`.
+fn faulty_with(
+    seed: u64,
+    configure: impl FnOnce(&mut Config),
+    change: impl FnOnce(&mut World),
+) -> (World, Report) {
     let mut rng = Rng::new(seed);
     let caps = rng.pick(&OFFLOADS);
     let mtu = rng.pick(&[1280, 1500, 4000, 9000]);
@@ -176,6 +201,7 @@ fn faulty_after(seed: u64, change: impl FnOnce(&mut World)) -> (World, Report) {
     config.tcp_rx.initial = rng.pick(&[4 << 10, 64 << 10, 256 << 10]);
     config.tcp_tx.initial = rng.pick(&[4 << 10, 64 << 10, 256 << 10]);
     config.memory = rng.pick(&[300_000, 256 << 20]);
+    configure(&mut config);
     let up = faults(&mut rng);
     let down = faults(&mut rng);
     let mut world = World::new(config, caps, rng.next(), up, down);
@@ -218,6 +244,52 @@ fn random_worlds_survive_hand_overs_at_random() {
     seeds::each("random_worlds_survive_hand_overs_at_random", 40, |seed| {
         let (world, _) = faulty_after(seed, |world| world.driver.handovers.at_random(seed));
         assert_eq!(world.driver.handovers.kept(), 0, "nothing is left out");
+        assert!(world.driver.handovers.done() > 0, "no event had a hand-over");
+    });
+}
+
+/// A world drawn from a seed in which every connection is a candidate at once, and again and again.
+fn promoting(seed: u64, change: impl FnOnce(&mut World)) -> World {
+    let configure = |config: &mut Config| {
+        // Bytes that come back need memory.
+        config.memory = 256 << 20;
+        (config.bulk, config.bulk_bounds) = (Bulk::Kernel, EAGER);
+    };
+    let (world, _) = faulty_with(seed, configure, |world| {
+        let SimDriver { promotions, host, .. } = &mut world.driver;
+        promotions.at_random(host, seed);
+        change(world);
+    });
+    let counters = world.driver.stack.counters();
+    assert_eq!((world.driver.stack.promoted(), counters.promotions_broken), (0, 0));
+    world
+}
+
+/// A kernel socket may have a connection at any time, for any time: what is delivered is what was sent, and
+/// the guest sees one connection.
+#[test]
+fn random_worlds_survive_promotions_at_random() {
+    let total = Cell::new(Done::default());
+    seeds::each("random_worlds_survive_promotions_at_random", 60, |seed| {
+        // A hand-over would end what is being made quiet, and so change the trace.
+        let world = promoting(seed, |world| world.driver.handovers.switch_off());
+        let (Done { made, returned, ended }, sum) = (world.driver.promotions.done(), total.get());
+        total.set(Done {
+            made: sum.made + made,
+            returned: sum.returned + returned,
+            ended: sum.ended + ended,
+        });
+    });
+    let Done { made, returned, ended } = total.get();
+    assert!(made > 0 && returned > 0 && ended > 0, "{:?}", total.get());
+}
+
+/// The same with hand-overs, of connections that are being made quiet among them. Connections that are away
+/// are not handed over.
+#[test]
+fn random_worlds_survive_promotions_and_hand_overs() {
+    seeds::each("random_worlds_survive_promotions_and_hand_overs", 40, |seed| {
+        let world = promoting(seed, |world| world.driver.handovers.at_random(seed));
         assert!(world.driver.handovers.done() > 0, "no event had a hand-over");
     });
 }

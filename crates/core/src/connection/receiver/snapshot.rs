@@ -73,6 +73,7 @@ impl Receiver {
             gaps: Reassembly::default(),
             fin: Saved::restore(saved.fin)?,
             writable: saved.writable,
+            frozen: false,
             memory_listed: false,
             ack: DelayedAck::restore(saved.ack)?,
             sack: saved.sack,

@@ -25,7 +25,8 @@ impl Sender {
     /// Saved form, with slices of the pool's memory.
     pub(in crate::connection) fn save<'p>(&self, pool: &'p Pool) -> SenderV1<'p> {
         let Self { state, una, nxt, wnd, wnd_max, wl1, wl2, scale, peer_scales, mss, tx_limit, .. } = self;
-        let Self { memory_cap, queue, cursor: _, stream, short_of_memory, memory_listed, .. } = self;
+        let Self { memory_cap, queue, cursor: _, stream, paused: _, short_of_memory, memory_listed, .. } =
+            self;
         let Self { timed, timer, backoff, board, rack, sack, dup_acks, recovery, undo, .. } = self;
         let Self { tail_probe, clock, bytes, retransmissions, .. } = self;
         SenderV1 {
@@ -84,6 +85,7 @@ impl Sender {
             queue: ByteQueue::new(),
             cursor: Cursor::FRONT,
             stream: HostStream::restore(saved.stream)?,
+            paused: false,
             short_of_memory: saved.short_of_memory,
             memory_listed: false,
             timed: Saved::restore(saved.timed)?,

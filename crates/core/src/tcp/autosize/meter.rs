@@ -97,7 +97,8 @@ impl Meter {
         Self::from((now, 0))
     }
 
-    fn from((now, total): (Instant, u32)) -> Self {
+    /// Nothing measured yet at `now`, with `total` bytes moved.
+    pub(super) fn from((now, total): (Instant, u32)) -> Self {
         Self {
             marked_at: [now; MARKS],
             last_at: now,

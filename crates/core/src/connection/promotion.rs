@@ -1,0 +1,472 @@
+//! A connection on its way to a kernel socket, away, and back: the states of [`crate::promotion`].
+//!
+//! Of most connections there is nothing but a null pointer. The measurement of a candidate begins on the
+//! heap when [`BulkBounds::bytes`](crate::promotion::BulkBounds::bytes) have moved, and stays there.
+//!
+//! *Quieting* leaves both halves as they are, but for two marks: the sender takes nothing more from the
+//! host's socket ([`super::sender::Sender::pause`]), and the receiver moves its edge no further
+//! ([`super::receiver::Receiver::freeze`]). Whether the connection is quiet is looked at after every access
+//! to it, and when a timer says that the guest was silent for long enough.
+//!
+//! *Away* (seeded to returning) the halves hold no byte, no reserved window and no timer. The readiness of
+//! the host's socket is kept up to date, so that nothing that happens to it is missed. Each entry point of
+//! the connection asks [`Connection::is_away`] first.
+
+mod returning;
+
+use super::Connection;
+use super::receiver::ReceiverState;
+use crate::carried::CarriedProgress;
+use crate::context::{Cx, Platform, Shared};
+use crate::counters::{Counters, DropReason};
+use crate::flow::end::EndCause;
+use crate::flow::info::{Carrier, Released};
+use crate::flow::state::State;
+use crate::host::{Close, Host, Readiness};
+use crate::promotion::candidate::Candidate;
+use crate::promotion::{Bulk, PromotionOutcome, Refusal, ReturnReason, SeedFields, TcpSeed, WindowScales};
+use crate::time::Instant;
+use crate::wire::tcp::{TcpFlags, TcpHeader};
+
+/// Promotion of one connection; nothing of one that has not moved much.
+#[derive(Debug, Default)]
+pub(super) struct Promotion(Option<Box<Bulky>>);
+
+/// Of a connection that has moved much.
+#[derive(Debug)]
+struct Bulky {
+    candidate: Candidate,
+    phase: Phase,
+}
+
+/// State of the promotion.
+#[derive(Debug)]
+enum Phase {
+    Idle,
+    /// To be quiet by `until`; looked at again at `look_at`, if nothing happens before.
+    Quieting {
+        until: Instant,
+        look_at: Instant,
+    },
+    /// Between the seed and the return.
+    Away(Away),
+}
+
+/// A flow that a kernel socket has, or is to have.
+#[derive(Debug)]
+struct Away {
+    stage: Stage,
+    /// The state with which it left.
+    seed: TcpSeed,
+    /// Bytes written to the host's socket, and taken from it, since; both wrap.
+    from_guest: u32,
+    to_guest: u32,
+    /// Streams that have ended: the guest's, and the host's.
+    guest_finished: bool,
+    host_finished: bool,
+    /// To be taken back as soon as it is made.
+    wanted: Option<ReturnReason>,
+    /// Segments seen at the link since a stream has ended.
+    strays: u8,
+}
+
+/// Segments at the link after which a flow that cannot come back is reset: the kernel would give it up only
+/// after a quarter of an hour.
+const STRAYS_MAX: u8 = 4;
+
+/// Stage of a flow that is away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Seeded,
+    Trial { until: Instant },
+    Carried,
+    Returning,
+}
+
+impl Away {
+    /// Whether one of the streams has ended: such a flow stays to its end.
+    fn is_half_closed(&self) -> bool {
+        self.guest_finished || self.host_finished
+    }
+}
+
+impl Promotion {
+    fn away(&self) -> Option<&Away> {
+        match self.0.as_deref() {
+            Some(Bulky { phase: Phase::Away(away), .. }) => Some(away),
+            _ => None,
+        }
+    }
+
+    fn away_mut(&mut self) -> Option<&mut Away> {
+        match self.0.as_deref_mut() {
+            Some(Bulky { phase: Phase::Away(away), .. }) => Some(away),
+            _ => None,
+        }
+    }
+
+    /// Ends the state of being away, with a setback.
+    fn come_back(&mut self, shared: &mut Shared, now: Instant) -> Option<Away> {
+        let bulky = self.0.as_deref_mut().filter(|bulky| matches!(bulky.phase, Phase::Away(_)))?;
+        let Phase::Away(away) = std::mem::replace(&mut bulky.phase, Phase::Idle) else { return None };
+        bulky.candidate.set_back(&shared.config.bulk_bounds, now);
+        shared.tcp.away -= 1;
+        Some(away)
+    }
+
+    /// Time of the next step, if one is due by time.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self.0.as_deref()?.phase {
+            Phase::Quieting { look_at, .. } => Some(look_at),
+            Phase::Away(Away { stage: Stage::Trial { until }, .. }) => Some(until),
+            Phase::Idle | Phase::Away(_) => None,
+        }
+    }
+
+    /// Whether the connection is being made quiet.
+    pub(super) fn is_quieting(&self) -> bool {
+        matches!(self.0.as_deref(), Some(Bulky { phase: Phase::Quieting { .. }, .. }))
+    }
+
+    /// Heap memory, bytes.
+    pub(super) fn allocated(&self) -> usize {
+        self.0.as_ref().map_or(0, |_| size_of::<Bulky>())
+    }
+}
+
+impl Connection {
+    /// Whether a kernel socket has the flow, or is to have it: nothing is sent to the guest from here.
+    pub(crate) fn is_away(&self) -> bool {
+        self.promotion.away().is_some()
+    }
+
+    /// Whether the connection is being made quiet.
+    pub(crate) fn is_quieting(&self) -> bool {
+        self.promotion.is_quieting()
+    }
+
+    /// Carrier of the flow at present.
+    pub(super) fn carrier(&self) -> Carrier {
+        match self.promotion.away() {
+            Some(Away { stage: Stage::Trial { .. } | Stage::Carried | Stage::Returning, .. }) => {
+                Carrier::Kernel
+            }
+            Some(Away { stage: Stage::Seeded, .. }) | None => Carrier::Stack,
+        }
+    }
+
+    /// State of a flow that is away, as far as the ends of its streams tell it.
+    pub(super) fn state_away(&self) -> Option<State> {
+        self.promotion.away().map(|away| State::of_ends(away.guest_finished, away.host_finished))
+    }
+
+    /// Looks whether the connection is a candidate; called once per turn or batch of frames. All that a
+    /// connection that has not moved much pays are these two comparisons.
+    pub(super) fn consider_promotion<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        let config = &cx.shared.config;
+        if config.bulk == Bulk::Kernel && self.rx.bytes() + self.tx.bytes() >= config.bulk_bounds.bytes {
+            self.measure(cx);
+        }
+    }
+
+    #[cold]
+    fn measure<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        let (now, moved) = (cx.now, self.rx.bytes() + self.tx.bytes());
+        let fresh = || Box::new(Bulky { candidate: Candidate::new(now, moved), phase: Phase::Idle });
+        let bulky = self.promotion.0.get_or_insert_with(fresh);
+        let bounds = &cx.shared.config.bulk_bounds;
+        if !matches!(bulky.phase, Phase::Idle) || !bulky.candidate.is_due(bounds, now, moved) {
+            return;
+        }
+        if cx.shared.tcp.away >= bounds.flows_max || !self.is_promotable() {
+            return;
+        }
+        if let Err(refusal) = cx.host.may_promote(self.id, &self.key) {
+            return self.note_refusal(cx, refusal);
+        }
+        cx.shared.counters.promotions_tried += 1;
+        let until = now + cx.shared.config.bulk_bounds.quiet_max;
+        self.enter(Phase::Quieting { until, look_at: until });
+        self.tx.pause();
+        self.rx.freeze();
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        if let Some(bulky) = self.promotion.0.as_deref_mut() {
+            bulky.phase = phase;
+        }
+    }
+
+    /// Whether nothing stands against a promotion: both streams are open, and nothing is lost, sent again or
+    /// ahead of a gap.
+    fn is_promotable(&self) -> bool {
+        self.state() == State::Established
+            && !self.broken
+            && !self.ended
+            && self.socket.is_some()
+            && self.rx.state() == ReceiverState::Open
+            && !self.rx.has_gaps()
+            && !self.tx.has_read_all()
+            && self.tx.is_undisturbed()
+    }
+
+    /// Counts a refusal, and puts the next attempt off.
+    fn note_refusal<P: Platform>(&mut self, cx: &mut Cx<'_, P>, refusal: Refusal) {
+        *refused(&mut cx.shared.counters, refusal) += 1;
+        if let Some(bulky) = self.promotion.0.as_deref_mut() {
+            bulky.candidate.set_back(&cx.shared.config.bulk_bounds, cx.now);
+            if refusal == Refusal::Unsupported {
+                bulky.candidate.give_up();
+            }
+        }
+    }
+
+    /// After every access to a connection that is being made quiet: gives its seed to the driver if it is
+    /// quiet, and gives up if it cannot be any more.
+    pub(crate) fn seed_if_quiet<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        let Some(&mut Bulky { phase: Phase::Quieting { until, .. }, .. }) = self.promotion.0.as_deref_mut()
+        else {
+            return;
+        };
+        if !self.is_promotable() || cx.now >= until {
+            return self.give_up_quieting(cx);
+        }
+        let silent_at = self.rx.silent_at(&cx.shared.tcp.rtt);
+        let silent = self.rx.window() == 0 || cx.now >= silent_at;
+        if silent && self.tx.is_quiet() && !self.rx.is_blocked() {
+            return self.seed(cx);
+        }
+        let look_at = if cx.now < silent_at { silent_at.min(until) } else { until };
+        self.enter(Phase::Quieting { until, look_at });
+    }
+
+    /// Gives up to make the connection quiet. Nothing if it is not being made so.
+    pub(crate) fn give_up_quieting<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        if !self.is_quieting() {
+            return;
+        }
+        cx.shared.counters.promotions_given_up += 1;
+        self.enter(Phase::Idle);
+        if let Some(bulky) = self.promotion.0.as_deref_mut() {
+            bulky.candidate.set_back(&cx.shared.config.bulk_bounds, cx.now);
+        }
+        self.go_on(cx);
+    }
+
+    /// The connection goes on by itself: reads, and moves its edge.
+    fn go_on<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        self.tx.go_on();
+        self.rx.thaw();
+        if !self.ended {
+            self.update_window(cx.shared, cx.now);
+            self.list_ready(cx.shared);
+        }
+    }
+
+    /// Gives the seed to the driver; from now on the flow is away.
+    fn seed<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        let (Some(socket), Ok(seed)) = (self.socket, self.tcp_seed()) else {
+            return self.give_up_quieting(cx);
+        };
+        if let Err(refusal) = cx.host.promote(self.id, socket, &seed) {
+            self.note_refusal(cx, refusal);
+            self.enter(Phase::Idle);
+            return self.go_on(cx);
+        }
+        cx.shared.tcp.away += 1;
+        self.enter(Phase::Away(Away {
+            stage: Stage::Seeded,
+            seed,
+            from_guest: 0,
+            to_guest: 0,
+            guest_finished: false,
+            host_finished: false,
+            wanted: None,
+            strays: 0,
+        }));
+        self.tx.leave();
+        self.rx.leave(cx.shared);
+    }
+
+    /// The seed of this connection, which is quiet.
+    fn tcp_seed(&self) -> Result<TcpSeed, crate::promotion::InvalidSeed> {
+        let (sent, last) = (self.tx.window_fields(), self.rx.last_advertised());
+        let scales = WindowScales { snd: sent.scale, rcv: self.rx.scale() };
+        TcpSeed::new(SeedFields {
+            guest: self.key.guest.into(),
+            remote: self.key.remote.into(),
+            snd_una: self.tx.una().0,
+            snd_nxt: self.tx.nxt().0,
+            snd_wnd: sent.wnd,
+            wnd_max: sent.wnd_max,
+            snd_wl1: sent.wl1.0,
+            rcv_nxt: self.rx.nxt().0,
+            rcv_wup: last.ack.0,
+            rcv_wnd: (last.edge - last.ack).unsigned_abs(),
+            mss: self.tx.mss(),
+            scales: self.tx.peer_scales().then_some(scales),
+            sack: self.tx.peer_permits_sack(),
+        })
+    }
+
+    /// The driver's answer to the seed. False if the flow does not wait for it.
+    pub(crate) fn promotion_answered<P: Platform>(
+        &mut self,
+        cx: &mut Cx<'_, P>,
+        outcome: PromotionOutcome,
+    ) -> bool {
+        let Some(away) = self.promotion.away_mut() else { return false };
+        match (away.stage, outcome) {
+            (Stage::Seeded, PromotionOutcome::Made) => {
+                away.stage = Stage::Trial { until: cx.now + cx.shared.config.bulk_bounds.trial };
+                if let Some(reason) = away.wanted {
+                    self.recall(cx, reason);
+                }
+            }
+            (Stage::Seeded, PromotionOutcome::Refused(refusal)) => {
+                self.promotion.come_back(cx.shared, cx.now);
+                self.note_refusal(cx, refusal);
+                self.go_on(cx);
+                // A segment that was dropped meanwhile may have asked for it.
+                self.list_ack(cx.shared);
+            }
+            (Stage::Trial { .. }, PromotionOutcome::Confirmed) => {
+                away.stage = Stage::Carried;
+                cx.shared.counters.promotions_made += 1;
+                cx.host.carry(self.id);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Asks the driver to bring the flow back, or gives up to make it quiet. Of a flow on its way out the
+    /// answer is awaited first; one of which a stream has ended stays.
+    pub(crate) fn recall<P: Platform>(&mut self, cx: &mut Cx<'_, P>, reason: ReturnReason) {
+        self.give_up_quieting(cx);
+        let Some(away) = self.promotion.away_mut() else { return };
+        if away.stage == Stage::Seeded {
+            away.wanted = Some(reason);
+        }
+        let is_recallable = matches!(away.stage, Stage::Trial { .. } | Stage::Carried);
+        if is_recallable && !away.is_half_closed() {
+            away.stage = Stage::Returning;
+            *recalled(&mut cx.shared.counters, reason) += 1;
+            cx.host.recall(self.id);
+        }
+    }
+
+    /// The driver cannot bring the flow back: the kernel keeps it.
+    pub(crate) fn recall_refused<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        if let Some(away) = self.promotion.away_mut()
+            && away.stage == Stage::Returning
+        {
+            away.stage = Stage::Carried;
+            cx.host.carry(self.id);
+        }
+    }
+
+    /// Segment of a flow that is away, seen at the link. Only a reset at RCV.NXT counts, while that is known:
+    /// the guest sends all else again.
+    pub(super) fn segment_while_away<P: Platform>(&mut self, cx: &mut Cx<'_, P>, segment: &TcpHeader) {
+        let rcv_nxt = self.rx.nxt();
+        let Some(away) = self.promotion.away_mut() else { return };
+        let unmoved = matches!(away.stage, Stage::Seeded | Stage::Trial { .. });
+        if unmoved && segment.flags.contains(TcpFlags::RST) && segment.seq == rcv_nxt {
+            return self.end(cx.host, EndCause::ResetByGuest);
+        }
+        cx.shared.counters.drop(DropReason::Promoted);
+        away.strays += u8::from(away.is_half_closed());
+        if away.strays >= STRAYS_MAX {
+            cx.shared.counters.promotions_broken += 1;
+            self.end(cx.host, EndCause::NoResources);
+        } else if away.stage != Stage::Seeded {
+            self.recall(cx, ReturnReason::Stray);
+        }
+    }
+
+    /// Event of the host's socket of a flow that is away: remembered for its return.
+    pub(super) fn socket_event_while_away(&mut self, ready: Readiness) {
+        self.tx.socket_event(ready);
+        if ready.writable || ready.error {
+            self.rx.socket_writable();
+        }
+    }
+
+    /// Timer of a flow that is away: the end of its trial.
+    pub(super) fn away_timer<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        if self.promotion.deadline().is_some_and(|at| at <= cx.now) {
+            self.recall(cx, ReturnReason::Silent);
+        }
+    }
+
+    /// Progress of the carrier.
+    pub(crate) fn carried_progress(&mut self, shared: &mut Shared, progress: &CarriedProgress) {
+        let inbound = self.inbound;
+        let Some(away) = self.promotion.away_mut() else { return };
+        let CarriedProgress { from_initiator, from_responder, .. } = progress;
+        let ends = [progress.initiator_finished, progress.responder_finished];
+        let (up, down, [guest_finished, host_finished]) = if inbound {
+            (from_responder.bytes, from_initiator.bytes, [ends[1], ends[0]])
+        } else {
+            (from_initiator.bytes, from_responder.bytes, ends)
+        };
+        away.from_guest = away.from_guest.wrapping_add(up as u32);
+        away.to_guest = away.to_guest.wrapping_add(down as u32);
+        away.guest_finished |= guest_finished;
+        away.host_finished |= host_finished;
+        self.rx.add_bytes(up);
+        self.tx.add_bytes(down);
+        shared.counters.promoted_bytes += up + down;
+    }
+
+    /// The driver has closed the kernel socket for good: the flow is over.
+    pub(crate) fn carrier_closed<P: Platform>(&mut self, cx: &mut Cx<'_, P>, cause: EndCause) {
+        if self.promotion.come_back(cx.shared, cx.now).is_none() {
+            return;
+        }
+        let how = if cause == EndCause::Finished { Close::Graceful } else { Close::Reset };
+        self.close_socket(cx.host, how);
+        (self.cause, self.ended) = (cause, true);
+    }
+
+    /// Before removal: what the driver has of the flow is released to it.
+    pub(super) fn release_carrier(&mut self, shared: &mut Shared, now: Instant) {
+        if let Some(Away { .. }) = self.promotion.come_back(shared, now) {
+            shared.released.push(Released { flow: self.id, carrier: Carrier::Kernel, number: 0 });
+        }
+    }
+
+    /// Whether the way is free for an accepted connection between the same ends: the host's socket of the
+    /// flow that is away has failed.
+    pub(super) fn has_failed_away<H: Host>(&mut self, host: &mut H) -> bool {
+        let Some(error) = self.socket.and_then(|socket| host.tcp_error(socket)) else { return false };
+        self.end(host, EndCause::of(error));
+        true
+    }
+}
+
+/// Counter of refusals for a reason.
+fn refused(counters: &mut Counters, refusal: Refusal) -> &mut u64 {
+    match refusal {
+        Refusal::Unsupported => &mut counters.promotions_refused_unsupported,
+        Refusal::Captured => &mut counters.promotions_refused_captured,
+        Refusal::Broker => &mut counters.promotions_refused_broker,
+        Refusal::Steering => &mut counters.promotions_refused_steering,
+        Refusal::Socket => &mut counters.promotions_refused_socket,
+        Refusal::Resources => &mut counters.promotions_refused_resources,
+    }
+}
+
+/// Counter of recalls for a reason.
+fn recalled(counters: &mut Counters, reason: ReturnReason) -> &mut u64 {
+    match reason {
+        ReturnReason::Stray => &mut counters.promotions_recalled_stray,
+        ReturnReason::Silent => &mut counters.promotions_recalled_silent,
+        ReturnReason::Capture => &mut counters.promotions_recalled_capture,
+        ReturnReason::Steering => &mut counters.promotions_recalled_steering,
+        ReturnReason::Broker => &mut counters.promotions_recalled_broker,
+        ReturnReason::HandOver => &mut counters.promotions_recalled_hand_over,
+        ReturnReason::Settings => &mut counters.promotions_recalled_settings,
+    }
+}

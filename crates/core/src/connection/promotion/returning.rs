@@ -1,0 +1,75 @@
+//! Return of a flow from its kernel socket: checks, and the state of both halves.
+//!
+//! Every byte is accounted for. Toward the host: the bytes received since the promotion are those written to
+//! the host's socket and those that come back unread. Toward the guest: the bytes taken from the host's
+//! socket are those that the guest has acknowledged and those that come back. Sums are modulo 2^32, as
+//! sequence numbers are; so no transfer is too long for them.
+
+use super::{Away, Connection};
+use crate::connection::reset;
+use crate::context::{Cx, Platform};
+use crate::flow::end::EndCause;
+use crate::host::Readiness;
+use crate::promotion::{Returned, SeedFields};
+use crate::wire::tcp::{Seq, TcpFlags};
+
+impl Away {
+    /// Whether `returned` continues what left, and no byte is missing or too many.
+    fn is_continued_by(&self, returned: &Returned<'_>) -> bool {
+        let (left, now) = (self.seed.fields(), returned.seed.fields());
+        let (Ok(unread), Ok(unacknowledged)) =
+            (u32::try_from(returned.to_host.len()), u32::try_from(returned.to_guest.len()))
+        else {
+            return false;
+        };
+        let received = self.from_guest.wrapping_add(unread);
+        let acknowledged = self.to_guest.wrapping_sub(unacknowledged);
+        returned.seed.continues(&self.seed)
+            && now.rcv_nxt == left.rcv_nxt.wrapping_add(received)
+            && now.snd_una == left.snd_nxt.wrapping_add(acknowledged)
+            && now.flight() <= unacknowledged
+            && !self.is_half_closed()
+    }
+}
+
+impl Connection {
+    /// The flow is back, with the state of its kernel socket: the connection goes on, or is reset if that
+    /// cannot be.
+    pub(crate) fn returned<P: Platform>(&mut self, cx: &mut Cx<'_, P>, returned: &Returned<'_>) {
+        let Some(away) = self.promotion.come_back(cx.shared, cx.now) else { return };
+        let fields = returned.seed.fields();
+        self.tx.go_on();
+        self.rx.thaw();
+        if !away.is_continued_by(returned) || !self.restore_halves(cx, fields, returned) {
+            return self.break_off(cx, fields);
+        }
+        cx.shared.counters.promotions_returned += 1;
+        self.keep_alive.record_arrival(cx.now);
+        self.tx.socket_event(Readiness { readable: true, ..Readiness::default() });
+        self.rx.socket_writable();
+        self.flush_to_host(cx);
+        // The guest learns of the window, and answers if it has given up the connection meanwhile.
+        self.list_ack(cx.shared);
+        self.list_ready(cx.shared);
+    }
+
+    /// Resets both sides, with the numbers that the guest knows.
+    fn break_off<P: Platform>(&mut self, cx: &mut Cx<'_, P>, fields: &SeedFields) {
+        cx.shared.counters.promotions_broken += 1;
+        let (seq, ack) = (Seq(fields.snd_nxt), Seq(fields.rcv_nxt));
+        reset::send(cx, &self.key, seq, ack, TcpFlags::RST | TcpFlags::ACK);
+        self.end(cx.host, EndCause::NoResources);
+    }
+
+    /// Sets the sequence spaces, then fills both queues. False if memory does not suffice.
+    fn restore_halves<P: Platform>(
+        &mut self,
+        cx: &mut Cx<'_, P>,
+        fields: &SeedFields,
+        returned: &Returned<'_>,
+    ) -> bool {
+        let sender = self.tx.resume(cx.shared, cx.now, fields, returned.to_guest);
+        let receiver = self.rx.resume(cx.shared, cx.now, fields, returned.to_host);
+        sender && receiver
+    }
+}

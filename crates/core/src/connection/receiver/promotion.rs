@@ -1,0 +1,59 @@
+//! The receiving half of a connection that is promoted: its edge frozen, gone, and back.
+
+use super::Receiver;
+use crate::context::Shared;
+use crate::promotion::SeedFields;
+use crate::tcp::rtt::LinkRtt;
+use crate::tcp::window::WindowUpdater;
+use crate::time::Instant;
+use crate::wire::tcp::Seq;
+
+impl Receiver {
+    /// Advances the edge of the window no further.
+    pub(in crate::connection) fn freeze(&mut self) {
+        self.frozen = true;
+    }
+
+    /// Advances the edge again.
+    pub(in crate::connection) fn thaw(&mut self) {
+        self.frozen = false;
+    }
+
+    /// Time at which the guest has been silent for a round trip: nothing of it is on its way.
+    pub(in crate::connection) fn silent_at(&self, rtt: &LinkRtt) -> Instant {
+        self.data_at + rtt.round_trip()
+    }
+
+    /// A kernel socket takes over: its window is its own, so memory and the share of the TX queue are given
+    /// back, and no update or acknowledgement is owed.
+    pub(in crate::connection) fn leave(&mut self, shared: &mut Shared) {
+        debug_assert!(self.held() == 0, "all that has come is written to the host");
+        shared.tx.queue.renew(&mut self.tx_share, 0, 1);
+        shared.memory.pool.reserve_window(std::mem::take(&mut self.reserved), 0);
+        self.updater = WindowUpdater::default();
+        self.duplicate = None;
+        self.ack.sent(false);
+    }
+
+    /// Bytes that another carrier has moved.
+    pub(in crate::connection) fn add_bytes(&mut self, bytes: u64) {
+        self.bytes = self.bytes.wrapping_add(bytes);
+    }
+
+    /// Goes on as the seed says, with what the host's socket has not got yet. False if memory does not
+    /// suffice for it.
+    pub(in crate::connection) fn resume(
+        &mut self,
+        shared: &mut Shared,
+        now: Instant,
+        fields: &SeedFields,
+        unread: &[u8],
+    ) -> bool {
+        let edge = Seq(fields.rcv_wup) + fields.rcv_wnd;
+        self.window.resume(Seq(fields.rcv_nxt), edge, Seq(fields.rcv_wup));
+        self.data_at = now;
+        self.bytes = self.bytes.wrapping_add(unread.len() as u64);
+        self.rx_limit.resume(now, self.bytes as u32);
+        shared.memory.pool.push(&mut self.queue, unread) == unread.len()
+    }
+}

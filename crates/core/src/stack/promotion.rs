@@ -1,0 +1,80 @@
+//! Promotion at the stack's border: the driver's answers, and its own wishes ([`crate::promotion`]).
+//!
+//! A flow that is gone, or does not wait for an answer, ignores it; a driver that has made something for it
+//! meanwhile finds it among the released ([`Stack::take_released`]).
+
+use super::{Flow, FlowId, Io, Platform, Stack};
+use crate::connection::Connection;
+use crate::context::Cx;
+
+pub use crate::promotion::{Bulk, PromotionOutcome, ReturnReason, Returned};
+
+impl Stack {
+    /// The driver's answer to [`crate::host::Host::promote`], and then the news that the socket has received
+    /// a segment of the guest's. False if the flow does not wait for it.
+    pub fn promotion<P: Platform>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        flow: FlowId,
+        outcome: PromotionOutcome,
+    ) -> bool {
+        let answered =
+            self.with_connection(io, flow, |connection, cx| connection.promotion_answered(cx, outcome));
+        answered == Some(true)
+    }
+
+    /// Takes a promoted flow back ([`crate::host::Host::recall`]), unless one of its streams has ended: such
+    /// a flow stays with the kernel to its end. One that is about to be promoted is taken back once it is.
+    pub fn recall<P: Platform>(&mut self, io: &mut Io<'_, P>, flow: FlowId, reason: ReturnReason) {
+        self.with_connection(io, flow, |connection, cx| connection.recall(cx, reason));
+    }
+
+    /// Sets the carrier of bulk flows from now on. With [`Bulk::Tap`] all promoted flows are taken back for
+    /// this reason; so does a driver before it hands the stack over.
+    pub fn set_bulk<P: Platform>(&mut self, io: &mut Io<'_, P>, bulk: Bulk, reason: ReturnReason) {
+        self.shared.config.bulk = bulk;
+        if bulk == Bulk::Kernel {
+            return;
+        }
+        let is_concerned = |(_, flow): &(FlowId, &Flow)| match flow {
+            Flow::Tcp(connection) => connection.is_away() || connection.is_quieting(),
+            _ => false,
+        };
+        let ids: Vec<FlowId> = self.flows.iter().filter(is_concerned).map(|(id, _)| id).collect();
+        for id in ids {
+            self.recall(io, id, reason);
+        }
+    }
+
+    /// A recalled flow is back: its kernel socket is closed without a word to the guest, and segments are no
+    /// longer steered to it. Progress must be complete before: every byte reported from the guest was written
+    /// to the host's socket, and every byte taken from that was reported.
+    pub fn returned<P: Platform>(&mut self, io: &mut Io<'_, P>, flow: FlowId, returned: &Returned<'_>) {
+        self.with_connection(io, flow, |connection, cx| connection.returned(cx, returned));
+    }
+
+    /// A recalled flow cannot come back, because a stream has ended meanwhile: the kernel keeps it.
+    pub fn recall_refused<P: Platform>(&mut self, io: &mut Io<'_, P>, flow: FlowId) {
+        self.with_connection(io, flow, Connection::recall_refused);
+    }
+
+    /// Flows that a kernel socket has, or is to have.
+    pub fn promoted(&self) -> usize {
+        self.shared.tcp.away
+    }
+
+    /// Lets `access` change a connection, by an event that is no use of it.
+    fn with_connection<P: Platform, R>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        id: FlowId,
+        access: impl FnOnce(&mut Connection, &mut Cx<'_, P>) -> R,
+    ) -> Option<R> {
+        self.recorder.now = io.now;
+        let result = self.notify_flow(io, id, |flow, cx, _| match flow {
+            Flow::Tcp(connection) => Some(access(connection, cx)),
+            _ => None,
+        });
+        result.flatten()
+    }
+}

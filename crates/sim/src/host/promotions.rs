@@ -1,0 +1,72 @@
+//! Promotion as the stack asks it of the host: whether a flow may be promoted, and the stack's wishes, in
+//! order, for the driver to take.
+
+use crate::rng::Rng;
+use brodo_core::flow::{FlowId, FlowKey};
+use brodo_core::host::SocketId;
+use brodo_core::promotion::{Refusal, TcpSeed};
+use std::collections::VecDeque;
+
+/// Wish of the stack's.
+#[derive(Debug)]
+pub(crate) enum Request {
+    Promote { flow: FlowId, socket: SocketId, seed: Box<TcpSeed> },
+    Carry(FlowId),
+    Recall(FlowId),
+}
+
+/// The host's part: whether flows may be promoted, and the stack's wishes.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    mode: Mode,
+    queue: VecDeque<Request>,
+}
+
+/// Choice of flows.
+#[derive(Debug, Default)]
+enum Mode {
+    /// None: a host that cannot.
+    #[default]
+    Off,
+    /// All flows.
+    All,
+    /// Some, by chance.
+    AtRandom(Rng),
+}
+
+impl Requests {
+    /// Whether a flow may be promoted.
+    pub(crate) fn may(&mut self, _: &FlowKey) -> Result<(), Refusal> {
+        match &mut self.mode {
+            Mode::Off => Err(Refusal::Unsupported),
+            Mode::All => Ok(()),
+            Mode::AtRandom(rng) => {
+                if rng.chance(700) {
+                    Ok(())
+                } else {
+                    Err(Refusal::Captured)
+                }
+            }
+        }
+    }
+
+    /// All flows from now on.
+    pub(crate) fn allow_all(&mut self) {
+        self.mode = Mode::All;
+    }
+
+    /// Some flows from now on, drawn from `rng`.
+    pub(crate) fn allow_at_random(&mut self, rng: Rng) {
+        self.mode = Mode::AtRandom(rng);
+    }
+
+    /// Wishes since the last call.
+    pub(crate) fn take(&mut self) -> VecDeque<Request> {
+        std::mem::take(&mut self.queue)
+    }
+
+    /// Notes a wish.
+    pub(crate) fn push(&mut self, request: Request) {
+        self.queue.push_back(request);
+    }
+}

@@ -1,0 +1,374 @@
+//! Promotion in virtual time: the driver's part, with [`KernelEnd`] as the kernel's socket.
+//!
+//! Segments of a promoted flow are steered to its kernel socket before the stack sees them, and that
+//! socket's segments stand among the stack's, so that the observer's rules hold across every hand-over
+//! between the two: no sequence number that was not sent, no edge that moves left.
+//!
+//! *At random* ([`Promotions::at_random`]) everything about a promotion is drawn from a seed: which flows may
+//! be promoted now, refusals, the turns that making a socket and bringing a flow back take, recalls, and
+//! steering that is lost while the socket stands. *By hand* ([`Promotions::by_hand`]) a script does each
+//! step.
+
+use crate::host::SimHost;
+use crate::host::promotions::Request;
+use crate::kernel_end::KernelEnd;
+use crate::packet::{TcpSegment, flags};
+use crate::rng::Rng;
+use brodo_core::carried::CarriedProgress;
+use brodo_core::flow::FlowId;
+use brodo_core::flow::end::EndCause;
+use brodo_core::flow::info::{Carrier, Initiator, Traffic};
+use brodo_core::host::{Host, HostError, SocketId};
+use brodo_core::promotion::{PromotionOutcome, Refusal, ReturnReason, Returned, TcpSeed};
+use brodo_core::stack::{Io, Platform, Stack};
+use brodo_core::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::io::{IoSlice, IoSliceMut};
+
+/// Most bytes of one read or write of a splice.
+const PIECE: usize = 16 << 10;
+/// Time between two steps of the agent that makes sockets.
+const STEP: Duration = Duration::from_micros(300);
+/// Time in which a closed socket answers the guest's repetitions.
+const TIME_WAIT: Duration = Duration::from_secs(60);
+
+/// A flow on its way to a kernel socket, or with one.
+#[derive(Debug)]
+struct Promoted {
+    socket: SocketId,
+    seed: TcpSeed,
+    inbound: bool,
+    /// The socket, once it is made.
+    end: Option<KernelEnd>,
+    /// Steps until the next thing that is awaited: the socket, or the return.
+    steps: u64,
+    received: bool,
+    carried: bool,
+    recalled: bool,
+    /// Segments go to the stack though the socket stands.
+    astray: bool,
+    /// FIN passed to the guest, and to the host.
+    host_finished: bool,
+    guest_finished: bool,
+}
+
+/// Counts of what has happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Done {
+    /// Sockets made.
+    pub made: u64,
+    /// Flows given back.
+    pub returned: u64,
+    /// Flows that ended with the kernel.
+    pub ended: u64,
+}
+
+/// The driver's part of promotion.
+#[derive(Debug, Default)]
+pub struct Promotions {
+    rng: Option<Rng>,
+    flows: BTreeMap<FlowId, Promoted>,
+    /// Sockets whose flow is over, and until when they answer.
+    closed: Vec<(Instant, KernelEnd)>,
+    done: Done,
+    now: Instant,
+}
+
+impl Promotions {
+    /// Whether there is any.
+    pub(crate) fn is_on(&self) -> bool {
+        self.rng.is_some()
+    }
+
+    /// All that can happen, drawn from a seed. The configuration of the stack has to allow promotion.
+    pub fn at_random(&mut self, host: &mut SimHost, seed: u64) {
+        let mut rng = Rng::new(seed ^ 0x00b0_1d5e);
+        host.promotions().allow_at_random(rng.fork());
+        self.rng = Some(rng);
+    }
+
+    /// Every flow may be promoted; its script does the rest.
+    pub fn by_hand(host: &mut SimHost) {
+        host.promotions().allow_all();
+    }
+
+    /// Counts so far.
+    pub fn done(&self) -> Done {
+        self.done
+    }
+
+    /// Time of the next step, if one is due by time.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let steps = self.flows.values().any(|flow| flow.steps > 0).then_some(self.now + STEP);
+        let ends = self.flows.values().filter_map(|flow| flow.end.as_ref()?.deadline()).min();
+        [steps, ends].into_iter().flatten().min()
+    }
+
+    /// Takes a segment that is steered to a kernel socket; false if it is for the stack.
+    pub(crate) fn take(&mut self, segment: &TcpSegment) -> bool {
+        let ends = (segment.src, segment.dst);
+        let steered = self.flows.values_mut().filter(|flow| !flow.astray);
+        let mut open = steered.filter_map(|flow| flow.end.as_mut()).filter(|end| end.ends() == ends);
+        if let Some(end) = open.next() {
+            end.receive(segment);
+            return true;
+        }
+        if segment.has(flags::SYN) {
+            self.closed.retain(|(_, end)| end.ends() != ends);
+        }
+        let mut closed = self.closed.iter_mut().filter(|(_, end)| end.ends() == ends && !end.is_reset());
+        closed.next().map(|(_, end)| end.receive(segment)).is_some()
+    }
+
+    /// One step at `now`. Segments for the guest go to `out`. True if something has moved, so that another
+    /// step may do more.
+    pub(crate) fn step<P: Platform<Host = SimHost>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+        out: &mut Vec<TcpSegment>,
+    ) -> bool {
+        let Some(mut rng) = self.rng.take() else { return false };
+        let waited = io.now > self.now;
+        self.now = io.now;
+        let mut moved = self.take_requests(stack, io, &mut rng);
+        for id in self.flows.keys().copied().collect::<Vec<_>>() {
+            moved |= self.step_flow(stack, io, &mut rng, id, waited);
+        }
+        moved |= self.take_released(stack);
+        let open = self.flows.values_mut().filter_map(|flow| flow.end.as_mut());
+        for end in open.chain(self.closed.iter_mut().map(|(_, end)| end)) {
+            end.transmit(io.now);
+            out.append(&mut end.take());
+        }
+        self.closed.retain(|(until, _)| *until > io.now);
+        self.rng = Some(rng);
+        moved
+    }
+
+    fn take_requests<P: Platform<Host = SimHost>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+        rng: &mut Rng,
+    ) -> bool {
+        let requests = io.host.promotions().take();
+        let moved = !requests.is_empty();
+        for request in requests {
+            match request {
+                Request::Promote { flow, socket, seed } => {
+                    let detail = stack.flow_detail(flow, io.now).expect("the flow is open");
+                    let inbound = detail.info.initiator == Initiator::Peer;
+                    let steps = rng.below(4) + 1;
+                    self.flows.insert(flow, Promoted::new(socket, *seed, inbound, steps));
+                }
+                Request::Carry(flow) => {
+                    let flow = self.flows.get_mut(&flow).expect("a flow in its trial");
+                    (flow.carried, flow.recalled) = (true, false);
+                }
+                Request::Recall(flow) => {
+                    let flow = self.flows.get_mut(&flow).expect("a promoted flow");
+                    (flow.recalled, flow.steps) = (true, rng.below(4) + 1);
+                }
+            }
+        }
+        moved
+    }
+
+    /// Flows that the stack has ended: their sockets reset the guest.
+    fn take_released(&mut self, stack: &mut Stack) -> bool {
+        let released = stack.take_released();
+        let kernel = released.iter().filter(|released| released.carrier == Carrier::Kernel);
+        for released in kernel {
+            if let Some(mut end) = self.flows.remove(&released.flow).and_then(|flow| flow.end) {
+                end.abort();
+                self.closed.push((self.now + TIME_WAIT, end));
+            }
+        }
+        !released.is_empty()
+    }
+
+    fn step_flow<P: Platform<Host = SimHost>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+        rng: &mut Rng,
+        id: FlowId,
+        waited: bool,
+    ) -> bool {
+        let Some(flow) = self.flows.get_mut(&id) else { return false };
+        if flow.steps > 0 && waited {
+            flow.steps -= 1;
+            if flow.steps > 0 {
+                return false;
+            }
+            return self.awaited(stack, io, rng, id);
+        }
+        let Some(end) = &flow.end else { return false };
+        // One that cannot come back would be lost by it.
+        flow.astray &= !end.is_half_closed();
+        if end.is_reset() {
+            self.flows.remove(&id);
+            stack.close_carried(io, id, EndCause::ResetByGuest);
+            self.done.ended += 1;
+            return true;
+        }
+        if !flow.received && end.has_received() {
+            flow.received = true;
+            stack.promotion(io, id, PromotionOutcome::Confirmed);
+            return true;
+        }
+        let moved = flow.carried && flow.splice(stack, io, id);
+        if flow.end.as_ref().is_some_and(KernelEnd::is_over) {
+            let end = self.flows.remove(&id).and_then(|flow| flow.end);
+            self.closed.extend(end.map(|end| (io.now + TIME_WAIT, end)));
+            stack.close_carried(io, id, EndCause::Finished);
+            self.done.ended += 1;
+            return true;
+        }
+        if waited && flow.carried && !flow.recalled {
+            flow.astray |= rng.chance(3);
+            if rng.chance(20) {
+                stack.recall(io, id, ReturnReason::Steering);
+                return true;
+            }
+        }
+        moved
+    }
+
+    /// The end of what was awaited: a socket is made or refused, or a flow comes back.
+    fn awaited<P: Platform<Host = SimHost>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+        rng: &mut Rng,
+        id: FlowId,
+    ) -> bool {
+        let Some(flow) = self.flows.get_mut(&id) else { return false };
+        if flow.end.is_none() {
+            if rng.chance(200) {
+                self.flows.remove(&id);
+                stack.promotion(io, id, PromotionOutcome::Refused(Refusal::Socket));
+                return true;
+            }
+            flow.end = Some(KernelEnd::new(&flow.seed));
+            // The steering may have failed from the beginning.
+            flow.astray = rng.chance(50);
+            self.done.made += 1;
+            stack.promotion(io, id, PromotionOutcome::Made);
+            return true;
+        }
+        if !flow.recalled {
+            return false;
+        }
+        if flow.end.as_ref().is_some_and(KernelEnd::is_half_closed) {
+            flow.astray = false;
+            stack.recall_refused(io, id);
+            return true;
+        }
+        let Some(end) = self.flows.remove(&id).and_then(|flow| flow.end) else { return false };
+        let (seed, to_guest, to_host) = end.give_back();
+        stack.returned(io, id, &Returned { seed: &seed, to_guest: &to_guest, to_host: &to_host });
+        self.done.returned += 1;
+        true
+    }
+}
+
+impl Promoted {
+    fn new(socket: SocketId, seed: TcpSeed, inbound: bool, steps: u64) -> Self {
+        Self {
+            socket,
+            seed,
+            inbound,
+            end: None,
+            steps,
+            received: false,
+            carried: false,
+            recalled: false,
+            astray: false,
+            host_finished: false,
+            guest_finished: false,
+        }
+    }
+
+    /// Moves bytes and ends of streams both ways, and reports them.
+    fn splice<P: Platform<Host = SimHost>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+        id: FlowId,
+    ) -> bool {
+        let was = (self.host_finished, self.guest_finished);
+        let moved = self.write_to_host(io.host).and_then(|up| Ok((up, self.read_from_host(io.host)?)));
+        let Ok((up, down)) = moved else {
+            if let Some(end) = &mut self.end {
+                end.abort();
+            }
+            return true;
+        };
+        let traffic = |bytes: usize| Traffic { bytes: bytes as u64, packets: 0 };
+        let [host, guest] = [self.host_finished, self.guest_finished];
+        let (from_initiator, from_responder, ends) = if self.inbound {
+            (traffic(down), traffic(up), [host, guest])
+        } else {
+            (traffic(up), traffic(down), [guest, host])
+        };
+        let [initiator_finished, responder_finished] = ends;
+        let progress = CarriedProgress {
+            connected: true,
+            initiator_finished,
+            responder_finished,
+            from_initiator,
+            from_responder,
+        };
+        let changed = up + down > 0 || was != (self.host_finished, self.guest_finished);
+        if changed {
+            stack.carried_progress(io, id, &progress);
+        }
+        changed
+    }
+
+    /// Writes what the guest has sent; gives the bytes.
+    fn write_to_host(&mut self, host: &mut SimHost) -> Result<usize, HostError> {
+        let Some(end) = &mut self.end else { return Ok(0) };
+        let mut taken = 0;
+        while !end.unread().is_empty() {
+            let piece: Vec<u8> = end.unread().iter().take(PIECE).copied().collect();
+            match host.tcp_send(self.socket, &[IoSlice::new(&piece)]) {
+                Ok(n) => {
+                    end.unread().drain(..n);
+                    taken += n;
+                }
+                Err(HostError::WouldBlock) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        if end.is_at_end() && !self.guest_finished {
+            self.guest_finished = true;
+            host.tcp_shutdown(self.socket)?;
+        }
+        Ok(taken)
+    }
+
+    /// Reads what the peer has sent; gives the bytes.
+    fn read_from_host(&mut self, host: &mut SimHost) -> Result<usize, HostError> {
+        let Some(end) = &mut self.end else { return Ok(0) };
+        let mut taken = 0;
+        while end.room() > 0 && !self.host_finished {
+            let mut piece = vec![0; end.room().min(PIECE)];
+            match host.tcp_recv(self.socket, &mut [IoSliceMut::new(&mut piece)]) {
+                Ok(0) => {
+                    end.shut_down();
+                    self.host_finished = true;
+                }
+                Ok(n) => {
+                    end.write(&piece[..n]);
+                    taken += n;
+                }
+                Err(HostError::WouldBlock) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(taken)
+    }
+}

@@ -178,6 +178,7 @@ mod network;
 pub mod platform;
 #[cfg_attr(not(feature = "probes"), path = "probes/none.rs")]
 mod probes;
+pub mod promotion;
 pub mod resolv;
 mod resteer;
 mod slab;
@@ -187,6 +188,7 @@ pub mod sockets;
 mod source;
 mod splice;
 mod sys;
+mod tcp_info;
 pub mod tuning_log;
 pub mod txqueuelen;
 pub mod workers;

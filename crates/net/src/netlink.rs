@@ -6,6 +6,8 @@
 //! attributes. It is used a dozen times at start and when the host's network changes, so requests are neither
 //! pipelined nor batched.
 
+pub mod nftables;
+pub mod side;
 pub(crate) mod socket;
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NlasIterator};

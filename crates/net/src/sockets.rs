@@ -37,7 +37,8 @@ pub use published::Published;
 pub(crate) use published::Sharing;
 
 use crate::slab::Slab;
-use crate::{connect, probes, sys};
+use crate::tcp_info::TcpInfo;
+use crate::{connect, probes};
 use brodo_core::flow::FlowId;
 use brodo_core::host::{
     Close, Connect, Host, HostError, IcmpReport, IpHeaderFields, Readiness, Received, SocketId,
@@ -113,7 +114,7 @@ impl Sockets {
 
     /// The round trip to the peer of a connected stream as the kernel estimates it.
     pub fn round_trip(&self, socket: SocketId) -> Option<Duration> {
-        let rtt_us = sys::tcp_round_trip_us(self.get(socket).ok()?.as_fd()).ok()?;
+        let rtt_us = TcpInfo::of(self.get(socket).ok()?.as_fd()).ok()?.rtt_us;
         (rtt_us > 0).then(|| Duration::from_micros(rtt_us.into()))
     }
 

@@ -6,6 +6,7 @@
 //! `rustix` covers everything else. [`addressed`] has the datagrams of sockets with many peers.
 
 pub(crate) mod addressed;
+pub(crate) mod repair;
 
 use rustix::event::epoll;
 use rustix::io::{Errno, Result};
@@ -15,24 +16,21 @@ use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// TCP_INFO: the smoothed round-trip time of a connection, in microseconds; 0 before there is one.
-pub(crate) fn tcp_round_trip_us(socket: BorrowedFd<'_>) -> Result<u32> {
-    // SAFETY: tcp_info is a C structure of integers; all zeroes is a value of it.
-    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to `info`, which has as many, and the length it has
+/// TCP_INFO: the structure as bytes, as many as there is room for and the kernel has; the rest stays.
+pub(crate) fn tcp_info(socket: BorrowedFd<'_>, into: &mut [u8]) -> Result<()> {
+    let mut len = into.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to the slice, which has as many, and the length it has
     // written.
     let status = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
             libc::IPPROTO_TCP,
             libc::TCP_INFO,
-            (&raw mut info).cast(),
+            into.as_mut_ptr().cast(),
             &raw mut len,
         )
     };
-    check(status as isize)?;
-    Ok(info.tcpi_rtt)
+    check(status as isize).map(drop)
 }
 
 /// SO_PEERPIDFD: the process at the other end of a Unix socket, as a descriptor. `ENOPROTOOPT` before Linux
@@ -87,6 +85,15 @@ pub(crate) fn bind_to_device(fd: BorrowedFd<'_>, name: &str) -> Result<()> {
         )
     };
     check(status as isize).map(drop)
+}
+
+/// ioctl that answers with one int, which is a count.
+pub(crate) fn ioctl_number(fd: BorrowedFd<'_>, request: u32) -> Result<u32> {
+    let mut value: c_int = 0;
+    // SAFETY: the callers' requests write one int to the address, which lives through the call.
+    let status = unsafe { libc::ioctl(fd.as_raw_fd(), request.into(), &raw mut value) };
+    check(status as isize)?;
+    u32::try_from(value).map_err(|_| Errno::RANGE)
 }
 
 /// The result of a libc call that answers -1 and sets errno.

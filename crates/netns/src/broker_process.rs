@@ -61,7 +61,8 @@ pub fn inside(target: &Target) -> Result<SocketBroker, SetupError> {
 /// In the broker: gives up everything but the channel.
 fn confine(channel: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     raw::block_all()?;
-    let channel = raw::close_all_but(channel.try_clone_to_owned().map_err(|_| Errno::MFILE)?)?;
+    let channel = channel.try_clone_to_owned().map_err(|_| Errno::MFILE)?;
+    let [channel] = raw::close_all_but([channel])?;
     // Otherwise it would hold the mount that brodo was started in.
     let _ = rustix::process::chdir("/");
     let _ = rustix::thread::set_name(c"brodo-broker");

@@ -107,6 +107,13 @@ impl Handoff {
     }
 }
 
+impl From<OwnedFd> for Handoff {
+    /// The end of a socket pair of [`Handoff::pair`].
+    fn from(end: OwnedFd) -> Self {
+        Self(end)
+    }
+}
+
 impl AsFd for Handoff {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

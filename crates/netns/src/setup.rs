@@ -146,7 +146,7 @@ pub fn is_interface_name(name: &str) -> bool {
 }
 
 /// Sets a sysctl where that is possible: without it the guest works, only less well.
-fn set_sysctl(name: &str, value: &str) {
+pub(crate) fn set_sysctl(name: &str, value: &str) {
     let _ = std::fs::write(Path::new("/proc/sys").join(name), value);
 }
 

@@ -13,6 +13,8 @@ const FILES: &[&str] = &[
     "crates/net/src/driver/allocations.rs",
     // sendmsg, recvmmsg, epoll_pwait: structures rustix lacks.
     "crates/net/src/sys.rs",
+    // Socket options of TCP_REPAIR: structures rustix lacks.
+    "crates/net/src/sys/repair.rs",
     // Signals, descriptor tables.
     "crates/netns/src/process/raw.rs",
     // fork, clone into namespaces, close_range, PR_SET_MDWE.

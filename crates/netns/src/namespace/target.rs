@@ -114,6 +114,11 @@ impl Target {
         Ok(Self { net, user, name, end })
     }
 
+    /// The network namespace.
+    pub(crate) fn network(&self) -> BorrowedFd<'_> {
+        self.net.as_fd()
+    }
+
     /// Moves the calling process, which has one thread, into the target.
     pub(crate) fn enter(&self) -> Result<(), SetupError> {
         let join = |namespace: &OwnedFd, kind, step| {

@@ -81,45 +81,51 @@ pub(crate) fn block_all() -> Result<(), Errno> {
     }
 }
 
-/// Closes every descriptor of this process but `kept`, which becomes number 3; the standard three lead
-/// nowhere.
+/// Closes every descriptor of this process but those `kept`, which become number 3 and the next ones; the
+/// standard three lead nowhere.
 ///
 /// For a forked child that ends in [`brodo_sandbox::end_with`]: its other inherited [`OwnedFd`]s are never
 /// dropped.
-pub(crate) fn close_all_but(kept: OwnedFd) -> Result<OwnedFd, Errno> {
-    const KEPT: RawFd = 3;
+pub(crate) fn close_all_but<const N: usize>(kept: [OwnedFd; N]) -> Result<[OwnedFd; N], Errno> {
+    const FIRST: RawFd = 3;
+    let end = FIRST + N as RawFd;
+    // Out of the way of the numbers that they are to have.
+    let mut copies = [-1; N];
+    for (copy, descriptor) in copies.iter_mut().zip(kept) {
+        *copy = rustix::io::fcntl_dupfd_cloexec(descriptor, end)?.into_raw_fd();
+    }
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
-    let kept = kept.into_raw_fd();
     // Numbers may be closed without regard to their owners, which the parent has made and which are never
     // dropped here.
-    for number in 0..KEPT {
+    for number in 0..FIRST {
         match &null {
             // SAFETY: both are numbers of descriptors, and dup2 has no other effect than on the second.
             Ok(null) => unsafe { libc::dup2(null.as_raw_fd(), number) },
             // SAFETY: closes a number.
-            Err(_) if kept != number => unsafe { libc::close(number) },
-            Err(_) => 0,
+            Err(_) => unsafe { libc::close(number) },
         };
     }
     std::mem::forget(null);
-    // SAFETY: takes descriptor numbers and flags only, no memory of this process.
-    if kept != KEPT && unsafe { libc::dup3(kept, KEPT, libc::O_CLOEXEC) } < 0 {
-        return Err(last_error());
+    for (copy, number) in copies.into_iter().zip(FIRST..) {
+        // SAFETY: takes descriptor numbers and flags only, no memory of this process.
+        if unsafe { libc::dup3(copy, number, libc::O_CLOEXEC) } < 0 {
+            return Err(last_error());
+        }
     }
     // SAFETY: closes numbers, as said above; there is no wrapper in every C library.
-    if unsafe { libc::syscall(libc::SYS_close_range, KEPT + 1, libc::c_uint::MAX, 0) } != 0 {
+    if unsafe { libc::syscall(libc::SYS_close_range, end, libc::c_uint::MAX, 0) } != 0 {
         // Before Linux 5.9. Collected first: the directory is one of them.
         let open =
             std::fs::read_dir("/proc/self/fd").map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
         let numbers: Vec<RawFd> =
             open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
-        for number in numbers.into_iter().filter(|&number| number > KEPT) {
+        for number in numbers.into_iter().filter(|&number| number >= end) {
             // SAFETY: closes a number; the kernel refuses one that is closed already.
             unsafe { libc::close(number) };
         }
     }
-    // SAFETY: open, as dup3 has said or it was this number, and without another owner now.
-    Ok(unsafe { OwnedFd::from_raw_fd(KEPT) })
+    // SAFETY: open, as dup3 has said, and without another owner now.
+    Ok(std::array::from_fn(|index| unsafe { OwnedFd::from_raw_fd(FIRST + index as RawFd) }))
 }
 
 /// Blocks no signal at all, as a program expects to be started.

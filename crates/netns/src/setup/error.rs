@@ -89,6 +89,20 @@ steps! {
     Confine => ("confine the process that opens sockets in the namespace", "prctl"),
     /// A socket of the guest's namespace.
     GuestSocket => ("open a socket in the guest's namespace", "socket"),
+    /// The agent for promoted flows gives up rights and descriptors.
+    ConfineAgent => ("confine the process that serves bulk flows beside {}", "prctl"),
+    /// The netfilter socket.
+    OpenNetfilter => ("open a netfilter socket beside {}", "socket"),
+    /// The namespace for promoted flows.
+    MiddleNamespace => ("create a network namespace beside {}", "unshare"),
+    /// The veth pair to it.
+    WayBeside => ("create a veth pair beside {}", "sendto RTM_NEWLINK"),
+    /// Rules, routes and neighbours in it.
+    MiddleAddresses => ("make a namespace beside {} answer for all addresses", "sendto RTM_NEWROUTE"),
+    /// Frames that come in beside the interface count as received by it.
+    Redirect => ("let {} receive frames from beside it (clsact, u32, mirred)", "sendto RTM_NEWTFILTER"),
+    /// Table and chain of nf_tables.
+    Steering => ("steer segments of {} by nf_tables at its egress hook", "sendto NFT_MSG_NEWCHAIN"),
     /// A timer.
     Timer => ("set a timer", "timerfd_create"),
 }

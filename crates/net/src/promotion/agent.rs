@@ -1,0 +1,219 @@
+//! The agent: makes, freezes and releases the kernel's sockets of promoted flows, and steers their segments.
+//!
+//! It runs in the middle namespace, with CAP_NET_ADMIN over that and the guest's ([`serve`] is called in the
+//! process that `brodo-netns` has made for it), and holds no copy of a socket in use: one that its client
+//! has lost is closed by the kernel.
+//!
+//! *Release.* A connection that has ended for its client may have segments on their way, and its end must
+//! reach the guest: the socket stays here, and its 4-tuple steered, until the connection is closed
+//! ([`CHECK_INTERVAL`]) or has not made it within [`PATIENCE`]. One that is to be reset (SO_LINGER 0) or is
+//! frozen is closed at once.
+//!
+//! *Its end.* When the first client has closed its channel the agent removes the steering and ends. When
+//! another one has, the 4-tuples of that client are not steered any more.
+//!
+//! System calls: poll, recvmsg, sendmsg, getsockopt; those of [`super::repaired`] and [`super::steering`].
+
+use super::message::{Answer, Kind, Refused, Request};
+use super::steering::Steering;
+use super::{Ends, FLOWS_MAX, Seed, Stage, repaired};
+use crate::tcp_info::{self, TcpInfo};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// Most channels: that of the first client, and some whose ends are yet to be noticed.
+const CHANNELS_MAX: usize = 4;
+/// Interval between two looks at the sockets that are about to close.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// Longest time for a released connection to close.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A client's channel.
+struct Channel {
+    id: u64,
+    fd: OwnedFd,
+}
+
+/// A released socket.
+struct Leaving {
+    socket: OwnedFd,
+    until: Instant,
+}
+
+/// A socket made here.
+struct Made {
+    ends: Ends,
+    /// The kernel's name for it, which no other socket ever has.
+    cookie: u64,
+    /// Id of the client's channel.
+    client: u64,
+    steered: bool,
+    leaving: Option<Leaving>,
+}
+
+/// A received socket that was made here.
+struct Found {
+    /// Index of its record.
+    index: usize,
+    socket: OwnedFd,
+}
+
+struct Agent {
+    steering: Steering,
+    guests: Vec<IpAddr>,
+    made: Vec<Made>,
+}
+
+/// The other end of a channel is closed, or does not keep to the conversation.
+struct Ended;
+
+/// Answers requests of all channels until the first client has closed its own. Sockets are made toward the
+/// addresses `guests` alone.
+pub fn serve(channel: OwnedFd, steering: Steering, guests: Vec<IpAddr>) {
+    let mut agent = Agent { steering, guests, made: Vec::new() };
+    let mut channels = vec![Channel { id: 0, fd: channel }];
+    let mut next_id = 1;
+    while let Ok(ready) = agent.wait(&channels) {
+        for index in ready.into_iter().rev() {
+            match agent.serve_one(&channels[index]) {
+                Ok(Some(fd)) if index == 0 && channels.len() < CHANNELS_MAX => {
+                    channels.push(Channel { id: next_id, fd });
+                    next_id += 1;
+                }
+                Ok(_) => {}
+                Err(Ended) if index == 0 => return agent.steering.end(),
+                Err(Ended) => agent.forget(channels.remove(index).id),
+            }
+        }
+        agent.close_left();
+    }
+    agent.steering.end();
+}
+
+impl Agent {
+    /// Waits for requests; the indices of the channels that have one.
+    fn wait(&self, channels: &[Channel]) -> Result<Vec<usize>, Errno> {
+        let mut polled: Vec<_> =
+            channels.iter().map(|channel| PollFd::new(&channel.fd, PollFlags::IN)).collect();
+        let check = Timespec { tv_sec: 0, tv_nsec: CHECK_INTERVAL.subsec_nanos().into() };
+        let leaving = self.made.iter().any(|made| made.leaving.is_some());
+        match poll(&mut polled, leaving.then_some(&check)) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok(Vec::new()),
+            Err(errno) => return Err(errno),
+        }
+        Ok((0..polled.len()).filter(|&index| !polled[index].revents().is_empty()).collect())
+    }
+
+    /// Answers one request; a further channel is returned.
+    fn serve_one(&mut self, channel: &Channel) -> Result<Option<OwnedFd>, Ended> {
+        let Ok(Some(request)) = Request::receive(channel.fd.as_fd()) else { return Err(Ended) };
+        let Request { kind, number, seed, descriptor } = request;
+        let result = match kind {
+            Kind::Channel => return Ok(descriptor),
+            Kind::Make => Seed::decode(&seed)
+                .ok_or(Stage::Request.refusal(Errno::INVAL))
+                .and_then(|seed| self.make(channel.id, &seed))
+                .map(Some),
+            Kind::Freeze => self.freeze(descriptor).map(|()| None),
+            Kind::Thaw => self.thaw(descriptor).map(|()| None),
+            Kind::Release => {
+                self.release(descriptor);
+                return Ok(None);
+            }
+        };
+        Answer { kind, number, result }.send(channel.fd.as_fd()).map(|()| None).map_err(|_| Ended)
+    }
+
+    fn make(&mut self, client: u64, seed: &Seed) -> Result<OwnedFd, Refused> {
+        let ends = seed.ends;
+        if !self.guests.contains(&ends.guest.ip()) {
+            return Err(Stage::Request.refusal(Errno::ADDRNOTAVAIL));
+        }
+        if self.made.len() >= FLOWS_MAX {
+            return Err(Stage::Number.refusal(Errno::NOSPC));
+        }
+        let socket = repaired::make(seed)?;
+        let cookie = sockopt::socket_cookie(&socket).map_err(|errno| Stage::Socket.refusal(errno))?;
+        self.steering.add(&ends).map_err(|errno| Stage::Steering.refusal(errno))?;
+        if let Err(refused) = repaired::start(socket.as_fd()) {
+            let _ = self.steering.remove(&ends);
+            return Err(refused);
+        }
+        self.made.push(Made { ends, cookie, client, steered: true, leaving: None });
+        Ok(socket)
+    }
+
+    /// Finds a received socket among those made here and in use.
+    fn find(&self, socket: Option<OwnedFd>) -> Result<Found, Refused> {
+        let unknown = Stage::Request.refusal(Errno::NOTSOCK);
+        let socket = socket.ok_or(unknown)?;
+        let cookie = sockopt::socket_cookie(&socket).map_err(|_| unknown)?;
+        let is_it = |made: &Made| made.cookie == cookie && made.leaving.is_none();
+        let index = self.made.iter().position(is_it).ok_or(unknown)?;
+        Ok(Found { index, socket })
+    }
+
+    fn freeze(&mut self, socket: Option<OwnedFd>) -> Result<(), Refused> {
+        let Found { index, socket } = self.find(socket)?;
+        self.stop_steering(index);
+        repaired::freeze(socket.as_fd())
+    }
+
+    fn thaw(&mut self, socket: Option<OwnedFd>) -> Result<(), Refused> {
+        let Found { index, socket } = self.find(socket)?;
+        repaired::thaw(socket.as_fd())?;
+        let made = &mut self.made[index];
+        if !made.steered {
+            self.steering.add(&made.ends).map_err(|errno| Stage::Steering.refusal(errno))?;
+            made.steered = true;
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, socket: Option<OwnedFd>) {
+        let Ok(Found { index, socket }) = self.find(socket) else { return };
+        if self.made[index].steered && sockopt::socket_linger(&socket) != Ok(Some(Duration::ZERO)) {
+            self.made[index].leaving = Some(Leaving { socket, until: Instant::now() + PATIENCE });
+        } else {
+            drop(socket);
+            self.stop_steering(index);
+            self.made.swap_remove(index);
+        }
+    }
+
+    fn stop_steering(&mut self, index: usize) {
+        let made = &mut self.made[index];
+        if std::mem::replace(&mut made.steered, false) {
+            // The guest may have deleted the set.
+            let _ = self.steering.remove(&made.ends);
+        }
+    }
+
+    /// Closes released sockets whose connections are over.
+    fn close_left(&mut self) {
+        let now = Instant::now();
+        for index in (0..self.made.len()).rev() {
+            let Some(Leaving { socket, until }) = &self.made[index].leaving else { continue };
+            let info = TcpInfo::of(socket.as_fd()).unwrap_or_default();
+            if info.state == tcp_info::CLOSED || now >= *until {
+                self.stop_steering(index);
+                self.made.swap_remove(index);
+            }
+        }
+    }
+
+    /// Ends the steering of what a client has not released.
+    fn forget(&mut self, client: u64) {
+        for index in (0..self.made.len()).rev() {
+            if self.made[index].client == client && self.made[index].leaving.is_none() {
+                self.stop_steering(index);
+                self.made.swap_remove(index);
+            }
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The client of the agent: sends requests, never waits, and checks the descriptors of the answers.
+//!
+//! *Trust.* The agent is brodo's own process, but it lives in the guest's user namespace. A descriptor of an
+//! answer is used only if it is a TCP socket that is established between the ends of its request: anything
+//! else could be read or written in place of the flow's.
+//!
+//! System calls: sendmsg, recvmsg, waitpid; getsockopt, getsockname, getpeername.
+
+use super::message::{self, Answer, Kind, Refused};
+use super::{Ends, Seed, Stage};
+use crate::tcp_info::{self, TcpInfo};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::process::{Pid, WaitOptions};
+use std::collections::HashMap;
+
+/// The agent, seen from one of its clients.
+#[derive(Debug)]
+pub struct PromotionAgent {
+    /// The child to wait for at the end, of the first client.
+    pid: Option<Pid>,
+    channel: OwnedFd,
+    /// Ends of the sockets that are being made, by the number of the request.
+    making: HashMap<u64, Ends>,
+    /// Sockets whose release could not be sent yet.
+    unreleased: Vec<OwnedFd>,
+    gone: bool,
+}
+
+/// An answer of the agent to the request of a number.
+#[derive(Debug)]
+pub struct Answered {
+    /// The number.
+    pub number: u64,
+    /// The outcome.
+    pub outcome: Outcome,
+}
+
+/// Outcome of a request.
+#[derive(Debug)]
+pub enum Outcome {
+    /// A socket, established between the ends of its seed, or the refusal.
+    Made(Result<OwnedFd, Refused>),
+    /// The socket is frozen, or the refusal.
+    Frozen(Result<(), Refused>),
+    /// The socket goes on, or the refusal.
+    Thawed(Result<(), Refused>),
+}
+
+impl PromotionAgent {
+    /// The client of the child `pid`, which runs [`super::agent::serve`] on the other end of `channel`.
+    ///
+    /// # Errors
+    /// The descriptor cannot be made non-blocking.
+    pub fn new(pid: Pid, channel: OwnedFd) -> Result<Self, Errno> {
+        let mut agent = Self::on(channel)?;
+        agent.pid = Some(pid);
+        Ok(agent)
+    }
+
+    /// The client at the end of a further channel ([`PromotionAgent::another`]).
+    ///
+    /// # Errors
+    /// The descriptor cannot be made non-blocking.
+    pub fn on(channel: OwnedFd) -> Result<Self, Errno> {
+        rustix::io::ioctl_fionbio(&channel, true)?;
+        let (making, unreleased) = Default::default();
+        Ok(Self { pid: None, channel, making, unreleased, gone: false })
+    }
+
+    /// A further channel to the same agent, for a client in another process: [`PromotionAgent::on`].
+    ///
+    /// # Errors
+    /// No descriptors are left, or the agent has ended.
+    pub fn another(&self) -> Result<OwnedFd, Errno> {
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        message::ask(self.channel.as_fd(), Kind::Channel, 0, None, Some(theirs.as_fd()))?;
+        Ok(ours)
+    }
+
+    /// Readable when [`PromotionAgent::receive`] has something to do.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+
+    /// Whether it has ended, for example killed by a signal.
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Asks for a socket.
+    ///
+    /// # Errors
+    /// The request could not be sent, and there will be no answer.
+    pub fn make(&mut self, number: u64, seed: &Seed) -> Result<(), Errno> {
+        self.ask(Kind::Make, number, Some(seed), None)?;
+        self.making.insert(number, seed.ends);
+        Ok(())
+    }
+
+    /// Asks to freeze a socket.
+    ///
+    /// # Errors
+    /// The request could not be sent, and there will be no answer.
+    pub fn freeze(&mut self, number: u64, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.ask(Kind::Freeze, number, None, Some(socket))
+    }
+
+    /// Asks to let a frozen socket go on.
+    ///
+    /// # Errors
+    /// The request could not be sent, and there will be no answer.
+    pub fn thaw(&mut self, number: u64, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.ask(Kind::Thaw, number, None, Some(socket))
+    }
+
+    /// Gives a socket back whose connection has ended, or is to be reset (SO_LINGER 0), or is frozen and read
+    /// out.
+    pub fn release(&mut self, socket: OwnedFd) {
+        self.unreleased.push(socket);
+        self.send_releases();
+    }
+
+    fn send_releases(&mut self) {
+        while let Some(socket) = self.unreleased.pop() {
+            let sent = self.ask(Kind::Release, 0, None, Some(socket.as_fd()));
+            // Without an agent the kernel closes the connection as any other.
+            if matches!(sent, Err(Errno::AGAIN | Errno::NOBUFS)) {
+                return self.unreleased.push(socket);
+            }
+        }
+    }
+
+    fn ask(
+        &mut self,
+        kind: Kind,
+        number: u64,
+        seed: Option<&Seed>,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Errno> {
+        if self.gone {
+            return Err(Errno::PIPE);
+        }
+        let sent = message::ask(self.channel.as_fd(), kind, number, seed, descriptor);
+        self.gone = matches!(sent, Err(Errno::PIPE | Errno::CONNRESET));
+        sent
+    }
+
+    /// Takes an answer that has come; `None` if there is none now.
+    pub fn receive(&mut self) -> Option<Answered> {
+        self.send_releases();
+        loop {
+            match Answer::receive(self.channel.as_fd()) {
+                Ok(Some(answer)) => {
+                    let answered = self.check(answer);
+                    if answered.is_some() {
+                        return answered;
+                    }
+                }
+                Err(Errno::AGAIN) => return None,
+                Ok(None) | Err(_) => {
+                    self.gone = true;
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// An answer that belongs to a request, with its descriptor checked.
+    fn check(&mut self, answer: Answer) -> Option<Answered> {
+        let Answer { kind, number, result } = answer;
+        let outcome = match kind {
+            Kind::Make => {
+                let ends = self.making.remove(&number)?;
+                Outcome::Made(result.and_then(|socket| checked(socket, &ends)))
+            }
+            Kind::Freeze => Outcome::Frozen(result.map(drop)),
+            Kind::Thaw => Outcome::Thawed(result.map(drop)),
+            Kind::Release | Kind::Channel => return None,
+        };
+        Some(Answered { number, outcome })
+    }
+}
+
+/// The socket, if it is one for these ends. The kernel omits a descriptor that cannot be received, for want
+/// of descriptors.
+fn checked(socket: Option<OwnedFd>, ends: &Ends) -> Result<OwnedFd, Refused> {
+    let socket = socket.ok_or(Stage::Socket.refusal(Errno::MFILE))?;
+    let family = if ends.guest.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let is_it = sockopt::socket_domain(&socket) == Ok(family)
+        && sockopt::socket_type(&socket) == Ok(SocketType::STREAM)
+        && rustix::net::getsockname(&socket).ok().and_then(|at| at.try_into().ok()) == Some(ends.remote)
+        && rustix::net::getpeername(&socket).ok().flatten().and_then(|at| at.try_into().ok())
+            == Some(ends.guest)
+        // The guest may have ended or reset it by now.
+        && TcpInfo::of(socket.as_fd()).is_ok_and(|info| info.state != tcp_info::LISTENS);
+    if is_it { Ok(socket) } else { Err(Stage::Socket.refusal(Errno::BADF)) }
+}
+
+impl Drop for PromotionAgent {
+    /// Ends the agent and reaps it, if this is its first client.
+    fn drop(&mut self) {
+        let Some(pid) = self.pid else { return };
+        let _ = rustix::net::shutdown(&self.channel, rustix::net::Shutdown::Both);
+        let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+    }
+}

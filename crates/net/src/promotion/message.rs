@@ -1,0 +1,169 @@
+//! Requests to the agent and its answers: messages of one size each, with at most one descriptor.
+//!
+//! ```text
+//! request   kind  number (8 bytes)  seed, or zeroes             descriptor unless the kind is `Make`
+//! answer    kind  number            stage  errno (4 bytes)      descriptor if a socket was made
+//! ```
+//!
+//! The number is the client's, and comes back with the answer; the kinds `Release` and `Channel` have none.
+
+use super::seed::{self, Seed};
+use crate::fd_passing;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+/// Kinds of requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    Make = 1,
+    Freeze,
+    Thaw,
+    Release,
+    /// The first client passes a further channel.
+    Channel,
+}
+
+impl Kind {
+    const ALL: [Self; 5] = [Self::Make, Self::Freeze, Self::Thaw, Self::Release, Self::Channel];
+
+    fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// Step of a request that the agent or the kernel has refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Stage {
+    /// The request itself: its seed, an address that is not the guest's, or a socket not made by the agent.
+    Request,
+    /// There are too many promoted flows.
+    Number,
+    /// The socket, its options and its addresses.
+    Socket,
+    /// Sequence numbers, windows, options of the handshake: TCP_REPAIR.
+    Repair,
+    /// The set of steered 4-tuples.
+    Steering,
+}
+
+impl Stage {
+    const ALL: [Self; 5] = [Self::Request, Self::Number, Self::Socket, Self::Repair, Self::Steering];
+
+    /// The refusal of this step by an errno.
+    pub(super) fn refusal(self, errno: Errno) -> Refused {
+        Refused { stage: self, errno }
+    }
+}
+
+/// A refused request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refused {
+    /// The step.
+    pub stage: Stage,
+    /// The reason.
+    pub errno: Errno,
+}
+
+/// A request as the agent receives it.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) kind: Kind,
+    pub(super) number: u64,
+    pub(super) seed: [u8; seed::LEN],
+    pub(super) descriptor: Option<OwnedFd>,
+}
+
+/// An answer as the client receives it.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) kind: Kind,
+    pub(super) number: u64,
+    pub(super) result: Result<Option<OwnedFd>, Refused>,
+}
+
+const REQUEST_LEN: usize = 1 + 8 + seed::LEN;
+const ANSWER_LEN: usize = 1 + 8 + 1 + 4;
+
+/// A message of exactly `N` bytes, with its descriptor.
+struct Received<const N: usize> {
+    bytes: [u8; N],
+    descriptor: Option<OwnedFd>,
+}
+
+/// Reads a message; `None` at the end of the conversation.
+fn receive<const N: usize>(channel: BorrowedFd<'_>) -> Result<Option<Received<N>>, Errno> {
+    let mut bytes = [0; N];
+    let mut received = fd_passing::receive(channel, &mut bytes, 1, RecvFlags::empty())?;
+    match received.length {
+        0 => Ok(None),
+        length if length == N => Ok(Some(Received { bytes, descriptor: received.descriptors.pop() })),
+        _ => Err(Errno::BADMSG),
+    }
+}
+
+/// Sends a request.
+pub(super) fn ask(
+    channel: BorrowedFd<'_>,
+    kind: Kind,
+    number: u64,
+    seed: Option<&Seed>,
+    descriptor: Option<BorrowedFd<'_>>,
+) -> Result<(), Errno> {
+    let mut bytes = [0; REQUEST_LEN];
+    bytes[0] = kind as u8;
+    bytes[1..9].copy_from_slice(&number.to_ne_bytes());
+    if let Some(seed) = seed {
+        bytes[9..].copy_from_slice(&seed.encode());
+    }
+    fd_passing::send(channel, &bytes, descriptor.as_slice(), SendFlags::empty()).map(drop)
+}
+
+impl Request {
+    /// In the agent: the next request.
+    pub(super) fn receive(channel: BorrowedFd<'_>) -> Result<Option<Self>, Errno> {
+        let Some(Received { bytes, descriptor }) = receive::<REQUEST_LEN>(channel)? else { return Ok(None) };
+        let kind = Kind::from_byte(bytes[0]).ok_or(Errno::BADMSG)?;
+        let (mut number, mut seed) = ([0; 8], [0; seed::LEN]);
+        number.copy_from_slice(&bytes[1..9]);
+        seed.copy_from_slice(&bytes[9..]);
+        Ok(Some(Self { kind, number: u64::from_ne_bytes(number), seed, descriptor }))
+    }
+}
+
+impl Answer {
+    /// In the agent: answers.
+    pub(super) fn send(&self, channel: BorrowedFd<'_>) -> Result<(), Errno> {
+        let (stage, errno, descriptor) = match &self.result {
+            Ok(descriptor) => (0, 0, descriptor.as_ref()),
+            Err(Refused { stage, errno }) => (*stage as u8, errno.raw_os_error(), None),
+        };
+        let mut bytes = [0; ANSWER_LEN];
+        bytes[0] = self.kind as u8;
+        bytes[1..9].copy_from_slice(&self.number.to_ne_bytes());
+        bytes[9] = stage;
+        bytes[10..].copy_from_slice(&errno.to_ne_bytes());
+        let descriptor = descriptor.map(AsFd::as_fd);
+        fd_passing::send(channel, &bytes, descriptor.as_slice(), SendFlags::empty()).map(drop)
+    }
+
+    /// The next answer; `None` at the end of the conversation.
+    pub(super) fn receive(channel: BorrowedFd<'_>) -> Result<Option<Self>, Errno> {
+        let Some(Received { bytes, descriptor }) = receive::<ANSWER_LEN>(channel)? else { return Ok(None) };
+        let kind = Kind::from_byte(bytes[0]).ok_or(Errno::BADMSG)?;
+        let (mut number, mut errno) = ([0; 8], [0; 4]);
+        number.copy_from_slice(&bytes[1..9]);
+        errno.copy_from_slice(&bytes[10..]);
+        let result = match i32::from_ne_bytes(errno) {
+            0 => Ok(descriptor),
+            errno if errno > 0 => {
+                let stage = *Stage::ALL.get(usize::from(bytes[9])).ok_or(Errno::BADMSG)?;
+                Err(stage.refusal(Errno::from_raw_os_error(errno)))
+            }
+            _ => return Err(Errno::BADMSG),
+        };
+        Ok(Some(Self { kind, number: u64::from_ne_bytes(number), result }))
+    }
+}

@@ -1,0 +1,85 @@
+//! The state of a frozen socket, with the bytes that it holds: from there the flow goes on elsewhere.
+//!
+//! Reading needs no right: a process may look at a socket in repair mode once it has it. All bytes are
+//! peeked, so that a frozen socket which cannot be read out completely can be thawed.
+//!
+//! System calls: setsockopt TCP_REPAIR_QUEUE, getsockopt, ioctl SIOCINQ, SIOCOUTQ and SIOCOUTQNSD, recvfrom.
+
+use super::repaired::{RECEIVE_QUEUE, SEND_QUEUE, choose_queue};
+use crate::sys::{self, repair};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+
+/// Number of bytes that were sent and are not acknowledged, and of those that are not even sent (`SIOCOUTQ`,
+/// `SIOCOUTQNSD` of linux/sockios.h).
+const UNACKNOWLEDGED: u32 = 0x5411;
+const UNSENT: u32 = 0x894b;
+
+/// State of a frozen socket in terms of RFC 9293, with its bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadOut {
+    /// SND.UNA: first number that is not acknowledged.
+    pub snd_una: u32,
+    /// SND.NXT: next number to send.
+    pub snd_nxt: u32,
+    /// SND.WND: window of the guest.
+    pub snd_wnd: u32,
+    /// The largest window that the guest has advertised.
+    pub snd_wnd_max: u32,
+    /// SND.WL1: number of the segment of its last update.
+    pub snd_wl1: u32,
+    /// RCV.NXT: next number to receive.
+    pub rcv_nxt: u32,
+    /// Number that the advertised window begins with.
+    pub rcv_wup: u32,
+    /// Window advertised from there on.
+    pub rcv_wnd: u32,
+    /// Every byte from SND.UNA on, sent or not.
+    pub to_guest: Vec<u8>,
+    /// Bytes below RCV.NXT that were not read.
+    pub from_guest: Vec<u8>,
+}
+
+/// Reads a frozen socket.
+///
+/// # Errors
+/// The kernel's, and `MSGSIZE` if a queue does not give all of its bytes: it has a mark of urgent data, or an
+/// end of the stream.
+pub fn read_out(socket: BorrowedFd<'_>) -> Result<ReadOut, Errno> {
+    let [snd_wl1, snd_wnd, snd_wnd_max, rcv_wnd, rcv_wup] = repair::repair_window(socket)?;
+    choose_queue(socket, RECEIVE_QUEUE)?;
+    let rcv_nxt = repair::queue_sequence(socket)?;
+    let unread = rustix::io::ioctl_fionread(socket)?;
+    let from_guest = peek(socket, usize::try_from(unread).map_err(|_| Errno::MSGSIZE)?)?;
+    choose_queue(socket, SEND_QUEUE)?;
+    let end = repair::queue_sequence(socket)?;
+    let unacknowledged = sys::ioctl_number(socket, UNACKNOWLEDGED)?;
+    let unsent = sys::ioctl_number(socket, UNSENT)?;
+    let to_guest = peek(socket, unacknowledged as usize)?;
+    Ok(ReadOut {
+        snd_una: end.wrapping_sub(unacknowledged),
+        snd_nxt: end.wrapping_sub(unsent),
+        snd_wnd,
+        snd_wnd_max,
+        snd_wl1,
+        rcv_nxt,
+        rcv_wup,
+        rcv_wnd,
+        to_guest,
+        from_guest,
+    })
+}
+
+/// All bytes of the chosen queue.
+fn peek(socket: BorrowedFd<'_>, len: usize) -> Result<Vec<u8>, Errno> {
+    let mut bytes = vec![0; len];
+    if len > 0 {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let got = rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut bytes[..], flags));
+        if got?.0 != len {
+            return Err(Errno::MSGSIZE);
+        }
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,177 @@
+//! Steering: the 4-tuples whose segments leave the guest by the way beside its interface.
+//!
+//! A table of nf_tables in the guest's namespace has one set of 4-tuples per family. A chain at the egress
+//! hook of the guest's interface looks each TCP segment up, and forwards those found to the guest's end of
+//! the veth pair. The hook comes after the guest's own address translation, and before the queue of the
+//! interface. The chain exists only while a set has an element: without one the guest's segments pass no rule
+//! of ours.
+//!
+//! ```text
+//! table netdev eth0-bulk {
+//!   set tcp4 { type ipv4_addr . inet_service . ipv4_addr . inet_service }
+//!   set tcp6 { type ipv6_addr . inet_service . ipv6_addr . inet_service }
+//!   chain out { type filter hook egress device eth0 priority 0
+//!     ip saddr . tcp sport . ip daddr . tcp dport @tcp4 fwd to eth0-bulk
+//!     ip6 saddr . tcp sport . ip6 daddr . tcp dport @tcp6 fwd to eth0-bulk
+//!   }
+//! }
+//! ```
+//!
+//! The guest's root may list and delete all of it: then the segments come to the interface again, which takes
+//! the flow back.
+
+use super::Ends;
+use crate::netlink::nftables::{Base, Batch, Expression, Field, Hook, KeyPart, Meta, Nftables, register};
+use rustix::io::Errno;
+use std::net::IpAddr;
+
+const CHAIN: &str = "out";
+const SET4: &str = "tcp4";
+const SET6: &str = "tcp6";
+const PARTS4: [KeyPart; 4] = [KeyPart::IPV4, KeyPart::PORT, KeyPart::IPV4, KeyPart::PORT];
+const PARTS6: [KeyPart; 4] = [KeyPart::IPV6, KeyPart::PORT, KeyPart::IPV6, KeyPart::PORT];
+/// Number of the transport protocol.
+const TCP: u8 = 6;
+
+/// Where segments are found, and where they go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hooked {
+    /// Name of the table, one for each interface of a namespace.
+    pub table: String,
+    /// Name of the guest's interface.
+    pub device: String,
+    /// Index of the guest's end of the veth pair.
+    pub beside: u32,
+}
+
+/// The steering of one guest.
+#[derive(Debug)]
+pub struct Steering {
+    nftables: Nftables,
+    place: Hooked,
+    /// Elements in the sets.
+    elements: usize,
+}
+
+/// The set that has a 4-tuple, and its key there: source and destination as the guest's segments have them.
+struct Element {
+    set: &'static str,
+    key: Vec<u8>,
+}
+
+impl Element {
+    fn of(ends: &Ends) -> Self {
+        let part = |address: IpAddr, port: u16| {
+            let mut bytes = match address {
+                IpAddr::V4(v4) => v4.octets().to_vec(),
+                IpAddr::V6(v6) => v6.octets().to_vec(),
+            };
+            bytes.extend(port.to_be_bytes());
+            bytes.extend([0; 2]);
+            bytes
+        };
+        let set = if ends.guest.is_ipv4() { SET4 } else { SET6 };
+        let parts = [ends.guest, ends.remote].map(|end| part(end.ip(), end.port()));
+        Self { set, key: parts.concat() }
+    }
+}
+
+impl Steering {
+    /// Makes the table, in the network namespace of the socket; one that an earlier instance has left is
+    /// replaced. The chain is made once, so that a kernel that lacks the hook or an expression says so now.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn new(nftables: Nftables, place: Hooked) -> Result<Self, Errno> {
+        let steering = Self { nftables, place, elements: 0 };
+        let size = super::FLOWS_MAX as u32;
+        // To add it first makes the removal one that never fails for want of a table.
+        let sets = steering.batch().add_table().delete_table().add_table();
+        let sets = sets.add_set(SET4, &PARTS4, size, 1).add_set(SET6, &PARTS6, size, 2);
+        steering.nftables.commit(steering.with_chain(sets))?;
+        steering.nftables.commit(steering.batch().delete_chain(CHAIN))?;
+        Ok(steering)
+    }
+
+    fn batch(&self) -> Batch<'_> {
+        Batch::new(&self.place.table)
+    }
+
+    fn with_chain<'a>(&self, batch: Batch<'a>) -> Batch<'a> {
+        let batch = batch.add_chain(CHAIN, Hook::Egress, &self.place.device);
+        let batch = batch.add_rule(CHAIN, &rule(&RULE4, self.place.beside));
+        batch.add_rule(CHAIN, &rule(&RULE6, self.place.beside))
+    }
+
+    /// Steers the segments that the guest sends from one end to the other beside its interface.
+    ///
+    /// # Errors
+    /// The kernel's refusal: nothing has changed.
+    pub fn add(&mut self, ends: &Ends) -> Result<(), Errno> {
+        let Element { set, key } = Element::of(ends);
+        let batch = self.batch().add_element(set, &key);
+        let batch = if self.elements == 0 { self.with_chain(batch) } else { batch };
+        self.nftables.commit(batch)?;
+        self.elements += 1;
+        Ok(())
+    }
+
+    /// Lets them leave by the interface again.
+    ///
+    /// # Errors
+    /// The kernel's refusal: the guest has deleted the table or a part of it.
+    pub fn remove(&mut self, ends: &Ends) -> Result<(), Errno> {
+        let Element { set, key } = Element::of(ends);
+        self.elements = self.elements.saturating_sub(1);
+        let removed = self.nftables.commit(self.batch().delete_element(set, &key));
+        if self.elements == 0 {
+            // Gone already if the guest has deleted it.
+            let _ = self.nftables.commit(self.batch().delete_chain(CHAIN));
+        }
+        removed
+    }
+
+    /// Removes all of it.
+    pub fn end(self) {
+        // A namespace that ends takes the table with it.
+        let _ = self.nftables.commit(self.batch().delete_table());
+    }
+}
+
+/// Fields of a segment of one family.
+struct Fields {
+    /// The Ethernet protocol.
+    protocol: [u8; 2],
+    /// Offsets of the two addresses in the IP header, and their length.
+    source: u32,
+    destination: u32,
+    address_len: u32,
+    set: &'static str,
+}
+
+const RULE4: Fields =
+    Fields { protocol: [0x08, 0x00], source: 12, destination: 16, address_len: 4, set: SET4 };
+const RULE6: Fields =
+    Fields { protocol: [0x86, 0xdd], source: 8, destination: 24, address_len: 16, set: SET6 };
+
+/// The rule for one family: the parts of the key into registers one behind the other, the search, the
+/// interface.
+fn rule(fields: &Fields, beside: u32) -> [Expression<'_>; 10] {
+    let words = fields.address_len / 4;
+    let address = |offset, to| {
+        Expression::Load(Field { base: Base::Network, offset, len: fields.address_len }, register(to))
+    };
+    let port = |offset, to| Expression::Load(Field { base: Base::Transport, offset, len: 2 }, register(to));
+    [
+        Expression::Meta(Meta::Protocol),
+        Expression::Equals(&fields.protocol),
+        Expression::Meta(Meta::Transport),
+        Expression::Equals(&[TCP]),
+        address(fields.source, 0),
+        port(0, words),
+        address(fields.destination, words + 1),
+        port(2, 2 * words + 1),
+        Expression::Lookup(fields.set),
+        Expression::Forward(beside),
+    ]
+}

@@ -1,0 +1,43 @@
+//! TCP_INFO: the state of a connection as its kernel has it.
+//!
+//! The structure grows with the kernels, and the libraries' copies of it end early. It is read as bytes here,
+//! and a field that a kernel lacks is zero.
+
+use crate::sys;
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+
+/// State of a connection without any: `TCP_CLOSE`.
+pub(crate) const CLOSED: u8 = 7;
+/// State of a socket that listens: `TCP_LISTEN`.
+pub(crate) const LISTENS: u8 = 10;
+
+/// Bytes that are read: up to `tcpi_segs_in`.
+const LEN: usize = 144;
+
+/// The fields that are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct TcpInfo {
+    /// State of the connection.
+    pub(crate) state: u8,
+    /// Smoothed round-trip time in microseconds; 0 before there is one.
+    pub(crate) rtt_us: u32,
+    /// Segments received, those without data too.
+    pub(crate) segments_received: u32,
+}
+
+impl TcpInfo {
+    /// Of a TCP socket.
+    ///
+    /// # Errors
+    /// It is not one.
+    pub(crate) fn of(socket: BorrowedFd<'_>) -> Result<Self, Errno> {
+        let mut bytes = [0; LEN];
+        sys::tcp_info(socket, &mut bytes)?;
+        let number = |offset: usize| {
+            let field = bytes.get(offset..).and_then(|rest| rest.first_chunk::<4>());
+            field.map_or(0, |field| u32::from_ne_bytes(*field))
+        };
+        Ok(Self { state: bytes[0], rtt_us: number(68), segments_received: number(140) })
+    }
+}

@@ -1,0 +1,196 @@
+//! The place for promoted flows, and the agent's process in it: a middle namespace beside the guest's.
+//!
+//! ```text
+//! brodo                                   agent
+//!                                         joins the guest's namespaces, opens two netlink sockets there
+//!                                         middle namespace, veth pair, addresses, redirection
+//!                        <-- Go or Failed --    confined, steering tried
+//! ```
+//!
+//! then the conversation of [`brodo_net::promotion`], which has the picture. Each step that this kernel
+//! refuses is an error with its errno; promotion is off then, and nothing else is affected.
+//!
+//! *Owner.* The middle namespace belongs to the user namespace that owns the guest's: there a process can
+//! make both ends of the veth pair, and an ordinary user has none above it. The guest's root has rights over
+//! the middle namespace by that, but no way into it: it is in no path, and the agent cannot be traced. By the
+//! number that the veth pair has for the other end's namespace, link requests reach it. They can break the
+//! guest's own promoted flows, and nothing else is there.
+//!
+//! *Addresses.* The middle end of the pair has the router's MAC address, which is where the guest's segments
+//! go; everything that comes in there is local, and the guest's addresses are permanent neighbours. The
+//! guest's end has the MAC address of the interface and no IP address: it is a way between two hooks.
+//!
+//! *Privileges.* The agent keeps CAP_NET_ADMIN in the guest's user namespace, and CAP_NET_BIND_SERVICE
+//! because the peers' ports are the low ones, and loses every other capability and descriptor. For a
+//! namespace that root has made (`ip netns`) these are capabilities on the host; every network namespace but
+//! the two is out of its reach without CAP_SYS_ADMIN.
+//!
+//! *Its life.* It ends when brodo's end of the channel is closed, and removes its table of nf_tables, which
+//! a namespace that outlives brodo would keep. So it is not killed with brodo as the socket broker is.
+//!
+//! System calls: socketpair, fork, setns, unshare, prctl, capset, `close_range`; rtnetlink; those of
+//! [`brodo_net::promotion`].
+
+use crate::handoff::{Handoff, Message};
+use crate::namespace::{self, Target};
+use crate::process::{Child, raw};
+use crate::setup::{Interface, SetupError, Step};
+use brodo_net::netlink::nftables::Nftables;
+use brodo_net::netlink::side::Far;
+use brodo_net::netlink::{LinkSettings, Netlink};
+use brodo_net::promotion::agent::serve;
+use brodo_net::promotion::client::PromotionAgent;
+use brodo_net::promotion::steering::{Hooked, Steering};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::process::WaitOptions;
+use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
+use std::net::IpAddr;
+
+/// Routing table of the middle namespace in which every address is local.
+const TABLE: u8 = 100;
+/// Longest part of the interface's name in that of the way beside it; the kernel takes 15 bytes in all.
+const STEM_MAX: usize = 10;
+
+/// The guest's interface, and the MAC address of its router.
+#[derive(Debug, Clone, Copy)]
+pub struct Beside<'a> {
+    /// The interface.
+    pub interface: &'a Interface,
+    /// The MAC address to which the guest sends.
+    pub router_mac: [u8; 6],
+}
+
+impl Beside<'_> {
+    /// Name of both ends of the veth pair, and of the table.
+    fn name(&self) -> String {
+        // An interface's name is ASCII.
+        let stem = self.interface.name.get(..STEM_MAX).unwrap_or(&self.interface.name);
+        format!("{stem}-bulk")
+    }
+
+    fn addresses(&self) -> Vec<IpAddr> {
+        let v4 = self.interface.v4.map(|v4| v4.address.into());
+        v4.into_iter().chain(self.interface.v6.map(|v6| v6.address.into())).collect()
+    }
+}
+
+/// An agent beside the interface of a command of [`namespace::fresh`]. Only before there are threads.
+pub fn beside(child: &Child, place: Beside<'_>) -> Result<PromotionAgent, SetupError> {
+    inside(&Target::process(child.pid().as_raw_pid())?, place)
+}
+
+/// An agent beside the interface in an existing namespace. Only before there are threads.
+pub fn inside(target: &Target, place: Beside<'_>) -> Result<PromotionAgent, SetupError> {
+    let (pid, handoff) = namespace::fork(|handoff| {
+        let made = make(target, place)?;
+        let confined = confine(handoff, made.nftables.into());
+        let Confined { handoff, nftables } =
+            confined.map_err(|errno| SetupError::new(Step::ConfineAgent, errno, ""))?;
+        // Errors have a way of their own from here on: the descriptor that the caller knows is closed.
+        match Steering::new(Nftables::adopt(nftables), made.hooked) {
+            Ok(steering) => {
+                handoff.send(&Message::Go)?;
+                serve(handoff.into_descriptor(), steering, place.addresses());
+            }
+            Err(errno) => {
+                handoff.send(&Message::Failed(SetupError::new(
+                    Step::Steering,
+                    errno,
+                    &place.interface.name,
+                )))?;
+            }
+        }
+        Ok(())
+    })?;
+    let channel = match handoff.expect() {
+        Ok(_) => handoff.into_descriptor(),
+        Err(error) => {
+            let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+            return Err(error);
+        }
+    };
+    PromotionAgent::new(pid, channel).map_err(|errno| SetupError::new(Step::Channel, errno, ""))
+}
+
+/// A place that is made, but for the steering.
+struct Made {
+    /// A socket of the guest's namespace.
+    nftables: Nftables,
+    hooked: Hooked,
+}
+
+/// Enters the guest's namespaces and makes the place; leaves the process in the middle namespace.
+fn make(target: &Target, place: Beside<'_>) -> Result<Made, SetupError> {
+    let interface = place.interface;
+    let (device, name) = (interface.name.as_str(), place.name());
+    let fail = |step| move |errno| SetupError::new(step, errno, device);
+
+    target.enter()?;
+    let guest = Netlink::open().map_err(fail(Step::OpenNetlink))?;
+    let nftables = Nftables::open().map_err(fail(Step::OpenNetfilter))?;
+    // The middle namespace of an instance that has ended may not be gone yet.
+    let _ = guest.remove_link(&name);
+
+    raw::unshare(UnshareFlags::NEWNET).map_err(fail(Step::MiddleNamespace))?;
+    let middle = Netlink::open().map_err(fail(Step::OpenNetlink))?;
+    let far = Far { name: &name, namespace: target.network() };
+    middle.add_veth(&name, far, interface.mtu.into()).map_err(fail(Step::WayBeside))?;
+    set_up_middle(&middle, &name, place).map_err(fail(Step::MiddleAddresses))?;
+
+    let beside = guest.index_of(&name).map_err(fail(Step::WayBeside))?;
+    // A frame for another MAC address would count as another host's, and be dropped behind the redirection.
+    let same = LinkSettings { mac: Some(interface.mac), ..LinkSettings::default() };
+    guest.set_link(beside, &same).map_err(fail(Step::WayBeside))?;
+    let quiet = LinkSettings { automatic_link_local: Some(false), ..LinkSettings::default() };
+    // A kernel without IPv6 has no such property.
+    let _ = guest.set_link(beside, &quiet);
+    guest.set_up(beside).map_err(fail(Step::WayBeside))?;
+    let to = guest.index_of(device).map_err(fail(Step::Redirect))?;
+    guest.redirect_ingress(beside, to).map_err(fail(Step::Redirect))?;
+    Ok(Made { nftables, hooked: Hooked { table: name, device: device.to_owned(), beside } })
+}
+
+/// Makes every address local in the middle namespace, and the guest's its neighbours.
+fn set_up_middle(middle: &Netlink, name: &str, place: Beside<'_>) -> Result<(), Errno> {
+    let Beside { interface, router_mac } = place;
+    middle.set_up(middle.index_of("lo")?)?;
+    let index = middle.index_of(name)?;
+    middle.set_link(index, &LinkSettings { mac: Some(router_mac), ..LinkSettings::default() })?;
+    // They take room in each segment even if the handshake had none.
+    crate::setup::set_sysctl("net/ipv4/tcp_timestamps", "0");
+    if interface.v6.is_some() {
+        // The host's settings may have been inherited.
+        for (property, value) in [("disable_ipv6", "0"), ("accept_ra", "0"), ("addr_gen_mode", "1")] {
+            crate::setup::set_sysctl(&format!("net/ipv6/conf/{name}/{property}"), value);
+        }
+    }
+    middle.set_up(index)?;
+    for address in place.addresses() {
+        middle.take_all_from(name, address.is_ipv6(), TABLE)?;
+        middle.add_neighbour(index, address, interface.mac)?;
+    }
+    Ok(())
+}
+
+/// The descriptors of a confined agent.
+struct Confined {
+    handoff: Handoff,
+    nftables: OwnedFd,
+}
+
+/// Gives up everything but the two descriptors and two capabilities.
+fn confine(handoff: &Handoff, nftables: OwnedFd) -> Result<Confined, Errno> {
+    raw::block_all()?;
+    let channel = handoff.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE)?;
+    let [channel, nftables] = raw::close_all_but([channel, nftables])?;
+    // Otherwise it would hold the mount that brodo was started in.
+    let _ = rustix::process::chdir("/");
+    let _ = rustix::thread::set_name(c"brodo-agent");
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
+    rustix::thread::set_no_new_privs(true)?;
+    let kept = CapabilitySet::NET_ADMIN | CapabilitySet::NET_BIND_SERVICE;
+    let inheritable = CapabilitySet::empty();
+    rustix::thread::set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable })?;
+    Ok(Confined { handoff: Handoff::from(channel), nftables })
+}

@@ -1,0 +1,389 @@
+//! Promoted flows between two kernels: the guest's and the middle namespace's, with the real agent between
+//! them. No stack has a part in it: the guest's end is made by TCP_REPAIR too, in the guest's namespace.
+//!
+//! A program of its own, because the agent is forked from a process with one thread: the sequential run of
+//! one test, which `in_namespace` starts, is on the main thread.
+
+use brodo_link::tap::Wanted;
+use brodo_net::promotion::client::{Answered, Outcome, PromotionAgent};
+use brodo_net::promotion::read_out::read_out;
+use brodo_net::promotion::{Ends, FLOWS_MAX, Refused, Scales, Seed, Stage, repaired};
+use brodo_netns::namespace::{Plan, Target, attach};
+use brodo_netns::promotion::{Beside, inside};
+use brodo_netns::setup::{Addressing, Interface, Step};
+use brodo_testns::in_namespace_with_tun;
+use libtest_mimic::{Arguments, Trial};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, ExitCode};
+
+const ROUTER_MAC: [u8; 6] = [0x52, 0x55, 10, 0, 2, 2];
+const V4: (&str, &str) = ("10.0.2.15:40000", "192.0.2.7:443");
+const V6: (&str, &str) = ("[fd00::15]:40000", "[2001:db8::7]:443");
+/// Longest wait for something that happens at once.
+const AT_ONCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+
+const TESTS: [(&str, fn()); 4] = [
+    ("data_crosses_beside_the_interface_both_ways", data_crosses_beside_the_interface_both_ways),
+    (
+        "a_frozen_socket_is_read_out_exactly_and_the_flow_goes_on",
+        a_frozen_socket_is_read_out_exactly_and_the_flow_goes_on,
+    ),
+    ("the_agent_makes_and_touches_nothing_else", the_agent_makes_and_touches_nothing_else),
+    (
+        "a_place_that_cannot_be_made_says_which_step_failed",
+        a_place_that_cannot_be_made_says_which_step_failed,
+    ),
+];
+
+fn main() -> ExitCode {
+    let trial = |(name, test): (&str, fn())| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    };
+    libtest_mimic::run(&Arguments::from_args(), TESTS.into_iter().map(trial).collect()).exit_code()
+}
+
+fn interface() -> Interface {
+    Interface {
+        name: "eth0".to_owned(),
+        mac: [0x52, 0x55, 10, 0, 2, 15],
+        mtu: 65520,
+        tx_queue_len: 1000,
+        v4: Some(Addressing {
+            address: [10, 0, 2, 15].into(),
+            prefix_len: 24,
+            gateway: [10, 0, 2, 2].into(),
+        }),
+        v6: Some(Addressing {
+            address: "fd00::15".parse().unwrap(),
+            prefix_len: 64,
+            gateway: "fd00::2".parse().unwrap(),
+        }),
+    }
+}
+
+/// A guest's namespace, kept by a process that sleeps, with its interface, and the agent beside it.
+struct Bed {
+    keeper: std::process::Child,
+    tap: OwnedFd,
+    agent: Option<PromotionAgent>,
+    /// A client as an engine is one.
+    client: PromotionAgent,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let keeper = Command::new("unshare").args(["-n", "sleep", "60"]).spawn().unwrap();
+        let ours = std::fs::read_link("/proc/self/ns/net").unwrap();
+        let theirs = format!("/proc/{}/ns/net", keeper.id());
+        while std::fs::read_link(&theirs).is_ok_and(|net| net == ours) {
+            std::thread::yield_now();
+        }
+        let target = Target::process(keeper.id().cast_signed()).unwrap();
+        let interface = interface();
+        let plan = Plan { interface: interface.clone(), offload: Wanted::Everything, queues: 1 };
+        let mut made = attach(&plan, &target).unwrap();
+        rustix::io::ioctl_fionbio(&made.taps[0], true).unwrap();
+        let place = Beside { interface: &interface, router_mac: ROUTER_MAC };
+        // The router is there, as far as the guest knows.
+        let agent = inside(&target, place).unwrap();
+        let client = PromotionAgent::on(agent.another().unwrap()).unwrap();
+        let bed = Self { keeper, tap: made.taps.remove(0), agent: Some(agent), client };
+        bed.in_guest(|| {
+            for address in ["10.0.2.2", "fd00::2"] {
+                brodo_testns::ip(&format!(
+                    "neigh add {address} lladdr 52:55:0a:00:02:02 dev eth0 nud permanent"
+                ));
+            }
+        });
+        bed
+    }
+
+    /// Runs a closure in the guest's network namespace.
+    fn in_guest<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+        let net = File::open(format!("/proc/{}/ns/net", self.keeper.id())).unwrap();
+        std::thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                move_into_link_name_space(net.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+                body()
+            });
+            inside.join().unwrap()
+        })
+    }
+
+    /// The answer to the last request.
+    fn answer(&mut self) -> Outcome {
+        loop {
+            if let Some(Answered { outcome, .. }) = self.client.receive() {
+                return outcome;
+            }
+            assert!(!self.client.is_gone(), "the agent has ended");
+            let ready = poll(&mut [PollFd::new(&self.client.descriptor(), PollFlags::IN)], Some(&AT_ONCE));
+            assert_eq!(ready, Ok(1), "the agent answers");
+        }
+    }
+
+    fn make(&mut self, seed: &Seed) -> Result<OwnedFd, Refused> {
+        self.client.make(1, seed).unwrap();
+        match self.answer() {
+            Outcome::Made(made) => made,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn freeze(&mut self, socket: &OwnedFd) -> Result<(), Refused> {
+        self.client.freeze(2, socket.as_fd()).unwrap();
+        match self.answer() {
+            Outcome::Frozen(frozen) => frozen,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn thaw(&mut self, socket: &OwnedFd) -> Result<(), Refused> {
+        self.client.thaw(3, socket.as_fd()).unwrap();
+        match self.answer() {
+            Outcome::Thawed(thawed) => thawed,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A connection of the guest's and its promoted end.
+    fn pair(&mut self, seed: &Seed) -> Pair {
+        let guest = self.in_guest(|| repaired::make(&mirrored(seed)).unwrap());
+        let kernel = self.make(seed).unwrap();
+        // Started last: its probe finds the other end.
+        repaired::start(guest.as_fd()).unwrap();
+        Pair { guest: stream(guest), kernel: stream(kernel) }
+    }
+
+    /// TCP segments that have reached the TAP and were not read yet.
+    fn segments_at_tap(&self) -> usize {
+        let mut frame = vec![0; 70_000];
+        let mut segments = 0;
+        while let Ok(length) = rustix::io::read(&self.tap, &mut frame[..]) {
+            // Behind the virtio-net header (12 bytes) and the Ethernet header.
+            let packet = &frame[12 + 14..length];
+            segments += usize::from(match packet[0] >> 4 {
+                4 => packet[9] == 6,
+                _ => packet[6] == 6,
+            });
+        }
+        segments
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let _ = self.keeper.kill();
+        let _ = self.keeper.wait();
+    }
+}
+
+struct Pair {
+    guest: TcpStream,
+    kernel: TcpStream,
+}
+
+fn stream(socket: OwnedFd) -> TcpStream {
+    rustix::io::ioctl_fionbio(&socket, false).unwrap();
+    socket.into()
+}
+
+fn seed((guest, remote): (&str, &str)) -> Seed {
+    Seed {
+        ends: Ends { guest: guest.parse().unwrap(), remote: remote.parse().unwrap() },
+        // Both run over the end of their space soon.
+        snd_nxt: 0xffff_0000,
+        snd_wnd: 64 << 10,
+        snd_wnd_max: 64 << 10,
+        snd_wl1: 0xfffe_0000,
+        rcv_nxt: 0xfffe_0000,
+        rcv_wup: 0xfffe_0000,
+        rcv_wnd: 64 << 10,
+        mss: 1460,
+        scales: Some(Scales { snd: 7, rcv: 8 }),
+        sack: true,
+    }
+}
+
+/// The same connection as its other end has it.
+fn mirrored(seed: &Seed) -> Seed {
+    let Ends { guest, remote } = seed.ends;
+    Seed {
+        ends: Ends { guest: remote, remote: guest },
+        snd_nxt: seed.rcv_nxt,
+        snd_wl1: seed.snd_nxt,
+        rcv_nxt: seed.snd_nxt,
+        rcv_wup: seed.snd_nxt,
+        scales: seed.scales.map(|Scales { snd, rcv }| Scales { snd: rcv, rcv: snd }),
+        ..*seed
+    }
+}
+
+/// Bytes that differ at every offset where a shift could go unnoticed.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+/// Sends all of `bytes` from one end to the other, which reads them.
+fn transfer(from: &mut TcpStream, to: &mut TcpStream, bytes: &[u8]) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| from.write_all(bytes).unwrap());
+        let mut got = vec![0; bytes.len()];
+        to.read_exact(&mut got).unwrap();
+        assert!(got == bytes, "the bytes differ");
+    });
+}
+
+fn data_crosses_beside_the_interface_both_ways() {
+    in_namespace_with_tun("data_crosses_beside_the_interface_both_ways", || {
+        let mut bed = Bed::new();
+        let bytes = pattern(8 << 20);
+        for ends in [V4, V6] {
+            let Pair { mut guest, mut kernel } = bed.pair(&seed(ends));
+            assert_eq!(guest.local_addr().unwrap(), ends.0.parse::<SocketAddr>().unwrap());
+            transfer(&mut guest, &mut kernel, &bytes);
+            transfer(&mut kernel, &mut guest, &bytes);
+            assert_eq!(bed.segments_at_tap(), 0, "{ends:?}");
+
+            // Its last bytes and its end reach the guest after the release.
+            kernel.write_all(&bytes[..100_000]).unwrap();
+            kernel.shutdown(std::net::Shutdown::Write).unwrap();
+            bed.client.release(kernel.into());
+            let mut rest = Vec::new();
+            guest.read_to_end(&mut rest).unwrap();
+            assert!(rest == bytes[..100_000]);
+            drop(guest);
+        }
+        bed.agent = None;
+        assert!(bed.client.receive().is_none() && bed.client.is_gone());
+    });
+}
+
+fn a_frozen_socket_is_read_out_exactly_and_the_flow_goes_on() {
+    in_namespace_with_tun("a_frozen_socket_is_read_out_exactly_and_the_flow_goes_on", || {
+        let mut bed = Bed::new();
+        let first = seed(V4);
+        let Pair { mut guest, mut kernel } = bed.pair(&first);
+        let bytes = pattern(32 << 20);
+        // Until the guest's buffer and the sender's are full.
+        kernel.set_nonblocking(true).unwrap();
+        let mut sent = 0;
+        while let Ok(count) = kernel.write(&bytes[sent..]) {
+            sent += count;
+        }
+        guest.write_all(b"hello to the middle").unwrap();
+        kernel.set_nonblocking(false).unwrap();
+        kernel.read_exact(&mut [0; 6]).unwrap();
+        while rustix::io::ioctl_fionread(&kernel) != Ok(13) {
+            std::thread::yield_now();
+        }
+        let kernel = OwnedFd::from(kernel);
+
+        bed.freeze(&kernel).unwrap();
+        let out = read_out(kernel.as_fd()).unwrap();
+        assert_eq!(out.from_guest, b"to the middle");
+        assert_eq!(out.rcv_nxt, first.rcv_nxt.wrapping_add(19));
+        let acknowledged = out.snd_una.wrapping_sub(first.snd_nxt) as usize;
+        assert!(acknowledged < sent, "the guest's buffer is full");
+        assert!(out.to_guest == bytes[acknowledged..sent], "every byte that the guest lacks");
+
+        // A frozen socket receives nothing, and the guest's segments come to the TAP again.
+        bed.segments_at_tap();
+        guest.write_all(b"!").unwrap();
+        assert_eq!(poll(&mut [PollFd::new(&bed.tap, PollFlags::IN)], Some(&AT_ONCE)), Ok(1));
+        assert!(bed.segments_at_tap() > 0);
+        assert_eq!(read_out(kernel.as_fd()).unwrap(), out);
+
+        // The last acknowledgements may have been refused; nothing sent was not.
+        let received = rustix::io::ioctl_fionread(&guest).unwrap() as usize;
+        let in_flight = out.snd_nxt.wrapping_sub(out.snd_una) as usize;
+        assert!((acknowledged..=acknowledged + in_flight).contains(&received));
+
+        // Closed in repair mode it sends nothing: the guest is connected, with the next socket.
+        bed.client.release(kernel);
+        let next = Seed {
+            snd_nxt: first.snd_nxt.wrapping_add(received as u32),
+            snd_wnd: out.snd_wnd,
+            snd_wnd_max: out.snd_wnd_max,
+            snd_wl1: out.snd_wl1,
+            rcv_nxt: out.rcv_nxt,
+            rcv_wup: out.rcv_wup,
+            rcv_wnd: out.rcv_wnd,
+            ..first
+        };
+        let mut kernel = stream(bed.make(&next).unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                kernel.write_all(&bytes[received..sent]).unwrap();
+                let mut mark = [0; 1];
+                kernel.read_exact(&mut mark).unwrap();
+                assert_eq!(mark, *b"!");
+            });
+            let mut got = vec![0; sent];
+            guest.read_exact(&mut got).unwrap();
+            assert!(got == bytes[..sent], "nothing lost, nothing twice");
+        });
+
+        // Frozen and thawed it goes on as if nothing had been.
+        let frozen = OwnedFd::from(kernel);
+        bed.freeze(&frozen).unwrap();
+        bed.thaw(&frozen).unwrap();
+        let mut kernel = TcpStream::from(frozen);
+        transfer(&mut guest, &mut kernel, &bytes[..1 << 20]);
+        transfer(&mut kernel, &mut guest, &bytes[..1 << 20]);
+    });
+}
+
+fn the_agent_makes_and_touches_nothing_else() {
+    in_namespace_with_tun("the_agent_makes_and_touches_nothing_else", || {
+        let mut bed = Bed::new();
+        let refused = |stage, errno| Err(Refused { stage, errno });
+        let foreign = bed.make(&seed(("10.0.2.16:40000", V4.1)));
+        assert_eq!(foreign.map(drop), refused(Stage::Request, Errno::ADDRNOTAVAIL));
+        let invalid = bed.make(&Seed { mss: 1, ..seed(V4) });
+        assert_eq!(invalid.map(drop), refused(Stage::Request, Errno::INVAL));
+
+        let port = |port: usize| {
+            let seed = seed(V4);
+            let guest = SocketAddr::new(seed.ends.guest.ip(), port as u16);
+            Seed { ends: Ends { guest, ..seed.ends }, ..seed }
+        };
+        let pairs: Vec<_> = (0..FLOWS_MAX).map(|n| bed.pair(&port(1024 + n))).collect();
+        assert_eq!(bed.make(&port(999)).map(drop), refused(Stage::Number, Errno::NOSPC));
+        assert_eq!(bed.freeze(&bed.tap.try_clone().unwrap()), refused(Stage::Request, Errno::NOTSOCK));
+        let other = OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap());
+        assert_eq!(bed.freeze(&other), refused(Stage::Request, Errno::NOTSOCK));
+
+        // The end of a client frees its 4-tuples, and those alone.
+        let further = bed.agent.as_ref().unwrap().another().unwrap();
+        bed.client = PromotionAgent::on(further).unwrap();
+        drop(pairs);
+        let Pair { mut guest, mut kernel } = bed.pair(&seed(V4));
+        transfer(&mut guest, &mut kernel, &pattern(1 << 20));
+    });
+}
+
+fn a_place_that_cannot_be_made_says_which_step_failed() {
+    in_namespace_with_tun("a_place_that_cannot_be_made_says_which_step_failed", || {
+        let bed = Bed::new();
+        let target = Target::process(bed.keeper.id().cast_signed()).unwrap();
+        let missing = Interface { name: "eth1".to_owned(), ..interface() };
+        let place = Beside { interface: &missing, router_mac: ROUTER_MAC };
+        let error = inside(&target, place).unwrap_err();
+        assert_eq!((error.step, error.errno), (Step::Redirect, Errno::NODEV));
+        assert_eq!(
+            error.to_string(),
+            "cannot let eth1 receive frames from beside it (clsact, u32, mirred): sendto RTM_NEWTFILTER: \
+             No such device"
+        );
+    });
+}

@@ -586,7 +586,7 @@ impl Handle {
     }
 
     /// Has all workers park after their turn, to be saved or thawed by [`Network::run_after`]'s callback
-    /// ([`crate::handover`]). Returns at once.
+    /// ([`crate::handover`]). Returns at once. While a freeze lasts another request has no effect.
     pub fn freeze(&self) {
         self.workers.freeze();
     }

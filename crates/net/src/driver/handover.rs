@@ -10,7 +10,7 @@ use super::Worker;
 use crate::capture::Capture;
 use crate::clock::Clock;
 use crate::forward::{Forwards, Slots};
-use crate::handover::records::WorkerRecords;
+use crate::handover::records::{self, WorkerRecords, is_count};
 use crate::handover::v1::{PairV1, RelayV1, SocketV1, SocketsV1, WorkerV1};
 use crate::handover::{Expected, Handover, Incoming, Tag};
 use crate::sockets::Sockets;
@@ -97,13 +97,16 @@ impl<L: GuestLink> Worker<L> {
         if let (Some(network), Some(addresses)) = (&mut self.sources.host_network, host_addresses) {
             network.compare(addresses);
         }
-        for &(name, value) in counters {
+        for (name, value) in records::counters(counters) {
             self.waiter.activity.set(name, value);
             self.handle.set_resteered(name, value);
             self.losses_before.set(name, value);
         }
-        if let Some(capture) = self.port.capture.as_mut().filter(|_| self.handle.is_first()) {
-            capture.set_counts(*captured);
+        let (frames, bytes) = *captured;
+        let counts =
+            (is_count(frames) && is_count(bytes) && self.handle.is_first()).then_some((frames, bytes));
+        if let (Some(capture), Some(counts)) = (self.port.capture.as_mut(), counts) {
+            capture.set_counts(counts);
         }
     }
 

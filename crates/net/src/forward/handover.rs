@@ -11,6 +11,7 @@ use super::{
     ENTRIES_MAX, Entry, Forward, ForwardDirection, Forwards, NOTICES_MAX, PENDING_MAX, PendingSplice, Topic,
     Transport,
 };
+use crate::handover::records::counters;
 use crate::handover::v1::{EntryV1, ForwardsV1, ListenerV1, PairV1, PendingV1, RelayV1, RelaysV1, UnreadV1};
 use crate::handover::{Expected, Handover, Incoming, Tag};
 use crate::sockets::Published;
@@ -21,6 +22,9 @@ use rustix::event::epoll::EventData;
 use rustix::fd::AsFd;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Bound of a restored number of forwards so far, which goes on growing.
+const LAST_ID_MAX: u32 = 1 << 31;
 
 /// Slots that listeners had, and those they have now.
 pub(crate) type Slots = BTreeMap<u32, u32>;
@@ -69,7 +73,7 @@ impl Forwards {
 
     /// Puts the forwards of a hand-over in force, before any other; the new slots of their listeners.
     pub(crate) fn restore(&mut self, saved: &ForwardsV1<'_>, incoming: &mut Incoming) -> Slots {
-        self.last_id = saved.last_id;
+        self.last_id = saved.last_id.min(LAST_ID_MAX);
         for entry in saved.entries.iter().take(ENTRIES_MAX) {
             self.restore_entry(entry);
         }
@@ -92,7 +96,7 @@ impl Forwards {
         for notice in saved.notices.iter().take(NOTICES_MAX) {
             self.notice((*notice).to_owned());
         }
-        for &(name, value) in &saved.counters {
+        for (name, value) in counters(&saved.counters) {
             self.counters.set(name, value);
             self.splices.set_counter(name, value);
         }

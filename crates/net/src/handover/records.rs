@@ -95,6 +95,16 @@ impl<'a> Parsed<'a> {
     }
 }
 
+/// Counters by name that are far enough from overflow to be added to for ever.
+pub(crate) fn counters<'a>(saved: &'a [(&'a str, u64)]) -> impl Iterator<Item = (&'a str, u64)> {
+    saved.iter().copied().filter(|&(_, count)| is_count(count))
+}
+
+/// Whether a count is far enough from overflow.
+pub(crate) const fn is_count(count: u64) -> bool {
+    count < 1 << 62
+}
+
 /// Saved form of a clock.
 pub(crate) fn save_clock(clock: &Clock) -> ClockV1 {
     let suspended = u64::try_from(clock.suspended.as_nanos()).unwrap_or(u64::MAX);

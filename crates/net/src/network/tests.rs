@@ -7,6 +7,7 @@ use brodo_link::poller::Poller;
 use brodo_link::{CreditWait, EventFlags, Taken};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::os::fd::OwnedFd;
+use std::sync::mpsc::sync_channel;
 
 /// A link controlled by bytes through a pipe.
 struct Remote {
@@ -145,4 +146,100 @@ fn a_network_needs_a_link_and_a_loop_of_the_callers_only_one() {
     assert!(one.turn().expect("turn").is_none());
     rustix::io::write(&ends[0], &[GONE]).expect("pipe");
     assert!(matches!(one.turn(), Ok(Some(Wake::GuestGone))));
+}
+
+/// Freezes a network of so many workers and saves it; the run ends with the callback.
+fn freeze(count: u32) -> usize {
+    let (mut network, _ends) = network(count);
+    network.handle().freeze();
+    let ended = network.run_after(
+        || {},
+        |_| ControlFlow::Continue(()),
+        &|_| {},
+        |all| {
+            let mut all = all.expect("all are parked");
+            let takeover = all.save().duplicate().expect("descriptors");
+            assert!(takeover.descriptors.is_empty(), "there are no flows");
+            ControlFlow::Break(crate::handover::records::parse(&takeover.bytes).expect("whole").workers.len())
+        },
+    );
+    ended.expect("no failure").expect("the callback has ended it")
+}
+
+#[test]
+fn all_workers_of_a_frozen_network_are_saved() {
+    for count in [1, 2, 4] {
+        assert_eq!(freeze(count), count as usize);
+    }
+}
+
+/// A thaw ends the request, also one that came while the network was frozen; the workers answer again.
+#[test]
+fn a_thawed_network_answers() {
+    let (mut network, _ends) = network(3);
+    let handle = network.handle();
+    let (to_caller, frozen) = sync_channel(1);
+    thread::scope(|scope| {
+        let asked = handle.clone();
+        scope.spawn(move || {
+            for _ in 0..20 {
+                asked.freeze();
+                let () = frozen.recv().expect("it was frozen");
+                assert_eq!(asked.reports().expect("all answer").len(), 3);
+            }
+            asked.stop();
+        });
+        let ended = network.run_after(
+            || {},
+            |_| ControlFlow::<()>::Continue(()),
+            &|_| {},
+            |all| {
+                assert!(all.is_ok());
+                to_caller.send(()).expect("it waits");
+                ControlFlow::Continue(())
+            },
+        );
+        assert!(matches!(ended, Ok(None)));
+    });
+}
+
+#[test]
+fn a_frozen_network_can_be_stopped() {
+    let (mut network, _ends) = network(2);
+    let handle = network.handle();
+    handle.freeze();
+    let ended = network.run_after(
+        || {},
+        |_| ControlFlow::<()>::Continue(()),
+        &|_| {},
+        |_| {
+            handle.stop();
+            ControlFlow::Continue(())
+        },
+    );
+    assert!(matches!(ended, Ok(None)), "{ended:?}");
+}
+
+/// Without a callback, and in a loop of the caller's, a request is over at once.
+#[test]
+fn a_freeze_without_a_taker_is_thawed() {
+    let (network, _ends) = network(2);
+    let running = network.spawn().expect("thread");
+    running.handle().freeze();
+    assert_eq!(running.handle().reports().expect("both answer").len(), 2);
+    running.stop().expect("no failure");
+    let (mut one, _ends) = self::network(1);
+    one.handle().freeze();
+    assert!(matches!(one.turn(), Ok(Some(Wake::Freeze))));
+    assert!(matches!(one.turn(), Ok(None)));
+}
+
+#[test]
+fn another_number_of_links_is_refused() {
+    let (mut two, _ends) = network(2);
+    let takeover = two.save().duplicate().expect("no descriptors");
+    let (link, _end) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).expect("pipe");
+    let one = Network::builder().link(Remote { fd: link, gone: false }).restore(takeover);
+    let refused = one.map(drop).expect_err("two workers").to_string();
+    assert_eq!(refused, "state of 2 workers, but there are 1 links");
 }

@@ -83,12 +83,13 @@ impl Guest {
 
     /// Begins a connection.
     pub(crate) fn begin(&mut self, script: Script) {
-        let buffer = |len| tcp::SocketBuffer::new(vec![0; len]);
-        let mut socket = tcp::Socket::new(buffer(200_000), buffer(200_000));
+        // As much as is needed, for there may be thousands.
+        let buffer = |bytes: usize| tcp::SocketBuffer::new(vec![0; bytes.clamp(64, 200_000)]);
+        let mut socket = tcp::Socket::new(buffer(script.expects), buffer(script.sends));
         if script.listens {
             socket.listen(script.port).expect("a port");
         } else {
-            let own = 49_152 + self.connections.len() as u16;
+            let own = 20_000 + self.connections.len() as u16;
             socket.connect(self.iface.context(), (HOST, script.port), own).expect("connect");
         }
         let handle = self.sockets.add(socket);
@@ -118,6 +119,22 @@ impl Guest {
         let talks = self.conversations.iter().filter(|it| it.round < it.rounds);
         open.chain(talks.map(|it| format!("UDP to {}: round {} of {}", it.port, it.round, it.rounds)))
             .collect()
+    }
+
+    /// Takes and sends frames; connections only open and close by it.
+    pub(crate) fn poll(&mut self) {
+        self.iface.poll(Instant::now(), &mut self.end, &mut self.sockets);
+    }
+
+    /// Numbers of connections in a state.
+    pub(crate) fn in_state(&self, state: tcp::State) -> Vec<usize> {
+        let is_in = |it: &Connection| self.sockets.get::<tcp::Socket<'_>>(it.handle).state() == state;
+        (0..).zip(&self.connections).filter(|(_, it)| is_in(it)).map(|(number, _)| number).collect()
+    }
+
+    /// Expects no more of a connection.
+    pub(crate) fn give_up(&mut self, number: usize) {
+        self.connections[number].ended = true;
     }
 
     /// One turn, and a short sleep.

@@ -4,14 +4,16 @@
 //! Both networks hold the link and duplicates of all sockets, as two processes do. Now and then the new one
 //! is dropped instead, and the old one goes on.
 
+mod damage;
 mod guest;
 mod host;
+mod idle;
 mod link;
 
 use brodo_core::counters::Counters;
 use brodo_net::forward::{Forward, ForwardDirection, Transport};
 use brodo_net::socket_broker::{self, SocketBroker};
-use brodo_net::{Builder, Config, Network, TakenOver, channel};
+use brodo_net::{Builder, Config, Network, TakenOver, Takeover, channel};
 use brodo_testns::{in_namespace, ip};
 use guest::{Guest, Script};
 use link::SharedLink;
@@ -27,6 +29,8 @@ use std::time::{Duration, Instant};
 
 /// Time between two hand-overs.
 const EVERY: Duration = Duration::from_millis(5);
+/// The hand-over that is kept, for the test of damaged ones.
+const KEPT: u32 = 15;
 /// Longest duration of the whole test.
 const LIMIT: Duration = Duration::from_secs(60);
 /// An address of the host that is no loopback.
@@ -59,22 +63,32 @@ fn turn(network: &mut Network<SharedLink>) {
     let sleep = network.timeout().map_or(most, |timeout| timeout.min(most));
     let sleep = Timespec { tv_sec: 0, tv_nsec: i64::from(sleep.subsec_nanos()) };
     poll(&mut [PollFd::new(&network.descriptor(), PollFlags::IN)], Some(&sleep)).expect("poll");
-    if let Some(wake) = network.turn().expect("turn") {
-        panic!("{wake:?}");
-    }
+    let wake = network.turn().expect("turn");
+    assert!(wake.is_none(), "{wake:?}");
 }
 
-/// Runs the network, handed over again and again, until `done`; the counters at the end, and the number of
-/// hand-overs.
-fn run(settings: &Settings, done: &AtomicBool) -> (Counters, u32) {
+/// Result of a network that was handed over again and again.
+struct Outcome {
+    counters: Counters,
+    handovers: u32,
+    /// One of the hand-overs, from the middle of it all.
+    kept: Takeover,
+}
+
+/// Runs the network, handed over again and again, until `done`.
+fn run(settings: &Settings, done: &AtomicBool) -> Outcome {
     let mut network = settings.builder().build().expect("network");
-    let (mut handovers, mut last) = (0, Instant::now());
+    let (mut handovers, mut last, mut kept) = (0, Instant::now(), Takeover::default());
     while !done.load(Ordering::Acquire) {
         turn(&mut network);
         if last.elapsed() < EVERY {
             continue;
         }
-        let takeover = network.save().duplicate().expect("descriptors");
+        let handover = network.save();
+        if handovers == KEPT {
+            kept = handover.duplicate().expect("descriptors");
+        }
+        let takeover = handover.duplicate().expect("descriptors");
         let restored = settings.builder().restore(takeover).expect("a whole hand-over");
         let TakenOver { network: other, lost, unclaimed, unused } = restored;
         assert_eq!((lost, unclaimed, unused), (0, 0, 0));
@@ -85,7 +99,7 @@ fn run(settings: &Settings, done: &AtomicBool) -> (Counters, u32) {
         }
         last = Instant::now();
     }
-    (network.workers()[0].stack().counters().clone(), handovers)
+    Outcome { counters: network.workers()[0].stack().counters().clone(), handovers, kept }
 }
 
 fn forward(transport: Transport, spec: &str) -> Forward {
@@ -133,18 +147,20 @@ fn everything_goes_on_over_hundreds_of_handovers() {
             stalls: false,
         };
         let (server, near_server) = host::serve(near);
-        let settings = Settings {
+        let settings = Arc::new(Settings {
             link: SharedLink::new(link),
             forwards: vec![
                 forward(Transport::Tcp, "7000"),
                 forward(Transport::Tcp, &format!("127.0.0.1/7001:127.0.0.1/{server}")),
                 forward(Transport::Udp, &GUEST_ECHO.to_string()),
+                forward(Transport::Udp, &format!("127.0.0.1/9001:127.0.0.1/{}", host::echo())),
             ],
             broker: Some(broker()),
-        };
+        });
         let done = Arc::new(AtomicBool::new(false));
         let serving = thread::spawn({
             let done = done.clone();
+            let settings = settings.clone();
             move || run(&settings, &done)
         });
 
@@ -172,6 +188,7 @@ fn everything_goes_on_over_hundreds_of_handovers() {
         }
         peers.push(host::call(at(7000), published));
         peers.push(host::converse(at(GUEST_ECHO), 300));
+        peers.push(host::converse("127.0.0.1:9001".parse().expect("an address"), 300));
         let mirrored = Script { stream: !near.stream, sends: near.expects, expects: near.sends, ..near };
         peers.push(host::call("127.0.0.1:7001".parse().expect("an address"), mirrored));
 
@@ -184,9 +201,10 @@ fn everything_goes_on_over_hundreds_of_handovers() {
             peer.join().expect("the peer was content");
         }
         done.store(true, Ordering::Release);
-        let (counters, handovers) = serving.join().expect("the network was content");
+        let Outcome { counters, handovers, kept } = serving.join().expect("the network was content");
         assert_eq!(counters.tcp_resets_sent, 0);
         assert!(handovers >= 20, "{handovers} hand-overs in {:?}", begin.elapsed());
         println!("{handovers} hand-overs in {:?}", begin.elapsed());
+        damage::of_every_kind(&settings, &kept);
     });
 }

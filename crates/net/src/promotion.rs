@@ -26,7 +26,7 @@
 //!
 //! | request | effect |
 //! |---|---|
-//! | make | a socket from a [`Seed`], its 4-tuple steered; the descriptor is the answer |
+//! | make | a socket from a [`TcpSeed`], its 4-tuple steered; the descriptor is the answer |
 //! | freeze | not steered, receives nothing, in repair mode: read out, and closed without a segment |
 //! | thaw | a frozen one goes on |
 //! | release | steered until its last segment is acknowledged, then closed |
@@ -43,8 +43,9 @@ pub mod repaired;
 mod seed;
 pub mod steering;
 
+pub use brodo_core::promotion::{SeedFields, TcpSeed, WindowScales};
 pub use message::{Refused, Stage};
-pub use seed::{Ends, Scales, Seed};
+pub use seed::Ends;
 
 /// Most promoted flows of an instance, those that are about to end included.
 pub const FLOWS_MAX: usize = 64;

@@ -7,7 +7,7 @@
 use brodo_link::tap::Wanted;
 use brodo_net::promotion::client::{Answered, Outcome, PromotionAgent};
 use brodo_net::promotion::read_out::read_out;
-use brodo_net::promotion::{Ends, FLOWS_MAX, Refused, Scales, Seed, Stage, repaired};
+use brodo_net::promotion::{FLOWS_MAX, Refused, SeedFields, Stage, TcpSeed, WindowScales, repaired};
 use brodo_netns::namespace::{Plan, Target, attach};
 use brodo_netns::promotion::{Beside, inside};
 use brodo_netns::setup::{Addressing, Interface, Step};
@@ -131,7 +131,7 @@ impl Bed {
         }
     }
 
-    fn make(&mut self, seed: &Seed) -> Result<OwnedFd, Refused> {
+    fn make(&mut self, seed: &TcpSeed) -> Result<OwnedFd, Refused> {
         self.client.make(1, seed).unwrap();
         match self.answer() {
             Outcome::Made(made) => made,
@@ -156,7 +156,7 @@ impl Bed {
     }
 
     /// A connection of the guest's and its promoted end.
-    fn pair(&mut self, seed: &Seed) -> Pair {
+    fn pair(&mut self, seed: &TcpSeed) -> Pair {
         let guest = self.in_guest(|| repaired::make(&mirrored(seed)).unwrap());
         let kernel = self.make(seed).unwrap();
         // Started last: its probe finds the other end.
@@ -197,35 +197,42 @@ fn stream(socket: OwnedFd) -> TcpStream {
     socket.into()
 }
 
-fn seed((guest, remote): (&str, &str)) -> Seed {
-    Seed {
-        ends: Ends { guest: guest.parse().unwrap(), remote: remote.parse().unwrap() },
+fn seed((guest, remote): (&str, &str)) -> TcpSeed {
+    let fields = SeedFields {
+        guest: guest.parse().unwrap(),
+        remote: remote.parse().unwrap(),
         // Both run over the end of their space soon.
+        snd_una: 0xffff_0000,
         snd_nxt: 0xffff_0000,
         snd_wnd: 64 << 10,
-        snd_wnd_max: 64 << 10,
+        wnd_max: 64 << 10,
         snd_wl1: 0xfffe_0000,
         rcv_nxt: 0xfffe_0000,
         rcv_wup: 0xfffe_0000,
         rcv_wnd: 64 << 10,
         mss: 1460,
-        scales: Some(Scales { snd: 7, rcv: 8 }),
+        scales: Some(WindowScales { snd: 7, rcv: 8 }),
         sack: true,
-    }
+    };
+    TcpSeed::new(fields).unwrap()
+}
+
+/// A seed with some fields changed.
+fn changed(seed: &TcpSeed, change: impl FnOnce(&mut SeedFields)) -> TcpSeed {
+    let mut fields = *seed.fields();
+    change(&mut fields);
+    TcpSeed::new(fields).unwrap()
 }
 
 /// The same connection as its other end has it.
-fn mirrored(seed: &Seed) -> Seed {
-    let Ends { guest, remote } = seed.ends;
-    Seed {
-        ends: Ends { guest: remote, remote: guest },
-        snd_nxt: seed.rcv_nxt,
-        snd_wl1: seed.snd_nxt,
-        rcv_nxt: seed.snd_nxt,
-        rcv_wup: seed.snd_nxt,
-        scales: seed.scales.map(|Scales { snd, rcv }| Scales { snd: rcv, rcv: snd }),
-        ..*seed
-    }
+fn mirrored(seed: &TcpSeed) -> TcpSeed {
+    let of = *seed.fields();
+    changed(seed, |fields| {
+        (fields.guest, fields.remote) = (of.remote, of.guest);
+        (fields.snd_una, fields.snd_nxt, fields.snd_wl1) = (of.rcv_nxt, of.rcv_nxt, of.snd_nxt);
+        (fields.rcv_nxt, fields.rcv_wup) = (of.snd_nxt, of.snd_nxt);
+        fields.scales = of.scales.map(|WindowScales { snd, rcv }| WindowScales { snd: rcv, rcv: snd });
+    })
 }
 
 /// Bytes that differ at every offset where a shift could go unnoticed.
@@ -289,10 +296,11 @@ fn a_frozen_socket_is_read_out_exactly_and_the_flow_goes_on() {
         let kernel = OwnedFd::from(kernel);
 
         bed.freeze(&kernel).unwrap();
-        let out = read_out(kernel.as_fd()).unwrap();
+        let out = read_out(kernel.as_fd(), &first).unwrap();
+        let (began, stands) = (*first.fields(), *out.seed.fields());
         assert_eq!(out.from_guest, b"to the middle");
-        assert_eq!(out.rcv_nxt, first.rcv_nxt.wrapping_add(19));
-        let acknowledged = out.snd_una.wrapping_sub(first.snd_nxt) as usize;
+        assert_eq!(stands.rcv_nxt, began.rcv_nxt.wrapping_add(19));
+        let acknowledged = stands.snd_una.wrapping_sub(began.snd_nxt) as usize;
         assert!(acknowledged < sent, "the guest's buffer is full");
         assert!(out.to_guest == bytes[acknowledged..sent], "every byte that the guest lacks");
 
@@ -301,25 +309,19 @@ fn a_frozen_socket_is_read_out_exactly_and_the_flow_goes_on() {
         guest.write_all(b"!").unwrap();
         assert_eq!(poll(&mut [PollFd::new(&bed.tap, PollFlags::IN)], Some(&AT_ONCE)), Ok(1));
         assert!(bed.segments_at_tap() > 0);
-        assert_eq!(read_out(kernel.as_fd()).unwrap(), out);
+        assert_eq!(read_out(kernel.as_fd(), &first).unwrap(), out);
 
         // The last acknowledgements may have been refused; nothing sent was not.
         let received = rustix::io::ioctl_fionread(&guest).unwrap() as usize;
-        let in_flight = out.snd_nxt.wrapping_sub(out.snd_una) as usize;
+        let in_flight = stands.flight() as usize;
         assert!((acknowledged..=acknowledged + in_flight).contains(&received));
 
         // Closed in repair mode it sends nothing: the guest is connected, with the next socket.
         bed.client.release(kernel);
-        let next = Seed {
-            snd_nxt: first.snd_nxt.wrapping_add(received as u32),
-            snd_wnd: out.snd_wnd,
-            snd_wnd_max: out.snd_wnd_max,
-            snd_wl1: out.snd_wl1,
-            rcv_nxt: out.rcv_nxt,
-            rcv_wup: out.rcv_wup,
-            rcv_wnd: out.rcv_wnd,
-            ..first
-        };
+        let next = changed(&out.seed, |fields| {
+            fields.snd_nxt = began.snd_nxt.wrapping_add(received as u32);
+            fields.snd_una = fields.snd_nxt;
+        });
         let mut kernel = stream(bed.make(&next).unwrap());
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -349,14 +351,10 @@ fn the_agent_makes_and_touches_nothing_else() {
         let refused = |stage, errno| Err(Refused { stage, errno });
         let foreign = bed.make(&seed(("10.0.2.16:40000", V4.1)));
         assert_eq!(foreign.map(drop), refused(Stage::Request, Errno::ADDRNOTAVAIL));
-        let invalid = bed.make(&Seed { mss: 1, ..seed(V4) });
+        let invalid = bed.make(&changed(&seed(V4), |fields| fields.mss = 1));
         assert_eq!(invalid.map(drop), refused(Stage::Request, Errno::INVAL));
 
-        let port = |port: usize| {
-            let seed = seed(V4);
-            let guest = SocketAddr::new(seed.ends.guest.ip(), port as u16);
-            Seed { ends: Ends { guest, ..seed.ends }, ..seed }
-        };
+        let port = |port: usize| changed(&seed(V4), |fields| fields.guest.set_port(port as u16));
         let pairs: Vec<_> = (0..FLOWS_MAX).map(|n| bed.pair(&port(1024 + n))).collect();
         assert_eq!(bed.make(&port(999)).map(drop), refused(Stage::Number, Errno::NOSPC));
         assert_eq!(bed.freeze(&bed.tap.try_clone().unwrap()), refused(Stage::Request, Errno::NOTSOCK));

@@ -16,8 +16,9 @@
 
 use super::message::{Answer, Kind, Refused, Request};
 use super::steering::Steering;
-use super::{Ends, FLOWS_MAX, Seed, Stage, repaired};
+use super::{Ends, FLOWS_MAX, Stage, repaired, seed};
 use crate::tcp_info::{self, TcpInfo};
+use brodo_core::promotion::TcpSeed;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -115,7 +116,7 @@ impl Agent {
         let Request { kind, number, seed, descriptor } = request;
         let result = match kind {
             Kind::Channel => return Ok(descriptor),
-            Kind::Make => Seed::decode(&seed)
+            Kind::Make => seed::decode(&seed)
                 .ok_or(Stage::Request.refusal(Errno::INVAL))
                 .and_then(|seed| self.make(channel.id, &seed))
                 .map(Some),
@@ -129,8 +130,8 @@ impl Agent {
         Answer { kind, number, result }.send(channel.fd.as_fd()).map(|()| None).map_err(|_| Ended)
     }
 
-    fn make(&mut self, client: u64, seed: &Seed) -> Result<OwnedFd, Refused> {
-        let ends = seed.ends;
+    fn make(&mut self, client: u64, seed: &TcpSeed) -> Result<OwnedFd, Refused> {
+        let ends = Ends::of(seed);
         if !self.guests.contains(&ends.guest.ip()) {
             return Err(Stage::Request.refusal(Errno::ADDRNOTAVAIL));
         }

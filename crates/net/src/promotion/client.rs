@@ -7,8 +7,9 @@
 //! System calls: sendmsg, recvmsg, waitpid; getsockopt, getsockname, getpeername.
 
 use super::message::{self, Answer, Kind, Refused};
-use super::{Ends, Seed, Stage};
+use super::{Ends, Stage};
 use crate::tcp_info::{self, TcpInfo};
+use brodo_core::promotion::TcpSeed;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -42,7 +43,7 @@ pub struct Answered {
 pub enum Outcome {
     /// A socket, established between the ends of its seed, or the refusal.
     Made(Result<OwnedFd, Refused>),
-    /// The socket is frozen, or the refusal.
+    /// The socket is frozen, or the refusal; it is not steered then either, and can only be reset.
     Frozen(Result<(), Refused>),
     /// The socket goes on, or the refusal.
     Thawed(Result<(), Refused>),
@@ -94,9 +95,9 @@ impl PromotionAgent {
     ///
     /// # Errors
     /// The request could not be sent, and there will be no answer.
-    pub fn make(&mut self, number: u64, seed: &Seed) -> Result<(), Errno> {
+    pub fn make(&mut self, number: u64, seed: &TcpSeed) -> Result<(), Errno> {
         self.ask(Kind::Make, number, Some(seed), None)?;
-        self.making.insert(number, seed.ends);
+        self.making.insert(number, Ends::of(seed));
         Ok(())
     }
 
@@ -137,7 +138,7 @@ impl PromotionAgent {
         &mut self,
         kind: Kind,
         number: u64,
-        seed: Option<&Seed>,
+        seed: Option<&TcpSeed>,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<(), Errno> {
         if self.gone {

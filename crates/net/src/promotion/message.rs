@@ -7,8 +7,9 @@
 //!
 //! The number is the client's, and comes back with the answer; the kinds `Release` and `Channel` have none.
 
-use super::seed::{self, Seed};
+use super::seed;
 use crate::fd_passing;
+use brodo_core::promotion::TcpSeed;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -109,14 +110,14 @@ pub(super) fn ask(
     channel: BorrowedFd<'_>,
     kind: Kind,
     number: u64,
-    seed: Option<&Seed>,
+    seed: Option<&TcpSeed>,
     descriptor: Option<BorrowedFd<'_>>,
 ) -> Result<(), Errno> {
     let mut bytes = [0; REQUEST_LEN];
     bytes[0] = kind as u8;
     bytes[1..9].copy_from_slice(&number.to_ne_bytes());
     if let Some(seed) = seed {
-        bytes[9..].copy_from_slice(&seed.encode());
+        bytes[9..].copy_from_slice(&seed::encode(seed));
     }
     fd_passing::send(channel, &bytes, descriptor.as_slice(), SendFlags::empty()).map(drop)
 }

@@ -7,6 +7,7 @@
 
 use super::repaired::{RECEIVE_QUEUE, SEND_QUEUE, choose_queue};
 use crate::sys::{self, repair};
+use brodo_core::promotion::{SeedFields, TcpSeed};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -16,38 +17,24 @@ use rustix::net::RecvFlags;
 const UNACKNOWLEDGED: u32 = 0x5411;
 const UNSENT: u32 = 0x894b;
 
-/// State of a frozen socket in terms of RFC 9293, with its bytes.
+/// State of a frozen socket, with its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadOut {
-    /// SND.UNA: first number that is not acknowledged.
-    pub snd_una: u32,
-    /// SND.NXT: next number to send.
-    pub snd_nxt: u32,
-    /// SND.WND: window of the guest.
-    pub snd_wnd: u32,
-    /// The largest window that the guest has advertised.
-    pub snd_wnd_max: u32,
-    /// SND.WL1: number of the segment of its last update.
-    pub snd_wl1: u32,
-    /// RCV.NXT: next number to receive.
-    pub rcv_nxt: u32,
-    /// Number that the advertised window begins with.
-    pub rcv_wup: u32,
-    /// Window advertised from there on.
-    pub rcv_wnd: u32,
+    /// Numbers and windows of the connection.
+    pub seed: TcpSeed,
     /// Every byte from SND.UNA on, sent or not.
     pub to_guest: Vec<u8>,
     /// Bytes below RCV.NXT that were not read.
     pub from_guest: Vec<u8>,
 }
 
-/// Reads a frozen socket.
+/// Reads a frozen socket that was made from the seed `made`.
 ///
 /// # Errors
-/// The kernel's, and `MSGSIZE` if a queue does not give all of its bytes: it has a mark of urgent data, or an
-/// end of the stream.
-pub fn read_out(socket: BorrowedFd<'_>) -> Result<ReadOut, Errno> {
-    let [snd_wl1, snd_wnd, snd_wnd_max, rcv_wnd, rcv_wup] = repair::repair_window(socket)?;
+/// The kernel's; `MSGSIZE` if a queue does not give all of its bytes: it has a mark of urgent data, or an end
+/// of the stream; `INVAL` if its numbers contradict each other.
+pub fn read_out(socket: BorrowedFd<'_>, made: &TcpSeed) -> Result<ReadOut, Errno> {
+    let [snd_wl1, snd_wnd, wnd_max, rcv_wnd, rcv_wup] = repair::repair_window(socket)?;
     choose_queue(socket, RECEIVE_QUEUE)?;
     let rcv_nxt = repair::queue_sequence(socket)?;
     let unread = rustix::io::ioctl_fionread(socket)?;
@@ -57,18 +44,19 @@ pub fn read_out(socket: BorrowedFd<'_>) -> Result<ReadOut, Errno> {
     let unacknowledged = sys::ioctl_number(socket, UNACKNOWLEDGED)?;
     let unsent = sys::ioctl_number(socket, UNSENT)?;
     let to_guest = peek(socket, unacknowledged as usize)?;
-    Ok(ReadOut {
+    let fields = SeedFields {
         snd_una: end.wrapping_sub(unacknowledged),
         snd_nxt: end.wrapping_sub(unsent),
         snd_wnd,
-        snd_wnd_max,
+        wnd_max,
         snd_wl1,
         rcv_nxt,
         rcv_wup,
         rcv_wnd,
-        to_guest,
-        from_guest,
-    })
+        ..*made.fields()
+    };
+    let seed = TcpSeed::new(fields).map_err(|_| Errno::INVAL)?;
+    Ok(ReadOut { seed, to_guest, from_guest })
 }
 
 /// All bytes of the chosen queue.

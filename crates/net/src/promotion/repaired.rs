@@ -11,8 +11,9 @@
 //! System calls: socket, bind, connect, setsockopt, membarrier.
 
 use super::message::Refused;
-use super::{Ends, Seed, Stage};
+use super::{Ends, Stage};
 use crate::sys::{self, repair};
+use brodo_core::promotion::{SeedFields, TcpSeed};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -49,8 +50,8 @@ pub(super) fn choose_queue(socket: BorrowedFd<'_>, queue: i32) -> Result<(), Err
 ///
 /// # Errors
 /// The kernel's refusal.
-pub fn make(seed: &Seed) -> Result<OwnedFd, Refused> {
-    let opened = open(&seed.ends).map_err(|errno| Stage::Socket.refusal(errno))?;
+pub fn make(seed: &TcpSeed) -> Result<OwnedFd, Refused> {
+    let opened = open(&Ends::of(seed)).map_err(|errno| Stage::Socket.refusal(errno))?;
     restore(opened.as_fd(), seed).map_err(|errno| Stage::Repair.refusal(errno))?;
     Ok(opened)
 }
@@ -74,9 +75,10 @@ fn open(ends: &Ends) -> Result<OwnedFd, Errno> {
 }
 
 /// Gives a fresh socket the state of a seed.
-fn restore(socket: BorrowedFd<'_>, seed: &Seed) -> Result<(), Errno> {
+fn restore(socket: BorrowedFd<'_>, seed: &TcpSeed) -> Result<(), Errno> {
+    let seed = seed.fields();
     set_repair(socket, ON)?;
-    rustix::net::bind(socket, &seed.ends.remote)?;
+    rustix::net::bind(socket, &seed.remote)?;
     for (queue, number) in [(SEND_QUEUE, seed.snd_nxt), (RECEIVE_QUEUE, seed.rcv_nxt)] {
         choose_queue(socket, queue)?;
         repair::set_queue_sequence(socket, number)?;
@@ -85,16 +87,16 @@ fn restore(socket: BorrowedFd<'_>, seed: &Seed) -> Result<(), Errno> {
     // one of the handshake below counts only after a change of the path's MTU.
     let size = seed.mss.min(SEGMENT_SIZE_MAX).into();
     sys::set_socket_option(socket, libc::IPPROTO_TCP, libc::TCP_MAXSEG, size)?;
-    rustix::net::connect(socket, &seed.ends.guest)?;
+    rustix::net::connect(socket, &seed.guest)?;
     let mut options = vec![[MAXIMUM_SEGMENT, seed.mss.into()]];
     options.extend(
         seed.scales.map(|scales| [WINDOW_SCALE, u32::from(scales.snd) | u32::from(scales.rcv) << 16]),
     );
     options.extend(seed.sack.then_some([SACK_PERMITTED, 0]));
     repair::set_repair_options(socket, &options)?;
-    let Seed { snd_wl1, snd_wnd, snd_wnd_max, rcv_wnd, rcv_wup, .. } = *seed;
+    let SeedFields { snd_wl1, snd_wnd, wnd_max, rcv_wnd, rcv_wup, .. } = *seed;
     // The window is counted from the last acknowledgement sent, as in the seed.
-    repair::set_repair_window(socket, &[snd_wl1, snd_wnd, snd_wnd_max, rcv_wnd, rcv_wup])
+    repair::set_repair_window(socket, &[snd_wl1, snd_wnd, wnd_max, rcv_wnd, rcv_wup])
 }
 
 /// Lets a made socket go: it probes the guest's window.

@@ -1,8 +1,9 @@
-//! State of a connection from which the kernel continues it, and its form in a request.
+//! The form of a seed in a request to the agent.
 //!
-//! The form has a fixed size, and every sequence of bytes of that size is either a valid seed or refused: the
-//! kernel's own conditions, which it answers with EINVAL, are checked before a socket is made.
+//! It has a fixed size, and each sequence of bytes of that size is a valid seed or refused. The checks
+//! are those of [`TcpSeed`] and the kernel's own, which it would answer with EINVAL.
 
+use brodo_core::promotion::{SeedFields, TcpSeed, WindowScales};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Both ends of a connection.
@@ -14,45 +15,15 @@ pub struct Ends {
     pub remote: SocketAddr,
 }
 
-/// Shift counts of the windows (RFC 7323): of the one that the guest advertises, and of ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Scales {
-    /// Of windows that the guest sends.
-    pub snd: u8,
-    /// Of windows sent to the guest.
-    pub rcv: u8,
+impl Ends {
+    /// Those of a seed.
+    pub fn of(seed: &TcpSeed) -> Self {
+        let SeedFields { guest, remote, .. } = *seed.fields();
+        Self { guest, remote }
+    }
 }
 
-/// State of a connection in terms of RFC 9293, with nothing unacknowledged and nothing unread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seed {
-    /// Its ends.
-    pub ends: Ends,
-    /// SND.NXT, and SND.UNA as well.
-    pub snd_nxt: u32,
-    /// SND.WND: window of the guest.
-    pub snd_wnd: u32,
-    /// The largest window that the guest has advertised.
-    pub snd_wnd_max: u32,
-    /// SND.WL1: number of the segment of its last update.
-    pub snd_wl1: u32,
-    /// RCV.NXT: next number to receive.
-    pub rcv_nxt: u32,
-    /// Number that the advertised window begins with: the last acknowledgement sent.
-    pub rcv_wup: u32,
-    /// Window advertised from there on.
-    pub rcv_wnd: u32,
-    /// Largest segment to the guest, without options.
-    pub mss: u16,
-    /// Window scale option, if both sides have sent it.
-    pub scales: Option<Scales>,
-    /// Selective acknowledgements are permitted.
-    pub sack: bool,
-}
-
-/// Largest shift count (RFC 7323 section 2.2).
-const SCALE_MAX: u8 = 14;
-/// Least maximum segment size that the kernel takes.
+/// Least value of TCP_MAXSEG.
 const MSS_MIN: u16 = 88;
 /// Bits of the flags.
 const IPV6: u8 = 1;
@@ -62,7 +33,7 @@ const SCALED: u8 = 4;
 /// Bytes of a seed in a request.
 pub(super) const LEN: usize = 4 + 2 * 18 + 2 + 7 * 4;
 
-/// Reads what [`Seed::encode`] has written.
+/// Reads what [`encode`] has written.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -88,88 +59,81 @@ impl Reader<'_> {
     }
 }
 
-impl Seed {
-    /// The form in a request.
-    pub(super) fn encode(&self) -> [u8; LEN] {
-        let mut bytes = Vec::with_capacity(LEN);
-        let scales = self.scales.unwrap_or(Scales { snd: 0, rcv: 0 });
-        let flag = |bit, set| if set { bit } else { 0 };
-        let flags = flag(IPV6, self.ends.guest.is_ipv6())
-            | flag(SACK, self.sack)
-            | flag(SCALED, self.scales.is_some());
-        bytes.extend([flags, scales.snd, scales.rcv, 0]);
-        for end in [self.ends.guest, self.ends.remote] {
-            let mut address = [0; 16];
-            match end.ip() {
-                IpAddr::V4(v4) => address[..4].copy_from_slice(&v4.octets()),
-                IpAddr::V6(v6) => address = v6.octets(),
-            }
-            bytes.extend(address);
-            bytes.extend(end.port().to_ne_bytes());
+/// The form in a request. SND.UNA is not in it: a socket begins with nothing unacknowledged.
+pub(super) fn encode(seed: &TcpSeed) -> [u8; LEN] {
+    let fields = seed.fields();
+    let mut bytes = Vec::with_capacity(LEN);
+    let scales = fields.scales.unwrap_or(WindowScales { snd: 0, rcv: 0 });
+    let flag = |bit, set| if set { bit } else { 0 };
+    let flags =
+        flag(IPV6, fields.guest.is_ipv6()) | flag(SACK, fields.sack) | flag(SCALED, fields.scales.is_some());
+    bytes.extend([flags, scales.snd, scales.rcv, 0]);
+    for end in [fields.guest, fields.remote] {
+        let mut address = [0; 16];
+        match end.ip() {
+            IpAddr::V4(v4) => address[..4].copy_from_slice(&v4.octets()),
+            IpAddr::V6(v6) => address = v6.octets(),
         }
-        bytes.extend(self.mss.to_ne_bytes());
-        let numbers = [
-            self.snd_nxt,
-            self.snd_wnd,
-            self.snd_wnd_max,
-            self.snd_wl1,
-            self.rcv_nxt,
-            self.rcv_wup,
-            self.rcv_wnd,
-        ];
-        bytes.extend(numbers.into_iter().flat_map(u32::to_ne_bytes));
-        let mut form = [0; LEN];
-        form.copy_from_slice(&bytes);
-        form
+        bytes.extend(address);
+        bytes.extend(end.port().to_ne_bytes());
     }
+    bytes.extend(fields.mss.to_ne_bytes());
+    let numbers = [
+        fields.snd_nxt,
+        fields.snd_wnd,
+        fields.wnd_max,
+        fields.snd_wl1,
+        fields.rcv_nxt,
+        fields.rcv_wup,
+        fields.rcv_wnd,
+    ];
+    bytes.extend(numbers.into_iter().flat_map(u32::to_ne_bytes));
+    let mut form = [0; LEN];
+    form.copy_from_slice(&bytes);
+    form
+}
 
-    /// The seed of a request; `None` if it is not one that a connection can have.
-    pub(super) fn decode(bytes: &[u8; LEN]) -> Option<Self> {
-        let mut reader = Reader(bytes);
-        let [flags, snd, rcv, _] = reader.take()?;
-        let ipv6 = flags & IPV6 != 0;
-        let ends = Ends { guest: reader.end(ipv6)?, remote: reader.end(ipv6)? };
-        let seed = Self {
-            ends,
-            mss: u16::from_ne_bytes(reader.take()?),
-            snd_nxt: reader.number()?,
-            snd_wnd: reader.number()?,
-            snd_wnd_max: reader.number()?,
-            snd_wl1: reader.number()?,
-            rcv_nxt: reader.number()?,
-            rcv_wup: reader.number()?,
-            rcv_wnd: reader.number()?,
-            scales: (flags & SCALED != 0).then_some(Scales { snd, rcv }),
-            sack: flags & SACK != 0,
-        };
-        seed.is_valid().then_some(seed)
-    }
+/// The seed of a request; `None` if it is not one that a connection of the kernel's can have.
+pub(super) fn decode(bytes: &[u8; LEN]) -> Option<TcpSeed> {
+    let mut reader = Reader(bytes);
+    let [flags, snd, rcv, _] = reader.take()?;
+    let ipv6 = flags & IPV6 != 0;
+    let (guest, remote) = (reader.end(ipv6)?, reader.end(ipv6)?);
+    let mss = u16::from_ne_bytes(reader.take()?);
+    let snd_nxt = reader.number()?;
+    let fields = SeedFields {
+        guest,
+        remote,
+        snd_una: snd_nxt,
+        snd_nxt,
+        snd_wnd: reader.number()?,
+        wnd_max: reader.number()?,
+        snd_wl1: reader.number()?,
+        rcv_nxt: reader.number()?,
+        rcv_wup: reader.number()?,
+        rcv_wnd: reader.number()?,
+        mss,
+        scales: (flags & SCALED != 0).then_some(WindowScales { snd, rcv }),
+        sack: flags & SACK != 0,
+    };
+    Some(fields).filter(is_the_kernels).and_then(|fields| TcpSeed::new(fields).ok())
+}
 
-    /// Whether a connection can have this state.
-    fn is_valid(&self) -> bool {
-        let Ends { guest, remote } = self.ends;
-        let unicast = |ip: IpAddr| {
-            let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
-            !ip.is_unspecified() && !ip.is_multicast() && !broadcast
-        };
-        let scales = self.scales.unwrap_or(Scales { snd: 0, rcv: 0 });
-        let window_max = |shift: u8| u32::from(u16::MAX) << shift;
-        unicast(guest.ip())
-            && unicast(remote.ip())
-            && guest.is_ipv4() == remote.is_ipv4()
-            && guest.ip() != remote.ip()
-            && guest.port() != 0
-            && remote.port() != 0
-            && self.mss >= MSS_MIN
-            && scales.snd.max(scales.rcv) <= SCALE_MAX
-            && self.snd_wnd <= self.snd_wnd_max
-            && self.snd_wnd_max <= window_max(scales.snd)
-            && self.rcv_wnd <= window_max(scales.rcv)
-            // Differences of sequence numbers, which are negative beyond half of their space: what has
-            // arrived is within the window, and no segment came from beyond it.
-            && self.rcv_nxt.wrapping_sub(self.rcv_wup) <= self.rcv_wnd
-            && self.rcv_nxt.wrapping_add(self.rcv_wnd).wrapping_sub(self.snd_wl1) <= i32::MAX.cast_unsigned()
-    }
+/// Conditions beside those of [`TcpSeed`]: of addresses, and those of the kernel's on its own values.
+fn is_the_kernels(fields: &SeedFields) -> bool {
+    let SeedFields { guest, remote, .. } = *fields;
+    let unicast = |ip: IpAddr| {
+        let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
+        !ip.is_unspecified() && !ip.is_multicast() && !broadcast
+    };
+    // A difference of sequence numbers, which is negative beyond half of their space: no segment came from
+    // beyond the window.
+    let beyond = fields.rcv_nxt.wrapping_add(fields.rcv_wnd).wrapping_sub(fields.snd_wl1);
+    unicast(guest.ip())
+        && unicast(remote.ip())
+        && guest.ip() != remote.ip()
+        && fields.mss >= MSS_MIN
+        && beyond <= i32::MAX.cast_unsigned()
 }
 
 #[cfg(test)]

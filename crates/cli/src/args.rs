@@ -3,7 +3,7 @@
 
 use crate::clients::args::{
     CAPTURE_EXAMPLES, CaptureOptions, EventsOptions, FLOWS_EXAMPLES, FlowsOptions, ForwardOptions,
-    InstanceOptions, StatusOptions,
+    InstanceOptions, StatusOptions, UpgradeOptions,
 };
 use crate::guest_network::Family;
 use crate::log::Format;
@@ -104,6 +104,11 @@ pub(crate) enum Command {
     /// Flows by rate: peer, rate, round trip, buffer limit, limiting factor, retransmissions; Enter shows one
     /// flow in detail. Keys: ? lists them, q quits. The view takes less than 1 % of a processor.
     Top(Top),
+    /// Replace a running brodo by another version in place
+    ///
+    /// The command, connections, forwarded ports and captures go on. If the other version cannot go on, the
+    /// running one does. SIGUSR2 to brodo does the same with the program at its own path.
+    Upgrade(UpgradeOptions),
     /// Print completions for a shell
     ///
     /// For bash: brodo completions bash > ~/.local/share/bash-completion/completions/brodo
@@ -116,7 +121,7 @@ pub(crate) enum Command {
     /// To read it: brodo man run | man -l -
     Man {
         /// The command that the page describes; without, brodo itself
-        #[arg(value_parser = ["run", "attach", "top", "status", "flows", "counters", "events", "forward", "capture", "completions", "man"])]
+        #[arg(value_parser = ["run", "attach", "top", "status", "flows", "counters", "events", "forward", "capture", "upgrade", "completions", "man"])]
         page: Option<String>,
     },
 }

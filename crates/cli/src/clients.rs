@@ -4,6 +4,9 @@
 pub(crate) mod args;
 mod show;
 mod table;
+mod upgrade;
+
+pub(crate) use upgrade::upgrade;
 
 use crate::escape;
 use crate::failure::Failure;
@@ -24,7 +27,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::io::{self, BufWriter, ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Bytes written at a time.
@@ -67,8 +70,13 @@ fn connect(path: &Path) -> Result<Client, Failure> {
 
 /// A client of the selected instance.
 pub(crate) fn client(which: Option<&Which>) -> Result<Client, Failure> {
+    connect(&path_of(which)?)
+}
+
+/// The control socket of the selected instance.
+fn path_of(which: Option<&Which>) -> Result<PathBuf, Failure> {
     match instance::find(which) {
-        Ok(found) => connect(&found.path),
+        Ok(found) => Ok(found.path),
         Err(error) => {
             let choice = match &error {
                 FindError::Several(instances) => one_line_each(instances),
@@ -153,10 +161,12 @@ pub(crate) fn counters(options: &InstanceOptions) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// `brodo events`, until the instance has ended or standard output has no reader.
+/// `brodo events`, until the instance has ended or standard output has no reader. After an upgrade in place
+/// it goes on with the program that listens at the same path.
 pub(crate) fn events(options: &EventsOptions) -> Result<u8, Failure> {
-    let mut client = client(options.instance.instance.as_ref())?;
+    let path = path_of(options.instance.instance.as_ref())?;
     let topics = if options.topics.is_empty() { &Topic::ALL[..] } else { &options.topics };
+    let mut client = connect(&path)?;
     client.subscribe(topics).map_err(|e| refused(&e))?;
     loop {
         match client.next_event(Some(Duration::ZERO)) {
@@ -170,10 +180,20 @@ pub(crate) fn events(options: &EventsOptions) -> Result<u8, Failure> {
                     return Ok(0);
                 }
             }
-            Err(ClientError::Closed) => return Ok(0),
+            Err(ClientError::Closed) => match again(&path, topics) {
+                Ok(next) => client = next,
+                Err(_) => return Ok(0),
+            },
             Err(error) => return Err(refused(&error)),
         }
     }
+}
+
+/// A new subscription at the same path.
+fn again(path: &Path, topics: &[Topic]) -> Result<Client, ClientError> {
+    let mut client = Client::connect(path)?;
+    client.subscribe(topics)?;
+    Ok(client)
 }
 
 /// Waits for a message of the instance; false if standard output has no reader any more: its pipe is closed,

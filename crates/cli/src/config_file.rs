@@ -60,20 +60,35 @@ impl From<Failure> for Refusal {
     }
 }
 
+/// A command line, parsed.
+#[derive(Debug)]
+pub(crate) struct Parsed {
+    pub(crate) cli: Cli,
+    /// Its words with the options of the file: parsed without the file, they give the same.
+    pub(crate) words: Vec<OsString>,
+}
+
 /// The command line, merged with its configuration file if it has one.
-pub(crate) fn parse(words: &[OsString]) -> Result<Cli, Refusal> {
-    Ok(Cli::from_arg_matches(&matches(&Cli::command(), words)?)?)
+pub(crate) fn parse(words: &[OsString]) -> Result<Parsed, Refusal> {
+    let Merged { matches, words } = merge(&Cli::command(), words)?;
+    Ok(Parsed { cli: Cli::from_arg_matches(&matches)?, words })
+}
+
+/// The command line and the file together.
+struct Merged {
+    matches: ArgMatches,
+    words: Vec<OsString>,
 }
 
 /// [`parse`] for any definition of a command line.
-fn matches(definition: &Command, words: &[OsString]) -> Result<ArgMatches, Refusal> {
+fn merge(definition: &Command, words: &[OsString]) -> Result<Merged, Refusal> {
+    let alone = || -> Result<Merged, Refusal> {
+        let matches = definition.clone().try_get_matches_from(words)?;
+        Ok(Merged { matches, words: words.to_vec() })
+    };
     let lenient = definition.clone().ignore_errors(true).try_get_matches_from(words);
-    let Ok(Some((name, given, path))) = lenient.as_ref().map(named_file) else {
-        return Ok(definition.clone().try_get_matches_from(words)?);
-    };
-    let Some(command) = definition.find_subcommand(name) else {
-        return Ok(definition.clone().try_get_matches_from(words)?);
-    };
+    let Ok(Some((name, given, path))) = lenient.as_ref().map(named_file) else { return alone() };
+    let Some(command) = definition.find_subcommand(name) else { return alone() };
     let file = File { path, text: read(path)? };
     let mut entries = file.entries(definition, command)?;
     entries.retain(|entry| !is_overruled(command, entry.option, given));
@@ -84,14 +99,15 @@ fn matches(definition: &Command, words: &[OsString]) -> Result<ArgMatches, Refus
     }
     // Behind the command's name: the words behind the options may be anything.
     let place = words.iter().position(|word| *word == *name).map_or(words.len(), |index| index + 1);
-    let together = words[..place].iter().chain(&from_file).chain(&words[place..]);
-    definition.clone().try_get_matches_from(together).map_err(|error| {
+    let together: Vec<_> = words[..place].iter().chain(&from_file).chain(&words[place..]).cloned().collect();
+    let matches = definition.clone().try_get_matches_from(&together).map_err(|error| {
         // Errors of the command line alone: clap's text is best.
         match definition.clone().try_get_matches_from(words) {
             Err(alone) if alone.kind() == error.kind() || !error.use_stderr() => Refusal::Line(alone),
             _ => Failure::Usage(format!("{}: {}", path.display(), sentence(&error))).into(),
         }
-    })
+    })?;
+    Ok(Merged { matches, words: together })
 }
 
 /// The command, its matches and the path of its file.

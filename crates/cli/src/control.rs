@@ -17,6 +17,7 @@ mod session;
 
 use crate::event_bus::{EventBus, Events};
 use crate::unix_listener::PrivateListener;
+use crate::upgrades::Upgrades;
 use crate::warden::client::EngineClient;
 use crate::warden::desired::Desired;
 use brodo_control::instance;
@@ -91,6 +92,7 @@ pub(crate) struct Controlled {
     pub(crate) bus: Arc<EventBus>,
     /// Events for clients.
     pub(crate) mailbox: Arc<Events>,
+    pub(crate) upgrades: Arc<Upgrades>,
     pub(crate) info: InstanceInfo,
     pub(crate) started: Instant,
 }
@@ -104,6 +106,7 @@ impl Controlled {
 /// A control socket that is being served, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Control {
+    listener: Arc<PrivateListener>,
     mailbox: Arc<Events>,
     stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -118,14 +121,23 @@ impl Control {
         let stopping = Arc::new(AtomicBool::new(false));
         let mailbox = controlled.mailbox.clone();
         let stop = stopping.clone();
-        let body = move || server::Server::new(listener, controlled).run(&stop);
+        let listener = Arc::new(listener);
+        let served = listener.clone();
+        let body = move || server::Server::new(served, controlled).run(&stop);
         let thread = thread::Builder::new().name("control".into()).spawn(body)?;
-        Ok(Self { mailbox, stopping, thread: Some(thread) })
+        Ok(Self { listener, mailbox, stopping, thread: Some(thread) })
+    }
+}
+
+impl Control {
+    /// The socket.
+    pub(crate) fn listener(&self) -> &PrivateListener {
+        &self.listener
     }
 }
 
 impl Drop for Control {
-    /// Ends the thread, which removes the socket.
+    /// Ends the thread, and removes the socket.
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Release);
         self.mailbox.wake();

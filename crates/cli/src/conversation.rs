@@ -7,6 +7,7 @@
 //! | listen | messages | the engine's requests for listening sockets, the warden's replies ([`listen`]) |
 
 pub(crate) mod forwards;
+pub(crate) mod host;
 pub(crate) mod lines;
 pub(crate) mod listen;
 pub(crate) mod message;

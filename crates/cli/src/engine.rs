@@ -28,6 +28,7 @@ mod ask;
 mod capture;
 pub(crate) mod exposition;
 mod forwards;
+pub(crate) mod handover;
 pub(crate) mod launch;
 mod listen;
 mod notices;
@@ -47,16 +48,17 @@ use brodo_net::host_network::HostNetwork;
 use brodo_net::socket_broker::SocketBroker;
 use brodo_net::sockets::raise_nofile;
 use brodo_net::txqueuelen::TxQueueLenWatch;
-use brodo_net::{FlowRecords, Network, NetworkError, Recording, Wake};
+use brodo_net::{FlowRecords, Frozen, Network, NetworkError, NotFrozen, Recording, Wake};
 use brodo_sandbox::{Limits, seal};
+use handover::Freezing;
 use launch::{Launch, Started};
 use notices::Notices;
 use outbox::{Item, Outbox};
 use std::fs::File;
 use std::ops::ControlFlow;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 
 /// Private memory of an engine besides payload, in bytes: flows, sockets' buffers, captures. Beyond it the
@@ -73,8 +75,9 @@ pub(super) fn run(launch: &Launch, started: Started, mut report: brodo_sandbox::
         Err(_) => return 1,
     };
     report_panics(&outbox);
-    let channels = Channels { requests: started.requests, listen: started.listen, broker: started.broker };
-    let built = build(launch, channels, started.start, started.capture, &outbox);
+    let Started { start, requests, listen, broker, capture, handover, .. } = started;
+    let channels = Channels { requests, listen, broker, handover };
+    let built = build(launch, channels, start, capture, &outbox);
     let served = built.map(|engine| engine.serve(launch, &outbox, &mut report));
     let ended =
         served.unwrap_or_else(|failure| Ended { failure: Some(failure.to_string()), ..Ended::default() });
@@ -96,6 +99,7 @@ struct Channels {
     requests: OwnedFd,
     listen: OwnedFd,
     broker: Option<OwnedFd>,
+    handover: Option<OwnedFd>,
 }
 
 /// A network that is built and does not run yet, and the thread that answers requests about it.
@@ -104,6 +108,10 @@ struct Engine {
     ring: Arc<TxQueueLenWatch>,
     notices: Arc<Notices>,
     answering: thread::JoinHandle<()>,
+    freezing: Arc<Freezing>,
+    /// The warden's word to begin, and the flows that were lost, if this engine goes on with the state of
+    /// another.
+    waits: Option<(Receiver<()>, u64)>,
     limit: u64,
 }
 
@@ -115,7 +123,7 @@ fn build(
     outbox: &Arc<Outbox>,
 ) -> Result<Engine, Failure> {
     let copy = |fd: &OwnedFd| fd.try_clone().map_err(Failure::io("start the engine: dup"));
-    let ring = TxQueueLenWatch::new(copy(&launch.watch)?, &launch.interface)
+    let ring = TxQueueLenWatch::new(copy(&launch.attached.watch)?, &launch.interface)
         .map_err(|e| Failure::Io("watch the network interface: ioctl SIOCGIFINDEX".into(), e.into()))?;
     let ring = Arc::new(ring);
     let asks = outbox.clone();
@@ -125,6 +133,9 @@ fn build(
     let broker = channels.broker.map(SocketBroker::on).transpose();
     let broker = broker.map_err(|e| Failure::Io("talk to the socket broker: ioctl".into(), e.into()))?;
     let capture = match (capture, &start.capture) {
+        (Some(file), Some(wanted)) if channels.handover.is_some() => {
+            Some(capture::go_on(File::from(file), wanted, launch.clock)?)
+        }
         (Some(file), Some(wanted)) => {
             Some(capture::open(File::from(file), wanted, &launch.interface, launch.clock)?)
         }
@@ -140,17 +151,33 @@ fn build(
         .socket_broker(broker)
         .open_listeners_by(listen::opener(channels.listen))
         .ephemeral_ports(launch.ephemeral_ports.clone())
-        .leave_out_inodes(&launch.own_sockets)
+        .leave_out_inodes(&launch.attached.own_sockets)
         .forwards(start.forwards)
         .host_network(host.clone(), launch.follow)
         .tx_queue_len(ring.clone())
         .capture(capture.clone())
         .on_flow_records(recording, move |records| to.put(Item::Flows(records)));
-    let taps = launch.taps.iter().map(copy).collect::<Result<Vec<_>, _>>()?;
+    let taps = launch.attached.taps.iter().map(copy).collect::<Result<Vec<_>, _>>()?;
     let links = taps.into_iter().map(|tap| Tap::from_fd(tap, launch.offload));
     let links = links.collect::<Result<Vec<_>, _>>().map_err(Failure::Tap)?;
-    let network = builder.links(links).build().map_err(network_failure)?;
+    let builder = builder.links(links);
+    let (network, flows_lost) = match &channels.handover {
+        None => (builder.build().map_err(network_failure)?, None),
+        Some(from) => {
+            let _ = outbox.send(&Record::Awaiting);
+            let most = handover::Most { bytes: data_bytes(launch), descriptors: limit };
+            let state = handover::receive(from, most)
+                .map_err(Failure::io("go on with the state of another engine: recvmsg"))?;
+            let taken = builder.restore(state).map_err(network_failure)?;
+            (taken.network, Some(taken.lost as u64))
+        }
+    };
+    let freezing = Arc::new(Freezing::default());
+    let (begin, begins) = sync_channel(1);
+    let waits = flows_lost.map(|lost| (begins, lost));
     let answers = Answers {
+        freezing: freezing.clone(),
+        begin,
         workers: network.handle().workers().clone(),
         ring: Some(ring.clone()),
         host: Some(host),
@@ -170,31 +197,41 @@ fn build(
     // Its set-up by the C library takes system calls that are not allowed later.
     let _ = arrived.recv();
     let notices = Arc::new(Notices::new(outbox.clone(), launch.clock));
-    Ok(Engine { network, ring, notices, answering, limit })
+    Ok(Engine { network, ring, notices, answering, freezing, waits, limit })
+}
+
+/// Private memory of an engine, in bytes.
+fn data_bytes(launch: &Launch) -> u64 {
+    (launch.config.memory as u64).saturating_mul(DATA_PER_PAYLOAD).saturating_add(DATA_BYTES)
 }
 
 impl Engine {
     /// Serves the guest until its interface is gone or the warden asks for the end.
     fn serve(mut self, launch: &Launch, outbox: &Arc<Outbox>, report: &mut brodo_sandbox::Report) -> Ended {
-        let payload = launch.config.memory as u64;
-        let limits = Limits {
-            open_files: self.limit,
-            data_bytes: payload.saturating_mul(DATA_PER_PAYLOAD).saturating_add(DATA_BYTES),
-        };
+        let limits = Limits { open_files: self.limit, data_bytes: data_bytes(launch) };
         let flows_max = self.network.flows_max() as u64;
+        let waits = self.waits.take();
         let on_started = || {
             seal(launch.stages, &limits, &system_calls::engine(), launch.on_violation, report);
             let gaps = report.gaps().iter().map(|gap| (gap.stage.name().to_owned(), gap.reason.clone()));
-            let _ = outbox.send(&Record::Ready(Ready { flows_max, gaps: gaps.collect() }));
+            let flows_lost = waits.as_ref().map_or(0, |(_, lost)| *lost);
+            let _ = outbox.send(&Record::Ready(Ready { flows_max, gaps: gaps.collect(), flows_lost }));
+            if let Some((begins, _)) = waits {
+                // Without the thread that answers the warden, the warden has ended, and the kernel ends this.
+                let _ = begins.recv();
+            }
         };
         let notices = self.notices.clone();
         let on_wake = |wake: Wake| -> ControlFlow<()> {
             notices.publish(&wake);
             ControlFlow::Continue(())
         };
-        let served = self
-            .network
-            .run_after(on_started, on_wake, &|wake| notices.publish(&wake), |_| ControlFlow::Continue(()));
+        let freezing = self.freezing.clone();
+        let on_frozen = |frozen: Result<Frozen<'_, Tap>, NotFrozen>| {
+            give_away(&freezing, frozen);
+            ControlFlow::Continue(())
+        };
+        let served = self.network.run_after(on_started, on_wake, &|wake| notices.publish(&wake), on_frozen);
         let failure = served.map_err(network_failure).err().map(|failure| failure.to_string());
         for error in self.network.workers_mut().iter_mut().filter_map(Worker::finish_capture) {
             self.notices.capture_failed(&error);
@@ -213,6 +250,26 @@ impl Engine {
             Item::Flows(FlowRecords { worker, ends, ..FlowRecords::default() })
         };
         (0..).zip(self.network.workers()).map(of_worker).collect()
+    }
+}
+
+/// Gives the state of a frozen engine to the next one; returns if this one goes on.
+fn give_away(freezing: &Freezing, frozen: Result<Frozen<'_, Tap>, NotFrozen>) {
+    let given = match (frozen, freezing.frozen()) {
+        (Ok(mut frozen), Some(to)) => {
+            let state = frozen.save();
+            handover::send(to.as_fd(), &state.bytes, &state.descriptors).is_ok()
+        }
+        _ => false,
+    };
+    if !given {
+        return freezing.failed();
+    }
+    if freezing.is_to_retire() {
+        // The warden ends this process; a reply to it may still be on its way.
+        loop {
+            thread::park();
+        }
     }
 }
 

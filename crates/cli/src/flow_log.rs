@@ -22,6 +22,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Longest wait for a disk.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The file and its predecessors.
 #[derive(Debug)]
@@ -102,7 +106,12 @@ impl FlowLog {
         Ok(Self { mailbox, thread: Some(thread) })
     }
 
-    /// Waits until all is written.
+    /// Waits until all that has come so far is written, or its disk stands still.
+    pub(crate) fn flush(&self) {
+        self.mailbox.flush(PATIENCE);
+    }
+
+    /// Ends it, after all is written.
     pub(crate) fn finish(mut self) {
         self.mailbox.close(Vec::new());
         if let Some(thread) = self.thread.take() {

@@ -7,6 +7,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Most weight of the items in a mailbox, one for each event: about 16 MB of ended flows, a second of writing
 /// for a log on a disk.
@@ -18,6 +19,8 @@ struct Contents<T> {
     len: usize,
     lost: u64,
     closed: bool,
+    /// The reader waits, and has done with all it has taken.
+    idle: bool,
 }
 
 /// Items and losses up to now, as the reader gets them.
@@ -36,14 +39,15 @@ pub(crate) struct Taken<T> {
 pub(crate) struct Mailbox<T> {
     contents: Mutex<Contents<T>>,
     filled: Condvar,
+    emptied: Condvar,
     waker: Option<OwnedFd>,
 }
 
 impl<T> Mailbox<T> {
     /// A mailbox for a reader that blocks on it.
     pub(crate) fn new() -> Self {
-        let contents = Contents { items: VecDeque::new(), len: 0, lost: 0, closed: false };
-        Self { contents: Mutex::new(contents), filled: Condvar::new(), waker: None }
+        let contents = Contents { items: VecDeque::new(), len: 0, lost: 0, closed: false, idle: false };
+        Self { contents: Mutex::new(contents), filled: Condvar::new(), emptied: Condvar::new(), waker: None }
     }
 
     /// A mailbox for a reader that polls descriptors.
@@ -103,16 +107,27 @@ impl<T> Mailbox<T> {
         self.lock().take()
     }
 
+    /// Waits until a reader in [`Mailbox::wait`] has done with all items, at most for `patience`.
+    pub(crate) fn flush(&self, patience: Duration) {
+        let busy = |contents: &mut Contents<T>| {
+            !contents.closed && (!contents.idle || !contents.items.is_empty() || contents.lost > 0)
+        };
+        let _ = self.emptied.wait_timeout_while(self.lock(), patience, busy);
+    }
+
     /// All items after waiting for one; `None` at the end of the queue.
     pub(crate) fn wait(&self) -> Option<Taken<T>> {
         let mut contents = self.lock();
         loop {
             if !contents.items.is_empty() || contents.lost > 0 {
+                contents.idle = false;
                 return Some(contents.take());
             }
             if contents.closed {
                 return None;
             }
+            contents.idle = true;
+            self.emptied.notify_all();
             contents = self.filled.wait(contents).unwrap_or_else(PoisonError::into_inner);
         }
     }

@@ -3,7 +3,8 @@
 //! The command parses its line ([`args`]) and the file that it may name ([`config_file`]), completes and
 //! checks it ([`config`], [`guest_network`]), makes a namespace or enters one ([`run`], [`attach`]), and
 //! serves it ([`serve`]) with the stack of `brodo-core` on the descriptors of `brodo-net`. The log ([`log`])
-//! is silent by default; a failure is one sentence ([`failure`]).
+//! is silent by default; a failure is one sentence ([`failure`]). A program that takes the place of another
+//! brodo in the same process has a state instead of a command line ([`resume`]).
 
 mod args;
 mod attach;
@@ -20,6 +21,7 @@ mod failure;
 mod flow_log;
 mod flow_messages;
 mod guest_network;
+mod host;
 mod log;
 mod mailbox;
 mod manual;
@@ -28,25 +30,31 @@ mod option_values;
 mod own_process;
 mod prometheus;
 mod report;
+mod resume;
 mod run;
 mod serve;
+mod successor;
 mod systemd;
 mod timestamp;
 mod top;
 mod units;
 mod unix_listener;
+mod upgrades;
 mod warden;
 
 use args::{Cli, Command};
 use clap::CommandFactory;
-use config_file::Refusal;
+use config_file::{Parsed, Refusal};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
+    if let Some(number) = std::env::var_os(resume::VARIABLE) {
+        return go_on(&words, &number.to_string_lossy());
+    }
     let failure = match config_file::parse(&words) {
-        Ok(cli) => match execute(cli) {
+        Ok(parsed) => match execute(parsed) {
             Ok(status) => return ExitCode::from(status),
             Err(failure) => failure,
         },
@@ -64,8 +72,23 @@ fn main() -> ExitCode {
     ExitCode::from(failure.exit_status())
 }
 
+/// Goes on with the work of another brodo, in its process or beside it.
+fn go_on(words: &[OsString], number: &str) -> ExitCode {
+    let state = resume::read(number);
+    if words.get(1).is_some_and(|word| word == resume::HOST) {
+        return ExitCode::from(host::host(state));
+    }
+    match state.and_then(|state| successor::go_on(&state)) {
+        Ok(status) => ExitCode::from(status),
+        Err(failure) => {
+            log::error(&failure.to_string());
+            ExitCode::from(failure.exit_status())
+        }
+    }
+}
+
 /// Executes the command line.
-fn execute(cli: Cli) -> Result<u8, failure::Failure> {
+fn execute(Parsed { cli, words }: Parsed) -> Result<u8, failure::Failure> {
     if let Command::Run(args::Run { network, .. }) | Command::Attach(args::Attach { network, .. }) =
         &cli.command
     {
@@ -73,8 +96,8 @@ fn execute(cli: Cli) -> Result<u8, failure::Failure> {
         log::set_level(log::asked(network.quiet, network.verbose));
     }
     match cli.command {
-        Command::Run(options) => run::run(&options),
-        Command::Attach(options) => attach::attach(&options),
+        Command::Run(options) => run::run(&options, words),
+        Command::Attach(options) => attach::attach(&options, words),
         Command::Top(options) => top::top(&options),
         Command::Status(options) => clients::status(&options),
         Command::Flows(options) => clients::flows(&options),
@@ -82,6 +105,7 @@ fn execute(cli: Cli) -> Result<u8, failure::Failure> {
         Command::Events(options) => clients::events(&options),
         Command::Forward(options) => clients::forward(&options),
         Command::Capture(options) => clients::capture(&options),
+        Command::Upgrade(options) => clients::upgrade(&options),
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { page } => manual::man(page.as_deref()),
     }

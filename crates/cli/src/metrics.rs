@@ -17,11 +17,15 @@ use crate::failure::Failure;
 use crate::log;
 use crate::own_process::{Processes, Properties};
 use crate::prometheus::Text;
+use crate::resume::descriptor::Keep;
+use crate::resume::state::SavedListener;
 use crate::unix_listener::PrivateListener;
+use crate::upgrades::Upgrades;
 use crate::warden::client::EngineClient;
 use brodo_core::metric::Kind;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::fmt;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -116,8 +120,26 @@ impl Metrics {
         Ok(Self { listener, address })
     }
 
+    /// An address that another program of this process listens at.
+    ///
+    /// # Errors
+    /// The descriptor is missing.
+    pub(crate) fn resume(saved: &SavedListener, address: &Address) -> io::Result<Self> {
+        if saved.file.is_some() {
+            let listener = Listener::Unix(PrivateListener::resume(saved)?);
+            return Ok(Self { listener, address: address.clone() });
+        }
+        let listener = TcpListener::from(saved.socket.take()?);
+        let address = Address::Ip(listener.local_addr()?);
+        Ok(Self { listener: Listener::Tcp(listener), address })
+    }
+
     /// Starts to answer, for as long as the process lives, about the workers of the engine.
-    pub(crate) fn start(self, engine: Arc<EngineClient>) -> Result<Serving, Failure> {
+    pub(crate) fn start(
+        self,
+        engine: Arc<EngineClient>,
+        upgrades: Arc<Upgrades>,
+    ) -> Result<Serving, Failure> {
         log::info("metrics are served", &[("at", self.address.to_string().into())]);
         let mut cached: Option<(Instant, String)> = None;
         let text = move || {
@@ -129,7 +151,7 @@ impl Metrics {
             }
             let workers = engine.call(&GetMetrics {}).ok()?.text;
             let properties = Processes::of(engine.keeper()).properties();
-            let text = checked(workers)? + &process_text(&properties);
+            let text = checked(workers)? + &process_text(&properties, upgrades.history().count);
             cached = Some((Instant::now() + FRESH.max(begun.elapsed() * PAUSE_PER_LOOK), text.clone()));
             Some(text)
         };
@@ -157,6 +179,16 @@ impl AsFd for Metrics {
 #[derive(Debug)]
 pub(crate) struct Serving(Arc<Listener>);
 
+impl Serving {
+    /// The socket in a state for another program.
+    pub(crate) fn save<'a>(&'a self, kept: &mut Keep<'a>) -> SavedListener {
+        match &*self.0 {
+            Listener::Tcp(listener) => SavedListener { socket: kept.note(listener.as_fd()), file: None },
+            Listener::Unix(listener) => listener.save(kept),
+        }
+    }
+}
+
 impl Drop for Serving {
     fn drop(&mut self) {
         if let Listener::Unix(listener) = &*self.0 {
@@ -173,9 +205,10 @@ fn checked(text: String) -> Option<String> {
 }
 
 /// Metrics of brodo's processes; their names are those of Prometheus' own libraries.
-fn process_text(properties: &Properties) -> String {
+fn process_text(properties: &Properties, upgrades: u32) -> String {
     let mut text = Text::default();
     facts(&mut text, properties);
+    text.one("brodo_upgrades_total", Kind::Counter, "Upgrades in place", upgrades);
     text.into_string()
 }
 

@@ -6,7 +6,9 @@
 use crate::args::Run;
 use crate::failure::Failure;
 use crate::log;
-use crate::serve::{Preparation, Purpose};
+use crate::resume::descriptor::Keep;
+use crate::resume::state::{SavedGuest, State};
+use crate::serve::{Guest, Preparation, Purpose, Service};
 use brodo_netns::broker_process;
 use brodo_netns::namespace::{Identity, Session, fresh};
 use brodo_netns::process::{Child, Signals};
@@ -16,28 +18,35 @@ use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::ffi::OsString;
 
-/// Runs the command; the result is its exit status.
-pub(crate) fn run(options: &Run) -> Result<u8, Failure> {
-    let preparation = Preparation::new(&options.network)?;
+/// Runs the command; the result is its exit status. `line` is brodo's own command line.
+pub(crate) fn run(options: &Run, line: Vec<OsString>) -> Result<u8, Failure> {
+    let preparation = Preparation::new(&options.network, line)?;
     let settings = &preparation.settings;
     let session = Session {
-        command: if options.command.is_empty() { vec![shell()] } else { options.command.clone() },
+        command: command(options),
         identity: if options.keep_user { Identity::Keep } else { Identity::Root },
         resolv_conf: resolv_conf(&settings.dns, &settings.stack.search),
     };
-    let (made, mut child) = fresh(&settings.plan, &session, Signals::block()?)?;
+    let (made, child) = fresh(&settings.plan, &session, Signals::block()?)?;
     log::info("made namespaces for the command", &[]);
     let broker = preparation.broker(|| broker_process::beside(&child))?;
-    let words: Vec<_> = session.command.iter().map(|word| word.to_string_lossy()).collect();
-    let words = words.join(" ");
-    let mut service = preparation.serve(made, broker, Purpose { command: "run", target: words.clone() })?;
+    let mut service = preparation.serve(made, broker, purpose(options))?;
     service.watch(child.as_fd())?;
     child.start()?;
     service.announce();
-    log::info("started the command", &[("command", words.into())]);
+    log::info("started the command", &[("command", purpose(options).target.into())]);
+    serve(service, child)
+}
 
-    let served = service.run(|| Ok(child.handle()?))?;
-    let Some(status) = served else {
+/// Goes on with a command that another program of this process has started.
+pub(crate) fn resume(options: &Run, state: &State, child: Child) -> Result<u8, Failure> {
+    let mut service = Service::resume(state, &options.network, purpose(options))?;
+    service.watch(child.as_fd())?;
+    serve(service, child)
+}
+
+fn serve(mut service: Service, mut child: Child) -> Result<u8, Failure> {
+    let Some(status) = service.run(&mut child)? else {
         // A deleted interface is the command's right, and it may have other things to do.
         log::info("the command has deleted its network interface, and has no network any more", &[]);
         return wait_for(&mut child);
@@ -45,6 +54,27 @@ pub(crate) fn run(options: &Run) -> Result<u8, Failure> {
     service.leave_interface();
     log::info("the command has ended", &[("status", status.into())]);
     Ok(status)
+}
+
+impl Guest for Child {
+    type End = u8;
+
+    fn check(&mut self) -> Result<Option<u8>, Failure> {
+        Ok(self.handle()?)
+    }
+
+    fn signals(&self) -> &Signals {
+        self.signals()
+    }
+
+    fn save<'a>(&'a self, kept: &mut Keep<'a>) -> SavedGuest {
+        let [handoff, signals] = self.descriptors().map(|descriptor| kept.note(descriptor));
+        SavedGuest::Command { pid: self.pid().as_raw_pid(), handoff, signals }
+    }
+
+    fn child(&self) -> Option<i32> {
+        Some(self.pid().as_raw_pid())
+    }
 }
 
 /// Waits for the command without a network to serve.
@@ -60,7 +90,16 @@ fn wait_for(child: &mut Child) -> Result<u8, Failure> {
     }
 }
 
-/// The user's shell.
-fn shell() -> OsString {
-    std::env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into())
+/// The command, by default the user's shell.
+fn command(options: &Run) -> Vec<OsString> {
+    let shell = || std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
+    match options.command.as_slice() {
+        [] => vec![shell().unwrap_or_else(|| "/bin/sh".into())],
+        given => given.to_vec(),
+    }
+}
+
+fn purpose(options: &Run) -> Purpose {
+    let words: Vec<_> = command(options).iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    Purpose { command: "run", target: words.join(" ") }
 }

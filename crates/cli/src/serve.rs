@@ -1,38 +1,43 @@
 //! Service of a guest, for `run` and `attach`: properties of the host before, warden and engine during, the
-//! report after.
+//! report after. A service may also go on with that of another program in the same process ([`upgrade`]).
+
+mod describe;
+mod upgrade;
 
 use crate::args::NetworkOptions;
 use crate::config::{HostFacts, Settings};
 use crate::control::{Control, Controlled, InstanceInfo, SocketPath};
-use crate::conversation::message::{Ready, Recorded};
+use crate::conversation::message::Recorded;
 use crate::descriptors;
-use crate::engine::launch::Launch;
-use crate::event_bus::EventBus;
+use crate::engine::launch::{Attached, Launch};
+use crate::event_bus::{EventBus, Events};
 use crate::failure::Failure;
-use crate::flow_log::{Files, FlowLog};
+use crate::flow_log::{Files as LogFiles, FlowLog};
+use crate::host;
 use crate::log;
 use crate::mailbox::Mailbox;
 use crate::metrics::{self, Metrics};
 use crate::option_values::Confine;
+use crate::resume::descriptor::Keep;
+use crate::resume::state::{SavedGuest, SavedOrigin};
 use crate::systemd;
 use crate::unix_listener::PrivateListener;
-use crate::warden::Warden;
+use crate::upgrades::{History, Upgrades, Wish};
 use crate::warden::desired::{Desired, DesiredCapture};
-use brodo_control::method::GuestNetwork;
-use brodo_core::config::{BufferBounds, Config};
+use crate::warden::resume::Facts;
+use crate::warden::{Served, Warden};
 use brodo_net::clock::Clock;
 use brodo_net::descriptors::{Descriptors, Needs};
-use brodo_net::ephemeral_ports::ephemeral_ports;
 use brodo_net::resolv::ResolvConf;
 use brodo_net::socket_broker::SocketBroker;
 use brodo_net::sockets::raise_nofile;
 use brodo_netns::namespace::{Made, leave_interface};
+use brodo_netns::process::Signals;
 use brodo_netns::setup::SetupError;
 use brodo_netns::{process, setup};
-use brodo_sandbox::{OnViolation, Stages};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::{Resource, getrlimit};
-use serde_json::Value;
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -44,11 +49,11 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Options checked and files opened, before namespaces and interfaces are made.
 pub(crate) struct Preparation {
     pub(crate) settings: Settings,
-    /// Content of resolv.conf.
-    conf: ResolvConf,
+    /// Origin of the settings.
+    origin: SavedOrigin,
     ready: Option<OwnedFd>,
     capture: Option<DesiredCapture>,
-    flow_log: Option<Files>,
+    flow_log: Option<LogFiles>,
     metrics: Option<Metrics>,
     control: SocketPath,
     confine: Confine,
@@ -63,9 +68,23 @@ pub(crate) struct Purpose {
     pub(crate) target: String,
 }
 
+/// A guest, as the command of brodo that serves it sees it.
+pub(crate) trait Guest {
+    /// Result of its end.
+    type End;
+    /// Looks whether it has ended, when one of its descriptors is readable.
+    fn check(&mut self) -> Result<Option<Self::End>, Failure>;
+    /// Signals to brodo.
+    fn signals(&self) -> &Signals;
+    /// The guest in a state for another program, with its descriptors noted in `kept`.
+    fn save<'a>(&'a self, kept: &mut Keep<'a>) -> SavedGuest;
+    /// Its process, if it is a child.
+    fn child(&self) -> Option<i32>;
+}
+
 impl Preparation {
     /// Checks the options and opens their files.
-    pub(crate) fn new(options: &NetworkOptions) -> Result<Self, Failure> {
+    pub(crate) fn new(options: &NetworkOptions, words: Vec<OsString>) -> Result<Self, Failure> {
         // First of all, while no descriptor but the inherited ones is open.
         let ready = options.ready_fd.map(|number| {
             process::inherited(number).map_err(|_| {
@@ -101,7 +120,7 @@ impl Preparation {
         });
         let capture = capture.transpose()?;
         let flow_log = options.flow_log.as_deref().map(|path| {
-            Files::open(path, options.flow_log_size(), options.flow_log_keep())
+            LogFiles::open(path, options.flow_log_size(), options.flow_log_keep())
                 .map_err(Failure::io(format!("write the flow log {}: open", path.display())))
         });
         let flow_log = flow_log.transpose()?;
@@ -111,8 +130,9 @@ impl Preparation {
             log::info(&format!("writing a {what}"), &[("file", path.display().to_string().into())]);
         }
         let control = SocketPath::of(options.control.as_deref());
-        let (conf, confine) = (host.resolv_conf, options.confine);
-        Ok(Self { settings, conf, ready, capture, flow_log, metrics, control, confine, clock })
+        let origin = SavedOrigin { words, ipv6: host.ipv6, names: host.resolv_conf.into() };
+        let confine = options.confine;
+        Ok(Self { settings, origin, ready, capture, flow_log, metrics, control, confine, clock })
     }
 
     /// Starts a broker in the guest's namespace, if ports are forwarded now or may be later. Before there are
@@ -143,73 +163,41 @@ impl Preparation {
         broker: Option<SocketBroker>,
         purpose: Purpose,
     ) -> Result<Service, Failure> {
-        let Made { taps, watch } = made;
         let listener = self.listen()?;
-        let tap = taps.first().map(OwnedFd::try_clone).transpose();
-        let tap = tap.map_err(Failure::io("serve the network interface: dup"))?;
-        let clients = listener.is_some().then(Mailbox::with_waker).transpose();
-        let clients = clients.map_err(Failure::io("serve the control socket: eventfd"))?.map(Arc::new);
-        let log = self.flow_log.is_some().then(|| Arc::new(Mailbox::new()));
-        let bus = EventBus::new(self.clock).with_log(log.clone()).with_clients(clients.clone());
-        let bus = Arc::new(bus);
+        let (has_log, has_control) = (self.flow_log.is_some(), listener.is_some());
+        let around = Surroundings::new(self.clock, has_log, has_control, History::default())?;
         for forward in &self.settings.forwards {
             let option = brodo_net::forward::option(forward.direction, forward.transport);
             log::info("forwarding ports", &[(option, forward.spec.to_string().into())]);
         }
-        let launch = self.launch(taps, watch)?;
+        let attached = self.attached(made)?;
+        let launch = host::launch_of(&self.settings, self.confine, self.clock, attached);
         let desired = Desired {
             forwards: self.settings.forwards.clone(),
-            record: Recorded { ends: bus.keeps_log(), ..Recorded::default() },
+            record: Recorded { ends: around.bus.keeps_log(), ..Recorded::default() },
             capture: self.capture,
         };
-        let names = (Path::new(RESOLV_CONF), self.conf);
-        let (warden, ready) = Warden::start(&launch, desired, broker, bus.clone(), names)?;
+        let names = (Path::new(RESOLV_CONF), self.origin.names.clone().into());
+        let (bus, upgrades) = (around.bus.clone(), around.upgrades.clone());
+        let (warden, ready) = Warden::start(&launch, desired, broker, bus, upgrades, names)?;
         // The command must have its own limit, and has it by now; here clients take descriptors.
         raise_nofile();
-        let confinement = confinement(self.confine, &ready)?;
-        log_setup(&self.settings, ready.flows_max);
+        let confinement = describe::confinement(self.confine, &ready)?;
+        describe::log_setup(&self.settings, ready.flows_max);
         log::info("confined the engine", &[("confinement", confinement.clone().into())]);
-        let interface = launch.interface.clone();
-        let status = format!("Serving {interface} of {}", purpose.target);
-        let info = instance_info(purpose, interface, &launch.config, ready.flows_max, confinement);
-        let flow_log = self.flow_log.zip(log).map(|(files, log)| FlowLog::start(files, log, bus.clone()));
-        let flow_log = flow_log.transpose().map_err(Failure::io("write the flow log: clone"))?;
-        let control = listener.zip(clients).map(|(listener, mailbox)| {
-            let controlled = Controlled {
-                engine: warden.engine().clone(),
-                desired: warden.desired().clone(),
-                bus: bus.clone(),
-                mailbox,
-                info,
-                started: Instant::now(),
-            };
-            Control::start(listener, controlled)
-        });
-        let control = control.transpose().map_err(Failure::io("serve the control socket: clone"))?;
-        let Self { ready, metrics, .. } = self;
-        Ok(Service { warden, tap, ready, metrics, serving: None, control, flow_log, status })
+        let facts = Facts { flows_max: ready.flows_max, confinement };
+        let Launch { attached, interface, config, .. } = launch;
+        let info = describe::instance_info(purpose, interface, &config, facts.clone());
+        let parts = Parts { warden, attached, origin: self.origin, confine: self.confine, facts, info };
+        let files = Files { flow_log: self.flow_log, listener, metrics: self.metrics };
+        Service::of(parts, around, files, self.ready, Instant::now())
     }
 
-    /// Settings and descriptors for engines.
-    fn launch(&self, taps: Vec<OwnedFd>, watch: OwnedFd) -> Result<Launch, Failure> {
+    /// The interface, with the sockets that are not to be published by `auto`.
+    fn attached(&self, Made { taps, watch }: Made) -> Result<Attached, Failure> {
         let own = self.metrics.iter().map(|metrics| brodo_net::forward::inode(metrics.as_fd()));
         let own_sockets = own.collect::<Result<_, _>>().map_err(Failure::io("wait for ports: fstat"))?;
-        let stages = if self.confine == Confine::Off { Stages::NONE } else { Stages::ALL };
-        let on_violation = if self.confine == Confine::Log { OnViolation::Log } else { OnViolation::Kill };
-        Ok(Launch {
-            config: self.settings.stack.clone(),
-            clock: self.clock,
-            busy_poll: self.settings.busy_poll,
-            follow: self.settings.follow,
-            ephemeral_ports: ephemeral_ports(),
-            interface: self.settings.plan.interface.name.clone(),
-            offload: self.settings.plan.offload,
-            taps,
-            watch,
-            own_sockets,
-            stages,
-            on_violation,
-        })
+        Ok(Attached { taps, watch, own_sockets })
     }
 
     /// The control socket. Without `--control PATH` a failure is only logged.
@@ -227,112 +215,53 @@ impl Preparation {
     }
 }
 
-/// Constant properties of an instance, for the control socket.
-fn instance_info(
-    purpose: Purpose,
-    interface: String,
-    config: &Config,
-    flows_max: u64,
-    confinement: String,
-) -> InstanceInfo {
-    let v4 = config.v4.map(|net| GuestNetwork {
-        address: net.guest.into(),
-        prefix_len: net.prefix_len,
-        gateway: net.gateway.into(),
-        dns: net.dns.into(),
-        host_loopback: net.host_loopback.map(Into::into),
-    });
-    let v6 = config.v6.map(|net| GuestNetwork {
-        address: net.guest.into(),
-        prefix_len: net.prefix_len,
-        gateway: net.gateway.into(),
-        dns: net.dns.into(),
-        host_loopback: net.host_loopback.map(Into::into),
-    });
-    InstanceInfo {
-        command: purpose.command,
-        target: purpose.target,
-        interface,
-        mtu: config.mtu,
-        networks: v4.into_iter().chain(v6).collect(),
-        flows_max,
-        confinement,
+/// Readers of events, and those who ask for upgrades.
+struct Surroundings {
+    clock: Clock,
+    bus: Arc<EventBus>,
+    /// Events for the flow log.
+    log: Option<Arc<Events>>,
+    /// Events for clients.
+    clients: Option<Arc<Events>>,
+    upgrades: Arc<Upgrades>,
+}
+
+impl Surroundings {
+    fn new(clock: Clock, has_log: bool, has_control: bool, history: History) -> Result<Self, Failure> {
+        let failed = || Failure::io("serve the control socket: eventfd");
+        let clients = has_control.then(Mailbox::with_waker).transpose().map_err(failed())?.map(Arc::new);
+        let log = has_log.then(|| Arc::new(Mailbox::new()));
+        let bus = EventBus::new(clock).with_log(log.clone()).with_clients(clients.clone());
+        let upgrades = Arc::new(Upgrades::new(history).map_err(failed())?);
+        Ok(Self { clock, bus: Arc::new(bus), log, clients, upgrades })
     }
 }
 
-/// Logs the set-up.
-fn log_setup(settings: &Settings, max_flows: u64) {
-    let texts = |list: Vec<String>| Value::from(list);
-    let (stack, interface) = (&settings.stack, &settings.plan.interface);
-    let v4 = stack.v4.map(|net| (format!("{}/{}", net.guest, net.prefix_len), net.gateway.to_string()));
-    let v6 = stack.v6.map(|net| (format!("{}/{}", net.guest, net.prefix_len), net.gateway.to_string()));
-    let (addresses, gateways) = v4.into_iter().chain(v6).unzip();
-    log::info(
-        "made the guest's interface",
-        &[
-            ("interface", interface.name.as_str().into()),
-            ("addresses", texts(addresses)),
-            ("gateways", texts(gateways)),
-            ("mtu", interface.mtu.into()),
-        ],
-    );
-    log::info(
-        "serving DNS",
-        &[
-            ("at", texts(settings.dns.iter().map(ToString::to_string).collect())),
-            ("resolvers", texts(stack.resolvers.iter().map(ToString::to_string).collect())),
-            ("search", texts(stack.search.clone())),
-        ],
-    );
-    log::info(
-        "serving the network",
-        &[
-            ("flows at most", max_flows.into()),
-            ("bytes of memory", stack.memory.into()),
-            ("workers", settings.plan.queues.into()),
-        ],
-    );
-    let mac = |octets: [u8; 6]| octets.map(|octet| format!("{octet:02x}")).join(":");
-    let bounds = |bounds: BufferBounds| format!("{}..{}", bounds.initial, bounds.max);
-    log::debug(
-        "details of the set-up",
-        &[
-            ("guest's mac", mac(interface.mac).into()),
-            ("brodo's mac", mac(stack.mac.0).into()),
-            ("tx-queue-len", interface.tx_queue_len.into()),
-            ("offload", format!("{:?}", settings.plan.offload).into()),
-            ("tcp-rx-buffer", bounds(stack.tcp_rx).into()),
-            ("tcp-tx-buffer", bounds(stack.tcp_tx).into()),
-            ("resolvers are followed", settings.follow.resolvers.into()),
-        ],
-    );
+/// Warden and engine with what is known of them.
+struct Parts {
+    warden: Warden,
+    attached: Attached,
+    origin: SavedOrigin,
+    confine: Confine,
+    facts: Facts,
+    info: InstanceInfo,
 }
 
-/// The confinement of the engine in words.
-///
-/// # Errors
-/// It is not full, and `--confine required`.
-fn confinement(wanted: Confine, ready: &Ready) -> Result<String, Failure> {
-    if wanted == Confine::Off {
-        return Ok("off".to_owned());
-    }
-    let gaps: Vec<_> = ready.gaps.iter().map(|(stage, reason)| format!("{stage}: {reason}")).collect();
-    match (gaps.is_empty(), wanted) {
-        (true, Confine::Log) => Ok("full, but a system call that is not allowed is only logged".to_owned()),
-        (true, _) => Ok("full".to_owned()),
-        (false, Confine::Required) => Err(Failure::Limit(format!(
-            "--confine required: this system does not allow full confinement ({})",
-            gaps.join("; ")
-        ))),
-        (false, _) => Ok(format!("partial ({})", gaps.join("; "))),
-    }
+/// Files and listening sockets of observers.
+struct Files {
+    flow_log: Option<LogFiles>,
+    listener: Option<PrivateListener>,
+    metrics: Option<Metrics>,
 }
 
 /// A network in service.
 pub(crate) struct Service {
     warden: Warden,
-    /// A queue of the interface, to leave it at the end.
-    tap: Option<OwnedFd>,
+    attached: Attached,
+    origin: SavedOrigin,
+    confine: Confine,
+    facts: Facts,
+    around: Surroundings,
     ready: Option<OwnedFd>,
     metrics: Option<Metrics>,
     serving: Option<metrics::Serving>,
@@ -343,6 +272,49 @@ pub(crate) struct Service {
 }
 
 impl Service {
+    /// Starts the observers of a warden.
+    fn of(
+        parts: Parts,
+        around: Surroundings,
+        files: Files,
+        ready: Option<OwnedFd>,
+        started: Instant,
+    ) -> Result<Self, Failure> {
+        let Parts { warden, attached, origin, confine, facts, info } = parts;
+        let Files { flow_log, listener, metrics } = files;
+        let status = format!("Serving {} of {}", info.interface, info.target);
+        let flow_log = flow_log.zip(around.log.clone());
+        let flow_log = flow_log.map(|(files, log)| FlowLog::start(files, log, around.bus.clone()));
+        let flow_log = flow_log.transpose().map_err(Failure::io("write the flow log: clone"))?;
+        let control = listener.zip(around.clients.clone()).map(|(listener, mailbox)| {
+            let controlled = Controlled {
+                engine: warden.engine().clone(),
+                desired: warden.desired().clone(),
+                bus: around.bus.clone(),
+                mailbox,
+                upgrades: around.upgrades.clone(),
+                info,
+                started,
+            };
+            Control::start(listener, controlled)
+        });
+        let control = control.transpose().map_err(Failure::io("serve the control socket: clone"))?;
+        Ok(Self {
+            warden,
+            attached,
+            origin,
+            confine,
+            facts,
+            around,
+            ready,
+            metrics,
+            serving: None,
+            control,
+            flow_log,
+            status,
+        })
+    }
+
     /// Registers `descriptor`: [`Service::run`] calls back when it is readable.
     pub(crate) fn watch(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), Failure> {
         self.warden.watch(descriptor).map_err(Failure::io("wait for the guest: epoll_ctl"))
@@ -358,21 +330,32 @@ impl Service {
         }
     }
 
-    /// Serves until `check` returns a value, which is called whenever a watched descriptor is readable, or
-    /// until the guest's interface is gone (`None`).
-    pub(crate) fn run<T>(
-        &mut self,
-        check: impl FnMut() -> Result<Option<T>, Failure>,
-    ) -> Result<Option<T>, Failure> {
+    /// Serves `guest` until its end, or until its interface is gone (`None`).
+    pub(crate) fn run<G: Guest>(&mut self, guest: &mut G) -> Result<Option<G::End>, Failure> {
         if let Some(metrics) = self.metrics.take() {
-            self.serving = Some(metrics.start(self.warden.engine().clone())?);
+            self.serving = Some(metrics.start(self.warden.engine().clone(), self.around.upgrades.clone())?);
         }
-        self.warden.run(check)
+        let upgrades = self.around.upgrades.clone();
+        loop {
+            let served = self.warden.run(|| {
+                let end = guest.check()?;
+                if guest.signals().take_upgrade() {
+                    // One that is under way will do.
+                    upgrades.ask(Wish::default());
+                }
+                Ok(end)
+            })?;
+            match served {
+                Served::Ended(end) => return Ok(end),
+                Served::Wish(wish) => self.begin_upgrade(guest, wish),
+                Served::Tried(outcome) => self.finish_upgrade(guest, outcome),
+            }
+        }
     }
 
     /// Leaves the interface to the end of its namespace; to be called after the end of the command.
     pub(crate) fn leave_interface(&self) {
-        if let Some(tap) = &self.tap {
+        if let Some(tap) = self.attached.taps.first() {
             leave_interface(tap);
         }
     }

@@ -7,6 +7,8 @@
 //! At the end the path is removed if it still leads to the same file (device and inode), not if another
 //! process has replaced it.
 
+use crate::resume::descriptor::Keep;
+use crate::resume::state::{SavedFile, SavedListener};
 use brodo_control::instance::{dial, is_dead};
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
@@ -51,6 +53,22 @@ impl PrivateListener {
                 Err(error)
             }
         }
+    }
+
+    /// A socket that another program of this process listens with.
+    ///
+    /// # Errors
+    /// The descriptor is missing, or has no file.
+    pub(crate) fn resume(saved: &SavedListener) -> io::Result<Self> {
+        let SavedFile { path, device, inode } = saved.file.clone().ok_or(ErrorKind::InvalidData)?;
+        Ok(Self { listener: saved.socket.take()?.into(), path, file: (device, inode) })
+    }
+
+    /// The socket in a state for another program.
+    pub(crate) fn save<'a>(&'a self, kept: &mut Keep<'a>) -> SavedListener {
+        let (device, inode) = self.file;
+        let file = Some(SavedFile { path: self.path.clone(), device, inode });
+        SavedListener { socket: kept.note(self.as_fd()), file }
     }
 
     /// Accepts a connection.

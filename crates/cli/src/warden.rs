@@ -18,10 +18,13 @@
 //! *State.* Forwards, capture and subscriptions in force are kept here too ([`desired`]), so that the next
 //! engine starts with them. Flows are not: a crash resets them, and the guest's interface stays.
 
+pub(crate) mod candidate;
 pub(crate) mod client;
 pub(crate) mod desired;
 mod listening;
 mod restarts;
+pub(crate) mod resume;
+pub(crate) mod upgrade;
 
 use crate::conversation::lines::{self, Lines};
 use crate::conversation::message::{Ended, Names, Ready, Record, Stop};
@@ -29,11 +32,13 @@ use crate::engine::launch::{self, Exit, Launch, Passed, Start};
 use crate::event_bus::EventBus;
 use crate::failure::Failure;
 use crate::report::Report;
+use crate::upgrades::{Upgrades, Wish};
 use brodo_control::event::Level;
 use brodo_control::rpc::MESSAGE_MAX;
 use brodo_net::resolv::{ResolvConf, Watch};
 use brodo_net::socket_broker::SocketBroker;
-use brodo_sandbox::{Confined, spawn};
+use brodo_sandbox::{Confined, Parent, spawn};
+use candidate::Candidate;
 use client::EngineClient;
 use desired::Desired;
 use restarts::{Next, Restarts};
@@ -46,6 +51,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use upgrade::Exchanged;
 
 /// Longest wait for an engine that starts or ends.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -62,10 +68,13 @@ enum Topic {
     Listen,
     Keeper,
     Watched,
+    Wish,
+    Candidate,
 }
 
 impl Topic {
-    const ALL: [Self; 4] = [Self::Records, Self::Listen, Self::Keeper, Self::Watched];
+    const ALL: [Self; 6] =
+        [Self::Records, Self::Listen, Self::Keeper, Self::Watched, Self::Wish, Self::Candidate];
 
     fn data(self) -> EventData {
         EventData::new_u64(self as u64)
@@ -77,7 +86,6 @@ impl Topic {
 }
 
 /// Result of a turn.
-#[derive(Debug)]
 enum Turn {
     /// Nothing for the caller.
     Nothing,
@@ -87,6 +95,20 @@ enum Turn {
     Ready(Ready),
     /// The engine has ended in order.
     Ended(Ended),
+    /// An upgrade is asked for.
+    Wish(Wish),
+    /// One has come to its end.
+    Tried(Result<Exchanged, String>),
+}
+
+/// Result of [`Warden::run`].
+pub(crate) enum Served<T> {
+    /// A value of the caller's; none if the guest's interface is gone.
+    Ended(Option<T>),
+    /// An upgrade is asked for ([`Warden::consider`]).
+    Wish(Wish),
+    /// One has come to its end: another engine serves, or the reason that none does.
+    Tried(Result<Exchanged, String>),
 }
 
 /// Conversation with one engine, besides requests.
@@ -94,6 +116,13 @@ enum Turn {
 struct Conversation {
     records: Lines,
     listen: OwnedFd,
+}
+
+/// Conversation with an engine that was asked for.
+#[derive(Debug)]
+struct Opened {
+    requests: OwnedFd,
+    conversation: Conversation,
 }
 
 /// A guest in service.
@@ -111,6 +140,8 @@ pub(crate) struct Warden {
     names_at: Option<Instant>,
     conf: ResolvConf,
     restarts: Restarts,
+    upgrades: Arc<Upgrades>,
+    candidate: Option<Candidate>,
     /// A fault that the engine has reported before its end.
     fault: Option<String>,
     ended: bool,
@@ -127,16 +158,17 @@ impl Warden {
         desired: Desired,
         broker: Option<SocketBroker>,
         bus: Arc<EventBus>,
+        upgrades: Arc<Upgrades>,
         (resolv_conf, conf): (&Path, ResolvConf),
     ) -> Result<(Self, Ready), Failure> {
         let failed = |call| Failure::io(format!("start the engine: {call}"));
         let poller = epoll::create(CreateFlags::CLOEXEC).map_err(|e| failed("epoll_create1")(e.into()))?;
         let (keeper, theirs) = lines::pair(SocketType::SEQPACKET).map_err(failed("socketpair"))?;
-        let confined = spawn(launch.stages, |report| launch::keep_engines(launch, &theirs, report));
+        let keep = |report| launch::keep_engines(launch, &theirs, report);
+        let confined = spawn(launch.stages, Parent::Caller, keep);
         let confined = confined.map_err(failed("clone"))?;
         drop(theirs);
-        epoll::add(&poller, &keeper, Topic::Keeper.data(), EventFlags::IN)
-            .map_err(|e| failed("epoll_ctl")(e.into()))?;
+        wait_for_all(&poller, &keeper, &upgrades).map_err(failed("epoll_ctl"))?;
         let engine = Arc::new(EngineClient::new(confined.pid().as_raw_pid()));
         let mut warden = Self {
             poller,
@@ -151,6 +183,8 @@ impl Warden {
             names_at: None,
             conf,
             restarts: Restarts::default(),
+            upgrades,
+            candidate: None,
             fault: None,
             ended: false,
             report: None,
@@ -178,27 +212,31 @@ impl Warden {
         Ok(epoll::add(&self.poller, descriptor, Topic::Watched.data(), EventFlags::IN)?)
     }
 
-    /// Serves until `check` returns a value, which is called when a watched descriptor is readable; `None` if
-    /// the guest's interface is gone.
+    /// Serves until `check` returns a value, which is called when a watched descriptor is readable; until the
+    /// guest's interface is gone, or an upgrade needs the caller.
     ///
     /// # Errors
     /// That of `check`; the engine has failed, or crashed too often.
     pub(crate) fn run<T>(
         &mut self,
         mut check: impl FnMut() -> Result<Option<T>, Failure>,
-    ) -> Result<Option<T>, Failure> {
+    ) -> Result<Served<T>, Failure> {
+        // Records that have come already are reported by no descriptor.
+        let mut turn = self.read_records();
         loop {
-            match self.turn(None)? {
+            match turn {
                 Turn::Nothing | Turn::Ready(_) => {}
                 Turn::Watched => {
                     if let Some(value) = check()? {
-                        return Ok(Some(value));
+                        return Ok(Served::Ended(Some(value)));
                     }
                 }
-                Turn::Ended(ended) => {
-                    return ended.failure.map_or(Ok(None), |failure| Err(Failure::Engine(failure)));
-                }
+                Turn::Ended(Ended { failure: Some(failure), .. }) => return Err(Failure::Engine(failure)),
+                Turn::Ended(_) => return Ok(Served::Ended(None)),
+                Turn::Wish(wish) => return Ok(Served::Wish(wish)),
+                Turn::Tried(outcome) => return Ok(Served::Tried(outcome)),
             }
+            turn = self.turn(None)?;
         }
     }
 
@@ -246,8 +284,8 @@ impl Warden {
                         failure.unwrap_or_else(|| "the engine has ended".to_owned()),
                     ));
                 }
-                Turn::Nothing | Turn::Watched if Instant::now() < until => {}
-                Turn::Nothing | Turn::Watched => {
+                _ if Instant::now() < until => {}
+                _ => {
                     return Err(Failure::Engine("the engine does not start".to_owned()));
                 }
             }
@@ -258,16 +296,29 @@ impl Warden {
         self.desired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the keeper for an engine, with the state desired now.
+    /// Asks the keeper for an engine, with the state desired now, and turns to it.
     fn start_engine(&mut self) -> io::Result<()> {
         self.conversation = None;
+        let Opened { requests, conversation } = self.open_engine(&self.keeper, None)?;
+        self.attend(&conversation)?;
+        self.engine.connect(requests);
+        self.conversation = Some(conversation);
+        Ok(())
+    }
+
+    /// Waits for an engine's records and wishes too.
+    fn attend(&self, conversation: &Conversation) -> io::Result<()> {
+        epoll::add(&self.poller, &conversation.records, Topic::Records.data(), EventFlags::IN)?;
+        Ok(epoll::add(&self.poller, &conversation.listen, Topic::Listen.data(), EventFlags::IN)?)
+    }
+
+    /// Asks a keeper for an engine, with the state desired now; flows come by `handover` if there is one.
+    fn open_engine(&self, keeper: &OwnedFd, handover: Option<BorrowedFd<'_>>) -> io::Result<Opened> {
         let (requests, their_requests) = lines::pair(SocketType::STREAM)?;
         let (records, their_records) = lines::pair(SocketType::STREAM)?;
         let (listen, their_listen) = lines::pair(SocketType::SEQPACKET)?;
         // Without a broker nothing is forwarded inside the guest; everything else works.
         let broker = self.broker.as_ref().and_then(|broker| broker.another().ok());
-        epoll::add(&self.poller, &records, Topic::Records.data(), EventFlags::IN)?;
-        epoll::add(&self.poller, &listen, Topic::Listen.data(), EventFlags::IN)?;
         let desired = self.lock();
         let capture = desired.capture_file()?;
         let passed = Passed {
@@ -276,6 +327,7 @@ impl Warden {
             listen: their_listen.as_fd(),
             broker: broker.as_ref().map(AsFd::as_fd),
             capture: capture.as_ref().map(AsFd::as_fd),
+            handover,
         };
         let start = Start {
             forwards: desired.forwards.clone(),
@@ -284,15 +336,14 @@ impl Warden {
             capture: desired.capturing(),
         };
         drop(desired);
-        launch::send_start(&self.keeper, start, &passed)?;
-        self.engine.connect(requests);
-        self.conversation = Some(Conversation { records: Lines::new(records, MESSAGE_MAX), listen });
-        Ok(())
+        launch::send_start(keeper, start, &passed)?;
+        let conversation = Conversation { records: Lines::new(records, MESSAGE_MAX), listen };
+        Ok(Opened { requests, conversation })
     }
 
     /// Waits for one event, until a time if there is one, and handles it.
     fn turn(&mut self, until: Option<Instant>) -> Result<Turn, Failure> {
-        let timeout = until.map(|until| {
+        let timeout = until.into_iter().chain(self.candidate_until()).min().map(|until| {
             let left = until.saturating_duration_since(Instant::now());
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
         });
@@ -305,7 +356,12 @@ impl Warden {
             }
         }
         match events.first().and_then(|event: &epoll::Event| Topic::of(event.data)) {
-            None => Ok(Turn::Nothing),
+            None => {
+                let late = self.give_up_late_candidate();
+                Ok(late.map_or(Turn::Nothing, |why| Turn::Tried(Err(why))))
+            }
+            Some(Topic::Wish) => Ok(self.upgrades.take().map_or(Turn::Nothing, Turn::Wish)),
+            Some(Topic::Candidate) => Ok(self.go_on_with_candidate().map_or(Turn::Nothing, Turn::Tried)),
             Some(Topic::Watched) => Ok(Turn::Watched),
             Some(Topic::Records) => Ok(self.read_records()),
             Some(Topic::Listen) => {
@@ -337,6 +393,8 @@ impl Warden {
                     }
                     return Turn::Ready(ready);
                 }
+                // Of no engine that is not waited for.
+                Record::Awaiting => {}
                 Record::Ended(ended) => {
                     (self.ended, self.report) = (true, ended.report.clone());
                     return Turn::Ended(ended);
@@ -412,6 +470,12 @@ impl Warden {
         self.start_engine().map_err(Failure::io("start the engine: sendmsg"))?;
         Ok(Turn::Nothing)
     }
+}
+
+/// Waits for a keeper and for wishes.
+fn wait_for_all(poller: &OwnedFd, keeper: &OwnedFd, upgrades: &Upgrades) -> io::Result<()> {
+    epoll::add(poller, keeper, Topic::Keeper.data(), EventFlags::IN)?;
+    Ok(epoll::add(poller, upgrades.waker(), Topic::Wish.data(), EventFlags::IN)?)
 }
 
 impl Drop for Warden {

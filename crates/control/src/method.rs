@@ -68,6 +68,7 @@ methods! {
     StopCapture, "capture.stop" => CaptureStatus;
     SetLogLevel, "log.level" => LogLevel;
     Subscribe, "subscribe" => Subscribed;
+    Upgrade, "upgrade" => Upgraded;
 }
 
 /// Identification of the server; a good first request.
@@ -145,8 +146,44 @@ pub struct Status {
     /// Engines that have crashed; another one was started each time.
     #[serde(default)]
     pub crashes: u32,
+    /// Upgrades in place, once there was one or an attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upgrades: Option<Upgrades>,
     /// Level of the log on standard error.
     pub log_level: Level,
+}
+
+/// Upgrades in place of an instance.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Upgrades {
+    /// Completed ones.
+    pub count: u32,
+    /// The last completed one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<LastUpgrade>,
+    /// The last attempt, if it has failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<FailedUpgrade>,
+}
+
+/// A completed upgrade.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LastUpgrade {
+    /// Its time, as in [`crate::flow::FlowEnd::time`].
+    pub time: String,
+    /// Time for which no frame was carried, in microseconds.
+    pub pause_us: u64,
+    /// Flows that could not go on, and were reset.
+    pub flows_lost: u64,
+}
+
+/// A failed attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct FailedUpgrade {
+    /// Its time, as in [`crate::flow::FlowEnd::time`].
+    pub time: String,
+    /// The reason, a sentence.
+    pub reason: String,
 }
 
 /// The guest's network of one family.
@@ -334,6 +371,28 @@ pub struct CaptureStatus {
     pub frames: u64,
     /// Bytes of these frames.
     pub bytes: u64,
+}
+
+/// Replaces the program and its engine in place. The reply comes when another engine serves, or when the
+/// attempt has failed and the present one goes on. After success the server closes all connections: the
+/// program that takes its place listens at the same path.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Upgrade {
+    /// The program, an absolute path; without it the one at the path of the present one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<PathBuf>,
+}
+
+/// A completed upgrade.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Upgraded {
+    /// Version of the program that goes on.
+    pub version: String,
+    /// Time for which no frame was carried, in microseconds.
+    pub pause_us: u64,
+    /// Flows that could not go on, and were reset.
+    pub flows_lost: u64,
 }
 
 /// Reads or sets the level of the log on standard error.

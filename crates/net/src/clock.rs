@@ -22,7 +22,31 @@ pub struct Clock {
     pub(crate) suspended: Duration,
 }
 
+/// Zero of a clock, for another process on the same machine to count from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// CLOCK_MONOTONIC at zero, in nanoseconds.
+    pub start_ns: u64,
+    /// CLOCK_REALTIME at zero, in nanoseconds since 1970.
+    pub unix_ns: u64,
+    /// Time for which the machine had been suspended at zero, in nanoseconds.
+    pub suspended_ns: u64,
+}
+
 impl Clock {
+    /// A clock with the zero of another. One that lies in the future counts as now.
+    pub fn at(origin: Origin) -> Self {
+        let Origin { start_ns, unix_ns, suspended_ns } = origin;
+        let start_ns = start_ns.min(read_ns(ClockId::Monotonic));
+        Self { start_ns, unix_ns, suspended: Duration::from_nanos(suspended_ns) }
+    }
+
+    /// Its zero.
+    pub fn origin(&self) -> Origin {
+        let Self { start_ns, unix_ns, suspended } = *self;
+        Origin { start_ns, unix_ns, suspended_ns: u64::try_from(suspended.as_nanos()).unwrap_or(u64::MAX) }
+    }
+
     /// A clock whose zero is now.
     pub fn start() -> Self {
         Self {

@@ -22,8 +22,8 @@ use rustix::net::{
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 
-/// Most descriptors of a message; the kernel takes 253.
-pub const DESCRIPTORS_MAX: usize = 128;
+/// Most descriptors of a message: as many as the kernel takes (`SCM_MAX_FD`).
+pub const DESCRIPTORS_MAX: usize = 253;
 
 const CONTROL_SIZE: usize = rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX));
 

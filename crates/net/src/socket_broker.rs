@@ -139,6 +139,11 @@ impl SocketBroker {
         Ok(broker)
     }
 
+    /// The process of the broker, of its first client.
+    pub fn process(&self) -> Option<Pid> {
+        self.pid
+    }
+
     /// The client at the end of a further channel ([`SocketBroker::another`]).
     ///
     /// # Errors

@@ -15,7 +15,7 @@ mod id_map;
 mod target;
 
 pub use id_map::Identity;
-pub use target::{Target, Watch};
+pub use target::{FileIdentity, Target, TargetEnd, Watch};
 
 use crate::handoff::{Handoff, Message};
 use crate::process::{self, Child, Signals, raw};

@@ -3,8 +3,8 @@
 //! A command under brodo behaves as it would without: it shares brodo's terminal, process group, environment,
 //! working directory and every descriptor brodo inherited. Terminal signals (Ctrl-C, Ctrl-\, Ctrl-Z, a
 //! window's change of size) go from the kernel to the whole process group, hence to the command itself; brodo
-//! ignores them. Signals of another process to brodo alone are forwarded. The sender reported by signalfd
-//! distinguishes the two.
+//! ignores them. Signals of another process to brodo alone are forwarded, but for SIGUSR2, which asks brodo
+//! to replace itself. The sender reported by signalfd distinguishes the two.
 //!
 //! When the command stops (Ctrl-Z), brodo stops too, so that the shell that waits for brodo gets its prompt
 //! back; when brodo is continued it continues the command.
@@ -25,6 +25,7 @@ use raw::Received;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -46,8 +47,13 @@ const HANDLED: [Signal; 10] = [
 ];
 
 /// Signals as a descriptor; while it exists they have no other effect.
+///
+/// SIGUSR2 asks brodo for an upgrade in place and is kept until [`Signals::take_upgrade`].
 #[derive(Debug)]
-pub struct Signals(OwnedFd);
+pub struct Signals {
+    descriptor: OwnedFd,
+    upgrade: Cell<bool>,
+}
 
 /// File size limit (`ulimit -f`): a write beyond it fails with `EFBIG` instead of ending brodo and its
 /// command by SIGXFSZ.
@@ -66,13 +72,30 @@ impl Signals {
     /// Blocks the signals of a session. To be called before any step that a signal should not interrupt.
     pub fn block() -> Result<Self, SetupError> {
         raw::block_into_descriptor(&HANDLED)
-            .map(Self)
+            .map(Self::resume)
             .map_err(|errno| SetupError::new(Step::Signals, errno, ""))
+    }
+
+    /// Signals of a descriptor that an earlier program of this process has made; it has left them blocked.
+    pub fn resume(descriptor: OwnedFd) -> Self {
+        Self { descriptor, upgrade: Cell::new(false) }
+    }
+
+    /// Whether an upgrade was asked for since the last call.
+    pub fn take_upgrade(&self) -> bool {
+        self.upgrade.take()
     }
 
     /// The next pending signal.
     fn next(&self) -> Result<Option<Received>, SetupError> {
-        raw::next_signal(self.0.as_fd()).map_err(|errno| SetupError::new(Step::Signals, errno, ""))
+        loop {
+            let next = raw::next_signal(self.descriptor.as_fd());
+            let next = next.map_err(|errno| SetupError::new(Step::Signals, errno, ""))?;
+            if next.as_ref().is_none_or(|received| received.signal != Signal::USR2) {
+                return Ok(next);
+            }
+            self.upgrade.set(true);
+        }
     }
 
     /// Takes all pending signals; true if one of them asks brodo itself to end.
@@ -92,7 +115,7 @@ impl Signals {
 
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.descriptor.as_fd()
     }
 }
 
@@ -108,13 +131,29 @@ pub struct Child {
 }
 
 impl Child {
+    /// A child that an earlier program of this process has started, by the descriptors of
+    /// [`Child::descriptors`].
+    pub fn resume(pid: Pid, handoff: OwnedFd, signals: Signals) -> Self {
+        Self::new(pid, Handoff::from(handoff), signals)
+    }
+
+    /// The conversation with the child, and the signals.
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.handoff.as_fd(), self.signals.as_fd()]
+    }
+
+    /// The signals.
+    pub fn signals(&self) -> &Signals {
+        &self.signals
+    }
+
     /// A handle for `pid`, a child at the other end of `handoff`.
     pub(crate) fn new(pid: Pid, handoff: Handoff, signals: Signals) -> Self {
         Self { pid, handoff, signals, ended: false }
     }
 
     /// Process id of the child.
-    pub(crate) fn pid(&self) -> Pid {
+    pub fn pid(&self) -> Pid {
         self.pid
     }
 

@@ -47,9 +47,9 @@ mod user;
 
 pub use keeper::keep;
 pub use limits::Limits;
-pub use raw::{Forked, end_with, fork};
+pub use raw::{Forked, end_with, fork, replace};
 pub use report::{Gap, Report};
-pub use spawn::{Confined, spawn};
+pub use spawn::{Confined, Parent, spawn};
 pub use stage::{Stage, Stages};
 pub use system_calls::{Alternative, Argument, OnViolation, SystemCall};
 

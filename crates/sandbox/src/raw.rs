@@ -2,7 +2,9 @@
 //! call.
 
 use rustix::process::Pid;
+use std::ffi::{CString, OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Exit status of a child that panics; its parent sees an end without a message.
@@ -52,13 +54,13 @@ pub fn fork() -> io::Result<Forked> {
     }
 }
 
-/// Forks into the namespaces of `flags` (`CLONE_NEW*`). The child ends with the result of `body`
-/// ([`end_with`]).
+/// Forks into the namespaces of `flags` (`CLONE_NEW*`), as a child of the parent with `CLONE_PARENT`. The
+/// child ends with the result of `body` ([`end_with`]).
 ///
 /// # Errors
 /// `EBUSY` if the process has more than one thread. Any error of clone(2).
 pub(crate) fn fork_into(flags: libc::c_int, body: impl FnOnce() -> i32) -> io::Result<Pid> {
-    debug_assert_eq!(flags & !NAMESPACES, 0, "namespaces only");
+    debug_assert_eq!(flags & !(NAMESPACES | libc::CLONE_PARENT), 0, "namespaces only");
     fork_with(flags, body)
 }
 
@@ -90,6 +92,36 @@ pub fn end_with(body: impl FnOnce() -> i32) -> ! {
     let status = catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED);
     // SAFETY: `_exit` takes any value and does not return.
     unsafe { libc::_exit(status) }
+}
+
+/// Executes the program at `path` in the place of this one, with these arguments and this environment, and
+/// with the signals blocked now. Returns only if that fails, and then nothing has changed.
+///
+/// [`std::os::unix::process::CommandExt::exec`] unblocks all signals before it, so that one that waits to be
+/// read from a descriptor would end the process.
+///
+/// # Errors
+/// Any error of execve(2); `EINVAL` for a word with a zero byte.
+pub fn replace(path: &OsStr, arguments: &[OsString], environment: &[(OsString, OsString)]) -> io::Error {
+    let text = |bytes: Vec<u8>| CString::new(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL));
+    let variable = |(name, value): &(OsString, OsString)| [name.as_bytes(), value.as_bytes()].join(&b'=');
+    let texts = || -> io::Result<(CString, Vec<CString>, Vec<CString>)> {
+        let arguments =
+            arguments.iter().map(|word| text(word.as_bytes().to_vec())).collect::<Result<_, _>>()?;
+        let environment = environment.iter().map(|pair| text(variable(pair))).collect::<Result<_, _>>()?;
+        Ok((text(path.as_bytes().to_vec())?, arguments, environment))
+    };
+    let (path, arguments, environment) = match texts() {
+        Ok(texts) => texts,
+        Err(error) => return error,
+    };
+    let ends = |list: &[CString]| -> Vec<*const libc::c_char> {
+        list.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
+    };
+    let (arguments, environment) = (ends(&arguments), ends(&environment));
+    // SAFETY: texts that end in a zero byte and lists that end in a null pointer, all alive until the return.
+    unsafe { libc::execve(path.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
+    io::Error::last_os_error()
 }
 
 /// The namespaces of an engine: all but network and time.

@@ -2,8 +2,27 @@
 
 use crate::raw::{self, NAMESPACES};
 use crate::{Report, Stage, Stages, user};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, set_parent_process_death_signal, waitpid};
 use std::io;
+
+/// The process that a child of [`spawn`] belongs to, waits for it, and takes it along when it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parent {
+    /// The caller.
+    Caller,
+    /// The caller's own parent (`CLONE_PARENT`): the caller makes the child for it and ends.
+    OfCaller,
+}
+
+impl Parent {
+    const fn flag(self) -> libc::c_int {
+        match self {
+            Self::Caller => 0,
+            Self::OfCaller => libc::CLONE_PARENT,
+        }
+    }
+}
 
 /// A confined child.
 #[derive(Debug)]
@@ -12,6 +31,18 @@ pub struct Confined {
 }
 
 impl Confined {
+    /// The child with this process number, made by an earlier program of this process or by a child.
+    ///
+    /// # Errors
+    /// `ECHILD`: it is no child of this process. `NotFound`: it has ended.
+    pub fn adopt(pid: i32) -> io::Result<Self> {
+        let pid = Some(pid).filter(|&pid| pid > 0).and_then(Pid::from_raw).ok_or(Errno::CHILD)?;
+        match rustix::io::retry_on_intr(|| waitpid(Some(pid), WaitOptions::NOHANG))? {
+            None => Ok(Self { pid }),
+            Some(_) => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
     /// Its process number, as the caller sees it.
     pub fn pid(&self) -> Pid {
         self.pid
@@ -36,12 +67,13 @@ impl Confined {
 /// Runs `body` in a child process, as an ordinary user and in new namespaces if `stages` has them; its result
 /// is the exit status.
 ///
-/// The child dies with the caller's thread (SIGKILL). In a PID namespace it is number 1: its end ends all
-/// processes that it has made. Stages that the system refuses stand in the report with the error.
+/// The child dies with its parent's thread (SIGKILL): the caller's, or the one that has made the caller. A
+/// program that this thread executes in place keeps it. In a PID namespace the child is number 1: its end
+/// ends all processes that it has made. Stages that the system refuses stand in the report with the error.
 ///
 /// # Errors
 /// The process has several threads (`EBUSY`), or cannot fork.
-pub fn spawn(stages: Stages, body: impl FnOnce(Report) -> i32) -> io::Result<Confined> {
+pub fn spawn(stages: Stages, parent: Parent, body: impl FnOnce(Report) -> i32) -> io::Result<Confined> {
     let mut body = Some(body);
     let mut run = |report: Report| {
         // Not earlier: the kernel forgets it when a process changes its credentials. The caller's end before
@@ -62,11 +94,11 @@ pub fn spawn(stages: Stages, body: impl FnOnce(Report) -> i32) -> io::Result<Con
             run(report)
         };
         let flags = if in_pid_namespace { libc::CLONE_NEWPID } else { 0 };
-        return raw::fork_into(flags, others).map(|pid| Confined { pid });
+        return raw::fork_into(flags | parent.flag(), others).map(|pid| Confined { pid });
     }
     report.run(stages, Stage::User, || Ok(()));
     if stages.contains(Stage::Namespaces) {
-        match raw::fork_into(NAMESPACES, || run(report.clone())) {
+        match raw::fork_into(NAMESPACES | parent.flag(), || run(report.clone())) {
             Ok(pid) => return Ok(Confined { pid }),
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Err(error),
             Err(error) => report.add(Stage::Namespaces, &error.to_string()),
@@ -74,5 +106,5 @@ pub fn spawn(stages: Stages, body: impl FnOnce(Report) -> i32) -> io::Result<Con
     } else {
         report.add(Stage::Namespaces, "off");
     }
-    raw::fork_into(0, || run(report)).map(|pid| Confined { pid })
+    raw::fork_into(parent.flag(), || run(report)).map(|pid| Confined { pid })
 }

@@ -54,6 +54,16 @@ pub(crate) struct StatusOptions {
     pub(crate) instance: InstanceOptions,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct UpgradeOptions {
+    #[command(flatten)]
+    pub(crate) instance: InstanceOptions,
+
+    /// The program to go on with [default: the one at the running brodo's own path]
+    #[arg(long, value_name = "BINARY", value_hint = ValueHint::ExecutablePath)]
+    pub(crate) to: Option<PathBuf>,
+}
+
 /// Order of flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Sort {

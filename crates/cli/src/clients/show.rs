@@ -5,7 +5,7 @@ use crate::escape::printable;
 use crate::units::{bytes, time};
 use brodo_control::event::Event;
 use brodo_control::flow::{Carrier, Flow, FlowEnd, Half, Protocol, TuningStep};
-use brodo_control::method::{CaptureStatus, Counters, FlowDetail, Forward, Side, Status};
+use brodo_control::method::{CaptureStatus, Counters, FlowDetail, Forward, Side, Status, Upgrades};
 use std::fmt::Write as _;
 
 /// Words separated by commas, or a dash for none.
@@ -49,6 +49,7 @@ pub(super) fn status(status: &Status) -> String {
         ),
         ("capture", capture),
         ("confined", printable(&confinement(status))),
+        ("upgrades", printable(&upgrades(status.upgrades.as_ref()))),
     ];
     let mut text = format!("brodo {}: {} {}\n", status.pid, status.command, printable(&status.target));
     for (name, value) in lines {
@@ -65,6 +66,24 @@ fn confinement(status: &Status) -> String {
         1 => format!("{}; 1 engine has crashed", status.confinement),
         crashes => format!("{}; {crashes} engines have crashed", status.confinement),
     }
+}
+
+/// Upgrades in place, and a failed attempt after them.
+fn upgrades(upgrades: Option<&Upgrades>) -> String {
+    let Some(upgrades) = upgrades else { return "none".to_owned() };
+    let mut text = upgrades.count.to_string();
+    if let Some(last) = &upgrades.last {
+        let _ = write!(text, ", the last at {} with a pause of {}", last.time, pause(last.pause_us));
+    }
+    if let Some(failed) = &upgrades.failure {
+        let _ = write!(text, "; failed at {}: {}", failed.time, failed.reason);
+    }
+    text
+}
+
+/// The pause of an upgrade.
+pub(super) fn pause(us: u64) -> String {
+    format!("{}.{} ms", us / 1000, us % 1000 / 100)
 }
 
 fn capture_words(capture: &CaptureStatus) -> String {

@@ -33,7 +33,7 @@ fn line(file: &Written, words: &str) -> Vec<OsString> {
 
 /// All options, as text.
 fn options(words: &[OsString]) -> String {
-    let cli = parse(words).unwrap_or_else(|refusal| panic!("{words:?}: {refusal:?}"));
+    let cli = parse(words).unwrap_or_else(|refusal| panic!("{words:?}: {refusal:?}")).cli;
     let mut command = cli.command;
     if let args::Command::Run(args::Run { network, .. })
     | args::Command::Attach(args::Attach { network, .. }) = &mut command
@@ -223,8 +223,8 @@ fn options_to_come_need_nothing_here() {
     let definition = Command::new("brodo").subcommand(subcommand).subcommand(Command::new("top"));
     let values = |text: &str, words: &str| {
         let file = Written::new(text.as_bytes());
-        let found = matches(&definition, &line(&file, words)).map_err(|refusal| format!("{refusal:?}"))?;
-        let found = found.subcommand_matches("vm").cloned().ok_or("not vm")?;
+        let merged = merge(&definition, &line(&file, words)).map_err(|refusal| format!("{refusal:?}"))?;
+        let found = merged.matches.subcommand_matches("vm").cloned().ok_or("not vm")?;
         let several = found.get_many::<String>("tcp").unwrap_or_default().cloned().collect::<Vec<_>>();
         Ok((several.join("+"), found.get_one::<String>("flow").cloned().unwrap_or_default()))
     };

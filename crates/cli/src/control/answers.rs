@@ -7,10 +7,11 @@ use crate::conversation::forwards;
 use crate::conversation::message::GetEngineStatus;
 use crate::log;
 use crate::own_process::Processes;
+use crate::upgrades::History;
 use brodo_control::method::{
-    AddForward, Forward, GetCounters, GetFlow, GetFlows, GetHello, GetStatus, Hello, ListForwards, LogLevel,
-    Method, NAMES, RemoveForward, SetLogLevel, StartCapture, Status, StopCapture, Subscribe, Subscribed,
-    reply,
+    AddForward, FailedUpgrade, Forward, GetCounters, GetFlow, GetFlows, GetHello, GetStatus, Hello,
+    LastUpgrade, ListForwards, LogLevel, Method, NAMES, RemoveForward, SetLogLevel, StartCapture, Status,
+    StopCapture, Subscribe, Subscribed, Upgrade, Upgrades, reply,
 };
 use brodo_control::rpc::{self, Error, PROTOCOL, Request, code};
 
@@ -30,6 +31,7 @@ impl Server {
             RemoveForward::NAME => reply(request, |wanted| remove_forward(controlled, &wanted)),
             StartCapture::NAME => reply(request, |wanted| capture::start(controlled, wanted)),
             StopCapture::NAME => reply(request, |StopCapture {}| capture::stop(controlled)),
+            Upgrade::NAME => self.upgrade(client, request),
             SetLogLevel::NAME => reply(request, |SetLogLevel { level }| {
                 level.inspect(|&level| log::set_level(level));
                 Ok(LogLevel { level: log::level() })
@@ -85,7 +87,24 @@ fn status(controlled: &Controlled) -> Result<Status, Error> {
         capture: capture::status(controlled, engine.capture),
         confinement: info.confinement.clone(),
         crashes: controlled.engine.crashes(),
+        upgrades: upgrades(&controlled.upgrades.history()),
         log_level: log::level(),
+    })
+}
+
+/// Upgrades of the instance, if there were any.
+fn upgrades(history: &History) -> Option<Upgrades> {
+    (history.count > 0 || history.failure.is_some()).then(|| Upgrades {
+        count: history.count,
+        last: history.last.as_ref().map(|last| LastUpgrade {
+            time: last.time.clone(),
+            pause_us: last.pause_us,
+            flows_lost: last.flows_lost,
+        }),
+        failure: history
+            .failure
+            .as_ref()
+            .map(|failed| FailedUpgrade { time: failed.time.clone(), reason: failed.reason.clone() }),
     })
 }
 

@@ -9,13 +9,16 @@ use super::session::{Disconnected, Session};
 use crate::conversation::message::Recorded;
 use crate::mailbox::Taken;
 use crate::unix_listener::PrivateListener;
+use crate::upgrades::Wish;
 use brodo_control::event::{Event, Level, Topic};
+use brodo_control::method::Upgrade;
 use brodo_control::rpc::{self, Error, Request, code};
 use brodo_net::control_auth;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -28,7 +31,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// The server.
 pub(super) struct Server {
-    listener: PrivateListener,
+    listener: Arc<PrivateListener>,
     pub(super) controlled: Controlled,
     clients: Vec<Session>,
     /// Time until which accept pauses.
@@ -38,7 +41,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn new(listener: PrivateListener, controlled: Controlled) -> Self {
+    pub(super) fn new(listener: Arc<PrivateListener>, controlled: Controlled) -> Self {
         let clients = Vec::with_capacity(CLIENTS_MAX);
         Self { listener, controlled, clients, accept_at: None, unauthorized_noticed: false }
     }
@@ -56,6 +59,7 @@ impl Server {
                 }
             }
             self.remove(&gone);
+            self.tell_outcome();
             if ready.listener {
                 self.accept(now);
             }
@@ -144,6 +148,8 @@ impl Server {
         if let Some(line) = client.next_line(now) {
             match Request::parse(&line) {
                 Ok(request) => {
+                    let upgrades = self.controlled.upgrades.clone();
+                    let _gate = upgrades.gate();
                     let reply = self.answer(index, request);
                     self.clients[index].reply(&reply.unwrap_or_default());
                 }
@@ -151,6 +157,22 @@ impl Server {
             }
         }
         self.clients[index].write(Instant::now())
+    }
+
+    /// Replies to those who have asked for an upgrade, once it has come to its end.
+    fn tell_outcome(&mut self) {
+        let Some(outcome) = self.controlled.upgrades.outcome() else { return };
+        let now = Instant::now();
+        let mut gone = Vec::new();
+        for (index, client) in self.clients.iter_mut().enumerate() {
+            client.end_upgrade(&outcome);
+            // Events too: a program that takes the place of this one has no clients.
+            if client.write(now).is_err() {
+                gone.push(index);
+            }
+        }
+        self.controlled.upgrades.notified();
+        self.remove(&gone);
     }
 
     /// Removes clients, whose indices are in order.
@@ -163,6 +185,24 @@ impl Server {
             // An engine that is gone records nothing.
             let _ = self.record();
         }
+    }
+
+    /// Asks for an upgrade in the name of a client; its reply comes later.
+    pub(super) fn upgrade(&mut self, client: usize, request: Request) -> Option<Vec<u8>> {
+        let id = request.id.clone();
+        let refused = |error: &Error| id.as_ref().map(|id| rpc::error(Some(id), error));
+        let wish = match request.params::<Upgrade>() {
+            Ok(Upgrade { program }) => Wish { program },
+            Err(error) => return refused(&error),
+        };
+        if wish.program.as_ref().is_some_and(|program| !program.is_absolute()) {
+            return refused(&Error::new(code::INVALID_PARAMS, "the program has no absolute path"));
+        }
+        if !self.controlled.upgrades.ask(wish) {
+            return refused(&Error::new(code::BUSY, "an upgrade is under way"));
+        }
+        self.clients[client].begin_upgrade(id?);
+        None
     }
 
     /// Subscribes a client.

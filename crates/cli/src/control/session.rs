@@ -6,8 +6,10 @@
 //!
 //! The stream is non-blocking, and no call here blocks.
 
+use crate::upgrades::Upgraded;
 use brodo_control::event::{Event, Topic};
-use brodo_control::rpc::{self, Error, REQUEST_MAX, code};
+use brodo_control::method;
+use brodo_control::rpc::{self, Error, Id, REQUEST_MAX, code};
 use rustix::event::PollFlags;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -42,6 +44,8 @@ pub(super) struct Session {
     pub(super) topics: Vec<Topic>,
     /// Events without room.
     lost: u64,
+    /// The request for an upgrade that it waits for.
+    upgrade: Option<Id>,
 }
 
 impl Session {
@@ -49,7 +53,18 @@ impl Session {
         stream.set_nonblocking(true)?;
         let (input, output, topics) = Default::default();
         let (ended, closing) = (false, false);
-        Ok(Self { stream, input, output, sent: 0, ended, closing, moved_at: now, topics, lost: 0 })
+        Ok(Self {
+            stream,
+            input,
+            output,
+            sent: 0,
+            ended,
+            closing,
+            moved_at: now,
+            topics,
+            lost: 0,
+            upgrade: None,
+        })
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -60,7 +75,7 @@ impl Session {
     pub(super) fn interest(&self) -> PollFlags {
         if self.waits_to_send() {
             PollFlags::OUT
-        } else if self.ended || self.closing {
+        } else if self.ended || self.closing || self.upgrade.is_some() {
             PollFlags::empty()
         } else {
             PollFlags::IN
@@ -74,7 +89,8 @@ impl Session {
 
     /// Start of its silence, if nothing is due from either side and it has no subscription.
     pub(super) fn idle_since(&self) -> Option<Instant> {
-        (self.deadline().is_none() && self.topics.is_empty()).then_some(self.moved_at)
+        (self.deadline().is_none() && self.topics.is_empty() && self.upgrade.is_none())
+            .then_some(self.moved_at)
     }
 
     fn waits_to_send(&self) -> bool {
@@ -104,7 +120,10 @@ impl Session {
     /// Whether a complete request waits for execution.
     pub(super) fn has_line(&self) -> bool {
         let last = self.ended && (!self.input.is_empty() || self.topics.is_empty());
-        !self.closing && !self.waits_to_send() && (self.line_end().is_some() || last)
+        !self.closing
+            && !self.waits_to_send()
+            && self.upgrade.is_none()
+            && (self.line_end().is_some() || last)
     }
 
     fn line_end(&self) -> Option<usize> {
@@ -114,7 +133,7 @@ impl Session {
     /// The next line, if there is one and the reply to the one before has left. Lines that break the rules
     /// get their reply here.
     pub(super) fn next_line(&mut self, now: Instant) -> Option<Vec<u8>> {
-        if self.closing || self.waits_to_send() {
+        if self.closing || self.waits_to_send() || self.upgrade.is_some() {
             return None;
         }
         match self.line_end() {
@@ -135,6 +154,23 @@ impl Session {
             _ => self.refuse(&Error::new(code::PARSE, format!("a request has at most {REQUEST_MAX} bytes"))),
         }
         None
+    }
+
+    /// Waits for an upgrade before anything else.
+    pub(super) fn begin_upgrade(&mut self, request: Id) {
+        self.upgrade = Some(request);
+    }
+
+    /// Replies to a request for an upgrade, if it has made one.
+    pub(super) fn end_upgrade(&mut self, outcome: &Result<Upgraded, String>) {
+        let Some(id) = self.upgrade.take() else { return };
+        self.reply(&match outcome {
+            Ok(Upgraded { version, pause_us, flows_lost, .. }) => {
+                let (version, pause_us, flows_lost) = (version.clone(), *pause_us, *flows_lost);
+                rpc::result(&id, &method::Upgraded { version, pause_us, flows_lost })
+            }
+            Err(why) => rpc::error(Some(&id), &Error::new(code::FAILED, why.clone())),
+        });
     }
 
     /// Sends a message.

@@ -6,11 +6,12 @@ use crate::engine::answers::Answers;
 use crate::engine::outbox::Outbox;
 use crate::flow_messages::Bounds;
 use crate::mailbox::Mailbox;
+use crate::upgrades::{History, Wish};
 use brodo_control::client::{Client, ClientError};
 use brodo_control::event::{Event, Level, Topic};
 use brodo_control::method::{
     AddForward, GetCounters, GetFlow, GetFlows, GetHello, GetStatus, ListForwards, SetLogLevel, Side,
-    StartCapture, StopCapture,
+    StartCapture, StopCapture, Upgrade,
 };
 use brodo_control::rpc::{self, REQUEST_MAX, code};
 use brodo_core::config::Config;
@@ -28,6 +29,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 /// An instance whose guest is silent, and a folder for its socket.
@@ -35,6 +37,7 @@ struct Served {
     folder: PathBuf,
     workers: Arc<Workers>,
     bus: Arc<EventBus>,
+    upgrades: Arc<Upgrades>,
     control: Option<Control>,
     worker: Option<JoinHandle<()>>,
     outbox: Arc<Outbox>,
@@ -76,16 +79,20 @@ impl Served {
             interface: "eth0".to_owned(),
             clock,
             capture: None,
+            freezing: Arc::default(),
+            begin: sync_channel(1).0,
         };
         let to = outbox.clone();
         thread::spawn(move || answers.serve(their_requests, &to));
         let engine = EngineClient::new(0);
+        let upgrades = Arc::new(Upgrades::new(History::default()).unwrap());
         engine.connect(requests);
         let controlled = Controlled {
             engine: Arc::new(engine),
             desired: Arc::default(),
             bus: bus.clone(),
             mailbox,
+            upgrades: upgrades.clone(),
             info: InstanceInfo {
                 command: "run",
                 target: "true".to_owned(),
@@ -99,7 +106,17 @@ impl Served {
         };
         let listener = PrivateListener::bind(&folder.join("socket")).unwrap();
         let control = Some(Control::start(listener, controlled).unwrap());
-        Self { folder, workers, bus, control, worker: Some(worker), outbox, _guest: guest, _records: records }
+        Self {
+            folder,
+            workers,
+            bus,
+            upgrades,
+            control,
+            worker: Some(worker),
+            outbox,
+            _guest: guest,
+            _records: records,
+        }
     }
 
     fn path(&self) -> PathBuf {
@@ -180,6 +197,44 @@ fn every_method_answers() {
     assert_eq!(code_of(old), code::UNSUPPORTED);
     let many = client.call(&GetFlows { limit: Some(1001), ..GetFlows::default() }).unwrap_err();
     assert_eq!(code_of(many), code::INVALID_PARAMS);
+}
+
+#[test]
+fn an_upgrade_replies_at_its_end_and_other_clients_are_served_meanwhile() {
+    let served = Served::new("upgrade");
+    let mut asks = served.client();
+    let asking = thread::spawn(move || asks.call(&Upgrade { program: Some("/bin/brodo".into()) }));
+    let wish = loop {
+        if let Some(wish) = served.upgrades.take() {
+            break wish;
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
+    assert_eq!(wish, Wish { program: Some("/bin/brodo".into()) });
+    let mut other = served.client();
+    assert_eq!(other.call(&GetStatus {}).unwrap().upgrades, None);
+    let refused = other.call(&Upgrade::default()).unwrap_err().to_string();
+    assert!(refused.contains("an upgrade is under way"), "{refused}");
+    let clients = Mailbox::<()>::with_waker().unwrap();
+    // The mailbox of the test wakes no thread: the server looks at the outcome at its next event.
+    let notified = thread::spawn({
+        let upgrades = served.upgrades.clone();
+        move || upgrades.tell(Err("it is a script".to_owned()), "then".to_owned(), Some(&clients))
+    });
+    while !asking.is_finished() {
+        served.bus.notify(Level::Info, "an event");
+        let _ = other.call(&GetStatus {});
+    }
+    notified.join().unwrap();
+    let refused = asking.join().unwrap().unwrap_err().to_string();
+    assert!(refused.contains("it is a script"), "{refused}");
+    let upgrades = other.call(&GetStatus {}).unwrap().upgrades.expect("an attempt");
+    assert_eq!(
+        (upgrades.count, upgrades.failure.map(|failed| failed.reason)),
+        (0, Some("it is a script".into()))
+    );
+    let relative = other.call(&Upgrade { program: Some("brodo".into()) }).unwrap_err().to_string();
+    assert!(relative.contains("no absolute path"), "{relative}");
 }
 
 #[test]

@@ -77,6 +77,16 @@ impl Lines {
         Self { socket, bytes, at, searched, descriptors, line_max }
     }
 
+    /// Lines behind `pending`, bytes that have come already.
+    pub(crate) fn resume(socket: OwnedFd, pending: Vec<u8>, line_max: usize) -> Self {
+        Self { bytes: pending, ..Self::new(socket, line_max) }
+    }
+
+    /// Received, and not yet read.
+    pub(crate) fn pending(&self) -> &[u8] {
+        &self.bytes[self.at..]
+    }
+
     /// Receives what there is, without waiting.
     ///
     /// # Errors

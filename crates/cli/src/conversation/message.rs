@@ -13,7 +13,9 @@ use std::net::SocketAddr;
 /// Line of the engine to the warden.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Record {
-    /// The engine is sealed, and begins to serve.
+    /// The engine waits for the state of the one before it.
+    Awaiting,
+    /// The engine is sealed, and begins to serve; with the state of another one, at [`Go`].
     Ready(Ready),
     /// A flow or a notice, as clients of the control socket get it.
     Event(Box<Event>),
@@ -32,6 +34,9 @@ pub(crate) struct Ready {
     pub(crate) flows_max: u64,
     /// Names of the stages of confinement that are not in force, and why.
     pub(crate) gaps: Vec<(String, String)>,
+    /// Flows of the engine before that cannot go on, and will be reset.
+    #[serde(default)]
+    pub(crate) flows_lost: u64,
 }
 
 /// Last record of an engine.
@@ -105,6 +110,23 @@ pub(crate) struct Names {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Stop {}
 
+/// Method `engine.freeze`: carries no frame any more, and gives its state to the socket that comes with the
+/// request.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Freeze {}
+
+/// Method `engine.thaw`: goes on as if it had not been frozen.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Thaw {}
+
+/// Method `engine.retire`: the other engine goes on; this one, still frozen, never will.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Retire {}
+
+/// Method `engine.go`: begins to serve with the state of another engine, which has retired.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Go {}
+
 /// The result of a method without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Done {}
@@ -117,6 +139,10 @@ brodo_control::methods! {
     GetMetrics, "engine.metrics" => Metrics;
     Names, "engine.names" => Done;
     Stop, "engine.stop" => Done;
+    Freeze, "engine.freeze" => Done;
+    Thaw, "engine.thaw" => Done;
+    Retire, "engine.retire" => Done;
+    Go, "engine.go" => Done;
 }
 
 impl From<ResolvConf> for Names {

@@ -4,11 +4,13 @@
 
 use super::ask::{FLOWS_PER_COMMAND, ask, ask_all};
 use super::capture::{self, Current};
+use super::handover::Freezing;
 use super::outbox::Outbox;
 use super::{exposition, forwards, view};
 use crate::conversation::lines::{self, Lines};
 use crate::conversation::message::{
-    Capturing, Done, EngineStatus, GetEngineStatus, GetMetrics, Metrics, Names, Recorded, Stop, StopCapturing,
+    Capturing, Done, EngineStatus, Freeze, GetEngineStatus, GetMetrics, Go, Metrics, Names, Recorded, Retire,
+    Stop, StopCapturing, Thaw,
 };
 use crate::flow_messages::{self, Bounds};
 use crate::report::Report;
@@ -28,8 +30,9 @@ use brodo_net::workers::Workers;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 /// Longest wait for a warden that does not read its replies.
@@ -37,6 +40,9 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// State and handles that requests use.
 pub(crate) struct Answers {
+    pub(crate) freezing: Arc<Freezing>,
+    /// To the first worker, which waits for [`Go`] if it has the state of another engine.
+    pub(crate) begin: SyncSender<()>,
     pub(crate) workers: Arc<Workers>,
     /// Frames dropped by the guest's kernel, at a full transmit queue.
     pub(crate) ring: Option<Arc<TxQueueLenWatch>>,
@@ -70,9 +76,13 @@ impl Answers {
             }
             while let Some(line) = lines.next() {
                 let request = Request::parse(line);
-                let file = lines.take_descriptor().map(File::from);
+                let descriptor = lines.take_descriptor();
                 let reply = match request {
-                    Ok(request) => self.answer(&mut capture, request, file),
+                    Ok(request) if request.method == Retire::NAME => match self.retire(request, outbox) {
+                        Ok(reply) => reply,
+                        Err(_) => return self.workers.stop(),
+                    },
+                    Ok(request) => self.answer(&mut capture, request, descriptor),
                     Err(error) => Some(rpc::error(None, &error)),
                 };
                 let reply = reply.unwrap_or_default();
@@ -84,7 +94,12 @@ impl Answers {
     }
 
     /// Executes a request and returns the line with its reply.
-    fn answer(&self, capture: &mut Current, request: Request, file: Option<File>) -> Option<Vec<u8>> {
+    fn answer(
+        &self,
+        capture: &mut Current,
+        request: Request,
+        descriptor: Option<OwnedFd>,
+    ) -> Option<Vec<u8>> {
         match request.method.as_str() {
             GetEngineStatus::NAME => reply(request, |GetEngineStatus {}| self.status(capture)),
             GetCounters::NAME => reply(request, |GetCounters {}| self.counters()),
@@ -99,12 +114,24 @@ impl Answers {
             Recorded::NAME => reply(request, |Recorded { openings, ends }| {
                 ask_all(&self.workers, |reply| Command::Record { openings, ends, reply }).map(|_| Done {})
             }),
-            Capturing::NAME => reply(request, |wanted| self.start_capture(capture, &wanted, file)),
+            Capturing::NAME => {
+                reply(request, |wanted| self.start_capture(capture, &wanted, descriptor.map(File::from)))
+            }
             StopCapturing::NAME => reply(request, |StopCapturing {}| capture.stop(&self.workers)),
             Names::NAME => reply(request, |names: Names| {
                 if let Some(host) = &self.host {
                     host.set_conf(names.into());
                 }
+                Ok(Done {})
+            }),
+            Freeze::NAME => reply(request, |Freeze {}| self.freeze(descriptor)),
+            Thaw::NAME => reply(request, |Thaw {}| {
+                self.freezing.thaw();
+                Ok(Done {})
+            }),
+            Go::NAME => reply(request, |Go {}| {
+                // Said before: the first worker has begun.
+                let _ = self.begin.try_send(());
                 Ok(Done {})
             }),
             Stop::NAME => reply(request, |Stop {}| {
@@ -116,6 +143,19 @@ impl Answers {
                 request.id.as_ref().map(|id| rpc::error(Some(id), &error))
             }
         }
+    }
+
+    fn freeze(&self, to: Option<OwnedFd>) -> Result<Done, Error> {
+        let to = to.ok_or_else(|| Error::new(code::FAILED, "a hand-over needs a socket"))?;
+        self.freezing.ask(to)?;
+        self.workers.freeze();
+        Ok(Done {})
+    }
+
+    /// Retires, after the last records have left: the engine ends at any time from then on.
+    fn retire(&self, request: Request, outbox: &Outbox) -> io::Result<Option<Vec<u8>>> {
+        outbox.send_waiting(self.clock)?;
+        Ok(reply(request, |Retire {}| self.freezing.retire().map(|()| Done {})))
     }
 
     fn status(&self, capture: &Current) -> Result<EngineStatus, Error> {

@@ -28,6 +28,15 @@ pub(super) fn open(
     Ok(capture.only(filter))
 }
 
+/// A capture that another engine has begun.
+///
+/// # Errors
+/// An invalid filter.
+pub(super) fn go_on(file: File, wanted: &Capturing, clock: Clock) -> Result<Capture, Failure> {
+    let filter: Filter = wanted.filter.as_deref().unwrap_or_default().parse().map_err(Failure::Usage)?;
+    Ok(Capture::resume(file, clock).only(filter))
+}
+
 /// The current capture.
 #[derive(Debug)]
 pub(super) struct Current(pub(super) Option<Capture>);

@@ -27,8 +27,9 @@ use std::time::Duration;
 
 /// Longest message of a start, in bytes: the texts of some hundred forwards.
 const START_MAX: usize = 64 << 10;
-/// Descriptors of a start: requests, records, listening sockets, and perhaps the broker's and a capture's.
-const DESCRIPTORS_MAX: usize = 5;
+/// Descriptors of a start: requests, records, listening sockets, and perhaps the broker's, a capture's, and
+/// that of a hand-over.
+const DESCRIPTORS_MAX: usize = 6;
 
 /// Settings and descriptors of every engine of this instance.
 pub(crate) struct Launch {
@@ -41,19 +42,25 @@ pub(crate) struct Launch {
     /// Name of the guest's interface.
     pub(crate) interface: String,
     pub(crate) offload: Wanted,
+    pub(crate) attached: Attached,
+    pub(crate) stages: Stages,
+    pub(crate) on_violation: OnViolation,
+}
+
+/// Descriptors of the guest's interface, and what engines are to know of the host's.
+#[derive(Debug)]
+pub(crate) struct Attached {
     /// Queues of the TAP, one for each worker.
     pub(crate) taps: Vec<OwnedFd>,
     /// Route socket of the guest's namespace.
     pub(crate) watch: OwnedFd,
     /// Inodes of listening sockets of the warden's, which `auto` leaves out.
     pub(crate) own_sockets: Vec<u32>,
-    pub(crate) stages: Stages,
-    pub(crate) on_violation: OnViolation,
 }
 
 impl Launch {
     fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.taps.iter().chain([&self.watch]).map(AsFd::as_fd)
+        self.attached.taps.iter().chain([&self.attached.watch]).map(AsFd::as_fd)
     }
 }
 
@@ -75,6 +82,8 @@ struct Written {
     record: Recorded,
     capture: Option<Capturing>,
     broker: bool,
+    #[serde(default)]
+    handover: bool,
 }
 
 /// Descriptors that the warden passes to one engine.
@@ -84,6 +93,8 @@ pub(crate) struct Passed<'a> {
     pub(crate) listen: BorrowedFd<'a>,
     pub(crate) broker: Option<BorrowedFd<'a>>,
     pub(crate) capture: Option<BorrowedFd<'a>>,
+    /// The socket from which the state of another engine comes, if it goes on with one.
+    pub(crate) handover: Option<BorrowedFd<'a>>,
 }
 
 /// A start as the engine gets it.
@@ -94,6 +105,7 @@ pub(crate) struct Started {
     pub(crate) listen: OwnedFd,
     pub(crate) broker: Option<OwnedFd>,
     pub(crate) capture: Option<OwnedFd>,
+    pub(crate) handover: Option<OwnedFd>,
 }
 
 /// Asks the keeper for an engine.
@@ -107,14 +119,15 @@ pub(crate) fn send_start(keeper: &OwnedFd, start: Start, passed: &Passed<'_>) ->
         record: start.record,
         capture: start.capture,
         broker: passed.broker.is_some(),
+        handover: passed.handover.is_some(),
     };
     let text = serde_json::to_vec(&written)?;
     if text.len() > START_MAX {
         return Err(Errno::MSGSIZE.into());
     }
-    let Passed { requests, records, listen, broker, capture } = passed;
-    let descriptors: Vec<_> =
-        [*requests, *records, *listen].into_iter().chain(*broker).chain(*capture).collect();
+    let Passed { requests, records, listen, broker, capture, handover } = passed;
+    let always = [*requests, *records, *listen];
+    let descriptors: Vec<_> = always.into_iter().chain(*broker).chain(*capture).chain(*handover).collect();
     Ok(fd_passing::send(keeper, &text, &descriptors, SendFlags::empty()).map(drop)?)
 }
 
@@ -140,7 +153,8 @@ fn started(written: &Written, descriptors: &[OwnedFd]) -> Option<Started> {
     let (requests, records, listen) = (next()?, next()?, next()?);
     let broker = if written.broker { Some(next()?) } else { None };
     let capture = if written.capture.is_some() { Some(next()?) } else { None };
-    Some(Started { start, requests, records, listen, broker, capture })
+    let handover = if written.handover { Some(next()?) } else { None };
+    Some(Started { start, requests, records, listen, broker, capture, handover })
 }
 
 /// The keeper: confines itself, then starts engines one after the other as the warden asks.

@@ -10,7 +10,7 @@ use brodo_control::rpc::{self, Error, Id, MESSAGE_MAX, Message, code};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use serde_json::value::RawValue;
 use std::io::{self, ErrorKind};
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,11 +23,24 @@ const NOTIFY_PATIENCE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct EngineClient {
     /// Process of the keeper, whose child the engine is.
-    keeper: i32,
+    keeper: AtomicI32,
     crashes: AtomicU32,
-    last_id: AtomicI64,
     to: Mutex<Option<OwnedFd>>,
-    from: Mutex<Option<Lines>>,
+    calls: Mutex<Calls>,
+}
+
+/// Calls, one after the other.
+#[derive(Debug, Default)]
+struct Calls {
+    last_id: i64,
+    from: Option<Lines>,
+}
+
+/// The client without calls of other threads, as long as this exists.
+#[derive(Debug)]
+pub(crate) struct Held<'a> {
+    client: &'a EngineClient,
+    calls: MutexGuard<'a, Calls>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -41,13 +54,23 @@ fn gone() -> Error {
 impl EngineClient {
     /// A client without an engine yet.
     pub(crate) fn new(keeper: i32) -> Self {
-        let (crashes, last_id, to, from) = Default::default();
-        Self { keeper, crashes, last_id, to, from }
+        let (crashes, to, calls) = Default::default();
+        Self { keeper: keeper.into(), crashes, to, calls }
+    }
+
+    /// A client that goes on with the calls of another program.
+    ///
+    /// # Errors
+    /// No descriptors are left.
+    pub(super) fn resume(keeper: i32, crashes: u32, last_id: i64, from: Lines) -> io::Result<Self> {
+        let to = Mutex::new(Some(from.as_fd().try_clone_to_owned()?));
+        let calls = Mutex::new(Calls { last_id, from: Some(from) });
+        Ok(Self { keeper: keeper.into(), crashes: crashes.into(), to, calls })
     }
 
     /// Process id of the keeper.
     pub(crate) fn keeper(&self) -> i32 {
-        self.keeper
+        self.keeper.load(Ordering::Relaxed)
     }
 
     /// Engines that have crashed.
@@ -64,7 +87,7 @@ impl EngineClient {
     pub(crate) fn connect(&self, requests: OwnedFd) {
         // A call under way ends at the end of the old engine's socket.
         *lock(&self.to) = requests.try_clone().ok();
-        *lock(&self.from) = Some(Lines::new(requests, MESSAGE_MAX));
+        lock(&self.calls).from = Some(Lines::new(requests, MESSAGE_MAX));
     }
 
     /// Turns away from an engine, which notices that.
@@ -73,6 +96,11 @@ impl EngineClient {
             // Ends a call under way.
             let _ = rustix::net::shutdown(&to, rustix::net::Shutdown::Both);
         }
+    }
+
+    /// Holds off calls of other threads, after the one under way.
+    pub(crate) fn hold(&self) -> Held<'_> {
+        Held { client: self, calls: lock(&self.calls) }
     }
 
     /// Calls a method and waits for its result.
@@ -92,11 +120,55 @@ impl EngineClient {
         params: &M,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<M::Result, Error> {
-        let mut from = lock(&self.from);
+        let mut held = self.hold();
+        held.call(params, descriptor, Instant::now() + PATIENCE)
+    }
+
+    /// Calls a method without waiting for a result.
+    ///
+    /// # Errors
+    /// The engine has ended, or does not read.
+    pub(crate) fn notify<M: Method>(&self, params: &M) -> io::Result<()> {
+        self.send(&rpc::notification(M::NAME, params), None, NOTIFY_PATIENCE)
+    }
+
+    fn send(&self, line: &[u8], descriptor: Option<BorrowedFd<'_>>, patience: Duration) -> io::Result<()> {
+        match &*lock(&self.to) {
+            Some(to) => lines::send(to.as_fd(), line, descriptor, patience),
+            None => Err(ErrorKind::NotConnected.into()),
+        }
+    }
+}
+
+impl Held<'_> {
+    /// Turns to another engine, with the keeper of this process id.
+    pub(super) fn turn_to(&mut self, requests: OwnedFd, keeper: i32) {
+        *lock(&self.client.to) = requests.try_clone().ok();
+        self.client.keeper.store(keeper, Ordering::Relaxed);
+        self.calls.from = Some(Lines::new(requests, MESSAGE_MAX));
+    }
+
+    /// The number of the last call, and the way of replies.
+    pub(super) fn state(&self) -> Option<(i64, &Lines)> {
+        Some((self.calls.last_id, self.calls.from.as_ref()?))
+    }
+
+    /// Calls a method and waits for its result until a time.
+    ///
+    /// # Errors
+    /// As [`EngineClient::call`].
+    pub(super) fn call<M: Method>(
+        &mut self,
+        params: &M,
+        descriptor: Option<BorrowedFd<'_>>,
+        until: Instant,
+    ) -> Result<M::Result, Error> {
+        let Calls { last_id, from } = &mut *self.calls;
         let lines = from.as_mut().ok_or_else(gone)?;
-        let id = self.last_id.fetch_add(1, Ordering::Relaxed);
-        let until = Instant::now() + PATIENCE;
-        self.send(&rpc::request(id, M::NAME, params), descriptor, PATIENCE).map_err(|_| gone())?;
+        *last_id += 1;
+        let id = *last_id;
+        let patience = until.saturating_duration_since(Instant::now());
+        self.client.send(&rpc::request(id, M::NAME, params), descriptor, patience).map_err(|_| gone())?;
         loop {
             let line = lines.next_until(until).map_err(|error| match error.kind() {
                 ErrorKind::TimedOut => Error::new(code::BUSY, "brodo is too busy to answer"),
@@ -113,21 +185,6 @@ impl EngineClient {
                 (_, Some(error)) => Err(error),
                 (None, None) => Err(strange()),
             };
-        }
-    }
-
-    /// Calls a method without waiting for a result.
-    ///
-    /// # Errors
-    /// The engine has ended, or does not read.
-    pub(crate) fn notify<M: Method>(&self, params: &M) -> io::Result<()> {
-        self.send(&rpc::notification(M::NAME, params), None, NOTIFY_PATIENCE)
-    }
-
-    fn send(&self, line: &[u8], descriptor: Option<BorrowedFd<'_>>, patience: Duration) -> io::Result<()> {
-        match &*lock(&self.to) {
-            Some(to) => lines::send(to.as_fd(), line, descriptor, patience),
-            None => Err(ErrorKind::NotConnected.into()),
         }
     }
 }

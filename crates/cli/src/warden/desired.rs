@@ -1,10 +1,14 @@
 //! The state that the user has asked for up to now, which every engine starts with: forwards, the capture,
 //! the kinds of events.
 
+use crate::conversation::forwards;
 use crate::conversation::message::{Capturing, Recorded};
+use crate::resume::descriptor::Keep;
+use crate::resume::state::{SavedCapture, SavedDesired};
 use brodo_net::forward::Forward;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 /// The capture under way.
@@ -25,7 +29,48 @@ pub(crate) struct Desired {
     pub(crate) capture: Option<DesiredCapture>,
 }
 
+/// As much of the state as an engine gets only at its start.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    forwards: Vec<Forward>,
+    capture: Option<PathBuf>,
+}
+
 impl Desired {
+    /// The saved form, with its descriptors noted in `kept`.
+    pub(crate) fn save<'a>(&'a self, kept: &mut Keep<'a>) -> SavedDesired {
+        let capture = self.capture.as_ref().map(|capture| SavedCapture {
+            path: capture.path.clone(),
+            filter: capture.filter.clone(),
+            file: kept.note(capture.file.as_fd()),
+        });
+        let forwards = self.forwards.iter().map(forwards::request).collect();
+        SavedDesired { forwards, record: self.record, capture }
+    }
+
+    /// The state that another program has saved.
+    ///
+    /// # Errors
+    /// A forward or a descriptor is none.
+    pub(crate) fn resume(saved: &SavedDesired) -> io::Result<Self> {
+        let forwards = saved.forwards.iter().map(forwards::parse).collect::<Result<_, _>>();
+        let capture = saved.capture.as_ref().map(|SavedCapture { path, filter, file }| {
+            let file = File::from(file.take()?);
+            Ok::<_, io::Error>(DesiredCapture { path: path.clone(), filter: filter.clone(), file })
+        });
+        Ok(Self {
+            forwards: forwards.map_err(io::Error::other)?,
+            record: saved.record,
+            capture: capture.transpose()?,
+        })
+    }
+
+    /// The part that an engine gets that starts now.
+    pub(super) fn asked(&self) -> Asked {
+        let capture = self.capture.as_ref().map(|capture| capture.path.clone());
+        Asked { forwards: self.forwards.clone(), capture }
+    }
+
     /// Adds a forward; false if it was there.
     pub(crate) fn add_forward(&mut self, forward: &Forward) -> bool {
         let new = !self.forwards.contains(forward);

@@ -10,3 +10,4 @@ mod engine;
 mod run;
 mod support;
 mod terminal;
+mod upgrade;

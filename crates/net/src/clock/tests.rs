@@ -1,6 +1,6 @@
 //! The clock runs forward from zero, and its dates are those of the wall clock.
 
-use super::Clock;
+use super::{Clock, Origin};
 use brodo_core::time::Instant;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -30,4 +30,15 @@ fn dates_are_those_of_the_wall_clock() {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
     let ours = clock.unix_ns(clock.now());
     assert!(wall.abs_diff(ours) < 3_600_000_000_000, "{wall} {ours}");
+}
+
+#[test]
+fn a_clock_with_the_zero_of_another_goes_on_with_it() {
+    let clock = Clock::start();
+    let again = Clock::at(clock.origin());
+    let (before, now, after) = (clock.now(), again.now(), clock.now());
+    assert!(before <= now && now <= after);
+    assert_eq!(clock.unix_ns(Instant::ZERO), again.unix_ns(Instant::ZERO));
+    let future = Clock::at(Origin { start_ns: u64::MAX, ..clock.origin() });
+    assert!(future.now() < Instant::from_ms(3_600_000));
 }

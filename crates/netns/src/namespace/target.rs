@@ -32,23 +32,32 @@ pub struct Target {
     user: Option<OwnedFd>,
     /// Name given by the user.
     name: String,
-    end: End,
+    end: TargetEnd,
 }
 
 /// Observation of a target's end.
 #[derive(Debug)]
-enum End {
+pub enum TargetEnd {
     /// The descriptor of a process.
     Process(OwnedFd),
-    /// A path, the file it led to, and a timer.
-    Path { path: PathBuf, identity: FileIdentity, timer: OwnedFd },
+    /// A path.
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// The file it led to.
+        identity: FileIdentity,
+        /// Timer of the checks.
+        timer: OwnedFd,
+    },
 }
 
 /// Device and inode, which together name a namespace as long as it exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct FileIdentity {
-    device: u64,
-    inode: u64,
+pub struct FileIdentity {
+    /// The device.
+    pub device: u64,
+    /// The inode.
+    pub inode: u64,
 }
 
 impl FileIdentity {
@@ -76,7 +85,7 @@ impl Target {
         if poll(&mut polled, Some(&Timespec::default())).map_err(fail)? > 0 {
             return Err(fail(Errno::SRCH));
         }
-        Self::new(net, None, format!("process {number}"), End::Process(process))
+        Self::new(net, None, format!("process {number}"), TargetEnd::Process(process))
     }
 
     /// The network namespace at a path; `user` is the user namespace to join first, instead of its owner.
@@ -86,11 +95,11 @@ impl Target {
         let identity = FileIdentity::of(&net).map_err(fail)?;
         let user = user.map(open).transpose()?;
         let timer = interval_timer().map_err(|errno| SetupError::new(Step::Timer, errno, ""))?;
-        let end = End::Path { path: path.to_owned(), identity, timer };
+        let end = TargetEnd::Path { path: path.to_owned(), identity, timer };
         Self::new(net, user, path.display().to_string(), end)
     }
 
-    fn new(net: OwnedFd, user: Option<OwnedFd>, name: String, end: End) -> Result<Self, SetupError> {
+    fn new(net: OwnedFd, user: Option<OwnedFd>, name: String, end: TargetEnd) -> Result<Self, SetupError> {
         let fail = |step, errno| SetupError::new(step, errno, name.clone());
         let owner = match raw::owner_of(net.as_fd()) {
             Ok(owner) => Some(owner),
@@ -157,16 +166,31 @@ fn interval_timer() -> Result<OwnedFd, Errno> {
 /// Watch for the end of a target or of brodo.
 #[derive(Debug)]
 pub struct Watch {
-    end: End,
+    end: TargetEnd,
     signals: Signals,
 }
 
 impl Watch {
+    /// A watch that an earlier program of this process has begun.
+    pub fn resume(end: TargetEnd, signals: Signals) -> Self {
+        Self { end, signals }
+    }
+
+    /// The observation.
+    pub fn target(&self) -> &TargetEnd {
+        &self.end
+    }
+
+    /// The signals.
+    pub fn signals(&self) -> &Signals {
+        &self.signals
+    }
+
     /// Readable when [`Watch::ended`] may have changed.
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         let end = match &self.end {
-            End::Process(process) => process.as_fd(),
-            End::Path { timer, .. } => timer.as_fd(),
+            TargetEnd::Process(process) => process.as_fd(),
+            TargetEnd::Path { timer, .. } => timer.as_fd(),
         };
         [self.signals.as_fd(), end]
     }
@@ -177,12 +201,12 @@ impl Watch {
             return Ok(true);
         }
         match &self.end {
-            End::Process(process) => {
+            TargetEnd::Process(process) => {
                 let mut polled = [PollFd::new(process, PollFlags::IN)];
                 let ready = poll(&mut polled, Some(&Timespec::default()));
                 ready.map(|count| count > 0).map_err(|errno| SetupError::new(Step::FindProcess, errno, ""))
             }
-            End::Path { path, identity, timer } => {
+            TargetEnd::Path { path, identity, timer } => {
                 // Empties the timer; whether it had run out does not matter.
                 let _ = rustix::io::read(timer, &mut [0; 8]);
                 Ok(FileIdentity::of_path(path) != Ok(*identity))

@@ -28,6 +28,7 @@ pub(in crate::top) fn status(at_s: u64) -> Status {
         capture: None,
         confinement: "full".to_owned(),
         crashes: 0,
+        upgrades: None,
         log_level: Level::Warn,
     }
 }

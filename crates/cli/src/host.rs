@@ -1,0 +1,105 @@
+//! `brodo engine-host`: in an upgrade, the new program as the warden's child, which makes the keeper of its
+//! own engines.
+//!
+//! The warden cannot fork it: the code is to be the new program's. So it starts that program with its state
+//! ([`crate::resume`]), as the warden itself will be started later, and a socket as standard input. The
+//! program derives its settings from the state, makes the keeper as a child of the *warden's*
+//! (`CLONE_PARENT`: the warden waits for it, and takes it along when it ends), says so and ends. The keeper
+//! goes on with the socket, and waits for the first start as any keeper does ([`crate::engine::launch`]).
+//!
+//! It is a rehearsal too. A program that cannot read the state, or cannot make an engine, fails here, beside
+//! a brodo that serves; the warden's execve comes after.
+
+use crate::args::{Cli, Command, NetworkOptions};
+use crate::config::{HostFacts, Settings};
+use crate::conversation::host::Hosted;
+use crate::engine::launch::{self, Attached, Launch};
+use crate::failure::Failure;
+use crate::option_values::Confine;
+use crate::resume::state::{SavedInterface, SavedOrigin, State};
+use brodo_net::clock::Clock;
+use brodo_net::ephemeral_ports::ephemeral_ports;
+use brodo_netns::process::{self, Signals};
+use brodo_sandbox::{OnViolation, Parent, Stages, spawn};
+use clap::Parser;
+use rustix::fd::OwnedFd;
+use rustix::net::SendFlags;
+use std::io;
+use std::mem::ManuallyDrop;
+
+/// The command line that a state came from, parsed.
+///
+/// # Errors
+/// This version does not know an option, or gives it another meaning.
+pub(crate) fn command_line(origin: &SavedOrigin) -> Result<Command, Failure> {
+    let parsed = Cli::try_parse_from(&origin.words);
+    let parsed = parsed.map_err(|error| Failure::Usage(crate::config_file::sentence(&error)))?;
+    Ok(parsed.command)
+}
+
+/// The settings that a state came from.
+///
+/// # Errors
+/// This version does not accept them.
+pub(crate) fn settings(origin: &SavedOrigin, options: &NetworkOptions) -> Result<Settings, Failure> {
+    let host = HostFacts { ipv6: origin.ipv6, resolv_conf: origin.names.clone().into() };
+    Settings::new(options, &host).map_err(Failure::Usage)
+}
+
+/// The descriptors of the guest's interface.
+///
+/// # Errors
+/// One is missing.
+pub(crate) fn attached(saved: &SavedInterface) -> io::Result<Attached> {
+    let taps = saved.taps.iter().map(|tap| tap.take()).collect::<Result<_, _>>()?;
+    Ok(Attached { taps, watch: saved.watch.take()?, own_sockets: saved.own_sockets.clone() })
+}
+
+/// Engines with these settings.
+pub(crate) fn launch_of(settings: &Settings, confine: Confine, clock: Clock, attached: Attached) -> Launch {
+    Launch {
+        config: settings.stack.clone(),
+        clock,
+        busy_poll: settings.busy_poll,
+        follow: settings.follow,
+        ephemeral_ports: ephemeral_ports(),
+        interface: settings.plan.interface.name.clone(),
+        offload: settings.plan.offload,
+        attached,
+        stages: if confine == Confine::Off { Stages::NONE } else { Stages::ALL },
+        on_violation: if confine == Confine::Log { OnViolation::Log } else { OnViolation::Kill },
+    }
+}
+
+/// Makes the keeper and reports it; the exit status.
+pub(crate) fn host(state: Result<State, Failure>) -> u8 {
+    let Ok(warden) = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3) else { return 1 };
+    let made = state.and_then(|state| make_keeper(&state, &warden));
+    let (keeper, failure) = match made {
+        Ok(pid) => (Some(pid), None),
+        Err(failure) => (None, Some(failure.to_string())),
+    };
+    let hosted = Hosted { version: env!("CARGO_PKG_VERSION").to_owned(), keeper, failure };
+    // Infallible: string keys only.
+    let text = serde_json::to_vec(&hosted).unwrap_or_default();
+    // Without the warden there is no reader.
+    u8::from(rustix::net::send(&warden, &text, SendFlags::NOSIGNAL).is_err())
+}
+
+fn make_keeper(state: &State, warden: &OwnedFd) -> Result<i32, Failure> {
+    let failed = |call| Failure::io(format!("start an engine: {call}"));
+    // Keys typed at the terminal are not meant for engines; what the warden blocks was unblocked here.
+    let _blocked = ManuallyDrop::new(Signals::block()?);
+    process::block_file_size_signal()?;
+    let options = match command_line(&state.origin)? {
+        Command::Run(run) => run.network,
+        Command::Attach(attach) => attach.network,
+        _ => return Err(Failure::Usage("the state is not that of a network".into())),
+    };
+    let settings = settings(&state.origin, &options)?;
+    let attached = attached(&state.interface).map_err(failed("fcntl"))?;
+    let launch = launch_of(&settings, options.confine, state.clock.into(), attached);
+    let keeper = |report| launch::keep_engines(&launch, warden, report);
+    let confined = spawn(launch.stages, Parent::OfCaller, keeper).map_err(failed("clone"))?;
+    Ok(confined.pid().as_raw_pid())
+}

@@ -1,0 +1,165 @@
+//! The state itself: what a warden knows that cannot be derived from the options.
+
+use super::descriptor::Descriptor;
+use crate::conversation::message::{Names, Recorded};
+use crate::upgrades::History;
+use brodo_control::event::Level;
+use brodo_control::method::AddForward;
+use brodo_net::clock::{Clock, Origin};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Format that this version writes, and the only one that it reads.
+pub(crate) const FORMAT: u32 = 1;
+
+/// State of a warden.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct State {
+    pub(crate) format: u32,
+    pub(crate) origin: SavedOrigin,
+    pub(crate) clock: SavedClock,
+    pub(crate) guest: SavedGuest,
+    pub(crate) interface: SavedInterface,
+    pub(crate) engine: SavedEngine,
+    pub(crate) desired: SavedDesired,
+    pub(crate) broker: Option<SavedBroker>,
+    pub(crate) metrics: Option<SavedListener>,
+    pub(crate) control: Option<SavedListener>,
+    pub(crate) log_level: Level,
+    pub(crate) upgrades: History,
+}
+
+/// Origin of the settings.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct SavedOrigin {
+    /// The command line, with the options of the configuration file.
+    pub(crate) words: Vec<OsString>,
+    /// Whether the host had IPv6.
+    pub(crate) ipv6: bool,
+    /// resolv.conf as it was.
+    pub(crate) names: Names,
+}
+
+/// Zero of the clock.
+#[expect(clippy::struct_field_names, reason = "the unit stands last")]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct SavedClock {
+    start_ns: u64,
+    unix_ns: u64,
+    suspended_ns: u64,
+}
+
+/// Guest, as the command of brodo that serves it knows it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum SavedGuest {
+    /// `brodo run`.
+    Command { pid: i32, handoff: Descriptor, signals: Descriptor },
+    /// `brodo attach` to a process.
+    Process { process: Descriptor, signals: Descriptor },
+    /// `brodo attach` to a path.
+    Path { path: PathBuf, device: u64, inode: u64, timer: Descriptor, signals: Descriptor },
+}
+
+/// Descriptors of the guest's interface.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SavedInterface {
+    /// Queues of the TAP.
+    pub(crate) taps: Vec<Descriptor>,
+    /// Route socket of the guest's namespace.
+    pub(crate) watch: Descriptor,
+    /// Inodes of the sockets that `auto` leaves out.
+    pub(crate) own_sockets: Vec<u32>,
+}
+
+/// A socket with lines, and the beginning of a line that has come already.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SavedLines {
+    pub(crate) socket: Descriptor,
+    pub(crate) pending: Vec<u8>,
+}
+
+/// The engine that serves, and its keeper.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SavedEngine {
+    pub(crate) keeper: Descriptor,
+    pub(crate) pid: i32,
+    pub(crate) requests: SavedLines,
+    pub(crate) last_id: i64,
+    pub(crate) records: SavedLines,
+    pub(crate) listen: Descriptor,
+    pub(crate) crashes: u32,
+    pub(crate) names: Names,
+    pub(crate) flows_max: u64,
+    pub(crate) confinement: String,
+}
+
+/// State that the user has asked for.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct SavedDesired {
+    pub(crate) forwards: Vec<AddForward>,
+    pub(crate) record: Recorded,
+    pub(crate) capture: Option<SavedCapture>,
+}
+
+/// The capture under way.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SavedCapture {
+    pub(crate) path: PathBuf,
+    pub(crate) filter: Option<String>,
+    pub(crate) file: Descriptor,
+}
+
+/// The socket broker.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SavedBroker {
+    pub(crate) pid: i32,
+    pub(crate) channel: Descriptor,
+}
+
+/// A listening socket, and its file if it has one.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SavedListener {
+    pub(crate) socket: Descriptor,
+    pub(crate) file: Option<SavedFile>,
+}
+
+/// File of a listening socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SavedFile {
+    pub(crate) path: PathBuf,
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+}
+
+impl State {
+    /// A state from its bytes.
+    ///
+    /// # Errors
+    /// It is none, or has another format: a sentence.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Format {
+            format: u32,
+        }
+        let strange = |error: serde_json::Error| format!("the state of the other brodo is strange: {error}");
+        let Format { format } = serde_json::from_slice(bytes).map_err(strange)?;
+        if format != FORMAT {
+            return Err(format!("the state of the other brodo has format {format}, this one reads {FORMAT}"));
+        }
+        serde_json::from_slice(bytes).map_err(strange)
+    }
+}
+
+impl From<Clock> for SavedClock {
+    fn from(clock: Clock) -> Self {
+        let Origin { start_ns, unix_ns, suspended_ns } = clock.origin();
+        Self { start_ns, unix_ns, suspended_ns }
+    }
+}
+
+impl From<SavedClock> for Clock {
+    fn from(SavedClock { start_ns, unix_ns, suspended_ns }: SavedClock) -> Self {
+        Self::at(Origin { start_ns, unix_ns, suspended_ns })
+    }
+}

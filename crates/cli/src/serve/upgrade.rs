@@ -1,0 +1,181 @@
+//! A service that passes to another program in the same process, and one that goes on.
+//!
+//! [`Service::begin_upgrade`] and [`Service::finish_upgrade`] are the two ends of what the warden does in
+//! between (`warden/upgrade.rs`). Threads end with execve: before it the client that has asked has its reply,
+//! the control thread is between two requests, no call to the engine is under way, and the flow log is
+//! written.
+
+use super::{Files, Guest, LogFiles, Parts, Purpose, RESOLV_CONF, Service, Surroundings, describe};
+use crate::args::NetworkOptions;
+use crate::conversation::message::Recorded;
+use crate::failure::{Failure, plain};
+use crate::host;
+use crate::log;
+use crate::metrics::Metrics;
+use crate::resume::state::{FORMAT, SavedInterface, SavedListener, State};
+use crate::resume::{self, descriptor::Keep};
+use crate::timestamp::Timestamp;
+use crate::unix_listener::PrivateListener;
+use crate::upgrades::Wish;
+use crate::warden::Warden;
+use crate::warden::candidate::Candidate;
+use crate::warden::desired::Desired;
+use crate::warden::resume::Facts;
+use crate::warden::upgrade::{self, Exchanged};
+use brodo_control::event::Level;
+use brodo_net::clock::Clock;
+use brodo_net::sockets::raise_nofile;
+use rustix::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+impl Service {
+    /// Starts the wanted program beside this one.
+    pub(super) fn begin_upgrade<G: Guest>(&mut self, guest: &G, wish: Wish) {
+        if let Err(why) = self.try_program(guest, wish) {
+            self.upgrade_failed(why);
+        }
+    }
+
+    fn try_program<G: Guest>(&mut self, guest: &G, wish: Wish) -> Result<(), String> {
+        let path = wish.program.map_or_else(upgrade::own_path, Ok);
+        let path = path.map_err(|error| format!("the path of this program is unknown: {}", plain(&error)))?;
+        let program = upgrade::open(&path)?;
+        let candidate = self.with_state(guest, |state, kept| {
+            let others =
+                [Some(state.engine.pid), state.broker.as_ref().map(|broker| broker.pid), guest.child()];
+            Candidate::start(program, state, kept, others.into_iter().flatten().collect())
+        })?;
+        self.warden.consider(candidate?)
+    }
+
+    /// Ends an attempt: with a new engine, the program too is replaced.
+    pub(super) fn finish_upgrade<G: Guest>(&mut self, guest: &G, outcome: Result<Exchanged, String>) {
+        let exchanged = match outcome {
+            Ok(exchanged) => exchanged,
+            Err(why) => return self.upgrade_failed(why),
+        };
+        let upgraded = exchanged.upgraded(self.now());
+        let lost = match upgraded.flows_lost {
+            0 => String::new(),
+            lost => format!("; {lost} flows could not go on and were reset"),
+        };
+        let text = format!(
+            "upgraded to version {}, after a pause of {} us{lost}; clients of the control socket have to connect again",
+            upgraded.version, upgraded.pause_us
+        );
+        self.around.bus.notify(Level::Info, &text);
+        self.facts.flows_max = exchanged.ready.flows_max;
+        // A gap that is an error at the start is none here: the guest's connections depend on this engine.
+        self.facts.confinement = describe::confinement_of(self.confine, &exchanged.ready);
+        self.around.upgrades.tell(Ok(upgraded), self.now(), self.around.clients.as_deref());
+        if let Some(log) = &self.flow_log {
+            log.flush();
+        }
+        let executed = self.with_state(guest, |state, kept| resume::execute(&exchanged.program, state, kept));
+        let why = executed.map_or_else(|why| why, |error| format!("execve: {}", plain(&error)));
+        let text = format!("the engine is the new one, but this program goes on: {why}");
+        self.around.bus.notify(Level::Warn, &text);
+        self.around.upgrades.warden_stays(self.now(), text);
+    }
+
+    fn upgrade_failed(&self, why: String) {
+        self.around
+            .bus
+            .notify(Level::Warn, &format!("the upgrade failed, and everything goes on as before: {why}"));
+        self.around.upgrades.tell(Err(why), self.now(), self.around.clients.as_deref());
+    }
+
+    fn now(&self) -> String {
+        let clock = self.around.clock;
+        Timestamp(clock.unix_ns(clock.now())).to_string()
+    }
+
+    /// Does `step` with the state of this service, while no request is under way.
+    fn with_state<G: Guest, T>(
+        &self,
+        guest: &G,
+        step: impl FnOnce(&State, &Keep<'_>) -> T,
+    ) -> Result<T, String> {
+        let _gate = self.around.upgrades.gate();
+        let desired = self.warden.desired().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let client = self.warden.engine().clone();
+        let engine = client.hold();
+        let mut kept = Keep::default();
+        let restarting = || "the engine is being started again: try again".to_owned();
+        let saved_engine = self.warden.save(&engine, &self.facts, &mut kept).ok_or_else(restarting)?;
+        let state = State {
+            format: FORMAT,
+            origin: self.origin.clone(),
+            clock: self.around.clock.into(),
+            guest: guest.save(&mut kept),
+            interface: SavedInterface {
+                taps: self.attached.taps.iter().map(|tap| kept.note(tap.as_fd())).collect(),
+                watch: kept.note(self.attached.watch.as_fd()),
+                own_sockets: self.attached.own_sockets.clone(),
+            },
+            engine: saved_engine,
+            desired: desired.save(&mut kept),
+            broker: self.warden.save_broker(&mut kept),
+            metrics: self.serving.as_ref().map(|serving| serving.save(&mut kept)),
+            control: self.control.as_ref().map(|control| control.listener().save(&mut kept)),
+            log_level: log::level(),
+            upgrades: self.around.upgrades.history(),
+        };
+        Ok(step(&state, &kept))
+    }
+
+    /// A service that goes on with that of another program.
+    ///
+    /// # Errors
+    /// A descriptor is missing, or the keeper has ended.
+    pub(crate) fn resume(state: &State, options: &NetworkOptions, purpose: Purpose) -> Result<Self, Failure> {
+        log::set_level(state.log_level);
+        let failed = || Failure::io("go on with the work of another brodo: fcntl");
+        let settings = host::settings(&state.origin, options)?;
+        let clock = Clock::from(state.clock);
+        let listener =
+            |saved: &Option<SavedListener>| saved.as_ref().map(PrivateListener::resume).transpose();
+        let listener = listener(&state.control).map_err(failed())?;
+        let history = state.upgrades.clone();
+        let around = Surroundings::new(clock, options.flow_log.is_some(), listener.is_some(), history)?;
+        let mut desired = Desired::resume(&state.desired).map_err(failed())?;
+        // No client is connected yet.
+        desired.record = Recorded { openings: false, ends: around.bus.keeps_log() };
+        let record = desired.record;
+        let attached = host::attached(&state.interface).map_err(failed())?;
+        let warden = Warden::resume(
+            &state.engine,
+            state.broker.as_ref(),
+            desired,
+            &around.bus,
+            &around.upgrades,
+            Path::new(RESOLV_CONF),
+        )?;
+        raise_nofile();
+        // One that has crashed is started again with it.
+        let _ = warden.engine().call(&record);
+        let facts =
+            Facts { flows_max: state.engine.flows_max, confinement: state.engine.confinement.clone() };
+        let interface = settings.plan.interface.name.clone();
+        let info = describe::instance_info(purpose, interface, &settings.stack, facts.clone());
+        let metrics = state.metrics.as_ref().zip(options.metrics.as_ref());
+        let metrics = metrics.map(|(saved, address)| Metrics::resume(saved, address)).transpose();
+        let files = Files { flow_log: flow_log(options), listener, metrics: metrics.map_err(failed())? };
+        let (origin, confine) = (state.origin.clone(), options.confine);
+        let parts = Parts { warden, attached, origin, confine, facts, info };
+        // Of the same clock, which began with the service.
+        let started = Instant::now().checked_sub(Duration::from_nanos(clock.now().as_ns()));
+        Service::of(parts, around, files, None, started.unwrap_or_else(Instant::now))
+    }
+}
+
+/// The flow log, which the program before has written to its end. Without it the network goes on.
+fn flow_log(options: &NetworkOptions) -> Option<LogFiles> {
+    let path = options.flow_log.as_deref()?;
+    let opened = LogFiles::open(path, options.flow_log_size(), options.flow_log_keep());
+    let failed = |error: &std::io::Error| {
+        log::warn(&format!("flow log {} ended early: open: {}", path.display(), plain(error)), &[]);
+    };
+    opened.inspect_err(failed).ok()
+}

@@ -1,0 +1,48 @@
+//! The program that takes the place of another brodo in its process: from the state to a guest in service.
+//!
+//! The other half of [`crate::resume`]: `run` and `attach` go on where those of the program before have
+//! stopped, with their guest and their settings.
+
+use crate::args::{Attach, Command, Run};
+use crate::failure::Failure;
+use crate::host::command_line;
+use crate::resume::descriptor::Descriptor;
+use crate::resume::state::{SavedGuest, State};
+use crate::{attach, log, run};
+use brodo_netns::namespace::{FileIdentity, TargetEnd, Watch};
+use brodo_netns::process::{Child, Signals};
+use rustix::process::Pid;
+use std::io::{self, ErrorKind};
+
+/// Goes on with the work of the program that was this process before; the exit status.
+pub(crate) fn go_on(state: &State) -> Result<u8, Failure> {
+    // The kernel names a process after the file that was executed, here a number.
+    let _ = rustix::thread::set_name(c"brodo");
+    let command = command_line(&state.origin)?;
+    if let Command::Run(Run { network, .. }) | Command::Attach(Attach { network, .. }) = &command {
+        log::set_format(network.log);
+    }
+    let failed = |error: io::Error| Failure::Io("go on with the work of another brodo: fcntl".into(), error);
+    let watch = |end, signals: &Descriptor| {
+        let signals = signals.take().map_err(failed)?;
+        Ok::<_, Failure>(Watch::resume(end, Signals::resume(signals)))
+    };
+    match (&command, &state.guest) {
+        (Command::Run(options), SavedGuest::Command { pid, handoff, signals }) => {
+            let pid = Some(*pid).filter(|&pid| pid > 0).and_then(Pid::from_raw);
+            let pid = pid.ok_or_else(|| failed(ErrorKind::InvalidData.into()))?;
+            let (handoff, signals) = (handoff.take().map_err(failed)?, signals.take().map_err(failed)?);
+            run::resume(options, state, Child::resume(pid, handoff, Signals::resume(signals)))
+        }
+        (Command::Attach(options), SavedGuest::Process { process, signals }) => {
+            let end = TargetEnd::Process(process.take().map_err(failed)?);
+            attach::resume(options, state, watch(end, signals)?)
+        }
+        (Command::Attach(options), SavedGuest::Path { path, device, inode, timer, signals }) => {
+            let identity = FileIdentity { device: *device, inode: *inode };
+            let end = TargetEnd::Path { path: path.clone(), identity, timer: timer.take().map_err(failed)? };
+            attach::resume(options, state, watch(end, signals)?)
+        }
+        _ => Err(Failure::Usage("the state of the other brodo is not that of a network".to_owned())),
+    }
+}

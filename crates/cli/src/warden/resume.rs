@@ -1,0 +1,119 @@
+//! The warden's part of a state for the next program ([`crate::resume`]), and a warden made of it.
+
+use super::client::{EngineClient, Held};
+use super::desired::Desired;
+use super::{Conversation, Warden, restarts::Restarts, wait_for_all};
+use crate::conversation::lines::Lines;
+use crate::event_bus::EventBus;
+use crate::failure::Failure;
+use crate::resume::descriptor::Keep;
+use crate::resume::state::{SavedBroker, SavedEngine, SavedLines};
+use crate::upgrades::Upgrades;
+use brodo_control::rpc::MESSAGE_MAX;
+use brodo_net::resolv::Watch;
+use brodo_net::socket_broker::SocketBroker;
+use brodo_sandbox::Confined;
+use rustix::event::epoll::{self, CreateFlags};
+use rustix::fd::AsFd;
+use rustix::process::Pid;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+/// Facts about the engine that serves, for the status.
+#[derive(Debug, Clone)]
+pub(crate) struct Facts {
+    pub(crate) flows_max: u64,
+    pub(crate) confinement: String,
+}
+
+impl Warden {
+    /// The engine that serves, with its descriptors noted in `kept`; none while it is started again.
+    pub(crate) fn save<'a>(
+        &'a self,
+        engine: &'a Held<'_>,
+        facts: &Facts,
+        kept: &mut Keep<'a>,
+    ) -> Option<SavedEngine> {
+        let (conversation, confined) = (self.conversation.as_ref()?, self.confined.as_ref()?);
+        let (last_id, requests) = engine.state()?;
+        let mut lines = |lines: &'a Lines| SavedLines {
+            socket: kept.note(lines.as_fd()),
+            pending: lines.pending().to_owned(),
+        };
+        let (requests, records) = (lines(requests), lines(&conversation.records));
+        Some(SavedEngine {
+            keeper: kept.note(self.keeper.as_fd()),
+            pid: confined.pid().as_raw_pid(),
+            requests,
+            last_id,
+            records,
+            listen: kept.note(conversation.listen.as_fd()),
+            crashes: self.engine.crashes(),
+            names: self.conf.clone().into(),
+            flows_max: facts.flows_max,
+            confinement: facts.confinement.clone(),
+        })
+    }
+
+    /// The socket broker, with its channel noted in `kept`.
+    pub(crate) fn save_broker<'a>(&'a self, kept: &mut Keep<'a>) -> Option<SavedBroker> {
+        let broker = self.broker.as_ref()?;
+        Some(SavedBroker { pid: broker.process()?.as_raw_pid(), channel: kept.note(broker.descriptor()) })
+    }
+
+    /// A warden that goes on with the engine of another program.
+    ///
+    /// # Errors
+    /// A descriptor is missing, or the keeper has ended.
+    pub(crate) fn resume(
+        saved: &SavedEngine,
+        broker: Option<&SavedBroker>,
+        desired: Desired,
+        bus: &Arc<EventBus>,
+        upgrades: &Arc<Upgrades>,
+        resolv_conf: &Path,
+    ) -> Result<Self, Failure> {
+        let failed = |error| Failure::Io("go on with the engine: fcntl".to_owned(), error);
+        let lines = |saved: &SavedLines| -> io::Result<Lines> {
+            Ok(Lines::resume(saved.socket.take()?, saved.pending.clone(), MESSAGE_MAX))
+        };
+        let made = || -> io::Result<Self> {
+            let poller = epoll::create(CreateFlags::CLOEXEC)?;
+            let keeper = saved.keeper.take()?;
+            wait_for_all(&poller, &keeper, upgrades)?;
+            let confined = Confined::adopt(saved.pid)?;
+            let requests = lines(&saved.requests)?;
+            let engine = EngineClient::resume(saved.pid, saved.crashes, saved.last_id, requests)?;
+            let conversation = Conversation { records: lines(&saved.records)?, listen: saved.listen.take()? };
+            let warden = Self {
+                poller,
+                confined: Some(confined),
+                keeper,
+                conversation: Some(conversation),
+                engine: Arc::new(engine),
+                desired: Arc::new(Mutex::new(desired)),
+                broker: broker.map(resume_broker).transpose()?,
+                bus: bus.clone(),
+                names: Watch::new(resolv_conf.to_owned()),
+                names_at: None,
+                conf: saved.names.clone().into(),
+                restarts: Restarts::default(),
+                upgrades: upgrades.clone(),
+                candidate: None,
+                fault: None,
+                ended: false,
+                report: None,
+            };
+            warden.conversation.as_ref().map_or(Ok(()), |conversation| warden.attend(conversation))?;
+            Ok(warden)
+        };
+        made().map_err(failed)
+    }
+}
+
+fn resume_broker(saved: &SavedBroker) -> io::Result<SocketBroker> {
+    let pid = Some(saved.pid).filter(|&pid| pid > 0).and_then(Pid::from_raw);
+    let pid = pid.ok_or(io::ErrorKind::InvalidData)?;
+    Ok(SocketBroker::new(pid, saved.channel.take()?)?)
+}

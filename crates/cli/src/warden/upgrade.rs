@@ -1,0 +1,281 @@
+//! Upgrade in place: the warden's part.
+//!
+//! ```text
+//! wish ---> Proving: the new program runs beside this one and makes a keeper (`host.rs`)
+//!      ---> Starting: that keeper's engine has started, and waits for the state of the old one
+//!      ---> exchange: freeze, hand over, Ready, retire, go (`engine/handover.rs`); the old keeper is killed
+//!      ---> the caller executes the new program in the place of this one (`resume.rs`)
+//! ```
+//!
+//! *Failures.* Up to the retirement each one, and each step that takes too long, ends the candidate, and the
+//! old engine goes on; before the freeze it has not noticed anything. The last step, an execve of a program
+//! that has run already, can only fail by the system's refusal; then this program goes on with the new
+//! engine.
+//!
+//! *Order.* The new program makes its keeper before this one is replaced, and not after, so that a program
+//! that cannot make one is found out beside a complete brodo of one version.
+//!
+//! *Time.* The first two steps may take [`PATIENCE`] each, while everything goes on. The exchange is made at
+//! one go, because the guest waits, and is given up after [`PAUSE_MAX`].
+//!
+//! *Trust.* The program is the user's choice and runs with the user's rights; but a wrong one, a script for
+//! example, must do no harm. Its message is bounded, and the process that it names must be a child of this
+//! one that it has made.
+
+use super::candidate::{Candidate, Starting};
+use super::{Conversation, Topic, Warden, listening};
+use crate::conversation::lines;
+use crate::conversation::message::{Freeze, Go, Ready, Record, Retire, Thaw};
+use crate::engine::launch::Exit;
+use crate::failure::plain;
+use crate::upgrades::Upgraded;
+use brodo_control::rpc::Error;
+use brodo_sandbox::Confined;
+use rustix::event::epoll::{self, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::net::SocketType;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+/// Longest time for which the guest waits.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Longest wait for the reply of an engine that has taken over.
+const GO_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Behind the path of a program whose file has been replaced or removed (proc_pid_exe(5)).
+const DELETED: &[u8] = b" (deleted)";
+
+/// A new engine has taken over.
+pub(crate) struct Exchanged {
+    pub(crate) program: File,
+    pub(crate) ready: Ready,
+    pub(crate) version: String,
+    pub(crate) pause: Duration,
+}
+
+impl Exchanged {
+    /// The upgrade as the status has it.
+    pub(crate) fn upgraded(&self, time: String) -> Upgraded {
+        Upgraded {
+            time,
+            version: self.version.clone(),
+            pause_us: u64::try_from(self.pause.as_micros()).unwrap_or(u64::MAX),
+            flows_lost: self.ready.flows_lost,
+        }
+    }
+}
+
+/// The path of this program, where another version may lie by now.
+pub(crate) fn own_path() -> io::Result<PathBuf> {
+    let path = std::fs::read_link("/proc/self/exe")?;
+    match path.as_os_str().as_bytes().strip_suffix(DELETED) {
+        Some(before) if !path.exists() => Ok(std::ffi::OsString::from_vec(before.to_vec()).into()),
+        _ => Ok(path),
+    }
+}
+
+/// Opens a program.
+///
+/// # Errors
+/// It is not there, or no file that can be executed: a sentence.
+pub(crate) fn open(path: &Path) -> Result<File, String> {
+    let cannot = |why: &str| format!("cannot execute {}: {why}", path.display());
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let file = File::from(file.map_err(|errno| cannot(&plain(&errno.into())))?);
+    let found = file.metadata().map_err(|error| cannot(&plain(&error)))?;
+    let executable = found.permissions().mode() & 0o111 != 0;
+    if found.is_file() && executable { Ok(file) } else { Err(cannot("it is no executable file")) }
+}
+
+impl Warden {
+    /// Goes on with an upgrade that has begun.
+    pub(crate) fn consider(&mut self, candidate: Candidate) -> Result<(), String> {
+        let added = epoll::add(&self.poller, &candidate.keeper, Topic::Candidate.data(), EventFlags::IN);
+        added.map_err(|errno| format!("epoll_ctl: {}", plain(&errno.into())))?;
+        self.candidate = Some(candidate);
+        Ok(())
+    }
+
+    /// The time at which the candidate is given up.
+    pub(super) fn candidate_until(&self) -> Option<Instant> {
+        self.candidate.as_ref().map(|candidate| candidate.until)
+    }
+
+    /// The end of an attempt that takes too long, if it does.
+    pub(super) fn give_up_late_candidate(&mut self) -> Option<String> {
+        let late = self.candidate.take_if(|candidate| candidate.until <= Instant::now())?;
+        let what = if late.is_proving() { "the other program" } else { "the new engine" };
+        Some(format!("{what} did not answer in time"))
+    }
+
+    /// Makes the next step; the outcome of the attempt, if there is one.
+    pub(super) fn go_on_with_candidate(&mut self) -> Option<Result<Exchanged, String>> {
+        let candidate = self.candidate.as_mut()?;
+        let step =
+            if candidate.is_proving() { candidate.prove().map(|()| None) } else { Self::look(candidate) };
+        match step {
+            Ok(Some(Record::Awaiting)) => {
+                let candidate = self.candidate.take()?;
+                Some(self.exchange(candidate))
+            }
+            Ok(Some(_)) => Some(self.fail("the new engine does not keep to the conversation")),
+            Ok(None)
+                if self.candidate.as_ref().is_some_and(|it| !it.is_proving() && it.starting.is_none()) =>
+            {
+                self.start_candidate().err().map(|error| self.fail(&plain(&error)))
+            }
+            Ok(None) => None,
+            Err(why) => Some(self.fail(&why)),
+        }
+    }
+
+    fn fail(&mut self, why: &str) -> Result<Exchanged, String> {
+        self.candidate = None;
+        Err(why.to_owned())
+    }
+
+    /// The next record of a candidate's engine, or its end.
+    fn look(candidate: &mut Candidate) -> Result<Option<Record>, String> {
+        if let Some(record) = candidate
+            .starting
+            .as_mut()
+            .map_or(Ok(None), |starting| starting.opened.conversation.first_words())?
+        {
+            return Ok(Some(record));
+        }
+        let mut polled = [PollFd::new(&candidate.keeper, PollFlags::IN)];
+        if candidate.starting.is_none() || poll(&mut polled, Some(&Timespec::default())) != Ok(1) {
+            return Ok(None);
+        }
+        let ended = Exit::receive(&candidate.keeper).map(super::restarts::cause);
+        Err(format!("the new engine crashed ({})", ended.as_deref().unwrap_or("with its keeper")))
+    }
+
+    /// Starts the engine of a keeper that is there.
+    fn start_candidate(&mut self) -> io::Result<()> {
+        let Some(candidate) = &self.candidate else { return Ok(()) };
+        let (source, sink) = lines::pair(SocketType::STREAM)?;
+        let opened = self.open_engine(&candidate.keeper, Some(sink.as_fd()))?;
+        let records = &opened.conversation.records;
+        epoll::add(&self.poller, records, Topic::Candidate.data(), EventFlags::IN)?;
+        let starting = Starting { opened, source, asked: self.lock().asked() };
+        if let Some(candidate) = &mut self.candidate {
+            candidate.starts(starting);
+        }
+        Ok(())
+    }
+
+    /// Exchanges the engine that serves for that of the candidate.
+    fn exchange(&mut self, mut candidate: Candidate) -> Result<Exchanged, String> {
+        let Some(mut starting) = candidate.starting.take() else { return Err("there is no engine".into()) };
+        let upgrades = self.upgrades.clone();
+        let _gate = upgrades.gate();
+        if self.lock().asked() != starting.asked {
+            return Err("ports or the capture were changed meanwhile: try again".to_owned());
+        }
+        // All that may fail for want of descriptors precedes the freeze.
+        let copied = |error: io::Error| format!("dup: {}", plain(&error));
+        let keeper = candidate.keeper.try_clone().map_err(copied)?;
+        let program = candidate.program.try_clone().map_err(copied)?;
+        for waited in [candidate.keeper.as_fd(), starting.opened.conversation.records.as_fd()] {
+            let _ = epoll::delete(&self.poller, waited);
+        }
+        let refused = |error: Error| format!("the engine cannot be frozen: {}", error.message);
+        let client = self.engine.clone();
+        let mut engine = client.hold();
+        let begun = Instant::now();
+        let until = begun + PAUSE_MAX;
+        let asked = engine.call(&Freeze {}, Some(starting.source.as_fd()), until).map_err(refused);
+        // Its copy alone stays, so that its end is seen.
+        drop(starting.source);
+        let ready = asked.and_then(|_| self.await_ready(&mut starting.opened.conversation, until));
+        let retired = ready.and_then(|ready| {
+            engine.call(&Retire {}, None, until.max(Instant::now())).map(|_| ready).map_err(refused)
+        });
+        let ready = match retired {
+            Ok(ready) => ready,
+            Err(why) => {
+                // First the one that has not begun, so that there are never two.
+                drop(candidate);
+                let _ = engine.call(&Thaw {}, None, Instant::now() + GO_PATIENCE);
+                return Err(why);
+            }
+        };
+        let Some(confined) = candidate.confined.take() else { return Err("there is no keeper".into()) };
+        engine.turn_to(starting.opened.requests, confined.pid().as_raw_pid());
+        // Without a reply it has crashed: its keeper says so, and another one is started.
+        let _ = engine.call(&Go {}, None, Instant::now() + GO_PATIENCE);
+        let pause = begun.elapsed();
+        drop(engine);
+        self.take_over(keeper, confined, starting.opened.conversation);
+        Ok(Exchanged { program, ready, version: candidate.version.clone(), pause })
+    }
+
+    /// Waits for a new engine that has its state, and opens what it needs to listen.
+    fn await_ready(&mut self, new: &mut Conversation, until: Instant) -> Result<Ready, String> {
+        loop {
+            match new.first_words()? {
+                Some(Record::Ready(ready)) => return Ok(ready),
+                Some(_) => return Err("the new engine does not keep to the conversation".to_owned()),
+                None => {}
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err("the new engine did not take the state in time".to_owned());
+            }
+            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            let mut ready =
+                [PollFd::new(&new.records, PollFlags::IN), PollFd::new(&new.listen, PollFlags::IN)];
+            // Interrupted: both are checked.
+            let _ = poll(&mut ready, Some(&left));
+            if !ready[1].revents().is_empty() {
+                let desired = self.desired.lock().unwrap_or_else(PoisonError::into_inner);
+                let served = listening::serve(&new.listen, &desired.forwards, self.broker.as_mut());
+                served.map_err(|error| format!("the new engine: {}", plain(&error)))?;
+            }
+        }
+    }
+
+    /// Turns to a new engine, after the last events of the old one, which ends.
+    fn take_over(&mut self, keeper: OwnedFd, confined: Confined, new: Conversation) {
+        if let Some(mut old) = self.conversation.take() {
+            // Explicitly: a copy in a process without confinement would keep it registered.
+            for waited in [old.records.as_fd(), old.listen.as_fd(), self.keeper.as_fd()] {
+                let _ = epoll::delete(&self.poller, waited);
+            }
+            self.publish_rest(&mut old);
+        }
+        let old = self.confined.replace(confined);
+        self.keeper = keeper;
+        // There is room: as many were taken out. Of an engine whose records are not received, the keeper
+        // still reports the end.
+        let _ = epoll::add(&self.poller, &self.keeper, Topic::Keeper.data(), EventFlags::IN);
+        let _ = self.attend(&new);
+        self.conversation = Some(new);
+        if let Some(old) = old {
+            old.kill();
+            let _ = old.wait();
+        }
+    }
+
+    /// Publishes what an engine has sent before it retired.
+    fn publish_rest(&self, old: &mut Conversation) {
+        loop {
+            while let Some(line) = old.records.next() {
+                if let Ok(Record::Event(event)) = serde_json::from_slice(line) {
+                    self.bus.publish(*event);
+                }
+            }
+            if old.records.receive().is_err() {
+                return;
+            }
+        }
+    }
+}

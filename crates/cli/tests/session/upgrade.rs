@@ -1,0 +1,174 @@
+//! Upgrades in place of a real brodo: to its own program, and to programs that cannot go on.
+
+use crate::support::{Folder, Running, User, asked, eventually, json, program_str, users};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+use std::thread;
+
+/// A guest with one connection, used for each line of its input; its exit status is 9.
+const SCRIPT: &str = "exec 3<>/dev/tcp/10.0.2.2/PORT; echo up; \
+    while read -r line; do echo $line >&3 && read -r answer <&3 && echo $answer || echo broken; done; exit 9";
+
+/// Echoes each line of each connection.
+fn serve(listener: TcpListener) {
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || {
+                let lines = BufReader::new(&stream).lines().map_while(Result::ok);
+                lines.map(|line| (&stream).write_all(format!("{line}\n").as_bytes())).all(|sent| sent.is_ok())
+            });
+        }
+    });
+}
+
+struct Bed {
+    folder: Folder,
+    socket: String,
+    user: User,
+    brodo: Running,
+}
+
+fn bed(user: User, name: &str, options: &[&str]) -> Bed {
+    let folder = Folder::new(&format!("upgrade-{name}-{user:?}"));
+    let (socket, errors) = (folder.path("socket"), folder.path("errors"));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let script = SCRIPT.replace("PORT", &listener.local_addr().expect("its number").port().to_string());
+    serve(listener);
+    let first = ["run", "--control", &socket, "--map-host-loopback", "10.0.2.2"];
+    let words: Vec<_> = [&first, options, &["--", "bash", "-c", &script]].concat();
+    let errors = fs::File::create(errors).expect("a file");
+    let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()).stderr(errors));
+    assert_eq!(brodo.line(), "up");
+    Bed { folder, socket, user, brodo }
+}
+
+impl Bed {
+    /// The connection still carries a line each way.
+    fn echoes(&mut self, text: &str) {
+        writeln!(self.brodo.stdin(), "{text}").expect("it reads");
+        assert_eq!(self.brodo.line(), text);
+    }
+
+    fn status(&self) -> Value {
+        json(self.user, &self.socket, &["status"]).remove(0)
+    }
+
+    fn upgrade(&self) {
+        let (status, out, errors) = asked(self.user, &self.socket, &["upgrade"]);
+        assert!(status == Some(0) && out.contains("pause"), "{out}{errors}");
+    }
+
+    fn end(&mut self) {
+        drop(self.brodo.take_stdin());
+        assert_eq!(self.brodo.status(), Some(9), "exit status of the command");
+        assert!(!fs::exists(&self.socket).expect("a folder"), "the control socket is removed");
+    }
+}
+
+#[test]
+fn the_command_and_all_that_was_asked_for_go_on() {
+    for &user in users() {
+        let log = std::env::temp_dir().join(format!("brodo-upgrade-flows-{user:?}-{}", std::process::id()));
+        let _ = fs::remove_file(&log);
+        let metrics = "127.0.0.1:0";
+        let mut bed = bed(user, "same", &["--metrics", metrics, "--flow-log", log.to_str().expect("UTF-8")]);
+        let capture = bed.folder.path("capture");
+        let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
+        json(user, &bed.socket, &["forward", "add", "-t", &format!("127.0.0.1/{free}")]);
+        json(user, &bed.socket, &["capture", "start", &capture]);
+        let forwards = json(user, &bed.socket, &["forward"]);
+        let before = bed.status();
+        bed.echoes("one");
+        bed.upgrade();
+        bed.echoes("two");
+        bed.upgrade();
+        bed.echoes("three");
+        let after = bed.status();
+        for same in ["pid", "target", "interface", "flows", "confinement", "crashes"] {
+            assert_eq!(before[same], after[same], "{same}");
+        }
+        assert_eq!((&before["upgrades"], &after["upgrades"]["count"]), (&Value::Null, &2.into()));
+        assert_eq!(json(user, &bed.socket, &["forward"]), forwards);
+        assert!(TcpListener::bind(("127.0.0.1", free)).is_err(), "the port is published");
+        let size = || fs::metadata(&capture).expect("a capture").len();
+        let earlier = size();
+        bed.echoes("four");
+        eventually("the capture goes on", || size() > earlier);
+        let stopped = json(user, &bed.socket, &["capture", "stop"]).remove(0);
+        assert!(stopped["frames"].as_u64() > Some(8), "frames before the upgrades count: {stopped}");
+        bed.end();
+        let lines = fs::read_to_string(&log).expect("a flow log");
+        assert_eq!(lines.lines().count(), 1, "one connection: {lines}");
+        let _ = fs::remove_file(&log);
+    }
+}
+
+#[test]
+fn twenty_upgrades_and_a_signal_leave_no_process_and_no_descriptor_behind() {
+    let Some(&user) = users().last() else { return };
+    let mut bed = bed(user, "many", &[]);
+    let pid = bed.brodo.id();
+    let held = || {
+        let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("a process");
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).expect("a process").count();
+        [text.split_whitespace().count(), descriptors]
+    };
+    bed.upgrade();
+    let first = held();
+    for round in 2..=20 {
+        bed.upgrade();
+        bed.echoes(&round.to_string());
+    }
+    assert_eq!((first, bed.status()["upgrades"]["count"].as_u64()), (held(), Some(20)));
+    // It goes to brodo alone, not to the command.
+    bed.brodo.kill("USR2");
+    eventually("the signal upgrades", || {
+        let (status, out, _) = asked(user, &bed.socket, &["status", "--json"]);
+        status == Some(0) && out.contains("\"count\":21")
+    });
+    bed.echoes("last");
+    bed.end();
+}
+
+#[test]
+fn a_program_that_cannot_go_on_changes_nothing() {
+    let Some(&user) = users().last() else { return };
+    let mut bed = bed(user, "wrong", &[]);
+    let (place, pid) = (bed.folder.path(""), bed.brodo.id());
+    let script = |name: &str, text: &str| {
+        let path = format!("{place}{name}");
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("a folder");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its own file");
+        path
+    };
+    let wrong = [
+        (script("fails", "exit 3"), "it ended (exit status: 3)"),
+        (script("hangs", "exec sleep 100"), "did not answer in time"),
+        (script("lies", "echo garbage >&0; sleep 100"), "says something else"),
+        (
+            script("steals", &format!("echo '{{\"version\":\"1\",\"keeper\":{pid}}}' >&0")),
+            "says something else",
+        ),
+        ("/nothing/there".to_owned(), "No such file or directory"),
+        ("/etc/passwd".to_owned(), "no executable file"),
+    ];
+    for (program, why) in wrong {
+        let (status, _, errors) = asked(user, &bed.socket, &["upgrade", "--to", &program]);
+        assert!(status == Some(1) && errors.contains(why), "{program}: {errors}");
+        bed.echoes(&program);
+        let upgrades = bed.status()["upgrades"].clone();
+        assert_eq!(upgrades["count"], 0, "{upgrades}");
+        assert!(upgrades["failure"]["reason"].as_str().is_some_and(|text| text.contains(why)), "{upgrades}");
+    }
+    // A program that only stands before brodo is brodo.
+    let wrapper = script("wrapper", &format!("exec {} \"$@\"", program_str()));
+    let (status, _, errors) = asked(user, &bed.socket, &["upgrade", "--to", &wrapper]);
+    assert_eq!(status, Some(0), "{errors}");
+    assert_eq!(bed.status()["upgrades"]["failure"], Value::Null);
+    bed.echoes("right");
+    bed.end();
+}

@@ -364,7 +364,7 @@ impl FlowKind for Connection {
         self.rx.clear(cx.shared);
         self.tx.clear(cx.shared);
         self.close_socket(cx.host, Close::Reset);
-        self.release_carrier(cx.shared, cx.now);
+        self.release_carrier(cx.shared);
         cx.shared.counters.tcp_closed += 1;
     }
 }

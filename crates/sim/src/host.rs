@@ -318,7 +318,7 @@ impl SimHost {
     }
 
     /// Which flows may be promoted, and the stack's wishes.
-    pub(crate) fn promotions(&mut self) -> &mut Requests {
+    pub fn promotions(&mut self) -> &mut Requests {
         &mut self.promotions
     }
 
@@ -738,6 +738,6 @@ impl Host for SimHost {
 
 mod datagrams;
 mod peer;
-pub(crate) mod promotions;
+pub mod promotions;
 #[cfg(test)]
 mod tests;

@@ -6,8 +6,8 @@
 //!
 //! *At random* ([`Promotions::at_random`]) everything about a promotion is drawn from a seed: which flows may
 //! be promoted now, refusals, the turns that making a socket and bringing a flow back take, recalls, and
-//! steering that is lost while the socket stands. *By hand* ([`Promotions::by_hand`]) a script does each
-//! step.
+//! steering that is lost while the socket stands. *By hand* a script answers each
+//! wish of the stack's itself ([`crate::host::promotions`]).
 
 use crate::host::SimHost;
 use crate::host::promotions::Request;
@@ -85,11 +85,6 @@ impl Promotions {
         let mut rng = Rng::new(seed ^ 0x00b0_1d5e);
         host.promotions().allow_at_random(rng.fork());
         self.rng = Some(rng);
-    }
-
-    /// Every flow may be promoted; its script does the rest.
-    pub fn by_hand(host: &mut SimHost) {
-        host.promotions().allow_all();
     }
 
     /// Counts so far.

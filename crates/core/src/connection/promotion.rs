@@ -105,11 +105,17 @@ impl Promotion {
         }
     }
 
-    /// Ends the state of being away, with a setback.
-    fn come_back(&mut self, shared: &mut Shared, now: Instant) -> Option<Away> {
+    /// Puts the next attempt off.
+    fn set_back(&mut self, shared: &Shared, now: Instant) {
+        if let Some(bulky) = self.0.as_deref_mut() {
+            bulky.candidate.set_back(&shared.config.bulk_bounds, now);
+        }
+    }
+
+    /// Ends the state of being away.
+    fn come_back(&mut self, shared: &mut Shared) -> Option<Away> {
         let bulky = self.0.as_deref_mut().filter(|bulky| matches!(bulky.phase, Phase::Away(_)))?;
         let Phase::Away(away) = std::mem::replace(&mut bulky.phase, Phase::Idle) else { return None };
-        bulky.candidate.set_back(&shared.config.bulk_bounds, now);
         shared.tcp.away -= 1;
         Some(away)
     }
@@ -213,11 +219,11 @@ impl Connection {
     /// Counts a refusal, and puts the next attempt off.
     fn note_refusal<P: Platform>(&mut self, cx: &mut Cx<'_, P>, refusal: Refusal) {
         *refused(&mut cx.shared.counters, refusal) += 1;
-        if let Some(bulky) = self.promotion.0.as_deref_mut() {
-            bulky.candidate.set_back(&cx.shared.config.bulk_bounds, cx.now);
-            if refusal == Refusal::Unsupported {
-                bulky.candidate.give_up();
-            }
+        self.promotion.set_back(cx.shared, cx.now);
+        if refusal == Refusal::Unsupported
+            && let Some(bulky) = self.promotion.0.as_deref_mut()
+        {
+            bulky.candidate.give_up();
         }
     }
 
@@ -247,9 +253,7 @@ impl Connection {
         }
         cx.shared.counters.promotions_given_up += 1;
         self.enter(Phase::Idle);
-        if let Some(bulky) = self.promotion.0.as_deref_mut() {
-            bulky.candidate.set_back(&cx.shared.config.bulk_bounds, cx.now);
-        }
+        self.promotion.set_back(cx.shared, cx.now);
         self.go_on(cx);
     }
 
@@ -324,7 +328,7 @@ impl Connection {
                 }
             }
             (Stage::Seeded, PromotionOutcome::Refused(refusal)) => {
-                self.promotion.come_back(cx.shared, cx.now);
+                self.promotion.come_back(cx.shared);
                 self.note_refusal(cx, refusal);
                 self.go_on(cx);
                 // A segment that was dropped meanwhile may have asked for it.
@@ -422,7 +426,7 @@ impl Connection {
 
     /// The driver has closed the kernel socket for good: the flow is over.
     pub(crate) fn carrier_closed<P: Platform>(&mut self, cx: &mut Cx<'_, P>, cause: EndCause) {
-        if self.promotion.come_back(cx.shared, cx.now).is_none() {
+        if self.promotion.come_back(cx.shared).is_none() {
             return;
         }
         let how = if cause == EndCause::Finished { Close::Graceful } else { Close::Reset };
@@ -431,8 +435,8 @@ impl Connection {
     }
 
     /// Before removal: what the driver has of the flow is released to it.
-    pub(super) fn release_carrier(&mut self, shared: &mut Shared, now: Instant) {
-        if let Some(Away { .. }) = self.promotion.come_back(shared, now) {
+    pub(super) fn release_carrier(&mut self, shared: &mut Shared) {
+        if let Some(Away { .. }) = self.promotion.come_back(shared) {
             shared.released.push(Released { flow: self.id, carrier: Carrier::Kernel, number: 0 });
         }
     }

@@ -9,15 +9,25 @@ use std::collections::VecDeque;
 
 /// Wish of the stack's.
 #[derive(Debug)]
-pub(crate) enum Request {
-    Promote { flow: FlowId, socket: SocketId, seed: Box<TcpSeed> },
+pub enum Request {
+    /// A kernel socket is wanted.
+    Promote {
+        /// The flow.
+        flow: FlowId,
+        /// Its socket on the host.
+        socket: SocketId,
+        /// Its state.
+        seed: Box<TcpSeed>,
+    },
+    /// The flow may be spliced.
     Carry(FlowId),
+    /// The flow is wanted back.
     Recall(FlowId),
 }
 
 /// The host's part: whether flows may be promoted, and the stack's wishes.
 #[derive(Debug, Default)]
-pub(crate) struct Requests {
+pub struct Requests {
     mode: Mode,
     queue: VecDeque<Request>,
 }
@@ -51,7 +61,7 @@ impl Requests {
     }
 
     /// All flows from now on.
-    pub(crate) fn allow_all(&mut self) {
+    pub fn allow_all(&mut self) {
         self.mode = Mode::All;
     }
 
@@ -61,7 +71,7 @@ impl Requests {
     }
 
     /// Wishes since the last call.
-    pub(crate) fn take(&mut self) -> VecDeque<Request> {
+    pub fn take(&mut self) -> VecDeque<Request> {
         std::mem::take(&mut self.queue)
     }
 

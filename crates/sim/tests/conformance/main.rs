@@ -13,6 +13,7 @@ mod icmp;
 mod inbound;
 mod names;
 mod policy;
+mod promotion;
 mod properties;
 mod ring;
 mod seeds;

@@ -36,7 +36,8 @@ impl Connection {
     /// The flow is back, with the state of its kernel socket: the connection goes on, or is reset if that
     /// cannot be.
     pub(crate) fn returned<P: Platform>(&mut self, cx: &mut Cx<'_, P>, returned: &Returned<'_>) {
-        let Some(away) = self.promotion.come_back(cx.shared, cx.now) else { return };
+        let Some(away) = self.promotion.come_back(cx.shared) else { return };
+        self.promotion.set_back(cx.shared, cx.now);
         let fields = returned.seed.fields();
         self.tx.go_on();
         self.rx.thaw();

@@ -1,0 +1,434 @@
+//! Promotion, state by state: the driver's part is played by the script.
+
+use brodo_core::carried::{CarriedProgress, Released};
+use brodo_core::config::{Bulk, BulkBounds, Config};
+use brodo_core::counters::{Counters, DropReason};
+use brodo_core::flow::FlowId;
+use brodo_core::flow::end::EndCause;
+use brodo_core::flow::info::{Carrier, Traffic};
+use brodo_core::host::{Close, Host};
+use brodo_core::promotion::{PromotionOutcome, Refusal, ReturnReason, Returned, SeedFields, TcpSeed};
+use brodo_core::stack::{Io, Stack};
+use brodo_core::time::Duration;
+use brodo_sim::driver::Simulated;
+use brodo_sim::handover::Snapshot;
+use brodo_sim::host::promotions::Request;
+use brodo_sim::packet::{self, ParsedFrame, TcpSegment, flags};
+use brodo_sim::script::{Script, Setup};
+use std::io::IoSliceMut;
+
+/// Every connection that has moved a byte is a candidate.
+fn setup() -> Setup {
+    let bulk_bounds = BulkBounds { bytes: 1, rate: 0, period: Duration::ZERO, ..BulkBounds::default() };
+    let config = Config { mtu: 1500, bulk: Bulk::Kernel, bulk_bounds, ..Config::default() };
+    Setup { config, ..Setup::default() }
+}
+
+/// Runs `body` with a connection whose seed the driver has; 1000 bytes of the guest's came before.
+fn each_seeded(body: impl Fn(&mut Script, FlowId, &TcpSeed)) {
+    Script::each_with(&setup(), |t| {
+        let (flow, seed) = seeded(t, "win=65535 mss=1460 wscale=7 sackok");
+        body(t, flow, &seed);
+    });
+}
+
+fn seeded(t: &mut Script, syn: &str) -> (FlowId, TcpSeed) {
+    // A hand-over would end what is being made quiet.
+    t.driver.handovers.switch_off();
+    t.driver.host.promotions().allow_all();
+    t.establish_with(syn);
+    t.guest("ACK data=1000");
+    t.advance_ms(10);
+    t.take_all();
+    t.host_received(1000);
+    let Some(Request::Promote { flow, seed, .. }) = request(t) else { panic!("no promotion") };
+    assert_eq!(t.driver.stack.promoted(), 1);
+    (flow, *seed)
+}
+
+/// The only wish of the stack's.
+fn request(t: &mut Script) -> Option<Request> {
+    let mut requests = t.driver.host.promotions().take();
+    assert!(requests.len() <= 1, "{requests:?}");
+    requests.pop_front()
+}
+
+fn call<R>(t: &mut Script, body: impl FnOnce(&mut Stack, &mut Io<'_, Simulated>) -> R) -> R {
+    let (now, mut result) = (t.now(), None);
+    let sent = t.driver.turn_with(now, |stack, io| result = Some(body(stack, io)));
+    t.see_all(&sent);
+    result.expect("called")
+}
+
+fn answer(t: &mut Script, flow: FlowId, outcome: PromotionOutcome) {
+    assert!(call(t, |stack, io| stack.promotion(io, flow, outcome)), "{outcome:?} is awaited");
+}
+
+/// The socket is made, and has received a segment.
+fn carried(t: &mut Script, flow: FlowId) {
+    answer(t, flow, PromotionOutcome::Made);
+    answer(t, flow, PromotionOutcome::Confirmed);
+    assert!(matches!(request(t), Some(Request::Carry(carried)) if carried == flow));
+    t.expect_nothing();
+}
+
+fn progress(t: &mut Script, flow: FlowId, up: u64, down: u64) {
+    let traffic = |bytes| Traffic { bytes, packets: 0 };
+    let progress = CarriedProgress {
+        connected: true,
+        from_initiator: traffic(up),
+        from_responder: traffic(down),
+        ..CarriedProgress::default()
+    };
+    call(t, |stack, io| stack.carried_progress(io, flow, &progress));
+}
+
+fn counters(t: &Script) -> &Counters {
+    t.driver.stack.counters()
+}
+
+fn recalled(t: &mut Script, flow: FlowId) {
+    assert!(matches!(request(t), Some(Request::Recall(recalled)) if recalled == flow));
+}
+
+/// The flow is back with the seed changed by `change`.
+fn give_back(
+    t: &mut Script,
+    flow: FlowId,
+    seed: &TcpSeed,
+    (to_guest, to_host): (&[u8], &[u8]),
+    change: impl FnOnce(&mut SeedFields),
+) {
+    let mut fields = *seed.fields();
+    change(&mut fields);
+    let seed = TcpSeed::new(fields).expect("possible");
+    call(t, |stack, io| stack.returned(io, flow, &Returned { seed: &seed, to_guest, to_host }));
+}
+
+/// The next `len` bytes of the guest's stream, which the kernel socket has received.
+fn from_guest(t: &mut Script, len: usize) -> Vec<u8> {
+    let frame = t.frame(&format!("ACK data={len}"));
+    let Ok(ParsedFrame::Tcp(segment)) = packet::parse(&frame) else { panic!("a segment") };
+    t.driver.observer.from_guest(&segment);
+    segment.data
+}
+
+/// Segment of the kernel socket's with the first bytes to the guest.
+fn sent_by_kernel(t: &mut Script, seed: &TcpSeed, data: &[u8]) {
+    let fields = seed.fields();
+    let segment = TcpSegment {
+        flags: flags::ACK,
+        seq: fields.snd_nxt,
+        ack: fields.rcv_nxt,
+        window: seed.window().div_ceil(1 << fields.scales.map_or(0, |scales| scales.rcv)) as u16,
+        data: data.to_vec(),
+        ..TcpSegment::new(fields.remote, fields.guest)
+    };
+    t.driver.observer.to_guest(&segment).expect("within the window");
+}
+
+/// Bytes of the peer's that the driver takes from the host's socket.
+fn from_peer(t: &mut Script, len: usize) -> Vec<u8> {
+    t.host_sends(len);
+    let mut bytes = vec![0; len];
+    let socket = t.socket();
+    let read = t.driver.host.tcp_recv(socket, &mut [IoSliceMut::new(&mut bytes)]);
+    assert_eq!(read, Ok(len));
+    bytes
+}
+
+#[test]
+fn the_seed_has_the_numbers_that_the_guest_knows() {
+    each_seeded(|t, _, seed| {
+        let (guest, remote) = t.endpoints();
+        let fields = seed.fields();
+        assert_eq!((fields.guest, fields.remote), (guest, remote));
+        assert_eq!(Some(fields.snd_nxt.wrapping_sub(1)), t.stack_isn());
+        assert_eq!(fields.snd_una, fields.snd_nxt);
+        let edge = t.driver.observer.offered_edge(guest, remote).expect("open");
+        assert_eq!(fields.rcv_nxt.wrapping_add(seed.window()), edge, "the edge has not moved left");
+        assert_eq!((usize::from(fields.mss), fields.sack), (t.mss(), true));
+        assert_eq!(fields.scales.map(|scales| scales.snd), Some(7));
+        assert_eq!(t.driver.stack.memory_reserved(), 0, "its window is the kernel's");
+        // The host's stream waits, and nothing is sent.
+        t.host_sends(100);
+        t.advance_ms(5000);
+        t.expect_nothing();
+        assert_eq!(t.host_waiting(), 100);
+    });
+}
+
+#[test]
+fn a_refused_connection_goes_on_and_is_tried_again_later() {
+    each_seeded(|t, flow, _| {
+        t.guest("ACK data=50");
+        t.expect_nothing();
+        assert_eq!(counters(t).dropped(DropReason::Promoted), 1);
+        answer(t, flow, PromotionOutcome::Refused(Refusal::Socket));
+        t.expect("ACK ack=1001");
+        assert_eq!((counters(t).promotions_refused_socket, t.driver.stack.promoted()), (1, 0));
+        t.guest("ACK seq=1001 data=50");
+        t.expect("ACK ack=1051");
+        t.host_received(50);
+        assert!(request(t).is_none());
+        t.advance_ms(300);
+        t.guest("ACK data=50");
+        t.advance_ms(10);
+        assert!(matches!(request(t), Some(Request::Promote { .. })));
+    });
+}
+
+#[test]
+fn a_connection_that_does_not_become_quiet_is_left_alone() {
+    Script::each_with(&setup(), |t| {
+        t.driver.handovers.switch_off();
+        t.driver.host.promotions().allow_all();
+        t.establish();
+        t.host_sends(100);
+        t.expect("ACK|PSH data=100");
+        // Nothing is sent again within so short a time, and nothing is acknowledged.
+        t.guest("ACK ack=1 data=10");
+        t.expect("ACK ack=11");
+        t.host_sends(30);
+        t.expect_nothing();
+        t.advance_ms(25);
+        t.expect("ACK|PSH data=30");
+        assert_eq!((counters(t).promotions_tried, counters(t).promotions_given_up), (1, 1));
+        assert!(request(t).is_none());
+    });
+}
+
+#[test]
+fn a_fin_ends_the_attempt() {
+    Script::each_with(&setup(), |t| {
+        t.driver.handovers.switch_off();
+        t.driver.host.promotions().allow_all();
+        t.establish();
+        t.guest_batch(&["ACK data=10", "FIN|ACK"]);
+        t.advance_ms(10);
+        assert!(request(t).is_none());
+        assert_eq!(counters(t).promotions_tried, counters(t).promotions_given_up);
+        t.host_saw_fin(false);
+        t.host_received(10);
+        t.host_saw_fin(true);
+    });
+}
+
+#[test]
+fn a_reset_in_the_gap_ends_the_flow_and_releases_the_socket() {
+    for made in [false, true] {
+        each_seeded(|t, flow, _| {
+            if made {
+                answer(t, flow, PromotionOutcome::Made);
+            }
+            // Anywhere but at RCV.NXT it proves nothing.
+            t.guest("RST seq=1000");
+            t.host_closed(None);
+            if made {
+                recalled(t, flow);
+                return;
+            }
+            t.guest("RST seq=1001");
+            t.host_closed(Some(Close::Reset));
+            t.expect_all_gone();
+            let released = Released { flow, carrier: Carrier::Kernel, number: 0 };
+            assert_eq!(t.driver.stack.take_released(), [released]);
+            assert_eq!(t.driver.stack.promoted(), 0);
+            assert!(!call(t, |stack, io| stack.promotion(io, flow, PromotionOutcome::Made)));
+        });
+    }
+}
+
+#[test]
+fn a_segment_at_the_link_in_the_trial_takes_the_flow_back_at_once() {
+    for segment in ["ACK data=10", "FIN|ACK", "SYN", "ACK"] {
+        each_seeded(|t, flow, seed| {
+            answer(t, flow, PromotionOutcome::Made);
+            t.guest(segment);
+            recalled(t, flow);
+            assert_eq!(counters(t).promotions_recalled_stray, 1);
+            give_back(t, flow, seed, (&[], &[]), |_| {});
+            t.expect("ACK seq=1 ack=1001");
+            t.guest("ACK seq=1001 data=10");
+            t.expect("ACK ack=1011");
+            t.host_received(10);
+        });
+    }
+}
+
+#[test]
+fn a_silent_trial_takes_the_flow_back() {
+    each_seeded(|t, flow, seed| {
+        answer(t, flow, PromotionOutcome::Made);
+        t.advance_ms(49);
+        assert!(request(t).is_none());
+        t.advance_ms(3);
+        recalled(t, flow);
+        give_back(t, flow, seed, (&[], &[]), |_| {});
+        t.expect("ACK seq=1 ack=1001");
+        assert_eq!((counters(t).promotions_recalled_silent, counters(t).promotions_returned), (1, 1));
+        assert_eq!(counters(t).promotions_made, 0);
+    });
+}
+
+#[test]
+fn a_returned_flow_goes_on_with_every_byte() {
+    each_seeded(|t, flow, seed| {
+        carried(t, flow);
+        assert_eq!(t.driver.stack.flow_detail(flow, t.now()).map(|d| d.info.carrier), Some(Carrier::Kernel));
+        // 700 bytes of the guest's have come, of which the host's socket has got none yet; of the peer's 900
+        // the guest has acknowledged 100, and 500 more were sent.
+        let up = from_guest(t, 700);
+        let down = from_peer(t, 900);
+        progress(t, flow, 0, 900);
+        sent_by_kernel(t, seed, &down[..600]);
+        t.guest("ACK data=1");
+        recalled(t, flow);
+        let before = t.driver.stack.counters().promotions_returned;
+        give_back(t, flow, seed, (&down[100..], &up), |fields| {
+            fields.rcv_nxt = fields.rcv_nxt.wrapping_add(700);
+            fields.rcv_wup = fields.rcv_nxt;
+            fields.rcv_wnd -= 700;
+            fields.snd_una = fields.snd_una.wrapping_add(100);
+            fields.snd_nxt = fields.snd_una.wrapping_add(500);
+        });
+        assert_eq!(counters(t).promotions_returned, before + 1);
+        t.host_received(700);
+        let info = t.driver.stack.flow_detail(flow, t.now()).expect("open").info;
+        assert_eq!((info.carrier, info.from_guest.bytes, info.to_guest.bytes), (Carrier::Stack, 1700, 100));
+        let seen = t.take_all();
+        assert!(seen.iter().any(|line| line.to_string().contains("seq=601 ack=1701")), "{seen:?}");
+    });
+}
+
+#[test]
+fn a_return_with_a_hole_resets_both_sides() {
+    let holes: [fn(&mut SeedFields); 4] = [
+        |f| f.rcv_nxt = f.rcv_nxt.wrapping_add(1),
+        |f| f.snd_una = f.snd_una.wrapping_sub(1),
+        |f| f.snd_nxt = f.snd_nxt.wrapping_add(1),
+        |f| f.guest.set_port(1),
+    ];
+    for hole in holes {
+        each_seeded(|t, flow, seed| {
+            carried(t, flow);
+            call(t, |stack, io| stack.recall(io, flow, ReturnReason::Capture));
+            recalled(t, flow);
+            give_back(t, flow, seed, (&[], &[]), hole);
+            let seen = t.take_all();
+            assert!(seen.iter().any(|line| line.to_string().contains("RST")), "{seen:?}");
+            t.host_closed(Some(Close::Reset));
+            t.expect_all_gone();
+            assert_eq!((counters(t).promotions_broken, t.driver.stack.promoted()), (1, 0));
+            assert!(!t.driver.stack.has_released(), "the driver has closed its socket");
+        });
+    }
+}
+
+#[test]
+fn a_return_without_memory_resets_both_sides() {
+    let mut little = setup();
+    little.config.memory = 100_000;
+    Script::each_with(&little, |t| {
+        let (flow, seed) = seeded(t, "win=65535 mss=1460 wscale=7 sackok");
+        carried(t, flow);
+        let down = from_peer(t, 200_000);
+        progress(t, flow, 0, 200_000);
+        call(t, |stack, io| stack.recall(io, flow, ReturnReason::Capture));
+        recalled(t, flow);
+        give_back(t, flow, &seed, (&down, &[]), |_| {});
+        let seen = t.take_all();
+        assert!(seen.iter().any(|line| line.to_string().contains("RST")), "{seen:?}");
+        t.expect_all_gone();
+        assert_eq!(counters(t).promotions_broken, 1);
+    });
+}
+
+#[test]
+fn a_guest_with_a_closed_window_is_probed_after_the_return() {
+    each_seeded(|t, flow, seed| {
+        carried(t, flow);
+        let down = from_peer(t, 300);
+        progress(t, flow, 0, 300);
+        call(t, |stack, io| stack.recall(io, flow, ReturnReason::Steering));
+        recalled(t, flow);
+        give_back(t, flow, seed, (&down, &[]), |fields| fields.snd_wnd = 0);
+        t.expect("ACK seq=1 ack=1001 data=0");
+        t.expect_within_ms(2000, "ACK seq=0 data=0");
+        t.guest("ACK ack=1");
+        t.expect("ACK|PSH seq=1 data=300");
+    });
+}
+
+#[test]
+fn a_flow_that_is_half_closed_stays_and_is_reset_if_its_steering_is_lost() {
+    each_seeded(|t, flow, _| {
+        carried(t, flow);
+        let ended = CarriedProgress { initiator_finished: true, ..CarriedProgress::default() };
+        call(t, |stack, io| stack.carried_progress(io, flow, &ended));
+        call(t, |stack, io| stack.recall(io, flow, ReturnReason::Capture));
+        assert!(request(t).is_none());
+        for _ in 0..3 {
+            t.guest("ACK");
+            t.host_closed(None);
+        }
+        t.guest("ACK");
+        t.host_closed(Some(Close::Reset));
+        assert_eq!(t.driver.stack.take_released().len(), 1);
+        t.expect_nothing();
+    });
+}
+
+#[test]
+fn a_flow_ends_with_its_kernel_socket() {
+    for (cause, how) in [(EndCause::Finished, Close::Graceful), (EndCause::ResetByGuest, Close::Reset)] {
+        each_seeded(|t, flow, _| {
+            carried(t, flow);
+            call(t, |stack, io| stack.close_carried(io, flow, cause));
+            t.host_closed(Some(how));
+            t.expect_all_gone();
+            assert!(!t.driver.stack.has_released());
+            assert_eq!(t.driver.stack.promoted(), 0);
+        });
+    }
+}
+
+#[test]
+fn promotion_switched_off_takes_every_flow_back() {
+    each_seeded(|t, flow, seed| {
+        // Its answer is awaited first.
+        call(t, |stack, io| stack.set_bulk(io, Bulk::Tap, ReturnReason::HandOver));
+        assert!(request(t).is_none());
+        answer(t, flow, PromotionOutcome::Made);
+        recalled(t, flow);
+        give_back(t, flow, seed, (&[], &[]), |_| {});
+        t.expect("ACK seq=1 ack=1001");
+        assert_eq!((counters(t).promotions_recalled_hand_over, t.driver.stack.promoted()), (1, 0));
+        t.advance_ms(1000);
+        t.guest("ACK data=10");
+        t.advance_ms(10);
+        assert!(request(t).is_none(), "none is promoted any more");
+    });
+}
+
+#[test]
+fn a_snapshot_leaves_out_flows_that_are_away() {
+    each_seeded(|t, flow, _| {
+        carried(t, flow);
+        let saved = Snapshot::of(&t.driver.stack, t.now());
+        assert_eq!((saved.omitted.promoted, saved.sockets.len()), (1, 0));
+    });
+}
+
+#[test]
+fn a_host_whose_address_is_gone_releases_the_socket() {
+    each_seeded(|t, flow, _| {
+        carried(t, flow);
+        let socket = t.socket();
+        t.driver.host.strand(socket);
+        call(t, Stack::network_changed);
+        t.host_closed(Some(Close::Reset));
+        assert_eq!(t.driver.stack.take_released().len(), 1);
+        t.expect_nothing();
+    });
+}

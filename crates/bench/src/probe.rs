@@ -186,6 +186,9 @@ enum Probe {
         #[command(flatten)]
         peer: Peer,
         count: usize,
+        /// Say `open` once all are open, and send nothing until the end of input
+        #[arg(long)]
+        silent: bool,
     },
     /// Connect, echo a byte and close, many times
     Short {
@@ -378,7 +381,7 @@ fn run(probe: Probe) -> io::Result<Value> {
         Probe::Ignore { peer } => client::ignore(peer.socket()),
         Probe::Accept { port } => idle::accept(port).map(|()| Value::Null),
         Probe::Open { peer, count } => idle::open(peer.socket(), count),
-        Probe::Many { peer, count } => many::hold(peer.socket(), count),
+        Probe::Many { peer, count, silent } => many::hold(peer.socket(), count, silent),
         Probe::Short { peer, ports, count, threads } => Ok(many::short(peer.socket(), ports, count, threads)),
         Probe::Datagrams { peer, sizes } => datagram::echo(peer.socket(), &sizes),
         Probe::Path { peer, ttl, size } => path::probe(peer.socket(), ttl, size),

@@ -281,6 +281,13 @@ impl Guest {
         self.signal(Signal::SIGCONT);
     }
 
+    /// Asks brodo for an upgrade in place; false if it is gone.
+    pub fn upgrade(&self) -> bool {
+        // The first of its processes; the others are replaced.
+        let brodo = self.forwarder.first();
+        brodo.is_some_and(|pid| kill(Pid::from_raw(*pid as i32), Signal::SIGUSR2).is_ok())
+    }
+
     fn signal(&self, signal: Signal) {
         for pid in &self.forwarder {
             // It may have ended already: then there is nothing to signal.

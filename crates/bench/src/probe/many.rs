@@ -2,7 +2,7 @@
 
 use super::connection::PATIENCE;
 use super::pattern::Pattern;
-use super::{errno_name, round_trip};
+use super::{errno_name, round_trip, wait_for_end_of_input};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -18,8 +18,9 @@ pub(super) fn raise_descriptor_limit() -> io::Result<()> {
     Ok(setrlimit(Resource::RLIMIT_NOFILE, hard.min(65536), hard)?)
 }
 
-/// Opens `count` connections, then makes each of them echo its own bytes while all stay open.
-pub(super) fn hold(peer: SocketAddr, count: usize) -> io::Result<Value> {
+/// Opens `count` connections, then makes each of them echo its own bytes while all stay open; with `silent`
+/// only after the end of input.
+pub(super) fn hold(peer: SocketAddr, count: usize, silent: bool) -> io::Result<Value> {
     raise_descriptor_limit()?;
     let mut connections = Vec::with_capacity(count);
     for _ in 0..count {
@@ -27,6 +28,10 @@ pub(super) fn hold(peer: SocketAddr, count: usize) -> io::Result<Value> {
         connection.set_read_timeout(Some(PATIENCE))?;
         connection.write_all(b"echo\n")?;
         connections.push(connection);
+    }
+    if silent {
+        eprintln!("open");
+        wait_for_end_of_input()?;
     }
     // All connections send before any is read.
     for (number, connection) in connections.iter_mut().enumerate() {

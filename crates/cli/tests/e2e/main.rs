@@ -29,6 +29,7 @@ mod stress;
 mod stuck;
 mod system_calls;
 mod trace;
+mod upgrade;
 mod wan;
 mod workers;
 
@@ -96,6 +97,7 @@ fn main() -> ExitCode {
         stuck::TESTS,
         system_calls::TESTS,
         trace::TESTS,
+        upgrade::TESTS,
         wan::TESTS,
         workers::TESTS,
     ];

@@ -5,6 +5,7 @@
 //! one test, which `in_namespace` starts, is on the main thread.
 
 use brodo_link::tap::Wanted;
+use brodo_net::netlink::nftables::{Batch, Nftables};
 use brodo_net::promotion::client::{Answered, Outcome, PromotionAgent};
 use brodo_net::promotion::read_out::read_out;
 use brodo_net::promotion::{FLOWS_MAX, Refused, SeedFields, Stage, TcpSeed, WindowScales, repaired};
@@ -28,13 +29,17 @@ const V6: (&str, &str) = ("[fd00::15]:40000", "[2001:db8::7]:443");
 /// Longest wait for something that happens at once.
 const AT_ONCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
-const TESTS: [(&str, fn()); 4] = [
+const TESTS: [(&str, fn()); 5] = [
     ("data_crosses_beside_the_interface_both_ways", data_crosses_beside_the_interface_both_ways),
     (
         "a_frozen_socket_is_read_out_exactly_and_the_flow_goes_on",
         a_frozen_socket_is_read_out_exactly_and_the_flow_goes_on,
     ),
     ("the_agent_makes_and_touches_nothing_else", the_agent_makes_and_touches_nothing_else),
+    (
+        "a_guest_that_deletes_the_steering_gets_the_flow_at_its_interface",
+        a_guest_that_deletes_the_steering_gets_the_flow_at_its_interface,
+    ),
     (
         "a_place_that_cannot_be_made_says_which_step_failed",
         a_place_that_cannot_be_made_says_which_step_failed,
@@ -260,6 +265,8 @@ fn data_crosses_beside_the_interface_both_ways() {
             transfer(&mut guest, &mut kernel, &bytes);
             transfer(&mut kernel, &mut guest, &bytes);
             assert_eq!(bed.segments_at_tap(), 0, "{ends:?}");
+            // The peer's address and port are taken in the middle namespace, not in the guest's.
+            bed.in_guest(|| TcpListener::bind("[::]:443").map(drop)).unwrap();
 
             // Its last bytes and its end reach the guest after the release.
             kernel.write_all(&bytes[..100_000]).unwrap();
@@ -367,6 +374,31 @@ fn the_agent_makes_and_touches_nothing_else() {
         drop(pairs);
         let Pair { mut guest, mut kernel } = bed.pair(&seed(V4));
         transfer(&mut guest, &mut kernel, &pattern(1 << 20));
+    });
+}
+
+fn a_guest_that_deletes_the_steering_gets_the_flow_at_its_interface() {
+    in_namespace_with_tun("a_guest_that_deletes_the_steering_gets_the_flow_at_its_interface", || {
+        let mut bed = Bed::new();
+        let first = seed(V4);
+        let Pair { mut guest, mut kernel } = bed.pair(&first);
+        transfer(&mut guest, &mut kernel, b"steered");
+        assert_eq!(bed.segments_at_tap(), 0);
+        bed.in_guest(|| {
+            Nftables::open().unwrap().commit(Batch::new("eth0-bulk").delete_table()).unwrap();
+        });
+        guest.write_all(b"not any more").unwrap();
+        assert_eq!(poll(&mut [PollFd::new(&bed.tap, PollFlags::IN)], Some(&AT_ONCE)), Ok(1));
+        assert!(bed.segments_at_tap() > 0);
+
+        // It comes back as any other, and no further one is made.
+        let kernel = OwnedFd::from(kernel);
+        bed.freeze(&kernel).unwrap();
+        let out = read_out(kernel.as_fd(), &first).unwrap();
+        assert_eq!(out.seed.fields().rcv_nxt, first.fields().rcv_nxt.wrapping_add(7));
+        bed.client.release(kernel);
+        let next = bed.make(&seed(V6)).map(drop);
+        assert_eq!(next, Err(Refused { stage: Stage::Steering, errno: Errno::NOENT }));
     });
 }
 

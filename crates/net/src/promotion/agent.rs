@@ -18,6 +18,7 @@ use super::message::{Answer, Kind, Refused, Request};
 use super::steering::Steering;
 use super::{Ends, FLOWS_MAX, Stage, repaired, seed};
 use crate::tcp_info::{self, TcpInfo};
+use brodo_core::memory::budget::WORKERS_MAX;
 use brodo_core::promotion::TcpSeed;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -26,8 +27,9 @@ use rustix::net::sockopt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Most channels: that of the first client, and some whose ends are yet to be noticed.
-const CHANNELS_MAX: usize = 4;
+/// Most channels: that of the first client, one for each worker of an engine, and those of an earlier engine
+/// whose ends are yet to be noticed.
+const CHANNELS_MAX: usize = 1 + 2 * WORKERS_MAX as usize;
 /// Interval between two looks at the sockets that are about to close.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Longest time for a released connection to close.

@@ -133,8 +133,8 @@ impl Capture {
         Ok(Self::writing(out, clock))
     }
 
-    /// Goes on with a capture of another process, whose file has its headers and only whole blocks. `clock`
-    /// is that of the other process, or a later one.
+    /// Goes on with a capture of another process, whose file has its headers and only whole blocks. `file` is
+    /// the same open file, whose offset is at the end; `clock` is that of the other process.
     pub fn resume(file: File, clock: Clock) -> Self {
         Self::writing(BufWriter::with_capacity(BUFFER, file), clock)
     }

@@ -146,3 +146,22 @@ fn several_workers_write_whole_blocks_to_one_file() {
     }
     assert_eq!(next, [FRAMES; WORKERS as usize]);
 }
+
+/// Another handle of the same open file goes on behind the last block, without a second header.
+#[test]
+fn a_capture_goes_on_in_another_process() {
+    let file = Scratch::new("goes-on");
+    let (clock, now) = (Clock::start(), Instant::from_ms(5));
+    let open = std::fs::File::create(&file.0).expect("file");
+    let mut first = Capture::new(open.try_clone().expect("dup"), "tap0", clock).expect("headers");
+    first.outbound(now, &[1; 60]);
+    first.flush();
+    let mut second = Capture::resume(open, clock);
+    second.set_counts(first.counts());
+    second.outbound(now, &[2; 70]);
+    assert_eq!(second.counts(), (2, 130));
+    drop((first, second));
+    let kinds: Vec<u32> =
+        blocks(&std::fs::read(&file.0).expect("file")).into_iter().map(|(kind, _)| kind).collect();
+    assert_eq!(kinds, [super::SECTION_HEADER, super::INTERFACE_DESCRIPTION, 6, 6]);
+}

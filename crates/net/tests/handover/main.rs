@@ -9,6 +9,7 @@ mod guest;
 mod host;
 mod idle;
 mod link;
+mod workers;
 
 use brodo_core::counters::Counters;
 use brodo_net::forward::{Forward, ForwardDirection, Transport};
@@ -45,14 +46,19 @@ struct Settings {
     broker: Option<SocketBroker>,
 }
 
+/// A configuration with this MTU, in which 10.0.2.4 stands for the host's loopback.
+fn config(mtu: u16) -> Config {
+    let mut config = Config { mtu, ..Config::default() };
+    config.v4.as_mut().expect("default").host_loopback = Some([10, 0, 2, 4].into());
+    config
+}
+
 impl Settings {
     /// A builder, whose broker is another client of the same one.
     fn builder(&self) -> Builder<SharedLink> {
-        let mut config = Config { mtu: 1500, ..Config::default() };
-        config.v4.as_mut().expect("default").host_loopback = Some([10, 0, 2, 4].into());
         let further = |broker: &SocketBroker| SocketBroker::on(broker.another().expect("a channel"));
         let broker = self.broker.as_ref().map(|broker| further(broker).expect("a client"));
-        let builder = Network::builder().link(self.link.clone()).config(config).socket_broker(broker);
+        let builder = Network::builder().link(self.link.clone()).config(config(1500)).socket_broker(broker);
         builder.forwards(self.forwards.clone())
     }
 }

@@ -10,6 +10,7 @@ pub mod control;
 pub mod fragments;
 pub mod names;
 pub mod ports;
+pub mod promotion;
 pub mod restore;
 pub mod stack;
 
@@ -56,6 +57,7 @@ pub const TARGETS: &[Target] = &[
     ("fragments", fragments::run),
     ("names", names::run),
     ("ports", ports::run),
+    ("promotion", promotion::run),
     ("restore", restore::run),
     ("stack", stack::run),
 ];

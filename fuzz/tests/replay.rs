@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// Mutations per target.
 const MUTATIONS: usize = 20_000;
-/// Mutations of `stack` and `names`, where each is a conversation.
+/// Mutations of targets where each input is a conversation.
 const STACK_MUTATIONS: usize = 5000;
 /// Longest input tried, in bytes.
 const LEN_MAX: usize = 2048;
@@ -74,8 +74,11 @@ fn corpus_and_mutations() {
             run(target, body, seed);
         }
         let mut series = Series(0x6272_6f64_6f00 + target.len() as u64);
-        let mutations =
-            if matches!(target, "stack" | "names" | "restore") { STACK_MUTATIONS } else { MUTATIONS };
+        let mutations = if matches!(target, "stack" | "names" | "restore" | "promotion") {
+            STACK_MUTATIONS
+        } else {
+            MUTATIONS
+        };
         for _ in 0..mutations {
             let mut data = seeds[series.below(seeds.len())].clone();
             let other = &seeds[series.below(seeds.len())];

@@ -31,6 +31,14 @@ pub fn pss_kib(pid: u32) -> u64 {
     field_kib(&format!("/proc/{pid}/smaps_rollup"), "Pss:")
 }
 
+/// Resident memory in KiB that no file backs, shared pages divided among the processes that share them.
+/// Unlike [`pss_kib`] it is independent of other programs: each start or end of a process with the same
+/// executable or libraries changes the share of their pages.
+pub fn anonymous_kib(pid: u32) -> u64 {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    field_kib(&path, "Pss_Anon:") + field_kib(&path, "Pss_Shmem:")
+}
+
 fn field_kib(path: &str, name: &str) -> u64 {
     let text = fs::read_to_string(path).unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();

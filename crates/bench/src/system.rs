@@ -305,6 +305,11 @@ impl Guest {
         procfs::rss_kib(&self.forwarder)
     }
 
+    /// The forwarder's resident memory in KiB that no file backs.
+    pub fn anonymous_kib(&self) -> u64 {
+        self.forwarder.iter().map(|pid| procfs::anonymous_kib(*pid)).sum()
+    }
+
     /// The forwarder's resident memory in KiB, its share of shared pages only.
     pub fn pss_kib(&self) -> u64 {
         self.forwarder.iter().map(|pid| procfs::pss_kib(*pid)).sum()

@@ -15,8 +15,8 @@
 //! *Order.* The new program makes its keeper before this one is replaced, and not after, so that a program
 //! that cannot make one is found out beside a complete brodo of one version.
 //!
-//! *Time.* The first two steps may take [`PATIENCE`] each, while everything goes on. The exchange is made at
-//! one go, because the guest waits, and is given up after [`PAUSE_MAX`].
+//! *Time.* The first two steps may take some seconds each (`candidate.rs`), while everything goes on. The
+//! exchange is made at one go, because the guest waits, and is given up after [`PAUSE_MAX`].
 //!
 //! *Trust.* The program is the user's choice and runs with the user's rights; but a wrong one, a script for
 //! example, must do no harm. Its message is bounded, and the process that it names must be a child of this

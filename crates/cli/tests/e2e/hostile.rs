@@ -37,7 +37,7 @@ fn survives(bed: &Bed, attack: &[&str]) -> Result<()> {
         check(descriptors <= 512 + DESCRIPTORS_BESIDES, || {
             format!("{descriptors} descriptors after {found}")
         })?;
-        let memory = bed.guest(|guest| guest.pss_kib())?;
+        let memory = bed.guest(|guest| guest.anonymous_kib())?;
         check(memory <= MEMORY_MAX_KIB, || format!("{memory} KiB resident after {found}"))?;
     }
     let said = bed.guest(|guest| guest.stderr())?;

@@ -41,11 +41,11 @@ fn short(bed: &Bed) -> Result<()> {
     // Tables and pools grow to their working size once; afterwards nothing may grow.
     connections(bed, HOST_V4, 5_000)?;
     descriptors_return_to(bed, descriptors)?;
-    let memory = bed.guest(|guest| guest.pss_kib())?;
+    let memory = bed.guest(|guest| guest.anonymous_kib())?;
     connections(bed, HOST_V4, SHORT_CONNECTIONS * scale / 100)?;
     connections(bed, HOST_V6, 10_000 * scale / 100)?;
     descriptors_return_to(bed, descriptors)?;
-    let now = bed.guest(|guest| guest.pss_kib())?;
+    let now = bed.guest(|guest| guest.anonymous_kib())?;
     check(now <= memory + MEMORY_SLACK_KIB, || format!("{memory} KiB resident before, {now} KiB after"))?;
     check(bed.guest(Guest::is_running)?, || "brodo is gone".into())
 }

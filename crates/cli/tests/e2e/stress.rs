@@ -188,7 +188,7 @@ fn slow_readers(bed: &Bed, direction: &str) -> Result<()> {
         let words = ["slow", direction, server, PORT, READERS, BYTES_EACH, RATE, SLOW_MS];
         let mut job = bed.start_probe(&words)?;
         while job.is_running() {
-            most_kib = most_kib.max(bed.guest(|guest| guest.pss_kib())?);
+            most_kib = most_kib.max(bed.guest(|guest| guest.anonymous_kib())?);
             thread::sleep(Duration::from_millis(50));
         }
         let found = job.wait(LIMIT)?.success()?.json()?;

@@ -42,7 +42,7 @@ fn others_are_unaffected_by(bed: &Bed, what: &str) -> Result<()> {
             check(found["equal"] == true, || format!("{direction} {server}: {found}"))?;
         }
     }
-    let resident = bed.guest(|guest| guest.pss_kib())?;
+    let resident = bed.guest(|guest| guest.anonymous_kib())?;
     check(resident <= BUDGET_KIB + OVERHEAD_KIB, || {
         format!("{resident} KiB resident of a budget of {BUDGET_KIB}")
     })?;

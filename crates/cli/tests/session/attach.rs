@@ -8,9 +8,10 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// A process in namespaces of its own, made by `user` without brodo.
+/// A process in namespaces of its own, made by `user` without brodo. Mounts too: in the caller's namespace
+/// other tests and programs make some at any time.
 fn target(user: User) -> Running {
-    let flags = if user == User::Root { "-n" } else { "-rn" };
+    let flags = if user == User::Root { "-mn" } else { "-mrn" };
     let mut target = Running::start(
         user.command(&["unshare", flags, "sh", "-c", "echo up; exec sleep 1000"]).stdin(Stdio::null()),
     );

@@ -15,11 +15,11 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     /// CLOCK_MONOTONIC at zero, in nanoseconds.
-    pub(crate) start_ns: u64,
+    start_ns: u64,
     /// CLOCK_REALTIME at zero, in nanoseconds since 1970.
-    pub(crate) unix_ns: u64,
+    unix_ns: u64,
     /// Time for which the machine had been suspended at zero.
-    pub(crate) suspended: Duration,
+    suspended: Duration,
 }
 
 /// Zero of a clock, for another process on the same machine to count from.

@@ -27,7 +27,6 @@ use brodo_net::socket_broker::{SocketBroker, serve};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
-use rustix::process::WaitOptions;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::io::IoSlice;
 
@@ -48,13 +47,7 @@ pub fn inside(target: &Target) -> Result<SocketBroker, SetupError> {
         serve(channel);
         Ok(())
     })?;
-    let channel = match handoff.expect() {
-        Ok(_) => handoff.into_descriptor(),
-        Err(error) => {
-            let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
-            return Err(error);
-        }
-    };
+    let channel = namespace::served_channel(pid, handoff)?;
     SocketBroker::new(pid, channel).map_err(|errno| SetupError::new(Step::Channel, errno, ""))
 }
 

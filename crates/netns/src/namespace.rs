@@ -134,6 +134,18 @@ pub fn leave_interface(tap: impl AsFd) {
     let _ = raw::set_persistent(tap.as_fd(), true);
 }
 
+/// The channel to a child of [`fork`] that goes on serving it, once the child has said that it is ready; its
+/// failure otherwise.
+pub(crate) fn served_channel(pid: Pid, handoff: Handoff) -> Result<OwnedFd, SetupError> {
+    match handoff.expect() {
+        Ok(_) => Ok(handoff.into_descriptor()),
+        Err(error) => {
+            let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+            Err(error)
+        }
+    }
+}
+
 /// Forks a child that runs `body`, reports its failure and ends; returns its process id and our end of the
 /// conversation.
 pub(crate) fn fork(

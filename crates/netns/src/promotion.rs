@@ -43,7 +43,6 @@ use brodo_net::promotion::client::PromotionAgent;
 use brodo_net::promotion::steering::{Hooked, Steering};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::process::WaitOptions;
 use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 use std::net::IpAddr;
 
@@ -103,13 +102,7 @@ pub fn inside(target: &Target, place: Beside<'_>) -> Result<PromotionAgent, Setu
         }
         Ok(())
     })?;
-    let channel = match handoff.expect() {
-        Ok(_) => handoff.into_descriptor(),
-        Err(error) => {
-            let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
-            return Err(error);
-        }
-    };
+    let channel = namespace::served_channel(pid, handoff)?;
     PromotionAgent::new(pid, channel).map_err(|errno| SetupError::new(Step::Channel, errno, ""))
 }
 

@@ -45,8 +45,11 @@ pub(crate) fn send(
     Ok(())
 }
 
-/// Waits until a socket is ready.
-fn wait_for(socket: BorrowedFd<'_>, flags: PollFlags, until: Instant) -> io::Result<()> {
+/// Waits until a socket is ready, or may be: a signal ends the wait too.
+///
+/// # Errors
+/// `TimedOut` after `until`.
+pub(crate) fn wait_for(socket: BorrowedFd<'_>, flags: PollFlags, until: Instant) -> io::Result<()> {
     let left = until.saturating_duration_since(Instant::now());
     let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
     match poll(&mut [PollFd::from_borrowed_fd(socket, flags)], Some(&timeout)) {

@@ -18,7 +18,7 @@
 //! asked of it ([`Freezing`]): a warden that stands still for too long finds the retirement refused, and
 //! the engine after ends.
 
-use crate::conversation::lines;
+use crate::conversation::lines::{self, wait_for};
 use brodo_control::rpc::{Error, code};
 use brodo_net::Takeover;
 use brodo_net::fd_passing::{self, DESCRIPTORS_MAX};
@@ -65,16 +65,6 @@ fn send_descriptors(to: BorrowedFd<'_>, some: &[BorrowedFd<'_>], until: Instant)
             }
             Err(errno) => return Err(errno.into()),
         }
-    }
-}
-
-fn wait_for(socket: BorrowedFd<'_>, flags: PollFlags, until: Instant) -> io::Result<()> {
-    let left = until.saturating_duration_since(Instant::now());
-    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-    match poll(&mut [PollFd::from_borrowed_fd(socket, flags)], Some(&timeout)) {
-        Ok(0) => Err(ErrorKind::TimedOut.into()),
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(errno) => Err(errno.into()),
     }
 }
 

@@ -5,7 +5,7 @@ use super::v1::{
     AddressV1, BeginV1, ClockV1, EndV1, ForwardsV1, RelaysV1, SocketsV1, SourceV1, SplicesV1, WorkerV1,
 };
 use super::{MAGIC, RestoreFailure, Tag};
-use crate::clock::Clock;
+use crate::clock::{Clock, Origin};
 use crate::sys::addressed::Source;
 use brodo_core::snapshot::{Record, Records};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -107,15 +107,17 @@ pub(crate) const fn is_count(count: u64) -> bool {
 
 /// Saved form of a clock.
 pub(crate) fn save_clock(clock: &Clock) -> ClockV1 {
-    let suspended = u64::try_from(clock.suspended.as_nanos()).unwrap_or(u64::MAX);
-    ClockV1 { start: clock.start_ns, unix: clock.unix_ns, suspended }
+    let Origin { start_ns, unix_ns, suspended_ns } = clock.origin();
+    ClockV1 { start: start_ns, unix: unix_ns, suspended: suspended_ns }
 }
 
 /// A clock whose zero is not ahead of now.
 fn restore_clock(saved: ClockV1) -> Option<Clock> {
-    let ClockV1 { start: start_ns, unix: unix_ns, suspended } = saved;
-    let suspended = brodo_core::time::Duration::from_nanos(suspended);
-    (start_ns <= Clock::start().start_ns).then_some(Clock { start_ns, unix_ns, suspended })
+    let ClockV1 { start: start_ns, unix: unix_ns, suspended: suspended_ns } = saved;
+    let origin = Origin { start_ns, unix_ns, suspended_ns };
+    let clock = Clock::at(origin);
+    // One that lies in the future was moved.
+    (clock.origin() == origin).then_some(clock)
 }
 
 impl From<SocketAddr> for AddressV1 {

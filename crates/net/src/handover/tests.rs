@@ -58,9 +58,9 @@ fn records_of_later_versions_are_skipped_and_a_later_handover_is_refused() {
 #[test]
 fn a_clock_that_begins_later_is_refused() {
     let mut ahead = Handover::default();
-    let mut clock = Clock::start();
-    clock.start_ns += Duration::from_secs(60).as_nanos() as u64;
-    ahead.record(Tag::Begin, &v1::BeginV1 { magic: MAGIC, workers: 0, clock: records::save_clock(&clock) });
+    let mut clock = records::save_clock(&Clock::start());
+    clock.start += Duration::from_secs(60).as_nanos() as u64;
+    ahead.record(Tag::Begin, &v1::BeginV1 { magic: MAGIC, workers: 0, clock });
     ahead.end();
     assert_eq!(parse(&ahead.bytes).expect_err("ahead"), RestoreFailure::ClockAhead);
 }
